@@ -1,0 +1,31 @@
+# `make run` and `make test` are all that a new machine needs; Python 3.11 or newer must be there.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: run test lint clean
+
+run: $(VENV)/core
+	$(BIN)/dcfl compare
+
+# One thread per test process: small tensors gain nothing from more, and two processes share two cores.
+test: $(VENV)/dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+
+lint: $(VENV)/dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy --strict dcfl
+
+clean:
+	rm -rf $(VENV)
+
+$(VENV)/core: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) -e .
+	touch $@
+
+$(VENV)/dev: $(VENV)/core
+	$(INSTALL) -e '.[dev]'
+	touch $@

@@ -1,0 +1,34 @@
+"""Federated learning on non-IID data: DCFL and the methods it is compared with.
+
+import dcfl
+result = dcfl.run(method="dcfl-pw", federation={"rounds": 20})
+print(result.summary["ema_accuracy"], result.folder)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dcfl.experiment import Experiment
+    from dcfl.methods import METHODS, Method
+    from dcfl.recording import load_model
+    from dcfl.running import run
+
+__all__ = ["METHODS", "Experiment", "Method", "load_model", "run"]
+
+_HOMES = {
+    "Experiment": "dcfl.experiment",
+    "METHODS": "dcfl.methods",
+    "Method": "dcfl.methods",
+    "load_model": "dcfl.recording",
+    "run": "dcfl.running",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: torch takes seconds, and `dcfl --help` does not need it."""
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'dcfl' has no attribute {name!r}")

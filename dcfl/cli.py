@@ -1,0 +1,261 @@
+"""The command line: each verb reads its words, calls the library and shows what came out.
+
+torch and everything that needs it are imported inside the verbs, so that `dcfl --help` is quick.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import click
+import typer
+
+from dcfl.errors import ConfigError, DCFLError
+
+if TYPE_CHECKING:
+    from dcfl.experiment import Experiment
+    from dcfl.running import Run
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    suggest_commands=False,  # click suggests too
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Federated learning on non-IID data: DCFL and the methods it is compared with.",
+)
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[CONFIG.toml] [section.key=value ...]", show_default=False),
+]
+AsJSON = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="Where to write; must be new or empty.")
+]
+
+
+def _experiment(words: Sequence[str] | None) -> Experiment:
+    from dcfl.config import load_experiment, parse_words
+
+    files = [word for word in words or () if "=" not in word]
+    if len(files) > 1:
+        raise ConfigError(f"one config file at a time, not {len(files)}: {', '.join(files)}")
+    changes = parse_words(word for word in words or () if "=" in word)
+    return load_experiment(files[0] if files else None, changes)
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2))
+
+
+def _train(run: Run, label: str) -> None:
+    from dcfl.terminal import progress
+
+    with progress(label, run.experiment.federation.rounds) as show:
+        for row in run.rounds():
+            show(row)
+
+
+@app.command("run")
+def run_command(words: Words = None, out: Out = None, as_json: AsJSON = False) -> None:
+    """Train one federation. Without a config: DCFL-PW on the built-in digits."""
+    from dcfl.config import apply
+    from dcfl.report import write_report
+    from dcfl.running import Run
+    from dcfl.terminal import sparkline
+
+    experiment = _experiment(words)
+    if out is not None:
+        experiment = apply(experiment, {"output": {"dir": str(out)}})
+    run = Run(experiment)
+    _train(run, experiment.method.name)
+    page = write_report(run.folder)
+    result = run.result()
+    summary = result.summary
+    if as_json:
+        _print_json({**summary, "folder": str(run.folder)})
+        return
+    curve = sparkline([row["accuracy"] for row in result.rounds], 40)
+    print(
+        f"{summary['method']} on {summary['dataset']}: accuracy {summary['final_accuracy']:.2f} %, "
+        f"MAX {summary['max_accuracy']:.2f}, EMA {summary['ema_accuracy']:.2f}, "
+        f"{summary['seconds']:.1f} s\n{curve}\nweights {summary['weights_sha256'][:16]}\n"
+        f"report  {page}"
+    )
+
+
+@app.command()
+def compare(
+    words: Words = None,
+    methods: Annotated[
+        str, typer.Option(metavar="A,B,C", help="Which methods.")
+    ] = "fedavg,dcfl-sw,dcfl-pw",
+    seeds: Annotated[
+        str, typer.Option(metavar="0,1,2", help="One run of each method per seed.")
+    ] = "",
+    out: Out = None,
+    as_json: AsJSON = False,
+) -> None:
+    """Several methods on the same split, with the same client schedule and initial weights."""
+    from dcfl.comparison import plan, summarise
+    from dcfl.data import load_dataset
+    from dcfl.recording import RecordedRun
+    from dcfl.report import write_report
+    from dcfl.running import Run, new_folder
+    from dcfl.terminal import comparison_table, stdout
+
+    base = _experiment(words)
+    names = [name.strip() for name in methods.split(",")]
+    numbers = _whole_numbers(seeds) if seeds else [base.federation.seed]
+    folder = out or new_folder(f"{base.data.dataset}-comparison")
+    planned = plan(base, names, numbers, folder)
+    dataset = load_dataset(base.data.dataset)
+    for name, experiment in planned.items():
+        _train(Run(experiment, dataset), name)
+    results = summarise([RecordedRun.open(folder / name) for name in planned])
+    page = write_report(folder)
+    if as_json:
+        _print_json({"methods": [asdict(result) for result in results], "folder": str(folder)})
+        return
+    stdout.print(comparison_table(results))
+    print(f"report  {page}")
+
+
+def _whole_numbers(text: str) -> list[int]:
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError as error:
+        raise ConfigError(f"--seeds takes whole numbers such as 0,1,2, not {text!r}") from error
+
+
+@app.command("methods")
+def methods_command(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", show_default=False)] = None,
+    as_json: AsJSON = False,
+) -> None:
+    """What each method optimises, its fields and defaults, what a step costs and what it sends."""
+    from dcfl.config import describe_method, method_named
+    from dcfl.methods import METHODS
+    from dcfl.terminal import method_card
+
+    chosen = [type(method_named(name))] if name else list(METHODS.values())
+    descriptions = [describe_method(method) for method in chosen]
+    if as_json:
+        _print_json(descriptions)
+        return
+    print("\n\n".join(method_card(description) for description in descriptions))
+
+
+@app.command("partition")
+def partition_command(
+    words: Words = None,
+    picture: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also draw it (.svg, .png or .pdf).")
+    ] = None,
+    as_json: AsJSON = False,
+) -> None:
+    """Who would own what: samples per client and class."""
+    from dcfl.data import load_dataset
+    from dcfl.terminal import partition_table, stdout
+
+    settings = _experiment(words).data
+    dataset = load_dataset(settings.dataset)
+    partition = settings.split(dataset)
+    counts = partition.counts(dataset.train.labels.numpy(), dataset.classes)
+    if picture is not None:
+        _draw_partition(counts, dataset.class_names, picture)
+    if as_json:
+        _print_json(
+            {
+                "dataset": dataset.name,
+                "class_names": dataset.class_names,
+                "counts": counts.tolist(),
+                "sha256": partition.sha256,
+            }
+        )
+        return
+    stdout.print(partition_table(counts, dataset.class_names))
+    shape = f"{settings.partition}, alpha {settings.alpha:g}, seed {settings.seed}"
+    print(f"{dataset.name}, {shape}, SHA-256 {partition.sha256[:16]}")
+    if picture is not None:
+        print(f"picture  {picture}")
+
+
+def _draw_partition(counts: Any, class_names: Sequence[str], picture: Path) -> None:
+    from dcfl.report.plots import partition_figure
+
+    if picture.suffix not in (".svg", ".png", ".pdf"):
+        raise ConfigError(f"--picture {picture}: the name must end in .svg, .png or .pdf")
+    if not picture.parent.is_dir():
+        raise ConfigError(f"--picture {picture}: there is no folder {picture.parent}")
+    partition_figure(counts, class_names).savefig(picture, dpi=150)
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", show_default=False)],
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The page to write.")] = None,
+) -> None:
+    """One self-contained HTML page about one or several runs."""
+    from dcfl.report import write_report
+
+    print(f"report  {write_report(*folders, out=out)}")
+
+
+@app.command()
+def doctor(as_json: AsJSON = False) -> None:
+    """Check this machine: versions, devices, the built-in data, one real training step."""
+    from dcfl.doctor import examine
+
+    findings = examine()
+    if as_json:
+        _print_json([asdict(finding) for finding in findings])
+    else:
+        for finding in findings:
+            print(f"{'✓' if finding.fine else '✗'} {finding.what}: {finding.detail}")
+    if not all(finding.fine for finding in findings):
+        raise typer.Exit(1)
+
+
+@app.callback(invoke_without_command=True)
+def _main(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    if version:
+        from importlib.metadata import version as installed
+
+        print(f"dcfl {installed('dcfl')}")
+        raise typer.Exit(0)
+
+
+def _fail(message: str, exit_code: int) -> NoReturn:
+    print(f"dcfl: {' '.join(message.split())}", file=sys.stderr)
+    raise SystemExit(exit_code)
+
+
+def main() -> None:
+    """The entry point: a mistake of the user's is one line and an exit code, never a traceback."""
+    words = [word for word in sys.argv[1:] if word != "--debug"]
+    debug = len(words) < len(sys.argv) - 1
+    try:
+        code = app(args=words or ["--help"], prog_name="dcfl", standalone_mode=False) or 0
+        if code == 130:  # what typer makes of Ctrl-C
+            _fail("interrupted", 130)
+        raise SystemExit(code)
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "dcfl"
+        _fail(f"{error.format_message()} (see {command} --help)", 2)
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        if isinstance(error, DCFLError):
+            _fail(str(error), error.exit_code)
+        if isinstance(error, OSError):
+            _fail(f"{error.filename or 'storage'}: {error.strerror or error}", 3)
+        _fail(f"{type(error).__name__}: {error} (a bug of ours; --debug shows where)", 1)

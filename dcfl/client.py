@@ -1,0 +1,97 @@
+"""What one client knows during one round."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import inf
+
+from torch import Tensor, nn
+
+from dcfl.data.client_data import Batch, ClientData
+from dcfl.errors import require
+from dcfl.messages import Tensors
+from dcfl.models.output import FeatureModel
+
+__all__ = ["Batch", "Client", "LocalTraining", "evaluating"]
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """The [training] table: SGD on every client, with a fresh optimiser at each visit."""
+
+    epochs: int = 5
+    batch_size: int = 64
+    lr: float = 0.01
+    lr_decay: float = 0.998  # per round: lr * lr_decay ** (round - 1)
+    momentum: float = 0.9
+    weight_decay: float = 5e-4  # on all parameters
+    max_grad_norm: float = 10.0  # of the whole gradient; 0 = no clipping
+
+    def __post_init__(self) -> None:
+        require(self.epochs >= 1, f"training.epochs must be at least 1, not {self.epochs}")
+        require(
+            self.batch_size >= 2,
+            f"training.batch_size must be at least 2, not {self.batch_size}: "
+            f"a single image has no batch statistics and no pairs",
+        )
+        require(0 < self.lr < inf, f"training.lr must be above 0, not {self.lr:g}")
+        require(
+            0 < self.lr_decay <= 1, f"training.lr_decay must lie in (0, 1], not {self.lr_decay:g}"
+        )
+        require(
+            0 <= self.momentum < 1, f"training.momentum must lie in [0, 1), not {self.momentum:g}"
+        )
+        require(
+            0 <= self.weight_decay < inf,
+            f"training.weight_decay must be 0 or more, not {self.weight_decay:g}",
+        )
+        require(
+            0 <= self.max_grad_norm < inf,
+            f"training.max_grad_norm must be 0 (off) or more, not {self.max_grad_norm:g}",
+        )
+
+    def lr_in(self, round: int) -> float:
+        return self.lr * self.lr_decay ** (round - 1)
+
+
+@dataclass
+class Client:
+    """Everything one client knows during one round; it lives for one call of `train_client`."""
+
+    id: int
+    round: int  # counted from 1
+    model: FeatureModel  # trained in place, starts at `received`
+    received: Tensors  # the global weights as sent
+    shared: Tensors  # what the method's server side shares; empty in round 1
+    memory: Tensors  # what this client kept from its last round; empty at first; never leaves it
+    data: ClientData
+    training: LocalTraining
+    num_steps: int = 0  # taken so far
+    tally: dict[str, Tensor] = field(default_factory=dict)  # sums from the objective to the upload
+
+    @cached_property
+    def global_model(self) -> FeatureModel:
+        """The model as received, frozen."""
+        return self.frozen(self.received)
+
+    def frozen(self, weights: Tensors) -> FeatureModel:
+        """A copy of the model with these weights, in evaluation mode and without gradients."""
+        model = copy.deepcopy(self.model)
+        model.load_state_dict(weights)
+        model.zero_grad(set_to_none=True)
+        return model.requires_grad_(False).eval()
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode for a while: running statistics are used and not moved."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)

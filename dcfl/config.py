@@ -1,0 +1,181 @@
+"""TOML files and key=value words into an Experiment, with strict keys; and back into TOML.
+
+No config ever names code to import.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from dcfl.errors import ConfigError
+from dcfl.experiment import Experiment
+from dcfl.methods import METHODS, Method
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Table = dict[str, Any]
+Tables = dict[str, Table]
+Settings = TypeVar("Settings", bound="DataclassInstance")
+
+SECTIONS = {field.name: field for field in fields(Experiment)}
+
+
+def read_toml(path: Path) -> Tables:
+    """The tables of a config file, not yet checked."""
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: no such config file") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error})") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            raise ConfigError(f"{path}: {name} must stand in a table, such as [data]")
+    return tables
+
+
+def parse_words(words: Iterable[str]) -> Tables:
+    """`section.key=value` words as tables. Values are TOML; what is not TOML is a string."""
+    tables: Tables = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        section, dot, name = key.strip().partition(".")
+        if not (equals and dot and section and name):
+            raise ConfigError(f"{word!r} is not of the form section.key=value")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text.strip()
+        tables.setdefault(section, {})[name] = value
+    return tables
+
+
+def merge(base: Tables, changes: Tables) -> Tables:
+    """`changes` on top of `base`. Naming another method drops the fields of the one before."""
+    merged = {name: dict(table) for name, table in base.items()}
+    for name, table in changes.items():
+        old = merged.get(name, {})
+        other_method = name == "method" and table.get("name", old.get("name")) != old.get("name")
+        merged[name] = dict(table) if other_method else {**old, **table}
+    return merged
+
+
+def apply(experiment: Experiment, tables: Mapping[str, Table]) -> Experiment:
+    """The experiment with the settings of these tables in place of its own."""
+    sections: Table = {}
+    for name, table in tables.items():
+        if name not in SECTIONS:
+            raise ConfigError(f"unknown table [{name}]{_nearest(name, SECTIONS)}")
+        current = getattr(experiment, name)
+        if name == "method":
+            table = dict(table)
+            chosen = table.pop("name", current.name)
+            current = current if chosen == current.name else method_named(chosen)
+        sections[name] = _changed(current, table, name)
+    return replace(experiment, **sections)
+
+
+def method_named(name: object) -> Method:
+    """The method of that name, with its defaults."""
+    if not isinstance(name, str) or name not in METHODS:
+        raise ConfigError(
+            f"method.name: no method {name!r}{_nearest(str(name), METHODS)} "
+            f"(`dcfl methods` lists them)"
+        )
+    return METHODS[name]()
+
+
+def _changed(current: Settings, table: Mapping[str, Any], section: str) -> Settings:
+    """Settings with the values of a table: known keys, values of the declared type."""
+    hints = get_type_hints(type(current))
+    names = [field.name for field in fields(current)]
+    values = {}
+    for key, value in table.items():
+        if key not in names:
+            raise ConfigError(f"unknown key {section}.{key}{_nearest(key, names)}")
+        try:
+            values[key] = TypeAdapter(hints[key]).validate_python(value, strict=True)
+        except ValidationError as error:
+            raise ConfigError(
+                f"{section}.{key} must be {describe_type(hints[key])}, not {value!r}"
+            ) from error
+    return replace(current, **values)
+
+
+def describe_type(hint: Any) -> str:
+    """A type in a user's words: `a whole number`, `"sum" or "mean"`."""
+    if get_origin(hint) is Literal:
+        return " or ".join(to_toml(value) for value in get_args(hint))
+    if get_origin(hint) in (Union, types.UnionType):
+        return " or ".join(describe_type(part) for part in get_args(hint))
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
+    return words.get(hint, str(hint))
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    if matches:
+        return f": did you mean {matches[0]}?"
+    return f"; known: {', '.join(known)}"
+
+
+def load_experiment(
+    source: Experiment | str | Path | None = None, changes: Tables | None = None
+) -> Experiment:
+    """From a config file, an experiment or nothing (the defaults), with changes on top."""
+    if isinstance(source, Experiment):
+        return apply(source, changes or {})
+    return apply(Experiment(), merge(read_toml(Path(source)) if source else {}, changes or {}))
+
+
+def as_tables(experiment: Experiment) -> Tables:
+    """The experiment with every default written out."""
+    tables = {name: asdict(getattr(experiment, name)) for name in SECTIONS}
+    tables["method"] = {"name": experiment.method.name, **tables["method"]}
+    return tables
+
+
+def to_toml(value: Any) -> str:
+    """A value, or tables of values, as TOML."""
+    if isinstance(value, Mapping):
+        lines = []
+        for name, entry in value.items():
+            if isinstance(entry, Mapping):
+                lines += ["", f"[{name}]", to_toml(entry)]
+            else:
+                lines.append(f"{name} = {to_toml(entry)}")
+        return "\n".join(lines).strip()
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    raise TypeError(f"{type(value).__name__} has no place in a config file")
+
+
+def describe_method(method: type[Method]) -> dict[str, Any]:
+    """A method in plain values, as `dcfl methods` shows it."""
+    hints = get_type_hints(method)
+    return {
+        "name": method.name,
+        "idea": (method.__doc__ or "").strip().splitlines()[0],
+        "equation": method.equation,
+        "cost": asdict(method.cost),
+        "fields": [
+            {"name": field.name, "default": field.default, "type": describe_type(hints[field.name])}
+            for field in fields(method)
+        ],
+    }

@@ -1,0 +1,80 @@
+"""From stored uint8 pixels to what a model sees: random geometry, then normalisation.
+
+Crop, flip and rotation are one gather over the whole batch: each output pixel asks where it comes
+from, and what lies outside the image is black, as with zero padding.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    crop: int = 0  # a random crop after padding by so many black pixels
+    flip: bool = False  # left and right swapped for half of the images
+    rotation: float = 0.0  # degrees, drawn from [-rotation, rotation]; nearest pixel
+
+    @property
+    def active(self) -> bool:
+        return bool(self.crop or self.flip or self.rotation)
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What is done to pixels [n, H, W, C] on their way to the model: [n, C, H, W] in float32."""
+
+    mean: tuple[float, ...]  # per channel, of pixels in [0, 1]
+    std: tuple[float, ...]
+    augmentation: Augmentation = Augmentation()
+
+    def clean(self, pixels: Tensor) -> Tensor:
+        """Normalised, not augmented."""
+        scale = torch.tensor([1 / (255 * std) for std in self.std], device=pixels.device)
+        shift = torch.tensor(
+            [-mean / std for mean, std in zip(self.mean, self.std, strict=True)],
+            device=pixels.device,
+        )
+        # Channels stay last in memory, which convolutions prefer: only the shape is permuted.
+        return pixels.float().mul_(scale).add_(shift).permute(0, 3, 1, 2)
+
+    def augmented(self, bordered: Tensor, chosen: Tensor, generator: Generator) -> Tensor:
+        """The `chosen` images, each transformed at random and normalised.
+
+        `bordered` are pixels with a black frame of one pixel (`with_border`): what lies outside the
+        image is read from it.
+        """
+        height, width = bordered.shape[1] - 2, bordered.shape[2] - 2
+        rows, columns = _sources(self.augmentation, len(chosen), height, width, generator)
+        rows = rows.clamp(-1, height).add(1).to(bordered.device)
+        columns = columns.clamp(-1, width).add(1).to(bordered.device)
+        return self.clean(bordered[chosen[:, None, None], rows, columns])
+
+
+def with_border(pixels: Tensor) -> Tensor:
+    return F.pad(pixels, (0, 0, 1, 1, 1, 1))
+
+
+def _sources(
+    augmentation: Augmentation, count: int, height: int, width: int, generator: Generator
+) -> tuple[Tensor, Tensor]:
+    """The row and column that each output pixel is taken from; both broadcast to [count, H, W]."""
+    rows, columns = torch.arange(height).view(1, -1, 1), torch.arange(width).view(1, 1, -1)
+    if augmentation.flip:
+        mirrored = torch.rand(count, 1, 1, generator=generator) < 0.5
+        columns = torch.where(mirrored, width - 1 - columns, columns)
+    if pad := augmentation.crop:
+        rows = rows + torch.randint(-pad, pad + 1, (count, 1, 1), generator=generator)
+        columns = columns + torch.randint(-pad, pad + 1, (count, 1, 1), generator=generator)
+    if augmentation.rotation:
+        turn = torch.rand(count, 1, 1, generator=generator) * 2 - 1
+        angle = turn * math.radians(augmentation.rotation)
+        down, right = rows - (height - 1) / 2, columns - (width - 1) / 2
+        rows = (down * angle.cos() - right * angle.sin() + (height - 1) / 2).round().long()
+        columns = (down * angle.sin() + right * angle.cos() + (width - 1) / 2).round().long()
+    return rows, columns

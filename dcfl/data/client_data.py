@@ -1,0 +1,83 @@
+"""The images of one client, as batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dcfl.data.augment import Preparation, with_border
+from dcfl.data.datasets import Dataset, Images
+from dcfl.data.partition import Partition
+from dcfl.seeding import generator_for
+
+
+@dataclass(frozen=True)
+class Batch:
+    images: Tensor  # [B, C, H, W], float32, normalised
+    labels: Tensor  # [B], int64
+    second_view: Tensor | None = None  # the same images transformed anew, if the method asks
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """One client's images and labels, resident on the device; nothing is decoded per sample."""
+
+    own: Images
+    classes: int
+    preparation: Preparation
+
+    def __len__(self) -> int:
+        return len(self.own)
+
+    def training_batches(
+        self, epochs: int, batch_size: int, seed: int, round: int, client: int, second_view: bool
+    ) -> Iterator[Batch]:
+        """Shuffled and augmented, `epochs` times over. The last partial batch is kept.
+
+        A batch of one is left out: it has no batch statistics and no pairs.
+        """
+        order = generator_for(seed, round, client, "order")
+        first = generator_for(seed, round, client, "augmentation")
+        second = generator_for(seed, round, client, "second view") if second_view else None
+        bordered = with_border(self.own.pixels)
+        for _ in range(epochs):
+            permutation = torch.randperm(len(self), generator=order).to(self.own.labels.device)
+            for chosen in torch.split(permutation, batch_size):
+                if len(chosen) > 1:
+                    yield Batch(
+                        self._view(bordered, chosen, first),
+                        self.own.labels[chosen],
+                        self._view(bordered, chosen, second) if second else None,
+                    )
+
+    def _view(self, bordered: Tensor, chosen: Tensor, generator: torch.Generator) -> Tensor:
+        if self.preparation.augmentation.active:
+            return self.preparation.augmented(bordered, chosen, generator)
+        return self.preparation.clean(self.own.pixels[chosen])
+
+    def clean_batches(self, batch_size: int = 1000) -> Iterator[Batch]:
+        """All images once, in stored order, without augmentation."""
+        return clean_batches(self.own, self.preparation, batch_size)
+
+
+def clean_batches(images: Images, preparation: Preparation, batch_size: int) -> Iterator[Batch]:
+    for start in range(0, len(images), batch_size):
+        part = slice(start, start + batch_size)
+        yield Batch(preparation.clean(images.pixels[part]), images.labels[part])
+
+
+@dataclass(frozen=True)
+class FederatedData:
+    """A data set on its device and who owns what."""
+
+    dataset: Dataset
+    partition: Partition
+
+    def client(self, client: int) -> ClientData:
+        train = self.dataset.train
+        indices = torch.from_numpy(self.partition.of(client)).to(train.labels.device)
+        own = Images(train.pixels[indices], train.labels[indices])
+        return ClientData(own, self.dataset.classes, self.dataset.preparation)

@@ -1,0 +1,106 @@
+"""Data sets by name, as uint8 images in memory."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from importlib import resources
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dcfl.data.augment import Augmentation, Preparation
+from dcfl.errors import ConfigError, DatasetCorrupt
+
+
+@dataclass(frozen=True)
+class Images:
+    pixels: Tensor  # uint8 [n, H, W, C]
+    labels: Tensor  # int64 [n]
+
+    def __post_init__(self) -> None:
+        if self.pixels.dtype != torch.uint8 or self.pixels.dim() != 4:
+            raise DatasetCorrupt(
+                f"images must be uint8 [n, height, width, channels], "
+                f"not {self.pixels.dtype} {list(self.pixels.shape)}"
+            )
+        if self.labels.dtype != torch.int64 or self.labels.shape != self.pixels.shape[:1]:
+            raise DatasetCorrupt(
+                f"labels must be one int64 per image ({len(self.pixels)}), "
+                f"not {self.labels.dtype} {list(self.labels.shape)}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def to(self, device: torch.device) -> Images:
+        return Images(self.pixels.to(device), self.labels.to(device))
+
+
+@dataclass(frozen=True)
+class Dataset:
+    name: str
+    train: Images
+    test: Images
+    class_names: tuple[str, ...]
+    preparation: Preparation  # normalisation, and the augmentation that suits these images
+
+    def __post_init__(self) -> None:
+        for part in (self.train, self.test):
+            if not ((part.labels >= 0) & (part.labels < self.classes)).all():
+                raise DatasetCorrupt(
+                    f"{self.name}: labels must lie between 0 and {self.classes - 1}"
+                )
+
+    @property
+    def classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def channels(self) -> int:
+        return self.train.pixels.shape[3]
+
+    @property
+    def size(self) -> int:
+        """The height in pixels; models adapt their first stride to it."""
+        return self.train.pixels.shape[1]
+
+    def to(self, device: torch.device) -> Dataset:
+        return replace(self, train=self.train.to(device), test=self.test.to(device))
+
+    def augmented_by(self, augmentation: Augmentation) -> Dataset:
+        return replace(self, preparation=replace(self.preparation, augmentation=augmentation))
+
+
+def load_dataset(name: str) -> Dataset:
+    """The data set of that name; `digits` comes with the package."""
+    if name != "digits":
+        raise ConfigError(f"data.dataset: unknown data set {name!r}; known: digits")
+    return _digits()
+
+
+DIGITS_SHA256 = "b2dab7b501728c22e9119ad76740b2e17c77a231e42d1e592380d90886f1a05e"
+
+
+def _digits() -> Dataset:
+    """1,797 handwritten digits of 8x8 pixels (UCI; see scripts/make_digits.py).
+
+    Every fifth image of each class is for testing: 1,442 to train on and 355 to test on.
+    """
+    file = resources.files("dcfl.data") / "digits.npz"
+    if hashlib.sha256(file.read_bytes()).hexdigest() != DIGITS_SHA256:
+        raise DatasetCorrupt("the built-in digits.npz is damaged: install dcfl again")
+    with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+        levels, labels = stored["images"], stored["labels"].astype(np.int64)
+    pixels = (levels * 15.9375).round().astype(np.uint8)[..., None]  # 0 to 16 becomes 0 to 255
+    held_out = np.zeros(len(labels), dtype=bool)
+    for label in range(10):
+        held_out[np.flatnonzero(labels == label)[4::5]] = True
+    train, test = (
+        Images(torch.from_numpy(pixels[part]), torch.from_numpy(labels[part]))
+        for part in (~held_out, held_out)
+    )
+    # A mirrored digit is another sign, so these are shifted and not flipped.
+    preparation = Preparation(mean=(0.3053,), std=(0.3762,), augmentation=Augmentation(crop=1))
+    return Dataset("digits", train, test, tuple("0123456789"), preparation)

@@ -1,0 +1,194 @@
+"""Who owns which sample.
+
+Balanced Dirichlet is the default: every client draws its own mix of classes and all clients are of
+equal size, so that the plain mean of Algorithm 1 equals the weighted mean of Eq. 1.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcfl.errors import PartitionError
+
+Scheme = Literal["dirichlet-balanced", "dirichlet-capped", "dirichlet-uncapped", "iid"]
+Integers: TypeAlias = NDArray[np.integer[Any]]
+
+TRIES = 200  # a split that fails so often hardly exists
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """The clients' samples in one array: client k owns indices[offsets[k] : offsets[k + 1]]."""
+
+    offsets: NDArray[np.int64]
+    indices: NDArray[np.int32]
+
+    @classmethod
+    def of_parts(cls, parts: list[Integers]) -> Partition:
+        sizes = [len(part) for part in parts]
+        return cls(
+            np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+            np.concatenate(parts).astype(np.int32),
+        )
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def of(self, client: int) -> NDArray[np.int32]:
+        return self.indices[self.offsets[client] : self.offsets[client + 1]]
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        return np.diff(self.offsets)
+
+    def counts(self, labels: Integers, classes: int) -> NDArray[np.int64]:
+        """How many samples of each class each client owns: [clients, classes]."""
+        owner = np.repeat(np.arange(len(self)), self.sizes)
+        counts = np.zeros((len(self), classes), dtype=np.int64)
+        np.add.at(counts, (owner, labels[self.indices]), 1)
+        return counts
+
+    @property
+    def sha256(self) -> str:
+        little = self.offsets.astype("<i8").tobytes() + self.indices.astype("<i4").tobytes()
+        return hashlib.sha256(little).hexdigest()
+
+    def save(self, path: Path, counts: NDArray[np.int64], class_names: Sequence[str]) -> None:
+        """As an .npz: offsets, indices, the counts per client and class, and the hash."""
+        with path.open("wb") as stream:
+            np.savez_compressed(
+                stream,
+                offsets=self.offsets,
+                indices=self.indices,
+                counts=counts,
+                class_names=np.array(class_names),
+                sha256=np.array(self.sha256),
+            )
+
+
+def split(
+    labels: Integers, clients: int, scheme: Scheme, alpha: float, seed: int, min_size: int
+) -> Partition:
+    """Split the samples with these labels over the clients; the same seed gives the same split."""
+    if clients > len(labels):
+        raise PartitionError(
+            f"data.clients = {clients} is more than the {len(labels)} training samples: "
+            f"ask for fewer clients"
+        )
+    if math.isinf(alpha):
+        scheme = "iid"
+    rng = np.random.default_rng(seed)
+    for _ in range(TRIES if scheme in ("dirichlet-capped", "dirichlet-uncapped") else 1):
+        parts = SCHEMES[scheme](labels, clients, alpha, rng)
+        smallest = min(len(part) for part in parts)
+        if smallest >= min_size:
+            return Partition.of_parts(parts)
+    raise PartitionError(
+        f"{scheme} leaves a client with {smallest} of {len(labels)} samples, and data.min_size is "
+        f"{min_size}: ask for fewer clients, a larger data.alpha or a smaller data.min_size"
+    )
+
+
+def _iid(labels: Integers, clients: int, alpha: float, rng: np.random.Generator) -> list[Integers]:
+    """A random permutation in equal parts; len(labels) % clients samples stay out."""
+    size = len(labels) // clients
+    return list(rng.permutation(len(labels))[: size * clients].reshape(clients, size))
+
+
+def _shuffled_classes(labels: Integers, rng: np.random.Generator) -> list[Integers]:
+    classes = int(labels.max()) + 1
+    return [rng.permutation(np.flatnonzero(labels == label)) for label in range(classes)]
+
+
+def _balanced(
+    labels: Integers, clients: int, alpha: float, rng: np.random.Generator
+) -> list[Integers]:
+    """Each client draws a mix q ~ Dir(alpha), then its samples one by one without replacement, each
+    remaining sample with probability proportional to q[its label].
+
+    Late clients take what is left, and fill up at random where their classes have run out.
+    """
+    size = len(labels) // clients
+    piles = _shuffled_classes(labels, rng)
+    taken = np.zeros(len(piles), dtype=np.int64)
+    left = np.array([len(pile) for pile in piles])
+    parts: list[Integers] = []
+    for _ in range(clients):
+        mix = rng.dirichlet(np.full(len(piles), alpha))
+        wanted = _race(mix, left, size, rng)
+        if (missing := size - wanted.sum()) > 0:
+            wanted += rng.multivariate_hypergeometric(left - wanted, missing)
+        own = [
+            pile[start : start + count]
+            for pile, start, count in zip(piles, taken, wanted, strict=True)
+        ]
+        parts.append(rng.permutation(np.concatenate(own)))
+        taken += wanted
+        left -= wanted
+    return parts
+
+
+def _race(
+    mix: NDArray[np.float64], left: NDArray[np.int64], size: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """How many of each class are among `size` weighted draws without replacement.
+
+    Such draws are a race: each sample arrives after an exponential time with rate mix[label], and
+    the first `size` are drawn. The arrivals within a class are sums of exponential gaps, so only
+    the first `size` of each class are simulated, however many samples there are.
+    """
+    runners = left[:, None] - np.arange(size)[None, :]  # still on the way before each arrival
+    rates = runners.clip(min=0) * mix[:, None]
+    with np.errstate(divide="ignore"):
+        arrivals = np.cumsum(rng.exponential(size=rates.shape) / rates, axis=1)
+    first = np.argsort(arrivals, axis=None, kind="stable")[:size]
+    first = first[np.isfinite(arrivals.ravel()[first])]
+    return np.bincount(first // size, minlength=len(mix))
+
+
+def _capped(
+    labels: Integers, clients: int, alpha: float, rng: np.random.Generator
+) -> list[Integers]:
+    return _class_by_class(labels, clients, alpha, rng, cap=len(labels) / clients)
+
+
+def _uncapped(
+    labels: Integers, clients: int, alpha: float, rng: np.random.Generator
+) -> list[Integers]:
+    return _class_by_class(labels, clients, alpha, rng, cap=math.inf)
+
+
+def _class_by_class(
+    labels: Integers, clients: int, alpha: float, rng: np.random.Generator, cap: float
+) -> list[Integers]:
+    """Each class is divided by shares ~ Dir(alpha) over the clients still below the cap."""
+    pieces: list[list[Integers]] = [[] for _ in range(clients)]
+    sizes = np.zeros(clients, dtype=np.int64)
+    for pile in _shuffled_classes(labels, rng):
+        shares = rng.dirichlet(np.full(clients, alpha))
+        below = sizes < cap
+        if below.any():
+            shares = np.where(below, shares, 0.0)
+        # With a tiny alpha all mass may lie on clients at the cap: then those below share evenly.
+        shares = shares / shares.sum() if shares.sum() > 0 else below / below.sum()
+        cuts = np.floor(np.cumsum(shares)[:-1] * len(pile)).astype(np.int64)
+        for client, piece in enumerate(np.split(pile, cuts)):
+            pieces[client].append(piece)
+            sizes[client] += len(piece)
+    return [rng.permutation(np.concatenate(own)) for own in pieces]
+
+
+SCHEMES: dict[Scheme, Callable[..., list[Integers]]] = {
+    "dirichlet-balanced": _balanced,
+    "dirichlet-capped": _capped,
+    "dirichlet-uncapped": _uncapped,
+    "iid": _iid,
+}

@@ -1,0 +1,68 @@
+"""What can go wrong, said in one line: what, where, and what to do about it.
+
+Each error refines the built-in exception that a Python user would catch, and carries the exit code
+that the command line ends with.
+"""
+
+from __future__ import annotations
+
+
+class DCFLError(Exception):
+    """The family; `except dcfl.errors.DCFLError` catches all but bugs of ours."""
+
+    exit_code = 2
+
+
+class ConfigError(DCFLError, ValueError):
+    """A setting that does not exist, or whose value cannot be used."""
+
+
+def require(condition: bool, message: str) -> None:
+    """The value check of a settings dataclass, for its `__post_init__`."""
+    if not condition:
+        raise ConfigError(message)
+
+
+class DatasetMissing(DCFLError, FileNotFoundError):
+    """The data set's files are not where they were looked for."""
+
+
+class DatasetCorrupt(DCFLError, ValueError):
+    """The data set's files are there and are not what they should be."""
+
+
+class PartitionError(DCFLError, ValueError):
+    """The data cannot be split over the clients as asked."""
+
+
+class RunFolderError(DCFLError, FileExistsError):
+    """The folder is in the way of a new run, or does not hold the run that was asked for."""
+
+
+class StorageError(DCFLError, OSError):
+    """The disk is full, read-only or broken."""
+
+    exit_code = 3
+
+
+class Diverged(DCFLError, ArithmeticError):
+    """A client's loss or weights are no longer finite."""
+
+
+class ProtocolError(DCFLError, ValueError):
+    """A reply that does not fit what was asked for."""
+
+
+class TooFewClients(DCFLError, RuntimeError):
+    """Round after round without a usable reply."""
+
+    exit_code = 4
+
+
+class ClientFailure(DCFLError, RuntimeError):
+    """One client's round came to nothing; the run goes on without it."""
+
+    def __init__(self, client: int, reason: str) -> None:
+        super().__init__(f"client {client}: {reason}")
+        self.client = client
+        self.reason = reason

@@ -1,0 +1,90 @@
+"""How good a model is, and what its representation looks like."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dcfl.client import evaluating
+from dcfl.data.augment import Preparation
+from dcfl.data.client_data import clean_batches
+from dcfl.data.datasets import Images
+from dcfl.models.output import FeatureModel
+
+
+class Evaluation(NamedTuple):
+    accuracy: float  # top-1, percent
+    loss: float  # mean cross-entropy
+
+
+@torch.inference_mode()
+def evaluate(
+    model: FeatureModel, images: Images, preparation: Preparation, batch_size: int = 1000
+) -> Evaluation:
+    """Top-1 accuracy and cross-entropy over all of `images`."""
+    correct = torch.zeros((), dtype=torch.int64, device=images.labels.device)
+    loss = torch.zeros((), dtype=torch.float64, device=images.labels.device)
+    with evaluating(model):
+        for batch in clean_batches(images, preparation, batch_size):
+            logits = model(batch.images).logits
+            correct += (logits.argmax(dim=1) == batch.labels).sum()
+            loss += F.cross_entropy(logits, batch.labels, reduction="sum")
+    count = max(len(images), 1)
+    return Evaluation(100 * int(correct) / count, float(loss) / count)
+
+
+def ema(values: Iterable[float], decay: float = 0.9) -> float:
+    """The exponential moving average after the last value; the first value starts it."""
+    average: float | None = None
+    for value in values:
+        average = value if average is None else decay * average + (1 - decay) * value
+    if average is None:
+        raise ValueError("the moving average of no values is not defined")
+    return average
+
+
+def alignment(x: Tensor, y: Tensor, alpha: float = 2) -> Tensor:
+    """mean ||x_i - y_i||^alpha over positive pairs of unit vectors [n, d]; lower is better.
+
+    Wang and Isola, "Understanding Contrastive Representation Learning through Alignment and
+    Uniformity on the Hypersphere", ICML 2020. With alpha = 2 it is the mean of 2 - 2 cos.
+    """
+    distances: Tensor = torch.linalg.vector_norm(x - y, dim=1)
+    return distances.pow(alpha).mean()
+
+
+def uniformity(x: Tensor, t: float = 2) -> Tensor:
+    """log mean exp(-t ||x_i - x_j||^2) over distinct pairs of unit vectors [n, d]; the lower the
+    more evenly they spread."""
+    squared = torch.pdist(x).square()
+    return torch.logsumexp(-t * squared, dim=0) - math.log(len(squared))
+
+
+@torch.no_grad()
+def similarity_histogram(
+    embeddings: Tensor, labels: Tensor, bins: int = 200
+) -> tuple[Tensor, Tensor]:
+    """How the cosines of all unordered pairs spread over `bins` equal bins on [-1, 1].
+
+    Returns two int64 tensors of counts: pairs of the same class, and pairs of different classes.
+    Works in blocks: 10,000 embeddings have 50 million pairs.
+    """
+    unit = F.normalize(embeddings.float(), dim=1)
+    intra = torch.zeros(bins, dtype=torch.int64, device=unit.device)
+    inter = torch.zeros_like(intra)
+    block = 1000
+    for top in range(0, len(unit), block):
+        rows, row_labels = unit[top : top + block], labels[top : top + block]
+        for left in range(top, len(unit), block):
+            columns, column_labels = unit[left : left + block], labels[left : left + block]
+            bin_of = ((rows @ columns.T + 1) * (bins / 2)).long().clamp(0, bins - 1)
+            same = row_labels[:, None] == column_labels[None, :]
+            pair = torch.ones_like(same).triu(1) if left == top else torch.ones_like(same)
+            intra += torch.bincount(bin_of[pair & same], minlength=bins)
+            inter += torch.bincount(bin_of[pair & ~same], minlength=bins)
+    return intra, inter

@@ -1,0 +1,88 @@
+"""The one local loop: every method trains its clients here."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import torch
+from torch import Tensor
+
+from dcfl.client import Client, LocalTraining
+from dcfl.data.client_data import ClientData
+from dcfl.errors import Diverged
+from dcfl.messages import Broadcast, ClientUpdate, Tensors
+from dcfl.methods.method import Method
+from dcfl.models.output import FeatureModel
+from dcfl.weights import snapshot
+
+__all__ = ["LocalTraining", "train_client"]
+
+
+def train_client(
+    method: Method,
+    model: FeatureModel,
+    data: ClientData,
+    broadcast: Broadcast,
+    memory: Tensors,
+    training: LocalTraining,
+    client_id: int,
+    seed: int,
+) -> tuple[ClientUpdate, Tensors]:
+    """One client's round: from what it received to its reply and its new memory.
+
+    `model` is scratch space: its weights are overwritten at the start.
+    """
+    started = time.perf_counter()
+    model.load_state_dict(broadcast.weights)
+    model.train()
+    client = Client(
+        id=client_id,
+        round=broadcast.round,
+        model=model,
+        received=broadcast.weights,
+        shared=broadcast.shared,
+        memory=memory,
+        data=data,
+        training=training,
+    )
+    loss = _descend(method, client, seed)
+    if not math.isfinite(loss):
+        raise Diverged(
+            f"the loss is no longer finite (round {broadcast.round}): "
+            f"lower training.lr or the method's weight, or set training.max_grad_norm"
+        )
+    update = ClientUpdate(
+        client=client_id,
+        weights=snapshot(model),
+        upload=method.upload(client),
+        num_examples=len(data),
+        num_steps=client.num_steps,
+        metrics={"loss": loss, "seconds": time.perf_counter() - started},
+    )
+    return update, method.remember(client)
+
+
+def _descend(method: Method, client: Client, seed: int) -> float:
+    """Train the client's model in place; returns the mean loss over the steps."""
+    training = client.training
+    parameters = [p for p in client.model.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(
+        parameters,
+        lr=training.lr_in(client.round),
+        momentum=training.momentum,
+        weight_decay=training.weight_decay,
+    )
+    objective = method.objective(client)
+    losses: list[Tensor] = []
+    for batch in client.data.training_batches(
+        training.epochs, training.batch_size, seed, client.round, client.id, method.second_view
+    ):
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(method.gradient(client, objective, batch).detach())
+        if training.max_grad_norm:
+            torch.nn.utils.clip_grad_norm_(parameters, training.max_grad_norm)
+        optimizer.step()
+        client.num_steps += 1
+    # One look at the end: asking after every step would make a GPU wait for the CPU.
+    return float(torch.stack(losses).mean()) if losses else 0.0

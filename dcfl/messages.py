@@ -1,0 +1,44 @@
+"""Broadcast down, ClientUpdate up: all that crosses the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from torch import Tensor
+
+Tensors: TypeAlias = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """What the server sends to every client of a round."""
+
+    round: int  # counted from 1
+    weights: Tensors  # parameters and buffers of the global model
+    shared: Tensors  # what the method's server side shares, such as prototypes
+
+    @property
+    def num_bytes(self) -> int:
+        return num_bytes(self.weights) + num_bytes(self.shared)
+
+
+@dataclass(frozen=True)
+class ClientUpdate:
+    """What one client answers."""
+
+    client: int
+    weights: Tensors
+    upload: Tensors  # what the method sends beside the weights
+    num_examples: int
+    num_steps: int
+    metrics: Mapping[str, float]
+
+    @property
+    def num_bytes(self) -> int:
+        return num_bytes(self.weights) + num_bytes(self.upload)
+
+
+def num_bytes(tensors: Tensors) -> int:
+    return sum(tensor.nbytes for tensor in tensors.values())

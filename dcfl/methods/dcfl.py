@@ -1,0 +1,146 @@
+"""DCFL: attraction and repulsion weighted apart, between samples (SW) or against prototypes (PW).
+
+Kim, Baek and Chung, "Decoupled Contrastive Learning for Federated Learning". Eq. 10, per anchor i:
+
+    l_i = -align * sum_{p in P_i} sim(z_i, p) / tau
+          + uniform * |P_i| * log sum_{n in N_i} exp(sim(z_i, n) / tau)
+    L = L_CE + mu * mean_i l_i
+
+A client's few positives keep their pull, and its few and biased negatives their own weight. SW and
+PW are this one loss with two pairs of masks.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from math import inf, isclose
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dcfl.client import Batch, Client
+from dcfl.errors import require
+from dcfl.losses import cosine_similarity, decoupled_contrastive
+from dcfl.methods.method import Cost, Method, Objective
+from dcfl.methods.prototypes import PrototypeMethod
+
+
+@dataclass(frozen=True)
+class Decoupled(Method):
+    """The hyper-parameters that both variants share."""
+
+    mu: float = 1.0  # weight of the contrastive term
+    temperature: float = 0.5  # tau
+    align: float = 0.9  # lambda_a
+    uniform: float = 0.1  # lambda_u
+
+    neutral: ClassVar = {"mu": 0.0}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 <= self.mu < inf, f"method.mu must be 0 or more, not {self.mu:g}")
+        require(
+            0 < self.temperature < inf,
+            f"method.temperature must be above 0, not {self.temperature:g}",
+        )
+        require(
+            0 <= self.align < inf and 0 <= self.uniform < inf,
+            "method.align and method.uniform must be 0 or more, "
+            f"not {self.align:g} and {self.uniform:g}",
+        )
+        if not isclose(self.align + self.uniform, 1, abs_tol=1e-9):
+            warnings.warn(
+                f"align + uniform = {self.align + self.uniform:g}; the paper asks for 1",
+                stacklevel=4,
+            )
+
+
+@dataclass(frozen=True)
+class DCFLSampleWise(Decoupled):
+    """P_i: the other samples of the batch with i's label; N_i: those with another label."""
+
+    reduction: Literal["sum", "mean"] = "sum"  # over P_i: Eq. 10 as printed, or divided by |P_i|
+    anchors: Literal["all", "with-positives", "sum"] = "all"  # over i: mean of all, of some, or sum
+    positives: Literal["same-class", "view", "same-class+view"] = "same-class"
+    negatives: Literal["other-classes", "all-others"] = "other-classes"
+
+    name: ClassVar = "dcfl-sw"
+    equation: ClassVar = (
+        "L = L_CE + mu * mean_i [ -align * sum_{p in P_i} sim(z_i, p)/tau"
+        " + uniform * |P_i| * log sum_{n in N_i} exp(sim(z_i, n)/tau) ]"
+    )
+
+    @property
+    def second_view(self) -> bool:
+        return "view" in self.positives
+
+    def objective(self, client: Client) -> Objective:
+        def loss(batch: Batch) -> Tensor:
+            views = [view for view in (batch.images, batch.second_view) if view is not None]
+            output = client.model(torch.cat(views))
+            # The classifier learns from the first view alone, as it does with every other method.
+            cross_entropy = F.cross_entropy(output.logits[: len(batch.labels)], batch.labels)
+            return cross_entropy + self.mu * self._contrast(output.embedding, batch.labels)
+
+        return loss
+
+    def _contrast(self, embedding: Tensor, labels: Tensor) -> Tensor:
+        """The decoupled loss over all views: `embedding` [views * B, d], `labels` [B]."""
+        image = torch.arange(len(embedding), device=labels.device) % len(labels)
+        same_class = labels[image][:, None] == labels[image][None, :]
+        itself = torch.eye(len(image), dtype=torch.bool, device=labels.device)
+        same_image = image[:, None] == image[None, :]
+        positives = (same_image if self.positives == "view" else same_class) & ~itself
+        negatives = ~same_class if self.negatives == "other-classes" else ~itself
+        mean = decoupled_contrastive(
+            cosine_similarity(embedding, embedding),
+            positives,
+            negatives,
+            self.temperature,
+            self.align,
+            self.uniform,
+            self.reduction,
+        )
+        if self.anchors == "all":
+            return mean
+        counted = 1 if self.anchors == "sum" else positives.any(dim=1).sum().clamp(min=1)
+        return mean * len(image) / counted
+
+
+@dataclass(frozen=True)
+class DCFLPrototypeWise(Decoupled, PrototypeMethod):
+    """P_i: the global prototype of i's class; N_i: the prototypes of the other classes."""
+
+    name: ClassVar = "dcfl-pw"
+    equation: ClassVar = (
+        "L = L_CE + mu * mean_i [ -align * sim(z_i, c_{y_i})/tau"
+        " + uniform * log sum_{g != y_i} exp(sim(z_i, c_g)/tau) ]"
+    )
+    cost: ClassVar = Cost(
+        passes=1, up="classes x d sums, classes counts", down="classes x d prototypes, a mask"
+    )
+
+    def objective(self, client: Client) -> Objective:
+        prototypes, known = client.shared.get("prototypes"), client.shared.get("known")
+        classes = torch.arange(client.data.classes, device=client.data.own.labels.device)
+
+        def loss(batch: Batch) -> Tensor:
+            output = client.model(batch.images)
+            self.observe(client, output.embedding, batch.labels)
+            cross_entropy = F.cross_entropy(output.logits, batch.labels)
+            if prototypes is None or known is None:
+                return cross_entropy
+            own = batch.labels[:, None] == classes[None, :]
+            return cross_entropy + self.mu * decoupled_contrastive(
+                cosine_similarity(output.embedding, prototypes),
+                own & known,
+                ~own & known,
+                self.temperature,
+                self.align,
+                self.uniform,
+            )
+
+        return loss

@@ -1,0 +1,79 @@
+"""The contract: what a federated method may change. The defaults are FedAvg."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from dcfl.client import Batch, Client
+from dcfl.messages import Tensors
+
+Objective: TypeAlias = Callable[[Batch], Tensor]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a step and a round cost. The defaults are FedAvg's."""
+
+    forwards: int = 1  # per step, of the batch
+    backwards: int = 1
+    copies: int = 0  # of the model, beside the one that is trained
+    passes: int = 0  # over the client's data after training, without gradients
+    up: str = ""  # sent beside the weights
+    down: str = ""
+
+
+@dataclass(frozen=True)
+class Method:
+    """Fields are hyper-parameters, overrides are ideas; nothing of a run is stored on `self`.
+
+    Five hooks, all optional: `objective` and `gradient` shape a step, `upload` and `remember` end a
+    client's round, `merge` combines the uploads on the server.
+    """
+
+    name: ClassVar[str]  # as in METHODS; the class's own name in lower case unless set
+    equation: ClassVar[str] = "L = L_CE"
+    cost: ClassVar[Cost] = Cost()
+    neutral: ClassVar[Mapping[str, object]] = {}  # the field values at which it is FedAvg
+
+    def __init_subclass__(cls) -> None:
+        if "name" not in cls.__dict__:
+            cls.name = cls.__name__.lower()
+
+    def __post_init__(self) -> None:
+        """Value checks; a method with checks of its own calls this one too."""
+
+    @property
+    def second_view(self) -> bool:
+        """Whether batches shall carry a second augmented view of their images."""
+        return False
+
+    def objective(self, client: Client) -> Objective:
+        """Called once a round: returns the loss of a batch. Set-up lives in the closure."""
+
+        def loss(batch: Batch) -> Tensor:
+            return F.cross_entropy(client.model(batch.images).logits, batch.labels)
+
+        return loss
+
+    def gradient(self, client: Client, objective: Objective, batch: Batch) -> Tensor:
+        """Leave the step's gradient in the parameters and return the loss."""
+        loss = objective(batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    def upload(self, client: Client) -> Tensors:
+        """What to send beside the weights, after training."""
+        return {}
+
+    def remember(self, client: Client) -> Tensors:
+        """What this client finds in `client.memory` at its next visit."""
+        return {}
+
+    def merge(self, shared: Tensors, uploads: Sequence[Tensors], population: int) -> Tensors:
+        """On the server: what every client finds in `client.shared` in the next round."""
+        return shared

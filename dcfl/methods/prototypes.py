@@ -1,0 +1,83 @@
+"""Class prototypes: sums and counts go up, means come down.
+
+For DCFL-PW and FedProc. A class that no client of the round holds keeps its old prototype; one that
+was never seen is absent: masked, not a zero vector (which would add exp(0) to every denominator).
+In round one there are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dcfl.client import Client, evaluating
+from dcfl.errors import require
+from dcfl.messages import Tensors
+from dcfl.methods.method import Method
+from dcfl.models.output import FeatureModel
+
+
+@dataclass(frozen=True)
+class PrototypeMethod(Method):
+    # Whose embeddings: the trained model's or the received model's, over all clean data at the end
+    # of the round, or those that pass by during training.
+    prototype_model: Literal["trained", "received", "running"] = "trained"
+    prototype_weights: Literal["counts", "uniform"] = "counts"  # of the clients in a class's mean
+    prototype_normalize: bool = False  # embeddings to unit length before they are summed
+    prototype_momentum: float = 0.0  # share of the old prototype that is kept
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            0 <= self.prototype_momentum < 1,
+            f"method.prototype_momentum must lie in [0, 1), not {self.prototype_momentum:g}",
+        )
+
+    def observe(self, client: Client, embedding: Tensor, labels: Tensor) -> None:
+        """Count a training batch in, if prototypes are made from the steps as they pass."""
+        if self.prototype_model == "running":
+            self._count(client, embedding.detach(), labels)
+
+    def upload(self, client: Client) -> Tensors:
+        if self.prototype_model == "trained":
+            self._count_all(client, client.model)
+        elif self.prototype_model == "received":
+            self._count_all(client, client.global_model)
+        return client.tally
+
+    @torch.no_grad()
+    def _count_all(self, client: Client, model: FeatureModel) -> None:
+        with evaluating(model):
+            for batch in client.data.clean_batches():
+                self._count(client, model(batch.images).embedding, batch.labels)
+
+    def _count(self, client: Client, embedding: Tensor, labels: Tensor) -> None:
+        features = embedding.float()
+        if self.prototype_normalize:
+            features = F.normalize(features, dim=1)
+        # A product with the one-hot labels: the same sums on every run, unlike a scatter on a GPU.
+        member = F.one_hot(labels, client.data.classes)
+        sums, counts = member.to(features.dtype).T @ features, member.sum(dim=0)
+        client.tally["sums"] = client.tally.get("sums", 0) + sums
+        client.tally["counts"] = client.tally.get("counts", 0) + counts
+
+    def merge(self, shared: Tensors, uploads: Sequence[Tensors], population: int) -> Tensors:
+        if not uploads:
+            return shared
+        sums = torch.stack([upload["sums"].double() for upload in uploads])  # [clients, K, d]
+        counts = torch.stack([upload["counts"].double() for upload in uploads])[:, :, None]
+        if self.prototype_weights == "uniform":
+            sums, counts = sums / counts.clamp(min=1), (counts > 0).double()
+        seen = counts.sum(dim=0) > 0  # [K, 1]
+        means = sums.sum(dim=0) / counts.sum(dim=0).clamp(min=1)
+        if not shared:
+            return {"prototypes": means.float(), "known": seen[:, 0]}
+        old, known = shared["prototypes"], shared["known"]
+        blended = self.prototype_momentum * old.double() + (1 - self.prototype_momentum) * means
+        fresh = torch.where(known[:, None], blended, means).float()
+        return {"prototypes": torch.where(seen, fresh, old), "known": known | seen[:, 0]}

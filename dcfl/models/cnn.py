@@ -1,0 +1,35 @@
+"""A compact network for small images and CPU work: three 3x3 convolutions, 32-64-128."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dcfl.models.layers import NORMS, Head, Norm, convolution, projection
+from dcfl.models.output import FeatureModel, Output
+
+
+class CNN(FeatureModel):
+    """Strides 2-2-2; 1-2-2 for images of up to 16 pixels, which cannot spare the first one."""
+
+    def __init__(
+        self, channels: int, size: int, classes: int, norm: Norm = "batch", head: Head = "none"
+    ) -> None:
+        super().__init__()
+        widths = (channels, 32, 64, 128)
+        strides = (1 if size <= 16 else 2, 2, 2)
+        self.convolutions = nn.ModuleList(
+            convolution(widths[i], widths[i + 1], strides[i]) for i in range(3)
+        )
+        self.norms = nn.ModuleList(NORMS[norm](width) for width in widths[1:])
+        self.head, features = projection(widths[-1], head)
+        self.classifier = nn.Linear(features, classes)
+
+    def forward(self, images: Tensor) -> Output:
+        maps, stages = images, []
+        for convolve, normalise in zip(self.convolutions, self.norms, strict=True):
+            before = normalise(convolve(maps))
+            stages.append(before.mean(dim=(2, 3)))
+            maps = F.relu(before)
+        embedding = self.head(maps.mean(dim=(2, 3)))
+        return Output(self.classifier(embedding), embedding, tuple(stages))

@@ -1,0 +1,26 @@
+"""What every model returns, and the model's shape as a value."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+
+class Output(NamedTuple):
+    logits: Tensor  # [B, classes]
+    embedding: Tensor  # [B, d], what the classifier sees: pooled features, or the head's output
+    stages: tuple[
+        Tensor, ...
+    ]  # [B, channels] each: pooled outputs before the ReLU, shallow to deep
+
+
+class FeatureModel(nn.Module):
+    """A module that maps images [B, C, H, W] to an `Output`; derive your own from it."""
+
+    def forward(self, images: Tensor) -> Output:
+        raise TypeError(f"{type(self).__name__} must define forward(images) -> Output")
+
+    def __call__(self, images: Tensor) -> Output:
+        output: Output = super().__call__(images)
+        return output

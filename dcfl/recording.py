@@ -1,0 +1,183 @@
+"""The run folder: what a run leaves on disk, and how it is read back.
+
+config.toml        the resolved settings        partition.npz      who owned which sample
+environment.json   versions and machine         model.safetensors  the final weights
+rounds.jsonl       a row per round              summary.json       the result
+clients.jsonl      a row per client and round   report.html        all of it as a page
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+
+from dcfl import config
+from dcfl.data import Dataset, Partition
+from dcfl.errors import RunFolderError, StorageError
+from dcfl.experiment import Experiment
+from dcfl.messages import Tensors
+from dcfl.models import FeatureModel, ModelSettings, build_model
+from dcfl.server import ClientReport
+
+Row = dict[str, Any]
+
+
+class Recorder:
+    """Writes one run folder. Whole files appear at once; rows are appended as rounds end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            taken = any(folder.iterdir())
+        except NotADirectoryError as error:
+            raise RunFolderError(f"{folder}: not a folder") from error
+        except FileExistsError as error:
+            raise RunFolderError(f"{folder}: not a folder") from error
+        except OSError as error:
+            raise StorageError(f"{folder}: cannot be written ({error.strerror})") from error
+        if taken:
+            raise RunFolderError(f"{folder} is not empty: choose another folder with --out")
+
+    def start(
+        self, experiment: Experiment, dataset: Dataset, partition: Partition, device: torch.device
+    ) -> None:
+        self._write("config.toml", config.to_toml(config.as_tables(experiment)) + "\n")
+        self._write_json("environment.json", _environment(experiment, device))
+        labels = dataset.train.labels.cpu().numpy()
+        counts = partition.counts(labels, dataset.classes)
+        partition.save(self.folder / "partition.npz", counts, dataset.class_names)
+
+    def round(self, row: Row, clients: Iterable[ClientReport]) -> None:
+        self._append("rounds.jsonl", [row])
+        self._append("clients.jsonl", [{"round": row["round"], **asdict(c)} for c in clients])
+
+    def finish(self, weights: Tensors, model: Mapping[str, Any], summary: Row) -> None:
+        path = self.folder / "model.safetensors"
+        contiguous = {name: tensor.cpu().contiguous() for name, tensor in weights.items()}
+        save_file(contiguous, path, metadata={"dcfl": json.dumps(dict(model))})
+        self._write_json("summary.json", summary)
+
+    def _write_json(self, name: str, value: Row) -> None:
+        self._write(name, json.dumps(value, indent=2) + "\n")
+
+    def _write(self, name: str, text: str) -> None:
+        write_whole(self.folder / name, text)
+
+    def _append(self, name: str, rows: Iterable[Row]) -> None:
+        with (self.folder / name).open("a", encoding="utf-8") as stream:
+            stream.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Readers see the old file or the new one, never half of it."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
+
+
+def _environment(experiment: Experiment, device: torch.device) -> Row:
+    packages = ("dcfl", "torch", "numpy", "pydantic", "safetensors")
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "device": str(device),
+        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        "threads": experiment.engine.threads,
+        "packages": {name: version(name) for name in packages},
+    }
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """A run folder, read."""
+
+    folder: Path
+
+    @classmethod
+    def open(cls, folder: Path) -> RecordedRun:
+        if not (folder / "config.toml").is_file():
+            raise RunFolderError(f"{folder} is not a run folder: there is no config.toml in it")
+        return cls(folder)
+
+    @cached_property
+    def config_text(self) -> str:
+        return (self.folder / "config.toml").read_text(encoding="utf-8")
+
+    @cached_property
+    def config(self) -> config.Tables:
+        return config.read_toml(self.folder / "config.toml")
+
+    @cached_property
+    def rounds(self) -> list[Row]:
+        return self._rows("rounds.jsonl")
+
+    @cached_property
+    def clients(self) -> list[Row]:
+        return self._rows("clients.jsonl")
+
+    @cached_property
+    def environment(self) -> Row:
+        return self._json("environment.json")
+
+    @cached_property
+    def summary(self) -> Row:
+        """Empty while the run has not ended."""
+        return self._json("summary.json")
+
+    @cached_property
+    def partition_counts(self) -> NDArray[np.int64]:
+        """Samples per client and class."""
+        with np.load(self.folder / "partition.npz", allow_pickle=False) as stored:
+            counts: NDArray[np.int64] = stored["counts"]
+        return counts
+
+    @cached_property
+    def class_names(self) -> list[str]:
+        with np.load(self.folder / "partition.npz", allow_pickle=False) as stored:
+            return [str(name) for name in stored["class_names"]]
+
+    def _rows(self, name: str) -> list[Row]:
+        path = self.folder / name
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+        return [json.loads(line) for line in lines]
+
+    def _json(self, name: str) -> Row:
+        path = self.folder / name
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+
+
+def load_model(run_folder: str | Path) -> FeatureModel:
+    """The trained model of a finished run, in evaluation mode, on the CPU."""
+    path = Path(run_folder) / "model.safetensors"
+    if not path.is_file():
+        raise RunFolderError(f"{run_folder} holds no model.safetensors: has the run finished?")
+    try:
+        with safe_open(path, "pt") as stored:
+            shape = json.loads((stored.metadata() or {}).get("dcfl", "null"))
+        weights = load_file(path)
+    except SafetensorError as error:
+        raise RunFolderError(f"{path} is damaged ({error})") from error
+    if not shape or "settings" not in shape:
+        raise RunFolderError(
+            f"{path} holds the weights of a module of your own: build it and load them with "
+            f"safetensors.torch.load_file"
+        )
+    settings = ModelSettings(**shape["settings"])
+    model = build_model(settings, shape["channels"], shape["size"], shape["classes"], seed=0)
+    model.load_state_dict(weights)
+    return model.eval()

@@ -1,0 +1,55 @@
+"""Recorded runs as one HTML page that needs nothing else: no network, no scripts, no files."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from dcfl.errors import RunFolderError, StorageError
+from dcfl.recording import RecordedRun, write_whole
+
+__all__ = ["find_runs", "write_report"]
+
+
+def write_report(*folders: Path, out: Path | None = None) -> Path:
+    """Write the page about all runs in `folders` and return where it is.
+
+    The order of the folders is the order on the page; differences are taken against the first
+    method. Without `out` it is report.html, inside the folder if there is only one.
+    """
+    from dcfl.report.page import render  # draws: `find_runs` alone does without matplotlib
+
+    runs = {run.folder.resolve(): run for folder in folders for run in find_runs(folder)}
+    if not runs:
+        raise RunFolderError("no folder given: name a run folder, or a folder of run folders")
+    if out is None:
+        out = folders[0] / "report.html" if len(folders) == 1 else Path("report.html")
+    page = render(list(runs.values()))
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(out, page)
+    except OSError as error:
+        raise StorageError(f"{out}: cannot be written ({error.strerror})") from error
+    return out
+
+
+def find_runs(folder: Path) -> list[RecordedRun]:
+    """The run that this folder is, or the runs directly below it, run2 before run10."""
+    if (folder / "config.toml").is_file():
+        return [RecordedRun.open(folder)]
+    if not folder.is_dir():
+        raise RunFolderError(f"{folder}: no such folder")
+    inside = sorted(folder.iterdir(), key=lambda path: _natural(path.name))
+    runs = [RecordedRun.open(path) for path in inside if (path / "config.toml").is_file()]
+    if not runs:
+        raise RunFolderError(
+            f"{folder} holds no run: there is no config.toml in it or in a folder directly below it"
+        )
+    return runs
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """A sort key that reads digits as numbers."""
+    return [
+        (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)
+    ]

@@ -1,0 +1,179 @@
+"""What recorded runs say side by side: a method's seeds grouped, with their means and pairs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+
+from dcfl.recording import RecordedRun
+
+Settings = dict[str, Any]
+
+# What may differ between two runs of one row: luck, and where they ran.
+NOT_COMPARED = ("federation.seed", "data.seed", "engine.", "output.")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Where a run has got to. Accuracies are NaN before the first round has ended."""
+
+    rounds: int
+    max_accuracy: float
+    ema_accuracy: float
+    final_accuracy: float
+    bytes_up: int
+    bytes_down: int
+    seconds: float
+
+    @classmethod
+    def of(cls, run: RecordedRun) -> Outcome:
+        rows = run.rounds
+        evaluated = [row for row in rows if row["accuracy"] is not None]
+        last = evaluated[-1] if evaluated else {}
+        return cls(
+            rounds=rows[-1]["round"] if rows else 0,
+            max_accuracy=last.get("max_accuracy", math.nan),
+            ema_accuracy=last.get("ema_accuracy", math.nan),
+            final_accuracy=last.get("accuracy", math.nan),
+            bytes_up=sum(row["bytes_up"] for row in rows),
+            bytes_down=sum(row["bytes_down"] for row in rows),
+            seconds=run.summary.get("seconds", sum(row["seconds"] for row in rows)),
+        )
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The mean of a few values and their sample standard deviation (None for a single value)."""
+
+    mean: float
+    deviation: float | None
+    count: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        return cls(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of one method with the same settings; they differ in their seeds only."""
+
+    label: str
+    runs: tuple[RecordedRun, ...]
+
+    @cached_property
+    def counted(self) -> tuple[RecordedRun, ...]:
+        """The finished runs, because half a run would distort a mean; all if none has finished."""
+        return tuple(filter(is_finished, self.runs)) or self.runs
+
+    @cached_property
+    def outcomes(self) -> dict[RecordedRun, Outcome]:
+        return {run: Outcome.of(run) for run in self.counted}
+
+    @property
+    def seeds(self) -> int:
+        return len(self._by_seed)
+
+    @property
+    def unfinished(self) -> bool:
+        return not any(map(is_finished, self.runs))
+
+    def spread(self, quantity: str) -> Spread:
+        return Spread.of([getattr(outcome, quantity) for outcome in self.outcomes.values()])
+
+    def difference(self, reference: Group, quantity: str = "ema_accuracy") -> Spread | None:
+        """This minus the reference, seed by seed; None if they share no seed."""
+        own, other = self._by_seed, reference._by_seed
+        differences = [
+            getattr(own[seed], quantity) - getattr(other[seed], quantity)
+            for seed in own
+            if seed in other
+        ]
+        return Spread.of(differences) if differences else None
+
+    @property
+    def _by_seed(self) -> dict[tuple[Any, Any], Outcome]:
+        return {_seeds(run): outcome for run, outcome in self.outcomes.items()}
+
+
+def is_finished(run: RecordedRun) -> bool:
+    return bool(run.summary)
+
+
+def setting(run: RecordedRun, key: str) -> Any:
+    """By its dotted name; None if this run has no such setting."""
+    section, _, name = key.partition(".")
+    return run.config.get(section, {}).get(name)
+
+
+def group_runs(runs: Sequence[RecordedRun]) -> list[Group]:
+    """One group per method and settings, in the order in which they come.
+
+    The label is the method's name, with the settings that tell its groups apart (as in a sweep).
+    """
+    members: dict[tuple[tuple[str, str], ...], list[RecordedRun]] = {}
+    for run in runs:
+        key = tuple((name, str(value)) for name, value in _compared(run).items())
+        members.setdefault(key, []).append(run)
+    firsts = [own[0] for own in members.values()]
+    return [Group(_label(own[0], firsts), tuple(own)) for own in members.values()]
+
+
+def partition_sha256(run: RecordedRun) -> str:
+    """Which split the run was trained on; empty if it left none behind."""
+    path = run.folder / "partition.npz"
+    if not path.is_file():
+        return ""
+    with np.load(path, allow_pickle=False) as stored:
+        return str(stored["sha256"])
+
+
+def runs_by_partition(runs: Iterable[RecordedRun]) -> dict[str, list[RecordedRun]]:
+    users: dict[str, list[RecordedRun]] = {}
+    for run in runs:
+        if sha256 := partition_sha256(run):
+            users.setdefault(sha256, []).append(run)
+    return users
+
+
+def each_seed_has_one_partition(runs: Iterable[RecordedRun]) -> bool:
+    pairs = {(_seeds(run), partition_sha256(run)) for run in runs}
+    return len(pairs) == len({seeds for seeds, _ in pairs})
+
+
+def _seeds(run: RecordedRun) -> tuple[Any, Any]:
+    return setting(run, "federation.seed"), setting(run, "data.seed")
+
+
+def _compared(run: RecordedRun) -> Settings:
+    dotted = {
+        f"{section}.{name}": value
+        for section, table in run.config.items()
+        for name, value in table.items()
+    }
+    return {key: value for key, value in dotted.items() if not key.startswith(NOT_COMPARED)}
+
+
+def _label(run: RecordedRun, others: Sequence[RecordedRun]) -> str:
+    """A method's own settings are compared with those of the same method, all others with all."""
+    name = str(setting(run, "method.name"))
+    different = [
+        f"{key.removeprefix('method.')}={_plain(value)}"
+        for key, value in _compared(run).items()
+        if any(
+            setting(other, key) != value
+            for other in others
+            if not key.startswith("method.") or setting(other, "method.name") == name
+        )
+    ]
+    return " ".join([name, *different])
+
+
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,266 @@
+"""One experiment from beginning to end: prepare, federate, evaluate, record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, is_dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dcfl import weights as named
+from dcfl.config import Tables, load_experiment
+from dcfl.data import Dataset, FederatedData, load_dataset
+from dcfl.errors import ConfigError, TooFewClients
+from dcfl.evaluation import ema, evaluate
+from dcfl.experiment import Experiment
+from dcfl.federation import Round, federate
+from dcfl.messages import Tensors
+from dcfl.models import FeatureModel, build_model
+from dcfl.recording import Recorder, Row
+from dcfl.server import Server, ServerState
+from dcfl.simulation.embedded import Embedded
+
+EMPTY_ROUNDS = 3  # so many in a row without one usable reply end a run
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run ends with."""
+
+    folder: Path
+    summary: Row  # as in summary.json
+    rounds: list[Row]  # as in rounds.jsonl
+    weights: Tensors
+    model: FeatureModel  # with these weights, in evaluation mode
+
+
+class Run:
+    """An experiment made ready: `for row in run.rounds()` trains it, `run.result()` is the outcome.
+
+    Nothing is written before everything that can be refused has been looked at.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        dataset: Dataset | None = None,
+        model: FeatureModel | None = None,
+    ) -> None:
+        device = choose_device(experiment.engine.device)
+        dataset = dataset or load_dataset(experiment.data.dataset)
+        augmentation = experiment.data.augmentation(dataset.preparation.augmentation)
+        partition = experiment.data.split(dataset)
+        self.experiment = replace(
+            experiment,
+            data=replace(experiment.data, **asdict(augmentation)),
+            engine=replace(experiment.engine, device=str(device)),
+        )
+        self.data = FederatedData(dataset.augmented_by(augmentation).to(device), partition)
+        self._own_model = model is not None
+        model = model or build_model(
+            experiment.model,
+            dataset.channels,
+            dataset.size,
+            dataset.classes,
+            experiment.federation.seed,
+        )
+        self.model = model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.rows: list[Row] = []
+        self._summary: Row = {}
+        self._recorder = Recorder(_folder_for(experiment, dataset))
+        self._recorder.start(self.experiment, dataset, partition, device)
+
+    @property
+    def folder(self) -> Path:
+        return self._recorder.folder
+
+    def rounds(self) -> Iterator[Row]:
+        """Train, evaluate and record, one row of rounds.jsonl at a time."""
+        experiment, began = self.experiment, time.perf_counter()
+        state = ServerState(0, named.snapshot(self.model), {}, {})
+        server = Server(
+            experiment.method,
+            experiment.data.clients,
+            frozenset(name for name, _ in self.model.named_parameters()),
+            experiment.server.aggregation,
+        )
+        federation = experiment.federation
+        backend = Embedded(
+            experiment.method, self.model, self.data, experiment.training, federation.seed
+        )
+        with _reproducible(experiment.engine.threads):
+            mark = began
+            for round in federate(
+                server, backend, state, federation.rounds, federation.participation, federation.seed
+            ):
+                state = round.state
+                row = self._row(round, mark)
+                mark = time.perf_counter()
+                self.rows.append(row)
+                self._recorder.round(row, round.clients)
+                self._give_up_if_alone(round)
+                yield row
+        self._finish(state, time.perf_counter() - began)
+
+    def _row(self, round: Round, began: float) -> Row:
+        """Evaluate the global model; `seconds` counts from `began` and includes the evaluation."""
+        trained = time.perf_counter()
+        self.model.load_state_dict(round.state.weights)
+        dataset = self.data.dataset
+        accuracy, loss = evaluate(self.model, dataset.test, dataset.preparation)
+        ok = [client for client in round.clients if client.outcome == "ok"]
+        steps = sum(client.num_steps for client in ok)
+        total = sum(client.metrics["loss"] * client.num_steps for client in ok)
+        before = self.rows[-1:]
+        return {
+            "round": round.state.round,
+            "accuracy": accuracy,
+            "max_accuracy": max([accuracy, *(row["max_accuracy"] for row in before)]),
+            "ema_accuracy": ema([*(row["ema_accuracy"] for row in before), accuracy]),
+            "loss": loss,
+            "train_loss": total / steps if steps else None,
+            "seconds": time.perf_counter() - began,
+            "evaluation_seconds": time.perf_counter() - trained,
+            "bytes_up": sum(client.bytes_up for client in round.clients),
+            "bytes_down": sum(client.bytes_down for client in round.clients),
+            "sampled": len(round.clients),
+            "ok": len(ok),
+            "failed": sum(client.outcome == "failed" for client in round.clients),
+            "rejected": sum(client.outcome == "rejected" for client in round.clients),
+        }
+
+    def _give_up_if_alone(self, round: Round) -> None:
+        last = self.rows[-EMPTY_ROUNDS:]
+        if len(last) == EMPTY_ROUNDS and not any(row["ok"] for row in last):
+            raise TooFewClients(
+                f"no client has given a usable reply for {EMPTY_ROUNDS} rounds "
+                f"(client {round.clients[-1].client}: {round.clients[-1].reason}); "
+                f"the rounds so far are in {self.folder}"
+            )
+
+    def _finish(self, state: ServerState, seconds: float) -> None:
+        experiment, dataset, last = self.experiment, self.data.dataset, self.rows[-1]
+        self._summary = {
+            "method": experiment.method.name,
+            "dataset": dataset.name,
+            "rounds": last["round"],
+            "max_accuracy": last["max_accuracy"],
+            "ema_accuracy": last["ema_accuracy"],
+            "final_accuracy": last["accuracy"],
+            "seconds": seconds,
+            "bytes_up": sum(row["bytes_up"] for row in self.rows),
+            "bytes_down": sum(row["bytes_down"] for row in self.rows),
+            "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
+            "clients": experiment.data.clients,
+            "seed": experiment.federation.seed,
+            "partition_sha256": self.data.partition.sha256,
+            "weights_sha256": named.sha256(state.weights),
+        }
+        shape: Row = {
+            "channels": dataset.channels,
+            "size": dataset.size,
+            "classes": dataset.classes,
+            "class_names": dataset.class_names,
+            "mean": dataset.preparation.mean,
+            "std": dataset.preparation.std,
+        }
+        if not self._own_model:
+            shape["settings"] = asdict(experiment.model)
+        self._recorder.finish(state.weights, shape, self._summary)
+        self._weights = state.weights
+
+    def result(self) -> Result:
+        """After the last round."""
+        return Result(self.folder, self._summary, self.rows, self._weights, self.model.eval())
+
+
+def run(
+    experiment: Experiment | str | Path | None = None,
+    *,
+    out: str | Path | None = None,
+    dataset: Dataset | None = None,
+    model: FeatureModel | None = None,
+    **overrides: Any,
+) -> Result:
+    """Train one federation and write its run folder, as `dcfl run` does.
+
+    `experiment` is an Experiment, a config file or nothing (the built-in digits with DCFL-PW).
+    Overrides name tables or dotted keys:
+
+        dcfl.run("configs/digits.toml", method="fedavg", federation={"rounds": 20})
+        dcfl.run(method=MyMethod(mu=0.5), **{"training.lr": 0.05})
+    """
+    if out is not None:
+        overrides["output.dir"] = str(out)
+    run = Run(_with_overrides(experiment, overrides), dataset, model)
+    for _ in run.rounds():
+        pass
+    from dcfl.report import write_report  # draws: only now is matplotlib needed
+
+    write_report(run.folder)
+    return run.result()
+
+
+def _with_overrides(
+    source: Experiment | str | Path | None, overrides: Mapping[str, Any]
+) -> Experiment:
+    tables: Tables = {}
+    whole: dict[str, Any] = {}
+    for key, value in overrides.items():
+        section, _, name = key.partition(".")
+        if name:
+            tables.setdefault(section, {})[name] = value
+        elif isinstance(value, Mapping):
+            tables.setdefault(section, {}).update(value)
+        elif isinstance(value, str):
+            tables.setdefault(section, {})["name"] = value
+        elif is_dataclass(value):
+            whole[section] = value
+        else:
+            raise ConfigError(
+                f"{section} must be a dict of settings, a name or a settings object, not {value!r}"
+            )
+    return replace(load_experiment(source, tables), **whole)
+
+
+def choose_device(name: str) -> torch.device:
+    available = torch.cuda.is_available()
+    if name == "auto":
+        return torch.device("cuda" if available else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"engine.device = {name!r}, and torch sees {torch.cuda.device_count()} GPUs here: "
+            f'use "auto" or "cpu"'
+        )
+    return device
+
+
+@contextmanager
+def _reproducible(threads: int) -> Iterator[None]:
+    """The same bits on every run: a fixed number of threads, and deterministic kernels on a GPU."""
+    before = torch.get_num_threads()
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
+        torch.set_num_threads(threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+
+def _folder_for(experiment: Experiment, dataset: Dataset) -> Path:
+    if experiment.output.dir:
+        return Path(experiment.output.dir)
+    return new_folder(f"{dataset.name}-{experiment.method.name}")
+
+
+def new_folder(name: str) -> Path:
+    """A folder below runs/ that does not exist yet, named after the time and `name`."""
+    stamped = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{name}"
+    numbered = (stamped.with_name(f"{stamped.name}-{count}") for count in range(2, 10_000))
+    return next(path for path in (stamped, *numbered) if not path.exists())

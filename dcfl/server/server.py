@@ -1,0 +1,125 @@
+"""The server is pure: a state and the clients' replies go in, a new state comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from dcfl import weights as named
+from dcfl.errors import ClientFailure, ProtocolError
+from dcfl.messages import Broadcast, ClientUpdate, Tensors
+from dcfl.methods.method import Method
+from dcfl.server.aggregation import SHARES, Aggregation
+from dcfl.server.optimizers import ServerOptimizer
+from dcfl.server.validation import check_update
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """The [server] table."""
+
+    aggregation: Aggregation = "uniform"  # Algorithm 1; "samples" weighs by n_k, as Eq. 1 does
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """All that the server knows after a round."""
+
+    round: int
+    weights: Tensors  # parameters and buffers of the global model
+    shared: Tensors  # the method's, such as prototypes
+    slots: Tensors  # the server optimiser's, such as momentum
+
+
+@dataclass(frozen=True)
+class ClientReport:
+    """What became of one sampled client."""
+
+    client: int
+    outcome: Literal["ok", "failed", "rejected"]
+    reason: str = ""
+    num_examples: int = 0
+    num_steps: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Server:
+    method: Method
+    population: int  # clients in the federation
+    trainable: frozenset[str]  # the names among the weights that are parameters, not buffers
+    aggregation: Aggregation = "uniform"
+    optimizer: ServerOptimizer = ServerOptimizer()
+
+    @property
+    def share(self) -> Callable[[ClientUpdate], float]:
+        return SHARES[self.aggregation]
+
+    def broadcast(self, state: ServerState) -> Broadcast:
+        parameters, buffers = named.split(state.weights, self.trainable)
+        outgoing = self.optimizer.outgoing(parameters, state.slots)
+        return Broadcast(state.round + 1, {**buffers, **outgoing}, state.shared)
+
+    def aggregate(
+        self,
+        state: ServerState,
+        broadcast: Broadcast,
+        replies: Iterable[ClientUpdate | ClientFailure],
+    ) -> tuple[ServerState, list[ClientReport]]:
+        """Fold the valid replies one by one, in the order in which they come (client order).
+
+        A round without a valid reply leaves the model as it is.
+        """
+        fold = named.RunningMean()
+        uploads: list[Tensors] = []
+        reports: list[ClientReport] = []
+        for reply in replies:
+            report = self._admit(reply, broadcast)
+            reports.append(report)
+            if report.outcome == "ok" and isinstance(reply, ClientUpdate):
+                fold.add(reply.weights, self.share(reply))
+                uploads.append(reply.upload)
+        if not uploads:
+            return ServerState(broadcast.round, state.weights, state.shared, state.slots), reports
+        weights, slots = self._step(state, broadcast, fold.mean())
+        shared = self.method.merge(state.shared, uploads, self.population)
+        return ServerState(broadcast.round, weights, shared, slots), reports
+
+    def _admit(self, reply: ClientUpdate | ClientFailure, broadcast: Broadcast) -> ClientReport:
+        down = broadcast.num_bytes
+        if isinstance(reply, ClientFailure):
+            return ClientReport(reply.client, "failed", reply.reason, bytes_down=down)
+        try:
+            check_update(reply, broadcast)
+        except ProtocolError as error:
+            return ClientReport(
+                reply.client, "rejected", str(error), bytes_up=reply.num_bytes, bytes_down=down
+            )
+        return ClientReport(
+            reply.client,
+            "ok",
+            num_examples=reply.num_examples,
+            num_steps=reply.num_steps,
+            bytes_up=reply.num_bytes,
+            bytes_down=down,
+            metrics=reply.metrics,
+        )
+
+    def _step(
+        self, state: ServerState, broadcast: Broadcast, mean: Tensors
+    ) -> tuple[Tensors, Tensors]:
+        """The optimiser moves the parameters; buffers are the mean itself (a moved running variance
+        could turn negative)."""
+        sent, _ = named.split(broadcast.weights, self.trainable)
+        before, _ = named.split(state.weights, self.trainable)
+        parameters, buffers = named.split(mean, self.trainable)
+        moved, slots = self.optimizer.step(
+            {name: tensor.double() for name, tensor in before.items()},
+            named.subtract(parameters, sent),
+            state.slots,
+        )
+        after = {**moved, **buffers}
+        return named.cast_like({name: after[name] for name in state.weights}, state.weights), slots

@@ -1,0 +1,188 @@
+"""What a person sees while waiting, and afterwards: progress, tables, small pictures."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from dcfl.comparison import MethodResult
+from dcfl.config import to_toml
+
+stdout = Console(highlight=False, soft_wrap=False)
+stderr = Console(stderr=True, highlight=False)
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+class ShowRound(Protocol):
+    def __call__(self, row: dict[str, Any]) -> None: ...
+
+
+def sparkline(values: Sequence[float], width: int = 20) -> str:
+    """The curve in one line of text, from its lowest to its highest value."""
+    if not values:
+        return ""
+    width = min(width, len(values))
+    # The last point of each slice, so that the line ends where the curve ends.
+    points = [values[(i + 1) * len(values) // width - 1] for i in range(width)]
+    low, high = min(points), max(points)
+    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BARS[round((point - low) * scale)] for point in points)
+
+
+@contextmanager
+def progress(label: str, rounds: int) -> Iterator[ShowRound]:
+    """Show each round as it ends: a live bar on a terminal, about ten plain lines elsewhere."""
+    if stderr.is_terminal:
+        with _live_bar(label, rounds) as show:
+            yield show
+    else:
+        yield _plain_lines(label, rounds)
+
+
+@contextmanager
+def _live_bar(label: str, rounds: int) -> Iterator[ShowRound]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("round {task.completed}/{task.total}"),
+        TextColumn("{task.fields[status]}"),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=stderr) as bar:
+        task = bar.add_task(label, total=rounds, status="")
+        status = _Status(rounds)
+
+        def show(row: dict[str, Any]) -> None:
+            bar.update(task, completed=row["round"], status=status.after(row)[0])
+
+        yield show
+
+
+def _plain_lines(label: str, rounds: int) -> ShowRound:
+    status = _Status(rounds)
+    every = max(1, rounds // 10)
+
+    def show(row: dict[str, Any]) -> None:
+        text, left = status.after(row)
+        if row["round"] % every == 0 or row["round"] in (1, rounds):
+            line = f"{label}  round {row['round']}/{rounds}  {text}  {left:.0f} s left"
+            print(line, file=sys.stderr, flush=True)
+
+    return show
+
+
+class _Status:
+    """Accuracy, speed and the time left, from the rounds seen so far."""
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds, self.began = rounds, time.perf_counter()
+        self.first: int | None = None
+        self.clients = 0
+
+    def after(self, row: dict[str, Any]) -> tuple[str, float]:
+        self.first = row["round"] - 1 if self.first is None else self.first
+        self.clients += row["sampled"]
+        elapsed = max(time.perf_counter() - self.began, 1e-9)
+        left = elapsed / (row["round"] - self.first) * (self.rounds - row["round"])
+        lost = row["sampled"] - row["ok"]
+        text = f"accuracy {row['accuracy']:.1f} %  {self.clients / elapsed:.0f} clients/s"
+        return text + (f"  {lost} clients lost" if lost else ""), left
+
+
+def comparison_table(results: Sequence[MethodResult]) -> Table:
+    seeds = results[0].seeds
+    title = f"{len(seeds)} seeds, mean ± deviation" if len(seeds) > 1 else None
+    against = f"vs {results[0].method}"
+    made = table("method", "MAX %", "EMA %", against, "sent MB", "seconds", "accuracy", title=title)
+    for result in results:
+        made.add_row(
+            result.method,
+            f"{result.max_accuracy}",
+            f"{result.ema_accuracy}",
+            f"{result.gain:+}" if result.gain else "",
+            f"{result.megabytes_up + result.megabytes_down:.0f}",
+            f"{result.seconds:.1f}",
+            sparkline(result.curve),
+        )
+    return made
+
+
+def partition_table(counts: NDArray[np.int64], class_names: Sequence[str]) -> Table:
+    """A row per client: its size, classes and largest share, then its classes as numbers (up to 16
+    classes) or as a line of bars."""
+    named = len(class_names) <= 16
+    columns = class_names if named else ["mix"]
+    made = table("client", "samples", "classes", "largest", *columns, gap=1)
+    top = max(int(counts.max()), 1)
+    for client, row in enumerate(counts):
+        cells = [_shaded(int(count), top) for count in row] if named else [_mix(row, top)]
+        largest = f"{row.max() / max(row.sum(), 1):.0%}"
+        made.add_row(str(client), str(row.sum()), str((row > 0).sum()), largest, *cells)
+    return made
+
+
+def _shaded(count: int, top: int) -> Text:
+    """The number on a background that is the darker the larger it is; a dot for none."""
+    if not count:
+        return Text("·", style="dim")
+    level = count / top
+    blue = f"rgb({int(235 - 200 * level)},{int(242 - 160 * level)},{int(250 - 80 * level)})"
+    return Text(f"{count:3}", style=f"{'white' if level > 0.5 else 'black'} on {blue}")
+
+
+def _mix(row: NDArray[np.int64], top: int) -> str:
+    """All classes in at most 50 characters; neighbours share one where there are more."""
+    groups = np.array_split(row, min(len(row), 50))
+    return "".join("·" if not g.any() else BARS[int(g.max() * 7 // top)] for g in groups)
+
+
+def method_card(description: dict[str, Any]) -> str:
+    """What `dcfl methods` says about one method."""
+    cost = description["cost"]
+    costs = [f"{cost['forwards']} forward and {cost['backwards']} backward per step"]
+    costs += [f"{cost['copies']} more copies of the model"] if cost["copies"] else []
+    costs += [f"{cost['passes']} pass over the local data per round"] if cost["passes"] else []
+    up, down = (" and ".join(["the weights", *filter(None, [cost[way]])]) for way in ("up", "down"))
+    lines = [
+        ("what", description["idea"]),
+        ("loss", description["equation"]),
+        ("cost", ", ".join(costs)),
+        ("up", up),
+        ("down", down),
+    ]
+    lines += [
+        ("field", f"{field['name']} = {to_toml(field['default'])}  ({field['type']})")
+        for field in description["fields"]
+    ]
+    width = stdout.width if stdout.is_terminal else 10_000
+    return "\n".join(
+        [
+            description["name"],
+            *(
+                textwrap.fill(text, width, initial_indent=f"  {word:7}", subsequent_indent=" " * 9)
+                for word, text in lines
+            ),
+        ]
+    )
+
+
+def table(*columns: str, title: str | None = None, gap: int = 2) -> Table:
+    """A table whose first column is text and whose other columns are numbers."""
+    made = Table(
+        title=title, title_justify="left", box=None, pad_edge=False, padding=(0, gap, 0, 0)
+    )
+    for position, column in enumerate(columns):
+        made.add_column(column, justify="left" if position == 0 else "right", no_wrap=True)
+    return made

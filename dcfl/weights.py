@@ -1,0 +1,74 @@
+"""Arithmetic over named tensors."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+
+import torch
+from torch import Tensor, nn
+
+from dcfl.messages import Tensors
+
+
+def snapshot(model: nn.Module) -> dict[str, Tensor]:
+    """Copies of the model's parameters and buffers, which later training does not touch."""
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def add(a: Tensors, b: Tensors) -> dict[str, Tensor]:
+    return {name: a[name] + b[name] for name in a}
+
+
+def subtract(a: Tensors, b: Tensors) -> dict[str, Tensor]:
+    return {name: a[name] - b[name] for name in a}
+
+
+def split(tensors: Tensors, names: Collection[str]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The tensors in `names`, and the others."""
+    chosen = {name: tensor for name, tensor in tensors.items() if name in names}
+    others = {name: tensor for name, tensor in tensors.items() if name not in names}
+    return chosen, others
+
+
+def cast_like(tensors: Tensors, reference: Tensors) -> dict[str, Tensor]:
+    """Each tensor in the dtype and memory layout of its namesake in `reference`."""
+    return {name: torch.empty_like(reference[name]).copy_(tensors[name]) for name in tensors}
+
+
+def sha256(tensors: Tensors) -> str:
+    """SHA-256 over the names and bytes, sorted by name: equal if and only if every bit is."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        data = tensors[name].detach().cpu().contiguous().reshape(-1)
+        digest.update(data.view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+class RunningMean:
+    """A weighted mean of named tensors, folded one by one: the memory of one model in float64.
+
+    Integer tensors have no mean: the first one's are kept. The order of `add` decides the last
+    bits, so callers fold in client order.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._kept: dict[str, Tensor] = {}
+        self._weight = 0.0
+
+    def add(self, tensors: Tensors, weight: float) -> None:
+        for name, tensor in tensors.items():
+            if not tensor.is_floating_point():
+                self._kept.setdefault(name, tensor.clone())
+            elif name in self._sums:
+                self._sums[name].add_(tensor, alpha=weight)
+            else:
+                self._sums[name] = tensor.to(torch.float64, copy=True).mul_(weight)
+        self._weight += weight
+
+    def mean(self) -> dict[str, Tensor]:
+        """The mean so far, float64 (integers as they came). Nothing may be added afterwards."""
+        means = {name: total.div_(self._weight) for name, total in self._sums.items()}
+        return {**means, **self._kept}

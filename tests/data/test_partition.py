@@ -1,0 +1,123 @@
+import warnings
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dcfl.data.partition import SCHEMES, Partition, Scheme, _balanced, _race, split
+from dcfl.errors import PartitionError
+
+LABELS = np.repeat(np.arange(10), 100)
+
+
+def parts(partition: Partition) -> list[set[int]]:
+    return [set(partition.of(client).tolist()) for client in range(len(partition))]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    scheme=st.sampled_from(list(SCHEMES)),
+    alpha=st.floats(0.01, 100) | st.just(float("inf")),
+    clients=st.integers(1, 25),
+    classes=st.integers(1, 12),
+    samples=st.integers(40, 400),
+    min_size=st.integers(1, 4),
+    seed=st.integers(0, 2**31),
+)
+def test_parts_are_disjoint_cover_the_data_and_respect_the_minimum(
+    scheme: Scheme, alpha: float, clients: int, classes: int, samples: int, min_size: int, seed: int
+) -> None:
+    labels = np.random.default_rng(seed).integers(0, classes, samples)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            made = split(labels, clients, scheme, alpha, seed, min_size)
+        except PartitionError:
+            return  # an honest refusal; that splits do exist is tested below
+        again = split(labels, clients, scheme, alpha, seed, min_size)
+    owned = np.sort(made.indices)
+    assert (np.diff(owned) > 0).all()
+    equal_sizes = scheme in ("dirichlet-balanced", "iid") or np.isinf(alpha)
+    assert samples - len(owned) == (samples % clients if equal_sizes else 0)
+    assert made.sizes.min() >= min_size
+    assert not equal_sizes or (made.sizes == samples // clients).all()
+    assert made.sha256 == again.sha256
+    assert made.counts(labels, classes).sum() == len(owned)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_ordinary_splits_exist_and_depend_on_the_seed(scheme: Scheme) -> None:
+    one, other = (split(LABELS, 20, scheme, 0.3, seed, min_size=10) for seed in (0, 1))
+    assert one.sha256 != other.sha256
+    assert parts(one) != parts(other)
+
+
+@pytest.mark.parametrize("scheme", ["dirichlet-balanced", "dirichlet-capped", "dirichlet-uncapped"])
+def test_alpha_decides_between_one_class_and_all_alike(scheme: Scheme) -> None:
+    def largest_share(alpha: float) -> float:
+        counts = split(LABELS, 10, scheme, alpha, 0, min_size=1).counts(LABELS, 10)
+        return float((counts.max(1) / counts.sum(1)).mean())
+
+    skewed, mild, even = (largest_share(alpha) for alpha in (0.05, 1.0, 1000.0))
+    assert skewed > 0.6 > mild > 0.2 > even > 0.1
+
+
+def test_infinite_alpha_is_a_random_equal_split() -> None:
+    for scheme in SCHEMES:
+        made = split(LABELS, 10, scheme, float("inf"), 3, min_size=1)
+        assert made.sha256 == split(LABELS, 10, "iid", 0.1, 3, min_size=1).sha256
+
+
+def test_capped_clients_stop_growing() -> None:
+    """Only the class that crosses the cap can exceed it."""
+    sizes = split(LABELS, 10, "dirichlet-capped", 0.3, 0, min_size=1).sizes
+    loose = split(LABELS, 10, "dirichlet-uncapped", 0.3, 0, min_size=1).sizes
+    assert sizes.max() <= 100 + 100
+    assert sizes.std() < loose.std()
+
+
+def test_the_race_is_weighted_drawing_without_replacement() -> None:
+    """Against numpy's own weighted choice, class by class, to within the noise of 4,000 draws."""
+    left, mix, size = np.array([3, 5, 4, 6]), np.array([0.1, 0.6, 0.3, 0.0]), 5
+    label_of = np.repeat(np.arange(4), left)
+    weight = mix[label_of] / mix[label_of].sum()
+    rng = np.random.default_rng(0)
+    ours = np.mean([_race(mix, left, size, rng) for _ in range(4000)], axis=0)
+    theirs = np.mean(
+        [
+            np.bincount(label_of[rng.choice(len(label_of), size, False, weight)], minlength=4)
+            for _ in range(4000)
+        ],
+        axis=0,
+    )
+    assert ours == pytest.approx(theirs, abs=0.06)
+    assert ours[3] == 0
+
+
+def test_a_balanced_client_whose_classes_have_run_out_is_filled_up() -> None:
+    """With alpha this small each client wants one class only, and some classes are wanted twice."""
+    for part in _balanced(LABELS[:200], 4, 1e-3, np.random.default_rng(0)):
+        assert len(part) == 50
+
+
+def test_impossible_splits_are_refused_in_one_line() -> None:
+    with pytest.raises(PartitionError, match="more than the 1000 training samples"):
+        split(LABELS, 1001, "iid", 1.0, 0, min_size=1)
+    with pytest.raises(PartitionError, match=r"data\.min_size is 10"):
+        split(LABELS, 500, "dirichlet-balanced", 1.0, 0, min_size=10)
+    with pytest.raises(PartitionError, match=r"larger data\.alpha"):
+        split(LABELS, 50, "dirichlet-uncapped", 0.01, 0, min_size=10)
+
+
+def test_a_saved_split_holds_its_hash_and_counts(tmp_path: Path) -> None:
+    made = split(LABELS, 7, "dirichlet-capped", 0.5, 0, min_size=5)
+    made.save(tmp_path / "p.npz", made.counts(LABELS, 10), [f"class {i}" for i in range(10)])
+    with np.load(tmp_path / "p.npz", allow_pickle=False) as stored:
+        read = Partition(stored["offsets"], stored["indices"])
+        assert read.sha256 == made.sha256 == str(stored["sha256"])
+        for client, (start, end) in enumerate(pairwise(stored["offsets"])):
+            counted = np.bincount(LABELS[stored["indices"][start:end]], minlength=10)
+            assert (stored["counts"][client] == counted).all()

@@ -1,0 +1,134 @@
+"""DCFL's objectives against Eq. 10 written as loops over anchors."""
+
+from dataclasses import replace
+from math import exp, log
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dcfl.client import Batch, Client
+from dcfl.errors import ConfigError
+from dcfl.methods import METHODS, Method
+from dcfl.methods.dcfl import DCFLPrototypeWise, DCFLSampleWise
+from tests import toys
+
+LABELS = [0, 0, 1, 2, 0, 1, 3]
+
+
+def client(labels: list[int], shared: dict[str, Tensor] | None = None) -> Client:
+    network = toys.model().double()
+    data = toys.client_data(labels)
+    return Client(0, 2, network, network.state_dict(), shared or {}, {}, data, toys.TRAINING)
+
+
+def batch(labels: list[int], second_view: bool = False) -> Batch:
+    torch.manual_seed(1)
+    images = torch.randn(len(labels), 1, 8, 8, dtype=torch.float64)
+    other = torch.randn_like(images) if second_view else None
+    return Batch(images, torch.tensor(labels), other)
+
+
+def anchor_loss(positives: list[float], negatives: list[float], m: DCFLSampleWise) -> float:
+    """Eq. 10 for one anchor, from the cosines of its positives and negatives."""
+    attraction = sum(s / m.temperature for s in positives)
+    repulsion = log(sum(exp(s / m.temperature) for s in negatives)) if negatives else 0.0
+    loss = -m.align * attraction + m.uniform * len(positives) * repulsion
+    return loss / len(positives) if m.reduction == "mean" and positives else loss
+
+
+def contrastive_part(method: Method, who: Client, given: Batch) -> float:
+    """(L - L_CE) / mu, with the forward pass repeated on the side."""
+    whole = method.objective(who)(given)
+    views = [given.images] if given.second_view is None else [given.images, given.second_view]
+    logits = who.model(torch.cat(views)).logits[: len(given.labels)]
+    part = (whole - F.cross_entropy(logits, given.labels)) / method.mu  # type: ignore[attr-defined]
+    return part.item()
+
+
+def cosines(a: Tensor, b: Tensor) -> list[list[float]]:
+    return [[float(F.cosine_similarity(x, y, dim=0)) for y in b] for x in a]
+
+
+@pytest.mark.parametrize("positives", ["same-class", "view", "same-class+view"])
+@pytest.mark.parametrize("negatives", ["other-classes", "all-others"])
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+@pytest.mark.parametrize("anchors", ["all", "with-positives", "sum"])
+def test_sample_wise_is_equation_10(
+    positives: str, negatives: str, reduction: str, anchors: str
+) -> None:
+    method = DCFLSampleWise(
+        mu=0.7, positives=positives, negatives=negatives, reduction=reduction, anchors=anchors  # type: ignore[arg-type]
+    )
+    who, given = client(LABELS), batch(LABELS, second_view=method.second_view)
+    views = [given.images] if given.second_view is None else [given.images, given.second_view]
+    z = who.model(torch.cat(views)).embedding.detach()
+    labels = LABELS * len(views)
+    s = cosines(z, z)
+
+    losses, with_positives = [], 0
+    for i in range(len(labels)):
+        p, n = [], []
+        for j in range(len(labels)):
+            other_view = j != i and j % len(LABELS) == i % len(LABELS)
+            same = j != i and labels[j] == labels[i]
+            if other_view if positives == "view" else same:
+                p.append(s[i][j])
+            if labels[j] != labels[i] or (negatives == "all-others" and j != i):
+                n.append(s[i][j])
+        losses.append(anchor_loss(p, n, method))
+        with_positives += bool(p)
+    divisor = {"all": len(losses), "with-positives": with_positives, "sum": 1}[anchors]
+    assert contrastive_part(method, who, given) == pytest.approx(sum(losses) / divisor, abs=1e-9)
+
+
+def test_prototype_wise_is_equation_10_over_the_known_prototypes() -> None:
+    prototypes = torch.randn(4, 128, dtype=torch.float64)
+    known = torch.tensor([True, True, False, True])
+    method = DCFLPrototypeWise(mu=3.0)
+    who = client(LABELS, {"prototypes": prototypes, "known": known})
+    given = batch(LABELS)
+    s = cosines(who.model(given.images).embedding.detach(), prototypes)
+    losses = []
+    for i, label in enumerate(LABELS):
+        others = [s[i][g] for g in range(4) if g != label and known[g]]
+        own = [s[i][label]] if known[label] else []  # class 2 has no prototype: nothing for it
+        losses.append(anchor_loss(own, others, DCFLSampleWise()))
+    expected = sum(losses) / len(losses)
+    assert contrastive_part(method, who, given) == pytest.approx(expected, abs=1e-9)
+
+
+def test_prototype_wise_is_cross_entropy_while_there_are_no_prototypes() -> None:
+    assert contrastive_part(DCFLPrototypeWise(mu=3.0), client(LABELS), batch(LABELS)) == 0
+
+
+def test_prototypes_are_constants_in_the_gradient() -> None:
+    prototypes = torch.randn(4, 128, dtype=torch.float64, requires_grad=True)
+    shared = {"prototypes": prototypes.detach(), "known": torch.ones(4, dtype=torch.bool)}
+    DCFLPrototypeWise().objective(client(LABELS, shared))(batch(LABELS)).backward()
+    assert prototypes.grad is None
+
+
+def test_gradients_flow_through_every_member_of_a_pair() -> None:
+    """Detaching the candidates would halve the pull between two samples."""
+    method, who, given = DCFLSampleWise(), client([0, 0]), batch([0, 0])
+    z = torch.randn(2, 5, dtype=torch.float64, requires_grad=True)
+    method._contrast(z, given.labels).backward()
+    cosine = F.cosine_similarity(z[0], z[1], dim=0)
+    by_hand = torch.autograd.grad(-0.9 * cosine / 0.5, z)[0]
+    torch.testing.assert_close(z.grad, by_hand)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"mu": -1.0}, {"temperature": 0.0}, {"align": -0.1}, {"mu": float("nan")}],
+)
+def test_impossible_values_are_refused(values: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="method"):
+        replace(METHODS["dcfl-pw"](), **values)
+
+
+def test_weights_that_do_not_sum_to_one_are_warned_about() -> None:
+    with pytest.warns(UserWarning, match="the paper asks for 1"):
+        DCFLSampleWise(align=1.0, uniform=1.0)

@@ -1,0 +1,34 @@
+from pathlib import Path
+
+import pytest
+
+from dcfl.errors import RunFolderError
+from dcfl.report import find_runs, write_report
+from tests.report.folders import write_run
+
+
+def test_a_run_folder_is_its_only_run(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    assert [run.folder for run in find_runs(tmp_path / "run")] == [tmp_path / "run"]
+
+
+def test_runs_below_a_folder_come_in_natural_order(tmp_path: Path) -> None:
+    for name in ("seed10", "seed9", "a"):
+        write_run(tmp_path / name)
+    (tmp_path / "notes").mkdir()
+    assert [run.folder.name for run in find_runs(tmp_path)] == ["a", "seed9", "seed10"]
+
+
+@pytest.mark.parametrize("name", ["empty", "missing"])
+def test_a_folder_without_runs_is_refused_in_one_line(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    for look in (find_runs, write_report):
+        with pytest.raises(RunFolderError, match=name) as caught:
+            look(tmp_path / name)
+        assert "\n" not in str(caught.value)
+    assert not (tmp_path / name / "report.html").exists()
+
+
+def test_no_folder_at_all_is_refused() -> None:
+    with pytest.raises(RunFolderError, match="no folder given"):
+        write_report()

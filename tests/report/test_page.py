@@ -1,0 +1,218 @@
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from dcfl.errors import StorageError
+from dcfl.report import plots, write_report
+from tests.report.folders import WEIGHTS_SHA256, write_run
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+class Page(HTMLParser):
+    """The page taken apart: its elements, its visible text, its table cells by row."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.html = html
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.rows: list[list[str]] = []
+        self.text = ""
+        self._in_row = False
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag == "tr":
+            self.rows.append([])
+            self._in_row = True
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        if self._in_row and self.rows[-1]:
+            self.rows[-1][-1] = " ".join(f"{self.rows[-1][-1]} {data}".split())
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_row = self._in_row and tag != "tr"
+
+    def tags(self, name: str) -> list[dict[str, str | None]]:
+        return [attributes for tag, attributes in self.elements if tag == name]
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of the text, which have no need to wait for the figures."""
+    monkeypatch.setattr(plots, "as_svg", lambda figure: b"<svg/>")
+
+
+def page_of(*folders: Path) -> Page:
+    return Page(write_report(*folders).read_text(encoding="utf-8"))
+
+
+def two_methods_with_two_seeds(folder: Path) -> Path:
+    """With one round each, MAX = EMA = final = the accuracy."""
+    for method, accuracies in {"dcfl-pw": (52.0, 58.0), "fedavg": (50.0, 54.0)}.items():
+        for seed, accuracy in enumerate(accuracies):
+            write_run(folder / f"{method}-{seed}", [accuracy], method=method, seed=seed)
+    return folder
+
+
+def test_the_page_needs_nothing_but_itself(tmp_path: Path) -> None:
+    page = page_of(two_methods_with_two_seeds(tmp_path))
+    assert not re.search(r"(src|href|action)\s*=\s*[\"']?\s*(https?:|//)", page.html)
+    assert not re.search(r"@import|url\(", page.html)
+    assert not page.tags("script")
+    assert not page.tags("link")
+    images = page.tags("img")
+    assert len(images) == 4
+    for image in images:
+        assert (image["src"] or "").startswith("data:image/svg+xml;base64,")
+        assert len(image["alt"] or "") > 20
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_means_and_paired_differences(tmp_path: Path) -> None:
+    page = page_of(two_methods_with_two_seeds(tmp_path))
+    header, first, second = page.rows
+    assert header[4] == "EMA against dcfl-pw"
+    # 52 and 58: mean 55, deviation sqrt(18); 50 and 54: mean 52, deviation sqrt(8).
+    # Paired: 50 - 52 = -2 and 54 - 58 = -4: mean -3, deviation sqrt(2).
+    assert first[:6] == ["dcfl-pw", "2", "55.00 ± 4.24", "55.00 ± 4.24", "–", "55.00 ± 4.24"]
+    assert second[:6] == [
+        "fedavg", "2", "52.00 ± 2.83", "52.00 ± 2.83", "−3.00 ± 1.41", "52.00 ± 2.83",
+    ]  # fmt: skip
+    assert first[6:] == ["1.00", "2.00", "1.5"]
+    assert "dcfl-pw has the highest EMA accuracy: 55.00 %." in page.text
+    assert "may be chance" not in page.text
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_order_of_the_folders_decides_who_is_compared_with(tmp_path: Path) -> None:
+    two_methods_with_two_seeds(tmp_path)
+    folders = [tmp_path / name for name in ("fedavg-0", "dcfl-pw-0")]
+    out = write_report(*folders, out=tmp_path / "new" / "page.html")
+    assert out == tmp_path / "new" / "page.html"
+    page = Page(out.read_text(encoding="utf-8"))
+    assert page.rows[2][4] == "+2.00"
+    assert "dcfl-pw has the highest EMA accuracy: 52.00 %, 2.00 points above fedavg." in page.text
+    assert "may be chance" in page.text
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_one_run(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", [20.0, 60.0, 50.0])
+    page = page_of(tmp_path / "run")
+    # EMA: 20, then 24, then 26.6.
+    assert page.rows[1] == ["fedavg", "1", "60.00", "26.60", "50.00", "3.00", "6.00", "4.5"]
+    for words in (
+        "fedavg on digits",
+        "dirichlet-balanced, alpha = 0.3",
+        "2 of 4 clients in each round (50 %)",
+        WEIGHTS_SHA256,
+    ):
+        assert words in page.text
+    for words in ("unfinished", "Failures", "different partitions"):
+        assert words not in page.text
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", [20.0, 60.0], finished=False, settings={"federation.rounds": 9})
+    page = page_of(tmp_path / "run")
+    assert "run is unfinished: 2 of 9 rounds so far." in page.text
+    assert page.rows[1][2] == "60.00"
+
+
+def test_a_run_without_a_round_has_a_page(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", [], finished=False)
+    (tmp_path / "run" / "partition.npz").unlink()
+    page = page_of(tmp_path / "run")
+    assert "No round has ended yet." in page.text
+    assert not page.tags("img")
+
+
+def test_untrusted_text_is_escaped(tmp_path: Path) -> None:
+    folder = tmp_path / HOSTILE.replace("/", "")
+    row = {"round": 1, "client": 3, "outcome": "failed", "reason": HOSTILE}
+    write_run(folder, method=HOSTILE, class_names=[HOSTILE, '"><img src=x>'], clients=[row])
+    page = page_of(folder)
+    assert not page.tags("script")
+    assert len(page.tags("img")) == 4
+    assert HOSTILE in page.text
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_failures_are_summed_up_by_reason(tmp_path: Path) -> None:
+    out_of_memory = {"outcome": "failed", "reason": "no memory for /home/me/cache/x"}
+    clients = [
+        {"round": 1, "client": 2, **out_of_memory},
+        {"round": 3, "client": 5, **out_of_memory},
+        {"round": 3, "client": 1, "outcome": "ok", "reason": ""},
+        {"round": 2, "client": 7, "outcome": "rejected", "reason": "weights are not finite"},
+    ]
+    write_run(tmp_path / "run", clients=clients, row_changes={2: {"ok": 0, "train_loss": None}})
+    page = page_of(tmp_path / "run")
+    assert page.rows[-2:] == [
+        ["run", "failed", "no memory for …/x", "2", "2, 5", "1, 3"],
+        ["run", "rejected", "weights are not finite", "1", "7", "2"],
+    ]
+    assert "run: 1 round without a single usable reply" in page.text
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_different_partitions_are_shown_apart(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write_run(tmp_path / name, method=name, partition_sha256=name)
+    page = page_of(tmp_path)
+    assert "These runs use 2 different partitions" in page.text
+    assert "may come from the split" in page.text
+    assert "one: one" in page.text
+    assert "two: two" in page.text
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_partition_for_each_seed_does_not_blur_the_comparison(tmp_path: Path) -> None:
+    for method in ("a", "b"):
+        for seed in (0, 1):
+            write_run(
+                tmp_path / f"{method}{seed}", method=method, seed=seed, partition_sha256=f"{seed}"
+            )
+    page = page_of(tmp_path)
+    assert "2 different partitions, one for each seed" in page.text
+    assert "0: a0 and b0" in page.text
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_no_path_of_this_machine_is_in_the_page(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", settings={"data.dataset": f"folder:{tmp_path}/birds"})
+    page = page_of(tmp_path / "run")
+    assert str(tmp_path) not in page.html
+    assert str(tmp_path.parent) not in page.html
+
+
+def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    first = write_report(tmp_path / "run").read_bytes()
+    assert write_report(tmp_path / "run").read_bytes() == first
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_page_goes_where_it_is_expected(tmp_path: Path, monkeypatch) -> None:
+    two_methods_with_two_seeds(tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    folders = Path("runs/fedavg-0"), Path("runs/fedavg-1")
+    assert write_report(Path("runs/fedavg-0")) == Path("runs/fedavg-0/report.html")
+    assert write_report(*folders) == Path("report.html")
+    assert (tmp_path / "report.html").is_file()
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_an_unwritable_place_is_a_storage_error(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="cannot be written"):
+        write_report(tmp_path / "run", out=tmp_path / "file" / "report.html")

@@ -1,0 +1,79 @@
+from pathlib import Path
+
+import pytest
+
+from dcfl.report.results import Outcome, Spread, group_runs, runs_by_partition
+from tests.report.folders import write_run
+
+
+def test_spread_by_hand() -> None:
+    assert Spread.of([1.0, 3.0]) == Spread(2.0, pytest.approx(2**0.5), 2)
+    assert Spread.of([4.0]) == Spread(4.0, None, 1)
+
+
+def test_seeds_of_one_method_share_a_group_in_order_of_appearance(tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path / f"{method}-{seed}", method=method, seed=seed)
+        for method in ("moon", "fedavg")
+        for seed in (0, 1)
+    ]
+    groups = group_runs(runs)
+    assert [group.label for group in groups] == ["moon", "fedavg"]
+    assert [group.runs for group in groups] == [tuple(runs[:2]), tuple(runs[2:])]
+
+
+def test_a_sweep_is_not_mistaken_for_seeds(tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path / str(mu), method="fedprox", settings={"method.mu": mu})
+        for mu in (0.01, 1.0)
+    ]
+    other = write_run(tmp_path / "other", method="moon", settings={"method.mu": 5.0})
+    labels = [group.label for group in group_runs([*runs, other])]
+    assert labels == ["fedprox mu=0.01", "fedprox mu=1", "moon"]
+
+
+def test_settings_outside_the_method_are_compared_across_methods(tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path / "a", method="fedavg", settings={"data.alpha": 0.1}),
+        write_run(tmp_path / "b", method="moon", settings={"data.alpha": 0.5}),
+    ]
+    labels = [group.label for group in group_runs(runs)]
+    assert labels == ["fedavg data.alpha=0.1", "moon data.alpha=0.5"]
+
+
+def test_differences_pair_the_seeds_that_both_have(tmp_path: Path) -> None:
+    accuracies = {("a", 0): 50.0, ("a", 1): 60.0, ("b", 1): 61.0, ("b", 2): 90.0}
+    runs = [
+        write_run(tmp_path / f"{method}{seed}", [value], method=method, seed=seed)
+        for (method, seed), value in accuracies.items()
+    ]
+    first, second = group_runs(runs)
+    assert second.difference(first) == Spread(1.0, None, 1)
+
+
+def test_without_a_shared_seed_there_is_no_difference(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / str(seed), method=f"m{seed}", seed=seed) for seed in (0, 1)]
+    first, second = group_runs(runs)
+    assert second.difference(first) is None
+
+
+def test_an_unfinished_run_stays_out_of_the_mean(tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path / "whole", [40.0, 40.0]),
+        write_run(tmp_path / "half", [10.0, 10.0], seed=1, finished=False),
+    ]
+    (group,) = group_runs(runs)
+    assert group.spread("ema_accuracy") == Spread(40.0, None, 1)
+
+
+def test_the_last_round_that_was_evaluated_counts(tmp_path: Path) -> None:
+    not_evaluated = {"accuracy": None, "max_accuracy": None, "ema_accuracy": None}
+    run = write_run(tmp_path / "run", [30.0, 40.0, 50.0], row_changes={3: not_evaluated})
+    outcome = Outcome.of(run)
+    assert (outcome.rounds, outcome.final_accuracy, outcome.max_accuracy) == (3, 40.0, 40.0)
+
+
+def test_partitions_are_told_apart_by_their_hash(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / sha, partition_sha256=sha) for sha in ("x", "y")]
+    (tmp_path / "y" / "partition.npz").unlink()
+    assert runs_by_partition(runs) == {"x": runs[:1]}

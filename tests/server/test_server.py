@@ -1,0 +1,160 @@
+"""The server by hand: a model of one parameter, one float buffer and one counter."""
+
+import gc
+import re
+import weakref
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from dcfl.errors import ClientFailure
+from dcfl.messages import Broadcast, ClientUpdate
+from dcfl.methods import METHODS
+from dcfl.server import Server, ServerState
+from dcfl.weights import sha256
+
+
+def weights(w: float, mean: float = 0.0, steps: int = 0) -> dict[str, Tensor]:
+    return {
+        "w": torch.tensor([w, -w]),
+        "running_mean": torch.tensor([mean]),
+        "num_batches_tracked": torch.tensor(steps),
+    }
+
+
+def update(client: int, w: float, mean: float = 0.0, steps: int = 0, n: int = 1) -> ClientUpdate:
+    return ClientUpdate(client, weights(w, mean, steps), {}, n, steps, {"loss": 1.0})
+
+
+def server(aggregation: str = "uniform") -> Server:
+    return Server(METHODS["fedavg"](), 10, frozenset({"w"}), aggregation)  # type: ignore[arg-type]
+
+
+START = ServerState(3, weights(1.0), {}, {})
+
+
+def after(*replies: ClientUpdate | ClientFailure, aggregation: str = "uniform") -> ServerState:
+    broadcast = server().broadcast(START)
+    return server(aggregation).aggregate(START, broadcast, iter(replies))[0]
+
+
+def test_the_broadcast_is_the_state_for_the_next_round() -> None:
+    broadcast = server().broadcast(START)
+    assert broadcast.round == 4
+    assert sha256(broadcast.weights) == sha256(START.weights)
+    assert broadcast.num_bytes == 2 * 4 + 4 + 8
+
+
+def test_uniform_is_the_plain_mean_whatever_the_sizes() -> None:
+    state = after(update(0, 2.0, 4.0, n=1), update(1, 5.0, 8.0, n=99))
+    assert state.weights["w"].tolist() == [3.5, -3.5]
+    assert state.weights["running_mean"].tolist() == [6.0]
+    assert state.round == 4
+
+
+def test_samples_weighs_by_the_number_of_examples() -> None:
+    state = after(update(0, 2.0, 4.0, n=1), update(1, 6.0, 8.0, n=3), aggregation="samples")
+    assert state.weights["w"].tolist() == [5.0, -5.0]
+    assert state.weights["running_mean"].tolist() == [7.0]
+
+
+def test_integer_buffers_are_copied_not_averaged() -> None:
+    counter = after(update(0, 1.0, steps=7), update(1, 1.0, steps=10)).weights["num_batches_tracked"]
+    assert counter.dtype == torch.int64
+    assert counter.item() == 7
+
+
+def test_a_single_client_that_changes_nothing_leaves_every_bit() -> None:
+    torch.manual_seed(0)
+    state = ServerState(0, {"w": torch.randn(1000) * 1e-3}, {}, {})
+    broadcast = server().broadcast(state)
+    reply = ClientUpdate(0, {"w": state.weights["w"].clone()}, {}, 1, 1, {"loss": 0.0})
+    new, _ = server().aggregate(state, broadcast, [reply] * 3)
+    assert sha256(new.weights) == sha256(state.weights)
+
+
+def test_state_in_state_out_the_old_one_is_untouched() -> None:
+    before = sha256(START.weights)
+    after(update(0, 2.0), update(1, 5.0))
+    assert sha256(START.weights) == before
+
+
+def test_replies_are_folded_as_they_come() -> None:
+    """Only one reply is alive at a time: the generator sees the earlier ones collected."""
+    alive: list[weakref.ref[Tensor]] = []
+
+    def replies() -> Iterator[ClientUpdate]:
+        for client in range(4):
+            gc.collect()
+            assert sum(reference() is not None for reference in alive) <= 1
+            reply = update(client, float(client))
+            alive.append(weakref.ref(reply.weights["w"]))
+            yield reply
+            del reply
+
+    server().aggregate(START, server().broadcast(START), replies())
+    assert len(alive) == 4
+
+
+def test_layout_and_dtype_survive_the_round() -> None:
+    w = torch.randn(4, 3, 3, 3).to(memory_format=torch.channels_last)
+    state = ServerState(0, {"w": w}, {}, {})
+    reply = ClientUpdate(0, {"w": w * 2}, {}, 1, 1, {"loss": 0.0})
+    new, _ = server().aggregate(state, server().broadcast(state), [reply])
+    assert new.weights["w"].is_contiguous(memory_format=torch.channels_last)
+    assert new.weights["w"].dtype == torch.float32
+
+
+class TestOutcomes:
+    """sampled = ok + failed + rejected, and only the valid ones count."""
+
+    def aggregate(self, *replies: ClientUpdate | ClientFailure):  # type: ignore[no-untyped-def]
+        return server().aggregate(START, server().broadcast(START), iter(replies))
+
+    def test_a_failed_client_costs_its_own_update(self) -> None:
+        state, reports = self.aggregate(update(0, 2.0), ClientFailure(1, "diverged"))
+        assert state.weights["w"].tolist() == [2.0, -2.0]
+        assert [(r.client, r.outcome, r.reason) for r in reports] == [
+            (0, "ok", ""),
+            (1, "failed", "diverged"),
+        ]
+        assert [(r.bytes_up, r.bytes_down) for r in reports] == [(20, 20), (0, 20)]
+
+    @pytest.mark.parametrize(
+        ("bad", "reason"),
+        [
+            ({"w": torch.tensor([1.0, float("nan")])}, "w is not finite"),
+            ({"w": torch.tensor([float("inf"), 0.0])}, "w is not finite"),
+            ({"w": torch.tensor([1.0])}, r"w is torch.float32 \[1\]"),
+            ({"w": torch.tensor([1.0, 2.0]).double()}, "w is torch.float64"),
+            ({"extra": torch.tensor([1.0])}, "missing or unknown names: extra"),
+        ],
+    )
+    def test_a_reply_that_does_not_fit_is_rejected_alone(
+        self, bad: dict[str, Tensor], reason: str
+    ) -> None:
+        wrong = ClientUpdate(1, {**weights(9.0), **bad}, {}, 1, 1, {"loss": 1.0})
+        state, reports = self.aggregate(update(0, 2.0), wrong)
+        honest, _ = self.aggregate(update(0, 2.0))
+        assert sha256(state.weights) == sha256(honest.weights)
+        assert reports[1].outcome == "rejected"
+        assert re.search(reason, reports[1].reason)
+
+    def test_a_round_without_replies_leaves_the_model_alone(self) -> None:
+        state, reports = self.aggregate(ClientFailure(1, "gone"), ClientFailure(2, "gone"))
+        assert sha256(state.weights) == sha256(START.weights)
+        assert state.round == START.round + 1
+        assert len(reports) == 2
+
+    def test_uploads_are_checked_too(self) -> None:
+        wrong = ClientUpdate(
+            1, weights(2.0), {"sums": torch.tensor([float("nan")])}, 1, 1, {"loss": 1.0}
+        )
+        assert self.aggregate(wrong)[1][0].outcome == "rejected"
+
+
+def test_a_broadcast_counts_what_the_method_shares() -> None:
+    broadcast = Broadcast(1, weights(1.0), {"prototypes": torch.zeros(10, 4)})
+    assert broadcast.num_bytes == 20 + 160

@@ -1,0 +1,73 @@
+"""The rules of the house that a reader cannot see at a glance."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dcfl
+
+PACKAGE = Path(dcfl.__file__).parent
+
+# Each room may import from the rooms before it.
+ORDER = [
+    "errors", "seeding", "messages", "weights", "losses", "models", "data", "client", "methods",
+    "local_training", "evaluation", "server", "federation", "simulation", "experiment", "config",
+    "recording", "running", "comparison", "terminal", "report", "doctor", "cli",
+]  # fmt: skip
+
+
+def room(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
+
+
+def imported_rooms(path: Path) -> set[str]:
+    """The rooms that a file imports when it is itself imported, not inside functions."""
+    rooms = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("dcfl"):
+            names = [f"dcfl.{alias.name}" for alias in node.names]
+            rooms |= {room(node.module)} if "." in node.module else {room(name) for name in names}
+    return rooms - {""}
+
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_one_way(path: Path) -> None:
+    if path == PACKAGE / "__init__.py":
+        return
+    own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    allowed = ORDER[: ORDER.index(own) + 1]
+    assert imported_rooms(path) <= set(allowed)
+
+
+def modules_after(statement: str) -> set[str]:
+    code = f"{statement}\nimport sys\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_importing_dcfl_is_cheap() -> None:
+    assert not {"torch", "matplotlib", "numpy"} & modules_after("import dcfl, dcfl.cli")
+
+
+def test_training_needs_no_plots() -> None:
+    assert "matplotlib" not in modules_after("import dcfl; dcfl.run; dcfl.METHODS; dcfl.Experiment")
+
+
+def test_public_names_are_there() -> None:
+    assert all(hasattr(dcfl, name) for name in dcfl.__all__)
+    with pytest.raises(AttributeError, match="nonsense"):
+        dcfl.nonsense  # noqa: B018
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "methods").glob("*.py")), ids=lambda p: p.name)
+def test_no_method_contains_a_loop_over_batches(path: Path) -> None:
+    """Comparing methods compares methods: the one local loop is in local_training.py."""
+    tree = ast.parse(path.read_text())
+    calls = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert not calls & {"training_batches", "step", "SGD"}

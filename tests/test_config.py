@@ -1,0 +1,138 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dcfl.client import LocalTraining
+from dcfl.config import apply, as_tables, load_experiment, merge, parse_words, to_toml
+from dcfl.errors import ConfigError
+from dcfl.experiment import Experiment
+from dcfl.methods import METHODS
+from dcfl.methods.dcfl import DCFLSampleWise
+from dcfl.running import _with_overrides
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_a_file_and_words_on_top(tmp_path: Path) -> None:
+    file = written(tmp_path / "c.toml", '[data]\nclients = 7\nalpha = 1\n[method]\nname = "dcfl-sw"\nmu = 2\n')
+    experiment = load_experiment(file, parse_words(["data.alpha=inf", "training.lr=1e-3"]))
+    assert experiment.data.clients == 7
+    assert experiment.data.alpha == float("inf")
+    assert experiment.training.lr == 0.001
+    assert isinstance(experiment.method, DCFLSampleWise)
+    assert experiment.method.mu == 2.0
+
+
+def test_naming_another_method_drops_the_fields_of_the_first(tmp_path: Path) -> None:
+    file = written(tmp_path / "c.toml", '[method]\nname = "dcfl-sw"\nmu = 2\n')
+    assert load_experiment(file, parse_words(["method.name=fedavg"])).method == METHODS["fedavg"]()
+    kept = load_experiment(file, parse_words(["method.temperature=0.1"])).method
+    assert (kept.name, kept.mu, kept.temperature) == ("dcfl-sw", 2.0, 0.1)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["data.alfa=1"], "unknown key data.alfa: did you mean alpha"),
+        (["dta.alpha=1"], r"unknown table \[dta\]: did you mean data"),
+        (["method.nu=1"], "unknown key method.nu: did you mean mu"),
+        (["method.name=dcfl-pv"], "did you mean dcfl-pw"),
+        (["method.name=3"], "no method 3"),
+        (["training.lr=fast"], "training.lr must be a number, not 'fast'"),
+        (["training.epochs=2.5"], "training.epochs must be a whole number, not 2.5"),
+        (["training.epochs=true"], "training.epochs must be a whole number, not True"),
+        (["method.name=dcfl-sw", "method.reduction=avg"], '"sum" or "mean", not \'avg\''),
+        (["data.crop=wide"], "data.crop must be a whole number or \"auto\""),
+        (["data.alpha=0"], "data.alpha must be above 0"),
+        (["data.alpha=nan"], "data.alpha must be above 0"),
+        (["data.alpha=-1"], "data.alpha must be above 0"),
+        (["data.clients=0"], "data.clients must be at least 1"),
+        (["federation.participation=0"], r"federation.participation must lie in \(0, 1\]"),
+        (["federation.participation=0.01"], "samples nobody: use at least 0.05"),
+        (["federation.rounds=0"], "federation.rounds must be at least 1"),
+        (["engine.device=tpu"], "engine.device must be"),
+        (["engine.threads=0"], "engine.threads must be at least 1"),
+        (["model.norm=layer"], "model.norm must be"),
+        (["rounds=5"], "not of the form section.key=value"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_experiment(None, parse_words(words))
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such config file"):
+        load_experiment(tmp_path / "none.toml")
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        load_experiment(written(tmp_path / "a.toml", "[data\n"))
+    with pytest.raises(ConfigError, match="must stand in a table"):
+        load_experiment(written(tmp_path / "b.toml", "rounds = 3\n"))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_experiment(tmp_path)
+    binary = tmp_path / "c.toml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_experiment(binary)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_experiment_survives_being_written_as_toml(method: str, tmp_path: Path) -> None:
+    experiment = load_experiment(None, {"method": {"name": method}, "data": {"alpha": float("inf")}})
+    file = written(tmp_path / "c.toml", to_toml(as_tables(experiment)))
+    assert load_experiment(file) == experiment
+
+
+@settings(max_examples=200)
+@given(st.text() | st.integers() | st.booleans() | st.floats(allow_nan=False))
+def test_values_survive_toml(value: object) -> None:
+    import tomllib
+
+    assert tomllib.loads(f"key = {to_toml(value)}")["key"] == value
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(["data", "model", "training", "method", "federation", "engine", "nope"]),
+    st.sampled_from(["clients", "alpha", "name", "lr", "rounds", "mu", "device", "seed", "x"]),
+    st.text(max_size=8) | st.integers() | st.floats() | st.booleans() | st.lists(st.integers()),
+)
+def test_no_value_gets_past_as_anything_but_a_config_error(
+    section: str, key: str, value: object
+) -> None:
+    try:
+        experiment = apply(Experiment(), {section: {key: value}})
+    except ConfigError as error:
+        assert "\n" not in str(error) or "\n" in str(value)
+    else:
+        assert isinstance(experiment, Experiment)
+
+
+def test_overrides_from_python() -> None:
+    experiment = _with_overrides(
+        None,
+        {
+            "method": "dcfl-sw",
+            "federation": {"rounds": 3},
+            "training.lr": 0.5,
+            "model": Experiment().model,
+        },
+    )
+    assert experiment.method == DCFLSampleWise()
+    assert experiment.federation.rounds == 3
+    assert experiment.training.lr == 0.5
+    assert _with_overrides(experiment, {"training": LocalTraining(epochs=9)}).training.epochs == 9
+    with pytest.raises(ConfigError, match="rounds must be a dict"):
+        _with_overrides(None, {"rounds": 3})
+
+
+def test_merge_leaves_its_arguments_alone() -> None:
+    base = {"data": {"alpha": 1.0}}
+    assert merge(base, {"data": {"clients": 3}}) == {"data": {"alpha": 1.0, "clients": 3}}
+    assert base == {"data": {"alpha": 1.0}}

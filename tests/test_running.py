@@ -1,0 +1,220 @@
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import dcfl
+from dcfl.client import Batch, Client
+from dcfl.config import load_experiment
+from dcfl.data import load_dataset
+from dcfl.errors import ConfigError, RunFolderError, TooFewClients
+from dcfl.evaluation import ema, evaluate
+from dcfl.methods import Method, Objective
+from dcfl.models import FeatureModel, Output
+from dcfl.recording import RecordedRun
+from dcfl.running import Run, choose_device
+from dcfl.weights import sha256
+
+SHORT = {"federation": {"rounds": 2, "participation": 0.1}}
+
+
+def finished(folder: Path, **tables: dict[str, object]) -> Run:
+    run = Run(load_experiment(None, {**SHORT, **tables, "output": {"dir": str(folder)}}))
+    for _ in run.rounds():
+        pass
+    return run
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> dcfl.running.Result:
+    folder = tmp_path_factory.mktemp("runs") / "one"
+    return dcfl.run(out=folder, **SHORT)
+
+
+def test_the_run_folder_is_complete(result: dcfl.running.Result) -> None:
+    assert {path.name for path in result.folder.iterdir()} == {
+        "config.toml", "environment.json", "rounds.jsonl", "clients.jsonl", "partition.npz",
+        "model.safetensors", "summary.json", "report.html",
+    }  # fmt: skip
+
+
+def test_rows_have_what_was_promised(result: dcfl.running.Result) -> None:
+    recorded = RecordedRun.open(result.folder)
+    promised = {
+        "round", "accuracy", "max_accuracy", "ema_accuracy", "loss", "seconds", "bytes_up",
+        "bytes_down", "sampled", "ok", "failed", "rejected",
+    }  # fmt: skip
+    assert recorded.rounds == result.rounds
+    assert [row["round"] for row in recorded.rounds] == [1, 2]
+    assert all(promised <= row.keys() for row in recorded.rounds)
+    accuracies = [row["accuracy"] for row in recorded.rounds]
+    assert recorded.rounds[-1]["max_accuracy"] == max(accuracies)
+    assert recorded.rounds[-1]["ema_accuracy"] == pytest.approx(ema(accuracies))
+    assert {(row["round"], row["outcome"]) for row in recorded.clients} == {(1, "ok"), (2, "ok")}
+    assert len(recorded.clients) == 4
+    assert recorded.summary == result.summary
+    assert {"method", "dataset", "rounds", "max_accuracy", "ema_accuracy", "seconds",
+            "weights_sha256"} <= recorded.summary.keys()  # fmt: skip
+
+
+def test_bytes_are_those_of_the_tensors(result: dcfl.running.Result) -> None:
+    """The weights go both ways; DCFL-PW adds 10 x 128 sums and counts up, prototypes and a mask
+    down from the second round on."""
+    weights = sum(tensor.nbytes for tensor in result.weights.values())
+    up = weights + 10 * 128 * 4 + 10 * 8
+    down = [weights, weights + 10 * 128 * 4 + 10]
+    assert [row["bytes_up"] for row in result.rounds] == [2 * up, 2 * up]
+    assert [row["bytes_down"] for row in result.rounds] == [2 * d for d in down]
+
+
+def test_the_model_can_be_taken_away(result: dcfl.running.Result) -> None:
+    model = dcfl.load_model(result.folder)
+    digits = load_dataset("digits")
+    accuracy, _ = evaluate(model, digits.test, digits.preparation)
+    assert accuracy == result.rounds[-1]["accuracy"]
+    assert sha256(model.state_dict()) == result.summary["weights_sha256"]
+    assert sha256(load_file(result.folder / "model.safetensors")) == sha256(result.weights)
+
+
+def test_the_written_config_repeats_the_run(result: dcfl.running.Result, tmp_path: Path) -> None:
+    again = dcfl.run(result.folder / "config.toml", out=tmp_path / "again")
+    assert again.summary["weights_sha256"] == result.summary["weights_sha256"]
+    assert RecordedRun.open(tmp_path / "again").config["data"]["crop"] == 1  # resolved, not "auto"
+
+
+def test_another_seed_gives_other_weights(result: dcfl.running.Result, tmp_path: Path) -> None:
+    federation = {**SHORT["federation"], "seed": 1}
+    other = dcfl.run(out=tmp_path / "other", federation=federation)
+    assert other.summary["weights_sha256"] != result.summary["weights_sha256"]
+    assert other.summary["partition_sha256"] == result.summary["partition_sha256"]
+
+
+def test_the_global_generator_and_thread_count_play_no_part(
+    result: dcfl.running.Result, tmp_path: Path
+) -> None:
+    threads = torch.get_num_threads()
+    torch.manual_seed(99)
+    torch.set_num_threads(2)
+    try:
+        run = finished(tmp_path / "again")
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+    assert run.result().summary["weights_sha256"] == result.summary["weights_sha256"]
+
+
+def test_methods_see_the_same_split_schedule_and_start(tmp_path: Path) -> None:
+    """With one step of nothing but cross-entropy in round one, they even do the same."""
+    runs = [finished(tmp_path / name, method={"name": name}) for name in ("fedavg", "dcfl-pw")]
+    one, other = (RecordedRun.open(run.folder) for run in runs)
+    assert [row["client"] for row in one.clients] == [row["client"] for row in other.clients]
+    assert one.rounds[0]["accuracy"] == other.rounds[0]["accuracy"]
+    assert one.rounds[1]["loss"] != other.rounds[1]["loss"]
+
+
+def test_it_learns(tmp_path: Path) -> None:
+    run = finished(
+        tmp_path / "run", federation={"rounds": 12, "participation": 0.5}, data={"alpha": 1.0}
+    )
+    assert run.rows[-1]["accuracy"] > 80
+
+
+def test_a_used_folder_is_refused_and_left_alone(result: dcfl.running.Result) -> None:
+    before = sorted(path.stat().st_mtime_ns for path in result.folder.iterdir())
+    with pytest.raises(RunFolderError, match="not empty"):
+        dcfl.run(out=result.folder, **SHORT)
+    assert sorted(path.stat().st_mtime_ns for path in result.folder.iterdir()) == before
+
+
+def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for target in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(RunFolderError, match="not a folder"):
+            dcfl.run(out=target, **SHORT)
+
+
+def test_a_refused_experiment_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        dcfl.run(out=tmp_path / "x", data={"dataset": "nope"})
+    assert not (tmp_path / "x").exists()
+
+
+def test_divergence_costs_the_client_and_then_the_run(tmp_path: Path) -> None:
+    with pytest.raises(TooFewClients, match="3 rounds .*no longer finite"):
+        finished(
+            tmp_path / "run",
+            federation={"rounds": 9, "participation": 0.1},
+            training={"lr": 1e20, "max_grad_norm": 0},
+        )
+    rows = RecordedRun.open(tmp_path / "run").rounds
+    assert [(row["ok"], row["failed"], row["sampled"]) for row in rows] == [(0, 2, 2)] * 3
+    assert len({row["accuracy"] for row in rows}) == 1  # the model was left alone
+
+
+def test_a_method_and_a_model_of_ones_own(tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class Smooth(Method):
+        smoothing: float = 0.1
+
+        def objective(self, client: Client) -> Objective:
+            def loss(batch: Batch) -> Tensor:
+                logits = client.model(batch.images).logits
+                return F.cross_entropy(logits, batch.labels, label_smoothing=self.smoothing)
+
+            return loss
+
+    class Linear(FeatureModel):
+        def __init__(self) -> None:
+            super().__init__()
+            self.classifier = nn.Linear(64, 10)
+
+        def forward(self, images: Tensor) -> Output:
+            pixels = images.flatten(1)
+            return Output(self.classifier(pixels), pixels, (pixels,))
+
+    result = dcfl.run(out=tmp_path / "own", method=Smooth(), model=Linear(), **SHORT)
+    assert result.summary["method"] == "smooth"
+    assert result.weights["classifier.weight"].shape == (10, 64)
+    assert RecordedRun.open(result.folder).config["method"] == {"name": "smooth", "smoothing": 0.1}
+    with pytest.raises(RunFolderError, match="a module of your own"):
+        dcfl.load_model(result.folder)
+
+
+def test_group_norm_resnet_and_head_run_too(tmp_path: Path) -> None:
+    run = finished(
+        tmp_path / "run",
+        model={"name": "resnet18", "norm": "group", "head": "mlp256"},
+        federation={"rounds": 1, "participation": 0.05},
+        training={"epochs": 1},
+    )
+    assert np.isfinite(run.rows[0]["loss"])
+    assert dcfl.load_model(run.folder)(torch.zeros(1, 1, 8, 8)).embedding.shape == (1, 256)
+
+
+def test_a_missing_gpu_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert choose_device("auto").type == "cpu"
+    with pytest.raises(ConfigError, match="torch sees 0 GPUs"):
+        choose_device("cuda")
+
+
+def test_reading_what_is_not_a_run(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="not a run folder"):
+        RecordedRun.open(tmp_path)
+    with pytest.raises(RunFolderError, match="has the run finished"):
+        dcfl.load_model(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"nonsense" * 10)
+    with pytest.raises(RunFolderError, match="damaged"):
+        dcfl.load_model(tmp_path)
+
+
+def test_json_files_are_json(result: dcfl.running.Result) -> None:
+    for name in ("environment.json", "summary.json"):
+        assert json.loads((result.folder / name).read_text())

@@ -103,7 +103,7 @@ def compare(
     as_json: AsJSON = False,
 ) -> None:
     """Several methods on the same split, with the same client schedule and initial weights."""
-    from dcfl.comparison import plan, summarise
+    from dcfl.comparison import group_runs, plan
     from dcfl.data import load_dataset
     from dcfl.recording import RecordedRun
     from dcfl.report import write_report
@@ -118,12 +118,15 @@ def compare(
     dataset = load_dataset(base.data.dataset)
     for name, experiment in planned.items():
         _train(Run(experiment, dataset), name)
-    results = summarise([RecordedRun.open(folder / name) for name in planned])
-    page = write_report(folder)
+    folders = [folder / name for name in planned]
+    page = write_report(*folders, out=folder / "report.html")
+    groups = group_runs([RecordedRun.open(path) for path in folders])
     if as_json:
-        _print_json({"methods": [asdict(result) for result in results], "folder": str(folder)})
+        _print_json(
+            {"methods": [group.as_json(groups[0]) for group in groups], "folder": str(folder)}
+        )
         return
-    stdout.print(comparison_table(results))
+    stdout.print(comparison_table(groups))
     print(f"report  {page}")
 
 

@@ -1,18 +1,24 @@
-"""Several runs side by side: means over seeds, and differences between runs of the same seed."""
+"""Several runs side by side: planned alike, and read as means over seeds and paired differences."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import zip_longest
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import NamedTuple
+from typing import Any
 
 from dcfl.config import apply
 from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
 from dcfl.recording import RecordedRun
+
+Settings = dict[str, Any]
+
+# What may differ between two runs of one row: luck, and where they ran.
+NOT_COMPARED = ("federation.seed", "data.seed", "engine.", "output.")
 
 
 def plan(
@@ -39,77 +45,172 @@ def plan(
     return planned
 
 
-class Spread(NamedTuple):
-    mean: float
-    deviation: float | None  # over seeds; None where there is one
+@dataclass(frozen=True)
+class Outcome:
+    """Where a run has got to. Accuracies are NaN before the first round has ended."""
+
+    rounds: int
+    max_accuracy: float
+    ema_accuracy: float
+    final_accuracy: float
+    bytes_up: int
+    bytes_down: int
+    seconds: float
 
     @classmethod
-    def over(cls, values: Iterable[float]) -> Spread:
-        numbers = list(values)
-        return cls(fmean(numbers), stdev(numbers) if len(numbers) > 1 else None)
-
-    def __format__(self, sign: str) -> str:
-        """`f"{spread}"` or, with a sign in front, `f"{spread:+}"`."""
-        return f"{self.mean:{sign}.2f}" + (
-            "" if self.deviation is None else f" ± {self.deviation:.2f}"
+    def of(cls, run: RecordedRun) -> Outcome:
+        rows = run.rounds
+        evaluated = [row for row in rows if row["accuracy"] is not None]
+        last = evaluated[-1] if evaluated else {}
+        return cls(
+            rounds=rows[-1]["round"] if rows else 0,
+            max_accuracy=last.get("max_accuracy", math.nan),
+            ema_accuracy=last.get("ema_accuracy", math.nan),
+            final_accuracy=last.get("accuracy", math.nan),
+            bytes_up=sum(row["bytes_up"] for row in rows),
+            bytes_down=sum(row["bytes_down"] for row in rows),
+            seconds=run.summary.get("seconds", sum(row["seconds"] for row in rows)),
         )
 
 
+QUANTITIES = [field.name for field in fields(Outcome)]
+
+
 @dataclass(frozen=True)
-class MethodResult:
-    """One method over its seeds."""
+class Spread:
+    """The mean of a few values and their sample standard deviation (None for a single value)."""
 
-    method: str
-    seeds: tuple[int, ...]
-    max_accuracy: Spread
-    ema_accuracy: Spread
-    final_accuracy: Spread
-    gain: Spread | None  # of EMA over the first method's, seed by seed; None for that one
-    megabytes_up: float  # mean over seeds
-    megabytes_down: float
-    seconds: float
-    curve: list[float]  # mean accuracy after each round
+    mean: float
+    deviation: float | None
+    count: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        return cls(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
+
+    def __format__(self, sign: str) -> str:
+        """`f"{spread}"`, or with a sign in front `f"{spread:+}"`."""
+        deviation = "" if self.deviation is None else f" ± {self.deviation:.2f}"
+        return f"{self.mean:{sign}.2f}{deviation}"
 
 
-def summarise(runs: Sequence[RecordedRun]) -> list[MethodResult]:
-    """One row per method, in the order in which the methods first appear; rounds are enough, a run
-    need not have finished."""
-    started = [run for run in runs if run.rounds]
-    methods: dict[str, dict[int, RecordedRun]] = {}
-    for run in started:
-        seed = run.config["federation"]["seed"]
-        methods.setdefault(run.config["method"]["name"], {})[seed] = run
-    reference = next(iter(methods.values()), {})
-    return [
-        _over_seeds(method, by_seed, None if by_seed is reference else reference)
-        for method, by_seed in methods.items()
+@dataclass(frozen=True)
+class Group:
+    """The runs of one method with the same settings; they differ in their seeds only."""
+
+    label: str
+    runs: tuple[RecordedRun, ...]
+
+    @cached_property
+    def counted(self) -> tuple[RecordedRun, ...]:
+        """The finished runs, because half a run would distort a mean; all if none has finished."""
+        return tuple(filter(is_finished, self.runs)) or self.runs
+
+    @cached_property
+    def outcomes(self) -> dict[RecordedRun, Outcome]:
+        return {run: Outcome.of(run) for run in self.counted}
+
+    @property
+    def seeds(self) -> int:
+        return len(self._by_seed)
+
+    @property
+    def unfinished(self) -> bool:
+        return not any(map(is_finished, self.runs))
+
+    def spread(self, quantity: str) -> Spread:
+        return Spread.of([getattr(outcome, quantity) for outcome in self.outcomes.values()])
+
+    @cached_property
+    def curve(self) -> list[float]:
+        """Mean accuracy after each round that all counted runs have reached."""
+        rounds = zip(*(run.rounds for run in self.counted), strict=False)
+        return [fmean(row["accuracy"] for row in rows) for rows in rounds]
+
+    def difference(self, reference: Group, quantity: str = "ema_accuracy") -> Spread | None:
+        """This minus the reference, seed by seed; None if they share no seed."""
+        own, other = self._by_seed, reference._by_seed
+        differences = [
+            getattr(own[seed], quantity) - getattr(other[seed], quantity)
+            for seed in own
+            if seed in other
+        ]
+        return Spread.of(differences) if differences else None
+
+    def as_json(self, reference: Group) -> dict[str, Any]:
+        """Plain values, for programs; `gain` is the paired difference of EMA to the reference."""
+        spreads = {name: asdict(self.spread(name)) for name in QUANTITIES}
+        gain = None if self is reference else self.difference(reference)
+        return {"method": self.label, **spreads, "gain": gain and asdict(gain), "curve": self.curve}
+
+    @property
+    def _by_seed(self) -> dict[tuple[Any, Any], Outcome]:
+        return {_seeds(run): outcome for run, outcome in self.outcomes.items()}
+
+
+def is_finished(run: RecordedRun) -> bool:
+    return bool(run.summary)
+
+
+def setting(run: RecordedRun, key: str) -> Any:
+    """By its dotted name; None if this run has no such setting."""
+    section, _, name = key.partition(".")
+    return run.config.get(section, {}).get(name)
+
+
+def group_runs(runs: Sequence[RecordedRun]) -> list[Group]:
+    """One group per method and settings, in the order in which they come.
+
+    The label is the method's name, with the settings that tell its groups apart (as in a sweep).
+    """
+    members: dict[tuple[tuple[str, str], ...], list[RecordedRun]] = {}
+    for run in runs:
+        key = tuple((name, str(value)) for name, value in _compared(run).items())
+        members.setdefault(key, []).append(run)
+    firsts = [own[0] for own in members.values()]
+    return [Group(_label(own[0], firsts), tuple(own)) for own in members.values()]
+
+
+def runs_by_partition(runs: Iterable[RecordedRun]) -> dict[str, list[RecordedRun]]:
+    users: dict[str, list[RecordedRun]] = {}
+    for run in runs:
+        if run.partition_sha256:
+            users.setdefault(run.partition_sha256, []).append(run)
+    return users
+
+
+def each_seed_has_one_partition(runs: Iterable[RecordedRun]) -> bool:
+    pairs = {(_seeds(run), run.partition_sha256) for run in runs}
+    return len(pairs) == len({seeds for seeds, _ in pairs})
+
+
+def _seeds(run: RecordedRun) -> tuple[Any, Any]:
+    return setting(run, "federation.seed"), setting(run, "data.seed")
+
+
+def _compared(run: RecordedRun) -> Settings:
+    dotted = {
+        f"{section}.{name}": value
+        for section, table in run.config.items()
+        for name, value in table.items()
+    }
+    return {key: value for key, value in dotted.items() if not key.startswith(NOT_COMPARED)}
+
+
+def _label(run: RecordedRun, others: Sequence[RecordedRun]) -> str:
+    """A method's own settings are compared with those of the same method, all others with all."""
+    name = str(setting(run, "method.name"))
+    different = [
+        f"{key.removeprefix('method.')}={_plain(value)}"
+        for key, value in _compared(run).items()
+        if any(
+            setting(other, key) != value
+            for other in others
+            if not key.startswith("method.") or setting(other, "method.name") == name
+        )
     ]
+    return " ".join([name, *different])
 
 
-def _over_seeds(
-    method: str, runs: dict[int, RecordedRun], reference: dict[int, RecordedRun] | None
-) -> MethodResult:
-    last = {seed: run.rounds[-1] for seed, run in runs.items()}
-    paired = [seed for seed in runs if reference and seed in reference]
-    gains = [
-        last[seed]["ema_accuracy"] - reference[seed].rounds[-1]["ema_accuracy"]
-        for seed in paired
-        if reference
-    ]
-    curves = [[row["accuracy"] for row in run.rounds] for run in runs.values()]
-
-    def mean_total(key: str) -> float:
-        return fmean(sum(row[key] for row in run.rounds) for run in runs.values())
-
-    return MethodResult(
-        method,
-        tuple(runs),
-        Spread.over(row["max_accuracy"] for row in last.values()),
-        Spread.over(row["ema_accuracy"] for row in last.values()),
-        Spread.over(row["accuracy"] for row in last.values()),
-        Spread.over(gains) if gains else None,
-        mean_total("bytes_up") / 1e6,
-        mean_total("bytes_down") / 1e6,
-        mean_total("seconds"),
-        [fmean(x for x in values if x is not None) for values in zip_longest(*curves)],
-    )
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

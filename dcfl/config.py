@@ -162,7 +162,8 @@ def to_toml(value: Any) -> str:
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
+        # A JSON string is a TOML string, but for the one control character that JSON leaves bare.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     raise TypeError(f"{type(value).__name__} has no place in a config file")
 
 

@@ -19,7 +19,7 @@ from dcfl.server import ServerSettings
 class FederationSettings:
     """The [federation] table."""
 
-    rounds: int = 100
+    rounds: int = 80
     participation: float = 0.25  # share of the clients in each round
     seed: int = 0  # of the initial weights, the client schedule, batch order and augmentation
 

@@ -17,6 +17,7 @@ from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -142,23 +143,45 @@ class RecordedRun:
     @cached_property
     def partition_counts(self) -> NDArray[np.int64]:
         """Samples per client and class."""
-        with np.load(self.folder / "partition.npz", allow_pickle=False) as stored:
-            counts: NDArray[np.int64] = stored["counts"]
-        return counts
+        return self._partition["counts"]
 
     @cached_property
     def class_names(self) -> list[str]:
-        with np.load(self.folder / "partition.npz", allow_pickle=False) as stored:
-            return [str(name) for name in stored["class_names"]]
+        return [str(name) for name in self._partition["class_names"]]
+
+    @property
+    def partition_sha256(self) -> str:
+        """Which split the run was trained on; empty if it left none behind."""
+        return str(self._partition.get("sha256", ""))
+
+    @cached_property
+    def _partition(self) -> dict[str, NDArray[Any]]:
+        path = self.folder / "partition.npz"
+        if not path.is_file():
+            return {}
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                return dict(stored)
+        except (ValueError, OSError, BadZipFile) as error:
+            raise RunFolderError(f"{path} is damaged ({error})") from error
 
     def _rows(self, name: str) -> list[Row]:
         path = self.folder / name
-        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-        return [json.loads(line) for line in lines]
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        # A run that is being written, or was killed, may end in half a line: that row is not there.
+        whole_lines = text[: text.rfind("\n") + 1].splitlines()
+        return [_parsed(line, path) for line in whole_lines]
 
     def _json(self, name: str) -> Row:
         path = self.folder / name
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+        return _parsed(path.read_text(encoding="utf-8"), path) if path.is_file() else {}
+
+
+def _parsed(text: str, path: Path) -> Row:
+    try:
+        return dict(json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise RunFolderError(f"{path} is damaged ({error})") from error
 
 
 def load_model(run_folder: str | Path) -> FeatureModel:

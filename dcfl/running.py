@@ -57,7 +57,7 @@ class Run:
         partition = experiment.data.split(dataset)
         self.experiment = replace(
             experiment,
-            data=replace(experiment.data, **asdict(augmentation)),
+            data=replace(experiment.data, dataset=dataset.name, **asdict(augmentation)),
             engine=replace(experiment.engine, device=str(device)),
         )
         self.data = FederatedData(dataset.augmented_by(augmentation).to(device), partition)

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from dcfl.comparison import MethodResult
+from dcfl.comparison import Group
 from dcfl.config import to_toml
 
 stdout = Console(highlight=False, soft_wrap=False)
@@ -101,20 +101,23 @@ class _Status:
         return text + (f"  {lost} clients lost" if lost else ""), left
 
 
-def comparison_table(results: Sequence[MethodResult]) -> Table:
-    seeds = results[0].seeds
-    title = f"{len(seeds)} seeds, mean ± deviation" if len(seeds) > 1 else None
-    against = f"vs {results[0].method}"
+def comparison_table(groups: Sequence[Group]) -> Table:
+    """A row per method; differences are to the first one's EMA, seed by seed."""
+    first = groups[0]
+    title = f"{first.seeds} seeds, mean ± deviation" if first.seeds > 1 else None
+    against = f"vs {first.label}"
     made = table("method", "MAX %", "EMA %", against, "sent MB", "seconds", "accuracy", title=title)
-    for result in results:
+    for group in groups:
+        gain = None if group is first else group.difference(first)
+        sent = group.spread("bytes_up").mean + group.spread("bytes_down").mean
         made.add_row(
-            result.method,
-            f"{result.max_accuracy}",
-            f"{result.ema_accuracy}",
-            f"{result.gain:+}" if result.gain else "",
-            f"{result.megabytes_up + result.megabytes_down:.0f}",
-            f"{result.seconds:.1f}",
-            sparkline(result.curve),
+            group.label,
+            f"{group.spread('max_accuracy')}",
+            f"{group.spread('ema_accuracy')}",
+            f"{gain:+}" if gain else "",
+            f"{sent / 1e6:.0f}",
+            f"{group.spread('seconds').mean:.1f}",
+            sparkline(group.curve),
         )
     return made
 
@@ -143,8 +146,8 @@ def _shaded(count: int, top: int) -> Text:
 
 
 def _mix(row: NDArray[np.int64], top: int) -> str:
-    """All classes in at most 50 characters; neighbours share one where there are more."""
-    groups = np.array_split(row, min(len(row), 50))
+    """All classes in at most 45 characters; neighbours share one where there are more."""
+    groups = np.array_split(row, min(len(row), 45))
     return "".join("·" if not g.any() else BARS[int(g.max() * 7 // top)] for g in groups)
 
 

@@ -18,7 +18,8 @@ TARGET = Path(__file__).parent.parent / "dcfl" / "data" / "digits.npz"
 def main() -> None:
     digits = load_digits()
     images = digits.images.astype(np.uint8)
-    assert images.shape == (1797, 8, 8) and (images == digits.images).all()
+    if images.shape != (1797, 8, 8) or (images != digits.images).any():
+        raise SystemExit("these are not the 1,797 digits of 17 grey levels")
     np.savez_compressed(TARGET, images=images, labels=digits.target.astype(np.uint8))
     print(f"{TARGET.name}: {TARGET.stat().st_size:,} bytes")
 

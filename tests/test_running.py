@@ -1,4 +1,5 @@
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -146,7 +147,7 @@ def test_a_refused_experiment_leaves_no_folder(tmp_path: Path) -> None:
 
 
 def test_divergence_costs_the_client_and_then_the_run(tmp_path: Path) -> None:
-    with pytest.raises(TooFewClients, match="3 rounds .*no longer finite"):
+    with pytest.raises(TooFewClients, match=r"3 rounds .*no longer finite"):
         finished(
             tmp_path / "run",
             federation={"rounds": 9, "participation": 0.1},
@@ -213,6 +214,24 @@ def test_reading_what_is_not_a_run(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"nonsense" * 10)
     with pytest.raises(RunFolderError, match="damaged"):
         dcfl.load_model(tmp_path)
+
+
+def test_half_a_row_is_not_there_yet_and_damage_is_said(
+    result: dcfl.running.Result, tmp_path: Path
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(result.folder, folder)
+    with (folder / "rounds.jsonl").open("a") as stream:
+        stream.write('{"round": 3, "accur')
+    assert len(RecordedRun.open(folder).rounds) == 2
+    for name, read in (
+        ("rounds.jsonl", lambda run: run.rounds),
+        ("summary.json", lambda run: run.summary),
+        ("partition.npz", lambda run: run.partition_counts),
+    ):
+        (folder / name).write_text("nonsense\n")
+        with pytest.raises(RunFolderError, match=f"{name} is damaged"):
+            read(RecordedRun.open(folder))
 
 
 def test_json_files_are_json(result: dcfl.running.Result) -> None:

@@ -28,7 +28,9 @@ def test_the_running_mean_is_the_weighted_mean(pairs: list[tuple[float, float]])
     fold = RunningMean()
     for value, weight in pairs:
         fold.add({"w": torch.tensor([value])}, weight)
-    values, weights = (torch.tensor(column, dtype=torch.float64) for column in zip(*pairs, strict=True))
+    values, weights = (
+        torch.tensor(column, dtype=torch.float64) for column in zip(*pairs, strict=True)
+    )
     expected = (values.float().double() * weights).sum() / weights.sum()
     torch.testing.assert_close(fold.mean()["w"], expected.reshape(1))
 
@@ -43,7 +45,10 @@ def test_the_running_mean_does_not_keep_what_it_was_given() -> None:
 
 
 def test_small_arithmetic() -> None:
-    a, b = {"x": torch.tensor([3.0]), "y": torch.tensor([1.0])}, {"x": torch.tensor([1.0]), "y": torch.tensor([5.0])}
+    a, b = (
+        {"x": torch.tensor([3.0]), "y": torch.tensor([1.0])},
+        {"x": torch.tensor([1.0]), "y": torch.tensor([5.0])},
+    )
     assert add(a, b)["x"].item() == 4
     assert subtract(a, b)["y"].item() == -4
     chosen, others = split(a, {"y"})

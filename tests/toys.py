@@ -10,11 +10,11 @@ import torch
 from dcfl.client import LocalTraining
 from dcfl.data import Augmentation, ClientData, Dataset, FederatedData, Images, Partition
 from dcfl.data.augment import Preparation
+from dcfl.local_training import train_client
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods import Method
 from dcfl.models import CNN, FeatureModel
 from dcfl.models.layers import Norm
-from dcfl.local_training import train_client
 from dcfl.weights import snapshot
 
 CLASSES = 4
@@ -49,7 +49,7 @@ def client_data(labels: Sequence[int], augmentation: Augmentation | None = None)
 
 def federated(clients: int = 3) -> FederatedData:
     toys = dataset()
-    parts = [part for part in np.array_split(np.arange(len(toys.train)), clients)]
+    parts = list(np.array_split(np.arange(len(toys.train)), clients))
     return FederatedData(toys, Partition.of_parts(parts))
 
 
@@ -84,10 +84,14 @@ def two_rounds(
     updates = [trained(method, own, norm=norm, client=i) for i, own in enumerate(data)]
     shared = method.merge({}, [update.upload for update, _ in updates], len(data))
     names = updates[0][0].weights
-    mean = {name: torch.stack([u.weights[name].double() for u, _ in updates]).mean(0) for name in names}
+    mean = {
+        name: torch.stack([u.weights[name].double() for u, _ in updates]).mean(0) for name in names
+    }
     weights = {name: mean[name].to(names[name].dtype) for name in names}
     again = [
-        trained(method, own, norm=norm, client=i, round=2, weights=weights, shared=shared, memory=memory)
+        trained(
+            method, own, norm=norm, client=i, round=2, weights=weights, shared=shared, memory=memory
+        )
         for i, (own, (_, memory)) in enumerate(zip(data, updates, strict=True))
     ]
     return [update for update, _ in again], shared

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -93,5 +94,6 @@ def model_contrastive(
         return local.sum() * 0.0
     towards = F.cosine_similarity(local, global_, dim=1, eps=1e-12)
     away = F.cosine_similarity(local, previous, dim=1, eps=1e-12)
-    # softplus(x) = log(1 + exp(x)), without overflow at small temperatures
-    return F.softplus((away - towards) / temperature).sum() / max(len(local), 1)
+    gap = (away - towards) / temperature
+    # log(1 + exp(gap)); torch's softplus drops the 1 above 20, which float64 can tell
+    return torch.logaddexp(gap, torch.zeros_like(gap)).sum() / max(len(local), 1)

@@ -16,7 +16,8 @@ from dcfl.losses.precision import in_full_precision
 def _smallest(similarity: Tensor, mask: Tensor, k: int) -> Tensor:
     """The k smallest entries of each row's mask [B, B] -> [B, k]; missing ones are +inf."""
     masked = similarity.masked_fill(~mask, float("inf"))
-    return masked.topk(min(k, masked.shape[1]), dim=1, largest=False).values
+    padded = F.pad(masked, (0, max(k - masked.shape[1], 0)), value=float("inf"))
+    return padded.topk(k, dim=1, largest=False).values
 
 
 @in_full_precision

@@ -32,7 +32,7 @@ from dcfl.methods.prototypes import PrototypeMethod
 class Decoupled(Method):
     """The hyper-parameters that both variants share."""
 
-    mu: float = 1.0  # weight of the contrastive term
+    mu: float = 0.1  # weight of the contrastive term
     temperature: float = 0.5  # tau
     align: float = 0.9  # lambda_a
     uniform: float = 0.1  # lambda_u
@@ -62,6 +62,7 @@ class Decoupled(Method):
 class DCFLSampleWise(Decoupled):
     """P_i: the other samples of the batch with i's label; N_i: those with another label."""
 
+    mu: float = 0.01  # smaller than PW's: "sum" adds up some twenty positives
     reduction: Literal["sum", "mean"] = "sum"  # over P_i: Eq. 10 as printed, or divided by |P_i|
     anchors: Literal["all", "with-positives", "sum"] = "all"  # over i: mean of all, of some, or sum
     positives: Literal["same-class", "view", "same-class+view"] = "same-class"

@@ -16,19 +16,18 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from matplotlib.figure import Figure
 
-from dcfl.federation import cohort_size
-from dcfl.recording import RecordedRun
-from dcfl.report import plots, text
-from dcfl.report.results import (
+from dcfl.comparison import (
     Group,
     Outcome,
     each_seed_has_one_partition,
     group_runs,
     is_finished,
-    partition_sha256,
     runs_by_partition,
     setting,
 )
+from dcfl.federation import cohort_size
+from dcfl.recording import RecordedRun
+from dcfl.report import plots, text
 
 SHOWN_PARTITIONS = 4
 SHOWN_FAILURES = 50
@@ -216,7 +215,7 @@ def _curves(groups: Sequence[Group]) -> list[Picture]:
         for group in groups
     )
     several = any(len(group.runs) > 1 for group in groups)
-    band = " Bold is the mean over the seeds, the band runs from the lowest to the highest."
+    band = " Over several seeds, bold is the mean and the band runs from the lowest to the highest."
     ring = " A ring marks MAX." if len(groups) == 1 else ""
     rounds = max(Outcome.of(run).rounds for group in groups for run in group.runs)
     return [
@@ -324,7 +323,7 @@ def _detail(run: RecordedRun, name: str) -> Detail:
         name,
         "finished" if is_finished(run) else "unfinished",
         run.summary.get("weights_sha256", ""),
-        partition_sha256(run),
+        run.partition_sha256,
         text.without_folders(run.config_text.strip()),
         text.without_folders(json.dumps(run.environment, indent=2)),
     )

@@ -20,8 +20,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
+from dcfl.comparison import Group
 from dcfl.recording import RecordedRun
-from dcfl.report.results import Group
 from dcfl.report.text import data_unit, printable
 
 Arguments = ParamSpec("Arguments")

@@ -75,9 +75,7 @@ def test_what_was_received_stays_as_it_was(name: str, norm: Norm) -> None:
     first, memory = toys.trained(method, data[0], norm=norm, weights=weights)
     shared = method.merge({}, [first.upload], population=1)
     before = copy.deepcopy((weights, dict(shared), dict(memory)))
-    toys.trained(
-        method, data[0], norm=norm, round=2, weights=weights, shared=shared, memory=memory
-    )
+    toys.trained(method, data[0], norm=norm, round=2, weights=weights, shared=shared, memory=memory)
     for kept, now in zip(before, (weights, shared, memory), strict=True):
         assert kept.keys() == now.keys()
         assert all(torch.equal(kept[key], now[key]) for key in kept)

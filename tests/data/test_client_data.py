@@ -15,7 +15,10 @@ def test_every_epoch_sees_every_image_once_in_a_new_order() -> None:
     data = toys.client_data([0, 1, 2, 3, 0, 1, 2, 3], Augmentation())
     first, second, third, fourth = batches(data, epochs=2)
     clean = data.preparation.clean(data.own.pixels)
-    for epoch in (torch.cat([first.images, second.images]), torch.cat([third.images, fourth.images])):
+    for epoch in (
+        torch.cat([first.images, second.images]),
+        torch.cat([third.images, fourth.images]),
+    ):
         found = [(epoch == image).all(dim=(1, 2, 3)).sum().item() for image in clean]
         assert found == [1] * 8
     assert not torch.equal(first.images, third.images)

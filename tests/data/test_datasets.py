@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from dcfl.data import DataSettings, Dataset, Images, load_dataset
+from dcfl.data import Dataset, DataSettings, Images, load_dataset
 from dcfl.data.augment import Augmentation, Preparation
 from dcfl.errors import ConfigError, DatasetCorrupt
 

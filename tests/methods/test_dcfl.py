@@ -59,7 +59,11 @@ def test_sample_wise_is_equation_10(
     positives: str, negatives: str, reduction: str, anchors: str
 ) -> None:
     method = DCFLSampleWise(
-        mu=0.7, positives=positives, negatives=negatives, reduction=reduction, anchors=anchors  # type: ignore[arg-type]
+        mu=0.7,
+        positives=positives,
+        negatives=negatives,
+        reduction=reduction,
+        anchors=anchors,  # type: ignore[arg-type]
     )
     who, given = client(LABELS), batch(LABELS, second_view=method.second_view)
     views = [given.images] if given.second_view is None else [given.images, given.second_view]
@@ -112,7 +116,7 @@ def test_prototypes_are_constants_in_the_gradient() -> None:
 
 def test_gradients_flow_through_every_member_of_a_pair() -> None:
     """Detaching the candidates would halve the pull between two samples."""
-    method, who, given = DCFLSampleWise(), client([0, 0]), batch([0, 0])
+    method, given = DCFLSampleWise(), batch([0, 0])
     z = torch.randn(2, 5, dtype=torch.float64, requires_grad=True)
     method._contrast(z, given.labels).backward()
     cosine = F.cosine_similarity(z[0], z[1], dim=0)

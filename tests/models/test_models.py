@@ -64,7 +64,9 @@ def test_only_batch_norm_keeps_running_statistics(norm: Norm) -> None:
 
 
 def test_group_norm_has_two_groups() -> None:
-    groups = {m.num_groups for m in ResNet18(3, 16, 5, "group").modules() if isinstance(m, nn.GroupNorm)}
+    groups = {
+        m.num_groups for m in ResNet18(3, 16, 5, "group").modules() if isinstance(m, nn.GroupNorm)
+    }
     assert groups == {2}
 
 

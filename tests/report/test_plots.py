@@ -8,9 +8,9 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from dcfl.comparison import group_runs
 from dcfl.recording import RecordedRun
 from dcfl.report import plots
-from dcfl.report.results import group_runs
 from tests.report.folders import some_counts, write_run
 
 CURVES = [plots.accuracy_figure, plots.loss_figure, plots.traffic_figure]

@@ -61,7 +61,9 @@ def test_samples_weighs_by_the_number_of_examples() -> None:
 
 
 def test_integer_buffers_are_copied_not_averaged() -> None:
-    counter = after(update(0, 1.0, steps=7), update(1, 1.0, steps=10)).weights["num_batches_tracked"]
+    counter = after(update(0, 1.0, steps=7), update(1, 1.0, steps=10)).weights[
+        "num_batches_tracked"
+    ]
     assert counter.dtype == torch.int64
     assert counter.item() == 7
 

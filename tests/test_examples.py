@@ -1,0 +1,47 @@
+"""What the README and the examples show, runs as shown."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+import dcfl
+from dcfl.config import load_experiment
+from dcfl.experiment import Experiment
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize("name", ["quickstart.py", "your_method.py"])
+def test_examples_run(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
+    assert "accuracy" in capsys.readouterr().out
+
+
+def test_the_readme_shows_the_method_of_the_example() -> None:
+    shown = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    example = (ROOT / "examples" / "your_method.py").read_text()
+    assert shown[1].strip() in example
+
+
+def test_the_readmes_python_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    first = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
+    monkeypatch.chdir(tmp_path)
+    code = first.replace("configs/", f"{ROOT}/configs/").replace('"rounds": 20', '"rounds": 1')
+    names: dict[str, object] = {}
+    exec(code, names)  # the point is that a reader can paste it
+    assert isinstance(names["model"], dcfl.models.FeatureModel)
+
+
+def test_the_digits_config_is_the_default_written_out() -> None:
+    assert load_experiment(ROOT / "configs" / "digits.toml") == Experiment()
+
+
+def test_the_readmes_first_screen_has_the_two_commands() -> None:
+    first = (ROOT / "README.md").read_text().splitlines()[:20]
+    assert any("make run" in line for line in first)
+    assert any("make test" in line for line in first)

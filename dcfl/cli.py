@@ -35,19 +35,39 @@ Words = Annotated[
     typer.Argument(metavar="[CONFIG.toml] [section.key=value ...]", show_default=False),
 ]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+MethodFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE.py", help="A method of your own; becomes the default method."),
+]
 Out = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Where to write; must be new or empty.")
 ]
 
 
-def _experiment(words: Sequence[str] | None) -> Experiment:
+def _experiment(words: Sequence[str] | None, method_file: Path | None = None) -> Experiment:
     from dcfl.config import load_experiment, parse_words
 
+    own = _register(method_file) if method_file else []
     files = [word for word in words or () if "=" not in word]
     if len(files) > 1:
         raise ConfigError(f"one config file at a time, not {len(files)}: {', '.join(files)}")
     changes = parse_words(word for word in words or () if "=" in word)
+    if len(own) == 1:
+        changes["method"] = {"name": own[0], **changes.get("method", {})}
     return load_experiment(files[0] if files else None, changes)
+
+
+def _register(path: Path) -> list[str]:
+    """Make the methods of a user's file known by name, for this process."""
+    from dcfl.methods import METHODS
+    from dcfl.methods.loading import load_methods
+
+    found = load_methods(path)
+    taken = sorted(found.keys() & METHODS.keys())
+    if taken:
+        raise ConfigError(f'{path}: the name {taken[0]} is taken: set name = "..." in the class')
+    METHODS.update(found)
+    return list(found)
 
 
 def _print_json(value: Any) -> None:
@@ -63,14 +83,19 @@ def _train(run: Run, label: str) -> None:
 
 
 @app.command("run")
-def run_command(words: Words = None, out: Out = None, as_json: AsJSON = False) -> None:
+def run_command(
+    words: Words = None,
+    method_file: MethodFile = None,
+    out: Out = None,
+    as_json: AsJSON = False,
+) -> None:
     """Train one federation. Without a config: DCFL-PW on the built-in digits."""
     from dcfl.config import apply
     from dcfl.report import write_report
     from dcfl.running import Run
     from dcfl.terminal import sparkline
 
-    experiment = _experiment(words)
+    experiment = _experiment(words, method_file)
     if out is not None:
         experiment = apply(experiment, {"output": {"dir": str(out)}})
     run = Run(experiment)
@@ -99,6 +124,7 @@ def compare(
     seeds: Annotated[
         str, typer.Option(metavar="0,1,2", help="One run of each method per seed.")
     ] = "",
+    method_file: MethodFile = None,
     out: Out = None,
     as_json: AsJSON = False,
 ) -> None:
@@ -110,7 +136,7 @@ def compare(
     from dcfl.running import Run, new_folder
     from dcfl.terminal import comparison_table, stdout
 
-    base = _experiment(words)
+    base = _experiment(words, method_file)
     names = [name.strip() for name in methods.split(",")]
     numbers = _whole_numbers(seeds) if seeds else [base.federation.seed]
     folder = out or new_folder(f"{base.data.dataset}-comparison")
@@ -147,12 +173,56 @@ def methods_command(
     from dcfl.methods import METHODS
     from dcfl.terminal import method_card
 
-    chosen = [type(method_named(name))] if name else list(METHODS.values())
+    chosen = [method_named(name)] if name else list(METHODS.values())
     descriptions = [describe_method(method) for method in chosen]
     if as_json:
         _print_json(descriptions)
         return
     print("\n\n".join(method_card(description) for description in descriptions))
+
+
+@app.command()
+def check(
+    method: Annotated[str, typer.Argument(metavar="NAME|FILE.py", show_default=False)],
+    as_json: AsJSON = False,
+) -> None:
+    """Does a method keep its promises? Yours too, by the path of its file."""
+    from dcfl.checking import check_method
+    from dcfl.config import method_named
+    from dcfl.methods.loading import load_methods
+
+    path = Path(method)
+    chosen = load_methods(path) if path.suffix == ".py" else {method: method_named(method)}
+    verdicts = {name: check_method(one) for name, one in chosen.items()}
+    if as_json:
+        _print_json({name: [asdict(v) for v in found] for name, found in verdicts.items()})
+    else:
+        for name, found in verdicts.items():
+            print(name)
+            for verdict in found:
+                detail = f": {verdict.detail}" if verdict.detail else ""
+                print(f"  {'✓' if verdict.holds else '✗'} {verdict.property}{detail}")
+    if not all(verdict.holds for found in verdicts.values() for verdict in found):
+        raise typer.Exit(1)
+
+
+new = typer.Typer(help="Start something of your own.", no_args_is_help=True)
+app.add_typer(new, name="new")
+
+
+@new.command("method")
+def new_method_command(
+    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
+) -> None:
+    """Write a small method that works, and its test, into this folder."""
+    from dcfl.scaffolding import new_method
+
+    method, test = new_method(name, Path())
+    print(
+        f"wrote  {method} and {test}\n"
+        f"check  dcfl check {method}\n"
+        f"run    dcfl run --method-file {method}"
+    )
 
 
 @app.command("partition")
@@ -251,6 +321,9 @@ def main() -> None:
         if code == 130:  # what typer makes of Ctrl-C
             _fail("interrupted", 130)
         raise SystemExit(code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message())
+        raise SystemExit(2) from None
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "dcfl"
         _fail(f"{error.format_message()} (see {command} --help)", 2)

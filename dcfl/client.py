@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
 
+import torch
 from torch import Tensor, nn
 
 from dcfl.data.client_data import Batch, ClientData
@@ -16,7 +17,14 @@ from dcfl.errors import require
 from dcfl.messages import Tensors
 from dcfl.models.output import FeatureModel
 
-__all__ = ["Batch", "Client", "LocalTraining", "evaluating"]
+__all__ = [
+    "Batch",
+    "Client",
+    "LocalTraining",
+    "evaluating",
+    "perturbed",
+    "without_statistics",
+]
 
 
 @dataclass(frozen=True)
@@ -57,6 +65,14 @@ class LocalTraining:
     def lr_in(self, round: int) -> float:
         return self.lr * self.lr_decay ** (round - 1)
 
+    def effective_steps(self, steps: int) -> float:
+        """How many plain steps as many steps with momentum are worth (a_i in FedNova).
+
+        Each gradient acts again in all later steps, with weights 1, m, m^2, ...
+        """
+        m = self.momentum
+        return (steps - m * (1 - m**steps) / (1 - m)) / (1 - m)
+
 
 @dataclass
 class Client:
@@ -72,6 +88,10 @@ class Client:
     training: LocalTraining
     num_steps: int = 0  # taken so far
     tally: dict[str, Tensor] = field(default_factory=dict)  # sums from the objective to the upload
+
+    def trainable(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """The live parameters by name; `received` and `shared` use the same names."""
+        return ((n, p) for n, p in self.model.named_parameters() if p.requires_grad)
 
     @cached_property
     def global_model(self) -> FeatureModel:
@@ -95,3 +115,35 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         model.train(was_training)
+
+
+@contextmanager
+def without_statistics(model: nn.Module) -> Iterator[None]:
+    """BatchNorm uses the batch's statistics, as in training, and leaves the running ones alone."""
+    tracking = [
+        layer
+        for layer in model.modules()
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.track_running_stats
+    ]
+    try:
+        for layer in tracking:
+            layer.track_running_stats = False
+        yield
+    finally:
+        for layer in tracking:
+            layer.track_running_stats = True
+
+
+@contextmanager
+def perturbed(offsets: Sequence[tuple[Tensor, Tensor]]) -> Iterator[None]:
+    """Parameters with their offsets added for a while; afterwards they have every bit back."""
+    kept = [live.detach().clone() for live, _ in offsets]
+    try:
+        with torch.no_grad():
+            for live, offset in offsets:
+                live.add_(offset)
+        yield
+    finally:
+        with torch.no_grad():
+            for (live, _), before in zip(offsets, kept, strict=True):
+                live.copy_(before)

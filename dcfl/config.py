@@ -19,6 +19,8 @@ from pydantic import TypeAdapter, ValidationError
 from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
 from dcfl.methods import METHODS, Method
+from dcfl.server import ServerSettings
+from dcfl.server.optimizers import OPTIMIZERS
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -74,37 +76,68 @@ def merge(base: Tables, changes: Tables) -> Tables:
 
 def apply(experiment: Experiment, tables: Mapping[str, Table]) -> Experiment:
     """The experiment with the settings of these tables in place of its own."""
-    sections: Table = {}
-    for name, table in tables.items():
+    for name in tables:
         if name not in SECTIONS:
             raise ConfigError(f"unknown table [{name}]{_nearest(name, SECTIONS)}")
-        current = getattr(experiment, name)
-        if name == "method":
-            table = dict(table)
-            chosen = table.pop("name", current.name)
-            current = current if chosen == current.name else method_named(chosen)
-        sections[name] = _changed(current, table, name)
-    return replace(experiment, **sections)
+    changed = {
+        name: _changed(getattr(experiment, name), table, name)
+        for name, table in tables.items()
+        if name not in ("method", "server")
+    }
+    if "method" in tables:
+        dataset = changed.get("data", experiment.data).dataset
+        changed["method"] = _changed_method(experiment.method, tables["method"], dataset)
+    if "server" in tables:
+        changed["server"] = _changed_server(experiment.server, tables["server"])
+    return replace(experiment, **changed)
 
 
-def method_named(name: object) -> Method:
-    """The method of that name, with its defaults."""
+def _changed_method(current: Method, table: Table, dataset: str) -> Method:
+    fields_only = {key: value for key, value in table.items() if key != "name"}
+    name = table.get("name", current.name)
+    if name != current.name:
+        current = method_named(name).for_dataset(dataset)
+    return _changed(current, fields_only, "method")
+
+
+def method_named(name: object) -> type[Method]:
     if not isinstance(name, str) or name not in METHODS:
         raise ConfigError(
             f"method.name: no method {name!r}{_nearest(str(name), METHODS)} "
             f"(`dcfl methods` lists them)"
         )
-    return METHODS[name]()
+    return METHODS[name]
 
 
-def _changed(current: Settings, table: Mapping[str, Any], section: str) -> Settings:
-    """Settings with the values of a table: known keys, values of the declared type."""
+def _changed_server(current: ServerSettings, table: Table) -> ServerSettings:
+    """The table holds the optimiser's name and, beside it, the optimiser's own fields."""
+    optimizer, own = current.optimizer, dict(table)
+    name = own.pop("optimizer", optimizer.name)
+    if name != optimizer.name:
+        if name not in OPTIMIZERS:
+            raise ConfigError(
+                f"server.optimizer: no optimiser {name!r}{_nearest(str(name), OPTIMIZERS)}"
+            )
+        optimizer = OPTIMIZERS[name]()
+    general = {key: own.pop(key) for key in list(own) if key == "aggregation"}
+    optimizer = _changed(optimizer, own, "server", also=("aggregation", "optimizer"))
+    return replace(_changed(current, general, "server"), optimizer=optimizer)
+
+
+def _changed(
+    current: Settings, table: Mapping[str, Any], section: str, also: tuple[str, ...] = ()
+) -> Settings:
+    """Settings with the values of a table: known keys, values of the declared type.
+
+    `also` are keys of the same table that belong to other settings, for the hint on a typing error.
+    """
     hints = get_type_hints(type(current))
     names = [field.name for field in fields(current)]
     values = {}
     for key, value in table.items():
         if key not in names:
-            raise ConfigError(f"unknown key {section}.{key}{_nearest(key, names)}")
+            raise ConfigError(f"unknown key {section}.{key}{_nearest(key, [*also, *names])}")
+        value = tuple(value) if isinstance(value, list) else value  # frozen, like the rest
         try:
             values[key] = TypeAdapter(hints[key]).validate_python(value, strict=True)
         except ValidationError as error:
@@ -120,6 +153,8 @@ def describe_type(hint: Any) -> str:
         return " or ".join(to_toml(value) for value in get_args(hint))
     if get_origin(hint) in (Union, types.UnionType):
         return " or ".join(describe_type(part) for part in get_args(hint))
+    if get_origin(hint) is tuple:
+        return f"a list, each {describe_type(get_args(hint)[0])}"
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
     return words.get(hint, str(hint))
 
@@ -134,16 +169,26 @@ def _nearest(word: str, known: Iterable[str]) -> str:
 def load_experiment(
     source: Experiment | str | Path | None = None, changes: Tables | None = None
 ) -> Experiment:
-    """From a config file, an experiment or nothing (the defaults), with changes on top."""
+    """From a config file, an experiment or nothing (the defaults), with changes on top.
+
+    A method that is chosen by name starts from the values that the DCFL paper used on the data set;
+    an Experiment's method is as it was made.
+    """
     if isinstance(source, Experiment):
         return apply(source, changes or {})
-    return apply(Experiment(), merge(read_toml(Path(source)) if source else {}, changes or {}))
+    tables = merge(read_toml(Path(source)) if source else {}, changes or {})
+    default = Experiment()
+    dataset = tables.get("data", {}).get("dataset", default.data.dataset)
+    method = type(default.method).for_dataset(str(dataset))
+    return apply(replace(default, method=method), tables)
 
 
 def as_tables(experiment: Experiment) -> Tables:
     """The experiment with every default written out."""
     tables = {name: asdict(getattr(experiment, name)) for name in SECTIONS}
     tables["method"] = {"name": experiment.method.name, **tables["method"]}
+    optimizer = tables["server"].pop("optimizer")
+    tables["server"] |= {"optimizer": experiment.server.optimizer.name, **optimizer}
     return tables
 
 
@@ -161,6 +206,8 @@ def to_toml(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return repr(value)
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(to_toml(entry) for entry in value)}]"
     if isinstance(value, str):
         # A JSON string is a TOML string, but for the one control character that JSON leaves bare.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
@@ -175,6 +222,7 @@ def describe_method(method: type[Method]) -> dict[str, Any]:
         "idea": (method.__doc__ or "").strip().splitlines()[0],
         "equation": method.equation,
         "cost": asdict(method.cost),
+        "published": {dataset: dict(values) for dataset, values in method.published.items()},
         "fields": [
             {"name": field.name, "default": field.default, "type": describe_type(hints[field.name])}
             for field in fields(method)

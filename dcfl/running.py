@@ -87,7 +87,8 @@ class Run:
             experiment.method,
             experiment.data.clients,
             frozenset(name for name, _ in self.model.named_parameters()),
-            experiment.server.aggregation,
+            experiment.training,
+            experiment.server,
         )
         federation = experiment.federation
         backend = Embedded(

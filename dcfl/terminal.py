@@ -19,7 +19,9 @@ from rich.text import Text
 from dcfl.comparison import Group
 from dcfl.config import to_toml
 
-stdout = Console(highlight=False, soft_wrap=False)
+stdout = Console(highlight=False)
+if not stdout.is_terminal:
+    stdout = Console(highlight=False, width=160)  # nothing is cut off in a file or a pipe
 stderr = Console(stderr=True, highlight=False)
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -105,8 +107,9 @@ def comparison_table(groups: Sequence[Group]) -> Table:
     """A row per method; differences are to the first one's EMA, seed by seed."""
     first = groups[0]
     title = f"{first.seeds} seeds, mean ± deviation" if first.seeds > 1 else None
+    width = 20 if first.seeds == 1 else 8
     against = f"vs {first.label}"
-    made = table("method", "MAX %", "EMA %", against, "sent MB", "seconds", "accuracy", title=title)
+    made = table("method", "MAX %", "EMA %", against, "MB", "seconds", "accuracy", title=title)
     for group in groups:
         gain = None if group is first else group.difference(first)
         sent = group.spread("bytes_up").mean + group.spread("bytes_down").mean
@@ -117,7 +120,7 @@ def comparison_table(groups: Sequence[Group]) -> Table:
             f"{gain:+}" if gain else "",
             f"{sent / 1e6:.0f}",
             f"{group.spread('seconds').mean:.1f}",
-            sparkline(group.curve),
+            sparkline(group.curve, width),
         )
     return made
 
@@ -154,31 +157,38 @@ def _mix(row: NDArray[np.int64], top: int) -> str:
 def method_card(description: dict[str, Any]) -> str:
     """What `dcfl methods` says about one method."""
     cost = description["cost"]
-    costs = [f"{cost['forwards']} forward and {cost['backwards']} backward per step"]
-    costs += [f"{cost['copies']} more copies of the model"] if cost["copies"] else []
-    costs += [f"{cost['passes']} pass over the local data per round"] if cost["passes"] else []
-    up, down = (" and ".join(["the weights", *filter(None, [cost[way]])]) for way in ("up", "down"))
+    costs = [
+        f"{cost['forwards']} forward and {cost['backwards']} backward per step",
+        *([f"{cost['copies']} more copies of the model"] if cost["copies"] else []),
+        *([f"{cost['passes']} pass over the local data per round"] if cost["passes"] else []),
+        *([f"bytes kept by a client: {cost['kept']}"] if cost["kept"] != "0" else []),
+    ]
+    sent = [
+        f"bytes {way}: " + " + ".join(part for part in ("weights", cost[way]) if part != "0")
+        for way in ("up", "down")
+    ]
+    published = [
+        f"{key} = {value:g} on {dataset}"
+        for dataset, values in description["published"].items()
+        for key, value in values.items()
+    ]
     lines = [
         ("what", description["idea"]),
         ("loss", description["equation"]),
         ("cost", ", ".join(costs)),
-        ("up", up),
-        ("down", down),
-    ]
-    lines += [
-        ("field", f"{field['name']} = {to_toml(field['default'])}  ({field['type']})")
-        for field in description["fields"]
+        ("sends", ", ".join(sent)),
+        *((("paper", ", ".join([*published, "the default there"])),) if published else ()),
+        *(
+            ("field", f"{field['name']} = {to_toml(field['default'])}  ({field['type']})")
+            for field in description["fields"]
+        ),
     ]
     width = stdout.width if stdout.is_terminal else 10_000
-    return "\n".join(
-        [
-            description["name"],
-            *(
-                textwrap.fill(text, width, initial_indent=f"  {word:7}", subsequent_indent=" " * 9)
-                for word, text in lines
-            ),
-        ]
-    )
+    filled = [
+        textwrap.fill(text, width, initial_indent=f"  {word:7}", subsequent_indent=" " * 9)
+        for word, text in lines
+    ]
+    return "\n".join([description["name"], *filled])
 
 
 def table(*columns: str, title: str | None = None, gap: int = 2) -> Table:

@@ -24,6 +24,10 @@ def subtract(a: Tensors, b: Tensors) -> dict[str, Tensor]:
     return {name: a[name] - b[name] for name in a}
 
 
+def zeros_like(tensors: Tensors) -> dict[str, Tensor]:
+    return {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+
+
 def split(tensors: Tensors, names: Collection[str]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The tensors in `names`, and the others."""
     chosen = {name: tensor for name, tensor in tensors.items() if name in names}

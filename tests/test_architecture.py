@@ -15,7 +15,7 @@ PACKAGE = Path(dcfl.__file__).parent
 ORDER = [
     "errors", "seeding", "messages", "weights", "losses", "models", "data", "client", "methods",
     "local_training", "evaluation", "server", "federation", "simulation", "experiment", "config",
-    "recording", "running", "comparison", "terminal", "report", "doctor", "cli",
+    "recording", "running", "checking", "comparison", "terminal", "report", "doctor", "cli",
 ]  # fmt: skip
 
 

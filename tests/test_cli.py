@@ -51,7 +51,7 @@ def test_run_takes_a_file_and_words_and_answers_in_json(cli, tmp_path: Path) -> 
 def test_compare_shows_all_methods_side_by_side(cli, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     code, out, err = cli("compare", *FAST, "--out", "cmp", "--seeds", "0,1")
     assert code == 0
-    for word in ("MAX", "EMA", "vs fedavg", "sent MB", "seconds", "cmp/report.html", "±"):
+    for word in ("MAX", "EMA", "vs fedavg", "MB", "seconds", "cmp/report.html", "±"):
         assert word in out
     folders = {path.name for path in (tmp_path / "cmp").iterdir() if path.is_dir()}
     names = ("fedavg", "dcfl-sw", "dcfl-pw")

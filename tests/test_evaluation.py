@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from dcfl.checking import toy_model
 from dcfl.evaluation import alignment, ema, evaluate, similarity_histogram, uniformity
 from tests import toys
 
@@ -15,7 +16,7 @@ def unit(n: int, d: int = 6, seed: int = 0) -> torch.Tensor:
 
 
 def test_evaluate_counts_and_averages_over_all_batches() -> None:
-    toy, model = toys.dataset(), toys.model().train()
+    toy, model = toys.dataset(), toy_model().train()
     accuracy, loss = evaluate(model, toy.test, toy.preparation, batch_size=7)
     assert model.training
     model.eval()
@@ -26,7 +27,7 @@ def test_evaluate_counts_and_averages_over_all_batches() -> None:
 
 
 def test_evaluate_leaves_the_running_statistics_alone() -> None:
-    toy, model = toys.dataset(), toys.model()
+    toy, model = toys.dataset(), toy_model()
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     evaluate(model, toy.test, toy.preparation)
     assert all(torch.equal(before[name], buffer) for name, buffer in model.named_buffers())

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dcfl.checking import TRAINING, toy_model
 from dcfl.federation import federate, sample_cohort
 from dcfl.messages import Broadcast, ClientUpdate
 from dcfl.methods import METHODS
@@ -52,10 +53,10 @@ def test_seeds_of_different_places_and_purposes_differ() -> None:
 
 
 def federation(method: str = "dcfl-pw") -> tuple[Server, Embedded, ServerState]:
-    model, data = toys.model(), toys.federated(clients=4)
+    model, data = toy_model(), toys.federated(clients=4)
     names = frozenset(name for name, _ in model.named_parameters())
-    server = Server(METHODS[method](), 4, names)
-    backend = Embedded(METHODS[method](), model, data, toys.TRAINING, seed=0)
+    server = Server(METHODS[method](), 4, names, TRAINING)
+    backend = Embedded(METHODS[method](), model, data, TRAINING, seed=0)
     return server, backend, ServerState(0, snapshot(model), {}, {})
 
 

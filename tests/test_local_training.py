@@ -4,12 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from dcfl.checking import TRAINING, toy_client, toy_model, visit
 from dcfl.client import Client, LocalTraining, evaluating
 from dcfl.data import Augmentation
 from dcfl.errors import ConfigError, Diverged
 from dcfl.methods import METHODS
 from dcfl.weights import sha256, snapshot
-from tests import toys
 
 FEDAVG = METHODS["fedavg"]()
 
@@ -25,10 +25,10 @@ def test_two_steps_of_sgd_by_hand() -> None:
         weight_decay=0.01,
         max_grad_norm=0.5,
     )
-    data = toys.client_data([0, 1, 2, 3] * 2, Augmentation())
-    update, _ = toys.trained(FEDAVG, data, training=training, round=3)
+    data = toy_client([0, 1, 2, 3] * 2, Augmentation())
+    update, _ = visit(FEDAVG, data, training=training, round=3)
 
-    model = toys.model().train()
+    model = toy_model().train()
     velocity = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
     lr = 0.1 * 0.5 * 0.5  # round 3
     for step, batch in enumerate(data.training_batches(2, 8, 0, 3, 0, second_view=False)):
@@ -49,32 +49,32 @@ def test_two_steps_of_sgd_by_hand() -> None:
 
 
 def test_clipping_can_be_switched_off() -> None:
-    data = toys.client_data([0, 1, 2, 3] * 4)
+    data = toy_client([0, 1, 2, 3] * 4)
     tight, loose, off = (
-        toys.trained(FEDAVG, data, training=replace(toys.TRAINING, max_grad_norm=norm))[0]
+        visit(FEDAVG, data, training=replace(TRAINING, max_grad_norm=norm))[0]
         for norm in (0.01, 1e9, 0.0)
     )
     assert sha256(loose.weights) == sha256(off.weights) != sha256(tight.weights)
 
 
 def test_the_models_earlier_weights_play_no_part() -> None:
-    data = toys.client_data([0, 1, 2, 3] * 4)
-    weights = snapshot(toys.model(seed=5))
-    one, _ = toys.trained(FEDAVG, data, weights=weights)
-    other, _ = toys.trained(FEDAVG, data, weights=weights)
+    data = toy_client([0, 1, 2, 3] * 4)
+    weights = snapshot(toy_model(seed=5))
+    one, _ = visit(FEDAVG, data, weights=weights)
+    other, _ = visit(FEDAVG, data, weights=weights)
     assert sha256(one.weights) == sha256(other.weights)
 
 
 def test_a_loss_that_is_not_finite_is_a_divergence() -> None:
-    training = replace(toys.TRAINING, lr=1e20, max_grad_norm=0.0)
+    training = replace(TRAINING, lr=1e20, max_grad_norm=0.0)
     with pytest.raises(Diverged, match="no longer finite"):
-        toys.trained(FEDAVG, toys.client_data([0, 1, 2, 3] * 8), training=training)
+        visit(FEDAVG, toy_client([0, 1, 2, 3] * 8), training=training)
 
 
 def test_frozen_models_share_nothing_with_the_live_one() -> None:
-    model = toys.model()
-    data = toys.client_data([0, 1])
-    who = Client(0, 1, model, snapshot(model), {}, {}, data, toys.TRAINING)
+    model = toy_model()
+    data = toy_client([0, 1])
+    who = Client(0, 1, model, snapshot(model), {}, {}, data, TRAINING)
     teacher = who.global_model
     before = sha256(teacher.state_dict())
     with torch.no_grad():
@@ -89,7 +89,7 @@ def test_frozen_models_share_nothing_with_the_live_one() -> None:
 
 
 def test_evaluation_mode_ends_even_after_an_error() -> None:
-    model = toys.model().train()
+    model = toy_model().train()
 
     def fail_while_evaluating() -> None:
         with evaluating(model):

@@ -4,8 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dcfl.checking import toy_model
 from dcfl.weights import RunningMean, add, cast_like, sha256, snapshot, split, subtract
-from tests import toys
 
 
 def test_sha256_is_over_sorted_names_and_bytes() -> None:
@@ -57,7 +57,7 @@ def test_small_arithmetic() -> None:
 
 
 def test_a_snapshot_is_not_moved_by_training() -> None:
-    model = toys.model()
+    model = toy_model()
     kept = snapshot(model)
     before = sha256(kept)
     with torch.no_grad():

@@ -23,9 +23,24 @@ def decorrelation(features: Tensor) -> Tensor:
     n, d = features.shape
     if n < 2 or d < 2:
         return features.sum() * 0.0
+    products = _products(features)
+    off_diagonal = products.square().sum() - products.diagonal().square().sum()
+    return off_diagonal / (d * (d - 1)) / n
+
+
+@in_full_precision
+def squared_correlation(features: Tensor) -> Tensor:
+    """FedDecorr's loss as its paper prints it: ||K||_F^2 / d^2 for the correlation matrix K."""
+    n, d = features.shape
+    if n < 2:
+        return features.sum() * 0.0
+    return (_products(features) / (n - 1)).square().sum() / d**2
+
+
+def _products(features: Tensor) -> Tensor:
+    """Z^T Z [d, d] for the features standardised over the batch."""
     centred = features - features.mean(dim=0)
     # A dimension that is dead on this batch gives a row of zeros instead of NaN.
-    standardised = centred / (centred.square().sum(dim=0) / (n - 1) + 1e-8).sqrt()
-    correlation = standardised.T @ standardised
-    off_diagonal = correlation.square().sum() - correlation.diagonal().square().sum()
-    return off_diagonal / (d * (d - 1)) / n
+    variance = centred.square().sum(dim=0) / (len(features) - 1)
+    standardised = centred / (variance + 1e-8).sqrt()
+    return standardised.T @ standardised

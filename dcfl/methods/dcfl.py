@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from math import inf, isclose
+from math import isclose
 from typing import ClassVar, Literal
 
 import torch
@@ -22,9 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dcfl.client import Batch, Client
-from dcfl.errors import require
 from dcfl.losses import cosine_similarity, decoupled_contrastive
-from dcfl.methods.method import Cost, Method, Objective
+from dcfl.methods.method import Method, Objective, above_zero, at_least_zero
 from dcfl.methods.prototypes import PrototypeMethod
 
 
@@ -38,19 +37,16 @@ class Decoupled(Method):
     uniform: float = 0.1  # lambda_u
 
     neutral: ClassVar = {"mu": 0.0}
+    published: ClassVar = {
+        "cifar10": {"mu": 10.0},
+        "cifar100": {"mu": 10.0},
+        "tiny-imagenet": {"mu": 1.0},
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(0 <= self.mu < inf, f"method.mu must be 0 or more, not {self.mu:g}")
-        require(
-            0 < self.temperature < inf,
-            f"method.temperature must be above 0, not {self.temperature:g}",
-        )
-        require(
-            0 <= self.align < inf and 0 <= self.uniform < inf,
-            "method.align and method.uniform must be 0 or more, "
-            f"not {self.align:g} and {self.uniform:g}",
-        )
+        at_least_zero(self, "mu", "align", "uniform")
+        above_zero(self, "temperature")
         if not isclose(self.align + self.uniform, 1, abs_tol=1e-9):
             warnings.warn(
                 f"align + uniform = {self.align + self.uniform:g}; the paper asks for 1",
@@ -120,25 +116,21 @@ class DCFLPrototypeWise(Decoupled, PrototypeMethod):
         "L = L_CE + mu * mean_i [ -align * sim(z_i, c_{y_i})/tau"
         " + uniform * log sum_{g != y_i} exp(sim(z_i, c_g)/tau) ]"
     )
-    cost: ClassVar = Cost(
-        passes=1, up="classes x d sums, classes counts", down="classes x d prototypes, a mask"
-    )
 
     def objective(self, client: Client) -> Objective:
-        prototypes, known = client.shared.get("prototypes"), client.shared.get("known")
-        classes = torch.arange(client.data.classes, device=client.data.own.labels.device)
+        prototypes = self.prototypes(client)
 
         def loss(batch: Batch) -> Tensor:
             output = client.model(batch.images)
             self.observe(client, output.embedding, batch.labels)
             cross_entropy = F.cross_entropy(output.logits, batch.labels)
-            if prototypes is None or known is None:
+            if prototypes is None:
                 return cross_entropy
-            own = batch.labels[:, None] == classes[None, :]
+            own, others = prototypes.masks(batch.labels)
             return cross_entropy + self.mu * decoupled_contrastive(
-                cosine_similarity(output.embedding, prototypes),
-                own & known,
-                ~own & known,
+                cosine_similarity(output.embedding, prototypes.vectors),
+                own,
+                others,
                 self.temperature,
                 self.align,
                 self.uniform,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from math import inf
+from typing import ClassVar, Self, TypeAlias
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from dcfl.client import Batch, Client
+from dcfl.errors import require
 from dcfl.messages import Tensors
 
 Objective: TypeAlias = Callable[[Batch], Tensor]
@@ -17,14 +19,19 @@ Objective: TypeAlias = Callable[[Batch], Tensor]
 
 @dataclass(frozen=True)
 class Cost:
-    """What a step and a round cost. The defaults are FedAvg's."""
+    """What a step and a round cost. The defaults are FedAvg's.
 
-    forwards: int = 1  # per step, of the batch
+    Sizes are formulas over `weights` (bytes of the model), `parameters` (bytes of its parameters),
+    `classes` and `d` (of the embedding). A test measures that all of it is true.
+    """
+
+    forwards: int = 1  # per step, of any model
     backwards: int = 1
-    copies: int = 0  # of the model, beside the one that is trained
+    copies: int = 0  # of the model during training, beside the trained and the received weights
     passes: int = 0  # over the client's data after training, without gradients
-    up: str = ""  # sent beside the weights
-    down: str = ""
+    up: str = "0"  # bytes sent beside the weights
+    down: str = "0"
+    kept: str = "0"  # bytes that a client keeps between its rounds
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,12 @@ class Method:
     equation: ClassVar[str] = "L = L_CE"
     cost: ClassVar[Cost] = Cost()
     neutral: ClassVar[Mapping[str, object]] = {}  # the field values at which it is FedAvg
+    published: ClassVar[Mapping[str, Mapping[str, float]]] = {}  # the DCFL paper's, by data set
+
+    @classmethod
+    def for_dataset(cls, dataset: str) -> Self:
+        """With the values that the DCFL paper used on this data set, where it is one of its own."""
+        return cls(**cls.published.get(dataset, {}))
 
     def __init_subclass__(cls) -> None:
         if "name" not in cls.__dict__:
@@ -77,3 +90,16 @@ class Method:
     def merge(self, shared: Tensors, uploads: Sequence[Tensors], population: int) -> Tensors:
         """On the server: what every client finds in `client.shared` in the next round."""
         return shared
+
+
+def at_least_zero(method: Method, *names: str) -> None:
+    """A value check for `__post_init__`."""
+    for name in names:
+        value = getattr(method, name)
+        require(0 <= value < inf, f"method.{name} must be 0 or more, not {value:g}")
+
+
+def above_zero(method: Method, *names: str) -> None:
+    for name in names:
+        value = getattr(method, name)
+        require(0 < value < inf, f"method.{name} must be above 0, not {value:g}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -18,8 +18,22 @@ from torch import Tensor
 from dcfl.client import Client, evaluating
 from dcfl.errors import require
 from dcfl.messages import Tensors
-from dcfl.methods.method import Method
+from dcfl.methods.method import Cost, Method
 from dcfl.models.output import FeatureModel
+
+
+@dataclass(frozen=True)
+class Prototypes:
+    """What a client receives: a vector per class [K, d], and which of them are known [K]."""
+
+    vectors: Tensor
+    known: Tensor
+
+    def masks(self, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """For each label the known prototype of its class, and those of the others: [B, K] each."""
+        classes = torch.arange(len(self.known), device=labels.device)
+        own = labels[:, None] == classes[None, :]
+        return own & self.known, ~own & self.known
 
 
 @dataclass(frozen=True)
@@ -31,12 +45,22 @@ class PrototypeMethod(Method):
     prototype_normalize: bool = False  # embeddings to unit length before they are summed
     prototype_momentum: float = 0.0  # share of the old prototype that is kept
 
+    cost: ClassVar = Cost(
+        passes=1, up="4 * classes * d + 8 * classes", down="4 * classes * d + classes"
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
         require(
             0 <= self.prototype_momentum < 1,
             f"method.prototype_momentum must lie in [0, 1), not {self.prototype_momentum:g}",
         )
+
+    def prototypes(self, client: Client) -> Prototypes | None:
+        """None in the first round."""
+        if not client.shared:
+            return None
+        return Prototypes(client.shared["prototypes"], client.shared["known"])
 
     def observe(self, client: Client, embedding: Tensor, labels: Tensor) -> None:
         """Count a training batch in, if prototypes are made from the steps as they pass."""

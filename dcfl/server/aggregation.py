@@ -1,15 +1,92 @@
-"""How much each client counts."""
+"""How the replies of a round become one direction for the parameters and new buffers.
+
+A fold takes the replies one by one, in client order, and keeps one model in float64, whatever the
+size of the cohort.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Collection
+from typing import Literal, NamedTuple, Protocol
 
-from dcfl.messages import ClientUpdate
+from torch import Tensor
 
-Aggregation = Literal["uniform", "samples"]
+from dcfl import weights as named
+from dcfl.client import LocalTraining
+from dcfl.messages import ClientUpdate, Tensors
 
-SHARES: dict[Aggregation, Callable[[ClientUpdate], float]] = {
-    "uniform": lambda update: 1.0,  # Algorithm 1: the plain mean
-    "samples": lambda update: float(update.num_examples),  # Eq. 1, over the sampled clients
+Aggregation = Literal["uniform", "samples", "fednova"]
+Names = Collection[str]
+
+
+class Folded(NamedTuple):
+    direction: dict[str, Tensor]  # of the parameters, float64
+    buffers: dict[str, Tensor]
+
+
+class Fold(Protocol):
+    def add(self, update: ClientUpdate) -> None: ...
+
+    def finish(self, sent: Tensors) -> Folded:
+        """`sent`: the weights that the clients started from. Nothing is added afterwards."""
+
+
+class Mean:
+    """The weighted mean of the clients' weights; the direction is how it differs from `sent`."""
+
+    def __init__(self, trainable: Names, share: Callable[[ClientUpdate], float]) -> None:
+        self._trainable, self._share = trainable, share
+        self._mean = named.RunningMean()
+
+    def add(self, update: ClientUpdate) -> None:
+        self._mean.add(update.weights, self._share(update))
+
+    def finish(self, sent: Tensors) -> Folded:
+        parameters, buffers = named.split(self._mean.mean(), self._trainable)
+        return Folded(named.subtract(parameters, sent), buffers)
+
+
+class FedNova:
+    """Each client's change divided by its effective number of steps, then as many as the average.
+
+        direction = (sum_i p_i a_i) * sum_i p_i (w_i - sent) / a_i,   p_i = n_i / sum_j n_j
+
+    So a client that steps more often does not pull harder. Wang et al., "Tackling the Objective
+    Inconsistency Problem in Heterogeneous Federated Optimization", NeurIPS 2020. Buffers are
+    averaged with p_i.
+    """
+
+    def __init__(self, trainable: Names, training: LocalTraining) -> None:
+        self._trainable, self._training = trainable, training
+        self._parameters = named.RunningMean()  # with weights n_i / a_i
+        self._buffers = named.RunningMean()  # with weights n_i
+        self._examples = self._rates = self._steps = 0.0  # sums of n_i, n_i / a_i and n_i a_i
+
+    def add(self, update: ClientUpdate) -> None:
+        # A client without a step has not moved: a_i = 1 says so without a division by zero.
+        steps = self._training.effective_steps(update.num_steps) or 1.0
+        examples = float(update.num_examples)
+        parameters, buffers = named.split(update.weights, self._trainable)
+        self._parameters.add(parameters, examples / steps)
+        self._buffers.add(buffers, examples)
+        self._examples += examples
+        self._rates += examples / steps
+        self._steps += examples * steps
+
+    def finish(self, sent: Tensors) -> Folded:
+        average_steps = self._steps / self._examples
+        # The mean has the weights n_i / a_i normalised to sum to one: undo that.
+        scale = average_steps * self._rates / self._examples
+        change = named.subtract(self._parameters.mean(), sent)
+        return Folded(
+            {name: scale * tensor for name, tensor in change.items()}, self._buffers.mean()
+        )
+
+
+AGGREGATIONS: dict[Aggregation, Callable[[Names, LocalTraining], Fold]] = {
+    # Algorithm 1: the plain mean
+    "uniform": lambda trainable, training: Mean(trainable, lambda update: 1.0),
+    # Eq. 1: by the number of samples, over the sampled clients
+    "samples": lambda trainable, training: Mean(trainable, lambda update: update.num_examples),
+    "fednova": FedNova,
 }

@@ -1,25 +1,174 @@
-"""How the server moves its weights, given the mean direction of the clients."""
+"""How the server moves its weights, given the mean direction of the clients.
+
+Pure pairs: (weights, direction, slots) -> (weights, slots). `slots` is what an optimiser keeps
+between rounds; it belongs to the server's state. Optimisers see parameters only, in float64: a
+moved running variance could turn negative.
+
+Reddi et al., "Adaptive Federated Optimization", ICLR 2021 (FedAdagrad, FedAdam, FedYogi); Hsu et
+al., "Measuring the Effects of Non-Identical Data Distribution", 2019 (FedAvgM); Kim et al.,
+"Communication-Efficient Federated Learning with Accelerated Client Gradient", CVPR 2024 (FedACG).
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from math import inf
+from typing import ClassVar
+
+import torch
 from torch import Tensor
 
 from dcfl import weights as named
+from dcfl.errors import require
 from dcfl.messages import Tensors
 
+Step = tuple[Tensors, Tensors]  # the new weights and slots
 
+
+@dataclass(frozen=True)
 class ServerOptimizer:
-    """FedAvg: go where the clients' mean points. Sees parameters only, in float64.
+    """FedAvg: go where the clients' mean points."""
 
-    `slots` is what an optimiser keeps between rounds (momentum and the like); it belongs to the
-    server's state, not to the optimiser.
-    """
+    name: ClassVar[str] = "fedavg"
 
     def outgoing(self, weights: Tensors, slots: Tensors) -> Tensors:
         """The weights to send: what the clients start from."""
         return weights
 
-    def step(
-        self, weights: Tensors, direction: Tensors, slots: Tensors
-    ) -> tuple[dict[str, Tensor], Tensors]:
+    def step(self, weights: Tensors, direction: Tensors, slots: Tensors) -> Step:
+        """w <- w + direction"""
         return named.add(weights, direction), slots
+
+
+@dataclass(frozen=True)
+class FedAvgM(ServerOptimizer):
+    """Momentum on the server."""
+
+    momentum: float = 0.9
+    dampening: float = 0.0  # 0.9 with momentum 0.9 is the damped form of some published code
+
+    name: ClassVar = "fedavgm"
+
+    def __post_init__(self) -> None:
+        _check_below_one(momentum=self.momentum, dampening=self.dampening)
+
+    def step(self, weights: Tensors, direction: Tensors, slots: Tensors) -> Step:
+        """m <- momentum * m + (1 - dampening) * direction;  w <- w + m"""
+        velocity = _velocity(self.momentum, slots, direction, 1 - self.dampening)
+        return named.add(weights, velocity), velocity
+
+
+@dataclass(frozen=True)
+class FedACG(ServerOptimizer):
+    """Momentum whose next step the clients already start from.
+
+    The published method also has a proximal term on the clients: FedProx with mu = 0.002.
+    """
+
+    momentum: float = 0.85  # lambda
+
+    name: ClassVar = "fedacg"
+
+    def __post_init__(self) -> None:
+        _check_below_one(momentum=self.momentum)
+
+    def outgoing(self, weights: Tensors, slots: Tensors) -> Tensors:
+        """w + momentum * m"""
+        ahead = {
+            name: tensor.double() + self.momentum * slots.get(name, 0.0)
+            for name, tensor in weights.items()
+        }
+        return named.cast_like(ahead, weights)
+
+    def step(self, weights: Tensors, direction: Tensors, slots: Tensors) -> Step:
+        """m <- momentum * m + direction;  w <- w + m, which is where the clients' mean lies"""
+        velocity = _velocity(self.momentum, slots, direction)
+        return named.add(weights, velocity), velocity
+
+
+@dataclass(frozen=True)
+class Adaptive(ServerOptimizer):
+    """m <- beta1 * m + (1 - beta1) * direction;  v by rule;  w <- w + lr * m / (sqrt(v) + epsilon)
+
+    Without bias correction; v starts at epsilon^2.
+    """
+
+    lr: float = 0.01
+    beta1: float = 0.9
+    epsilon: float = 1e-3  # tau: the degree of adaptivity
+
+    def __post_init__(self) -> None:
+        require(0 < self.lr < inf, f"server.lr must be above 0, not {self.lr:g}")
+        require(0 < self.epsilon < inf, f"server.epsilon must be above 0, not {self.epsilon:g}")
+        _check_below_one(beta1=self.beta1)
+
+    def second_moment(self, v: Tensor, squared: Tensor) -> Tensor:
+        raise TypeError(f"{type(self).__name__} must define second_moment")
+
+    def step(self, weights: Tensors, direction: Tensors, slots: Tensors) -> Step:
+        moved: dict[str, Tensor] = {}
+        after: dict[str, Tensor] = {}
+        for name, change in direction.items():
+            m = self.beta1 * slots.get(f"m/{name}", 0.0) + (1 - self.beta1) * change
+            before = slots.get(f"v/{name}")
+            v = torch.full_like(change, self.epsilon**2) if before is None else before
+            v = self.second_moment(v, change.square())
+            moved[name] = weights[name] + self.lr * m / (v.sqrt() + self.epsilon)
+            after[f"m/{name}"], after[f"v/{name}"] = m, v
+        return moved, after
+
+
+@dataclass(frozen=True)
+class FedAdagrad(Adaptive):
+    """v <- v + direction^2"""
+
+    beta1: float = 0.0
+
+    name: ClassVar = "fedadagrad"
+
+    def second_moment(self, v: Tensor, squared: Tensor) -> Tensor:
+        return v + squared
+
+
+@dataclass(frozen=True)
+class FedAdam(Adaptive):
+    """v <- beta2 * v + (1 - beta2) * direction^2"""
+
+    beta2: float = 0.99
+
+    name: ClassVar = "fedadam"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_below_one(beta2=self.beta2)
+
+    def second_moment(self, v: Tensor, squared: Tensor) -> Tensor:
+        return self.beta2 * v + (1 - self.beta2) * squared
+
+
+@dataclass(frozen=True)
+class FedYogi(FedAdam):
+    """v <- v - (1 - beta2) * direction^2 * sign(v - direction^2)"""
+
+    name: ClassVar = "fedyogi"
+
+    def second_moment(self, v: Tensor, squared: Tensor) -> Tensor:
+        return v - (1 - self.beta2) * squared * (v - squared).sign()
+
+
+OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
+    optimizer.name: optimizer
+    for optimizer in (ServerOptimizer, FedAvgM, FedAdam, FedYogi, FedAdagrad, FedACG)
+}
+
+
+def _velocity(momentum: float, slots: Tensors, direction: Tensors, gain: float = 1.0) -> Tensors:
+    """m <- momentum * m + gain * direction"""
+    return {
+        name: momentum * slots.get(name, 0.0) + gain * change for name, change in direction.items()
+    }
+
+
+def _check_below_one(**values: float) -> None:
+    for name, value in values.items():
+        require(0 <= value < 1, f"server.{name} must lie in [0, 1), not {value:g}")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from dcfl import weights as named
+from dcfl.client import LocalTraining
 from dcfl.errors import ClientFailure, ProtocolError
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import Method
-from dcfl.server.aggregation import SHARES, Aggregation
+from dcfl.server.aggregation import AGGREGATIONS, Aggregation, Folded
 from dcfl.server.optimizers import ServerOptimizer
 from dcfl.server.validation import check_update
 
@@ -20,6 +21,7 @@ class ServerSettings:
     """The [server] table."""
 
     aggregation: Aggregation = "uniform"  # Algorithm 1; "samples" weighs by n_k, as Eq. 1 does
+    optimizer: ServerOptimizer = ServerOptimizer()  # the table also holds the optimiser's fields
 
 
 @dataclass(frozen=True)
@@ -51,16 +53,12 @@ class Server:
     method: Method
     population: int  # clients in the federation
     trainable: frozenset[str]  # the names among the weights that are parameters, not buffers
-    aggregation: Aggregation = "uniform"
-    optimizer: ServerOptimizer = ServerOptimizer()
-
-    @property
-    def share(self) -> Callable[[ClientUpdate], float]:
-        return SHARES[self.aggregation]
+    training: LocalTraining  # FedNova asks what a client's steps are worth
+    settings: ServerSettings = ServerSettings()
 
     def broadcast(self, state: ServerState) -> Broadcast:
         parameters, buffers = named.split(state.weights, self.trainable)
-        outgoing = self.optimizer.outgoing(parameters, state.slots)
+        outgoing = self.settings.optimizer.outgoing(parameters, state.slots)
         return Broadcast(state.round + 1, {**buffers, **outgoing}, state.shared)
 
     def aggregate(
@@ -73,18 +71,18 @@ class Server:
 
         A round without a valid reply leaves the model as it is.
         """
-        fold = named.RunningMean()
+        fold = AGGREGATIONS[self.settings.aggregation](self.trainable, self.training)
         uploads: list[Tensors] = []
         reports: list[ClientReport] = []
         for reply in replies:
             report = self._admit(reply, broadcast)
             reports.append(report)
             if report.outcome == "ok" and isinstance(reply, ClientUpdate):
-                fold.add(reply.weights, self.share(reply))
+                fold.add(reply)
                 uploads.append(reply.upload)
         if not uploads:
             return ServerState(broadcast.round, state.weights, state.shared, state.slots), reports
-        weights, slots = self._step(state, broadcast, fold.mean())
+        weights, slots = self._step(state, fold.finish(broadcast.weights))
         shared = self.method.merge(state.shared, uploads, self.population)
         return ServerState(broadcast.round, weights, shared, slots), reports
 
@@ -108,18 +106,13 @@ class Server:
             metrics=reply.metrics,
         )
 
-    def _step(
-        self, state: ServerState, broadcast: Broadcast, mean: Tensors
-    ) -> tuple[Tensors, Tensors]:
-        """The optimiser moves the parameters; buffers are the mean itself (a moved running variance
-        could turn negative)."""
-        sent, _ = named.split(broadcast.weights, self.trainable)
-        before, _ = named.split(state.weights, self.trainable)
-        parameters, buffers = named.split(mean, self.trainable)
-        moved, slots = self.optimizer.step(
-            {name: tensor.double() for name, tensor in before.items()},
-            named.subtract(parameters, sent),
+    def _step(self, state: ServerState, folded: Folded) -> tuple[Tensors, Tensors]:
+        """The optimiser moves the parameters; buffers are taken as they are."""
+        parameters, _ = named.split(state.weights, self.trainable)
+        moved, slots = self.settings.optimizer.step(
+            {name: tensor.double() for name, tensor in parameters.items()},
+            folded.direction,
             state.slots,
         )
-        after = {**moved, **buffers}
+        after = {**moved, **folded.buffers}
         return named.cast_like({name: after[name] for name in state.weights}, state.weights), slots

@@ -1,5 +1,6 @@
 import torch
 
+from dcfl.checking import toy_client
 from dcfl.data import Augmentation, Batch, ClientData
 from tests import toys
 
@@ -12,7 +13,7 @@ def batches(
 
 
 def test_every_epoch_sees_every_image_once_in_a_new_order() -> None:
-    data = toys.client_data([0, 1, 2, 3, 0, 1, 2, 3], Augmentation())
+    data = toy_client([0, 1, 2, 3, 0, 1, 2, 3], Augmentation())
     first, second, third, fourth = batches(data, epochs=2)
     clean = data.preparation.clean(data.own.pixels)
     for epoch in (
@@ -25,7 +26,7 @@ def test_every_epoch_sees_every_image_once_in_a_new_order() -> None:
 
 
 def test_labels_stay_with_their_images() -> None:
-    data = toys.client_data([0, 1, 2, 3] * 4, Augmentation())
+    data = toy_client([0, 1, 2, 3] * 4, Augmentation())
     clean = data.preparation.clean(data.own.pixels)
     for batch in batches(data):
         for image, label in zip(batch.images, batch.labels, strict=True):
@@ -34,13 +35,13 @@ def test_labels_stay_with_their_images() -> None:
 
 
 def test_the_last_partial_batch_is_kept_but_not_a_batch_of_one() -> None:
-    assert [len(b.labels) for b in batches(toys.client_data([0] * 10))] == [4, 4, 2]
-    assert [len(b.labels) for b in batches(toys.client_data([0] * 9))] == [4, 4]
-    assert batches(toys.client_data([0])) == []
+    assert [len(b.labels) for b in batches(toy_client([0] * 10))] == [4, 4, 2]
+    assert [len(b.labels) for b in batches(toy_client([0] * 9))] == [4, 4]
+    assert batches(toy_client([0])) == []
 
 
 def test_order_and_views_depend_on_seed_round_and_client_alone() -> None:
-    data = toys.client_data([0, 1, 2, 3] * 3)
+    data = toy_client([0, 1, 2, 3] * 3)
     reference = torch.cat([batch.images for batch in batches(data)])
     torch.rand(5)  # the global generator plays no part
     assert torch.equal(reference, torch.cat([batch.images for batch in batches(data)]))
@@ -50,7 +51,7 @@ def test_order_and_views_depend_on_seed_round_and_client_alone() -> None:
 
 
 def test_a_second_view_is_another_view_and_leaves_the_first_alone() -> None:
-    data = toys.client_data([0, 1, 2, 3] * 3)
+    data = toy_client([0, 1, 2, 3] * 3)
     both = list(data.training_batches(1, 4, 0, 1, 0, second_view=True))
     for one, two in zip(batches(data), both, strict=True):
         assert two.second_view is not None
@@ -60,7 +61,7 @@ def test_a_second_view_is_another_view_and_leaves_the_first_alone() -> None:
 
 
 def test_clean_batches_are_the_images_in_order() -> None:
-    data = toys.client_data([0, 1, 2, 3, 0])
+    data = toy_client([0, 1, 2, 3, 0])
     parts = list(data.clean_batches(batch_size=2))
     assert [len(part.labels) for part in parts] == [2, 2, 1]
     whole = data.preparation.clean(data.own.pixels)

@@ -8,19 +8,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dcfl.checking import TRAINING, toy_client, toy_model
 from dcfl.client import Batch, Client
 from dcfl.errors import ConfigError
 from dcfl.methods import METHODS, Method
 from dcfl.methods.dcfl import DCFLPrototypeWise, DCFLSampleWise
-from tests import toys
 
 LABELS = [0, 0, 1, 2, 0, 1, 3]
 
 
 def client(labels: list[int], shared: dict[str, Tensor] | None = None) -> Client:
-    network = toys.model().double()
-    data = toys.client_data(labels)
-    return Client(0, 2, network, network.state_dict(), shared or {}, {}, data, toys.TRAINING)
+    network = toy_model().double()
+    data = toy_client(labels)
+    return Client(0, 2, network, network.state_dict(), shared or {}, {}, data, TRAINING)
 
 
 def batch(labels: list[int], second_view: bool = False) -> Batch:

@@ -5,10 +5,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dcfl.checking import CLASSES, TRAINING, toy_client, toy_model, visit
 from dcfl.client import Client
 from dcfl.errors import ConfigError
 from dcfl.methods.dcfl import DCFLPrototypeWise
-from tests import toys
 
 LABELS = [0, 0, 1, 3, 3, 3]
 
@@ -48,7 +48,7 @@ def test_momentum_blends_known_classes_and_takes_new_ones_whole() -> None:
 
 
 def class_sums(embeddings: Tensor, labels: list[int]) -> Tensor:
-    sums = torch.zeros(toys.CLASSES, embeddings.shape[1])
+    sums = torch.zeros(CLASSES, embeddings.shape[1])
     for embedding, label in zip(embeddings, labels, strict=True):
         sums[label] += embedding
     return sums
@@ -59,9 +59,9 @@ def class_sums(embeddings: Tensor, labels: list[int]) -> Tensor:
 @torch.no_grad()
 def test_sums_are_of_clean_data_in_evaluation_mode(source: str, normalize: bool) -> None:
     method = DCFLPrototypeWise(prototype_model=source, prototype_normalize=normalize)  # type: ignore[arg-type]
-    data = toys.client_data(LABELS)
-    model, received = toys.model(seed=3), toys.model(seed=4)
-    who = Client(0, 1, model, received.state_dict(), {}, {}, data, toys.TRAINING)
+    data = toy_client(LABELS)
+    model, received = toy_model(seed=3), toy_model(seed=4)
+    who = Client(0, 1, model, received.state_dict(), {}, {}, data, TRAINING)
     sent = method.upload(who)
     network = (model if source == "trained" else received).eval()
     embeddings = network(data.preparation.clean(data.own.pixels)).embedding
@@ -73,9 +73,9 @@ def test_sums_are_of_clean_data_in_evaluation_mode(source: str, normalize: bool)
 
 def test_running_prototypes_count_every_training_step() -> None:
     method = DCFLPrototypeWise(prototype_model="running")
-    update, _ = toys.trained(method, toys.client_data(LABELS))
+    update, _ = visit(method, toy_client(LABELS))
     counts = update.upload["counts"]
-    assert counts.tolist() == [2 * toys.TRAINING.epochs * n // 2 for n in (2, 1, 0, 3)]
+    assert counts.tolist() == [2 * TRAINING.epochs * n // 2 for n in (2, 1, 0, 3)]
     assert (update.upload["sums"].abs().sum(1) > 0).tolist() == [True, True, False, True]
 
 

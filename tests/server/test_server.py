@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from dcfl.client import LocalTraining
 from dcfl.errors import ClientFailure
 from dcfl.messages import Broadcast, ClientUpdate
 from dcfl.methods import METHODS
-from dcfl.server import Server, ServerState
+from dcfl.server import Server, ServerSettings, ServerState
 from dcfl.weights import sha256
 
 
@@ -29,7 +30,8 @@ def update(client: int, w: float, mean: float = 0.0, steps: int = 0, n: int = 1)
 
 
 def server(aggregation: str = "uniform") -> Server:
-    return Server(METHODS["fedavg"](), 10, frozenset({"w"}), aggregation)  # type: ignore[arg-type]
+    settings = ServerSettings(aggregation)  # type: ignore[arg-type]
+    return Server(METHODS["fedavg"](), 10, frozenset({"w"}), LocalTraining(), settings)
 
 
 START = ServerState(3, weights(1.0), {}, {})

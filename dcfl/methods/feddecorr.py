@@ -1,0 +1,51 @@
+"""FedDecorr: no two dimensions of the features shall say the same.
+
+Shi et al., "Towards Understanding and Mitigating Dimensional Collapse in Heterogeneous Federated
+Learning", ICLR 2023.
+
+    released code   R = (1 / N) * mean_{a != b} C_ab^2,  C = Z^T Z with Z the standardised features
+    paper           R = ||K||_F^2 / d^2,                 K the correlation matrix
+    L = L_CE + mu * R
+
+The released form is about N times larger; the published coefficients belong to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from dcfl.client import Batch, Client
+from dcfl.losses import decorrelation, squared_correlation
+from dcfl.methods.method import Method, Objective, at_least_zero
+
+
+@dataclass(frozen=True)
+class FedDecorr(Method):
+    """No two dimensions of the features shall say the same."""
+
+    mu: float = 0.01
+    form: Literal["released", "paper"] = "released"
+
+    equation: ClassVar = "L = L_CE + mu * mean_{a != b} C_ab^2 / N,  C = Z^T Z, Z standardised"
+    neutral: ClassVar = {"mu": 0.0}
+    published: ClassVar = {
+        dataset: {"mu": 0.01} for dataset in ("cifar10", "cifar100", "tiny-imagenet")
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least_zero(self, "mu")
+
+    def objective(self, client: Client) -> Objective:
+        penalty = decorrelation if self.form == "released" else squared_correlation
+
+        def loss(batch: Batch) -> Tensor:
+            output = client.model(batch.images)
+            cross_entropy = F.cross_entropy(output.logits, batch.labels)
+            return cross_entropy + self.mu * penalty(output.embedding)
+
+        return loss

@@ -1,0 +1,69 @@
+"""FedProc: every embedding near the global prototype of its class, against all the others.
+
+Mu et al., "FedProc: Prototypical Contrastive Federated Learning on Non-IID Data", FGCS 2023.
+
+    l_i = -log( exp(sim(z_i, c_{y_i})/tau) / sum_g exp(sim(z_i, c_g)/tau) )
+    fixed       L = L_CE + mu * mean_i l_i
+    published   L = a * L_CE + (1 - a) * mean_i l_i,   a = min(t / ramp, 1), t = 0 in round one
+
+This is SupCon over prototypes; the prototypes live as in DCFL-PW.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from dcfl.client import Batch, Client
+from dcfl.errors import require
+from dcfl.losses import cosine_similarity, supervised_contrastive
+from dcfl.methods.method import Objective, above_zero, at_least_zero
+from dcfl.methods.prototypes import PrototypeMethod
+
+
+@dataclass(frozen=True)
+class FedProc(PrototypeMethod):
+    """Every embedding near the global prototype of its class, against all the others."""
+
+    mu: float = 0.1
+    temperature: float = 0.5  # tau; 1 in the published code
+    schedule: Literal["fixed", "published"] = "fixed"
+    ramp: int = 100  # rounds until the published schedule is cross-entropy alone
+
+    equation: ClassVar = (
+        "L = L_CE + mu * mean_i -log( exp(sim(z_i, c_{y_i})/tau) / sum_g exp(sim(z_i, c_g)/tau) )"
+    )
+    neutral: ClassVar = {"mu": 0.0}
+    published: ClassVar = {
+        dataset: {"mu": 10.0} for dataset in ("cifar10", "cifar100", "tiny-imagenet")
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least_zero(self, "mu")
+        above_zero(self, "temperature")
+        require(self.ramp >= 1, f"method.ramp must be at least 1, not {self.ramp}")
+
+    def objective(self, client: Client) -> Objective:
+        prototypes = self.prototypes(client)
+        ramp = min((client.round - 1) / self.ramp, 1.0)
+        entropy_weight, contrast_weight = (
+            (1.0, self.mu) if self.schedule == "fixed" else (ramp, 1.0 - ramp)
+        )
+
+        def loss(batch: Batch) -> Tensor:
+            output = client.model(batch.images)
+            self.observe(client, output.embedding, batch.labels)
+            cross_entropy = F.cross_entropy(output.logits, batch.labels)
+            if prototypes is None:
+                return cross_entropy
+            own, others = prototypes.masks(batch.labels)
+            similarity = cosine_similarity(output.embedding, prototypes.vectors)
+            # An anchor whose class has no prototype yet has no positive and gives 0.
+            contrast = supervised_contrastive(similarity, own, own | others, self.temperature)
+            return entropy_weight * cross_entropy + contrast_weight * contrast
+
+        return loss

@@ -1,0 +1,82 @@
+"""FedSOL: the gradient of the task at weights perturbed against forgetting.
+
+Lee et al., "FedSOL: Stabilized Orthogonal Learning with Proximal Restrictions in Federated
+Learning", CVPR 2024. Per batch:
+
+    g_p = grad of KL( softmax(f_received(x)/T) || softmax(f_w(x)/T) ),  T = 3
+    e   = rho * Lambda * g_p / ||g_p||
+    step with the gradient of L_CE at w + e, taken at w
+
+fixed: Lambda = 1; adaptive: per tensor |w - w_received| at unit length along the output channels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dcfl.client import Batch, Client, perturbed, without_statistics
+from dcfl.errors import ConfigError
+from dcfl.methods.method import Cost, Method, Objective, above_zero, at_least_zero
+
+ROUND_OFF = 1e-7  # a gradient this short is noise: at the first step w = w_received and g_p = 0
+
+
+@dataclass(frozen=True)
+class FedSOL(Method):
+    """The gradient of the task at weights perturbed against forgetting."""
+
+    rho: float = 1.0  # length of the perturbation
+    variant: Literal["adaptive", "fixed"] = "adaptive"
+    perturb: Literal["all", "head"] = "all"  # which parameters; "head": the classifier's
+    temperature: float = 3.0  # of the distillation
+
+    equation: ClassVar = (
+        "g = grad L_CE(w + e),  e = rho * Lambda * g_p/||g_p||,"
+        "  g_p = grad KL(received || local), Lambda ~ |w - w_received|"
+    )
+    cost: ClassVar = Cost(forwards=3, backwards=2, copies=2)
+    neutral: ClassVar = {"rho": 0.0}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least_zero(self, "rho")
+        above_zero(self, "temperature")
+
+    def gradient(self, client: Client, objective: Objective, batch: Batch) -> Tensor:
+        # Running statistics move in the first pass, at the weights that are kept, and only there.
+        offsets = self._offsets(client, batch)
+        with perturbed(offsets), without_statistics(client.model):
+            return super().gradient(client, objective, batch)
+
+    def _offsets(self, client: Client, batch: Batch) -> list[tuple[Tensor, Tensor]]:
+        """The perturbed parameters and what is added to each."""
+        chosen = [
+            (name, live)
+            for name, live in client.trainable()
+            if self.perturb == "all" or name.startswith("classifier.")
+        ]
+        if not chosen:
+            raise ConfigError('method.perturb = "head", and the model has no `classifier`')
+        proximal = torch.autograd.grad(self._distance(client, batch), [live for _, live in chosen])
+        norm = torch.linalg.vector_norm(torch.stack([g.norm() for g in proximal]))
+        scale = torch.where(norm < ROUND_OFF, 0.0, self.rho / (norm + 1e-12))
+        if self.variant == "fixed":
+            return [(live, scale * g) for (_, live), g in zip(chosen, proximal, strict=True)]
+        return [
+            (live, scale * F.normalize((live - client.received[name]).detach().abs(), dim=0) * g)
+            for (name, live), g in zip(chosen, proximal, strict=True)
+        ]
+
+    def _distance(self, client: Client, batch: Batch) -> Tensor:
+        """How far the local model's predictions have moved from the received model's."""
+        # The teacher normalises with the batch, as the student does: at w = w_received they agree.
+        teacher = client.global_model.train()
+        with torch.no_grad(), without_statistics(teacher):
+            target = teacher(batch.images).logits.div(self.temperature).softmax(dim=1)
+        predicted = client.model(batch.images).logits.div(self.temperature).log_softmax(dim=1)
+        return F.kl_div(predicted, target, reduction="batchmean")

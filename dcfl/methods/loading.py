@@ -1,0 +1,41 @@
+"""Methods from a user's own file, named on the command line and nowhere else."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+
+from dcfl.errors import ConfigError
+from dcfl.methods.method import Method
+
+
+def load_methods(path: Path) -> dict[str, type[Method]]:
+    """The methods that a Python file defines, by name. This runs the file."""
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file")
+    # A name that no other module has: a file called random.py must not become `random`.
+    spec = importlib.util.spec_from_file_location(f"dcfl_own_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{path}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)]
+        where = error.lineno if isinstance(error, SyntaxError) else lines[-1]
+        raise ConfigError(
+            f"{path}, line {where}: {type(error).__name__}: {error}".replace("\n", " ")
+        ) from error
+    found = {
+        value.name: value
+        for value in vars(module).values()
+        if isinstance(value, type)
+        and issubclass(value, Method)
+        and value.__module__ == module.__name__
+    }
+    if not found:
+        raise ConfigError(f"{path} defines no method: derive a class from dcfl.Method")
+    return found

@@ -1,0 +1,68 @@
+"""MOON: features near the global model's, away from the client's own of last time.
+
+Li, He and Song, "Model-Contrastive Federated Learning", CVPR 2021.
+
+    l_i = -log( exp(sim(z_i, z_i^global)/tau)
+                / (exp(sim(z_i, z_i^global)/tau) + exp(sim(z_i, z_i^previous)/tau)) )
+    L = L_CE + mu * mean_i l_i
+
+Skipped until the client has a previous model: a stand-in for it would have no gradient or be noise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dcfl.client import Batch, Client
+from dcfl.losses import model_contrastive
+from dcfl.messages import Tensors
+from dcfl.methods.method import Cost, Method, Objective, above_zero, at_least_zero
+from dcfl.weights import snapshot
+
+
+@dataclass(frozen=True)
+class MOON(Method):
+    """Features near the global model's, away from the client's own of last time."""
+
+    mu: float = 1.0
+    temperature: float = 0.5  # tau
+
+    equation: ClassVar = (
+        "L = L_CE + mu * mean_i -log( exp(sim(z_i, z_i^global)/tau)"
+        " / (exp(sim(z_i, z_i^global)/tau) + exp(sim(z_i, z_i^previous)/tau)) )"
+    )
+    cost: ClassVar = Cost(forwards=3, copies=2, kept="weights")
+    neutral: ClassVar = {"mu": 0.0}
+    published: ClassVar = {
+        "cifar10": {"mu": 5.0},
+        "cifar100": {"mu": 1.0},
+        "tiny-imagenet": {"mu": 1.0},
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least_zero(self, "mu")
+        above_zero(self, "temperature")
+
+    def objective(self, client: Client) -> Objective:
+        if not client.memory:
+            return super().objective(client)
+        global_model, previous_model = client.global_model, client.frozen(client.memory)
+
+        def loss(batch: Batch) -> Tensor:
+            output = client.model(batch.images)
+            with torch.no_grad():
+                near = global_model(batch.images).embedding
+                far = previous_model(batch.images).embedding
+            contrast = model_contrastive(output.embedding, near, far, self.temperature)
+            return F.cross_entropy(output.logits, batch.labels) + self.mu * contrast
+
+        return loss
+
+    def remember(self, client: Client) -> Tensors:
+        return snapshot(client.model)

@@ -1,0 +1,83 @@
+"""SCAFFOLD: every step corrected by how this client's direction differs from everybody's.
+
+Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020,
+option II. Per step, and after K steps:
+
+    w   <- w - lr * (g - c_i + c)
+    c_i <- c_i - c + (w_received - w) / (lr * K)        K: effective steps, if there is momentum
+    c   <- c + sum over the round's clients of the change of c_i, divided by all clients
+
+c - c_i is constant during a round, so it is the gradient of <c - c_i, w>, added to the loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from dcfl import weights as named
+from dcfl.client import Batch, Client
+from dcfl.messages import Tensors
+from dcfl.methods.method import Cost, Method, Objective, at_least_zero
+
+
+@dataclass(frozen=True)
+class Scaffold(Method):
+    """Every step corrected by how this client's direction differs from everybody's."""
+
+    correction: float = 1.0  # share of c - c_i in a step; 0 is FedAvg
+
+    equation: ClassVar = "w <- w - lr * (g - c_i + c),  c_i <- c_i - c + (w_received - w) / (lr K)"
+    cost: ClassVar = Cost(up="parameters", down="parameters", kept="parameters")
+    neutral: ClassVar = {"correction": 0.0}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least_zero(self, "correction")
+
+    def objective(self, client: Client) -> Objective:
+        cross_entropy = super().objective(client)
+        if not client.shared:
+            return cross_entropy  # all variates are still zero
+        own = client.memory or named.zeros_like(client.shared)
+        drift = named.subtract(client.shared, own)
+        pairs = [(live, drift[name]) for name, live in client.trainable()]
+
+        def loss(batch: Batch) -> Tensor:
+            inner = torch.stack([(live * offset).sum() for live, offset in pairs]).sum()
+            return cross_entropy(batch) + self.correction * inner
+
+        return loss
+
+    def upload(self, client: Client) -> Tensors:
+        """The change of this client's variate."""
+        new = self.remember(client)
+        return named.subtract(new, client.memory) if client.memory else new
+
+    def remember(self, client: Client) -> Tensors:
+        """This client's new variate: its mean direction, less the correction that was applied."""
+        step = client.training.lr_in(client.round)
+        step *= client.training.effective_steps(client.num_steps)
+        new: dict[str, Tensor] = {}
+        for name, live in client.trainable():
+            mean = (
+                (client.received[name] - live.detach()) / step if step else torch.zeros_like(live)
+            )
+            own, shared = client.memory.get(name), client.shared.get(name)
+            mean = mean if shared is None else mean - shared
+            new[name] = mean if own is None else mean + own
+        return new
+
+    def merge(self, shared: Tensors, uploads: Sequence[Tensors], population: int) -> Tensors:
+        if not uploads:
+            return shared
+        mean = named.RunningMean()
+        for upload in uploads:
+            mean.add(upload, 1.0)
+        change = {name: total * len(uploads) / population for name, total in mean.mean().items()}
+        before = shared or named.zeros_like(uploads[0])
+        return named.cast_like(named.add(before, change), uploads[0])

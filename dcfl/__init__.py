@@ -31,4 +31,9 @@ def __getattr__(name: str) -> Any:
     """Import on first use: torch takes seconds, and `dcfl --help` does not need it."""
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
+    try:
+        return import_module(f"dcfl.{name}")  # dcfl.losses, dcfl.errors, ...
+    except ModuleNotFoundError as error:
+        if error.name != f"dcfl.{name}":
+            raise
     raise AttributeError(f"module 'dcfl' has no attribute {name!r}")

@@ -6,8 +6,10 @@ torch and everything that needs it are imported inside the verbs, so that `dcfl 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import click
 import typer
 
-from dcfl.errors import ConfigError, DCFLError
+from dcfl.errors import ConfigError, DCFLError, TooFewClients
 
 if TYPE_CHECKING:
     from dcfl.experiment import Experiment
@@ -32,7 +34,12 @@ app = typer.Typer(
 
 Words = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[CONFIG.toml] [section.key=value ...]", show_default=False),
+    typer.Argument(
+        metavar="[CONFIG.toml] [KEY=VALUE]...",
+        show_default=False,
+        help="A config file, and settings on top such as data.alpha=0.1 method.name=moon; "
+        "`dcfl settings` shows all keys with their values.",
+    ),
 ]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 MethodFile = Annotated[
@@ -107,12 +114,22 @@ def run_command(
         _print_json({**summary, "folder": str(run.folder)})
         return
     curve = sparkline([row["accuracy"] for row in result.rounds], 40)
+    lost = summary["failed"] + summary["rejected"]
+    lost_text = f", {lost} replies lost" if lost else ""
     print(
         f"{summary['method']} on {summary['dataset']}: accuracy {summary['final_accuracy']:.2f} %, "
         f"MAX {summary['max_accuracy']:.2f}, EMA {summary['ema_accuracy']:.2f}, "
-        f"{summary['seconds']:.1f} s\n{curve}\nweights {summary['weights_sha256'][:16]}\n"
-        f"report  {page}"
+        f"{summary['seconds']:.1f} s{lost_text}\n{curve}\n"
+        f"weights {summary['weights_sha256'][:16]}\nreport  {page}"
     )
+
+
+@app.command()
+def settings(words: Words = None, method_file: MethodFile = None) -> None:
+    """What a run would do: every table and key with its value, as a config file."""
+    from dcfl.config import as_tables, to_toml
+
+    print(to_toml(as_tables(_experiment(words, method_file))))
 
 
 @app.command()
@@ -131,7 +148,7 @@ def compare(
     """Several methods on the same split, with the same client schedule and initial weights."""
     from dcfl.comparison import group_runs, plan
     from dcfl.data import load_dataset
-    from dcfl.recording import RecordedRun
+    from dcfl.recording import RecordedRun, require_unused
     from dcfl.report import write_report
     from dcfl.running import Run, new_folder
     from dcfl.terminal import comparison_table, stdout
@@ -139,21 +156,29 @@ def compare(
     base = _experiment(words, method_file)
     names = [name.strip() for name in methods.split(",")]
     numbers = _whole_numbers(seeds) if seeds else [base.federation.seed]
-    folder = out or new_folder(f"{base.data.dataset}-comparison")
+    chosen = out or (Path(base.output.dir) if base.output.dir else None)
+    folder = chosen or new_folder(f"{base.data.dataset}-comparison")
+    require_unused(folder)
     planned = plan(base, names, numbers, folder)
     dataset = load_dataset(base.data.dataset)
+    lost: TooFewClients | None = None
     for name, experiment in planned.items():
-        _train(Run(experiment, dataset), name)
+        try:
+            _train(Run(experiment, dataset), name)
+        except TooFewClients as error:  # the other methods still have something to say
+            print(f"dcfl: {name}: {error}", file=sys.stderr)
+            lost = error
     folders = [folder / name for name in planned]
     page = write_report(*folders, out=folder / "report.html")
     groups = group_runs([RecordedRun.open(path) for path in folders])
     if as_json:
-        _print_json(
-            {"methods": [group.as_json(groups[0]) for group in groups], "folder": str(folder)}
-        )
-        return
-    stdout.print(comparison_table(groups))
-    print(f"report  {page}")
+        rows = [group.as_json(groups[0]) for group in groups]
+        _print_json({"methods": rows, "folder": str(folder)})
+    else:
+        stdout.print(comparison_table(groups))
+        print(f"report  {page}")
+    if lost:
+        raise typer.Exit(lost.exit_code)
 
 
 def _whole_numbers(text: str) -> list[int]:
@@ -293,7 +318,7 @@ def doctor(as_json: AsJSON = False) -> None:
         for finding in findings:
             print(f"{'✓' if finding.fine else '✗'} {finding.what}: {finding.detail}")
     if not all(finding.fine for finding in findings):
-        raise typer.Exit(1)
+        raise typer.Exit(2)
 
 
 @app.callback(invoke_without_command=True)
@@ -312,12 +337,18 @@ def _fail(message: str, exit_code: int) -> NoReturn:
     raise SystemExit(exit_code)
 
 
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"dcfl: warning: {' '.join(str(message).split())}", file=sys.stderr)
+
+
 def main() -> None:
     """The entry point: a mistake of the user's is one line and an exit code, never a traceback."""
     words = [word for word in sys.argv[1:] if word != "--debug"]
     debug = len(words) < len(sys.argv) - 1
+    warnings.showwarning = _warn
     try:
         code = app(args=words or ["--help"], prog_name="dcfl", standalone_mode=False) or 0
+        sys.stdout.flush()
         if code == 130:  # what typer makes of Ctrl-C
             _fail("interrupted", 130)
         raise SystemExit(code)
@@ -327,6 +358,9 @@ def main() -> None:
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "dcfl"
         _fail(f"{error.format_message()} (see {command} --help)", 2)
+    except BrokenPipeError:  # whoever read us has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(0) from None
     except Exception as error:
         if debug:
             traceback.print_exc()

@@ -35,7 +35,7 @@ SECTIONS = {field.name: field for field in fields(Experiment)}
 def read_toml(path: Path) -> Tables:
     """The tables of a config file, not yet checked."""
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: no such config file") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -69,7 +69,8 @@ def merge(base: Tables, changes: Tables) -> Tables:
     merged = {name: dict(table) for name, table in base.items()}
     for name, table in changes.items():
         old = merged.get(name, {})
-        other_method = name == "method" and table.get("name", old.get("name")) != old.get("name")
+        before = old.get("name", Experiment().method.name)
+        other_method = name == "method" and table.get("name", before) != before
         merged[name] = dict(table) if other_method else {**old, **table}
     return merged
 
@@ -138,6 +139,8 @@ def _changed(
         if key not in names:
             raise ConfigError(f"unknown key {section}.{key}{_nearest(key, [*also, *names])}")
         value = tuple(value) if isinstance(value, list) else value  # frozen, like the rest
+        if isinstance(value, int) and abs(value) >= 2**31:
+            raise ConfigError(f"{section}.{key} = {value} is out of range")
         try:
             values[key] = TypeAdapter(hints[key]).validate_python(value, strict=True)
         except ValidationError as error:
@@ -160,10 +163,11 @@ def describe_type(hint: Any) -> str:
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:
-    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    names = list(known)
+    matches = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     if matches:
         return f": did you mean {matches[0]}?"
-    return f"; known: {', '.join(known)}"
+    return f"; known: {', '.join(names)}" if names else ": there is nothing to set"
 
 
 def load_experiment(
@@ -176,7 +180,7 @@ def load_experiment(
     """
     if isinstance(source, Experiment):
         return apply(source, changes or {})
-    tables = merge(read_toml(Path(source)) if source else {}, changes or {})
+    tables = merge({} if source is None else read_toml(Path(source)), changes or {})
     default = Experiment()
     dataset = tables.get("data", {}).get("dataset", default.data.dataset)
     method = type(default.method).for_dataset(str(dataset))
@@ -186,7 +190,8 @@ def load_experiment(
 def as_tables(experiment: Experiment) -> Tables:
     """The experiment with every default written out."""
     tables = {name: asdict(getattr(experiment, name)) for name in SECTIONS}
-    tables["method"] = {"name": experiment.method.name, **tables["method"]}
+    own = {key: value for key, value in tables["method"].items() if value is not None}
+    tables["method"] = {"name": experiment.method.name, **own}
     optimizer = tables["server"].pop("optimizer")
     tables["server"] |= {"optimizer": experiment.server.optimizer.name, **optimizer}
     return tables

@@ -61,7 +61,9 @@ def alignment(x: Tensor, y: Tensor, alpha: float = 2) -> Tensor:
 def uniformity(x: Tensor, t: float = 2) -> Tensor:
     """log mean exp(-t ||x_i - x_j||^2) over distinct pairs of unit vectors [n, d]; the lower the
     more evenly they spread."""
-    squared = torch.pdist(x).square()
+    if len(x) < 2:
+        raise ValueError("uniformity needs at least two points")
+    squared = torch.pdist(x if x.dtype == torch.float64 else x.float()).square()
     return torch.logsumexp(-t * squared, dim=0) - math.log(len(squared))
 
 

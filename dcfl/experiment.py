@@ -42,7 +42,9 @@ class EngineSettings:
     device: str = "auto"  # "cpu", "cuda", "cuda:1"; "auto" takes a GPU if there is one
 
     def __post_init__(self) -> None:
-        require(self.threads >= 1, f"engine.threads must be at least 1, not {self.threads}")
+        require(
+            1 <= self.threads <= 1024, f"engine.threads must lie in 1 to 1024, not {self.threads}"
+        )
         require(
             re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device) is not None,
             f'engine.device must be "auto", "cpu", "cuda" or "cuda:N", not {self.device!r}',

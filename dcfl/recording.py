@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -27,67 +28,107 @@ from safetensors.torch import load_file, save_file
 
 from dcfl import config
 from dcfl.data import Dataset, Partition
-from dcfl.errors import RunFolderError, StorageError
+from dcfl.data.augment import Preparation
+from dcfl.errors import DCFLError, RunFolderError, StorageError
 from dcfl.experiment import Experiment
 from dcfl.messages import Tensors
 from dcfl.models import FeatureModel, ModelSettings, build_model
 from dcfl.server import ClientReport
 
 Row = dict[str, Any]
+ROUND_KEYS = {
+    "round",
+    "accuracy",
+    "max_accuracy",
+    "ema_accuracy",
+    "loss",
+    "seconds",
+    "bytes_up",
+    "bytes_down",
+    "sampled",
+    "ok",
+    "failed",
+    "rejected",
+}
 
 
 class Recorder:
     """Writes one run folder. Whole files appear at once; rows are appended as rounds end."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        try:
+        require_unused(folder)
+        with storage(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            taken = any(folder.iterdir())
-        except NotADirectoryError as error:
-            raise RunFolderError(f"{folder}: not a folder") from error
-        except FileExistsError as error:
-            raise RunFolderError(f"{folder}: not a folder") from error
-        except OSError as error:
-            raise StorageError(f"{folder}: cannot be written ({error.strerror})") from error
-        if taken:
-            raise RunFolderError(f"{folder} is not empty: choose another folder with --out")
+        self.folder = folder
 
     def start(
         self, experiment: Experiment, dataset: Dataset, partition: Partition, device: torch.device
     ) -> None:
-        self._write("config.toml", config.to_toml(config.as_tables(experiment)) + "\n")
+        text = config.to_toml(config.as_tables(experiment)) + "\n"
+        write_whole(self.folder / "config.toml", text)
         self._write_json("environment.json", _environment(experiment, device))
         labels = dataset.train.labels.cpu().numpy()
         counts = partition.counts(labels, dataset.classes)
-        partition.save(self.folder / "partition.npz", counts, dataset.class_names)
+        with replacing(self.folder / "partition.npz") as partial:
+            partition.save(partial, counts, dataset.class_names)
 
     def round(self, row: Row, clients: Iterable[ClientReport]) -> None:
         self._append("rounds.jsonl", [row])
         self._append("clients.jsonl", [{"round": row["round"], **asdict(c)} for c in clients])
 
     def finish(self, weights: Tensors, model: Mapping[str, Any], summary: Row) -> None:
-        path = self.folder / "model.safetensors"
         contiguous = {name: tensor.cpu().contiguous() for name, tensor in weights.items()}
-        save_file(contiguous, path, metadata={"dcfl": json.dumps(dict(model))})
+        with replacing(self.folder / "model.safetensors") as partial:
+            save_file(contiguous, partial, metadata={"dcfl": json.dumps(dict(model))})
         self._write_json("summary.json", summary)
 
     def _write_json(self, name: str, value: Row) -> None:
-        self._write(name, json.dumps(value, indent=2) + "\n")
-
-    def _write(self, name: str, text: str) -> None:
-        write_whole(self.folder / name, text)
+        write_whole(self.folder / name, json.dumps(value, indent=2) + "\n")
 
     def _append(self, name: str, rows: Iterable[Row]) -> None:
-        with (self.folder / name).open("a", encoding="utf-8") as stream:
+        path = self.folder / name
+        with storage(path), path.open("a", encoding="utf-8") as stream:
             stream.writelines(json.dumps(row) + "\n" for row in rows)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Readers see the old file or the new one, never half of it."""
+def require_unused(folder: Path) -> None:
+    """A run needs a folder that does not exist yet or is empty."""
+    if folder.exists() and not folder.is_dir():
+        raise RunFolderError(f"{folder}: not a folder")
+    with storage(folder):
+        if folder.is_dir() and any(folder.iterdir()):
+            raise RunFolderError(f"{folder} is not empty: choose another folder with --out")
+
+
+@contextmanager
+def storage(path: Path) -> Iterator[None]:
+    """What the disk refuses is a StorageError that names the path."""
+    try:
+        yield
+    except DCFLError:
+        raise
+    except NotADirectoryError as error:
+        raise RunFolderError(f"{path}: not a folder") from error
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise StorageError(f"{path}: cannot be written ({reason})") from error
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path to write to; readers see the old file or the whole new one, never half of it."""
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
+    with storage(path):
+        try:
+            yield partial
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, text: str) -> None:
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8")
 
 
 def _environment(experiment: Experiment, device: torch.device) -> Row:
@@ -121,11 +162,21 @@ class RecordedRun:
 
     @cached_property
     def config(self) -> config.Tables:
-        return config.read_toml(self.folder / "config.toml")
+        tables = config.read_toml(self.folder / "config.toml")
+        for name in ("data", "method", "federation"):
+            if name not in tables:
+                raise RunFolderError(f"{self.folder / 'config.toml'} has no [{name}]")
+        return tables
 
     @cached_property
     def rounds(self) -> list[Row]:
-        return self._rows("rounds.jsonl")
+        rows = self._rows("rounds.jsonl")
+        for row in rows:
+            if missing := sorted(ROUND_KEYS - row.keys()):
+                raise RunFolderError(
+                    f"{self.folder / 'rounds.jsonl'} is damaged (a row without {missing[0]})"
+                )
+        return rows
 
     @cached_property
     def clients(self) -> list[Row]:
@@ -162,8 +213,8 @@ class RecordedRun:
         try:
             with np.load(path, allow_pickle=False) as stored:
                 return dict(stored)
-        except (ValueError, OSError, BadZipFile) as error:
-            raise RunFolderError(f"{path} is damaged ({error})") from error
+        except (ValueError, OSError, EOFError, BadZipFile) as error:
+            raise RunFolderError(f"{path} is damaged: not a whole .npz") from error
 
     def _rows(self, name: str) -> list[Row]:
         path = self.folder / name
@@ -185,7 +236,10 @@ def _parsed(text: str, path: Path) -> Row:
 
 
 def load_model(run_folder: str | Path) -> FeatureModel:
-    """The trained model of a finished run, in evaluation mode, on the CPU."""
+    """The trained model of a finished run, in evaluation mode, on the CPU.
+
+    It carries `class_names` and `preparation`, which turns uint8 pixels into its inputs.
+    """
     path = Path(run_folder) / "model.safetensors"
     if not path.is_file():
         raise RunFolderError(f"{run_folder} holds no model.safetensors: has the run finished?")
@@ -203,4 +257,6 @@ def load_model(run_folder: str | Path) -> FeatureModel:
     settings = ModelSettings(**shape["settings"])
     model = build_model(settings, shape["channels"], shape["size"], shape["classes"], seed=0)
     model.load_state_dict(weights)
+    model.class_names = tuple(shape["class_names"])
+    model.preparation = Preparation(tuple(shape["mean"]), tuple(shape["std"]))
     return model.eval()

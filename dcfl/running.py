@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, is_dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 
 from dcfl import weights as named
-from dcfl.config import Tables, load_experiment
-from dcfl.data import Dataset, FederatedData, load_dataset
+from dcfl.client import evaluating
+from dcfl.config import Tables, apply, load_experiment
+from dcfl.data import Augmentation, Dataset, FederatedData, load_dataset
+from dcfl.data.client_data import clean_batches
 from dcfl.errors import ConfigError, TooFewClients
 from dcfl.evaluation import ema, evaluate
 from dcfl.experiment import Experiment
 from dcfl.federation import Round, federate
 from dcfl.messages import Tensors
-from dcfl.models import FeatureModel, build_model
+from dcfl.methods import Method
+from dcfl.models import FeatureModel, ModelSettings, Output, build_model
 from dcfl.recording import Recorder, Row
+from dcfl.report import write_report
 from dcfl.server import Server, ServerState
 from dcfl.simulation.embedded import Embedded
 
+TOTALS = ("bytes_up", "bytes_down", "sampled", "ok", "failed", "rejected")
 EMPTY_ROUNDS = 3  # so many in a row without one usable reply end a run
 
 
@@ -54,6 +60,7 @@ class Run:
         device = choose_device(experiment.engine.device)
         dataset = dataset or load_dataset(experiment.data.dataset)
         augmentation = experiment.data.augmentation(dataset.preparation.augmentation)
+        _check_augmentation(augmentation, experiment.method, dataset)
         partition = experiment.data.split(dataset)
         self.experiment = replace(
             experiment,
@@ -62,18 +69,18 @@ class Run:
         )
         self.data = FederatedData(dataset.augmented_by(augmentation).to(device), partition)
         self._own_model = model is not None
-        model = model or build_model(
-            experiment.model,
-            dataset.channels,
-            dataset.size,
-            dataset.classes,
-            experiment.federation.seed,
-        )
+        model = self._built(dataset) if model is None else copy.deepcopy(model)
         self.model = model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if self._own_model:
+            _check_outputs(self.model, self.data.dataset)
         self.rows: list[Row] = []
         self._summary: Row = {}
         self._recorder = Recorder(_folder_for(experiment, dataset))
         self._recorder.start(self.experiment, dataset, partition, device)
+
+    def _built(self, dataset: Dataset) -> FeatureModel:
+        shape = (dataset.channels, dataset.size, dataset.classes)
+        return build_model(self.experiment.model, *shape, self.experiment.federation.seed)
 
     @property
     def folder(self) -> Path:
@@ -146,6 +153,11 @@ class Run:
 
     def _finish(self, state: ServerState, seconds: float) -> None:
         experiment, dataset, last = self.experiment, self.data.dataset, self.rows[-1]
+        totals = {key: sum(row[key] for row in self.rows) for key in TOTALS}
+        if not totals["ok"]:
+            raise TooFewClients(
+                f"no client ever gave a usable reply; the rounds are in {self.folder}"
+            )
         self._summary = {
             "method": experiment.method.name,
             "dataset": dataset.name,
@@ -154,8 +166,7 @@ class Run:
             "ema_accuracy": last["ema_accuracy"],
             "final_accuracy": last["accuracy"],
             "seconds": seconds,
-            "bytes_up": sum(row["bytes_up"] for row in self.rows),
-            "bytes_down": sum(row["bytes_down"] for row in self.rows),
+            **totals,
             "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
             "clients": experiment.data.clients,
             "seed": experiment.federation.seed,
@@ -185,7 +196,7 @@ def run(
     *,
     out: str | Path | None = None,
     dataset: Dataset | None = None,
-    model: FeatureModel | None = None,
+    model: FeatureModel | ModelSettings | Mapping[str, Any] | str | None = None,
     **overrides: Any,
 ) -> Result:
     """Train one federation and write its run folder, as `dcfl run` does.
@@ -194,24 +205,29 @@ def run(
     Overrides name tables or dotted keys:
 
         dcfl.run("configs/digits.toml", method="fedavg", federation={"rounds": 20})
-        dcfl.run(method=MyMethod(mu=0.5), **{"training.lr": 0.05})
+        dcfl.run(method=MyMethod(mu=0.5), model="resnet18", **{"training.lr": 0.05})
+
+    `model` may also be a module of your own; a copy of it is trained.
     """
+    own = model if isinstance(model, torch.nn.Module) else None
+    if model is not None and own is None:
+        overrides["model"] = model
     if out is not None:
         overrides["output.dir"] = str(out)
-    run = Run(_with_overrides(experiment, overrides), dataset, model)
+    run = Run(with_overrides(experiment, overrides), dataset, own)
     for _ in run.rounds():
         pass
-    from dcfl.report import write_report  # draws: only now is matplotlib needed
-
     write_report(run.folder)
     return run.result()
 
 
-def _with_overrides(
+def with_overrides(
     source: Experiment | str | Path | None, overrides: Mapping[str, Any]
 ) -> Experiment:
+    """Overrides as `run` takes them: whole settings objects first, then single values on top."""
     tables: Tables = {}
     whole: dict[str, Any] = {}
+    kinds = get_type_hints(Experiment)
     for key, value in overrides.items():
         section, _, name = key.partition(".")
         if name:
@@ -220,13 +236,40 @@ def _with_overrides(
             tables.setdefault(section, {}).update(value)
         elif isinstance(value, str):
             tables.setdefault(section, {})["name"] = value
-        elif is_dataclass(value):
+        elif section in kinds and isinstance(value, kinds[section]):
             whole[section] = value
         else:
             raise ConfigError(
-                f"{section} must be a dict of settings, a name or a settings object, not {value!r}"
+                f"{section} = {value!r}: give the settings of a table of the config, as a dict, "
+                f"a name or a settings object ({', '.join(kinds)})"
             )
-    return replace(load_experiment(source, tables), **whole)
+    on_top = {name: tables.pop(name) for name in whole if name in tables}
+    return apply(replace(load_experiment(source, tables), **whole), on_top)
+
+
+def _check_augmentation(augmentation: Augmentation, method: Method, dataset: Dataset) -> None:
+    if augmentation.crop >= dataset.size:
+        raise ConfigError(
+            f"data.crop = {augmentation.crop} could push a whole image of {dataset.size} pixels "
+            f"out of sight: choose less"
+        )
+    if method.second_view and not augmentation.active:
+        raise ConfigError(
+            "the method wants a second view of each image, and without augmentation it would be "
+            "the same: set data.crop, data.flip or data.rotation"
+        )
+
+
+def _check_outputs(model: FeatureModel, dataset: Dataset) -> None:
+    """A module of the user's: does it return what methods need?"""
+    images = next(clean_batches(dataset.train, dataset.preparation, 2)).images[:2]
+    with torch.no_grad(), evaluating(model):
+        output = model(images)
+    if not isinstance(output, Output) or output.logits.shape != (2, dataset.classes):
+        raise ConfigError(
+            f"the model must return dcfl.models.Output with logits [batch, {dataset.classes}], "
+            f"not {type(output).__name__}"
+        )
 
 
 def choose_device(name: str) -> torch.device:

@@ -8,6 +8,26 @@ from pathlib import Path
 import pytest
 
 import dcfl.cli
+from dcfl.checking import PROPERTIES
+from dcfl.config import load_experiment
+
+# FedProx whose anchor is the live model: the term is zero, as in code that was published.
+ZERO = """
+from dataclasses import dataclass
+import dcfl
+
+@dataclass(frozen=True)
+class Zero(dcfl.Method):
+    mu: float = 1.0
+
+    def objective(self, client):
+        inner = super().objective(client)
+        anchor = dict(client.model.named_parameters())
+        def loss(batch):
+            gaps = [(w - anchor[name]).square().sum() for name, w in client.trainable()]
+            return inner(batch) + self.mu * sum(gaps)
+        return loss
+"""
 
 FAST = ["federation.rounds=2", "federation.participation=0.1", "training.epochs=1"]
 
@@ -109,6 +129,37 @@ def test_doctor_finds_this_machine_fit(cli) -> None:  # type: ignore[no-untyped-
     assert all(finding["fine"] for finding in json.loads(as_json))
 
 
+def test_a_method_of_ones_own_from_new_to_run(cli, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    code, out, _ = cli("new", "method", "my-idea")
+    assert code == 0
+    assert "dcfl check my_idea.py" in out
+    code, out, _ = cli("check", "my_idea.py")
+    assert code == 0
+    assert out.count("✓") == len(PROPERTIES)
+    try:
+        code, out, _ = cli("run", "--method-file", "my_idea.py", *FAST, "method.mu=0.5", "--json")
+        assert code == 0
+        assert json.loads(out)["method"] == "my-idea"
+    finally:
+        dcfl.METHODS.pop("my-idea", None)
+
+
+def test_check_fails_for_a_broken_method(cli, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "zero.py").write_text(ZERO)
+    code, out, _ = cli("check", "zero.py")
+    assert code == 1
+    assert "✗ differs from FedAvg otherwise: with its default fields every bit is FedAvg's" in out
+    _, as_json, _ = cli("check", "zero.py", "--json")
+    assert not all(verdict["holds"] for verdict in json.loads(as_json)["zero"])
+
+
+def test_a_taken_name_is_refused(cli, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "moon.py").write_text(ZERO.replace("Zero", "MOON"))
+    code, _, err = cli("run", "--method-file", "moon.py")
+    assert code == 2
+    assert "the name moon is taken" in err
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
@@ -126,6 +177,11 @@ def test_doctor_finds_this_machine_fit(cli) -> None:  # type: ignore[no-untyped-
         (["compare", "--methods", "fedavg,nope"], 2, "no method 'nope'"),
         (["compare", "--seeds", "a"], 2, "whole numbers"),
         (["methods", "nope"], 2, "no method 'nope'"),
+        (["check", "nope"], 2, "no method 'nope'"),
+        (["check", "nope.py"], 2, "nope.py: no such file"),
+        (["run", "--method-file", "nope.py"], 2, "nope.py: no such file"),
+        (["new", "method", "Not Good"], 2, "is not a name"),
+        (["run", "server.optimizer=adamw"], 2, "no optimiser"),
         (["partition", "--picture", "p.txt"], 2, "must end in .svg"),
         (["partition", "--picture", "no/p.svg"], 2, "there is no folder no"),
         (["report", "nowhere"], 2, "nowhere"),
@@ -146,6 +202,31 @@ def test_mistakes_are_one_line_and_an_exit_code(cli, words, code, message) -> No
     assert message in errors[0]
     assert "Traceback" not in err
     assert out == ""
+
+
+def test_settings_show_every_key(cli, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    code, out, _ = cli("settings", "server.optimizer=fedyogi", "method.name=moon")
+    assert code == 0
+    (tmp_path / "all.toml").write_text(out)
+    assert load_experiment(tmp_path / "all.toml").server.optimizer.name == "fedyogi"
+
+
+def test_compare_goes_on_without_a_method_that_diverges(cli, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    code, out, err = cli(
+        "compare", *FAST, "--methods", "fedavg,dcfl-sw", "method.name=dcfl-sw", "method.mu=1e38",
+        "training.max_grad_norm=0", "federation.rounds=4", "output.dir=both",
+    )  # fmt: skip
+    assert code == 4
+    assert "dcfl: dcfl-sw-seed0: no client" in err
+    assert "fedavg" in out
+    assert (tmp_path / "both" / "report.html").is_file()
+    assert cli("compare", *FAST, "--out", "both")[0] == 2
+
+
+def test_warnings_are_one_line(cli) -> None:  # type: ignore[no-untyped-def]
+    _, _, err = cli("run", *FAST, "method.align=5")
+    assert "dcfl: warning: align + uniform = 5.1; the paper asks for 1\n" in err
+    assert ".py" not in err
 
 
 def test_debug_shows_the_traceback(cli) -> None:  # type: ignore[no-untyped-def]

@@ -8,11 +8,15 @@ from hypothesis import strategies as st
 
 from dcfl.client import LocalTraining
 from dcfl.config import apply, as_tables, load_experiment, merge, parse_words, to_toml
+from dcfl.data import DataSettings
 from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
 from dcfl.methods import METHODS
 from dcfl.methods.dcfl import DCFLSampleWise
-from dcfl.running import _with_overrides
+from dcfl.models import ModelSettings
+from dcfl.running import with_overrides
+from dcfl.server import ServerSettings
+from dcfl.server.optimizers import FedAdam
 
 
 def written(path: Path, text: str) -> Path:
@@ -60,8 +64,11 @@ def test_naming_another_method_drops_the_fields_of_the_first(tmp_path: Path) -> 
         (["federation.participation=0.01"], "samples nobody: use at least 0.05"),
         (["federation.rounds=0"], "federation.rounds must be at least 1"),
         (["engine.device=tpu"], "engine.device must be"),
-        (["engine.threads=0"], "engine.threads must be at least 1"),
+        (["engine.threads=0"], "engine.threads must lie in 1 to 1024"),
         (["model.norm=layer"], "model.norm must be"),
+        (["method.name=fedavg", "method.mu=1"], "there is nothing to set"),
+        (["training.batch_size=99999999999999999999"], "out of range"),
+        (["data.min_size=1"], "data.min_size must be at least 2"),
         (["rounds=5"], "not of the form section.key=value"),
     ],
 )  # fmt: skip
@@ -115,21 +122,97 @@ def test_no_value_gets_past_as_anything_but_a_config_error(
 
 
 def test_overrides_from_python() -> None:
-    experiment = _with_overrides(
+    experiment = with_overrides(
         None,
         {
             "method": "dcfl-sw",
             "federation": {"rounds": 3},
             "training.lr": 0.5,
-            "model": Experiment().model,
+            "model": ModelSettings(norm="group"),
         },
     )
     assert experiment.method == DCFLSampleWise()
     assert experiment.federation.rounds == 3
     assert experiment.training.lr == 0.5
-    assert _with_overrides(experiment, {"training": LocalTraining(epochs=9)}).training.epochs == 9
-    with pytest.raises(ConfigError, match="rounds must be a dict"):
-        _with_overrides(None, {"rounds": 3})
+    assert experiment.model.norm == "group"
+    assert with_overrides(experiment, {"training": LocalTraining(epochs=9)}).training.epochs == 9
+    on_top = with_overrides(None, {"method": DCFLSampleWise(mu=0.3), "method.temperature": 0.2})
+    assert on_top.method == DCFLSampleWise(mu=0.3, temperature=0.2)
+    assert (
+        with_overrides(None, {"method": "dcfl-pw", "data": {"dataset": "cifar10"}}).method.mu == 10
+    )  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"rounds": 3},
+        {"method": DCFLSampleWise},
+        {"training": DCFLSampleWise()},
+        {"metod": DCFLSampleWise()},
+        {"metod": "fedavg"},
+    ],
+)
+def test_overrides_that_fit_no_table_are_refused(overrides: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="table"):
+        with_overrides(None, overrides)
+
+
+def test_naming_the_default_method_keeps_the_files_fields(tmp_path: Path) -> None:
+    file = written(tmp_path / "c.toml", "\ufeff[method]\nmu = 0.7\n")  # with a byte order mark
+    assert load_experiment(file, {"method": {"name": "dcfl-pw"}}).method.mu == 0.7  # type: ignore[attr-defined]
+
+
+def test_the_server_table_holds_the_optimisers_fields(tmp_path: Path) -> None:
+    words = ["server.optimizer=fedadam", "server.lr=0.1", "server.aggregation=samples"]
+    server = load_experiment(None, parse_words(words)).server
+    assert server == ServerSettings("samples", FedAdam(lr=0.1))
+    tables = as_tables(load_experiment(None, parse_words(words)))
+    assert tables["server"] == {
+        "aggregation": "samples", "optimizer": "fedadam",
+        "lr": 0.1, "beta1": 0.9, "epsilon": 1e-3, "beta2": 0.99,
+    }  # fmt: skip
+    file = written(tmp_path / "c.toml", to_toml(tables))
+    assert load_experiment(file).server == server
+    with pytest.raises(ConfigError, match=r"unknown key server.lr"):
+        load_experiment(None, parse_words(["server.lr=0.1"]))
+    with pytest.raises(ConfigError, match="no optimiser 'adam': did you mean fedadam"):
+        load_experiment(None, parse_words(["server.optimizer=adam"]))
+    with pytest.raises(ConfigError, match="no optimiser 3"):
+        load_experiment(None, parse_words(["server.optimizer=3"]))
+    with pytest.raises(ConfigError, match="did you mean optimizer"):
+        load_experiment(None, parse_words(["server.optimiser=fedadam"]))
+
+
+# The DCFL paper's supplementary table.
+PAPER_MU = {
+    "moon": (5, 1, 1), "fedprox": (0.01, 0.001, 0.001), "feddecorr": (0.01, 0.01, 0.01),
+    "fedproc": (10, 10, 10), "fedrcl": (1, 1, 1), "dcfl-sw": (10, 10, 1), "dcfl-pw": (10, 10, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAPER_MU)
+def test_mu_is_the_papers_on_the_papers_data_sets(name: str) -> None:
+    for dataset, mu in zip(("cifar10", "cifar100", "tiny-imagenet"), PAPER_MU[name], strict=True):
+        tables = {"method": {"name": name}, "data": {"dataset": dataset}}
+        assert load_experiment(None, tables).method.mu == mu  # type: ignore[attr-defined]
+        digits = Experiment(data=DataSettings(dataset=dataset))
+        assert apply(digits, {"method": {"name": name}}).method.name == name
+        given = {**tables, "method": {"name": name, "mu": 0.5}}
+        assert load_experiment(None, given).method.mu == 0.5  # type: ignore[attr-defined]
+    plain = load_experiment(None, {"method": {"name": name}})
+    assert plain.method == METHODS[name]()
+
+
+def test_the_default_method_has_the_papers_mu_too() -> None:
+    assert load_experiment(None, {"data": {"dataset": "cifar10"}}).method.mu == 10  # type: ignore[attr-defined]
+
+
+def test_lists_become_tuples() -> None:
+    words = ["method.name=fedrcl", "method.levels=[0, 2]"]
+    assert load_experiment(None, parse_words(words)).method.levels == (0, 2)  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match="a list, each a whole number"):
+        load_experiment(None, parse_words(["method.name=fedrcl", "method.levels=[0.5]"]))
 
 
 def test_merge_leaves_its_arguments_alone() -> None:

@@ -45,3 +45,11 @@ def test_the_readmes_first_screen_has_the_two_commands() -> None:
     first = (ROOT / "README.md").read_text().splitlines()[:20]
     assert any("make run" in line for line in first)
     assert any("make test" in line for line in first)
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))])
+def test_no_placeholder_is_left_and_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text()
+    assert not re.search(r"^(TABLE|PILOT|TODO.*)$", text, re.MULTILINE)
+    for target in re.findall(r"\]\(([^)#]+)", text):
+        assert target.startswith("https://") or (page.parent / target).exists(), target

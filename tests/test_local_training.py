@@ -8,6 +8,8 @@ from dcfl.checking import TRAINING, toy_client, toy_model, visit
 from dcfl.client import Client, LocalTraining, evaluating
 from dcfl.data import Augmentation
 from dcfl.errors import ConfigError, Diverged
+from dcfl.local_training import train_client
+from dcfl.messages import Broadcast
 from dcfl.methods import METHODS
 from dcfl.weights import sha256, snapshot
 
@@ -59,10 +61,12 @@ def test_clipping_can_be_switched_off() -> None:
 
 def test_the_models_earlier_weights_play_no_part() -> None:
     data = toy_client([0, 1, 2, 3] * 4)
-    weights = snapshot(toy_model(seed=5))
-    one, _ = visit(FEDAVG, data, weights=weights)
-    other, _ = visit(FEDAVG, data, weights=weights)
-    assert sha256(one.weights) == sha256(other.weights)
+    broadcast = Broadcast(1, snapshot(toy_model(seed=5)), {})
+    updates = [
+        train_client(FEDAVG, toy_model(seed=seed), data, broadcast, {}, TRAINING, 0, seed=0)[0]
+        for seed in (1, 2)
+    ]
+    assert sha256(updates[0].weights) == sha256(updates[1].weights)
 
 
 def test_a_loss_that_is_not_finite_is_a_divergence() -> None:

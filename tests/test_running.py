@@ -1,7 +1,9 @@
+import errno
 import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,16 +13,18 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import dcfl
+from dcfl.checking import toy_model
 from dcfl.client import Batch, Client
 from dcfl.config import load_experiment
 from dcfl.data import load_dataset
-from dcfl.errors import ConfigError, RunFolderError, TooFewClients
+from dcfl.errors import ConfigError, RunFolderError, StorageError, TooFewClients
 from dcfl.evaluation import ema, evaluate
 from dcfl.methods import Method, Objective
 from dcfl.models import FeatureModel, Output
 from dcfl.recording import RecordedRun
 from dcfl.running import Run, choose_device
 from dcfl.weights import sha256
+from tests import toys
 
 SHORT = {"federation": {"rounds": 2, "participation": 0.1}}
 
@@ -185,6 +189,68 @@ def test_a_method_and_a_model_of_ones_own(tmp_path: Path) -> None:
     assert RecordedRun.open(result.folder).config["method"] == {"name": "smooth", "smoothing": 0.1}
     with pytest.raises(RunFolderError, match="a module of your own"):
         dcfl.load_model(result.folder)
+
+
+def test_a_model_of_ones_own_is_copied_and_looked_at_first(tmp_path: Path) -> None:
+    module = toy_model()
+    dataset = toys.dataset()
+    data = {"clients": 4, "min_size": 5}
+    short = {"rounds": 1, "participation": 0.5}
+    hashes = {
+        dcfl.run(
+            out=tmp_path / name, model=module, dataset=dataset, data=data, federation=short
+        ).summary["weights_sha256"]
+        for name in ("a", "b")
+    }
+    assert len(hashes) == 1
+    assert RecordedRun.open(tmp_path / "a").config["data"]["dataset"] == "toys"
+
+    class Plain(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            return images.flatten(1)[:, :4]
+
+    with pytest.raises(ConfigError, match=r"must return dcfl.models.Output .* not Tensor"):
+        dcfl.run(out=tmp_path / "c", model=Plain(), dataset=dataset, data=data)  # type: ignore[arg-type]
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_loaded_model_knows_its_inputs_and_outputs(result: dcfl.running.Result) -> None:
+    model, digits = dcfl.load_model(result.folder), load_dataset("digits")
+    assert model.class_names == digits.class_names
+    assert model.preparation is not None
+    inputs = model.preparation.clean(digits.test.pixels)
+    assert torch.equal(inputs, digits.preparation.clean(digits.test.pixels))
+
+
+def test_losing_every_client_is_not_a_success(tmp_path: Path) -> None:
+    with pytest.raises(TooFewClients, match="no client ever"):
+        finished(tmp_path / "run", training={"lr": 1e30, "max_grad_norm": 0})
+    assert not (tmp_path / "run" / "summary.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"data": {"crop": 8}}, "out of sight"),
+        ({"data": {"crop": 0}, "method": {"name": "dcfl-sw", "positives": "view"}}, "second view"),
+    ],
+)
+def test_augmentations_that_make_no_sense_are_refused(tables: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Run(load_experiment(None, tables))
+
+
+def test_a_full_disk_is_a_storage_error_and_leaves_no_half_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any, **kwargs: Any) -> None:
+        Path(args[1]).write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(dcfl.recording, "save_file", full)
+    with pytest.raises(StorageError, match=r"model.safetensors: cannot be written \(No space left"):
+        finished(tmp_path / "run")
+    assert not [path for path in (tmp_path / "run").iterdir() if "safetensors" in path.name]
 
 
 def test_group_norm_resnet_and_head_run_too(tmp_path: Path) -> None:

@@ -44,7 +44,11 @@ class DataSettings:
         require(
             self.alpha > 0, f"data.alpha must be above 0 (inf for an IID split), not {self.alpha:g}"
         )
-        require(self.min_size >= 1, f"data.min_size must be at least 1, not {self.min_size}")
+        require(
+            self.min_size >= 2,
+            f"data.min_size must be at least 2, not {self.min_size}: "
+            f"a client with a single sample cannot take a step",
+        )
         require(self.seed >= 0, f"data.seed must not be negative: {self.seed}")
         require(
             self.crop == "auto" or self.crop >= 0, f"data.crop must not be negative: {self.crop}"

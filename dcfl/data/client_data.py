@@ -64,9 +64,11 @@ class ClientData:
 
 
 def clean_batches(images: Images, preparation: Preparation, batch_size: int) -> Iterator[Batch]:
-    for start in range(0, len(images), batch_size):
-        part = slice(start, start + batch_size)
-        yield Batch(preparation.clean(images.pixels[part]), images.labels[part])
+    """All images once, in order. A last image that would be alone joins the batch before: a model
+    without running statistics cannot normalise it."""
+    starts = range(0, max(len(images) - 1, min(len(images), 1)), batch_size)
+    for start, end in zip(starts, [*starts[1:], len(images)], strict=True):
+        yield Batch(preparation.clean(images.pixels[start:end]), images.labels[start:end])
 
 
 @dataclass(frozen=True)

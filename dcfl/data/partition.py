@@ -21,6 +21,7 @@ from dcfl.errors import PartitionError
 Scheme = Literal["dirichlet-balanced", "dirichlet-capped", "dirichlet-uncapped", "iid"]
 Integers: TypeAlias = NDArray[np.integer[Any]]
 
+CLASS_BY_CLASS = ("dirichlet-capped", "dirichlet-uncapped")  # sizes are left to chance
 TRIES = 200  # a split that fails so often hardly exists
 
 
@@ -86,14 +87,16 @@ def split(
     if math.isinf(alpha):
         scheme = "iid"
     rng = np.random.default_rng(seed)
-    for _ in range(TRIES if scheme in ("dirichlet-capped", "dirichlet-uncapped") else 1):
+    for _ in range(TRIES if scheme in CLASS_BY_CLASS else 1):
         parts = SCHEMES[scheme](labels, clients, alpha, rng)
         smallest = min(len(part) for part in parts)
         if smallest >= min_size:
             return Partition.of_parts(parts)
+    by_chance = scheme in CLASS_BY_CLASS
     raise PartitionError(
         f"{scheme} leaves a client with {smallest} of {len(labels)} samples, and data.min_size is "
-        f"{min_size}: ask for fewer clients, a larger data.alpha or a smaller data.min_size"
+        f"{min_size}: ask for fewer clients{', a larger data.alpha' if by_chance else ''} "
+        f"or a smaller data.min_size"
     )
 
 
@@ -147,7 +150,7 @@ def _race(
     """
     runners = left[:, None] - np.arange(size)[None, :]  # still on the way before each arrival
     rates = runners.clip(min=0) * mix[:, None]
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):  # never, or hardly ever, arriving: inf
         arrivals = np.cumsum(rng.exponential(size=rates.shape) / rates, axis=1)
     first = np.argsort(arrivals, axis=None, kind="stable")[:size]
     first = first[np.isfinite(arrivals.ravel()[first])]

@@ -19,7 +19,12 @@ Reduction = Literal["sum", "mean"]
 @in_full_precision
 def cosine_similarity(a: Tensor, b: Tensor) -> Tensor:
     """Cosines between the rows of `a` [B, d] and of `b` [M, d]: [B, M]. A zero row gives zeros."""
-    return F.normalize(a, dim=1, eps=1e-12) @ F.normalize(b, dim=1, eps=1e-12).T
+    return _unit(a) @ _unit(b).T
+
+
+def _unit(rows: Tensor) -> Tensor:
+    # The gradient of a nearly dead row grows with 1 / norm; in float32 such a norm is round-off.
+    return F.normalize(rows, dim=1, eps=1e-12 if rows.dtype == torch.float64 else 1e-6)
 
 
 def _log_sum_exp(logits: Tensor, mask: Tensor) -> Tensor:
@@ -92,8 +97,7 @@ def model_contrastive(
     """
     if previous is None:
         return local.sum() * 0.0
-    towards = F.cosine_similarity(local, global_, dim=1, eps=1e-12)
-    away = F.cosine_similarity(local, previous, dim=1, eps=1e-12)
-    gap = (away - towards) / temperature
+    anchor = _unit(local)
+    gap = (anchor * (_unit(previous) - _unit(global_))).sum(dim=1) / temperature
     # log(1 + exp(gap)); torch's softplus drops the 1 above 20, which float64 can tell
     return torch.logaddexp(gap, torch.zeros_like(gap)).sum() / max(len(local), 1)

@@ -56,7 +56,10 @@ class Decoupled(Method):
 
 @dataclass(frozen=True)
 class DCFLSampleWise(Decoupled):
-    """P_i: the other samples of the batch with i's label; N_i: those with another label."""
+    """Attraction within a class, repulsion between classes, weighted apart, over the batch.
+
+    P_i are the other samples of the batch with i's label, N_i those with another label.
+    """
 
     mu: float = 0.01  # smaller than PW's: "sum" adds up some twenty positives
     reduction: Literal["sum", "mean"] = "sum"  # over P_i: Eq. 10 as printed, or divided by |P_i|
@@ -108,8 +111,11 @@ class DCFLSampleWise(Decoupled):
 
 
 @dataclass(frozen=True)
-class DCFLPrototypeWise(Decoupled, PrototypeMethod):
-    """P_i: the global prototype of i's class; N_i: the prototypes of the other classes."""
+class DCFLPrototypeWise(PrototypeMethod, Decoupled):
+    """Attraction to the prototype of one's class, repulsion from the others, weighted apart.
+
+    P_i is the global prototype of i's class, N_i are the known prototypes of the other classes.
+    """
 
     name: ClassVar = "dcfl-pw"
     equation: ClassVar = (

@@ -60,7 +60,7 @@ class PrototypeMethod(Method):
         """None in the first round."""
         if not client.shared:
             return None
-        return Prototypes(client.shared["prototypes"], client.shared["known"])
+        return Prototypes(client.shared["prototypes"].detach(), client.shared["known"])
 
     def observe(self, client: Client, embedding: Tensor, labels: Tensor) -> None:
         """Count a training batch in, if prototypes are made from the steps as they pass."""

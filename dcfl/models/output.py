@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from dcfl.data.augment import Preparation
+
 
 class Output(NamedTuple):
     logits: Tensor  # [B, classes]
@@ -16,7 +18,14 @@ class Output(NamedTuple):
 
 
 class FeatureModel(nn.Module):
-    """A module that maps images [B, C, H, W] to an `Output`; derive your own from it."""
+    """A module that maps images [B, C, H, W] to an `Output`; derive your own from it.
+
+    A trained model that was loaded knows what its outputs are called and how images become inputs:
+    `model(model.preparation.clean(pixels))` for uint8 pixels [n, H, W, C].
+    """
+
+    class_names: tuple[str, ...] = ()
+    preparation: Preparation | None = None
 
     def forward(self, images: Tensor) -> Output:
         raise TypeError(f"{type(self).__name__} must define forward(images) -> Output")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from dcfl.errors import RunFolderError, StorageError
-from dcfl.recording import RecordedRun, write_whole
+from dcfl.errors import RunFolderError
+from dcfl.recording import RecordedRun, storage, write_whole
 
 __all__ = ["find_runs", "write_report"]
 
@@ -25,11 +25,9 @@ def write_report(*folders: Path, out: Path | None = None) -> Path:
     if out is None:
         out = folders[0] / "report.html" if len(folders) == 1 else Path("report.html")
     page = render(list(runs.values()))
-    try:
+    with storage(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(out, page)
-    except OSError as error:
-        raise StorageError(f"{out}: cannot be written ({error.strerror})") from error
+    write_whole(out, page)
     return out
 
 

@@ -109,7 +109,7 @@ def test_prototype_wise_is_cross_entropy_while_there_are_no_prototypes() -> None
 
 def test_prototypes_are_constants_in_the_gradient() -> None:
     prototypes = torch.randn(4, 128, dtype=torch.float64, requires_grad=True)
-    shared = {"prototypes": prototypes.detach(), "known": torch.ones(4, dtype=torch.bool)}
+    shared = {"prototypes": prototypes, "known": torch.ones(4, dtype=torch.bool)}
     DCFLPrototypeWise().objective(client(LABELS, shared))(batch(LABELS)).backward()
     assert prototypes.grad is None
 

@@ -1,0 +1,66 @@
+"""What `dcfl methods` says a method costs, measured."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+
+from dcfl.checking import CLASSES, MIXED, TRAINING, toy_client, toy_model, two_rounds, visit
+from dcfl.client import Client
+from dcfl.messages import num_bytes
+from dcfl.methods import METHODS, fedsol
+from dcfl.models import CNN
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often models run forward, gradients backward, and copies of the model are made."""
+    counted: Counter[str] = Counter()
+
+    def counting(owner: Any, name: str, what: str) -> None:
+        original = getattr(owner, name)
+
+        def counter(*args: Any, **kwargs: Any) -> Any:
+            counted[what] += 1
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, counter)
+
+    counting(CNN, "forward", "forwards")
+    counting(torch.Tensor, "backward", "backwards")
+    counting(torch.autograd, "grad", "backwards")
+    counting(Client, "frozen", "frozen")
+    counting(fedsol, "perturbed", "perturbed")
+    return counted
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_steps_cost_what_is_said(name: str, calls: Counter[str]) -> None:
+    method, cost = METHODS[name](), METHODS[name].cost
+    rounds = two_rounds(method, "batch", MIXED)
+    calls.clear()
+    update, memory = visit(
+        method,
+        toy_client(MIXED),
+        round=2,
+        weights=rounds.weights,
+        shared=rounds.shared,
+        memory=rounds.first[0].memory,
+    )
+    assert update.num_steps == TRAINING.epochs * 3
+    assert calls["forwards"] == cost.forwards * update.num_steps + cost.passes
+    assert calls["backwards"] == cost.backwards * update.num_steps
+    # A perturbed model needs its own weights beside the perturbed ones: one copy, step after step.
+    assert calls["frozen"] + bool(calls["perturbed"]) == cost.copies
+
+    model = toy_model()
+    sizes = {
+        "weights": num_bytes(model.state_dict()),
+        "parameters": num_bytes(dict(model.named_parameters())),
+        "classes": CLASSES,
+        "d": 128,
+    }
+    assert num_bytes(update.upload) == eval(cost.up, sizes)
+    assert num_bytes(rounds.shared) == eval(cost.down, sizes)
+    assert num_bytes(memory) == eval(cost.kept, sizes)

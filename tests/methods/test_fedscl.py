@@ -1,0 +1,87 @@
+"""FedSCL: SupCon over the batch, anchor by anchor."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dcfl.checking import TRAINING, toy_client, toy_model
+from dcfl.client import Batch, Client
+from dcfl.errors import ConfigError
+from dcfl.methods.fedavg import FedAvg
+from dcfl.methods.fedscl import FedSCL
+from dcfl.weights import snapshot
+
+LABELS = [0, 0, 1, 2, 0, 1, 3]  # 2 and 3 are without positives
+EXACT = {"rtol": 1e-9, "atol": 1e-9}
+
+
+def client() -> Client:
+    network = toy_model().double().train()
+    return Client(0, 2, network, snapshot(network), {}, {}, toy_client(LABELS), TRAINING)
+
+
+def batch(labels: list[int]) -> Batch:
+    torch.manual_seed(1)
+    return Batch(torch.randn(len(labels), 1, 8, 8, dtype=torch.float64), torch.tensor(labels))
+
+
+def cosine(u: Tensor, v: Tensor) -> Tensor:
+    return (u * v).sum() / ((u * u).sum().sqrt() * (v * v).sum().sqrt())
+
+
+def contrast(z: Tensor, y: list[int], tau: float, reduction: str) -> Tensor:
+    """mean over all anchors of -sum (or mean) over P_i of [s_ip - log sum_{k != i} exp(s_ik)]."""
+    total = torch.zeros((), dtype=torch.float64)
+    for i in range(len(y)):
+        others = [j for j in range(len(y)) if j != i]
+        s = {j: cosine(z[i], z[j]) / tau for j in others}
+        denominator = sum(torch.exp(s[k]) for k in others)  # positives included
+        positives = [j for j in others if y[j] == y[i]]
+        for p in positives:
+            share = len(positives) if reduction == "mean" else 1
+            total = total - torch.log(torch.exp(s[p]) / denominator) / share
+    return total / len(y)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("tau", [0.5, 0.07])
+@pytest.mark.parametrize("labels", [LABELS, [1] * 5, [0, 0]])
+def test_value_and_gradient_are_those_of_equation_3(
+    reduction: str, tau: float, labels: list[int]
+) -> None:
+    who, given = client(), batch(labels)
+    parameters = list(who.model.parameters())
+    method = FedSCL(mu=0.7, temperature=tau, reduction=reduction)  # type: ignore[arg-type]
+    loss = method.objective(who)(given)
+    output = who.model(given.images)
+    expected = F.cross_entropy(output.logits, given.labels)
+    expected = expected + 0.7 * contrast(output.embedding, labels, tau, reduction)
+    torch.testing.assert_close(loss, expected, **EXACT)
+    torch.testing.assert_close(
+        torch.autograd.grad(loss, parameters), torch.autograd.grad(expected, parameters), **EXACT
+    )
+
+
+def test_a_batch_without_positives_is_cross_entropy() -> None:
+    who, given = client(), batch([0, 1, 2, 3])
+    assert FedSCL(mu=9.0).objective(who)(given).item() == FedAvg().objective(who)(given).item()
+
+
+def test_the_temperature_does_not_scale_the_loss_in_secret() -> None:
+    """Two samples of one class: the only candidate is the positive, so the loss is 0 at any tau.
+    Equal embeddings: log of the number of the others, with no tau / 0.07 before it."""
+    images = batch([1] * 5).images[:1].expand(5, -1, -1, -1)
+    who, given = client(), Batch(images, torch.tensor([1] * 5))
+    part = FedSCL().objective(who)(given) - FedAvg().objective(who)(given)
+    assert part.item() == pytest.approx(torch.tensor(4.0).double().log().item(), abs=1e-9)
+
+
+def test_the_defaults_are_one_mean_and_one_half() -> None:
+    assert FedSCL() == FedSCL(mu=1.0, temperature=0.5, reduction="mean")
+
+
+@pytest.mark.parametrize("values", [{"mu": -1.0}, {"temperature": 0.0}])
+def test_impossible_values_are_refused(values: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="method"):
+        FedSCL(**values)  # type: ignore[arg-type]

@@ -1,0 +1,69 @@
+from pathlib import Path
+
+import pytest
+
+from dcfl.checking import check_method
+from dcfl.errors import ConfigError
+from dcfl.methods.loading import load_methods
+from dcfl.scaffolding import new_method
+
+GOOD = """
+from dataclasses import dataclass
+import dcfl
+
+@dataclass(frozen=True)
+class Mine(dcfl.Method):
+    mu: float = 1.0
+"""
+
+
+def test_the_methods_of_a_file_are_found_by_name(tmp_path: Path) -> None:
+    file = tmp_path / "random.py"  # a name that must not shadow a module
+    file.write_text(GOOD)
+    (mine,) = load_methods(file).values()
+    assert (mine.name, mine().mu) == ("mine", 1.0)  # type: ignore[attr-defined]
+    import random
+
+    assert random.random() < 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1\n", "defines no method"),
+        ("import dcfl\nx = dcfl.Method\n", "defines no method"),
+        ("def broken(:\n", "line 1: SyntaxError"),
+        ("\n\nraise RuntimeError('two\\nlines')\n", "line 3: RuntimeError: two lines"),
+        ("import no_such_module_at_all\n", "line 1: ModuleNotFoundError"),
+    ],
+)
+def test_files_that_cannot_be_used_are_said_in_one_line(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_methods(file)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        load_methods(tmp_path / "none.py")
+
+
+def test_a_new_method_works_and_is_not_overwritten(tmp_path: Path) -> None:
+    method, test = new_method("my-first-idea", tmp_path)
+    assert (method.name, test.name) == ("my_first_idea.py", "test_my_first_idea.py")
+    (made,) = load_methods(method).values()
+    assert made.name == "my-first-idea"
+    assert all(verdict.holds for verdict in check_method(made))
+    with pytest.raises(ConfigError, match="there already"):
+        new_method("my-first-idea", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["", "My", "9lives", "a b", "../x", "a--b"])
+def test_names_that_would_not_work_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not a name"):
+        new_method(name, tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,183 @@
+"""How replies become one direction: each rule against its formula on one number."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from dcfl.client import LocalTraining
+from dcfl.messages import ClientUpdate
+from dcfl.server.aggregation import AGGREGATIONS, Folded
+
+SENT = {"w": torch.tensor([1.0, -2.0], dtype=torch.float64)}
+PLAIN, MOMENTUM = LocalTraining(momentum=0.0), LocalTraining(momentum=0.9)
+
+
+def reply(
+    client: int, w: float, examples: int = 1, steps: int = 1, mean: float = 0.0
+) -> ClientUpdate:
+    weights = {
+        "w": torch.tensor([w, -2.0 * w], dtype=torch.float64),
+        "running_mean": torch.tensor([mean], dtype=torch.float64),
+        "num_batches_tracked": torch.tensor(steps),
+    }
+    return ClientUpdate(client, weights, {}, examples, steps, {})
+
+
+def fold(rule: str, replies: list[ClientUpdate], training: LocalTraining = PLAIN) -> Folded:
+    folded = AGGREGATIONS[rule](frozenset({"w"}), training)  # type: ignore[index]
+    for each in replies:
+        folded.add(each)
+    return folded.finish(SENT)
+
+
+def direction(
+    rule: str, replies: list[ClientUpdate], training: LocalTraining = PLAIN
+) -> list[float]:
+    result: Tensor = fold(rule, replies, training).direction["w"]
+    return result.tolist()
+
+
+def effective(steps: int, momentum: float) -> float:
+    """How far a momentum SGD gets with lr 1 and a constant gradient of 1, step by step."""
+    position = velocity = 0.0
+    for _ in range(steps):
+        velocity = momentum * velocity + 1.0
+        position += velocity
+    return position
+
+
+def fednova(replies: list[ClientUpdate], momentum: float) -> list[float]:
+    """tau_eff * sum_i p_i Delta_i / a_i with tau_eff = sum_i p_i a_i, number by number.
+
+    A client without a step has moved nowhere, so it adds nothing to either sum.
+    """
+    total = sum(each.num_examples for each in replies)
+    tau_eff, sums = 0.0, [0.0, 0.0]
+    for each in replies:
+        p, a = each.num_examples / total, effective(each.num_steps, momentum)
+        tau_eff += p * a
+        for k in range(2):
+            delta = each.weights["w"][k].item() - SENT["w"][k].item()
+            sums[k] += p * delta / a if a else 0.0
+    return [tau_eff * each for each in sums]
+
+
+THREE = [
+    reply(0, 2.0, examples=10, steps=3, mean=1.0),
+    reply(1, 5.0, examples=30, steps=8, mean=2.0),
+    reply(2, -1.0, examples=60, steps=1, mean=6.0),
+]
+
+
+def test_uniform_is_the_plain_mean_of_the_changes() -> None:
+    assert direction("uniform", THREE) == pytest.approx([2.0 - 1.0, -4.0 + 2.0])
+
+
+def test_samples_weighs_the_sampled_clients_by_their_examples() -> None:
+    w = 0.1 * 2.0 + 0.3 * 5.0 - 0.6 * 1.0
+    assert direction("samples", THREE) == pytest.approx([w - 1.0, -2.0 * w + 2.0])
+
+
+def test_fednova_with_plain_sgd_counts_steps() -> None:
+    tau_eff = 0.1 * 3 + 0.3 * 8 + 0.6 * 1
+    rate = 0.1 * 1.0 / 3 + 0.3 * 4.0 / 8 + 0.6 * -2.0 / 1
+    assert direction("fednova", THREE) == pytest.approx([tau_eff * rate, -2.0 * tau_eff * rate])
+
+
+def test_fednova_with_momentum_counts_effective_steps() -> None:
+    r = 0.9
+    a = [(t - r * (1 - r**t) / (1 - r)) / (1 - r) for t in (3, 8, 1)]
+    tau_eff = 0.1 * a[0] + 0.3 * a[1] + 0.6 * a[2]
+    rate = 0.1 * 1.0 / a[0] + 0.3 * 4.0 / a[1] + 0.6 * -2.0 / a[2]
+    expected = [tau_eff * rate, -2.0 * tau_eff * rate]
+    assert direction("fednova", THREE, MOMENTUM) == pytest.approx(expected)
+    assert direction("fednova", THREE) != pytest.approx(expected)
+
+
+@pytest.mark.parametrize("training", [PLAIN, MOMENTUM])
+def test_fednova_is_samples_when_all_take_the_same_number_of_steps(training: LocalTraining) -> None:
+    replies = [reply(0, 2.0, 10, 7), reply(1, 5.0, 30, 7), reply(2, -1.0, 60, 7)]
+    assert direction("fednova", replies, training) == pytest.approx(direction("samples", replies))
+
+
+CLIENTS = st.lists(
+    st.tuples(st.floats(-10, 10), st.integers(1, 5000), st.integers(1, 200)), min_size=1, max_size=6
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(clients=CLIENTS, momentum=st.sampled_from([0.0, 0.3, 0.9, 0.99]))
+def test_fednova_is_its_formula(clients: list[tuple[float, int, int]], momentum: float) -> None:
+    replies = [reply(k, w, n, steps) for k, (w, n, steps) in enumerate(clients)]
+    ours = direction("fednova", replies, LocalTraining(momentum=momentum))
+    assert ours == pytest.approx(fednova(replies, momentum), rel=1e-8, abs=1e-8)
+
+
+@settings(max_examples=50, deadline=None)
+@given(clients=CLIENTS, data=st.data(), rule=st.sampled_from(list(AGGREGATIONS)))
+def test_the_order_of_the_replies_does_not_matter_beyond_rounding(
+    clients: list[tuple[float, int, int]], data: st.DataObject, rule: str
+) -> None:
+    replies = [reply(k, w, n, steps, mean=w) for k, (w, n, steps) in enumerate(clients)]
+    shuffled = data.draw(st.permutations(replies))
+    one, other = fold(rule, replies, MOMENTUM), fold(rule, shuffled, MOMENTUM)
+    torch.testing.assert_close(one.direction, other.direction, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        one.buffers["running_mean"], other.buffers["running_mean"], rtol=1e-9, atol=1e-9
+    )
+
+
+def test_a_client_without_steps_does_not_break_fednova() -> None:
+    idle = reply(3, 1.0, examples=100, steps=0)
+    assert all(torch.tensor(direction("fednova", [*THREE, idle], MOMENTUM)).isfinite())
+    assert direction("fednova", [idle, idle]) == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("training", [PLAIN, MOMENTUM])
+def test_a_client_without_steps_adds_no_effective_steps_to_fednova(training: LocalTraining) -> None:
+    """a_i = 0 in tau_eff = sum_i p_i a_i; its own change, which is zero, drops out."""
+    replies = [*THREE, reply(3, 1.0, examples=100, steps=0)]
+    expected = fednova(replies, training.momentum)
+    assert direction("fednova", replies, training) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("rule", "mean"), [("uniform", 3.0), ("samples", 4.3), ("fednova", 4.3)])
+def test_float_buffers_are_averaged_with_the_clients_shares(rule: str, mean: float) -> None:
+    buffers = fold(rule, THREE, MOMENTUM).buffers
+    assert set(buffers) == {"running_mean", "num_batches_tracked"}
+    assert buffers["running_mean"].tolist() == pytest.approx([mean])
+
+
+@pytest.mark.parametrize("rule", AGGREGATIONS)
+def test_integer_buffers_are_copied(rule: str) -> None:
+    counter = fold(rule, THREE).buffers["num_batches_tracked"]
+    assert counter.dtype == torch.int64
+    assert counter.item() == 3
+
+
+@pytest.mark.parametrize("rule", AGGREGATIONS)
+def test_replies_are_not_changed_by_being_folded(rule: str) -> None:
+    replies = [reply(0, 2.0, 10, 3), reply(1, 5.0, 30, 8)]
+    fold(rule, replies)
+    assert [each.weights["w"].tolist() for each in replies] == [[2.0, -4.0], [5.0, -10.0]]
+    assert SENT["w"].tolist() == [1.0, -2.0]
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.1, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize("steps", [0, 1, 2, 3, 40, 500])
+def test_effective_steps_are_those_of_momentum_sgd_with_a_constant_gradient(
+    momentum: float, steps: int
+) -> None:
+    ours = LocalTraining(momentum=momentum).effective_steps(steps)
+    assert ours == pytest.approx(effective(steps, momentum), rel=1e-9, abs=1e-9)
+
+
+def test_effective_steps_are_those_of_torch() -> None:
+    w = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.SGD([w], lr=0.5, momentum=0.9)
+    for _ in range(7):
+        w.grad = torch.ones_like(w)
+        optimizer.step()
+    assert -w.item() / 0.5 == pytest.approx(MOMENTUM.effective_steps(7))

@@ -1,0 +1,15 @@
+"""Pages that are made from the code are what the code makes."""
+
+import runpy
+from pathlib import Path
+
+from dcfl.methods import METHODS
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_methods_page_is_up_to_date() -> None:
+    made = runpy.run_path(str(ROOT / "scripts" / "methods_page.py"))["page"]()
+    written = (ROOT / "docs" / "methods.md").read_text()
+    assert written == made, "run scripts/methods_page.py"
+    assert all(f"## {name}\n" in written for name in METHODS)

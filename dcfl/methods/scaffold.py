@@ -7,7 +7,8 @@ option II. Per step, and after K steps:
     c_i <- c_i - c + (w_received - w) / (lr * K)        K: effective steps, if there is momentum
     c   <- c + sum over the round's clients of the change of c_i, divided by all clients
 
-c - c_i is constant during a round, so it is the gradient of <c - c_i, w>, added to the loss.
+c - c_i is constant during a round, so it is the gradient of <c - c_i, w>, added to the loss (and to
+the training loss that is reported).
 """
 
 from __future__ import annotations

@@ -63,14 +63,14 @@ class FedNova:
         self._examples = self._rates = self._steps = 0.0  # sums of n_i, n_i / a_i and n_i a_i
 
     def add(self, update: ClientUpdate) -> None:
-        # A client without a step has not moved: a_i = 1 says so without a division by zero.
-        steps = self._training.effective_steps(update.num_steps) or 1.0
+        steps = self._training.effective_steps(update.num_steps)
         examples = float(update.num_examples)
+        rate = examples / (steps or 1.0)  # without a step there is no change to divide
         parameters, buffers = named.split(update.weights, self._trainable)
-        self._parameters.add(parameters, examples / steps)
+        self._parameters.add(parameters, rate)
         self._buffers.add(buffers, examples)
         self._examples += examples
-        self._rates += examples / steps
+        self._rates += rate
         self._steps += examples * steps
 
     def finish(self, sent: Tensors) -> Folded:

@@ -21,6 +21,7 @@ from dcfl.methods.fedsol import FedSOL
 from dcfl.models import FeatureModel
 from dcfl.models.layers import Norm
 from dcfl.models.output import Output
+from dcfl.models.resnet import ResNet18
 from dcfl.weights import sha256, snapshot
 
 LABELS = [0, 0, 1, 2, 0, 1, 3, 2, 1, 3, 3, 0]
@@ -205,6 +206,24 @@ def test_the_first_step_of_a_round_is_not_perturbed(variant: str, norm: Norm) ->
     ours = gradient(FedSOL(rho=5.0, variant=variant), who, toy_batch())  # type: ignore[arg-type]
     plain = gradient(FedAvg(), who, toy_batch())
     assert all(torch.equal(a, b) for a, b in zip(ours, plain, strict=True))
+
+
+@pytest.mark.parametrize("variant", ["fixed", "adaptive"])
+def test_the_first_step_of_a_deep_network_is_not_perturbed_either(variant: str) -> None:
+    """Round-off grows with the depth: in a ResNet-18 it is longer than in the toys."""
+    torch.manual_seed(0)
+    network = ResNet18(channels=3, size=16, classes=10).train()
+    batch = Batch(torch.randn(8, 3, 16, 16), torch.arange(8))
+    who = Client(0, 1, network, snapshot(network), {}, {}, toy_client(LABELS), TRAINING)
+    offsets: list[float] = []
+
+    def watching(batch: Batch) -> Tensor:
+        moved = [(live - who.received[name]).abs().max() for name, live in who.trainable()]
+        offsets.append(max(moved).item())
+        return F.cross_entropy(network(batch.images).logits, batch.labels)
+
+    FedSOL(variant=variant).gradient(who, watching, batch)  # type: ignore[arg-type]
+    assert offsets == [0.0]
 
 
 def test_later_steps_are_perturbed() -> None:

@@ -160,7 +160,7 @@ def compare(
     folder = chosen or new_folder(f"{base.data.dataset}-comparison")
     require_unused(folder)
     planned = plan(base, names, numbers, folder)
-    dataset = load_dataset(base.data.dataset)
+    dataset = load_dataset(base.data)
     lost: TooFewClients | None = None
     for name, experiment in planned.items():
         try:
@@ -263,7 +263,7 @@ def partition_command(
     from dcfl.terminal import partition_table, stdout
 
     settings = _experiment(words).data
-    dataset = load_dataset(settings.dataset)
+    dataset = load_dataset(settings)
     partition = settings.split(dataset)
     counts = partition.counts(dataset.train.labels.numpy(), dataset.classes)
     if picture is not None:
@@ -280,6 +280,8 @@ def partition_command(
         return
     stdout.print(partition_table(counts, dataset.class_names))
     shape = f"{settings.partition}, alpha {settings.alpha:g}, seed {settings.seed}"
+    if dataset.partition is not None:
+        shape = "as it came"
     print(f"{dataset.name}, {shape}, SHA-256 {partition.sha256[:16]}")
     if picture is not None:
         print(f"picture  {picture}")
@@ -293,6 +295,39 @@ def _draw_partition(counts: Any, class_names: Sequence[str], picture: Path) -> N
     if not picture.parent.is_dir():
         raise ConfigError(f"--picture {picture}: there is no folder {picture.parent}")
     partition_figure(counts, class_names).savefig(picture, dpi=150)
+
+
+data = typer.Typer(help="Data sets: get them, look at them.", no_args_is_help=True)
+app.add_typer(data, name="data")
+
+
+@data.command("get")
+def data_get(
+    name: Annotated[
+        str, typer.Argument(metavar="cifar10|cifar100|tiny-imagenet", show_default=False)
+    ],
+    to: Annotated[Path, typer.Option(metavar="DIR", help="Where data sets lie.")] = Path("data"),
+) -> None:
+    """Download a data set, check it and unpack it. What is there already is left alone."""
+    from dcfl.data.sources import get
+    from dcfl.terminal import download_progress
+
+    with download_progress(name) as show:
+        source = get(name, to, show)
+    print(f"{name}: {source} ({to})")
+
+
+@data.command("check")
+def data_check(words: Words = None, as_json: AsJSON = False) -> None:
+    """Read the data set that a config or data.dataset=... names, and say what is in it."""
+    from dcfl.data.catalogue import load_dataset, summary
+
+    found = summary(load_dataset(_experiment(words).data), _experiment(words).data)
+    if as_json:
+        _print_json(found)
+        return
+    for key, value in found.items():
+        print(f"{key:10} {value}")
 
 
 @app.command()

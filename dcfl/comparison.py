@@ -53,6 +53,8 @@ class Outcome:
     max_accuracy: float
     ema_accuracy: float
     final_accuracy: float
+    client_accuracy: float  # mean over clients, each on its own mix of classes
+    worst_decile_accuracy: float
     bytes_up: int
     bytes_down: int
     seconds: float
@@ -67,6 +69,8 @@ class Outcome:
             max_accuracy=last.get("max_accuracy", math.nan),
             ema_accuracy=last.get("ema_accuracy", math.nan),
             final_accuracy=last.get("accuracy", math.nan),
+            client_accuracy=last.get("client_accuracy", math.nan),
+            worst_decile_accuracy=last.get("worst_decile_accuracy", math.nan),
             bytes_up=sum(row["bytes_up"] for row in rows),
             bytes_down=sum(row["bytes_down"] for row in rows),
             seconds=run.summary.get("seconds", sum(row["seconds"] for row in rows)),
@@ -86,7 +90,8 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        return cls(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
+        known = not any(map(math.isnan, values))  # stdev has no answer to NaN
+        return cls(fmean(values), stdev(values) if len(values) > 1 and known else None, len(values))
 
     def __format__(self, sign: str) -> str:
         """`f"{spread}"`, or with a sign in front `f"{spread:+}"`."""

@@ -12,7 +12,7 @@ from importlib.metadata import version
 import torch
 
 from dcfl.config import Tables, load_experiment
-from dcfl.data import load_dataset
+from dcfl.data import DataSettings, load_dataset
 from dcfl.running import Run, choose_device
 
 
@@ -56,7 +56,7 @@ def _folder() -> str:
 
 
 def _data() -> str:
-    digits = load_dataset("digits")
+    digits = load_dataset(DataSettings())
     return f"{len(digits.train):,} training and {len(digits.test):,} test images"
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 import torch
@@ -20,22 +21,48 @@ from dcfl.models.output import FeatureModel
 class Evaluation(NamedTuple):
     accuracy: float  # top-1, percent
     loss: float  # mean cross-entropy
+    by_class: Tensor  # accuracy of each class [classes], percent; NaN for one without images
 
 
 @torch.inference_mode()
 def evaluate(
-    model: FeatureModel, images: Images, preparation: Preparation, batch_size: int = 1000
+    model: FeatureModel,
+    images: Images,
+    preparation: Preparation,
+    classes: int,
+    batch_size: int = 1000,
 ) -> Evaluation:
     """Top-1 accuracy and cross-entropy over all of `images`."""
-    correct = torch.zeros((), dtype=torch.int64, device=images.labels.device)
-    loss = torch.zeros((), dtype=torch.float64, device=images.labels.device)
+    device = images.labels.device
+    correct = torch.zeros(classes, dtype=torch.float64, device=device)
+    loss = torch.zeros((), dtype=torch.float64, device=device)
     with evaluating(model):
         for batch in clean_batches(images, preparation, batch_size):
             logits = model(batch.images).logits
-            correct += (logits.argmax(dim=1) == batch.labels).sum()
+            right = batch.labels[logits.argmax(dim=1) == batch.labels]
+            correct += torch.bincount(right, minlength=classes)
             loss += F.cross_entropy(logits, batch.labels, reduction="sum")
     count = max(len(images), 1)
-    return Evaluation(100 * int(correct) / count, float(loss) / count)
+    by_class = 100 * correct / torch.bincount(images.labels, minlength=classes)
+    return Evaluation(100 * float(correct.sum()) / count, float(loss) / count, by_class.cpu())
+
+
+def own_mix_accuracies(by_class: Tensor, mixes: Tensor) -> list[float]:
+    """For each client the accuracy on test images weighted to its own mix of classes.
+
+    `mixes` [clients, classes]. A class without test images is left out of every mix.
+    """
+    known = by_class.isfinite()
+    weights = mixes[:, known]
+    total = weights.sum(dim=1).clamp(min=1e-12)
+    accuracies: list[float] = (weights @ by_class[known] / total).tolist()
+    return accuracies
+
+
+def worst_decile(values: Sequence[float]) -> float:
+    """The mean of the lowest tenth (at least one)."""
+    lowest = sorted(values)[: max(1, len(values) // 10)]
+    return fmean(lowest)
 
 
 def ema(values: Iterable[float], decay: float = 0.9) -> float:

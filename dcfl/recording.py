@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -72,9 +72,18 @@ class Recorder:
         with replacing(self.folder / "partition.npz") as partial:
             partition.save(partial, counts, dataset.class_names)
 
-    def round(self, row: Row, clients: Iterable[ClientReport]) -> None:
+    def round(
+        self, row: Row, clients: Iterable[ClientReport], own_accuracies: Sequence[float]
+    ) -> None:
+        """`own_accuracies`: of the new global model on each client's own mix of classes."""
         self._append("rounds.jsonl", [row])
-        self._append("clients.jsonl", [{"round": row["round"], **asdict(c)} for c in clients])
+        self._append(
+            "clients.jsonl",
+            [
+                {"round": row["round"], **asdict(c), "own_accuracy": own_accuracies[c.client]}
+                for c in clients
+            ],
+        )
 
     def finish(self, weights: Tensors, model: Mapping[str, Any], summary: Row) -> None:
         contiguous = {name: tensor.cpu().contiguous() for name, tensor in weights.items()}

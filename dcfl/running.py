@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from statistics import fmean
 from typing import Any, get_type_hints
 
 import torch
+from torch import Tensor
 
 from dcfl import weights as named
 from dcfl.client import evaluating
@@ -19,7 +22,7 @@ from dcfl.config import Tables, apply, load_experiment
 from dcfl.data import Augmentation, Dataset, FederatedData, load_dataset
 from dcfl.data.client_data import clean_batches
 from dcfl.errors import ConfigError, TooFewClients
-from dcfl.evaluation import ema, evaluate
+from dcfl.evaluation import ema, evaluate, own_mix_accuracies, worst_decile
 from dcfl.experiment import Experiment
 from dcfl.federation import Round, federate
 from dcfl.messages import Tensors
@@ -58,13 +61,18 @@ class Run:
         model: FeatureModel | None = None,
     ) -> None:
         device = choose_device(experiment.engine.device)
-        dataset = dataset or load_dataset(experiment.data.dataset)
+        dataset = dataset or load_dataset(experiment.data)
         augmentation = experiment.data.augmentation(dataset.preparation.augmentation)
         _check_augmentation(augmentation, experiment.method, dataset)
         partition = experiment.data.split(dataset)
         self.experiment = replace(
             experiment,
-            data=replace(experiment.data, dataset=dataset.name, **asdict(augmentation)),
+            data=replace(
+                experiment.data,
+                dataset=dataset.name,
+                clients=len(partition),
+                **asdict(augmentation),
+            ),
             engine=replace(experiment.engine, device=str(device)),
         )
         self.data = FederatedData(dataset.augmented_by(augmentation).to(device), partition)
@@ -90,6 +98,7 @@ class Run:
         """Train, evaluate and record, one row of rounds.jsonl at a time."""
         experiment, began = self.experiment, time.perf_counter()
         state = ServerState(0, named.snapshot(self.model), {}, {})
+        mixes = self.data.label_mixes()
         server = Server(
             experiment.method,
             experiment.data.clients,
@@ -107,29 +116,37 @@ class Run:
                 server, backend, state, federation.rounds, federation.participation, federation.seed
             ):
                 state = round.state
-                row = self._row(round, mark)
+                row, own = self._row(round, mark, mixes)
                 mark = time.perf_counter()
                 self.rows.append(row)
-                self._recorder.round(row, round.clients)
+                self._recorder.round(row, round.clients, own)
                 self._give_up_if_alone(round)
                 yield row
         self._finish(state, time.perf_counter() - began)
 
-    def _row(self, round: Round, began: float) -> Row:
-        """Evaluate the global model; `seconds` counts from `began` and includes the evaluation."""
+    def _row(self, round: Round, began: float, mixes: Tensor) -> tuple[Row, list[float]]:
+        """Evaluate the global model: the row, and its accuracy on each client's own mix of classes.
+
+        `seconds` counts from `began` and includes the evaluation.
+        """
         trained = time.perf_counter()
         self.model.load_state_dict(round.state.weights)
         dataset = self.data.dataset
-        accuracy, loss = evaluate(self.model, dataset.test, dataset.preparation)
+        accuracy, loss, by_class = evaluate(
+            self.model, dataset.test, dataset.preparation, dataset.classes
+        )
+        own = own_mix_accuracies(by_class, mixes)
         ok = [client for client in round.clients if client.outcome == "ok"]
         steps = sum(client.num_steps for client in ok)
         total = sum(client.metrics["loss"] * client.num_steps for client in ok)
         before = self.rows[-1:]
-        return {
+        row = {
             "round": round.state.round,
             "accuracy": accuracy,
             "max_accuracy": max([accuracy, *(row["max_accuracy"] for row in before)]),
             "ema_accuracy": ema([*(row["ema_accuracy"] for row in before), accuracy]),
+            "client_accuracy": fmean(own),
+            "worst_decile_accuracy": worst_decile(own),
             "loss": loss,
             "train_loss": total / steps if steps else None,
             "seconds": time.perf_counter() - began,
@@ -141,6 +158,7 @@ class Run:
             "failed": sum(client.outcome == "failed" for client in round.clients),
             "rejected": sum(client.outcome == "rejected" for client in round.clients),
         }
+        return row, own
 
     def _give_up_if_alone(self, round: Round) -> None:
         last = self.rows[-EMPTY_ROUNDS:]
@@ -165,6 +183,8 @@ class Run:
             "max_accuracy": last["max_accuracy"],
             "ema_accuracy": last["ema_accuracy"],
             "final_accuracy": last["accuracy"],
+            "client_accuracy": last["client_accuracy"],
+            "worst_decile_accuracy": last["worst_decile_accuracy"],
             "seconds": seconds,
             **totals,
             "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
@@ -305,6 +325,8 @@ def _folder_for(experiment: Experiment, dataset: Dataset) -> Path:
 
 def new_folder(name: str) -> Path:
     """A folder below runs/ that does not exist yet, named after the time and `name`."""
-    stamped = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{name}"
+    short = re.sub(r":.*[/\\]", "-", name)  # folder:/some/where would be several folders
+    plain = re.sub(r"[^\w.-]+", "-", short)
+    stamped = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{plain}"
     numbered = (stamped.with_name(f"{stamped.name}-{count}") for count in range(2, 10_000))
     return next(path for path in (stamped, *numbered) if not path.exists())

@@ -5,14 +5,20 @@ from __future__ import annotations
 import sys
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -101,6 +107,27 @@ class _Status:
         lost = row["sampled"] - row["ok"]
         text = f"accuracy {row['accuracy']:.1f} %  {self.clients / elapsed:.0f} clients/s"
         return text + (f"  {lost} clients lost" if lost else ""), left
+
+
+@contextmanager
+def download_progress(label: str) -> Iterator[Callable[[int, int | None], None]]:
+    """Show bytes as they arrive: a bar on a terminal, a line every ten percent elsewhere."""
+    if stderr.is_terminal:
+        columns = (TextColumn(label), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=stderr) as bar:
+            task = bar.add_task(label, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+    else:
+        shown = [-1]
+
+        def show(done: int, total: int | None) -> None:
+            tenth = 10 * done // total if total else done // 50_000_000
+            if tenth != shown[0]:
+                shown[0] = tenth
+                of = f" of {total / 1e6:.0f}" if total else ""
+                print(f"{label}  {done / 1e6:.0f}{of} MB", file=sys.stderr, flush=True)
+
+        yield show
 
 
 def comparison_table(groups: Sequence[Group]) -> Table:

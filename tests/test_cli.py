@@ -5,11 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import dcfl.cli
 from dcfl.checking import PROPERTIES
 from dcfl.config import load_experiment
+from dcfl.recording import RecordedRun
 
 # FedProx whose anchor is the live model: the term is zero, as in code that was published.
 ZERO = """
@@ -181,6 +184,11 @@ def test_a_taken_name_is_refused(cli, tmp_path: Path) -> None:  # type: ignore[n
         (["check", "nope.py"], 2, "nope.py: no such file"),
         (["run", "--method-file", "nope.py"], 2, "nope.py: no such file"),
         (["new", "method", "Not Good"], 2, "is not a name"),
+        (["data", "get", "mnist"], 2, "mnist"),
+        (["run", "data.dataset=folder:nowhere"], 2, "nowhere: no such folder"),
+        (["run", "data.dataset=npz:none.npz"], 2, "none.npz: no such file"),
+        (["run", "data.partition=pathological", "data.per_client=11"], 2, "data.per_client"),
+        (["run", "data.image_size=3"], 2, "data.image_size"),
         (["run", "server.optimizer=adamw"], 2, "no optimiser"),
         (["partition", "--picture", "p.txt"], 2, "must end in .svg"),
         (["partition", "--picture", "no/p.svg"], 2, "there is no folder no"),
@@ -202,6 +210,61 @@ def test_mistakes_are_one_line_and_an_exit_code(cli, words, code, message) -> No
     assert message in errors[0]
     assert "Traceback" not in err
     assert out == ""
+
+
+@pytest.fixture
+def pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two sites with three classes of small pictures each."""
+    monkeypatch.setenv("DCFL_CACHE", str(tmp_path / "cache"))
+    rng = np.random.default_rng(0)
+    for site in ("north", "south"):
+        for label, name in enumerate(("cat", "dog", "owl")):
+            folder = tmp_path / "pictures" / site / name
+            folder.mkdir(parents=True)
+            for number in range(10):
+                pixels = rng.integers(0, 60, (20, 24, 3), dtype=np.uint8)
+                pixels[..., label] += 150
+                Image.fromarray(pixels).save(folder / f"{number}.png")
+    return tmp_path / "pictures"
+
+
+def test_ones_own_pictures_from_check_to_run(cli, pictures: Path) -> None:  # type: ignore[no-untyped-def]
+    code, out, _ = cli("data", "check", f"data.dataset=folder:{pictures / 'north'}")
+    assert code == 0
+    assert "3: cat, dog, owl" in out
+    assert "24 to train on, 6 to test on" in out
+    code, out, _ = cli(
+        "run", f"data.dataset=sites:{pictures}", *FAST[:1], "federation.participation=1"
+    )
+    assert code == 0
+    run = next(Path("runs").iterdir())
+    rows = [json.loads(line) for line in (run / "clients.jsonl").read_text().splitlines()]
+    assert {row["client"] for row in rows} == {0, 1}
+    assert all(0 <= row["own_accuracy"] <= 100 for row in rows)
+    assert RecordedRun.open(run).class_names == ["cat", "dog", "owl"]
+    assert run.name.endswith("-sites-pictures-dcfl-pw")
+    _, out, _ = cli("partition", f"data.dataset=sites:{pictures}")
+    assert "as it came" in out
+    assert "owl" in out
+
+
+@pytest.mark.filterwarnings("default")
+def test_broken_pictures_are_named(cli, pictures: Path) -> None:  # type: ignore[no-untyped-def]
+    (pictures / "north" / "cat" / "half.png").write_bytes(b"\x89PNG")
+    where = f"data.dataset=folder:{pictures / 'north'}"
+    code, _, err = cli("data", "check", where)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "half.png" in err
+    code, _, err = cli("data", "check", where, "data.broken=skip")
+    assert code == 0
+    assert "half.png" in err
+
+
+def test_data_that_is_not_there_says_how_to_get_it(cli) -> None:  # type: ignore[no-untyped-def]
+    for name in ("cifar10", "cifar100", "tiny-imagenet"):
+        code, _, err = cli("run", f"data.dataset={name}")
+        assert (code, err.count("\n")) == (2, 1)
+        assert f"dcfl data get {name}" in err
 
 
 def test_settings_show_every_key(cli, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -6,7 +6,15 @@ import torch
 import torch.nn.functional as F
 
 from dcfl.checking import toy_model
-from dcfl.evaluation import alignment, ema, evaluate, similarity_histogram, uniformity
+from dcfl.evaluation import (
+    alignment,
+    ema,
+    evaluate,
+    own_mix_accuracies,
+    similarity_histogram,
+    uniformity,
+    worst_decile,
+)
 from tests import toys
 
 
@@ -17,20 +25,44 @@ def unit(n: int, d: int = 6, seed: int = 0) -> torch.Tensor:
 
 def test_evaluate_counts_and_averages_over_all_batches() -> None:
     toy, model = toys.dataset(), toy_model().train()
-    accuracy, loss = evaluate(model, toy.test, toy.preparation, batch_size=7)
+    accuracy, loss, by_class = evaluate(model, toy.test, toy.preparation, 5, batch_size=7)
     assert model.training
     model.eval()
     logits = model(toy.preparation.clean(toy.test.pixels)).logits.detach()
     expected = 100 * (logits.argmax(1) == toy.test.labels).double().mean().item()
     assert accuracy == pytest.approx(expected)
+    for label in range(4):
+        own = toy.test.labels == label
+        share = 100 * (logits.argmax(1) == toy.test.labels)[own].double().mean().item()
+        assert by_class[label].item() == pytest.approx(share)
+    assert by_class[4].isnan()  # no such image
     assert loss == pytest.approx(F.cross_entropy(logits, toy.test.labels).item(), rel=1e-5)
 
 
 def test_evaluate_leaves_the_running_statistics_alone() -> None:
     toy, model = toys.dataset(), toy_model()
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    evaluate(model, toy.test, toy.preparation)
+    evaluate(model, toy.test, toy.preparation, 4)
     assert all(torch.equal(before[name], buffer) for name, buffer in model.named_buffers())
+
+
+def test_own_mixes_weigh_the_classes() -> None:
+    by_class = torch.tensor([100.0, 50.0, float("nan")], dtype=torch.float64)
+    mixes = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.0, 0.2, 0.8]], dtype=torch.float64)
+    assert own_mix_accuracies(by_class, mixes) == pytest.approx([100.0, 75.0, 50.0])
+
+
+def test_the_uniform_mix_is_the_accuracy_on_a_balanced_test_set() -> None:
+    toy, model = toys.dataset(), toy_model()
+    accuracy, _, by_class = evaluate(model, toy.test, toy.preparation, 4)
+    assert own_mix_accuracies(by_class, torch.full((1, 4), 0.25).double()) == pytest.approx(
+        [accuracy]
+    )
+
+
+def test_the_worst_decile_is_the_mean_of_the_lowest_tenth() -> None:
+    assert worst_decile([float(value) for value in range(100)]) == pytest.approx(4.5)
+    assert worst_decile([3.0, 1.0, 2.0]) == 1.0
 
 
 def test_ema_starts_with_the_first_value() -> None:

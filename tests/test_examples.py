@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import dcfl
+from dcfl.client import LocalTraining
 from dcfl.config import load_experiment
 from dcfl.experiment import Experiment
 
@@ -39,6 +40,20 @@ def test_the_readmes_python_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 def test_the_digits_config_is_the_default_written_out() -> None:
     assert load_experiment(ROOT / "configs" / "digits.toml") == Experiment()
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100", "tiny-imagenet"])
+def test_the_papers_configs_are_the_papers(name: str) -> None:
+    experiment = load_experiment(ROOT / "configs" / f"{name}.toml")
+    assert experiment.data.dataset == name
+    assert (experiment.data.clients, experiment.federation.participation) == (100, 0.05)
+    assert experiment.model.name == "resnet18"
+    assert experiment.training == LocalTraining()
+    assert experiment.method.mu == (1 if name == "tiny-imagenet" else 10)  # type: ignore[attr-defined]
+
+
+def test_the_config_for_own_images_is_sound() -> None:
+    assert load_experiment(ROOT / "configs" / "own-images.toml").data.dataset == "folder:pictures"
 
 
 def test_the_readmes_first_screen_has_the_two_commands() -> None:

@@ -16,7 +16,7 @@ import dcfl
 from dcfl.checking import toy_model
 from dcfl.client import Batch, Client
 from dcfl.config import load_experiment
-from dcfl.data import load_dataset
+from dcfl.data import DataSettings, load_dataset
 from dcfl.errors import ConfigError, RunFolderError, StorageError, TooFewClients
 from dcfl.evaluation import ema, evaluate
 from dcfl.methods import Method, Objective
@@ -80,8 +80,8 @@ def test_bytes_are_those_of_the_tensors(result: dcfl.running.Result) -> None:
 
 def test_the_model_can_be_taken_away(result: dcfl.running.Result) -> None:
     model = dcfl.load_model(result.folder)
-    digits = load_dataset("digits")
-    accuracy, _ = evaluate(model, digits.test, digits.preparation)
+    digits = load_dataset(DataSettings())
+    accuracy, _, _ = evaluate(model, digits.test, digits.preparation, 10)
     assert accuracy == result.rounds[-1]["accuracy"]
     assert sha256(model.state_dict()) == result.summary["weights_sha256"]
     assert sha256(load_file(result.folder / "model.safetensors")) == sha256(result.weights)
@@ -215,7 +215,7 @@ def test_a_model_of_ones_own_is_copied_and_looked_at_first(tmp_path: Path) -> No
 
 
 def test_a_loaded_model_knows_its_inputs_and_outputs(result: dcfl.running.Result) -> None:
-    model, digits = dcfl.load_model(result.folder), load_dataset("digits")
+    model, digits = dcfl.load_model(result.folder), load_dataset(DataSettings())
     assert model.class_names == digits.class_names
     assert model.preparation is not None
     inputs = model.preparation.clean(digits.test.pixels)

@@ -19,10 +19,11 @@ class Augmentation:
     crop: int = 0  # a random crop after padding by so many black pixels
     flip: bool = False  # left and right swapped for half of the images
     rotation: float = 0.0  # degrees, drawn from [-rotation, rotation]; nearest pixel
+    cutout: int = 0  # side of a square at a random place that is set to the mean
 
     @property
     def active(self) -> bool:
-        return bool(self.crop or self.flip or self.rotation)
+        return bool(self.crop or self.flip or self.rotation or self.cutout)
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,11 @@ class Preparation:
         rows, columns = _sources(self.augmentation, len(chosen), height, width, generator)
         rows = rows.clamp(-1, height).add(1).to(bordered.device)
         columns = columns.clamp(-1, width).add(1).to(bordered.device)
-        return self.clean(bordered[chosen[:, None, None], rows, columns])
+        images = self.clean(bordered[chosen[:, None, None], rows, columns])
+        if self.augmentation.cutout:
+            hole = _hole(self.augmentation.cutout, len(chosen), height, width, generator)
+            images = images.masked_fill(hole[:, None].to(images.device), 0.0)
+        return images
 
 
 def with_border(pixels: Tensor) -> Tensor:
@@ -78,3 +83,15 @@ def _sources(
         rows = (down * angle.cos() - right * angle.sin() + (height - 1) / 2).round().long()
         columns = (down * angle.sin() + right * angle.cos() + (width - 1) / 2).round().long()
     return rows, columns
+
+
+def _hole(side: int, count: int, height: int, width: int, generator: Generator) -> Tensor:
+    """A square around a random pixel [count, H, W]; the image's border cuts it off."""
+    row = torch.randint(0, height, (count, 1, 1), generator=generator)
+    column = torch.randint(0, width, (count, 1, 1), generator=generator)
+    down, right = (
+        torch.arange(height).view(1, -1, 1) - row,
+        torch.arange(width).view(1, 1, -1) - column,
+    )
+    low, high = -(side // 2), side - side // 2
+    return (down >= low) & (down < high) & (right >= low) & (right < high)

@@ -78,6 +78,12 @@ class FederatedData:
     dataset: Dataset
     partition: Partition
 
+    def label_mixes(self) -> Tensor:
+        """Each client's share of each class: float64 [clients, classes], rows sum to one."""
+        labels = self.dataset.train.labels.cpu().numpy()
+        counts = torch.from_numpy(self.partition.counts(labels, self.dataset.classes)).double()
+        return counts / counts.sum(dim=1, keepdim=True)
+
     def client(self, client: int) -> ClientData:
         train = self.dataset.train
         indices = torch.from_numpy(self.partition.of(client)).to(train.labels.device)

@@ -1,4 +1,4 @@
-"""Data sets by name, as uint8 images in memory."""
+"""A data set as uint8 images in memory, and the one that comes with the package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from dcfl.data.augment import Augmentation, Preparation
-from dcfl.errors import ConfigError, DatasetCorrupt
+from dcfl.data.partition import Partition
+from dcfl.errors import DatasetCorrupt
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Dataset:
     test: Images
     class_names: tuple[str, ...]
     preparation: Preparation  # normalisation, and the augmentation that suits these images
+    partition: Partition | None = None  # of a federation that is already split
 
     def __post_init__(self) -> None:
         for part in (self.train, self.test):
@@ -73,17 +75,10 @@ class Dataset:
         return replace(self, preparation=replace(self.preparation, augmentation=augmentation))
 
 
-def load_dataset(name: str) -> Dataset:
-    """The data set of that name; `digits` comes with the package."""
-    if name != "digits":
-        raise ConfigError(f"data.dataset: unknown data set {name!r}; known: digits")
-    return _digits()
-
-
 DIGITS_SHA256 = "b2dab7b501728c22e9119ad76740b2e17c77a231e42d1e592380d90886f1a05e"
 
 
-def _digits() -> Dataset:
+def load_digits() -> Dataset:
     """1,797 handwritten digits of 8x8 pixels (UCI; see scripts/make_digits.py).
 
     Every fifth image of each class is for testing: 1,442 to train on and 355 to test on.

@@ -18,10 +18,19 @@ from numpy.typing import NDArray
 
 from dcfl.errors import PartitionError
 
-Scheme = Literal["dirichlet-balanced", "dirichlet-capped", "dirichlet-uncapped", "iid"]
+Scheme = Literal[
+    "dirichlet-balanced",
+    "dirichlet-capped",
+    "dirichlet-uncapped",
+    "iid",
+    "shards",
+    "pathological",
+    "quantity",
+]
 Integers: TypeAlias = NDArray[np.integer[Any]]
 
-CLASS_BY_CLASS = ("dirichlet-capped", "dirichlet-uncapped")  # sizes are left to chance
+LEFT_TO_CHANCE = ("dirichlet-capped", "dirichlet-uncapped")  # how large a client is
+USE_ALPHA = ("dirichlet-balanced", *LEFT_TO_CHANCE, "quantity")
 TRIES = 200  # a split that fails so often hardly exists
 
 
@@ -75,24 +84,46 @@ class Partition:
             )
 
 
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """What a scheme is asked for."""
+
+    labels: Integers
+    clients: int
+    alpha: float
+    per_client: int
+    min_size: int
+    rng: np.random.Generator
+
+
 def split(
-    labels: Integers, clients: int, scheme: Scheme, alpha: float, seed: int, min_size: int
+    labels: Integers,
+    clients: int,
+    scheme: Scheme,
+    alpha: float,
+    seed: int,
+    min_size: int,
+    per_client: int = 2,
 ) -> Partition:
-    """Split the samples with these labels over the clients; the same seed gives the same split."""
+    """Split the samples with these labels over the clients; the same seed gives the same split.
+
+    `alpha` is of the Dirichlet schemes and of "quantity"; `per_client` is the number of shards or
+    classes that each client gets.
+    """
     if clients > len(labels):
         raise PartitionError(
             f"data.clients = {clients} is more than the {len(labels)} training samples: "
             f"ask for fewer clients"
         )
-    if math.isinf(alpha):
+    if math.isinf(alpha) and scheme in USE_ALPHA:
         scheme = "iid"
-    rng = np.random.default_rng(seed)
-    for _ in range(TRIES if scheme in CLASS_BY_CLASS else 1):
-        parts = SCHEMES[scheme](labels, clients, alpha, rng)
+    ask = Asked(labels, clients, alpha, per_client, min_size, np.random.default_rng(seed))
+    by_chance = scheme in LEFT_TO_CHANCE
+    for _ in range(TRIES if by_chance else 1):
+        parts = SCHEMES[scheme](ask)
         smallest = min(len(part) for part in parts)
         if smallest >= min_size:
             return Partition.of_parts(parts)
-    by_chance = scheme in CLASS_BY_CLASS
     raise PartitionError(
         f"{scheme} leaves a client with {smallest} of {len(labels)} samples, and data.min_size is "
         f"{min_size}: ask for fewer clients{', a larger data.alpha' if by_chance else ''} "
@@ -100,32 +131,81 @@ def split(
     )
 
 
-def _iid(labels: Integers, clients: int, alpha: float, rng: np.random.Generator) -> list[Integers]:
+def _iid(ask: Asked) -> list[Integers]:
     """A random permutation in equal parts; len(labels) % clients samples stay out."""
-    size = len(labels) // clients
-    return list(rng.permutation(len(labels))[: size * clients].reshape(clients, size))
+    size = len(ask.labels) // ask.clients
+    return list(
+        ask.rng.permutation(len(ask.labels))[: size * ask.clients].reshape(ask.clients, size)
+    )
 
 
-def _shuffled_classes(labels: Integers, rng: np.random.Generator) -> list[Integers]:
-    classes = int(labels.max()) + 1
-    return [rng.permutation(np.flatnonzero(labels == label)) for label in range(classes)]
+def _quantity(ask: Asked) -> list[Integers]:
+    """Every client has the same mix of classes and its own size: shares ~ Dir(alpha)."""
+    spare = max(len(ask.labels) - ask.clients * ask.min_size, 0)
+    shares = ask.rng.dirichlet(np.full(ask.clients, ask.alpha))
+    cuts = np.floor(np.cumsum(shares)[:-1] * spare).astype(np.int64)
+    cuts += ask.min_size * np.arange(1, ask.clients)  # everybody has the minimum before that
+    return np.split(ask.rng.permutation(len(ask.labels)), cuts)
 
 
-def _balanced(
-    labels: Integers, clients: int, alpha: float, rng: np.random.Generator
-) -> list[Integers]:
+def _shards(ask: Asked) -> list[Integers]:
+    """Samples sorted by class, cut into equal shards, `per_client` of them for each client.
+
+    McMahan et al., AISTATS 2017: most clients see two classes. Samples that fill no shard stay out.
+    """
+    shards = ask.clients * ask.per_client
+    size = len(ask.labels) // shards
+    if size < 1:
+        raise PartitionError(
+            f"{shards} shards are more than the {len(ask.labels)} training samples: "
+            f"ask for fewer clients or a smaller data.per_client"
+        )
+    shuffled = ask.rng.permutation(len(ask.labels))
+    by_class = shuffled[np.argsort(ask.labels[shuffled], kind="stable")]
+    dealt = ask.rng.permutation(by_class[: shards * size].reshape(shards, size))
+    return [ask.rng.permutation(own.ravel()) for own in np.split(dealt, ask.clients)]
+
+
+def _pathological(ask: Asked) -> list[Integers]:
+    """Each client holds exactly `per_client` classes; a class is shared evenly by its clients."""
+    piles = _shuffled_classes(ask)
+    if ask.per_client > len(piles) or ask.per_client * ask.clients < len(piles):
+        raise PartitionError(
+            f"pathological: {ask.clients} clients of data.per_client = {ask.per_client} classes "
+            f"each cannot share out {len(piles)} classes: choose another data.per_client"
+        )
+    # Deal the classes in turn, in random order: each class goes to as many clients as any other.
+    order = ask.rng.permutation(len(piles))
+    dealt = np.resize(order, ask.clients * ask.per_client).reshape(ask.clients, ask.per_client)
+    holders = [
+        ask.rng.permutation(np.flatnonzero((dealt == label).any(axis=1)))
+        for label in range(len(piles))
+    ]
+    pieces: list[list[Integers]] = [[] for _ in range(ask.clients)]
+    for pile, own in zip(piles, holders, strict=True):
+        for client, piece in zip(own, np.array_split(pile, len(own)), strict=True):
+            pieces[client].append(piece)
+    return [ask.rng.permutation(np.concatenate(own)) for own in pieces]
+
+
+def _shuffled_classes(ask: Asked) -> list[Integers]:
+    classes = range(int(ask.labels.max()) + 1)
+    return [ask.rng.permutation(np.flatnonzero(ask.labels == label)) for label in classes]
+
+
+def _balanced(ask: Asked) -> list[Integers]:
     """Each client draws a mix q ~ Dir(alpha), then its samples one by one without replacement, each
     remaining sample with probability proportional to q[its label].
 
     Late clients take what is left, and fill up at random where their classes have run out.
     """
-    size = len(labels) // clients
-    piles = _shuffled_classes(labels, rng)
+    size, rng = len(ask.labels) // ask.clients, ask.rng
+    piles = _shuffled_classes(ask)
     taken = np.zeros(len(piles), dtype=np.int64)
     left = np.array([len(pile) for pile in piles])
     parts: list[Integers] = []
-    for _ in range(clients):
-        mix = rng.dirichlet(np.full(len(piles), alpha))
+    for _ in range(ask.clients):
+        mix = rng.dirichlet(np.full(len(piles), ask.alpha))
         wanted = _race(mix, left, size, rng)
         if (missing := size - wanted.sum()) > 0:
             wanted += rng.multivariate_hypergeometric(left - wanted, missing)
@@ -157,26 +237,20 @@ def _race(
     return np.bincount(first // size, minlength=len(mix))
 
 
-def _capped(
-    labels: Integers, clients: int, alpha: float, rng: np.random.Generator
-) -> list[Integers]:
-    return _class_by_class(labels, clients, alpha, rng, cap=len(labels) / clients)
+def _capped(ask: Asked) -> list[Integers]:
+    return _class_by_class(ask, cap=len(ask.labels) / ask.clients)
 
 
-def _uncapped(
-    labels: Integers, clients: int, alpha: float, rng: np.random.Generator
-) -> list[Integers]:
-    return _class_by_class(labels, clients, alpha, rng, cap=math.inf)
+def _uncapped(ask: Asked) -> list[Integers]:
+    return _class_by_class(ask, cap=math.inf)
 
 
-def _class_by_class(
-    labels: Integers, clients: int, alpha: float, rng: np.random.Generator, cap: float
-) -> list[Integers]:
+def _class_by_class(ask: Asked, cap: float) -> list[Integers]:
     """Each class is divided by shares ~ Dir(alpha) over the clients still below the cap."""
-    pieces: list[list[Integers]] = [[] for _ in range(clients)]
-    sizes = np.zeros(clients, dtype=np.int64)
-    for pile in _shuffled_classes(labels, rng):
-        shares = rng.dirichlet(np.full(clients, alpha))
+    pieces: list[list[Integers]] = [[] for _ in range(ask.clients)]
+    sizes = np.zeros(ask.clients, dtype=np.int64)
+    for pile in _shuffled_classes(ask):
+        shares = ask.rng.dirichlet(np.full(ask.clients, ask.alpha))
         below = sizes < cap
         if below.any():
             shares = np.where(below, shares, 0.0)
@@ -186,12 +260,15 @@ def _class_by_class(
         for client, piece in enumerate(np.split(pile, cuts)):
             pieces[client].append(piece)
             sizes[client] += len(piece)
-    return [rng.permutation(np.concatenate(own)) for own in pieces]
+    return [ask.rng.permutation(np.concatenate(own)) for own in pieces]
 
 
-SCHEMES: dict[Scheme, Callable[..., list[Integers]]] = {
+SCHEMES: dict[Scheme, Callable[[Asked], list[Integers]]] = {
     "dirichlet-balanced": _balanced,
     "dirichlet-capped": _capped,
     "dirichlet-uncapped": _uncapped,
     "iid": _iid,
+    "shards": _shards,
+    "pathological": _pathological,
+    "quantity": _quantity,
 }

@@ -68,6 +68,27 @@ def test_a_small_rotation_keeps_most_of_the_image() -> None:
     assert not (made == original.numpy()).all()
 
 
+def test_cutout_blanks_one_square_that_the_border_may_cut() -> None:
+    made = prepared(Augmentation(cutout=3), torch.full((300, 6, 6, 3), 200, dtype=torch.uint8))
+    seen = set()
+    for image in made:
+        rows, columns = np.nonzero((image == 0).all(axis=2))
+        assert (image[(image != 0).any(axis=2)] == 200).all()
+        height, width = np.ptp(rows) + 1, np.ptp(columns) + 1
+        assert len(rows) == height * width  # a full rectangle
+        assert 2 <= height <= 3
+        assert 2 <= width <= 3
+        seen.add((rows.min(), columns.min()))
+    assert len(seen) == 25  # every place, those that hang over the edge twice
+
+
+def test_cutout_leaves_the_other_draws_alone() -> None:
+    plain = prepared(Augmentation(crop=2, flip=True), pixels())
+    cut = prepared(Augmentation(crop=2, flip=True, cutout=2), pixels())
+    same = (plain == cut).all(axis=3)
+    assert 0.8 < same.mean() < 1
+
+
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**31), crop=st.integers(0, 4), flip=st.booleans())
 def test_the_same_generator_gives_the_same_images(seed: int, crop: int, flip: bool) -> None:

@@ -8,7 +8,7 @@ from dcfl.errors import ConfigError, DatasetCorrupt
 
 
 def test_the_digits_are_all_there_and_balanced() -> None:
-    digits = load_dataset("digits")
+    digits = load_dataset(DataSettings())
     assert (len(digits.train), len(digits.test)) == (1442, 355)
     assert digits.train.pixels.shape == (1442, 8, 8, 1)
     assert digits.class_names == tuple("0123456789")
@@ -21,22 +21,23 @@ def test_the_digits_are_all_there_and_balanced() -> None:
 def test_the_digits_equal_scikit_learns() -> None:
     datasets = pytest.importorskip("sklearn.datasets")
     theirs = datasets.load_digits()
-    digits = load_dataset("digits")
+    digits = load_dataset(DataSettings())
     assert digits.train.pixels.max() == 255
     ours = torch.cat([digits.train.pixels, digits.test.pixels]).float().mean(dim=0)[..., 0]
     np.testing.assert_allclose(ours / 255 * 16, theirs.images.mean(axis=0), atol=0.05)
 
 
 def test_the_digits_normalisation_is_that_of_their_training_images() -> None:
-    digits = load_dataset("digits")
+    digits = load_dataset(DataSettings())
     inputs = digits.preparation.clean(digits.train.pixels)
     assert inputs.mean().item() == pytest.approx(0, abs=0.01)
     assert inputs.std().item() == pytest.approx(1, abs=0.01)
 
 
-def test_an_unknown_name_is_refused() -> None:
-    with pytest.raises(ConfigError, match="digitz"):
-        load_dataset("digitz")
+@pytest.mark.parametrize("name", ["digitz", "folder:", "npz", "ftp:x", "cifar-10"])
+def test_an_unknown_name_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="unknown data set"):
+        load_dataset(DataSettings(dataset=name))
 
 
 def test_labels_and_pixels_are_checked_at_the_door() -> None:
@@ -54,4 +55,5 @@ def test_settings_replace_only_what_they_name() -> None:
     usual = Augmentation(crop=4, flip=True)
     assert DataSettings().augmentation(usual) == usual
     assert DataSettings(flip=False).augmentation(usual) == Augmentation(4, False)
-    assert DataSettings(crop=0, rotation=10.0).augmentation(usual) == Augmentation(0, True, 10.0)
+    turned = DataSettings(crop=0, rotation=10.0, cutout=3)
+    assert turned.augmentation(usual) == Augmentation(0, True, 10.0, 3)

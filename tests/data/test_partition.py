@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dcfl.data.partition import SCHEMES, Partition, Scheme, _balanced, _race, split
+from dcfl.data.partition import (
+    SCHEMES,
+    USE_ALPHA,
+    Asked,
+    Partition,
+    Scheme,
+    _balanced,
+    _race,
+    split,
+)
 from dcfl.errors import PartitionError
 
 LABELS = np.repeat(np.arange(10), 100)
@@ -17,7 +26,7 @@ def parts(partition: Partition) -> list[set[int]]:
     return [set(partition.of(client).tolist()) for client in range(len(partition))]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     scheme=st.sampled_from(list(SCHEMES)),
     alpha=st.floats(0.01, 100) | st.just(float("inf")),
@@ -25,25 +34,35 @@ def parts(partition: Partition) -> list[set[int]]:
     classes=st.integers(1, 12),
     samples=st.integers(40, 400),
     min_size=st.integers(1, 4),
+    per_client=st.integers(1, 4),
     seed=st.integers(0, 2**31),
 )
 def test_parts_are_disjoint_cover_the_data_and_respect_the_minimum(
-    scheme: Scheme, alpha: float, clients: int, classes: int, samples: int, min_size: int, seed: int
+    scheme: Scheme,
+    alpha: float,
+    clients: int,
+    classes: int,
+    samples: int,
+    min_size: int,
+    per_client: int,
+    seed: int,
 ) -> None:
     labels = np.random.default_rng(seed).integers(0, classes, samples)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:
-            made = split(labels, clients, scheme, alpha, seed, min_size)
+            made = split(labels, clients, scheme, alpha, seed, min_size, per_client)
         except PartitionError:
             return  # an honest refusal; that splits do exist is tested below
-        again = split(labels, clients, scheme, alpha, seed, min_size)
+        again = split(labels, clients, scheme, alpha, seed, min_size, per_client)
     owned = np.sort(made.indices)
     assert (np.diff(owned) > 0).all()
-    equal_sizes = scheme in ("dirichlet-balanced", "iid") or np.isinf(alpha)
-    assert samples - len(owned) == (samples % clients if equal_sizes else 0)
+    iid = scheme == "iid" or (np.isinf(alpha) and scheme in USE_ALPHA)
+    equal = clients if iid or scheme == "dirichlet-balanced" else None
+    equal = clients * per_client if scheme == "shards" else equal
+    assert samples - len(owned) == (samples % equal if equal else 0)
     assert made.sizes.min() >= min_size
-    assert not equal_sizes or (made.sizes == samples // clients).all()
+    assert not equal or (made.sizes == len(owned) // clients).all()
     assert made.sha256 == again.sha256
     assert made.counts(labels, classes).sum() == len(owned)
 
@@ -66,7 +85,7 @@ def test_alpha_decides_between_one_class_and_all_alike(scheme: Scheme) -> None:
 
 
 def test_infinite_alpha_is_a_random_equal_split() -> None:
-    for scheme in SCHEMES:
+    for scheme in USE_ALPHA:
         made = split(LABELS, 10, scheme, float("inf"), 3, min_size=1)
         assert made.sha256 == split(LABELS, 10, "iid", 0.1, 3, min_size=1).sha256
 
@@ -77,6 +96,39 @@ def test_capped_clients_stop_growing() -> None:
     loose = split(LABELS, 10, "dirichlet-uncapped", 0.3, 0, min_size=1).sizes
     assert sizes.max() <= 100 + 100
     assert sizes.std() < loose.std()
+
+
+def test_shards_give_most_clients_two_classes() -> None:
+    counts = split(LABELS, 25, "shards", 1.0, 0, min_size=1).counts(LABELS, 10)
+    assert ((counts > 0).sum(axis=1) <= 4).all()
+    assert np.median((counts > 0).sum(axis=1)) == 2
+    assert (counts.sum(axis=1) == 40).all()
+
+
+@pytest.mark.parametrize("classes", [1, 2, 3, 10])
+def test_pathological_clients_hold_exactly_so_many_classes(classes: int) -> None:
+    made = split(LABELS, 20, "pathological", 1.0, 0, min_size=1, per_client=classes)
+    counts = made.counts(LABELS, 10)
+    assert ((counts > 0).sum(axis=1) == classes).all()
+    assert counts.sum() == 1000
+    holders = (counts > 0).sum(axis=0)
+    assert holders.max() - holders.min() <= 1
+
+
+def test_quantity_skew_changes_sizes_and_not_mixes() -> None:
+    labels = np.tile(LABELS, 20)
+    made = split(labels, 10, "quantity", 0.5, 0, min_size=200)
+    counts = made.counts(labels, 10)
+    assert made.sizes.max() > 3 * made.sizes.min()
+    assert np.abs(counts / counts.sum(axis=1, keepdims=True) - 0.1).max() < 0.07
+
+
+def test_large_federations_are_split_in_seconds() -> None:
+    """Timing stays out of tests; this one would only be noticed if the work were per sample."""
+    labels = np.repeat(np.arange(10), 5000)
+    for scheme in SCHEMES:
+        made = split(labels, 2_000, scheme, 1.0, 0, min_size=1)
+        assert len(made) == 2_000
 
 
 def test_the_race_is_weighted_drawing_without_replacement() -> None:
@@ -99,7 +151,7 @@ def test_the_race_is_weighted_drawing_without_replacement() -> None:
 
 def test_a_balanced_client_whose_classes_have_run_out_is_filled_up() -> None:
     """With alpha this small each client wants one class only, and some classes are wanted twice."""
-    for part in _balanced(LABELS[:200], 4, 1e-3, np.random.default_rng(0)):
+    for part in _balanced(Asked(LABELS[:200], 4, 1e-3, 2, 1, np.random.default_rng(0))):
         assert len(part) == 50
 
 
@@ -108,6 +160,11 @@ def test_impossible_splits_are_refused_in_one_line() -> None:
         split(LABELS, 1001, "iid", 1.0, 0, min_size=1)
     with pytest.raises(PartitionError, match=r"data\.min_size is 10"):
         split(LABELS, 500, "dirichlet-balanced", 1.0, 0, min_size=10)
+    with pytest.raises(PartitionError, match="more than the 1000 training samples"):
+        split(LABELS, 600, "shards", 1.0, 0, min_size=1)
+    for clients, per_client in ((3, 2), (20, 11)):
+        with pytest.raises(PartitionError, match=r"another data\.per_client"):
+            split(LABELS, clients, "pathological", 1.0, 0, min_size=1, per_client=per_client)
     with pytest.raises(PartitionError, match=r"larger data\.alpha"):
         split(LABELS, 50, "dirichlet-uncapped", 0.01, 0, min_size=10)
 

@@ -85,7 +85,7 @@ def test_means_and_paired_differences(tmp_path: Path) -> None:
     assert second[:6] == [
         "fedavg", "2", "52.00 ± 2.83", "52.00 ± 2.83", "−3.00 ± 1.41", "52.00 ± 2.83",
     ]  # fmt: skip
-    assert first[6:] == ["1.00", "2.00", "1.5"]
+    assert first[6:] == ["54.00 ± 4.24", "5.50 ± 0.42", "1.00", "2.00", "1.5"]
     assert "dcfl-pw has the highest EMA accuracy: 55.00 %." in page.text
     assert "may be chance" not in page.text
 
@@ -107,7 +107,18 @@ def test_one_run(tmp_path: Path) -> None:
     write_run(tmp_path / "run", [20.0, 60.0, 50.0])
     page = page_of(tmp_path / "run")
     # EMA: 20, then 24, then 26.6.
-    assert page.rows[1] == ["fedavg", "1", "60.00", "26.60", "50.00", "3.00", "6.00", "4.5"]
+    assert page.rows[1] == [
+        "fedavg",
+        "1",
+        "60.00",
+        "26.60",
+        "50.00",
+        "49.00",
+        "5.00",
+        "3.00",
+        "6.00",
+        "4.5",
+    ]
     for words in (
         "fedavg on digits",
         "dirichlet-balanced, alpha = 0.3",

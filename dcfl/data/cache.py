@@ -1,0 +1,269 @@
+"""Decoded once: arrays in memory-mapped files, which all processes share through the page cache.
+
+An entry is a folder with an .npy file per array and a manifest. It appears by one rename, whole;
+what is found damaged is built again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import tempfile
+import time
+import warnings
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from dcfl.data.arrays import Arrays
+
+FORMAT = 1  # of the entries, and of what readers make of files: raise it when either changes
+ARRAYS: dict[str, np.dtype[Any]] = {
+    "train_pixels": np.dtype(np.uint8),
+    "train_labels": np.dtype(np.int64),
+    "test_pixels": np.dtype(np.uint8),
+    "test_labels": np.dtype(np.int64),
+    "site_offsets": np.dtype(np.int64),
+}
+BLOCKS, BLOCK = 64, 4096
+PARTIAL = ".partial-"
+ABANDONED = 3600.0  # seconds; writing takes a few of them
+
+
+def cached(
+    name: str,
+    files: Sequence[Path],
+    settings: Mapping[str, object],
+    read: Callable[[], Arrays],
+    folder: Path | None = None,
+) -> Arrays:
+    """What `read()` returns, from the cache if the files are those that it was made of."""
+    root = cache_folder() if folder is None else folder
+    entry = _identify(root, name, files, settings)
+    found = _load(entry)
+    if found is not None:
+        return found
+    arrays = read()
+    try:
+        _store(entry, arrays)
+    except OSError as error:
+        reason = error.strerror or error
+        warnings.warn(
+            f"{root}: the images cannot be cached ({reason}) and will be decoded at every start; "
+            f"DCFL_CACHE can name another folder",
+            stacklevel=2,
+        )
+        return arrays
+    # Its own copy would cost this process what the others share.
+    return _load(entry) or arrays
+
+
+def cache_folder() -> Path:
+    """$DCFL_CACHE, else $XDG_CACHE_HOME/dcfl, else ~/.cache/dcfl"""
+    if chosen := os.environ.get("DCFL_CACHE"):
+        return Path(os.path.abspath(os.path.expanduser(chosen)))
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):  # as its specification says
+        base = os.path.expanduser("~/.cache")
+    if not os.path.isabs(base):  # a container's user without a home
+        base = tempfile.gettempdir()
+    return Path(base) / "dcfl"
+
+
+# --- identity -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Entry:
+    root: Path
+    family: str  # entries of one source with the same settings: the newest replaces the others
+    key: str
+
+    @property
+    def folder(self) -> Path:
+        return self.root / f"{self.family}-{self.key[:32]}"
+
+
+def _identify(
+    root: Path, name: str, files: Sequence[Path], settings: Mapping[str, object]
+) -> Entry:
+    paths = sorted(map(os.fspath, files))
+    source = _source(paths)
+    about = json.dumps([FORMAT, name, dict(settings)], sort_keys=True, default=str)
+    digest = hashlib.sha256(about.encode())
+    for path in paths:
+        size, changed = _size_and_time(path)
+        line = f"\0{path[len(source) :]}\0{size}\0{changed}"
+        digest.update(line.encode("utf-8", "surrogatepass"))
+    family = hashlib.sha256(f"{about}\0{os.path.abspath(source)}".encode("utf-8", "surrogatepass"))
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "data"
+    return Entry(root, f"{slug}-{family.hexdigest()[:16]}", digest.hexdigest())
+
+
+def _source(paths: Sequence[str]) -> str:
+    """The folder of them all, or the one file."""
+    try:
+        return os.path.commonpath(paths)
+    except ValueError:  # none at all, or on several drives
+        return ""
+
+
+def _size_and_time(path: str) -> tuple[int, int]:
+    """A file rewritten with the same size within one tick of the clock is taken for the old one."""
+    try:
+        status = os.stat(path)
+    except OSError:  # a link to nowhere is part of the identity too, and the reader's to report
+        return -1, -1
+    return status.st_size, status.st_mtime_ns
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def _load(entry: Entry) -> Arrays | None:
+    """None if there is no such entry or anything about it is not as it was written."""
+    try:
+        manifest = json.loads((entry.folder / "manifest.json").read_text(encoding="utf-8"))
+        body = manifest["body"]
+        if manifest["checksum"] != _checksum(body) or body["key"] != entry.key:
+            return None
+        arrays = {name: _open(entry.folder, name) for name in ARRAYS}
+        described = {name: _describe(entry.folder, name, array) for name, array in arrays.items()}
+        if described != body["arrays"]:
+            return None
+        names, sites = tuple(body["class_names"]), tuple(body["site_names"])
+        return Arrays(**arrays, class_names=names, site_names=sites)
+    except Exception:  # whatever is wrong with a cache, the files that it was made of are there
+        return None
+
+
+def _open(folder: Path, name: str) -> NDArray[Any]:
+    path = folder / f"{name}.npy"
+    if ARRAYS[name] == np.uint8:
+        # Copy-on-write: shared until someone writes, and torch takes it without a warning.
+        return npy.open_memmap(path, mode="c")
+    with path.open("rb") as stream:
+        return np.asarray(npy.read_array(stream, allow_pickle=False))
+
+
+def _describe(folder: Path, name: str, array: NDArray[Any]) -> dict[str, object]:
+    """What must be the same when the array is read again.
+
+    Detected: another size, shape or type, a truncated file, any change of a label, and damage that
+    reaches one of the sampled blocks of pixels: the first, the last and those evenly between. A few
+    flipped pixels elsewhere are not: finding them would mean reading all of it at every start.
+    """
+    if array.dtype != ARRAYS[name]:
+        raise ValueError(f"{name}: {array.dtype}")
+    return {
+        "shape": list(array.shape),
+        "bytes": (folder / f"{name}.npy").stat().st_size,
+        "crc": _crc(array),
+    }
+
+
+def _crc(array: NDArray[Any]) -> int:
+    data = array.reshape(-1).view(np.uint8)
+    if array.dtype != np.uint8 or data.size <= BLOCKS * BLOCK:
+        return zlib.crc32(data.data)
+    crc = 0
+    for start in np.linspace(0, data.size - BLOCK, BLOCKS).astype(np.int64).tolist():
+        crc = zlib.crc32(data[start : start + BLOCK].data, crc)
+    return crc
+
+
+def _checksum(body: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def _store(entry: Entry, arrays: Arrays) -> None:
+    entry.root.mkdir(parents=True, exist_ok=True)
+    partial = _unused(entry.root)
+    try:
+        partial.mkdir()
+        _write(partial, entry.key, arrays)
+        _publish(partial, entry)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    _tidy(entry)
+
+
+def _unused(root: Path) -> Path:
+    return root / f"{PARTIAL}{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _write(folder: Path, key: str, arrays: Arrays) -> None:
+    described = {}
+    for name, dtype in ARRAYS.items():
+        array = np.ascontiguousarray(getattr(arrays, name), dtype)
+        with (folder / f"{name}.npy").open("wb") as stream:
+            npy.write_array(stream, array, allow_pickle=False)
+            _to_disk(stream.fileno())
+        described[name] = _describe(folder, name, array)
+    body = {
+        "key": key,
+        "class_names": list(arrays.class_names),
+        "site_names": list(arrays.site_names),
+        "arrays": described,
+    }
+    manifest = {"body": body, "checksum": _checksum(body)}
+    with (folder / "manifest.json").open("w", encoding="utf-8") as stream:
+        json.dump(manifest, stream, indent=1)
+        stream.flush()
+        _to_disk(stream.fileno())
+
+
+def _to_disk(descriptor: int) -> None:
+    os.fsync(descriptor)  # a power cut after the rename must not leave holes inside
+
+
+def _publish(partial: Path, entry: Entry) -> None:
+    for _ in range(3):
+        try:
+            os.rename(partial, entry.folder)
+            return
+        except OSError:
+            if not os.path.lexists(entry.folder):
+                raise
+        if _load(entry) is not None:  # another process was faster
+            return
+        _discard(entry.folder)
+
+
+def _discard(folder: Path) -> None:
+    """Out of the way at once, so that nobody finds half of it."""
+    aside = _unused(folder.parent)
+    try:
+        os.rename(folder, aside)
+    except FileNotFoundError:  # another process did
+        return
+    if aside.is_dir() and not aside.is_symlink():
+        shutil.rmtree(aside, ignore_errors=True)
+    else:
+        aside.unlink()
+
+
+def _tidy(entry: Entry) -> None:
+    """Removes what the new entry replaces, and what killed processes left. Open maps stay valid."""
+    try:
+        for other in entry.root.glob(f"{entry.family}-*"):
+            if other != entry.folder:
+                _discard(other)
+        for other in entry.root.glob(f"{PARTIAL}*"):
+            if time.time() - other.stat().st_mtime > ABANDONED:
+                shutil.rmtree(other, ignore_errors=True)
+    except OSError:
+        pass  # another process tidies, or may not: nothing depends on it

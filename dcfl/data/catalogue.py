@@ -1,0 +1,146 @@
+"""Data sets by name: where each is read from, and how its images become inputs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dcfl.data.arrays import Arrays
+from dcfl.data.augment import Augmentation, Preparation
+from dcfl.data.cache import cached
+from dcfl.data.cifar import (
+    cifar10_files,
+    cifar100_files,
+    read_cifar10,
+    read_cifar100,
+    verify,
+)
+from dcfl.data.datasets import Dataset, Images, load_digits
+from dcfl.data.folders import (
+    folder_files,
+    read_folder,
+    read_sites,
+    read_tiny_imagenet,
+    tiny_imagenet_files,
+)
+from dcfl.data.npz import read_npz
+from dcfl.data.partition import Partition
+from dcfl.data.settings import DataSettings
+from dcfl.errors import ConfigError, DatasetMissing
+
+# Normalisation as in FedRCL's code; crop and flip as in most of the published ones.
+PAPER: dict[str, tuple[Preparation, Callable[[Path], list[Path]], Callable[[Path], Arrays]]] = {
+    "cifar10": (
+        Preparation((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010), Augmentation(4, True)),
+        cifar10_files,
+        read_cifar10,
+    ),
+    "cifar100": (
+        Preparation((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761), Augmentation(4, True)),
+        cifar100_files,
+        read_cifar100,
+    ),
+    "tiny-imagenet": (
+        Preparation((0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821), Augmentation(8, True)),
+        tiny_imagenet_files,
+        read_tiny_imagenet,
+    ),
+}
+OWN = ("folder", "npz", "sites")
+
+
+def load_dataset(settings: DataSettings) -> Dataset:
+    """The data set that the settings name; decoded once, then read from a memory-mapped cache."""
+    name, colon, where = settings.dataset.partition(":")
+    if settings.dataset == "digits":
+        return load_digits()
+    if settings.dataset in PAPER:
+        preparation, files, read = PAPER[settings.dataset]
+        root = Path(settings.path)
+        arrays = cached(settings.dataset, files(root), {}, lambda: read(root))
+        return _dataset(settings.dataset, arrays, preparation)
+    if not (colon and where and name in OWN):
+        raise ConfigError(
+            f"data.dataset: unknown data set {settings.dataset!r}; known: digits, "
+            f"{', '.join(PAPER)}, {', '.join(f'{kind}:PATH' for kind in OWN)}"
+        )
+    arrays = _own(name, Path(where).expanduser(), settings)
+    return _dataset(settings.dataset, arrays, _measured(arrays, flip=name != "npz"))
+
+
+def summary(dataset: Dataset, settings: DataSettings) -> dict[str, str]:
+    """What is in a data set, in words."""
+    counts = torch.bincount(dataset.train.labels, minlength=dataset.classes)
+    names = ", ".join(dataset.class_names[:10]) + (", ..." if dataset.classes > 10 else "")
+    found = {
+        "data set": dataset.name,
+        "images": f"{len(dataset.train):,} to train on, {len(dataset.test):,} to test on",
+        "size": f"{dataset.size} x {dataset.size} pixels, {dataset.channels} channels",
+        "classes": f"{dataset.classes}: {names}",
+        "balance": f"{counts.min():,} to {counts.max():,} training images of a class",
+    }
+    if dataset.partition is not None:
+        sizes = dataset.partition.sizes
+        found["sites"] = f"{len(sizes)}, with {sizes.min():,} to {sizes.max():,} images"
+    if dataset.name in ("cifar10", "cifar100"):
+        notes = verify(Path(settings.path), dataset.name)
+        found["checksums"] = "; ".join(notes) or "the official ones"
+    return found
+
+
+def _own(kind: str, path: Path, settings: DataSettings) -> Arrays:
+    """The user's own images."""
+    if not path.exists():
+        raise DatasetMissing(f"{path}: no such {'file' if kind == 'npz' else 'folder'}")
+    if kind == "npz":
+        return cached(kind, [path], {}, lambda: read_npz(path))
+    read = read_folder if kind == "folder" else read_sites
+    how = {"size": settings.image_size, "fit": settings.fit, "broken": settings.broken}
+    return cached(
+        kind,
+        folder_files(path),
+        {"path": str(path.resolve()), **how},
+        lambda: read(path, settings.image_size, settings.fit, settings.broken, warn=warnings.warn),
+    )
+
+
+def _dataset(name: str, arrays: Arrays, preparation: Preparation) -> Dataset:
+    partition = None
+    if arrays.site_names:
+        rows = np.arange(len(arrays.train_labels), dtype=np.int32)
+        partition = Partition(arrays.site_offsets, rows)
+    return Dataset(
+        name,
+        _images(arrays.train_pixels, arrays.train_labels),
+        _images(arrays.test_pixels, arrays.test_labels),
+        arrays.class_names,
+        preparation,
+        partition,
+    )
+
+
+def _images(pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> Images:
+    return Images(torch.from_numpy(pixels), torch.from_numpy(np.array(labels)))
+
+
+def _measured(arrays: Arrays, flip: bool) -> Preparation:
+    """Mean and deviation of each channel over (at most 10,000 of) the training images."""
+    pixels = arrays.train_pixels[:: max(len(arrays.train_pixels) // 10_000, 1)]
+    levels = [np.bincount(pixels[..., c].ravel(), minlength=256) for c in range(pixels.shape[3])]
+    shades = np.arange(256) / 255
+    means = [float(np.average(shades, weights=count)) for count in levels]
+    deviations = [
+        float(np.sqrt(np.average((shades - mean) ** 2, weights=count)))
+        for mean, count in zip(means, levels, strict=True)
+    ]
+    size = pixels.shape[1]
+    return Preparation(
+        tuple(round(mean, 4) for mean in means),
+        tuple(max(round(deviation, 4), 0.01) for deviation in deviations),  # blank images divide
+        Augmentation(crop=size // 8, flip=flip),
+    )

@@ -1,0 +1,231 @@
+"""Images and labels in one .npz file, read without trusting it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+from zipfile import ZipFile, ZipInfo
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from dcfl.data.arrays import Arrays
+from dcfl.errors import DatasetCorrupt, DatasetMissing, DCFLError
+
+SPELLINGS = (
+    ("train_images", "train_labels", "test_images", "test_labels"),
+    ("x_train", "y_train", "x_test", "y_test"),
+)
+MAX_BYTES = 16 * 2**30  # of all arrays together, unpacked
+# Photographs shrink by a factor of 2, line drawings by 20 or 50; zeros by 1000.
+MAX_RATIO, RATIO_MATTERS_FROM = 200, 64 * 2**20
+BLOCK = 4096  # rows of floating-point images converted at a time
+
+
+def read_npz(path: Path) -> Arrays:
+    """Keys: {train,test}_{images,labels} or {x,y}_{train,test}, and class_names if wanted."""
+    if not path.exists():
+        raise DatasetMissing(f"{path}: no such file")
+    if not path.is_file():
+        raise DatasetMissing(f"{path}: not a file")
+    with _one_line(str(path)), ZipFile(path) as archive:
+        members = _members(path, archive)
+        keys = _spelling(path, members)
+        optional = ("class_names",) if "class_names" in members else ()
+        _require_modest(path, [members[key] for key in keys + optional])
+        stored = {key: _read(path, archive, key, members[key]) for key in optional + keys}
+    names = _names(path, stored.get("class_names"))
+    pixels = [_pixels(f"{path}: {key}", stored.pop(key)) for key in keys[::2]]
+    labels = [_labels(f"{path}: {key}", stored[key]) for key in keys[1::2]]
+    _require_pairs(path, keys, pixels, labels)
+    if names is None:
+        names = _numbered(f"{path}: {keys[1]}", labels[0])
+    for key, part in zip(keys[1::2], labels, strict=True):
+        _require_range(f"{path}: {key}", part, len(names))
+    return Arrays(pixels[0], labels[0], pixels[1], labels[1], names)
+
+
+@contextmanager
+def _one_line(where: str) -> Iterator[None]:
+    """Zip, zlib and numpy meet hostile bytes with a dozen kinds of exception: all become one."""
+    try:
+        yield
+    except DCFLError:
+        raise
+    except Exception as error:
+        what = "cannot be read" if isinstance(error, OSError) else "not a sound .npz file"
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:120]
+        raise DatasetCorrupt(f"{where}: {what} ({reason or type(error).__name__})") from error
+
+
+# --- before anything is unpacked ------------------------------------------------------------------
+
+
+def _members(path: Path, archive: ZipFile) -> dict[str, ZipInfo]:
+    members: dict[str, ZipInfo] = {}
+    for info in archive.infolist():
+        key = info.filename.removesuffix(".npy")
+        if key in members:
+            raise DatasetCorrupt(f"{path}: {key[:40]!r} is there twice")
+        members[key] = info
+    return members
+
+
+def _spelling(path: Path, members: dict[str, ZipInfo]) -> tuple[str, ...]:
+    best = max(SPELLINGS, key=lambda keys: len(members.keys() & set(keys)))
+    for key in best:
+        if key not in members:
+            raise DatasetCorrupt(f"{path}: no {key}; needed are {', '.join(best)}")
+    return best
+
+
+def _require_modest(path: Path, members: list[ZipInfo]) -> None:
+    total = sum(info.file_size for info in members)
+    if total > MAX_BYTES:
+        raise DatasetCorrupt(
+            f"{path}: {total / 2**30:.0f} GiB when unpacked, more than {MAX_BYTES / 2**30:.0f}"
+        )
+    for info in members:
+        ratio = info.file_size / max(info.compress_size, 1)
+        if info.file_size > RATIO_MATTERS_FROM and ratio > MAX_RATIO:
+            key = info.filename.removesuffix(".npy")
+            raise DatasetCorrupt(f"{path}: {key} would grow {ratio:.0f}-fold when unpacked")
+
+
+def _read(path: Path, archive: ZipFile, key: str, info: ZipInfo) -> NDArray[Any]:
+    where = f"{path}: {key}"
+    with _one_line(where):
+        with archive.open(info) as stream:
+            _require_plain(where, stream, info.file_size)
+        with archive.open(info) as stream:
+            array: NDArray[Any] = npy.read_array(stream, allow_pickle=False)
+            stream.read()  # to the end, where the checksum is compared
+    return array
+
+
+def _require_plain(where: str, stream: IO[bytes], size: int) -> None:
+    """What the header declares must be plain numbers or text, and fit what is stored."""
+    version = npy.read_magic(stream)
+    if version not in ((1, 0), (2, 0)):
+        raise DatasetCorrupt(f"{where}: not a plain array")
+    read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, _, dtype = read_header(stream)
+    if dtype.hasobject:
+        raise DatasetCorrupt(f"{where}: an array of Python objects; save plain numbers or text")
+    if dtype.kind not in "iufbUS":
+        raise DatasetCorrupt(f"{where}: {dtype} is neither numbers nor text")
+    if stream.tell() + math.prod(shape) * dtype.itemsize != size or min(shape, default=0) < 0:
+        raise DatasetCorrupt(f"{where}: {list(shape)} of {dtype} does not fit {size} bytes")
+
+
+# --- images ---------------------------------------------------------------------------------------
+
+
+def _pixels(where: str, images: NDArray[Any]) -> NDArray[np.uint8]:
+    """[n, size, size, C]"""
+    laid_out = _channels_last(where, images)
+    if images.dtype == np.uint8:
+        return np.ascontiguousarray(laid_out)
+    if images.dtype.kind == "f":
+        return _from_floats(where, laid_out)
+    raise DatasetCorrupt(f"{where}: images must be uint8 or floats in [0, 1], not {images.dtype}")
+
+
+def _channels_last(where: str, images: NDArray[Any]) -> NDArray[Any]:
+    shape = images.shape
+    if images.size == 0:
+        raise DatasetCorrupt(f"{where}: no images in {list(shape)}")
+    if images.ndim == 3 and shape[1] == shape[2]:
+        return images[..., None]
+    if images.ndim == 4 and shape[3] in (1, 3) and shape[1] == shape[2]:
+        return images
+    if images.ndim == 4 and shape[1] in (1, 3) and shape[2] == shape[3]:
+        return images.transpose(0, 2, 3, 1)
+    raise DatasetCorrupt(
+        f"{where}: images must be square, [n, size, size] or [n, size, size, 1 or 3] or "
+        f"[n, 1 or 3, size, size], not {list(shape)}"
+    )
+
+
+def _from_floats(where: str, images: NDArray[Any]) -> NDArray[np.uint8]:
+    pixels = np.empty(images.shape, np.uint8)
+    for start in range(0, len(images), BLOCK):
+        block = images[start : start + BLOCK]
+        low, high = block.min(), block.max()
+        if not (low >= 0 and high <= 1):  # NaN is neither
+            raise DatasetCorrupt(
+                f"{where}: floating-point images must lie in [0, 1], found {low:g} to {high:g}"
+            )
+        pixels[start : start + BLOCK] = np.rint(block.astype(np.float64) * 255)
+    return pixels
+
+
+# --- labels ---------------------------------------------------------------------------------------
+
+
+def _labels(where: str, labels: NDArray[Any]) -> NDArray[np.int64]:
+    if labels.dtype.kind not in "iu":
+        raise DatasetCorrupt(f"{where}: labels must be integers, not {labels.dtype}")
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim != 1:
+        raise DatasetCorrupt(f"{where}: labels must be [n], not {list(labels.shape)}")
+    if labels.size and not 0 <= int(labels.min()) <= int(labels.max()) < 2**31:
+        raise DatasetCorrupt(f"{where}: labels from {labels.min()} to {labels.max()}")
+    return labels.astype(np.int64)
+
+
+def _names(path: Path, stored: NDArray[Any] | None) -> tuple[str, ...] | None:
+    if stored is None:
+        return None
+    where = f"{path}: class_names"
+    if stored.dtype.kind not in "US" or stored.ndim != 1:
+        raise DatasetCorrupt(f"{where}: must be a list of text, not {stored.dtype}")
+    with _one_line(where):
+        names = [n.decode("utf-8") if isinstance(n, bytes) else str(n) for n in stored.tolist()]
+    if len(set(names)) < len(names) or not all(n.isprintable() and n.strip() for n in names):
+        raise DatasetCorrupt(f"{where}: two names are the same, or one cannot be printed")
+    if len(names) < 2:
+        raise DatasetCorrupt(f"{where}: {len(names)} class; a classifier needs two")
+    return tuple(names)
+
+
+def _numbered(where: str, labels: NDArray[np.int64]) -> tuple[str, ...]:
+    present = np.unique(labels)
+    if len(present) < 2:
+        raise DatasetCorrupt(f"{where}: only one class; a classifier needs two")
+    if present[-1] != len(present) - 1:
+        missing = np.flatnonzero(present != np.arange(len(present)))[0]
+        raise DatasetCorrupt(
+            f"{where}: labels go up to {present[-1]} and {missing} is not among them: "
+            f"number them from 0 without gaps, or add class_names"
+        )
+    return tuple(str(label) for label in range(len(present)))
+
+
+def _require_range(where: str, labels: NDArray[np.int64], classes: int) -> None:
+    if labels.max() >= classes:
+        raise DatasetCorrupt(f"{where}: label {labels.max()} with {classes} classes")
+
+
+def _require_pairs(
+    path: Path,
+    keys: tuple[str, ...],
+    pixels: list[NDArray[np.uint8]],
+    labels: list[NDArray[np.int64]],
+) -> None:
+    for number in (0, 1):
+        if len(pixels[number]) != len(labels[number]):
+            raise DatasetCorrupt(
+                f"{path}: {keys[2 * number]} has {len(pixels[number])} images and "
+                f"{keys[2 * number + 1]} {len(labels[number])} labels"
+            )
+    if pixels[0].shape[1:] != pixels[1].shape[1:]:
+        raise DatasetCorrupt(
+            f"{path}: {keys[0]} are {list(pixels[0].shape[1:])} "
+            f"and {keys[2]} {list(pixels[1].shape[1:])}"
+        )

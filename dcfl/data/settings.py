@@ -1,0 +1,81 @@
+"""The [data] table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dcfl.data.augment import Augmentation
+from dcfl.data.datasets import Dataset
+from dcfl.data.partition import Partition, Scheme, split
+from dcfl.errors import require
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """What is trained on, and who owns it."""
+
+    # "digits", "cifar10", "cifar100", "tiny-imagenet", "folder:PATH", "npz:PATH", "sites:PATH"
+    dataset: str = "digits"
+    path: str = "data"  # where downloaded data sets lie
+    clients: int = 20  # sites:PATH has as many as there are folders
+    partition: Scheme = "dirichlet-balanced"
+    alpha: float = 0.3  # of the Dirichlet distribution; inf = iid
+    per_client: int = 2  # shards or classes, for "shards" and "pathological"
+    min_size: int = 10  # no client gets fewer samples
+    seed: int = 0  # of the split, apart from the seed of the training
+    crop: int | Literal["auto"] = "auto"  # pixels of padding; "auto": what suits the data set
+    flip: bool | Literal["auto"] = "auto"
+    rotation: float = 0.0  # degrees either way
+    cutout: int = 0  # side of a square that is blanked out
+    image_size: int = 32  # of folder: and sites:, which may hold images of any size
+    fit: Literal["resize", "crop"] = "resize"  # squeeze to a square, or cut its centre out
+    broken: Literal["refuse", "skip"] = "refuse"  # files that cannot be read as images
+
+    def __post_init__(self) -> None:
+        require(self.clients >= 1, f"data.clients must be at least 1, not {self.clients}")
+        require(
+            self.alpha > 0, f"data.alpha must be above 0 (inf for an IID split), not {self.alpha:g}"
+        )
+        require(self.per_client >= 1, f"data.per_client must be at least 1, not {self.per_client}")
+        require(
+            self.min_size >= 2,
+            f"data.min_size must be at least 2, not {self.min_size}: "
+            f"a client with a single sample cannot take a step",
+        )
+        require(self.seed >= 0, f"data.seed must not be negative: {self.seed}")
+        require(
+            self.crop == "auto" or self.crop >= 0, f"data.crop must not be negative: {self.crop}"
+        )
+        require(
+            0 <= self.rotation <= 180,
+            f"data.rotation must lie between 0 and 180 degrees, not {self.rotation:g}",
+        )
+        require(self.cutout >= 0, f"data.cutout must not be negative: {self.cutout}")
+        require(
+            4 <= self.image_size <= 1024,
+            f"data.image_size must lie between 4 and 1024 pixels, not {self.image_size}",
+        )
+
+    def augmentation(self, usual: Augmentation) -> Augmentation:
+        """The data set's usual augmentation, with what is set here in its place."""
+        return Augmentation(
+            usual.crop if self.crop == "auto" else self.crop,
+            usual.flip if self.flip == "auto" else self.flip,
+            self.rotation,
+            self.cutout,
+        )
+
+    def split(self, dataset: Dataset) -> Partition:
+        """The data set's own split, if it came with one, or the one that is asked for."""
+        if dataset.partition is not None:
+            return dataset.partition
+        return split(
+            dataset.train.labels.numpy(),
+            self.clients,
+            self.partition,
+            self.alpha,
+            self.seed,
+            self.min_size,
+            self.per_client,
+        )

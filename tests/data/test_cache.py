@@ -1,0 +1,391 @@
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dcfl.data import cache
+from dcfl.data.arrays import Arrays
+from dcfl.data.cache import cache_folder, cached
+
+PIXELS = 300_000  # more than is sampled
+
+
+def arrays(seed: int = 0) -> Arrays:
+    rng = np.random.default_rng(seed)
+    return Arrays(
+        train_pixels=rng.integers(0, 256, (PIXELS // 300, 10, 10, 3), dtype=np.uint8),
+        train_labels=rng.integers(0, 3, PIXELS // 300),
+        test_pixels=rng.integers(0, 256, (7, 10, 10, 3), dtype=np.uint8),
+        test_labels=rng.integers(0, 3, 7),
+        class_names=("ant", "bée", "c\udc80"),
+        site_names=("bonn", "lyon"),
+        site_offsets=np.array([0, 400, PIXELS // 300]),
+    )
+
+
+def same(one: Arrays, other: Arrays) -> bool:
+    return all(np.array_equal(getattr(one, f.name), getattr(other, f.name)) for f in fields(Arrays))
+
+
+class Reader:
+    """Counts how often the files had to be decoded."""
+
+    def __init__(self, result: Callable[[], Arrays] = arrays) -> None:
+        self.calls = 0
+        self.result = result
+
+    def __call__(self) -> Arrays:
+        self.calls += 1
+        return self.result()
+
+
+class Place:
+    def __init__(self, folder: Path) -> None:
+        self.cache = folder / "cache"
+        self.files = [folder / "data" / "a.bin", folder / "data" / "deep" / "b.bin"]
+        for file in self.files:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(b"first")
+        self.reader = Reader()
+
+    def read(self, name: str = "folder", **settings: object) -> Arrays:
+        return cached(name, self.files, settings, self.reader, self.cache)
+
+    def entries(self) -> list[Path]:
+        return sorted(self.cache.iterdir())
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return Place(tmp_path)
+
+
+def test_decoded_once_and_mapped(place: Place) -> None:
+    for _ in range(3):
+        found = place.read()
+        assert same(found, arrays())
+        assert isinstance(found.train_pixels, np.memmap)
+        assert isinstance(found.test_pixels, np.memmap)
+        assert found.train_labels.dtype == np.int64
+    assert place.reader.calls == 1
+    assert len(place.entries()) == 1
+
+
+def test_torch_takes_it_without_a_warning_and_writes_stay_private(place: Place) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tensor = torch.from_numpy(place.read().train_pixels)
+    tensor.zero_()
+    assert same(place.read(), arrays())
+    assert place.reader.calls == 1
+
+
+def test_without_sites(place: Place) -> None:
+    whole = arrays()
+    plain = Arrays(
+        whole.train_pixels[::2], whole.train_labels[::2], whole.test_pixels, whole.test_labels, ()
+    )
+    place.reader = Reader(lambda: plain)
+    assert same(place.read(), plain)
+    assert same(place.read(), plain)
+    assert place.reader.calls == 1
+
+
+def rewrite(place: Place) -> None:
+    place.files[1].write_bytes(b"longer than before")
+
+
+def touch(place: Place) -> None:
+    os.utime(place.files[0], ns=(1, 1))
+
+
+def rename(place: Place) -> None:
+    place.files[0] = place.files[0].rename(place.files[0].with_name("c.bin"))
+
+
+def remove(place: Place) -> None:
+    place.files.pop()
+
+
+def dangle(place: Place) -> None:
+    place.files[0].unlink()
+
+
+@pytest.mark.parametrize(
+    "change", [rewrite, touch, rename, remove, dangle], ids=lambda change: change.__name__
+)
+def test_changed_files_are_decoded_again(place: Place, change: Callable[[Place], None]) -> None:
+    old = place.read()
+    change(place)
+    place.reader.result = lambda: arrays(1)
+    assert same(place.read(), arrays(1))
+    assert same(place.read(), arrays(1))
+    assert place.reader.calls == 2
+    assert same(old, arrays())  # whoever still has the old entry mapped is not disturbed
+
+
+def test_what_is_stale_goes_and_what_is_not_stays(place: Place) -> None:
+    place.read(size=32)
+    place.read(size=64)
+    place.read("sites", size=32)
+    assert len(place.entries()) == 3
+    rewrite(place)
+    place.read(size=32)
+    assert len(place.entries()) == 3
+    place.read(size=32)
+    assert place.reader.calls == 4
+
+
+def test_two_files_in_one_folder_do_not_replace_each_other(place: Place) -> None:
+    beside = place.files[0].with_name("beside.bin")
+    beside.write_bytes(b"another")
+    for file in (place.files[0], beside, place.files[0], beside):
+        cached("npz", [file], {}, place.reader, place.cache)
+    assert place.reader.calls == 2
+
+
+def test_the_order_of_files_and_settings_does_not_matter(place: Place) -> None:
+    place.read(size=32, fit="crop")
+    place.files.reverse()
+    place.read(fit="crop", size=32)
+    assert place.reader.calls == 1
+    place.read(fit="resize", size=32)
+    assert place.reader.calls == 2
+
+
+def overwrite(path: Path, offset: int, data: bytes = b"\x55\xaa\x55") -> None:
+    with path.open("r+b") as stream:
+        stream.seek(offset, os.SEEK_END if offset < 0 else os.SEEK_SET)
+        stream.write(data)
+
+
+def change_manifest(entry: Path) -> None:
+    manifest = json.loads((entry / "manifest.json").read_text())
+    manifest["body"]["class_names"][0] = "asp"
+    (entry / "manifest.json").write_text(json.dumps(manifest))
+
+
+def empty(entry: Path) -> None:
+    shutil.rmtree(entry)
+    entry.mkdir()
+
+
+def a_file(entry: Path) -> None:
+    shutil.rmtree(entry)
+    entry.write_text("in the way")
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "a label": lambda entry: overwrite(entry / "train_labels.npy", 900),
+    "the last label": lambda entry: overwrite(entry / "test_labels.npy", -8, b"\x07"),
+    "a site": lambda entry: overwrite(entry / "site_offsets.npy", -16, b"\x07"),
+    "the first pixels": lambda entry: overwrite(entry / "train_pixels.npy", 128),
+    "the last pixels": lambda entry: overwrite(entry / "train_pixels.npy", -3),
+    "holes": lambda entry: overwrite(entry / "train_pixels.npy", 9000, bytes(20_000)),
+    "few pixels, so all count": lambda entry: overwrite(entry / "test_pixels.npy", 1500),
+    "truncated pixels": lambda entry: os.truncate(entry / "train_pixels.npy", 200_000),
+    "no pixels": lambda entry: os.truncate(entry / "train_pixels.npy", 0),
+    "more pixels": lambda entry: overwrite(entry / "train_pixels.npy", PIXELS + 128, b"more"),
+    "a header": lambda entry: overwrite(entry / "train_pixels.npy", 12),
+    "a missing file": lambda entry: (entry / "test_labels.npy").unlink(),
+    "no manifest": lambda entry: (entry / "manifest.json").unlink(),
+    "half a manifest": lambda entry: os.truncate(entry / "manifest.json", 100),
+    "no JSON": lambda entry: (entry / "manifest.json").write_bytes(b"\xff\0"),
+    "other JSON": lambda entry: (entry / "manifest.json").write_text("[1]"),
+    "a name": change_manifest,
+    "an empty folder": empty,
+    "a file": a_file,
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_cache_is_rebuilt_without_a_word(place: Place, name: str) -> None:
+    place.read()
+    (entry,) = place.entries()
+    DAMAGE[name](entry)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = place.read()
+        assert same(found, arrays())
+        assert isinstance(found.train_pixels, np.memmap)
+        assert same(place.read(), arrays())
+    assert place.reader.calls == 2
+    assert place.entries() == [entry]
+
+
+def test_a_failing_reader_leaves_nothing(place: Place) -> None:
+    def fail() -> Arrays:
+        raise ValueError("broken")
+
+    place.reader.result = fail
+    with pytest.raises(ValueError, match="broken"):
+        place.read()
+    assert not place.cache.exists()
+
+
+def refuse(*args: object, **kwargs: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("step", ["_to_disk", "_publish"])
+def test_a_full_disk_costs_only_the_cache(
+    place: Place, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    monkeypatch.setattr(cache, step, refuse)
+    with pytest.warns(UserWarning, match="No space left on device") as caught:
+        found = place.read()
+    assert len(caught) == 1
+    assert "\n" not in str(caught[0].message)
+    assert same(found, arrays())
+    assert place.entries() == []
+
+
+def test_a_cache_that_cannot_be_a_folder(place: Place) -> None:
+    place.cache.write_text("a file")
+    with pytest.warns(UserWarning, match="cannot be cached"):
+        assert same(place.read(), arrays())
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() == 0, reason="root writes everywhere")
+def test_a_read_only_folder(place: Place) -> None:
+    place.cache.mkdir()
+    place.cache.chmod(0o555)
+    with pytest.warns(UserWarning, match="Permission denied"):
+        assert same(place.read(), arrays())
+
+
+def test_threads_racing(place: Place) -> None:
+    together = threading.Barrier(4)
+
+    def slowly() -> Arrays:
+        together.wait(timeout=20)  # all of them have found nothing
+        return arrays()
+
+    found: list[Arrays] = []
+    place.reader.result = slowly
+    threads = [threading.Thread(target=lambda: found.append(place.read())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    assert all(same(one, arrays()) and isinstance(one.train_pixels, np.memmap) for one in found)
+    assert len(place.entries()) == 1
+
+
+def test_the_loser_of_a_race_over_a_damaged_entry_replaces_it(place: Place) -> None:
+    place.read()
+    (entry,) = place.entries()
+    overwrite(entry / "train_labels.npy", 900)
+
+    def meanwhile() -> Arrays:
+        other = Reader()
+        assert same(cached("folder", place.files, {}, other, place.cache), arrays())
+        return arrays()
+
+    place.reader.result = meanwhile
+    assert same(place.read(), arrays())
+    assert place.entries() == [entry]
+
+
+PROCESS = """
+import sys, time
+from pathlib import Path
+from dcfl.data.cache import cached
+from tests.data.test_cache import arrays, same
+
+here, name = Path(sys.argv[1]), sys.argv[2]
+
+def read():
+    (here / name).touch()
+    deadline = time.monotonic() + 60
+    while not ((here / "one").exists() and (here / "two").exists()):
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    return arrays()
+
+found = cached("folder", [here / "file"], {}, read, here / "cache")
+assert same(found, arrays())
+print(type(found.train_pixels).__name__)
+"""
+
+
+def test_processes_racing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"content")
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROCESS, str(tmp_path), name],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+        for name in ("one", "two")
+    ]
+    for process in started:
+        out, err = process.communicate(timeout=120)
+        assert (out, err, process.returncode) == ("memmap\n", "", 0)
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+def test_what_killed_processes_left_is_swept_up(place: Place) -> None:
+    old, new = place.cache / f"{cache.PARTIAL}1-a", place.cache / f"{cache.PARTIAL}2-b"
+    for folder in (old, new):
+        folder.mkdir(parents=True)
+        (folder / "train_pixels.npy").write_bytes(b"half")
+    os.utime(old, (time.time() - 7200,) * 2)
+    place.read()
+    assert not old.exists()
+    assert new.exists()
+
+
+def test_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("DCFL_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert cache_folder() == tmp_path / "home" / ".cache" / "dcfl"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative/is/ignored")
+    assert cache_folder() == tmp_path / "home" / ".cache" / "dcfl"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_folder() == tmp_path / "xdg" / "dcfl"
+    monkeypatch.setenv("DCFL_CACHE", "~/mine")
+    assert cache_folder() == tmp_path / "home" / "mine"
+    monkeypatch.setenv("DCFL_CACHE", "")
+    assert cache_folder() == tmp_path / "xdg" / "dcfl"
+
+
+def test_the_default_folder_is_used(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DCFL_CACHE", str(place.cache))
+    cached("CIFAR 10!", place.files, {}, place.reader)
+    (entry,) = place.entries()
+    assert entry.name.startswith("cifar-10-")
+
+
+def test_the_second_start_of_cifar_10_is_instant(place: Place) -> None:
+    """180 MB, of which only samples are read."""
+    train = np.zeros((50_000, 32, 32, 3), np.uint8)
+    labels = np.arange(50_000)
+    place.reader = Reader(
+        lambda: Arrays(train, labels, train[:10_000], labels[:10_000], ("a", "b"))
+    )
+    place.read()
+    fastest = float("inf")
+    for _ in range(3):
+        start = time.perf_counter()
+        place.read()
+        fastest = min(fastest, time.perf_counter() - start)
+    assert fastest < 0.3
+    assert place.reader.calls == 1

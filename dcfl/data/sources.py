@@ -310,13 +310,20 @@ def _length(response: HTTPResponse) -> int | None:
 def unpack(file: Path, target: Path, top: str, max_files: int, max_bytes: int) -> None:
     """Regular files below the folder `top`, and nothing else, into the folder `target`."""
     budget = _Budget(file, target, top, max_files, max_bytes)
+    with _readable(file), file.open("rb") as stream:
+        if stream.read(2) == b"PK":
+            _unpack_zip(stream, budget)
+        else:
+            stream.seek(0)
+            _unpack_tar(stream, budget)
+    if not (target / top).is_dir():
+        raise budget.refuse("the archive is empty")
+
+
+@contextmanager
+def _readable(file: Path) -> Iterator[None]:
     try:
-        with file.open("rb") as stream:
-            if stream.read(2) == b"PK":
-                _unpack_zip(stream, budget)
-            else:
-                stream.seek(0)
-                _unpack_tar(stream, budget)
+        yield
     except DCFLError:
         raise
     except Exception as error:  # of a broken or hostile archive, which may raise anything
@@ -354,22 +361,30 @@ class _Budget:
             raise self.refuse("the archive is larger than it should be")
 
     def folder(self, name: str) -> None:
-        place = self.place(name)
-        with _storage(place):
-            place.mkdir(parents=True, exist_ok=True)
+        self._make(self.place(name), name)
+
+    def _make(self, folder: Path, name: str) -> None:
+        with _storage(folder):
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except (FileExistsError, NotADirectoryError) as error:
+                raise self.refuse(f"{name[:80]!r} is below what is a file") from error
 
     def copy(self, name: str, source: IO[bytes]) -> None:
         place = self.place(name)
         if os.path.lexists(place):
             raise self.refuse(f"it contains {name[:80]!r} twice")
-        with _storage(place):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            stream = place.open("xb")
-        with stream:
+        self._make(place.parent, name)
+        with _storage(place), place.open("xb") as stream:
+            for data in self._pieces(source):
+                stream.write(data)
+
+    def _pieces(self, source: IO[bytes]) -> Iterator[bytes]:
+        """What cannot be read is the archive's fault, what cannot be written the disk's."""
+        with _readable(self.file):
             while data := source.read(CHUNK):
                 self.spend(len(data))
-                with _storage(place):
-                    stream.write(data)
+                yield data
 
 
 class _Capped(io.RawIOBase):

@@ -32,7 +32,8 @@ def write_report(*folders: Path, out: Path | None = None) -> Path:
 
 
 def find_runs(folder: Path) -> list[RecordedRun]:
-    """The run that this folder is, or the runs directly below it, run2 before run10."""
+    """The run that this folder is, or the runs directly below it: FedAvg first, because everything
+    is compared with it, then by name, run2 before run10."""
     if (folder / "config.toml").is_file():
         return [RecordedRun.open(folder)]
     if not folder.is_dir():
@@ -43,7 +44,7 @@ def find_runs(folder: Path) -> list[RecordedRun]:
         raise RunFolderError(
             f"{folder} holds no run: there is no config.toml in it or in a folder directly below it"
         )
-    return runs
+    return sorted(runs, key=lambda run: run.config["method"].get("name") != "fedavg")
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

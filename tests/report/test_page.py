@@ -78,15 +78,15 @@ def test_the_page_needs_nothing_but_itself(tmp_path: Path) -> None:
 def test_means_and_paired_differences(tmp_path: Path) -> None:
     page = page_of(two_methods_with_two_seeds(tmp_path))
     header, first, second = page.rows
-    assert header[4] == "EMA against dcfl-pw"
+    assert header[4] == "EMA against fedavg"
     # 52 and 58: mean 55, deviation sqrt(18); 50 and 54: mean 52, deviation sqrt(8).
-    # Paired: 50 - 52 = -2 and 54 - 58 = -4: mean -3, deviation sqrt(2).
-    assert first[:6] == ["dcfl-pw", "2", "55.00 ± 4.24", "55.00 ± 4.24", "–", "55.00 ± 4.24"]
+    # Paired: 52 - 50 = 2 and 58 - 54 = 4: mean 3, deviation sqrt(2).
+    assert first[:6] == ["fedavg", "2", "52.00 ± 2.83", "52.00 ± 2.83", "–", "52.00 ± 2.83"]
     assert second[:6] == [
-        "fedavg", "2", "52.00 ± 2.83", "52.00 ± 2.83", "−3.00 ± 1.41", "52.00 ± 2.83",
+        "dcfl-pw", "2", "55.00 ± 4.24", "55.00 ± 4.24", "+3.00 ± 1.41", "55.00 ± 4.24",
     ]  # fmt: skip
-    assert first[6:] == ["54.00 ± 4.24", "5.50 ± 0.42", "1.00", "2.00", "1.5"]
-    assert "dcfl-pw has the highest EMA accuracy: 55.00 %." in page.text
+    assert second[6:] == ["54.00 ± 4.24", "5.50 ± 0.42", "1.00", "2.00", "1.5"]
+    assert "dcfl-pw has the highest EMA accuracy: 55.00 %, 3.00 points above fedavg." in page.text
     assert "may be chance" not in page.text
 
 

@@ -45,6 +45,12 @@ class StorageError(DCFLError, OSError):
     exit_code = 3
 
 
+class NetworkError(DCFLError, ConnectionError):
+    """What should come over the network did not."""
+
+    exit_code = 6
+
+
 class Diverged(DCFLError, ArithmeticError):
     """A client's loss or weights are no longer finite."""
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -29,11 +28,12 @@ from safetensors.torch import load_file, save_file
 from dcfl import config
 from dcfl.data import Dataset, Partition
 from dcfl.data.augment import Preparation
-from dcfl.errors import DCFLError, RunFolderError, StorageError
+from dcfl.errors import RunFolderError
 from dcfl.experiment import Experiment
 from dcfl.messages import Tensors
 from dcfl.models import FeatureModel, ModelSettings, build_model
 from dcfl.server import ClientReport
+from dcfl.storage import replacing, storage, write_whole
 
 Row = dict[str, Any]
 ROUND_KEYS = {
@@ -88,7 +88,10 @@ class Recorder:
     def finish(self, weights: Tensors, model: Mapping[str, Any], summary: Row) -> None:
         contiguous = {name: tensor.cpu().contiguous() for name, tensor in weights.items()}
         with replacing(self.folder / "model.safetensors") as partial:
-            save_file(contiguous, partial, metadata={"dcfl": json.dumps(dict(model))})
+            try:
+                save_file(contiguous, partial, metadata={"dcfl": json.dumps(dict(model))})
+            except SafetensorError as error:  # how safetensors says that the disk is full
+                raise OSError(str(error)) from error
         self._write_json("summary.json", summary)
 
     def _write_json(self, name: str, value: Row) -> None:
@@ -102,42 +105,12 @@ class Recorder:
 
 def require_unused(folder: Path) -> None:
     """A run needs a folder that does not exist yet or is empty."""
-    if folder.exists() and not folder.is_dir():
-        raise RunFolderError(f"{folder}: not a folder")
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    if not nearest.is_dir():
+        raise RunFolderError(f"{nearest}: not a folder")
     with storage(folder):
         if folder.is_dir() and any(folder.iterdir()):
             raise RunFolderError(f"{folder} is not empty: choose another folder with --out")
-
-
-@contextmanager
-def storage(path: Path) -> Iterator[None]:
-    """What the disk refuses is a StorageError that names the path."""
-    try:
-        yield
-    except DCFLError:
-        raise
-    except NotADirectoryError as error:
-        raise RunFolderError(f"{path}: not a folder") from error
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise StorageError(f"{path}: cannot be written ({reason})") from error
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A path to write to; readers see the old file or the whole new one, never half of it."""
-    partial = path.with_name(f".{path.name}.partial")
-    with storage(path):
-        try:
-            yield partial
-            os.replace(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
-
-
-def write_whole(path: Path, text: str) -> None:
-    with replacing(path) as partial:
-        partial.write_text(text, encoding="utf-8")
 
 
 def _environment(experiment: Experiment, device: torch.device) -> Row:

@@ -13,7 +13,8 @@ PACKAGE = Path(dcfl.__file__).parent
 
 # Each room may import from the rooms before it.
 ORDER = [
-    "errors", "seeding", "messages", "weights", "losses", "data", "models", "client", "methods",
+    "errors", "storage", "seeding", "messages", "weights", "losses", "data", "models", "client",
+    "methods",
     "local_training", "evaluation", "server", "federation", "simulation", "experiment", "config",
     "recording", "comparison", "report", "running", "checking", "scaffolding", "terminal",
     "doctor", "cli",

@@ -21,16 +21,11 @@ from dcfl.data.cifar import (
     verify,
 )
 from dcfl.data.datasets import Dataset, Images, load_digits
-from dcfl.data.folders import (
-    folder_files,
-    read_folder,
-    read_sites,
-    read_tiny_imagenet,
-    tiny_imagenet_files,
-)
+from dcfl.data.folders import folder_files, read_folder, read_sites
 from dcfl.data.npz import read_npz
 from dcfl.data.partition import Partition
 from dcfl.data.settings import DataSettings
+from dcfl.data.tiny_imagenet import read_tiny_imagenet, tiny_imagenet_files
 from dcfl.errors import ConfigError, DatasetMissing
 
 # Normalisation as in FedRCL's code; crop and flip as in most of the published ones.

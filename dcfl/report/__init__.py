@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 from dcfl.errors import RunFolderError
-from dcfl.recording import RecordedRun, storage, write_whole
+from dcfl.recording import RecordedRun
+from dcfl.storage import storage, write_whole
 
 __all__ = ["find_runs", "write_report"]
 

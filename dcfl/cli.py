@@ -278,7 +278,7 @@ def partition_command(
             }
         )
         return
-    stdout.print(partition_table(counts, dataset.class_names))
+    stdout.print(partition_table(counts, dataset.class_names, dataset.site_names))
     shape = f"{settings.partition}, alpha {settings.alpha:g}, seed {settings.seed}"
     if dataset.partition is not None:
         shape = "as it came"

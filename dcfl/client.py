@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import inf
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +24,9 @@ __all__ = [
     "perturbed",
     "without_statistics",
 ]
+
+
+LARGEST = 1e38  # what float32 holds
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class LocalTraining:
             f"training.batch_size must be at least 2, not {self.batch_size}: "
             f"a single image has no batch statistics and no pairs",
         )
-        require(0 < self.lr < inf, f"training.lr must be above 0, not {self.lr:g}")
+        require(0 < self.lr < LARGEST, f"training.lr must be above 0, not {self.lr:g}")
         require(
             0 < self.lr_decay <= 1, f"training.lr_decay must lie in (0, 1], not {self.lr_decay:g}"
         )
@@ -54,11 +56,11 @@ class LocalTraining:
             0 <= self.momentum < 1, f"training.momentum must lie in [0, 1), not {self.momentum:g}"
         )
         require(
-            0 <= self.weight_decay < inf,
+            0 <= self.weight_decay < LARGEST,
             f"training.weight_decay must be 0 or more, not {self.weight_decay:g}",
         )
         require(
-            0 <= self.max_grad_norm < inf,
+            0 <= self.max_grad_norm < LARGEST,
             f"training.max_grad_norm must be 0 (off) or more, not {self.max_grad_norm:g}",
         )
 

@@ -69,12 +69,16 @@ class Outcome:
             max_accuracy=last.get("max_accuracy", math.nan),
             ema_accuracy=last.get("ema_accuracy", math.nan),
             final_accuracy=last.get("accuracy", math.nan),
-            client_accuracy=last.get("client_accuracy", math.nan),
-            worst_decile_accuracy=last.get("worst_decile_accuracy", math.nan),
+            client_accuracy=_known(last.get("client_accuracy")),
+            worst_decile_accuracy=_known(last.get("worst_decile_accuracy")),
             bytes_up=sum(row["bytes_up"] for row in rows),
             bytes_down=sum(row["bytes_down"] for row in rows),
             seconds=run.summary.get("seconds", sum(row["seconds"] for row in rows)),
         )
+
+
+def _known(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 QUANTITIES = [field.name for field in fields(Outcome)]

@@ -47,22 +47,28 @@ def evaluate(
     return Evaluation(100 * float(correct.sum()) / count, float(loss) / count, by_class.cpu())
 
 
-def own_mix_accuracies(by_class: Tensor, mixes: Tensor) -> list[float]:
+def own_mix_accuracies(by_class: Tensor, mixes: Tensor) -> list[float | None]:
     """For each client the accuracy on test images weighted to its own mix of classes.
 
-    `mixes` [clients, classes]. A class without test images is left out of every mix.
+    `mixes` [clients, classes]. A class without test images is left out of every mix; a client that
+    has no other class has no accuracy.
     """
     known = by_class.isfinite()
     weights = mixes[:, known]
-    total = weights.sum(dim=1).clamp(min=1e-12)
-    accuracies: list[float] = (weights @ by_class[known] / total).tolist()
-    return accuracies
+    totals = weights.sum(dim=1)
+    weighted = (weights @ by_class[known]).tolist()
+    return [
+        accuracy / total if total > 0 else None
+        for accuracy, total in zip(weighted, totals.tolist(), strict=True)
+    ]
 
 
-def worst_decile(values: Sequence[float]) -> float:
-    """The mean of the lowest tenth (at least one)."""
-    lowest = sorted(values)[: max(1, len(values) // 10)]
-    return fmean(lowest)
+def fairness(accuracies: Sequence[float | None]) -> tuple[float | None, float | None]:
+    """The mean over clients, and the mean of the worst tenth of them (at least one)."""
+    known = sorted(accuracy for accuracy in accuracies if accuracy is not None)
+    if not known:
+        return None, None
+    return fmean(known), fmean(known[: max(1, len(known) // 10)])
 
 
 def ema(values: Iterable[float], decay: float = 0.9) -> float:

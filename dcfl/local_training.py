@@ -14,7 +14,7 @@ from dcfl.errors import Diverged
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import Method
 from dcfl.models.output import FeatureModel
-from dcfl.weights import snapshot
+from dcfl.weights import not_finite, snapshot
 
 __all__ = ["LocalTraining", "train_client"]
 
@@ -47,11 +47,6 @@ def train_client(
         training=training,
     )
     loss = _descend(method, client, seed)
-    if not math.isfinite(loss):
-        raise Diverged(
-            f"the loss is no longer finite (round {broadcast.round}): "
-            f"lower training.lr or the method's weight, or set training.max_grad_norm"
-        )
     update = ClientUpdate(
         client=client_id,
         weights=snapshot(model),
@@ -60,7 +55,14 @@ def train_client(
         num_steps=client.num_steps,
         metrics={"loss": loss, "seconds": time.perf_counter() - started},
     )
-    return update, method.remember(client)
+    kept = method.remember(client)
+    # The last step may have overflowed after the last loss; what is kept would spoil later rounds.
+    if not math.isfinite(loss) or any(map(not_finite, (update.weights, update.upload, kept))):
+        raise Diverged(
+            f"the loss is no longer finite (round {broadcast.round}): "
+            f"lower training.lr or the method's weight, or set training.max_grad_norm"
+        )
+    return update, kept
 
 
 def _descend(method: Method, client: Client, seed: int) -> float:

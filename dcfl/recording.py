@@ -55,11 +55,11 @@ ROUND_KEYS = {
 class Recorder:
     """Writes one run folder. Whole files appear at once; rows are appended as rounds end."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, site_names: Sequence[str] = ()) -> None:
         require_unused(folder)
         with storage(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        self.folder = folder
+        self.folder, self._site_names = folder, site_names
 
     def start(
         self, experiment: Experiment, dataset: Dataset, partition: Partition, device: torch.device
@@ -73,15 +73,20 @@ class Recorder:
             partition.save(partial, counts, dataset.class_names)
 
     def round(
-        self, row: Row, clients: Iterable[ClientReport], own_accuracies: Sequence[float]
+        self, row: Row, clients: Iterable[ClientReport], own_accuracies: Sequence[float | None]
     ) -> None:
         """`own_accuracies`: of the new global model on each client's own mix of classes."""
         self._append("rounds.jsonl", [row])
         self._append(
             "clients.jsonl",
             [
-                {"round": row["round"], **asdict(c), "own_accuracy": own_accuracies[c.client]}
-                for c in clients
+                {
+                    "round": row["round"],
+                    **asdict(client),
+                    **({"site": self._site_names[client.client]} if self._site_names else {}),
+                    "own_accuracy": own_accuracies[client.client],
+                }
+                for client in clients
             ],
         )
 

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from statistics import fmean
 from typing import Any, get_type_hints
 
 import torch
@@ -22,7 +21,7 @@ from dcfl.config import Tables, apply, load_experiment
 from dcfl.data import Augmentation, Dataset, FederatedData, load_dataset
 from dcfl.data.client_data import clean_batches
 from dcfl.errors import ConfigError, TooFewClients
-from dcfl.evaluation import ema, evaluate, own_mix_accuracies, worst_decile
+from dcfl.evaluation import ema, evaluate, fairness, own_mix_accuracies
 from dcfl.experiment import Experiment
 from dcfl.federation import Round, federate
 from dcfl.messages import Tensors
@@ -71,6 +70,7 @@ class Run:
                 experiment.data,
                 dataset=dataset.name,
                 clients=len(partition),
+                partition=experiment.data.partition if dataset.partition is None else "given",
                 **asdict(augmentation),
             ),
             engine=replace(experiment.engine, device=str(device)),
@@ -83,7 +83,7 @@ class Run:
             _check_outputs(self.model, self.data.dataset)
         self.rows: list[Row] = []
         self._summary: Row = {}
-        self._recorder = Recorder(_folder_for(experiment, dataset))
+        self._recorder = Recorder(_folder_for(experiment, dataset), dataset.site_names)
         self._recorder.start(self.experiment, dataset, partition, device)
 
     def _built(self, dataset: Dataset) -> FeatureModel:
@@ -124,7 +124,7 @@ class Run:
                 yield row
         self._finish(state, time.perf_counter() - began)
 
-    def _row(self, round: Round, began: float, mixes: Tensor) -> tuple[Row, list[float]]:
+    def _row(self, round: Round, began: float, mixes: Tensor) -> tuple[Row, list[float | None]]:
         """Evaluate the global model: the row, and its accuracy on each client's own mix of classes.
 
         `seconds` counts from `began` and includes the evaluation.
@@ -136,6 +136,7 @@ class Run:
             self.model, dataset.test, dataset.preparation, dataset.classes
         )
         own = own_mix_accuracies(by_class, mixes)
+        mean, worst = fairness(own)
         ok = [client for client in round.clients if client.outcome == "ok"]
         steps = sum(client.num_steps for client in ok)
         total = sum(client.metrics["loss"] * client.num_steps for client in ok)
@@ -145,8 +146,8 @@ class Run:
             "accuracy": accuracy,
             "max_accuracy": max([accuracy, *(row["max_accuracy"] for row in before)]),
             "ema_accuracy": ema([*(row["ema_accuracy"] for row in before), accuracy]),
-            "client_accuracy": fmean(own),
-            "worst_decile_accuracy": worst_decile(own),
+            "client_accuracy": mean,
+            "worst_decile_accuracy": worst,
             "loss": loss,
             "train_loss": total / steps if steps else None,
             "seconds": time.perf_counter() - began,
@@ -272,6 +273,11 @@ def _check_augmentation(augmentation: Augmentation, method: Method, dataset: Dat
         raise ConfigError(
             f"data.crop = {augmentation.crop} could push a whole image of {dataset.size} pixels "
             f"out of sight: choose less"
+        )
+    if augmentation.cutout >= dataset.size:
+        raise ConfigError(
+            f"data.cutout = {augmentation.cutout} would blank images of {dataset.size} pixels: "
+            f"choose less"
         )
     if method.second_view and not augmentation.active:
         raise ConfigError(

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from dcfl.errors import ConfigError
+from dcfl.methods import METHODS
 
 METHOD = '''"""{title}: what it is for, in one sentence.
 
@@ -69,6 +70,8 @@ def new_method(name: str, folder: Path) -> tuple[Path, Path]:
     if not re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", name):
         raise ConfigError(f"{name!r} is not a name such as my-method: lower case, digits, hyphens")
     words = re.split("[-_]", name)
+    if "-".join(words) in METHODS:
+        raise ConfigError(f"there is a method {name} already: choose another name")
     module = "_".join(words)
     texts = {
         folder / f"{module}.py": METHOD,

@@ -152,7 +152,9 @@ def comparison_table(groups: Sequence[Group]) -> Table:
     return made
 
 
-def partition_table(counts: NDArray[np.int64], class_names: Sequence[str]) -> Table:
+def partition_table(
+    counts: NDArray[np.int64], class_names: Sequence[str], site_names: Sequence[str] = ()
+) -> Table:
     """A row per client: its size, classes and largest share, then its classes as numbers (up to 16
     classes) or as a line of bars."""
     named = len(class_names) <= 16
@@ -162,7 +164,8 @@ def partition_table(counts: NDArray[np.int64], class_names: Sequence[str]) -> Ta
     for client, row in enumerate(counts):
         cells = [_shaded(int(count), top) for count in row] if named else [_mix(row, top)]
         largest = f"{row.max() / max(row.sum(), 1):.0%}"
-        made.add_row(str(client), str(row.sum()), str((row > 0).sum()), largest, *cells)
+        name = site_names[client] if site_names else str(client)
+        made.add_row(name, str(row.sum()), str((row > 0).sum()), largest, *cells)
     return made
 
 

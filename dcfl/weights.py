@@ -50,6 +50,14 @@ def sha256(tensors: Tensors) -> str:
     return digest.hexdigest()
 
 
+def not_finite(tensors: Tensors) -> str | None:
+    """The name of a tensor with NaN or infinity in it, if there is one."""
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            return name
+    return None
+
+
 class RunningMean:
     """A weighted mean of named tensors, folded one by one: the memory of one model in float64.
 

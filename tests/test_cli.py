@@ -276,7 +276,7 @@ def test_settings_show_every_key(cli, tmp_path: Path) -> None:  # type: ignore[n
 
 def test_compare_goes_on_without_a_method_that_diverges(cli, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     code, out, err = cli(
-        "compare", *FAST, "--methods", "fedavg,dcfl-sw", "method.name=dcfl-sw", "method.mu=1e38",
+        "compare", *FAST, "--methods", "fedavg,dcfl-sw", "method.name=dcfl-sw", "method.mu=1e37",
         "training.max_grad_norm=0", "federation.rounds=4", "output.dir=both",
     )  # fmt: skip
     assert code == 4

@@ -10,10 +10,10 @@ from dcfl.evaluation import (
     alignment,
     ema,
     evaluate,
+    fairness,
     own_mix_accuracies,
     similarity_histogram,
     uniformity,
-    worst_decile,
 )
 from tests import toys
 
@@ -48,8 +48,10 @@ def test_evaluate_leaves_the_running_statistics_alone() -> None:
 
 def test_own_mixes_weigh_the_classes() -> None:
     by_class = torch.tensor([100.0, 50.0, float("nan")], dtype=torch.float64)
-    mixes = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.0, 0.2, 0.8]], dtype=torch.float64)
-    assert own_mix_accuracies(by_class, mixes) == pytest.approx([100.0, 75.0, 50.0])
+    mixes = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.0, 0.2, 0.8], [0.0, 0.0, 1.0]])
+    *some, nobody = own_mix_accuracies(by_class, mixes.double())
+    assert some == pytest.approx([100.0, 75.0, 50.0])
+    assert nobody is None  # its only class has no test image
 
 
 def test_the_uniform_mix_is_the_accuracy_on_a_balanced_test_set() -> None:
@@ -60,9 +62,11 @@ def test_the_uniform_mix_is_the_accuracy_on_a_balanced_test_set() -> None:
     )
 
 
-def test_the_worst_decile_is_the_mean_of_the_lowest_tenth() -> None:
-    assert worst_decile([float(value) for value in range(100)]) == pytest.approx(4.5)
-    assert worst_decile([3.0, 1.0, 2.0]) == 1.0
+def test_fairness_is_the_mean_and_the_mean_of_the_lowest_tenth() -> None:
+    mean, worst = fairness([float(value) for value in range(100)])
+    assert (mean, worst) == (pytest.approx(49.5), pytest.approx(4.5))
+    assert fairness([3.0, 1.0, 2.0, None]) == (2.0, 1.0)
+    assert fairness([None]) == (None, None)
 
 
 def test_ema_starts_with_the_first_value() -> None:

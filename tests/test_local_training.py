@@ -75,6 +75,16 @@ def test_a_loss_that_is_not_finite_is_a_divergence() -> None:
         visit(FEDAVG, toy_client([0, 1, 2, 3] * 8), training=training)
 
 
+def test_an_overflow_in_the_last_step_is_a_divergence_too() -> None:
+    """The losses were all finite; the weights, and MOON's memory, are not."""
+    training = replace(
+        TRAINING, epochs=1, batch_size=32, lr=9e37, weight_decay=9e37, max_grad_norm=0.0
+    )
+    for name in ("fedavg", "moon", "scaffold"):
+        with pytest.raises(Diverged):
+            visit(METHODS[name](), toy_client([0, 1, 2, 3] * 8), training=training)
+
+
 def test_frozen_models_share_nothing_with_the_live_one() -> None:
     model = toy_model()
     data = toy_client([0, 1])

@@ -35,7 +35,6 @@ ARRAYS: dict[str, np.dtype[Any]] = {
     "test_labels": np.dtype(np.int64),
     "site_offsets": np.dtype(np.int64),
 }
-BLOCKS, BLOCK = 64, 4096
 PARTIAL = ".partial-"
 ABANDONED = 3600.0  # seconds; writing takes a few of them
 
@@ -102,8 +101,7 @@ def _identify(
     about = json.dumps([FORMAT, name, dict(settings)], sort_keys=True, default=str)
     digest = hashlib.sha256(about.encode())
     for path in paths:
-        size, changed = _size_and_time(path)
-        line = f"\0{path[len(source) :]}\0{size}\0{changed}"
+        line = f"\0{path[len(source) :]}\0{_identity(path)}"
         digest.update(line.encode("utf-8", "surrogatepass"))
     family = hashlib.sha256(f"{about}\0{os.path.abspath(source)}".encode("utf-8", "surrogatepass"))
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "data"
@@ -118,13 +116,14 @@ def _source(paths: Sequence[str]) -> str:
         return ""
 
 
-def _size_and_time(path: str) -> tuple[int, int]:
-    """A file rewritten with the same size within one tick of the clock is taken for the old one."""
+def _identity(path: str) -> str:
+    """Changes with every rewrite: what keeps size and time (as unpacking does) still has a new
+    inode or time of change."""
     try:
         status = os.stat(path)
     except OSError:  # a link to nowhere is part of the identity too, and the reader's to report
-        return -1, -1
-    return status.st_size, status.st_mtime_ns
+        return "-"
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -141,8 +140,12 @@ def _load(entry: Entry) -> Arrays | None:
         described = {name: _describe(entry.folder, name, array) for name, array in arrays.items()}
         if described != body["arrays"]:
             return None
-        names, sites = tuple(body["class_names"]), tuple(body["site_names"])
-        return Arrays(**arrays, class_names=names, site_names=sites)
+        return Arrays(
+            **arrays,
+            class_names=tuple(body["class_names"]),
+            site_names=tuple(body["site_names"]),
+            notes=tuple(body["notes"]),
+        )
     except Exception:  # whatever is wrong with a cache, the files that it was made of are there
         return None
 
@@ -157,29 +160,15 @@ def _open(folder: Path, name: str) -> NDArray[Any]:
 
 
 def _describe(folder: Path, name: str, array: NDArray[Any]) -> dict[str, object]:
-    """What must be the same when the array is read again.
-
-    Detected: another size, shape or type, a truncated file, any change of a label, and damage that
-    reaches one of the sampled blocks of pixels: the first, the last and those evenly between. A few
-    flipped pixels elsewhere are not: finding them would mean reading all of it at every start.
-    """
+    """What must be the same when the array is read again. The checksum is over all of it: about
+    4 GB a second, so CIFAR-10 takes 0.05 s."""
     if array.dtype != ARRAYS[name]:
         raise ValueError(f"{name}: {array.dtype}")
     return {
         "shape": list(array.shape),
         "bytes": (folder / f"{name}.npy").stat().st_size,
-        "crc": _crc(array),
+        "crc": zlib.crc32(array.reshape(-1).view(np.uint8).data),
     }
-
-
-def _crc(array: NDArray[Any]) -> int:
-    data = array.reshape(-1).view(np.uint8)
-    if array.dtype != np.uint8 or data.size <= BLOCKS * BLOCK:
-        return zlib.crc32(data.data)
-    crc = 0
-    for start in np.linspace(0, data.size - BLOCK, BLOCKS).astype(np.int64).tolist():
-        crc = zlib.crc32(data[start : start + BLOCK].data, crc)
-    return crc
 
 
 def _checksum(body: Mapping[str, object]) -> str:
@@ -217,6 +206,7 @@ def _write(folder: Path, key: str, arrays: Arrays) -> None:
         "key": key,
         "class_names": list(arrays.class_names),
         "site_names": list(arrays.site_names),
+        "notes": list(arrays.notes),
         "arrays": described,
     }
     manifest = {"body": body, "checksum": _checksum(body)}

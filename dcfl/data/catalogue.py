@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from dcfl.data.cifar import (
     verify,
 )
 from dcfl.data.datasets import Dataset, Images, load_digits
-from dcfl.data.folders import folder_files, read_folder, read_sites
+from dcfl.data.folders import folder_files, folder_names, read_folder, read_sites
 from dcfl.data.npz import read_npz
 from dcfl.data.partition import Partition
 from dcfl.data.settings import DataSettings
@@ -33,12 +34,12 @@ PAPER: dict[str, tuple[Preparation, Callable[[Path], list[Path]], Callable[[Path
     "cifar10": (
         Preparation((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010), Augmentation(4, True)),
         cifar10_files,
-        read_cifar10,
+        lambda root: _official(read_cifar10, root, "cifar10"),
     ),
     "cifar100": (
         Preparation((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761), Augmentation(4, True)),
         cifar100_files,
-        read_cifar100,
+        lambda root: _official(read_cifar100, root, "cifar100"),
     ),
     "tiny-imagenet": (
         Preparation((0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821), Augmentation(8, True)),
@@ -81,10 +82,10 @@ def summary(dataset: Dataset, settings: DataSettings) -> dict[str, str]:
     }
     if dataset.partition is not None:
         sizes = dataset.partition.sizes
-        found["sites"] = f"{len(sizes)}, with {sizes.min():,} to {sizes.max():,} images"
-    if dataset.name in ("cifar10", "cifar100"):
-        notes = verify(Path(settings.path), dataset.name)
-        found["checksums"] = "; ".join(notes) or "the official ones"
+        names = ", ".join(dataset.site_names[:10]) + (", ..." if len(sizes) > 10 else "")
+        found["sites"] = f"{len(sizes)} of {sizes.min():,} to {sizes.max():,} images: {names}"
+    if dataset.name in ("cifar10", "cifar100") and not verify(Path(settings.path), dataset.name):
+        found["checksums"] = "the official ones"
     return found
 
 
@@ -94,17 +95,25 @@ def _own(kind: str, path: Path, settings: DataSettings) -> Arrays:
         raise DatasetMissing(f"{path}: no such {'file' if kind == 'npz' else 'folder'}")
     if kind == "npz":
         return cached(kind, [path], {}, lambda: read_npz(path))
-    read = read_folder if kind == "folder" else read_sites
-    how = {"size": settings.image_size, "fit": settings.fit, "broken": settings.broken}
-    return cached(
-        kind,
-        folder_files(path),
-        {"path": str(path.resolve()), **how},
-        lambda: read(path, settings.image_size, settings.fit, settings.broken, warn=warnings.warn),
-    )
+    reader = read_folder if kind == "folder" else read_sites
+
+    def read() -> Arrays:
+        notes: list[str] = []
+        arrays = reader(path, settings.image_size, settings.fit, settings.broken, warn=notes.append)
+        return replace(arrays, notes=tuple(notes))
+
+    how = (settings.image_size, settings.fit, settings.broken, folder_names(path))
+    return cached(kind, folder_files(path), {"how": how}, read)
+
+
+def _official(read: Callable[[Path], Arrays], root: Path, name: str) -> Arrays:
+    """Noted where the files are sound and not the official ones."""
+    return replace(read(root), notes=tuple(verify(root, name)))
 
 
 def _dataset(name: str, arrays: Arrays, preparation: Preparation) -> Dataset:
+    for note in arrays.notes:
+        warnings.warn(note, stacklevel=2)
     partition = None
     if arrays.site_names:
         rows = np.arange(len(arrays.train_labels), dtype=np.int32)
@@ -116,6 +125,7 @@ def _dataset(name: str, arrays: Arrays, preparation: Preparation) -> Dataset:
         arrays.class_names,
         preparation,
         partition,
+        arrays.site_names,
     )
 
 

@@ -267,5 +267,5 @@ def _refusing(path: Path, layout: Layout) -> Iterator[None]:
         reason = str(error) if isinstance(error, Refused) else "damaged, or not of that form"
         raise DatasetCorrupt(
             f"{path}: not an official {layout.dataset} file ({reason}): "
-            f"remove it and run `dcfl data get {layout.dataset}`"
+            f"move {path.parent} away, then run `dcfl data get {layout.dataset}`"
         ) from error

@@ -47,6 +47,7 @@ class Dataset:
     class_names: tuple[str, ...]
     preparation: Preparation  # normalisation, and the augmentation that suits these images
     partition: Partition | None = None  # of a federation that is already split
+    site_names: tuple[str, ...] = ()  # whose the parts are
 
     def __post_init__(self) -> None:
         for part in (self.train, self.test):

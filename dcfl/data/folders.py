@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,9 @@ from dcfl.data.pictures import (
     subfolders,
 )
 from dcfl.errors import DatasetCorrupt, require
+
+TRAIN = ("train", "training")
+TEST = ("test", "testing", "val", "valid", "validation")
 
 
 def read_folder(
@@ -60,18 +64,21 @@ def read_sites(
     test_share: int = 5,
     warn: Warn = warnings.warn,
 ) -> Arrays:
-    """One folder per client with class folders in it; `test` is the test set of all of them."""
+    """One folder per client with class folders in it, or with `train` and `test` of its own.
+
+    A folder `test` beside the sites is the test set of all of them.
+    """
     decoding = _decoding(folder, size, fit, broken, test_share, warn)
     sites, test = _site_folders(folder)
-    names = sorted({name for site in sites for name in subfolders(site)})
+    parts = [_parts(site) for site in sites]
+    names = sorted({name for train, _ in parts for name in subfolders(train)})
     require_two(names, folder)
     labels = {name: label for label, name in enumerate(names)}
-    part: Literal["train", "either"] = "either" if test is None else "train"
-    pictures = [
-        picture
-        for number, site in enumerate(sites)
-        for picture in _pictures(site, labels, part, number)
-    ]
+    pictures = []
+    for number, (train, own_test) in enumerate(parts):
+        apart = test is not None or own_test is not None
+        pictures += _pictures(train, labels, "train" if apart else "either", number)
+        pictures += _pictures(own_test, labels, "test", number) if own_test else []
     require_every_class(names, pictures, folder)
     if test is not None:
         pictures += _pictures(test, labels, part="test")
@@ -88,6 +95,12 @@ def folder_files(folder: Path) -> list[Path]:
     return sorted(images(folder))
 
 
+def folder_names(folder: Path) -> list[str]:
+    """Every folder below this one: an empty class or site is part of what a data set is."""
+    below = (Path(here, name) for here, names, _ in os.walk(folder) for name in names)
+    return sorted(os.path.relpath(path, folder) for path in below)
+
+
 def _decoding(
     root: Path, size: int, fit: Fit, broken: Broken, test_share: int, warn: Warn
 ) -> Decoding:
@@ -101,14 +114,20 @@ def _decoding(
 
 def _parts(folder: Path) -> tuple[Path, Path | None]:
     """Where the class folders for training are, and those for testing if they are set apart."""
-    train = folder / "train"
     # "train" may also be the class next to "car" and "plane": it counts with folders in it.
-    if train.is_dir() and subfolders(train):
-        for test in (folder / "test", folder / "val"):
-            if test.is_dir() and subfolders(test):
-                return train, test
-        if subfolders(folder) == ["train"]:
-            return train, None
+    holding = {
+        name.lower(): folder / name for name in subfolders(folder) if subfolders(folder / name)
+    }
+    train = next((holding[name] for name in TRAIN if name in holding), None)
+    test = next((holding[name] for name in TEST if name in holding), None)
+    if train is not None and (test is not None or len(subfolders(folder)) == 1):
+        return train, test
+    inner = [frozenset(subfolders(path)) for path in holding.values()]
+    if len(inner) > 1 and len(inner) == len(subfolders(folder)) and len(set(inner)) == 1:
+        raise DatasetCorrupt(
+            f"{shown(folder)}: {', '.join(sorted(holding))} hold the same folders and look like "
+            f"parts, not classes: call them train and test, or use sites:{shown(folder)}"
+        )
     return folder, None
 
 
@@ -120,10 +139,11 @@ def _site_folders(folder: Path) -> tuple[list[Path], Path | None]:
                 f"{shown(folder / name)}: no class folders in it; "
                 f"sites are stored as SITE/CLASS/image"
             )
-    sites = [folder / name for name in names if name != "test"]
+    test = next((folder / name for name in names if name.lower() == "test"), None)
+    sites = [folder / name for name in names if folder / name != test]
     if not sites:
         raise DatasetCorrupt(f"{shown(folder)}: no site folders in it")
-    return sites, folder / "test" if "test" in names else None
+    return sites, test
 
 
 def _site_offsets(train: Sequence[Picture], sites: Sequence[Path]) -> NDArray[np.int64]:

@@ -20,7 +20,7 @@ SPELLINGS = (
     ("train_images", "train_labels", "test_images", "test_labels"),
     ("x_train", "y_train", "x_test", "y_test"),
 )
-MAX_BYTES = 16 * 2**30  # of all arrays together, unpacked
+MAX_BYTES = 4 * 2**30  # of all arrays together, unpacked
 # Photographs shrink by a factor of 2, line drawings by 20 or 50; zeros by 1000.
 MAX_RATIO, RATIO_MATTERS_FROM = 200, 64 * 2**20
 BLOCK = 4096  # rows of floating-point images converted at a time

@@ -26,12 +26,15 @@ Scheme = Literal[
     "shards",
     "pathological",
     "quantity",
+    "given",
 ]
 Integers: TypeAlias = NDArray[np.integer[Any]]
 
 LEFT_TO_CHANCE = ("dirichlet-capped", "dirichlet-uncapped")  # how large a client is
 USE_ALPHA = ("dirichlet-balanced", *LEFT_TO_CHANCE, "quantity")
 TRIES = 200  # a split that fails so often hardly exists
+SHARES = 2_000_000  # drawn at most, over all tries: a few seconds
+ALPHA = 1e6  # more is even to the last sample, and the draw itself would overflow
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,9 +120,11 @@ def split(
         )
     if math.isinf(alpha) and scheme in USE_ALPHA:
         scheme = "iid"
-    ask = Asked(labels, clients, alpha, per_client, min_size, np.random.default_rng(seed))
+    rng = np.random.default_rng(seed)
+    ask = Asked(labels, clients, min(alpha, ALPHA), per_client, min_size, rng)
     by_chance = scheme in LEFT_TO_CHANCE
-    for _ in range(TRIES if by_chance else 1):
+    tries = min(TRIES, 1 + SHARES // (clients * (int(labels.max()) + 1)))
+    for _ in range(tries if by_chance else 1):
         parts = SCHEMES[scheme](ask)
         smallest = min(len(part) for part in parts)
         if smallest >= min_size:
@@ -174,9 +179,7 @@ def _pathological(ask: Asked) -> list[Integers]:
             f"pathological: {ask.clients} clients of data.per_client = {ask.per_client} classes "
             f"each cannot share out {len(piles)} classes: choose another data.per_client"
         )
-    # Deal the classes in turn, in random order: each class goes to as many clients as any other.
-    order = ask.rng.permutation(len(piles))
-    dealt = np.resize(order, ask.clients * ask.per_client).reshape(ask.clients, ask.per_client)
+    dealt = _deal(len(piles), ask)
     holders = [
         ask.rng.permutation(np.flatnonzero((dealt == label).any(axis=1)))
         for label in range(len(piles))
@@ -186,6 +189,18 @@ def _pathological(ask: Asked) -> list[Integers]:
         for client, piece in zip(own, np.array_split(pile, len(own)), strict=True):
             pieces[client].append(piece)
     return [ask.rng.permutation(np.concatenate(own)) for own in pieces]
+
+
+def _deal(classes: int, ask: Asked) -> Integers:
+    """`per_client` different classes for each client, every class about equally often."""
+    dealt = np.empty((ask.clients, ask.per_client), dtype=np.int64)
+    held = np.zeros(classes)
+    for client in range(ask.clients):
+        # Those held least so far, in random order among equals.
+        order = np.lexsort((ask.rng.random(classes), held))
+        dealt[client] = order[: ask.per_client]
+        held[dealt[client]] += 1
+    return dealt
 
 
 def _shuffled_classes(ask: Asked) -> list[Integers]:
@@ -263,6 +278,12 @@ def _class_by_class(ask: Asked, cap: float) -> list[Integers]:
     return [ask.rng.permutation(np.concatenate(own)) for own in pieces]
 
 
+def _given(ask: Asked) -> list[Integers]:
+    raise PartitionError(
+        'data.partition = "given" is for data that comes with its split, as sites:PATH does'
+    )
+
+
 SCHEMES: dict[Scheme, Callable[[Asked], list[Integers]]] = {
     "dirichlet-balanced": _balanced,
     "dirichlet-capped": _capped,
@@ -271,4 +292,5 @@ SCHEMES: dict[Scheme, Callable[[Asked], list[Integers]]] = {
     "shards": _shards,
     "pathological": _pathological,
     "quantity": _quantity,
+    "given": _given,
 }

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from dcfl.data import cifar
+from dcfl.data.tiny_imagenet import tiny_imagenet_files
 from dcfl.data.unpacking import CHUNK, brief, unpack
 from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing, NetworkError
 from dcfl.storage import storage
@@ -114,13 +115,13 @@ def get(name: str, folder: Path, report: Report) -> str:
 
 
 def _is_there(name: str, folder: Path) -> bool:
-    if name == "tiny-imagenet":
-        archive = ARCHIVES[name]
-        places = (folder / archive.folder, folder)
-        return any(all(os.path.exists(p / file) for file in archive.required) for p in places)
+    """Whole and sound, not only present."""
     try:
-        cifar.cifar10_files(folder) if name == "cifar10" else cifar.cifar100_files(folder)
-    except DatasetMissing:
+        if name == "tiny-imagenet":
+            tiny_imagenet_files(folder)
+        else:
+            cifar.verify(folder, name)
+    except (DatasetMissing, DatasetCorrupt):
         return False
     return True
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import ClassVar, Self, TypeAlias
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from dcfl.client import Batch, Client
+from dcfl.client import LARGEST, Batch, Client
 from dcfl.errors import require
 from dcfl.messages import Tensors
 
@@ -96,10 +95,10 @@ def at_least_zero(method: Method, *names: str) -> None:
     """A value check for `__post_init__`."""
     for name in names:
         value = getattr(method, name)
-        require(0 <= value < inf, f"method.{name} must be 0 or more, not {value:g}")
+        require(0 <= value < LARGEST, f"method.{name} must be 0 or more, not {value:g}")
 
 
 def above_zero(method: Method, *names: str) -> None:
     for name in names:
         value = getattr(method, name)
-        require(0 < value < inf, f"method.{name} must be above 0, not {value:g}")
+        require(0 < value < LARGEST, f"method.{name} must be above 0, not {value:g}")

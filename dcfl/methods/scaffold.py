@@ -60,17 +60,17 @@ class Scaffold(Method):
         return named.subtract(new, client.memory) if client.memory else new
 
     def remember(self, client: Client) -> Tensors:
-        """This client's new variate: its mean direction, less the correction that was applied."""
+        """This client's new variate: its mean gradient, without the correction that was applied."""
         step = client.training.lr_in(client.round)
         step *= client.training.effective_steps(client.num_steps)
         new: dict[str, Tensor] = {}
         for name, live in client.trainable():
-            mean = (
+            moved = (
                 (client.received[name] - live.detach()) / step if step else torch.zeros_like(live)
             )
-            own, shared = client.memory.get(name), client.shared.get(name)
-            mean = mean if shared is None else mean - shared
-            new[name] = mean if own is None else mean + own
+            own = client.memory.get(name, torch.zeros_like(live))
+            shared = client.shared.get(name, torch.zeros_like(live))
+            new[name] = moved - self.correction * (shared - own)
         return new
 
     def merge(self, shared: Tensors, uploads: Sequence[Tensors], population: int) -> Tensors:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dcfl.errors import ProtocolError
-from dcfl.messages import Broadcast, ClientUpdate, Tensors
+from dcfl.messages import Broadcast, ClientUpdate
+from dcfl.weights import not_finite
+
+LIMIT = 2**40  # of counts that enter an average
 
 
 def check_update(update: ClientUpdate, broadcast: Broadcast) -> None:
@@ -18,13 +21,10 @@ def check_update(update: ClientUpdate, broadcast: Broadcast) -> None:
             raise ProtocolError(
                 f"{name} is {got.dtype} {list(got.shape)}, not {sent.dtype} {list(sent.shape)}"
             )
-    _check_finite(update.weights)
-    _check_finite(update.upload)
-    if update.num_examples < 1:
+    for tensors in (update.weights, update.upload):
+        if spoilt := not_finite(tensors):
+            raise ProtocolError(f"{spoilt} is not finite")
+    if not 1 <= update.num_examples < LIMIT:
         raise ProtocolError(f"num_examples is {update.num_examples}")
-
-
-def _check_finite(tensors: Tensors) -> None:
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not tensor.isfinite().all():
-            raise ProtocolError(f"{name} is not finite")
+    if not 0 <= update.num_steps < LIMIT:
+        raise ProtocolError(f"num_steps is {update.num_steps}")

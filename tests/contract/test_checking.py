@@ -13,13 +13,14 @@ from dcfl.checking import check_method
 from dcfl.client import Batch, Client
 from dcfl.messages import Tensors
 from dcfl.methods import METHODS, Method, Objective
+from dcfl.methods.prototypes import PrototypeMethod
 
 ZERO = "differs from FedAvg otherwise"
 NEUTRAL = "equals FedAvg at its neutral value"
 SLOPE = "gradient agrees with finite differences"
 AGAIN = "gives the same bits again"
 STATISTICS = "BatchNorm moves with training alone and is averaged"
-UNTOUCHED = "leaves received, shared and memory untouched"
+UNTOUCHED = "leaves received, shared, memory and data untouched"
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,27 @@ class NoNeutral(Method):
         return super().gradient(client, objective, batch) * 1.0
 
 
+@dataclass(frozen=True)
+class FirstOnly(PrototypeMethod):
+    """The server listens to one client."""
+
+    mu: float = 0.0
+
+    def merge(self, shared: Tensors, uploads: Sequence[Tensors], population: int) -> Tensors:
+        return super().merge(shared, uploads[:1], population)
+
+
+@dataclass(frozen=True)
+class Mangler(Method):
+    """Changes the client's data."""
+
+    mu: float = 0.0
+
+    def upload(self, client: Client) -> Tensors:
+        client.data.own.pixels.zero_()
+        return {}
+
+
 @pytest.mark.parametrize(
     ("method", "broken"),
     [
@@ -154,6 +176,8 @@ class NoNeutral(Method):
         (DividesByAbsentClasses, "survives a class that nobody has"),
         (NeedsPrototypesAtOnce, "works in the first round"),
         (NoNeutral, NEUTRAL),
+        (FirstOnly, "hears every client's upload"),
+        (Mangler, UNTOUCHED),
     ],
 )
 def test_a_broken_method_is_caught(method: type[Method], broken: str) -> None:
@@ -178,6 +202,12 @@ def test_statistics_that_move_twice_a_step_are_caught() -> None:
     assert STATISTICS not in {
         v.property for v in check_method(ExtraForward, "group") if not v.holds
     }
+
+
+def test_a_gradient_of_ones_own_is_not_vouched_for() -> None:
+    (verdict,) = (v for v in check_method(METHODS["fedsol"]) if v.property == SLOPE)
+    assert verdict.holds
+    assert "its own test" in verdict.detail
 
 
 def test_the_sound_version_passes() -> None:

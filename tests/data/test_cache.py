@@ -120,12 +120,24 @@ def remove(place: Place) -> None:
     place.files.pop()
 
 
+def replace_keeping_size_and_time(place: Place) -> None:
+    """What unpacking an archive with fixed times does."""
+    file = place.files[0]
+    status = file.stat()
+    other = file.with_name("other")
+    other.write_bytes(b"secon")
+    os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
+    os.replace(other, file)
+
+
 def dangle(place: Place) -> None:
     place.files[0].unlink()
 
 
 @pytest.mark.parametrize(
-    "change", [rewrite, touch, rename, remove, dangle], ids=lambda change: change.__name__
+    "change",
+    [rewrite, touch, rename, remove, replace_keeping_size_and_time, dangle],
+    ids=lambda change: change.__name__,
 )
 def test_changed_files_are_decoded_again(place: Place, change: Callable[[Place], None]) -> None:
     old = place.read()
@@ -195,7 +207,8 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "the first pixels": lambda entry: overwrite(entry / "train_pixels.npy", 128),
     "the last pixels": lambda entry: overwrite(entry / "train_pixels.npy", -3),
     "holes": lambda entry: overwrite(entry / "train_pixels.npy", 9000, bytes(20_000)),
-    "few pixels, so all count": lambda entry: overwrite(entry / "test_pixels.npy", 1500),
+    "one pixel": lambda entry: overwrite(entry / "train_pixels.npy", 77_777, b"\x55"),
+    "one pixel for testing": lambda entry: overwrite(entry / "test_pixels.npy", 1500),
     "truncated pixels": lambda entry: os.truncate(entry / "train_pixels.npy", 200_000),
     "no pixels": lambda entry: os.truncate(entry / "train_pixels.npy", 0),
     "more pixels": lambda entry: overwrite(entry / "train_pixels.npy", PIXELS + 128, b"more"),

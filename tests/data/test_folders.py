@@ -12,6 +12,7 @@ from PIL import Image
 from dcfl.data.arrays import Arrays
 from dcfl.data.folders import (
     folder_files,
+    folder_names,
     read_folder,
     read_sites,
 )
@@ -601,3 +602,42 @@ def test_the_real_tiny_imagenet_has_grey_images(real: Arrays) -> None:
     pixels = real.test_pixels
     grey = (pixels == pixels[..., :1]).all(axis=(1, 2, 3))
     assert 0 < grey.mean() < 0.1
+
+
+# --- names of parts ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("train", "test"), [("Train", "Test"), ("train", "valid"), ("training", "validation")]
+)
+def test_parts_go_by_many_names(tmp_path: Path, train: str, test: str) -> None:
+    class_folders(tmp_path / train, a=4, b=3)
+    class_folders(tmp_path / test, a=2, b=1)
+    arrays = read_folder(tmp_path, 8)
+    assert arrays.class_names == ("a", "b")
+    assert (len(arrays.train_labels), len(arrays.test_labels)) == (7, 3)
+
+
+def test_folders_that_look_like_parts_are_not_taken_for_classes(tmp_path: Path) -> None:
+    for part in ("fold1", "fold2"):
+        class_folders(tmp_path / part, a=2, b=2)
+    assert "look like parts, not classes" in refusal(DatasetCorrupt, tmp_path)
+
+
+def test_a_site_may_have_parts_of_its_own(tmp_path: Path) -> None:
+    for site in ("north", "south"):
+        class_folders(tmp_path / site / "train", a=3, b=2)
+        class_folders(tmp_path / site / "test", a=1, b=1)
+    arrays = read_sites(tmp_path, 8)
+    assert arrays.class_names == ("a", "b")
+    assert arrays.site_names == ("north", "south")
+    assert arrays.site_offsets.tolist() == [0, 5, 10]
+    assert len(arrays.test_labels) == 4
+
+
+def test_an_empty_class_is_part_of_a_folders_identity(tmp_path: Path) -> None:
+    class_folders(tmp_path, a=2, b=2)
+    before = folder_names(tmp_path)
+    (tmp_path / "zebra").mkdir()
+    assert before == ["a", "b"]
+    assert folder_names(tmp_path) == ["a", "b", "zebra"]

@@ -1,3 +1,5 @@
+import contextlib
+import time
 import warnings
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +21,7 @@ from dcfl.data.partition import (
 )
 from dcfl.errors import PartitionError
 
+REAL = [scheme for scheme in SCHEMES if scheme != "given"]
 LABELS = np.repeat(np.arange(10), 100)
 
 
@@ -28,7 +31,7 @@ def parts(partition: Partition) -> list[set[int]]:
 
 @settings(max_examples=80, deadline=None)
 @given(
-    scheme=st.sampled_from(list(SCHEMES)),
+    scheme=st.sampled_from(REAL),
     alpha=st.floats(0.01, 100) | st.just(float("inf")),
     clients=st.integers(1, 25),
     classes=st.integers(1, 12),
@@ -67,7 +70,7 @@ def test_parts_are_disjoint_cover_the_data_and_respect_the_minimum(
     assert made.counts(labels, classes).sum() == len(owned)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", REAL)
 def test_ordinary_splits_exist_and_depend_on_the_seed(scheme: Scheme) -> None:
     one, other = (split(LABELS, 20, scheme, 0.3, seed, min_size=10) for seed in (0, 1))
     assert one.sha256 != other.sha256
@@ -113,6 +116,10 @@ def test_pathological_clients_hold_exactly_so_many_classes(classes: int) -> None
     assert counts.sum() == 1000
     holders = (counts > 0).sum(axis=0)
     assert holders.max() - holders.min() <= 1
+    kinds = {tuple(np.flatnonzero(row)) for row in counts}
+    assert (
+        len(kinds) >= {1: 10, 2: 12, 3: 16, 10: 1}[classes]
+    )  # not the same groups again and again
 
 
 def test_quantity_skew_changes_sizes_and_not_mixes() -> None:
@@ -123,12 +130,25 @@ def test_quantity_skew_changes_sizes_and_not_mixes() -> None:
     assert np.abs(counts / counts.sum(axis=1, keepdims=True) - 0.1).max() < 0.07
 
 
-def test_large_federations_are_split_in_seconds() -> None:
-    """Timing stays out of tests; this one would only be noticed if the work were per sample."""
+@pytest.mark.parametrize("scheme", REAL)
+def test_ten_thousand_clients_are_split_or_refused_within_reason(scheme: Scheme) -> None:
     labels = np.repeat(np.arange(10), 5000)
-    for scheme in SCHEMES:
-        made = split(labels, 2_000, scheme, 1.0, 0, min_size=1)
-        assert len(made) == 2_000
+    began = time.perf_counter()
+    with contextlib.suppress(PartitionError):
+        assert len(split(labels, 10_000, scheme, 1.0, 0, min_size=1)) == 10_000
+    assert time.perf_counter() - began < 60  # it takes a few seconds; work per sample took minutes
+
+
+@pytest.mark.parametrize("scheme", ["quantity", "dirichlet-balanced", "dirichlet-uncapped"])
+def test_a_huge_alpha_is_even(scheme: Scheme) -> None:
+    counts = split(LABELS, 10, scheme, 1e308, 0, min_size=1).counts(LABELS, 10)
+    assert counts.sum(axis=1).min() >= 90
+    assert counts.max() < 30
+
+
+def test_a_given_split_must_be_given() -> None:
+    with pytest.raises(PartitionError, match="comes with its split"):
+        split(LABELS, 10, "given", 1.0, 0, min_size=1)
 
 
 def test_the_race_is_weighted_drawing_without_replacement() -> None:

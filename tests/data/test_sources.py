@@ -58,7 +58,10 @@ OFFICIAL = tar_gz(
 TINY = zipped(
     {
         "tiny-imagenet-200/": b"",
-        "tiny-imagenet-200/wnids.txt": b"n01443537\n",
+        "tiny-imagenet-200/wnids.txt": b"n01443537\nn01629819\n",
+        "tiny-imagenet-200/words.txt": b"n01443537\tgoldfish\nn01629819\tsalamander\n",
+        "tiny-imagenet-200/train/n01629819/images/n01629819_0.JPEG": b"picture",
+        "tiny-imagenet-200/val/images/val_0.JPEG": b"picture",
         "tiny-imagenet-200/train/n01443537/images/n01443537_0.JPEG": b"picture",
         "tiny-imagenet-200/val/val_annotations.txt": b"val_0.JPEG\tn01443537\n",
     }
@@ -120,7 +123,10 @@ def test_the_official_archive_is_fetched_checked_and_unpacked(site: Site, tmp_pa
     assert all(agent.startswith("dcfl/") for agent in site.agents)
 
 
-def test_what_is_there_is_left_alone(site: Site, tmp_path: Path) -> None:
+def test_what_is_there_is_left_alone(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cifar, "LAYOUTS", files.SMALL)
     for name, layout in (("cifar10", files.SMALL10_BINARY), ("cifar100", files.SMALL100)):
         place = files.write(tmp_path, layout)
         before = {path: path.stat().st_mtime_ns for path in place.iterdir()}
@@ -128,6 +134,15 @@ def test_what_is_there_is_left_alone(site: Site, tmp_path: Path) -> None:
         assert get(place, name) == ("already there", [])
         assert {path: path.stat().st_mtime_ns for path in place.iterdir()} == before
     assert site.asked == []
+
+
+def test_empty_files_are_not_a_data_set(site: Site, tmp_path: Path) -> None:
+    place = tmp_path / "cifar-10-batches-py"
+    place.mkdir()
+    for name in cifar.CIFAR10_PYTHON.files:
+        (place / name).touch()
+    with pytest.raises(DatasetCorrupt, match="move it away, then run `dcfl data get cifar10`"):
+        get(tmp_path)
 
 
 def test_half_a_data_set_in_the_way_is_named(site: Site, tmp_path: Path) -> None:
@@ -144,7 +159,7 @@ def test_a_zip_is_unpacked_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         assert get(tmp_path / "data", "tiny-imagenet")[0] == "official archive"
         assert get(tmp_path / "data", "tiny-imagenet")[0] == "already there"
     place = tmp_path / "data" / "tiny-imagenet-200"
-    assert (place / "wnids.txt").read_bytes() == b"n01443537\n"
+    assert (place / "wnids.txt").read_bytes() == b"n01443537\nn01629819\n"
     assert contents(tmp_path / "data") == ["tiny-imagenet-200"]
 
 

@@ -62,6 +62,11 @@ def test_a_new_method_works_and_is_not_overwritten(tmp_path: Path) -> None:
         new_method("my-first-idea", tmp_path)
 
 
+def test_the_name_of_a_method_that_is_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="moon already"):
+        new_method("moon", tmp_path)
+
+
 @pytest.mark.parametrize("name", ["", "My", "9lives", "a b", "../x", "a--b"])
 def test_names_that_would_not_work_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not a name"):

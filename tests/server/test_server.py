@@ -4,6 +4,7 @@ import gc
 import re
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -145,6 +146,12 @@ class TestOutcomes:
         assert sha256(state.weights) == sha256(honest.weights)
         assert reports[1].outcome == "rejected"
         assert re.search(reason, reports[1].reason)
+
+    @pytest.mark.parametrize(
+        "counts", [{"num_examples": 0}, {"num_examples": 2**60}, {"num_steps": -1}]
+    )
+    def test_counts_that_cannot_be_are_rejected(self, counts: dict[str, int]) -> None:
+        assert self.aggregate(replace(update(1, 2.0), **counts))[1][0].outcome == "rejected"
 
     def test_a_round_without_replies_leaves_the_model_alone(self) -> None:
         state, reports = self.aggregate(ClientFailure(1, "gone"), ClientFailure(2, "gone"))

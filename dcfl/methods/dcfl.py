@@ -123,23 +123,9 @@ class DCFLPrototypeWise(PrototypeMethod, Decoupled):
         " + uniform * log sum_{g != y_i} exp(sim(z_i, c_g)/tau) ]"
     )
 
-    def objective(self, client: Client) -> Objective:
-        prototypes = self.prototypes(client)
-
-        def loss(batch: Batch) -> Tensor:
-            output = client.model(batch.images)
-            self.observe(client, output.embedding, batch.labels)
-            cross_entropy = F.cross_entropy(output.logits, batch.labels)
-            if prototypes is None:
-                return cross_entropy
-            own, others = prototypes.masks(batch.labels)
-            return cross_entropy + self.mu * decoupled_contrastive(
-                cosine_similarity(output.embedding, prototypes.vectors),
-                own,
-                others,
-                self.temperature,
-                self.align,
-                self.uniform,
-            )
-
-        return loss
+    def against_prototypes(
+        self, round: int, cross_entropy: Tensor, similarity: Tensor, own: Tensor, others: Tensor
+    ) -> Tensor:
+        return cross_entropy + self.mu * decoupled_contrastive(
+            similarity, own, others, self.temperature, self.align, self.uniform
+        )

@@ -14,13 +14,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch.nn.functional as F
 from torch import Tensor
 
-from dcfl.client import Batch, Client
 from dcfl.errors import require
-from dcfl.losses import cosine_similarity, supervised_contrastive
-from dcfl.methods.method import Objective, above_zero, at_least_zero
+from dcfl.losses import supervised_contrastive
+from dcfl.methods.method import above_zero, at_least_zero
 from dcfl.methods.prototypes import PrototypeMethod
 
 
@@ -47,23 +45,12 @@ class FedProc(PrototypeMethod):
         above_zero(self, "temperature")
         require(self.ramp >= 1, f"method.ramp must be at least 1, not {self.ramp}")
 
-    def objective(self, client: Client) -> Objective:
-        prototypes = self.prototypes(client)
-        ramp = min((client.round - 1) / self.ramp, 1.0)
-        entropy_weight, contrast_weight = (
-            (1.0, self.mu) if self.schedule == "fixed" else (ramp, 1.0 - ramp)
-        )
-
-        def loss(batch: Batch) -> Tensor:
-            output = client.model(batch.images)
-            self.observe(client, output.embedding, batch.labels)
-            cross_entropy = F.cross_entropy(output.logits, batch.labels)
-            if prototypes is None:
-                return cross_entropy
-            own, others = prototypes.masks(batch.labels)
-            similarity = cosine_similarity(output.embedding, prototypes.vectors)
-            # An anchor whose class has no prototype yet has no positive and gives 0.
-            contrast = supervised_contrastive(similarity, own, own | others, self.temperature)
-            return entropy_weight * cross_entropy + contrast_weight * contrast
-
-        return loss
+    def against_prototypes(
+        self, round: int, cross_entropy: Tensor, similarity: Tensor, own: Tensor, others: Tensor
+    ) -> Tensor:
+        # An anchor whose class has no prototype yet has no positive and gives 0.
+        contrast = supervised_contrastive(similarity, own, own | others, self.temperature)
+        if self.schedule == "fixed":
+            return cross_entropy + self.mu * contrast
+        share = min((round - 1) / self.ramp, 1.0)
+        return share * cross_entropy + (1.0 - share) * contrast

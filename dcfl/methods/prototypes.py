@@ -15,10 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dcfl.client import Client, evaluating
+from dcfl.client import Batch, Client, evaluating
 from dcfl.errors import require
+from dcfl.losses import cosine_similarity
 from dcfl.messages import Tensors
-from dcfl.methods.method import Cost, Method
+from dcfl.methods.method import Cost, Method, Objective
 from dcfl.models.output import FeatureModel
 
 
@@ -56,16 +57,34 @@ class PrototypeMethod(Method):
             f"method.prototype_momentum must lie in [0, 1), not {self.prototype_momentum:g}",
         )
 
-    def prototypes(self, client: Client) -> Prototypes | None:
+    def against_prototypes(
+        self, round: int, cross_entropy: Tensor, similarity: Tensor, own: Tensor, others: Tensor
+    ) -> Tensor:
+        """The loss, from cosines with all prototypes [B, K] and the masks of one's own class and of
+        the others; for a method to define."""
+        return cross_entropy
+
+    def objective(self, client: Client) -> Objective:
+        prototypes = self._received(client)
+
+        def loss(batch: Batch) -> Tensor:
+            output = client.model(batch.images)
+            if self.prototype_model == "running":
+                self._count(client, output.embedding.detach(), batch.labels)
+            cross_entropy = F.cross_entropy(output.logits, batch.labels)
+            if prototypes is None:
+                return cross_entropy
+            own, others = prototypes.masks(batch.labels)
+            similarity = cosine_similarity(output.embedding, prototypes.vectors)
+            return self.against_prototypes(client.round, cross_entropy, similarity, own, others)
+
+        return loss
+
+    def _received(self, client: Client) -> Prototypes | None:
         """None in the first round."""
         if not client.shared:
             return None
         return Prototypes(client.shared["prototypes"].detach(), client.shared["known"])
-
-    def observe(self, client: Client, embedding: Tensor, labels: Tensor) -> None:
-        """Count a training batch in, if prototypes are made from the steps as they pass."""
-        if self.prototype_model == "running":
-            self._count(client, embedding.detach(), labels)
 
     def upload(self, client: Client) -> Tensors:
         if self.prototype_model == "trained":

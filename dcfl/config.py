@@ -29,6 +29,8 @@ Table = dict[str, Any]
 Tables = dict[str, Table]
 Settings = TypeVar("Settings", bound="DataclassInstance")
 
+# Tables whose fields belong to something that is chosen by name: the key, and what it is if not set.
+CHOICES = {"method": ("name", "dcfl-pw"), "server": ("optimizer", "fedavg")}
 SECTIONS = {field.name: field for field in fields(Experiment)}
 
 
@@ -65,13 +67,17 @@ def parse_words(words: Iterable[str]) -> Tables:
 
 
 def merge(base: Tables, changes: Tables) -> Tables:
-    """`changes` on top of `base`. Naming another method drops the fields of the one before."""
+    """`changes` on top of `base`. Naming another method or server optimiser drops the fields of the
+    one before."""
     merged = {name: dict(table) for name, table in base.items()}
     for name, table in changes.items():
         old = merged.get(name, {})
-        before = old.get("name", Experiment().method.name)
-        other_method = name == "method" and table.get("name", before) != before
-        merged[name] = dict(table) if other_method else {**old, **table}
+        if name in CHOICES:
+            key, default = CHOICES[name]
+            before = old.get(key, default)
+            if table.get(key, before) != before:
+                old = {field: old[field] for field in old if field == "aggregation"}
+        merged[name] = {**old, **table}
     return merged
 
 

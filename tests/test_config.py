@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcfl.client import LocalTraining
-from dcfl.config import apply, as_tables, load_experiment, merge, parse_words, to_toml
+from dcfl.config import CHOICES, apply, as_tables, load_experiment, merge, parse_words, to_toml
 from dcfl.data import DataSettings
 from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
@@ -16,7 +16,7 @@ from dcfl.methods.dcfl import DCFLSampleWise
 from dcfl.models import ModelSettings
 from dcfl.running import with_overrides
 from dcfl.server import ServerSettings
-from dcfl.server.optimizers import FedAdam
+from dcfl.server.optimizers import FedAdam, FedAvgM
 
 
 def written(path: Path, text: str) -> Path:
@@ -161,6 +161,23 @@ def test_overrides_that_fit_no_table_are_refused(overrides: dict[str, object]) -
 def test_naming_the_default_method_keeps_the_files_fields(tmp_path: Path) -> None:
     file = written(tmp_path / "c.toml", "\ufeff[method]\nmu = 0.7\n")  # with a byte order mark
     assert load_experiment(file, {"method": {"name": "dcfl-pw"}}).method.mu == 0.7  # type: ignore[attr-defined]
+
+
+def test_naming_another_optimiser_drops_the_fields_of_the_first(tmp_path: Path) -> None:
+    text = '[server]\naggregation = "samples"\noptimizer = "fedadam"\nlr = 0.1\n'
+    file = written(tmp_path / "c.toml", text)
+    server = load_experiment(file, parse_words(["server.optimizer=fedavgm"])).server
+    assert server == ServerSettings("samples", FedAvgM())
+    assert load_experiment(file, parse_words(["server.beta1=0.5"])).server.optimizer == FedAdam(
+        lr=0.1, beta1=0.5
+    )
+
+
+def test_the_choices_are_the_defaults() -> None:
+    tables = as_tables(Experiment())
+    assert {name: tables[name][key] for name, (key, _) in CHOICES.items()} == {
+        name: default for name, (_, default) in CHOICES.items()
+    }
 
 
 def test_the_server_table_holds_the_optimisers_fields(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ Table = dict[str, Any]
 Tables = dict[str, Table]
 Settings = TypeVar("Settings", bound="DataclassInstance")
 
-# Tables whose fields belong to something that is chosen by name: the key, and what it is if not set.
+# Tables whose fields belong to something that is chosen by name: the key, and its default.
 CHOICES = {"method": ("name", "dcfl-pw"), "server": ("optimizer", "fedavg")}
 SECTIONS = {field.name: field for field in fields(Experiment)}
 

@@ -234,7 +234,7 @@ def test_a_hostile_or_broken_batch_is_refused_in_one_line(place: Path, kind: str
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert time.perf_counter() - started < 2
+    assert time.perf_counter() - started < 30  # a bomb would take for ever
     assert peak < 20e6
     message = str(refusal.value)
     assert message.startswith(str(place / "data_batch_2"))

@@ -27,6 +27,10 @@ _HOMES = {
 }
 
 
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])
+
+
 def __getattr__(name: str) -> Any:
     """Import on first use: torch takes seconds, and `dcfl --help` does not need it."""
     if name in _HOMES:

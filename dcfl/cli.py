@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import traceback
 import warnings
@@ -321,13 +322,14 @@ def data_get(
 def data_check(words: Words = None, as_json: AsJSON = False) -> None:
     """Read the data set that a config or data.dataset=... names, and say what is in it."""
     from dcfl.data.catalogue import load_dataset, summary
+    from dcfl.terminal import dataset_card
 
-    found = summary(load_dataset(_experiment(words).data), _experiment(words).data)
+    settings = _experiment(words).data
+    found = summary(load_dataset(settings), settings)
     if as_json:
         _print_json(found)
-        return
-    for key, value in found.items():
-        print(f"{key:10} {value}")
+    else:
+        print(dataset_card(found))
 
 
 @app.command()
@@ -381,6 +383,7 @@ def main() -> None:
     words = [word for word in sys.argv[1:] if word != "--debug"]
     debug = len(words) < len(sys.argv) - 1
     warnings.showwarning = _warn
+    signal.signal(signal.SIGTERM, lambda *_: _fail("terminated", 143))
     try:
         code = app(args=words or ["--help"], prog_name="dcfl", standalone_mode=False) or 0
         sys.stdout.flush()

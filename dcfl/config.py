@@ -9,6 +9,7 @@ import difflib
 import json
 import tomllib
 import types
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -76,6 +77,13 @@ def merge(base: Tables, changes: Tables) -> Tables:
             key, default = CHOICES[name]
             before = old.get(key, default)
             if table.get(key, before) != before:
+                dropped = [field for field in old if field not in (key, "aggregation")]
+                if dropped:
+                    warnings.warn(
+                        f"{name}.{dropped[0]} of the config belongs to {before} and is not used "
+                        f"with {table[key]}",
+                        stacklevel=2,
+                    )
                 old = {field: old[field] for field in old if field == "aggregation"}
         merged[name] = {**old, **table}
     return merged
@@ -104,7 +112,7 @@ def _changed_method(current: Method, table: Table, dataset: str) -> Method:
     name = table.get("name", current.name)
     if name != current.name:
         current = method_named(name).for_dataset(dataset)
-    return _changed(current, fields_only, "method")
+    return _changed(current, fields_only, "method", also=("name",) if fields(current) else ())
 
 
 def method_named(name: object) -> type[Method]:

@@ -35,8 +35,12 @@ class PartitionError(DCFLError, ValueError):
     """The data cannot be split over the clients as asked."""
 
 
-class RunFolderError(DCFLError, FileExistsError):
-    """The folder is in the way of a new run, or does not hold the run that was asked for."""
+class RunFolderError(DCFLError, OSError):
+    """The folder is in the way of a new run, or what it holds is damaged."""
+
+
+class RunMissing(RunFolderError, FileNotFoundError):
+    """The folder does not hold the run, or the part of it, that was asked for."""
 
 
 class StorageError(DCFLError, OSError):

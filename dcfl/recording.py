@@ -28,7 +28,7 @@ from safetensors.torch import load_file, save_file
 from dcfl import config
 from dcfl.data import Dataset, Partition
 from dcfl.data.augment import Preparation
-from dcfl.errors import RunFolderError
+from dcfl.errors import RunFolderError, RunMissing
 from dcfl.experiment import Experiment
 from dcfl.messages import Tensors
 from dcfl.models import FeatureModel, ModelSettings, build_model
@@ -140,7 +140,7 @@ class RecordedRun:
     @classmethod
     def open(cls, folder: Path) -> RecordedRun:
         if not (folder / "config.toml").is_file():
-            raise RunFolderError(f"{folder} is not a run folder: there is no config.toml in it")
+            raise RunMissing(f"{folder} is not a run folder: there is no config.toml in it")
         return cls(folder)
 
     @cached_property
@@ -229,7 +229,9 @@ def load_model(run_folder: str | Path) -> FeatureModel:
     """
     path = Path(run_folder) / "model.safetensors"
     if not path.is_file():
-        raise RunFolderError(f"{run_folder} holds no model.safetensors: has the run finished?")
+        known = Path(run_folder).is_dir()
+        reason = "holds no model.safetensors: has the run finished?" if known else "no such folder"
+        raise RunMissing(f"{run_folder}: {reason}")
     try:
         with safe_open(path, "pt") as stored:
             shape = json.loads((stored.metadata() or {}).get("dcfl", "null"))

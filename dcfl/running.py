@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -17,8 +18,8 @@ from torch import Tensor
 
 from dcfl import weights as named
 from dcfl.client import evaluating
-from dcfl.config import Tables, apply, load_experiment
-from dcfl.data import Augmentation, Dataset, FederatedData, load_dataset
+from dcfl.config import CHOICES, Tables, apply, load_experiment
+from dcfl.data import Augmentation, Dataset, DataSettings, FederatedData, load_dataset
 from dcfl.data.client_data import clean_batches
 from dcfl.errors import ConfigError, TooFewClients
 from dcfl.evaluation import ema, evaluate, fairness, own_mix_accuracies
@@ -64,6 +65,12 @@ class Run:
         augmentation = experiment.data.augmentation(dataset.preparation.augmentation)
         _check_augmentation(augmentation, experiment.method, dataset)
         partition = experiment.data.split(dataset)
+        if experiment.data.clients not in (len(partition), DataSettings().clients):
+            warnings.warn(
+                f"data.clients = {experiment.data.clients} is not used: "
+                f"the data comes as {len(partition)} sites",
+                stacklevel=2,
+            )
         self.experiment = replace(
             experiment,
             data=replace(
@@ -213,7 +220,7 @@ class Run:
 
 
 def run(
-    experiment: Experiment | str | Path | None = None,
+    experiment_or_path: Experiment | str | Path | None = None,
     *,
     out: str | Path | None = None,
     dataset: Dataset | None = None,
@@ -222,7 +229,7 @@ def run(
 ) -> Result:
     """Train one federation and write its run folder, as `dcfl run` does.
 
-    `experiment` is an Experiment, a config file or nothing (the built-in digits with DCFL-PW).
+    `experiment_or_path` is an Experiment, a config file or nothing: the built-in digits, DCFL-PW.
     Overrides name tables or dotted keys:
 
         dcfl.run("configs/digits.toml", method="fedavg", federation={"rounds": 20})
@@ -235,7 +242,7 @@ def run(
         overrides["model"] = model
     if out is not None:
         overrides["output.dir"] = str(out)
-    run = Run(with_overrides(experiment, overrides), dataset, own)
+    run = Run(with_overrides(experiment_or_path, overrides), dataset, own)
     for _ in run.rounds():
         pass
     write_report(run.folder)
@@ -256,7 +263,8 @@ def with_overrides(
         elif isinstance(value, Mapping):
             tables.setdefault(section, {}).update(value)
         elif isinstance(value, str):
-            tables.setdefault(section, {})["name"] = value
+            chooser, _ = CHOICES.get(section, ("name", ""))
+            tables.setdefault(section, {})[chooser] = value
         elif section in kinds and isinstance(value, kinds[section]):
             whole[section] = value
         else:

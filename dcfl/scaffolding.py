@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 from pathlib import Path
 
@@ -70,6 +71,8 @@ def new_method(name: str, folder: Path) -> tuple[Path, Path]:
     if not re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", name):
         raise ConfigError(f"{name!r} is not a name such as my-method: lower case, digits, hyphens")
     words = re.split("[-_]", name)
+    if keyword.iskeyword("_".join(words)):
+        raise ConfigError(f"{name} is a word of Python's own: choose another name")
     if "-".join(words) in METHODS:
         raise ConfigError(f"there is a method {name} already: choose another name")
     module = "_".join(words)

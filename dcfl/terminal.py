@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -128,6 +128,29 @@ def download_progress(label: str) -> Iterator[Callable[[int, int | None], None]]
                 print(f"{label}  {done / 1e6:.0f}{of} MB", file=sys.stderr, flush=True)
 
         yield show
+
+
+def dataset_card(found: dict[str, Any]) -> str:
+    """What `dcfl data check` says about a data set."""
+    names = found["class_names"]
+    lines = {
+        "data set": found["dataset"],
+        "images": f"{found['train']:,} to train on, {found['test']:,} to test on",
+        "size": f"{found['size']} x {found['size']} pixels, {found['channels']} channels",
+        "classes": f"{len(names)}: {_first(names)}",
+        "balance": f"{found['smallest_class']:,} to {found['largest_class']:,} training images of "
+        "a class",
+    }
+    if sites := found.get("sites"):
+        sizes = sites.values()
+        lines["sites"] = f"{len(sites)} of {min(sizes):,} to {max(sizes):,} images: {_first(sites)}"
+    if found.get("official"):
+        lines["checksums"] = "the official ones"
+    return "\n".join(f"{word:10} {text}" for word, text in lines.items())
+
+
+def _first(names: Collection[str], most: int = 10) -> str:
+    return ", ".join(list(names)[:most]) + (", ..." if len(names) > most else "")
 
 
 def comparison_table(groups: Sequence[Group]) -> Table:

@@ -69,6 +69,7 @@ def test_rooms_can_be_reached_by_their_dotted_name() -> None:
 
 def test_public_names_are_there() -> None:
     assert all(hasattr(dcfl, name) for name in dcfl.__all__)
+    assert set(dcfl.__all__) <= set(dir(dcfl))
     with pytest.raises(AttributeError, match="nonsense"):
         dcfl.nonsense  # noqa: B018
 

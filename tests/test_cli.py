@@ -233,6 +233,8 @@ def test_ones_own_pictures_from_check_to_run(cli, pictures: Path) -> None:  # ty
     assert code == 0
     assert "3: cat, dog, owl" in out
     assert "24 to train on, 6 to test on" in out
+    _, as_json, _ = cli("data", "check", f"data.dataset=sites:{pictures}", "--json")
+    assert json.loads(as_json)["sites"] == {"north": 24, "south": 24}
     code, out, _ = cli(
         "run", f"data.dataset=sites:{pictures}", *FAST[:1], "federation.participation=1"
     )
@@ -305,6 +307,16 @@ def test_help_and_version_in_a_real_process_without_torch() -> None:
     assert " torch" not in done.stderr
     version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
     assert version.stdout.startswith("dcfl 0.")
+
+
+def test_being_terminated_has_its_exit_code(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "import dcfl.cli; dcfl.cli.main()", "run", "--out", "here"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert "round 1/" in process.stderr.readline()
+    process.terminate()
+    assert process.wait(timeout=60) == 143
+    assert "dcfl: terminated" in process.stderr.read()
 
 
 def test_ctrl_c_is_not_a_crash(cli, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]

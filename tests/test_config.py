@@ -38,7 +38,9 @@ def test_a_file_and_words_on_top(tmp_path: Path) -> None:
 
 def test_naming_another_method_drops_the_fields_of_the_first(tmp_path: Path) -> None:
     file = written(tmp_path / "c.toml", '[method]\nname = "dcfl-sw"\nmu = 2\n')
-    assert load_experiment(file, parse_words(["method.name=fedavg"])).method == METHODS["fedavg"]()
+    with pytest.warns(UserWarning, match=r"method.mu of the config belongs to dcfl-sw"):
+        other = load_experiment(file, parse_words(["method.name=fedavg"]))
+    assert other.method == METHODS["fedavg"]()
     kept = load_experiment(file, parse_words(["method.temperature=0.1"])).method
     assert (kept.name, kept.mu, kept.temperature) == ("dcfl-sw", 2.0, 0.1)  # type: ignore[attr-defined]
 
@@ -49,6 +51,7 @@ def test_naming_another_method_drops_the_fields_of_the_first(tmp_path: Path) -> 
         (["data.alfa=1"], "unknown key data.alfa: did you mean alpha"),
         (["dta.alpha=1"], r"unknown table \[dta\]: did you mean data"),
         (["method.nu=1"], "unknown key method.nu: did you mean mu"),
+        (["method.nme=moon"], "unknown key method.nme: did you mean name"),
         (["method.name=dcfl-pv"], "did you mean dcfl-pw"),
         (["method.name=3"], "no method 3"),
         (["training.lr=fast"], "training.lr must be a number, not 'fast'"),
@@ -135,6 +138,7 @@ def test_overrides_from_python() -> None:
     assert experiment.federation.rounds == 3
     assert experiment.training.lr == 0.5
     assert experiment.model.norm == "group"
+    assert with_overrides(None, {"server": "fedadam"}).server.optimizer == FedAdam()
     assert with_overrides(experiment, {"training": LocalTraining(epochs=9)}).training.epochs == 9
     on_top = with_overrides(None, {"method": DCFLSampleWise(mu=0.3), "method.temperature": 0.2})
     assert on_top.method == DCFLSampleWise(mu=0.3, temperature=0.2)
@@ -166,7 +170,8 @@ def test_naming_the_default_method_keeps_the_files_fields(tmp_path: Path) -> Non
 def test_naming_another_optimiser_drops_the_fields_of_the_first(tmp_path: Path) -> None:
     text = '[server]\naggregation = "samples"\noptimizer = "fedadam"\nlr = 0.1\n'
     file = written(tmp_path / "c.toml", text)
-    server = load_experiment(file, parse_words(["server.optimizer=fedavgm"])).server
+    with pytest.warns(UserWarning, match=r"server.lr of the config belongs to fedadam"):
+        server = load_experiment(file, parse_words(["server.optimizer=fedavgm"])).server
     assert server == ServerSettings("samples", FedAvgM())
     assert load_experiment(file, parse_words(["server.beta1=0.5"])).server.optimizer == FedAdam(
         lr=0.1, beta1=0.5

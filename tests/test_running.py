@@ -17,7 +17,7 @@ from dcfl.checking import toy_model
 from dcfl.client import Batch, Client
 from dcfl.config import load_experiment
 from dcfl.data import DataSettings, load_dataset
-from dcfl.errors import ConfigError, RunFolderError, StorageError, TooFewClients
+from dcfl.errors import ConfigError, RunFolderError, RunMissing, StorageError, TooFewClients
 from dcfl.evaluation import ema, evaluate
 from dcfl.methods import Method, Objective
 from dcfl.models import FeatureModel, Output
@@ -275,8 +275,10 @@ def test_a_missing_gpu_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_reading_what_is_not_a_run(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="not a run folder"):
         RecordedRun.open(tmp_path)
-    with pytest.raises(RunFolderError, match="has the run finished"):
+    with pytest.raises(FileNotFoundError, match="has the run finished"):
         dcfl.load_model(tmp_path)
+    with pytest.raises(RunMissing, match="no such folder"):
+        dcfl.load_model(tmp_path / "nowhere")
     (tmp_path / "model.safetensors").write_bytes(b"nonsense" * 10)
     with pytest.raises(RunFolderError, match="damaged"):
         dcfl.load_model(tmp_path)

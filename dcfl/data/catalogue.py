@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -69,23 +70,24 @@ def load_dataset(settings: DataSettings) -> Dataset:
     return _dataset(settings.dataset, arrays, _measured(arrays, flip=name != "npz"))
 
 
-def summary(dataset: Dataset, settings: DataSettings) -> dict[str, str]:
-    """What is in a data set, in words."""
+def summary(dataset: Dataset, settings: DataSettings) -> dict[str, Any]:
+    """What is in a data set, as plain values."""
     counts = torch.bincount(dataset.train.labels, minlength=dataset.classes)
-    names = ", ".join(dataset.class_names[:10]) + (", ..." if dataset.classes > 10 else "")
-    found = {
-        "data set": dataset.name,
-        "images": f"{len(dataset.train):,} to train on, {len(dataset.test):,} to test on",
-        "size": f"{dataset.size} x {dataset.size} pixels, {dataset.channels} channels",
-        "classes": f"{dataset.classes}: {names}",
-        "balance": f"{counts.min():,} to {counts.max():,} training images of a class",
+    found: dict[str, Any] = {
+        "dataset": dataset.name,
+        "train": len(dataset.train),
+        "test": len(dataset.test),
+        "size": dataset.size,
+        "channels": dataset.channels,
+        "class_names": list(dataset.class_names),
+        "smallest_class": int(counts.min()),
+        "largest_class": int(counts.max()),
     }
     if dataset.partition is not None:
-        sizes = dataset.partition.sizes
-        names = ", ".join(dataset.site_names[:10]) + (", ..." if len(sizes) > 10 else "")
-        found["sites"] = f"{len(sizes)} of {sizes.min():,} to {sizes.max():,} images: {names}"
-    if dataset.name in ("cifar10", "cifar100") and not verify(Path(settings.path), dataset.name):
-        found["checksums"] = "the official ones"
+        sizes = dataset.partition.sizes.tolist()
+        found["sites"] = dict(zip(dataset.site_names, sizes, strict=True))
+    if dataset.name in ("cifar10", "cifar100"):
+        found["official"] = not verify(Path(settings.path), dataset.name)
     return found
 
 

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from importlib.metadata import version
@@ -109,6 +109,9 @@ def get(name: str, folder: Path, report: Report) -> str:
         used = "official archive"
     except NetworkError as unreachable:
         used = _otherwise(name, folder, report, unreachable)
+    finally:
+        with suppress(OSError):
+            folder.rmdir()  # only if nothing came to lie in it
     with storage(folder):
         _partial(archive, folder).unlink(missing_ok=True)
     return used

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from dcfl.errors import RunFolderError
+from dcfl.errors import RunFolderError, RunMissing
 from dcfl.recording import RecordedRun
 from dcfl.storage import storage, write_whole
 
@@ -38,11 +38,11 @@ def find_runs(folder: Path) -> list[RecordedRun]:
     if (folder / "config.toml").is_file():
         return [RecordedRun.open(folder)]
     if not folder.is_dir():
-        raise RunFolderError(f"{folder}: no such folder")
+        raise RunMissing(f"{folder}: no such folder")
     inside = sorted(folder.iterdir(), key=lambda path: _natural(path.name))
     runs = [RecordedRun.open(path) for path in inside if (path / "config.toml").is_file()]
     if not runs:
-        raise RunFolderError(
+        raise RunMissing(
             f"{folder} holds no run: there is no config.toml in it or in a folder directly below it"
         )
     return sorted(runs, key=lambda run: run.config["method"].get("name") != "fedavg")

@@ -105,6 +105,8 @@ def refused(folder: Path, kind: type[DCFLError], name: str = "cifar10") -> str:
 
 
 def contents(folder: Path) -> list[str]:
+    if not folder.exists():  # nothing came to lie in it
+        return []
     return sorted(path.name for path in folder.iterdir())
 
 

@@ -65,6 +65,8 @@ def test_a_new_method_works_and_is_not_overwritten(tmp_path: Path) -> None:
 def test_the_name_of_a_method_that_is_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="moon already"):
         new_method("moon", tmp_path)
+    with pytest.raises(ConfigError, match="Python's own"):
+        new_method("class", tmp_path)
 
 
 @pytest.mark.parametrize("name", ["", "My", "9lives", "a b", "../x", "a--b"])

@@ -10,17 +10,20 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
 
 from dcfl.data.client_data import Batch, ClientData
 from dcfl.errors import require
 from dcfl.messages import Tensors
-from dcfl.models.output import FeatureModel
+from dcfl.models.output import FeatureModel, Output
 
 __all__ = [
     "Batch",
     "Client",
     "LocalTraining",
     "evaluating",
+    "frozen",
+    "observe",
     "perturbed",
     "without_statistics",
 ]
@@ -90,6 +93,7 @@ class Client:
     training: LocalTraining
     num_steps: int = 0  # taken so far
     tally: dict[str, Tensor] = field(default_factory=dict)  # sums from the objective to the upload
+    scaler: GradScaler = field(default_factory=lambda: GradScaler("cpu", enabled=False))  # float16
 
     def trainable(self) -> Iterator[tuple[str, nn.Parameter]]:
         """The live parameters by name; `received` and `shared` use the same names."""
@@ -101,11 +105,24 @@ class Client:
         return self.frozen(self.received)
 
     def frozen(self, weights: Tensors) -> FeatureModel:
-        """A copy of the model with these weights, in evaluation mode and without gradients."""
-        model = copy.deepcopy(self.model)
-        model.load_state_dict(weights)
-        model.zero_grad(set_to_none=True)
-        return model.requires_grad_(False).eval()
+        """The model with these weights instead, in evaluation mode and without gradients."""
+        return frozen(self.model, weights)
+
+
+def frozen(model: FeatureModel, weights: Tensors) -> FeatureModel:
+    """A second model of the same shape, in evaluation mode, whose weights *are* these tensors: no
+    number is copied."""
+    own = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    twin = copy.deepcopy(model, memo=own)  # what the memo knows is taken over, not copied
+    twin.load_state_dict(weights, assign=True)
+    return twin.requires_grad_(False).eval()
+
+
+def observe(model: FeatureModel, images: Tensor) -> Output:
+    """What a frozen model makes of the images, as plain values for a loss: no graph is built."""
+    with torch.inference_mode():
+        output = model(images)
+    return Output(output.logits.clone(), output.embedding.clone(), output.stages)
 
 
 @contextmanager

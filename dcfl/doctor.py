@@ -13,7 +13,8 @@ import torch
 
 from dcfl.config import Tables, load_experiment
 from dcfl.data import DataSettings, load_dataset
-from dcfl.running import Run, choose_device
+from dcfl.running import Run
+from dcfl.simulation.placement import available_cores, choose_devices
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,10 @@ def _packages() -> str:
 
 
 def _device() -> str:
-    device = choose_device("auto")
-    if device.type == "cuda":
-        return f"{torch.cuda.get_device_name(device)} ({torch.cuda.device_count()} GPUs)"
-    return f"CPU, {os.cpu_count()} cores; no GPU that torch can use"
+    devices = choose_devices("auto")
+    if devices[0].type == "cuda":
+        return f"{torch.cuda.get_device_name(devices[0])} ({len(devices)} GPUs)"
+    return f"CPU, {available_cores()} of {os.cpu_count()} cores; no GPU that torch can use"
 
 
 def _folder() -> str:

@@ -12,9 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dcfl.client import evaluating
-from dcfl.data.augment import Preparation
-from dcfl.data.client_data import clean_batches
-from dcfl.data.datasets import Images
+from dcfl.data.client_data import bounds, clean_batches
+from dcfl.data.datasets import Dataset, Images
 from dcfl.models.output import FeatureModel
 
 
@@ -24,27 +23,49 @@ class Evaluation(NamedTuple):
     by_class: Tensor  # accuracy of each class [classes], percent; NaN for one without images
 
 
+class Score(NamedTuple):
+    """Of one part of the test images; parts may be scored anywhere and in any order."""
+
+    right: list[int]  # correct answers per class
+    losses: list[float]  # summed over each batch
+
+
+PART = 1000  # images that are scored in one go
+
+
+def evaluate(model: FeatureModel, dataset: Dataset) -> Evaluation:
+    """Top-1 accuracy and cross-entropy over all test images."""
+    parts = scored_parts(dataset)
+    return evaluation([score(model, dataset, *part) for part in parts], dataset)
+
+
+def scored_parts(dataset: Dataset) -> list[tuple[int, int]]:
+    return bounds(len(dataset.test), PART)
+
+
 @torch.inference_mode()
-def evaluate(
-    model: FeatureModel,
-    images: Images,
-    preparation: Preparation,
-    classes: int,
-    batch_size: int = 1000,
-) -> Evaluation:
-    """Top-1 accuracy and cross-entropy over all of `images`."""
-    device = images.labels.device
-    correct = torch.zeros(classes, dtype=torch.float64, device=device)
-    loss = torch.zeros((), dtype=torch.float64, device=device)
+def score(model: FeatureModel, dataset: Dataset, start: int, end: int) -> Score:
+    images = Images(dataset.test.pixels[start:end], dataset.test.labels[start:end])
+    # Beyond a hundred images the maps fall out of a core's cache; a GPU wants more to do.
+    size = PART if images.labels.is_cuda else 100
+    right = torch.zeros(dataset.classes, dtype=torch.int64, device=images.labels.device)
+    losses = []
     with evaluating(model):
-        for batch in clean_batches(images, preparation, batch_size):
+        for batch in clean_batches(images, dataset.preparation, size):
             logits = model(batch.images).logits
-            right = batch.labels[logits.argmax(dim=1) == batch.labels]
-            correct += torch.bincount(right, minlength=classes)
-            loss += F.cross_entropy(logits, batch.labels, reduction="sum")
-    count = max(len(images), 1)
-    by_class = 100 * correct / torch.bincount(images.labels, minlength=classes)
-    return Evaluation(100 * float(correct.sum()) / count, float(loss) / count, by_class.cpu())
+            hits = batch.labels[logits.argmax(dim=1) == batch.labels]
+            right += torch.bincount(hits, minlength=dataset.classes)
+            losses.append(F.cross_entropy(logits, batch.labels, reduction="sum"))
+    return Score(right.tolist(), [float(loss) for loss in losses])
+
+
+def evaluation(scores: Sequence[Score], dataset: Dataset) -> Evaluation:
+    """All parts together, in their order: the same bits wherever each was scored."""
+    count = max(len(dataset.test), 1)
+    right = torch.tensor([score.right for score in scores], dtype=torch.float64).sum(dim=0)
+    loss = sum(loss for score in scores for loss in score.losses)
+    totals = torch.bincount(dataset.test.labels, minlength=dataset.classes).cpu()
+    return Evaluation(100 * float(right.sum()) / count, loss / count, 100 * right / totals)
 
 
 def own_mix_accuracies(by_class: Tensor, mixes: Tensor) -> list[float | None]:

@@ -38,16 +38,28 @@ class EngineSettings:
     """The [engine] table."""
 
     name: Literal["embedded"] = "embedded"
+    workers: int | Literal["auto"] = "auto"  # processes; 1: all in this one. Results are the same
     threads: int = 1  # of torch within a client; the last bits of a result depend on it
-    device: str = "auto"  # "cpu", "cuda", "cuda:1"; "auto" takes a GPU if there is one
+    device: str = "auto"  # "cpu", "cuda", "cuda:0,1"; "auto" takes all GPUs there are
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"  # inside the network
+    compile: bool = False  # the model, by torch.compile: for GPUs, and runs of hours
+    memory_budget: int = 1024  # MB of what clients keep (MOON, SCAFFOLD) in RAM; the rest on disk
 
     def __post_init__(self) -> None:
         require(
             1 <= self.threads <= 1024, f"engine.threads must lie in 1 to 1024, not {self.threads}"
         )
         require(
-            re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device) is not None,
-            f'engine.device must be "auto", "cpu", "cuda" or "cuda:N", not {self.device!r}',
+            re.fullmatch(r"auto|cpu|cuda(:\d{1,3}(,\d{1,3})*)?", self.device) is not None,
+            f'engine.device must be "auto", "cpu", "cuda" or "cuda:0,1", not {self.device!r}',
+        )
+        require(
+            self.workers == "auto" or 1 <= self.workers <= 1024,
+            f'engine.workers must be "auto" or lie in 1 to 1024, not {self.workers}',
+        )
+        require(
+            self.memory_budget >= 0,
+            f"engine.memory_budget must be 0 MB or more, not {self.memory_budget}",
         )
 
 

@@ -7,6 +7,7 @@ import time
 
 import torch
 from torch import Tensor
+from torch.amp import GradScaler
 
 from dcfl.client import Client, LocalTraining
 from dcfl.data.client_data import ClientData
@@ -14,7 +15,7 @@ from dcfl.errors import Diverged
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import Method
 from dcfl.models.output import FeatureModel
-from dcfl.weights import not_finite, snapshot
+from dcfl.weights import canonical, not_finite, snapshot
 
 __all__ = ["LocalTraining", "train_client"]
 
@@ -45,17 +46,18 @@ def train_client(
         memory=memory,
         data=data,
         training=training,
+        scaler=_loss_scaler(model),
     )
     loss = _descend(method, client, seed)
     update = ClientUpdate(
         client=client_id,
         weights=snapshot(model),
-        upload=method.upload(client),
+        upload=canonical(method.upload(client)),
         num_examples=len(data),
         num_steps=client.num_steps,
         metrics={"loss": loss, "seconds": time.perf_counter() - started},
     )
-    kept = method.remember(client)
+    kept = canonical(method.remember(client))
     # The last step may have overflowed after the last loss; what is kept would spoil later rounds.
     if not math.isfinite(loss) or any(map(not_finite, (update.weights, update.upload, kept))):
         raise Diverged(
@@ -63,6 +65,14 @@ def train_client(
             f"lower training.lr or the method's weight, or set training.max_grad_norm"
         )
     return update, kept
+
+
+def _loss_scaler(model: FeatureModel) -> GradScaler:
+    """float16 loses small gradients unless the loss is scaled up. The scale is the run's at the
+    start of every visit and can only fall: no client's bits depend on who trained before it."""
+    device = next(model.parameters()).device.type
+    half = model.autocast is torch.float16
+    return GradScaler(device, init_scale=2.0**12, growth_interval=2**31 - 1, enabled=half)
 
 
 def _descend(method: Method, client: Client, seed: int) -> float:
@@ -83,8 +93,10 @@ def _descend(method: Method, client: Client, seed: int) -> float:
         optimizer.zero_grad(set_to_none=True)
         losses.append(method.gradient(client, objective, batch).detach())
         if training.max_grad_norm:
+            client.scaler.unscale_(optimizer)
             torch.nn.utils.clip_grad_norm_(parameters, training.max_grad_norm)
-        optimizer.step()
+        client.scaler.step(optimizer)
+        client.scaler.update()
         client.num_steps += 1
     # One look at the end: asking after every step would make a GPU wait for the CPU.
     return float(torch.stack(losses).mean()) if losses else 0.0

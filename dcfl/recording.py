@@ -33,6 +33,7 @@ from dcfl.experiment import Experiment
 from dcfl.messages import Tensors
 from dcfl.models import FeatureModel, ModelSettings, build_model
 from dcfl.server import ClientReport
+from dcfl.simulation.placement import Placement
 from dcfl.storage import replacing, storage, write_whole
 
 Row = dict[str, Any]
@@ -62,11 +63,15 @@ class Recorder:
         self.folder, self._site_names = folder, site_names
 
     def start(
-        self, experiment: Experiment, dataset: Dataset, partition: Partition, device: torch.device
+        self,
+        experiment: Experiment,
+        dataset: Dataset,
+        partition: Partition,
+        placement: Placement,
     ) -> None:
         text = config.to_toml(config.as_tables(experiment)) + "\n"
         write_whole(self.folder / "config.toml", text)
-        self._write_json("environment.json", _environment(experiment, device))
+        self._write_json("environment.json", _environment(experiment, placement))
         labels = dataset.train.labels.cpu().numpy()
         counts = partition.counts(labels, dataset.classes)
         with replacing(self.folder / "partition.npz") as partial:
@@ -118,14 +123,16 @@ def require_unused(folder: Path) -> None:
             raise RunFolderError(f"{folder} is not empty: choose another folder with --out")
 
 
-def _environment(experiment: Experiment, device: torch.device) -> Row:
+def _environment(experiment: Experiment, placement: Placement) -> Row:
     packages = ("dcfl", "torch", "numpy", "pydantic", "safetensors")
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cores": os.cpu_count(),
-        "device": str(device),
-        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        "device": placement.name,
+        "gpus": torch.cuda.device_count(),
+        "workers": len(placement.devices),
+        "workers_because": placement.reason,
         "threads": experiment.engine.threads,
         "packages": {name: version(name) for name in packages},
     }

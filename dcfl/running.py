@@ -22,9 +22,9 @@ from dcfl.config import CHOICES, Tables, apply, load_experiment
 from dcfl.data import Augmentation, Dataset, DataSettings, FederatedData, load_dataset
 from dcfl.data.client_data import clean_batches
 from dcfl.errors import ConfigError, TooFewClients
-from dcfl.evaluation import ema, evaluate, fairness, own_mix_accuracies
+from dcfl.evaluation import Evaluation, ema, fairness, own_mix_accuracies
 from dcfl.experiment import Experiment
-from dcfl.federation import Round, federate
+from dcfl.federation import Round, cohort_size, federate
 from dcfl.messages import Tensors
 from dcfl.methods import Method
 from dcfl.models import FeatureModel, ModelSettings, Output, build_model
@@ -32,6 +32,10 @@ from dcfl.recording import Recorder, Row
 from dcfl.report import write_report
 from dcfl.server import Server, ServerState
 from dcfl.simulation.embedded import Embedded
+from dcfl.simulation.memories import client_memories
+from dcfl.simulation.placement import Placement, place
+from dcfl.simulation.pool import Pool, worker_pool
+from dcfl.simulation.workbench import Workbench
 
 TOTALS = ("bytes_up", "bytes_down", "sampled", "ok", "failed", "rejected")
 EMPTY_ROUNDS = 3  # so many in a row without one usable reply end a run
@@ -60,7 +64,6 @@ class Run:
         dataset: Dataset | None = None,
         model: FeatureModel | None = None,
     ) -> None:
-        device = choose_device(experiment.engine.device)
         dataset = dataset or load_dataset(experiment.data)
         augmentation = experiment.data.augmentation(dataset.preparation.augmentation)
         _check_augmentation(augmentation, experiment.method, dataset)
@@ -80,18 +83,46 @@ class Run:
                 partition=experiment.data.partition if dataset.partition is None else "given",
                 **asdict(augmentation),
             ),
-            engine=replace(experiment.engine, device=str(device)),
         )
-        self.data = FederatedData(dataset.augmented_by(augmentation).to(device), partition)
+        self.data = FederatedData(dataset.augmented_by(augmentation), partition)
         self._own_model = model is not None
         model = self._built(dataset) if model is None else copy.deepcopy(model)
-        self.model = model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.model = model.to("cpu", memory_format=torch.channels_last)  # type: ignore[call-overload]
         if self._own_model:
             _check_outputs(self.model, self.data.dataset)
+        self._placement = self._placed()
         self.rows: list[Row] = []
         self._summary: Row = {}
         self._recorder = Recorder(_folder_for(experiment, dataset), dataset.site_names)
-        self._recorder.start(self.experiment, dataset, partition, device)
+        self._recorder.start(self.experiment, dataset, partition, self._placement)
+
+    def _placed(self) -> Placement:
+        """Choose the processes and devices, and write the choice into the experiment."""
+        engine, federation = self.experiment.engine, self.experiment.federation
+        placement = place(
+            engine.workers,
+            engine.threads,
+            engine.device,
+            cohort_size(self.experiment.data.clients, federation.participation),
+            self.model,
+            _two_images(self.data.dataset),
+            self.experiment.training.batch_size,
+        )
+        workers, device = len(placement.devices), placement.name
+        chosen = replace(engine, workers=workers, device=device)
+        self.experiment = replace(self.experiment, engine=chosen)
+        if engine.precision != "float32":
+            self.model.autocast = getattr(torch, engine.precision)
+        if engine.compile:
+            self.model.compile()
+        return placement
+
+    @property
+    def workers(self) -> str:
+        """How many processes train, and why so many."""
+        count = len(self._placement.devices)
+        processes = "no worker processes" if count == 1 else f"{count} worker processes"
+        return f"{processes} ({self._placement.reason})"
 
     def _built(self, dataset: Dataset) -> FeatureModel:
         shape = (dataset.channels, dataset.size, dataset.classes)
@@ -104,8 +135,7 @@ class Run:
     def rounds(self) -> Iterator[Row]:
         """Train, evaluate and record, one row of rounds.jsonl at a time."""
         experiment, began = self.experiment, time.perf_counter()
-        state = ServerState(0, named.snapshot(self.model), {}, {})
-        mixes = self.data.label_mixes()
+        self._mixes = self.data.label_mixes()
         server = Server(
             experiment.method,
             experiment.data.clients,
@@ -114,35 +144,61 @@ class Run:
             experiment.server,
         )
         federation = experiment.federation
-        backend = Embedded(
-            experiment.method, self.model, self.data, experiment.training, federation.seed
-        )
-        with _reproducible(experiment.engine.threads):
-            mark = began
+        with _reproducible(experiment.engine.threads), self._engine() as engine:
+            state = ServerState(0, named.snapshot(self.model), {}, {})
+            mark = time.perf_counter()
+            last: tuple[Round, float] | None = None  # trained, and perhaps still being evaluated
             for round in federate(
-                server, backend, state, federation.rounds, federation.participation, federation.seed
+                server, engine, state, federation.rounds, federation.participation, federation.seed
             ):
-                state = round.state
-                row, own = self._row(round, mark, mixes)
+                seconds = time.perf_counter() - mark
+                if last is not None:
+                    yield self._record(engine, *last)
+                state, last = round.state, (round, seconds)
+                engine.begin_evaluation(state.weights)
+                if not engine.overlaps:
+                    yield self._record(engine, *last)
+                    last = None
                 mark = time.perf_counter()
-                self.rows.append(row)
-                self._recorder.round(row, round.clients, own)
-                self._give_up_if_alone(round)
-                yield row
+            if last is not None:
+                yield self._record(engine, *last)
         self._finish(state, time.perf_counter() - began)
 
-    def _row(self, round: Round, began: float, mixes: Tensor) -> tuple[Row, list[float | None]]:
-        """Evaluate the global model: the row, and its accuracy on each client's own mix of classes.
-
-        `seconds` counts from `began` and includes the evaluation.
-        """
-        trained = time.perf_counter()
-        self.model.load_state_dict(round.state.weights)
-        dataset = self.data.dataset
-        accuracy, loss, by_class = evaluate(
-            self.model, dataset.test, dataset.preparation, dataset.classes
+    @contextmanager
+    def _engine(self) -> Iterator[Embedded | Pool]:
+        """Where clients train: in this process, or in a pool of workers."""
+        experiment, devices = self.experiment, self._placement.devices
+        bench = Workbench(
+            experiment.method,
+            self.model,
+            self.data,
+            experiment.training,
+            experiment.federation.seed,
         )
-        own = own_mix_accuracies(by_class, mixes)
+        budget = experiment.engine.memory_budget * 10**6
+        with client_memories(self.folder / "memories", budget) as memories:
+            if len(devices) == 1:
+                yield Embedded(bench.on(devices[0]), memories)
+            else:
+                with worker_pool(bench, memories, devices, experiment.engine.threads) as pool:
+                    yield pool
+
+    def _record(self, engine: Embedded | Pool, round: Round, seconds: float) -> Row:
+        """End the round's evaluation and write its row. `seconds`: of its training."""
+        began = time.perf_counter()
+        result = engine.end_evaluation()
+        row, own = self._row(round, result, seconds, time.perf_counter() - began)
+        self.rows.append(row)
+        self._recorder.round(row, round.clients, own)
+        self._give_up_if_alone(round)
+        return row
+
+    def _row(
+        self, round: Round, result: Evaluation, training: float, evaluating: float
+    ) -> tuple[Row, list[float | None]]:
+        """The row, and the model's accuracy on each client's own mix of classes."""
+        accuracy, loss, by_class = result
+        own = own_mix_accuracies(by_class, self._mixes)
         mean, worst = fairness(own)
         ok = [client for client in round.clients if client.outcome == "ok"]
         steps = sum(client.num_steps for client in ok)
@@ -157,8 +213,8 @@ class Run:
             "worst_decile_accuracy": worst,
             "loss": loss,
             "train_loss": total / steps if steps else None,
-            "seconds": time.perf_counter() - began,
-            "evaluation_seconds": time.perf_counter() - trained,
+            "seconds": training + evaluating,
+            "evaluation_seconds": evaluating,  # that were waited for
             "bytes_up": sum(client.bytes_up for client in round.clients),
             "bytes_down": sum(client.bytes_down for client in round.clients),
             "sampled": len(round.clients),
@@ -213,6 +269,7 @@ class Run:
             shape["settings"] = asdict(experiment.model)
         self._recorder.finish(state.weights, shape, self._summary)
         self._weights = state.weights
+        self.model.load_state_dict(state.weights)
 
     def result(self) -> Result:
         """After the last round."""
@@ -294,29 +351,19 @@ def _check_augmentation(augmentation: Augmentation, method: Method, dataset: Dat
         )
 
 
+def _two_images(dataset: Dataset) -> Tensor:
+    return next(clean_batches(dataset.train, dataset.preparation, 2)).images[:2]
+
+
 def _check_outputs(model: FeatureModel, dataset: Dataset) -> None:
     """A module of the user's: does it return what methods need?"""
-    images = next(clean_batches(dataset.train, dataset.preparation, 2)).images[:2]
     with torch.no_grad(), evaluating(model):
-        output = model(images)
+        output = model(_two_images(dataset))
     if not isinstance(output, Output) or output.logits.shape != (2, dataset.classes):
         raise ConfigError(
             f"the model must return dcfl.models.Output with logits [batch, {dataset.classes}], "
             f"not {type(output).__name__}"
         )
-
-
-def choose_device(name: str) -> torch.device:
-    available = torch.cuda.is_available()
-    if name == "auto":
-        return torch.device("cuda" if available else "cpu")
-    device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(
-            f"engine.device = {name!r}, and torch sees {torch.cuda.device_count()} GPUs here: "
-            f'use "auto" or "cpu"'
-        )
-    return device
 
 
 @contextmanager

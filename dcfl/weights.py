@@ -16,6 +16,17 @@ def snapshot(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
+def canonical(tensors: Tensors) -> dict[str, Tensor]:
+    """In the one memory layout that every process and file agrees on: channels last for images and
+    kernels, row by row for all else. Sums over a tensor depend on it in their last bits."""
+    return {
+        name: tensor.detach().contiguous(
+            memory_format=torch.channels_last if tensor.dim() == 4 else torch.contiguous_format
+        )
+        for name, tensor in tensors.items()
+    }
+
+
 def add(a: Tensors, b: Tensors) -> dict[str, Tensor]:
     return {name: a[name] + b[name] for name in a}
 

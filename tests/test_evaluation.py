@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -24,8 +25,9 @@ def unit(n: int, d: int = 6, seed: int = 0) -> torch.Tensor:
 
 
 def test_evaluate_counts_and_averages_over_all_batches() -> None:
-    toy, model = toys.dataset(), toy_model().train()
-    accuracy, loss, by_class = evaluate(model, toy.test, toy.preparation, 5, batch_size=7)
+    toy, model = toys.dataset(test=1203), toy_model().train()
+    toy = replace(toy, class_names=tuple("abcde"))
+    accuracy, loss, by_class = evaluate(model, toy)
     assert model.training
     model.eval()
     logits = model(toy.preparation.clean(toy.test.pixels)).logits.detach()
@@ -42,7 +44,7 @@ def test_evaluate_counts_and_averages_over_all_batches() -> None:
 def test_evaluate_leaves_the_running_statistics_alone() -> None:
     toy, model = toys.dataset(), toy_model()
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    evaluate(model, toy.test, toy.preparation, 4)
+    evaluate(model, toy)
     assert all(torch.equal(before[name], buffer) for name, buffer in model.named_buffers())
 
 
@@ -56,7 +58,7 @@ def test_own_mixes_weigh_the_classes() -> None:
 
 def test_the_uniform_mix_is_the_accuracy_on_a_balanced_test_set() -> None:
     toy, model = toys.dataset(), toy_model()
-    accuracy, _, by_class = evaluate(model, toy.test, toy.preparation, 4)
+    accuracy, _, by_class = evaluate(model, toy)
     assert own_mix_accuracies(by_class, torch.full((1, 4), 0.25).double()) == pytest.approx(
         [accuracy]
     )

@@ -56,7 +56,7 @@ def federation(method: str = "dcfl-pw") -> tuple[Server, Embedded, ServerState]:
     model, data = toy_model(), toys.federated(clients=4)
     names = frozenset(name for name, _ in model.named_parameters())
     server = Server(METHODS[method](), 4, names, TRAINING)
-    backend = Embedded(METHODS[method](), model, data, TRAINING, seed=0)
+    backend = toys.embedded(method, model, data)
     return server, backend, ServerState(0, snapshot(model), {}, {})
 
 

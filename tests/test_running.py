@@ -22,7 +22,8 @@ from dcfl.evaluation import ema, evaluate
 from dcfl.methods import Method, Objective
 from dcfl.models import FeatureModel, Output
 from dcfl.recording import RecordedRun
-from dcfl.running import Run, choose_device
+from dcfl.running import Run
+from dcfl.simulation.placement import choose_devices
 from dcfl.weights import sha256
 from tests import toys
 
@@ -81,7 +82,7 @@ def test_bytes_are_those_of_the_tensors(result: dcfl.running.Result) -> None:
 def test_the_model_can_be_taken_away(result: dcfl.running.Result) -> None:
     model = dcfl.load_model(result.folder)
     digits = load_dataset(DataSettings())
-    accuracy, _, _ = evaluate(model, digits.test, digits.preparation, 10)
+    accuracy, _, _ = evaluate(model, digits)
     assert accuracy == result.rounds[-1]["accuracy"]
     assert sha256(model.state_dict()) == result.summary["weights_sha256"]
     assert sha256(load_file(result.folder / "model.safetensors")) == sha256(result.weights)
@@ -265,11 +266,10 @@ def test_group_norm_resnet_and_head_run_too(tmp_path: Path) -> None:
 
 
 def test_a_missing_gpu_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    assert choose_device("auto").type == "cpu"
+    assert choose_devices("auto") == [torch.device("cpu")]
     with pytest.raises(ConfigError, match="torch sees 0 GPUs"):
-        choose_device("cuda")
+        choose_devices("cuda")
 
 
 def test_reading_what_is_not_a_run(tmp_path: Path) -> None:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
-from dcfl.checking import CLASSES, toy_images
+from dcfl.checking import CLASSES, TRAINING, toy_images
+from dcfl.client import LocalTraining
 from dcfl.data import Augmentation, Dataset, FederatedData, Partition
 from dcfl.data.augment import Preparation
+from dcfl.methods import METHODS
+from dcfl.models import FeatureModel
+from dcfl.simulation.embedded import Embedded
+from dcfl.simulation.memories import Memories
+from dcfl.simulation.workbench import Workbench
 
 
 def dataset(train: int = 60, test: int = 20) -> Dataset:
@@ -24,3 +32,16 @@ def federated(clients: int = 3) -> FederatedData:
     toys = dataset()
     parts = list(np.array_split(np.arange(len(toys.train)), clients))
     return FederatedData(toys, Partition.of_parts(parts))
+
+
+def bench(
+    method: str, model: FeatureModel, data: FederatedData, training: LocalTraining = TRAINING
+) -> Workbench:
+    return Workbench(METHODS[method](), model, data, training, seed=0)
+
+
+def embedded(
+    method: str, model: FeatureModel, data: FederatedData, training: LocalTraining = TRAINING
+) -> Embedded:
+    everything_fits = Memories(Path("never written"), budget=10**9)
+    return Embedded(bench(method, model, data, training), everything_fits)

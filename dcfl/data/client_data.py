@@ -64,11 +64,16 @@ class ClientData:
 
 
 def clean_batches(images: Images, preparation: Preparation, batch_size: int) -> Iterator[Batch]:
-    """All images once, in order. A last image that would be alone joins the batch before: a model
-    without running statistics cannot normalise it."""
-    starts = range(0, max(len(images) - 1, min(len(images), 1)), batch_size)
-    for start, end in zip(starts, [*starts[1:], len(images)], strict=True):
+    """All images once, in order, without augmentation."""
+    for start, end in bounds(len(images), batch_size):
         yield Batch(preparation.clean(images.pixels[start:end]), images.labels[start:end])
+
+
+def bounds(count: int, size: int) -> list[tuple[int, int]]:
+    """Where batches begin and end. A last one that would be alone joins the batch before: a model
+    without running statistics cannot normalise a single image."""
+    starts = range(0, max(count - 1, min(count, 1)), size)
+    return list(zip(starts, [*starts[1:], count], strict=True))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dcfl.client import Batch, Client, perturbed, without_statistics
+from dcfl.client import Batch, Client, observe, perturbed, without_statistics
 from dcfl.errors import ConfigError
 from dcfl.methods.method import Cost, Method, Objective, above_zero, at_least_zero
 
@@ -64,7 +64,8 @@ class FedSOL(Method):
             raise ConfigError('method.perturb = "head", and the model has no `classifier`')
         proximal = self._proximal_gradient(client, batch, [live for _, live in chosen])
         norm = torch.linalg.vector_norm(torch.stack([g.norm() for g in proximal]))
-        scale = torch.where(norm < ROUND_OFF, 0.0, self.rho / (norm + 1e-12))
+        noise = ROUND_OFF * client.scaler.get_scale()
+        scale = torch.where(norm < noise, 0.0, self.rho / (norm + 1e-12))
         if self.variant == "fixed":
             return [(live, scale * g) for (_, live), g in zip(chosen, proximal, strict=True)]
         return [
@@ -78,10 +79,10 @@ class FedSOL(Method):
         """Of how far the local model's predictions have moved from the received model's."""
         # The teacher normalises with the batch, as the student does: at w = w_received they agree.
         teacher = client.global_model.train()
-        with torch.no_grad(), without_statistics(teacher):
-            target = teacher(batch.images).logits.div(self.temperature).softmax(dim=1)
+        with without_statistics(teacher):
+            target = observe(teacher, batch.images).logits.div(self.temperature).softmax(dim=1)
         logits = client.model(batch.images).logits
         predicted = logits.detach().div(self.temperature).softmax(dim=1)
         # The derivative of the mean KL by the logits, written out: exactly 0 where the two agree.
         slope = (predicted - target) / (self.temperature * len(batch.labels))
-        return torch.autograd.grad(logits, parameters, grad_outputs=slope)
+        return torch.autograd.grad(logits, parameters, client.scaler.scale(slope))

@@ -75,7 +75,7 @@ class Method:
     def gradient(self, client: Client, objective: Objective, batch: Batch) -> Tensor:
         """Leave the step's gradient in the parameters and return the loss."""
         loss = objective(batch)
-        loss.backward()  # type: ignore[no-untyped-call]
+        client.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         return loss
 
     def upload(self, client: Client) -> Tensors:

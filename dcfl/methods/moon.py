@@ -14,11 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dcfl.client import Batch, Client
+from dcfl.client import Batch, Client, observe
 from dcfl.losses import model_contrastive
 from dcfl.messages import Tensors
 from dcfl.methods.method import Cost, Method, Objective, above_zero, at_least_zero
@@ -56,9 +55,8 @@ class MOON(Method):
 
         def loss(batch: Batch) -> Tensor:
             output = client.model(batch.images)
-            with torch.no_grad():
-                near = global_model(batch.images).embedding
-                far = previous_model(batch.images).embedding
+            near = observe(global_model, batch.images).embedding
+            far = observe(previous_model, batch.images).embedding
             contrast = model_contrastive(output.embedding, near, far, self.temperature)
             return F.cross_entropy(output.logits, batch.labels) + self.mu * contrast
 

@@ -7,30 +7,39 @@ from typing import Literal
 
 import torch
 
+from dcfl.errors import require
 from dcfl.models.cnn import CNN
 from dcfl.models.layers import Head, Norm
+from dcfl.models.lenet import LeNet
 from dcfl.models.output import FeatureModel, Output
 from dcfl.models.resnet import ResNet18
 from dcfl.seeding import derived_seed
 
-__all__ = ["CNN", "FeatureModel", "ModelSettings", "Output", "ResNet18", "build_model"]
+__all__ = ["CNN", "FeatureModel", "LeNet", "ModelSettings", "Output", "ResNet18", "build_model"]
 
 
 @dataclass(frozen=True)
 class ModelSettings:
     """The [model] table. Norm and head apply to every method alike, so backbones are the same."""
 
-    name: Literal["cnn", "resnet18"] = "cnn"
+    name: Literal["cnn", "lenet", "resnet18"] = "cnn"
     norm: Norm = "batch"  # "group" (2 groups), or "batch-nostats": no running statistics
     head: Head = "none"  # "mlp256": a projection head before the classifier, as in MOON
+
+    def __post_init__(self) -> None:
+        require(
+            self.name != "lenet" or self.norm == "batch",
+            f'model.norm = "{self.norm}": lenet has no normalisation layers',
+        )
 
 
 def build_model(
     settings: ModelSettings, channels: int, size: int, classes: int, seed: int
 ) -> FeatureModel:
     """The named model, its initial weights derived from the seed and from nothing else."""
-    network = {"cnn": CNN, "resnet18": ResNet18}[settings.name]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(seed, 0, 0, "initialisation"))
-        model: FeatureModel = network(channels, size, classes, settings.norm, settings.head)
-    return model
+        if settings.name == "lenet":
+            return LeNet(channels, size, classes, settings.head)
+        network = {"cnn": CNN, "resnet18": ResNet18}[settings.name]
+        return network(channels, size, classes, settings.norm, settings.head)

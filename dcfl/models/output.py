@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from dcfl.data.augment import Preparation
@@ -26,10 +27,16 @@ class FeatureModel(nn.Module):
 
     class_names: tuple[str, ...] = ()
     preparation: Preparation | None = None
+    autocast: torch.dtype | None = None  # float16 or bfloat16 inside; what comes out is float32
 
     def forward(self, images: Tensor) -> Output:
         raise TypeError(f"{type(self).__name__} must define forward(images) -> Output")
 
     def __call__(self, images: Tensor) -> Output:
-        output: Output = super().__call__(images)
-        return output
+        if self.autocast is None:
+            output: Output = super().__call__(images)
+            return output
+        with torch.autocast(images.device.type, self.autocast):
+            output = super().__call__(images)
+        stages = tuple(stage.float() for stage in output.stages)
+        return Output(output.logits.float(), output.embedding.float(), stages)

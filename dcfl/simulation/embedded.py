@@ -1,48 +1,38 @@
-"""All clients in this process, one after the other, on one resident model."""
+"""All clients in this process, one after the other."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from dcfl.client import LocalTraining
-from dcfl.data.client_data import FederatedData
-from dcfl.errors import ClientFailure, Diverged
-from dcfl.local_training import train_client
+from dcfl.errors import ClientFailure
+from dcfl.evaluation import Evaluation, evaluate
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
-from dcfl.methods.method import Method
-from dcfl.models.output import FeatureModel
+from dcfl.simulation.memories import Memories
+from dcfl.simulation.workbench import Workbench
 
 
 @dataclass
 class Embedded:
-    """A backend. The model is scratch space that every client in turn trains."""
+    """A backend."""
 
-    method: Method
-    model: FeatureModel
-    data: FederatedData
-    training: LocalTraining
-    seed: int
-    memories: dict[int, Tensors] = field(default_factory=dict)
+    bench: Workbench
+    memories: Memories
+
+    overlaps = False
 
     def run(
         self, broadcast: Broadcast, cohort: Sequence[int]
     ) -> Iterator[ClientUpdate | ClientFailure]:
         for client in cohort:
-            try:
-                update, memory = train_client(
-                    self.method,
-                    self.model,
-                    self.data.client(client),
-                    broadcast,
-                    self.memories.get(client, {}),
-                    self.training,
-                    client,
-                    self.seed,
-                )
-            except Diverged as error:
-                yield ClientFailure(client, str(error))
-                continue
+            reply, memory = self.bench.train(broadcast, client, self.memories[client])
             if memory:
                 self.memories[client] = memory
-            yield update
+            yield reply
+
+    def begin_evaluation(self, weights: Tensors) -> None:
+        self._judged = weights
+
+    def end_evaluation(self) -> Evaluation:
+        self.bench.model.load_state_dict(self._judged)
+        return evaluate(self.bench.model, self.bench.data.dataset)

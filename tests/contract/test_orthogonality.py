@@ -8,7 +8,6 @@ from dcfl.methods import METHODS
 from dcfl.server import Server, ServerSettings, ServerState
 from dcfl.server.aggregation import AGGREGATIONS, Aggregation
 from dcfl.server.optimizers import OPTIMIZERS
-from dcfl.simulation.embedded import Embedded
 from dcfl.weights import sha256, snapshot
 from tests import toys
 
@@ -20,7 +19,7 @@ def trained(method: str, optimizer: str, aggregation: Aggregation) -> ServerStat
     names = frozenset(name for name, _ in model.named_parameters())
     settings = ServerSettings(aggregation, OPTIMIZERS[optimizer]())
     server = Server(METHODS[method](), 5, names, TRAINING, settings)
-    backend = Embedded(METHODS[method](), model, data, TRAINING, seed=0)
+    backend = toys.embedded(method, model, data)
     start = ServerState(0, snapshot(model), {}, {})
     *_, last = federate(server, backend, start, ROUNDS, 0.6, seed=0)
     assert all(client.outcome == "ok" for client in last.clients)

@@ -1,0 +1,1 @@
+"""Speed: us, the floor and the peers on the same jobs."""

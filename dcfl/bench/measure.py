@@ -1,0 +1,150 @@
+"""Contenders run as programs, one after the other and in turn, and are watched from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from dcfl.errors import DCFLError
+
+PEERS = Path(__file__).parent / "peers"
+
+
+class BenchmarkFailed(DCFLError, RuntimeError):
+    """A contender did not finish its job."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True)
+class Contender:
+    name: str
+    command: Sequence[str]  # the job's folder goes into {folder}
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Of one contender and one job, once."""
+
+    start_up: float  # seconds from the program's start to its first training step
+    round: float  # seconds, the median over the rounds after the first
+    cpu: float  # seconds of user and system time, in all
+    pss: float  # GB at most, over all its processes; shared memory counts once
+    steps: int
+
+
+def contenders(peers: Mapping[str, Path]) -> list[Contender]:
+    """Us and the floor; and the peers for which an environment's Python is given."""
+    here = sys.executable
+    floor = [here, "-m", "dcfl.bench.floor", "{folder}"]
+    ours = [here, "-m", "dcfl.bench.ours", "{folder}"]
+    found = [
+        Contender("floor", [*floor, "2"], {}),
+        Contender("dcfl", [*ours, "2"], {}),
+        Contender("floor, 1 core", [*floor, "1"], {}),
+        Contender("dcfl, 1 core", [*ours, "1"], {}),
+    ]
+    package = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    if "pfl" in peers:
+        command = [str(peers["pfl"]), str(PEERS / "pfl_job.py"), "{folder}"]
+        found += [
+            Contender("pfl, 2 processes", command, {**package, "DCFL_BENCH_PROCESSES": "2"}),
+            Contender("pfl, 1 process", command, {**package, "DCFL_BENCH_PROCESSES": "1"}),
+        ]
+    if "flower" in peers:
+        command = [str(peers["flower"]), str(PEERS / "flower_job.py"), "{folder}"]
+        found.append(Contender("flower", command, package))
+    return found
+
+
+def measure(contender: Contender, folder: Path) -> Measurement:
+    """Run a contender on a job and watch it."""
+    command = [word.format(folder=folder) for word in contender.command]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    started = time.time()
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **contender.environment},
+    )
+    with _MemoryWatch(process.pid) as watch:
+        output, errors = process.communicate()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    events = _events(output)
+    end = [event for event in events if event["event"] == "end"]
+    if process.returncode or not end:
+        last = (errors.strip() or "no error was printed").splitlines()[-1]
+        raise BenchmarkFailed(f"{contender.name} ended with {process.returncode}: {last}")
+    return Measurement(
+        start_up=min(e["at"] for e in events if e["event"] == "first-step") - started,
+        round=median(_round_seconds(events)),
+        cpu=after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        pss=watch.peak / 1e9,
+        steps=end[0]["steps"],
+    )
+
+
+def _events(output: str) -> list[dict[str, Any]]:
+    found = []
+    for line in output.splitlines():
+        if line.startswith('{"event"'):
+            found.append(json.loads(line))
+    return found
+
+
+def _round_seconds(events: list[dict[str, Any]]) -> list[float]:
+    """From the end of the round before, or from its own beginning where one is said."""
+    ends = {event["round"]: event["at"] for event in events if event["event"] == "round"}
+    begins = {event["round"]: event["at"] for event in events if event["event"] == "begin"}
+    return [ends[r] - begins.get(r, ends[r - 1]) for r in sorted(ends) if r > 1]
+
+
+class _MemoryWatch:
+    """Looks twice a second at the proportional memory of a process and all that descend from it."""
+
+    def __init__(self, pid: int) -> None:
+        self.peak = 0
+        self._pid, self._over = pid, threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> _MemoryWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.5):
+            self.peak = max(self.peak, sum(_pss(pid) for pid in _family(self._pid)))
+
+
+def _family(pid: int) -> list[int]:
+    try:
+        tasks = Path(f"/proc/{pid}/task").iterdir()
+        children = [int(c) for task in tasks for c in (task / "children").read_text().split()]
+    except OSError:  # it has just ended
+        return []
+    return [pid, *(member for child in children for member in _family(child))]
+
+
+def _pss(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+    except (OSError, StopIteration):
+        return 0

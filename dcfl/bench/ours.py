@@ -1,0 +1,75 @@
+"""A job on our engine: `python -m dcfl.bench.ours FOLDER WORKERS`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from dcfl import local_training
+from dcfl.bench.jobs import Job, read_job
+from dcfl.client import LocalTraining
+from dcfl.data import DataSettings
+from dcfl.experiment import EngineSettings, Experiment, FederationSettings, OutputSettings
+from dcfl.methods import METHODS
+from dcfl.models import ModelSettings
+from dcfl.running import Run
+
+
+def say(event: str, **more: object) -> None:
+    """One write, so that lines of several processes do not mix."""
+    os.write(1, (json.dumps({"event": event, "at": time.time(), **more}) + "\n").encode())
+
+
+def experiment(job: Job, workers: int, folder: str) -> Experiment:
+    return Experiment(
+        data=DataSettings(clients=job.clients, crop=0, flip=False),
+        model=ModelSettings(job.model, norm="group" if job.model == "resnet18" else "batch"),
+        training=LocalTraining(
+            job.epochs,
+            job.batch_size,
+            job.lr,
+            lr_decay=1.0,
+            momentum=job.momentum,
+            weight_decay=job.weight_decay,
+            max_grad_norm=0.0,
+        ),
+        method=METHODS["fedavg"](),
+        federation=FederationSettings(job.rounds, job.cohort / job.clients, job.seed),
+        engine=EngineSettings(workers=workers),
+        output=OutputSettings(folder),
+    )
+
+
+def _announce_the_first_step() -> None:
+    """From whichever process takes it."""
+    descend = local_training._descend
+
+    def announced(*args: Any) -> float:
+        local_training._descend = descend
+        say("first-step")
+        return descend(*args)
+
+    local_training._descend = announced
+
+
+def main() -> None:
+    job, dataset = read_job(Path(sys.argv[1]))
+    _announce_the_first_step()
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(experiment(job, int(sys.argv[2]), folder), dataset)
+        steps = 0
+        for row in run.rounds():
+            say("round", round=row["round"])
+            steps += row["ok"] * job.steps
+        weights = run.result().weights
+    total = sum(float(tensor.double().sum()) for tensor in weights.values())
+    say("end", steps=steps, loss=row["train_loss"], weights_sum=total)
+
+
+if __name__ == "__main__":
+    main()

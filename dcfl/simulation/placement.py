@@ -1,0 +1,131 @@
+"""Where clients run: how many processes, on which devices, and why."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from dcfl.errors import ConfigError
+from dcfl.models.output import FeatureModel
+
+
+class Placement(NamedTuple):
+    devices: list[torch.device]  # one per worker; a single one: this process does it all
+    reason: str
+
+    @property
+    def name(self) -> str:
+        """As in the config: `cpu`, `cuda:0`, `cuda:0,1`."""
+        kind = self.devices[0].type
+        numbers = sorted({device.index for device in self.devices if device.index is not None})
+        return f"{kind}:{','.join(map(str, numbers))}" if numbers else kind
+
+
+def place(
+    workers: int | Literal["auto"],
+    threads: int,
+    device: str,
+    cohort: int,
+    model: FeatureModel,
+    images: Tensor,
+    batch_size: int,
+) -> Placement:
+    """Decide for a model that trains on batches of images like these."""
+    devices = choose_devices(device)
+    if workers != "auto":
+        if workers > 1 and (obstacle := _obstacle(devices)):
+            raise ConfigError(f"engine.workers = {workers}: {obstacle}; use engine.workers = 1")
+        return Placement([devices[i % len(devices)] for i in range(workers)], "as asked for")
+    if obstacle := _obstacle(devices):
+        return Placement(devices[:1], f"in this process: {obstacle}")
+    if devices[0].type == "cuda":
+        return Placement(devices, f"one for each of {len(devices)} GPUs")
+    cores = available_cores()
+    # Even for a single client a second worker is of use: it evaluates the round before.
+    useful = max(1, min(cores // threads, max(cohort, 2)))
+    need = training_bytes(model, images, batch_size)
+    fitting = max(1, _available_bytes() // need)
+    if fitting < useful:
+        return Placement(
+            devices * fitting,
+            f"memory for {fitting}: a client takes about {need / 1e9:.1f} GB",
+        )
+    per = f"{threads} thread{'s' if threads > 1 else ''} each"
+    if useful < cores // threads:
+        return Placement(devices * useful, f"{cohort} clients a round, {per}")
+    return Placement(devices * useful, f"{cores} core{'s' if cores > 1 else ''}, {per}")
+
+
+def choose_devices(name: str) -> list[torch.device]:
+    """`auto`, `cpu`, `cuda` (all GPUs) or `cuda:0,1`.
+
+    CUDA is asked how many GPUs there are and is not started: workers that are forked afterwards
+    could not use it.
+    """
+    count = torch.cuda.device_count()
+    if name == "cpu" or (name == "auto" and not count):
+        return [torch.device("cpu")]
+    _, _, numbers = name.partition(":")
+    wanted = [int(number) for number in numbers.split(",")] if numbers else list(range(count))
+    if not wanted or max(wanted) >= count:
+        raise ConfigError(
+            f'engine.device = {name!r}, and torch sees {count} GPUs here: use "auto" or "cpu"'
+        )
+    return [torch.device("cuda", number) for number in wanted]
+
+
+def available_cores() -> int:
+    """That this process may use: its affinity, and the share that a container gives it."""
+    cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
+    except (OSError, ValueError):
+        return cores
+
+
+def training_bytes(model: FeatureModel, images: Tensor, batch_size: int) -> int:
+    """About what a process needs to train this model: the model five times over (weights, gradient,
+    momentum, the reply and what is sent), and twice the outputs of its layers."""
+    outputs = 0
+
+    def count(module: nn.Module, inputs: object, output: object) -> None:
+        nonlocal outputs
+        outputs += output.nbytes if isinstance(output, Tensor) else 0
+
+    leaves = [module for module in model.modules() if not list(module.children())]
+    hooks = [leaf.register_forward_hook(count) for leaf in leaves]
+    training = model.training
+    try:
+        with torch.no_grad():
+            model.eval()(images)
+    finally:
+        model.train(training)
+        for hook in hooks:
+            hook.remove()
+    weights = sum(tensor.nbytes for tensor in model.state_dict().values())
+    return 5 * int(weights) + 2 * outputs * batch_size // len(images) + 50 * 2**20
+
+
+def _available_bytes() -> int:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if "MemAvailable" in line)
+    except (OSError, StopIteration, ValueError):
+        return sys.maxsize
+
+
+def _obstacle(devices: list[torch.device]) -> str | None:
+    """Why there can be no pool."""
+    if not hasattr(os, "fork"):
+        return "this system cannot fork processes"
+    if devices[0].type == "cuda" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return "CUDA is already in use in this process, and forked workers could not use it"
+    return None

@@ -1,0 +1,300 @@
+"""Clients in several processes of this machine, with the same bits as in one.
+
+Workers are forked, so they start at once and share the data, the code and the untouched memory of
+this process; nothing is pickled. Each trains one client at a time with a fixed number of threads.
+The longest clients start first; replies are handed on in client order, so that the sums have the
+same bits whatever the order of completion. The slots that replies wait in are limited, so memory
+does not grow with the cohort: with a large model, a client whose turn is far away starts later.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import threading
+import warnings
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+
+import torch
+
+from dcfl.errors import ClientFailure, ConfigError
+from dcfl.evaluation import Evaluation, Score, evaluation, scored_parts
+from dcfl.messages import Broadcast, ClientUpdate, Tensors, num_bytes
+from dcfl.simulation.memories import Memories
+from dcfl.simulation.regions import Places
+from dcfl.simulation.workbench import Workbench
+from dcfl.simulation.worker import Desk, Message, work
+
+SLOTS_BYTES = 64 * 2**20  # of replies that wait for their turn; two for each worker in any case
+TRIES = 3  # of scoring a part of the test images: a worker that dies at it is not a client's fault
+
+
+@dataclass(eq=False)
+class Seat:
+    """A worker as the pool sees it."""
+
+    device: torch.device
+    process: BaseProcess
+    orders: Connection
+    doing: deque[Task] = field(default_factory=deque)  # the first is under way, the others wait
+
+
+@dataclass(eq=False)
+class Task:
+    order: Message
+    client: int = -1  # none: a part of an evaluation
+    place: int = -1  # in the cohort, or among the parts
+    tries: int = 0
+
+
+class Pool:
+    """A backend. `devices` has one entry per worker."""
+
+    overlaps = True  # an evaluation goes on while the next round runs
+
+    def __init__(
+        self,
+        bench: Workbench,
+        memories: Memories,
+        devices: Sequence[torch.device],
+        threads: int,
+    ) -> None:
+        self._bench, self._memories, self._threads = bench, memories, threads
+        self._desk = Desk(_slots(num_bytes(bench.model.state_dict()), len(devices)))
+        self._lifeline, self._held_by_workers = multiprocessing.Pipe()
+        self._begun: Message = {}
+        self._clients: list[Task] = []  # of the round, not yet given to a worker; the longest first
+        self._replies: dict[int, tuple[Task, Message]] = {}  # by place in the cohort
+        self._parts: deque[Task] = deque()  # of the evaluation, not yet given to a worker
+        self._scores: dict[int, Score] = {}
+        self._evaluations = 0
+        self._seats: list[Seat] = []
+        for device in devices:
+            self._seats.append(self._hire(device))
+
+    # Clients
+
+    def run(
+        self, broadcast: Broadcast, cohort: Sequence[int]
+    ) -> Iterator[ClientUpdate | ClientFailure]:
+        """Replies in cohort order. A reply's weights lie in shared memory, which is used again as
+        soon as the next reply is asked for."""
+        self._begin(broadcast)
+        sizes = self._bench.data.partition.sizes
+        self._clients = [
+            Task({"do": "train"}, client, place) for place, client in enumerate(cohort)
+        ]
+        self._clients.sort(key=lambda task: -sizes[task.client])
+        for place in range(len(cohort)):
+            while place not in self._replies:
+                self._assign(place)
+                self._hear()
+            task, answer = self._replies.pop(place)
+            yield self._reply(task, answer)
+
+    def _begin(self, broadcast: Broadcast) -> None:
+        """Every worker gets the broadcast, once nobody trains on the last one any more (only a
+        round that was given up leaves such a client behind)."""
+        self._clients = []
+        while any(task.client >= 0 for seat in self._seats for task in seat.doing):
+            self._hear()
+        self._replies.clear()
+        self._begun = {
+            "do": "begin",
+            "round": {
+                "round": broadcast.round,
+                "weights": self._desk.weights.put(broadcast.weights),
+                "shared": self._desk.shared.put(broadcast.shared),
+            },
+        }
+        for seat in self._seats:
+            _send(seat, self._begun)
+
+    def _assign(self, next_place: int) -> None:
+        """Give every worker enough to do: clients, and parts of an evaluation where none is left.
+
+        Only clients up to a slot's round trip ahead of the next one in turn may start.
+        """
+        for seat in sorted(self._seats, key=lambda seat: len(seat.doing)):
+            # One in advance hides the way here and back; the last ones go to whoever is free.
+            room = 2 if len(self._clients) + len(self._parts) > len(self._seats) else 1
+            while len(seat.doing) < room:
+                limit = next_place + len(self._desk.slots)
+                task = next((task for task in self._clients if task.place < limit), None)
+                if task is not None:
+                    self._clients.remove(task)
+                    self._prepare(task)
+                elif self._parts:
+                    task = self._parts.popleft()
+                else:
+                    break
+                seat.doing.append(task)
+                _send(seat, task.order)
+
+    def _prepare(self, task: Task) -> None:
+        slot = task.place % len(self._desk.slots)
+        held = self._memories.held(task.client)
+        memory: Places | str = (
+            str(self._memories.path(task.client))
+            if held is None
+            else self._desk.slots[slot].memory.put(held)
+        )
+        task.order = {"do": "train", "client": task.client, "slot": slot, "memory": memory}
+
+    def _reply(self, task: Task, answer: Message) -> ClientUpdate | ClientFailure:
+        if "failed" in answer:
+            return ClientFailure(task.client, answer["failed"])
+        slot = self._desk.slots[task.order["slot"]]
+        if kept := slot.kept.get(answer["kept"]):
+            self._memories[task.client] = _copies(kept)
+        return ClientUpdate(
+            client=task.client,
+            weights=slot.weights.get(answer["weights"]),
+            upload=_copies(slot.upload.get(answer["upload"])),  # the server keeps it for the merge
+            num_examples=answer["num_examples"],
+            num_steps=answer["num_steps"],
+            metrics=answer["metrics"],
+        )
+
+    # Evaluation
+
+    def begin_evaluation(self, weights: Tensors) -> None:
+        """Score the test images in whatever time the clients of the next round leave free."""
+        self._evaluations += 1
+        self._scores.clear()
+        places = self._desk.judged.put(weights)
+        for place, part in enumerate(scored_parts(self._bench.data.dataset)):
+            order = {"evaluation": self._evaluations, "weights": places, "part": part}
+            self._parts.append(Task({"do": "score", **order}, place=place))
+
+    def end_evaluation(self) -> Evaluation:
+        parts = len(scored_parts(self._bench.data.dataset))
+        while len(self._scores) < parts:
+            self._assign(0)
+            self._hear()
+        return evaluation([self._scores[place] for place in range(parts)], self._bench.data.dataset)
+
+    # Workers
+
+    def _hear(self) -> None:
+        """Wait for workers to answer or to die."""
+        for connection in wait([seat.orders for seat in self._seats]):
+            seat = next(seat for seat in self._seats if seat.orders is connection)
+            try:
+                answer = json.loads(seat.orders.recv_bytes())
+            except (EOFError, ConnectionResetError):
+                self._replace(seat)
+                continue
+            self._note(seat.doing.popleft(), answer)
+
+    def _note(self, task: Task, answer: Message) -> None:
+        if "refused" in answer:
+            raise ConfigError(answer["refused"])
+        if task.client < 0:
+            self._scores[task.place] = Score(**answer)
+        else:
+            self._replies[task.place] = task, answer
+
+    def _replace(self, seat: Seat) -> None:
+        """A worker died: what it was doing has failed, what waited is done by others."""
+        seat.orders.close()
+        seat.process.join()
+        self._seats[self._seats.index(seat)] = self._hire(seat.device)
+        if not seat.doing:
+            return
+        broken, *waiting = seat.doing
+        reason = _death(seat.process.exitcode)
+        if broken.client >= 0:
+            self._note(broken, {"failed": f"its worker process {reason}"})
+        elif broken.tries + 1 < TRIES:
+            broken.tries += 1
+            waiting.append(broken)
+        else:
+            raise MemoryError(f"a worker process {reason} each time it evaluated the model")
+        self._clients[:0] = [task for task in waiting if task.client >= 0]
+        self._parts.extend(task for task in waiting if task.client < 0)
+
+    def _hire(self, device: torch.device) -> Seat:
+        orders, far_end = multiprocessing.Pipe()
+        others = [orders, self._lifeline, *(seat.orders for seat in self._seats)]
+        process = multiprocessing.get_context("fork").Process(
+            target=work,
+            args=(
+                self._bench,
+                self._desk,
+                device,
+                self._threads,
+                far_end,
+                self._held_by_workers,
+                [connection for connection in others if not connection.closed],
+            ),
+            daemon=True,
+            name="dcfl-worker",
+        )
+        _start_in_a_thread(process)
+        far_end.close()
+        seat = Seat(device, process, orders)
+        if self._begun:
+            _send(seat, self._begun)
+        return seat
+
+    def close(self) -> None:
+        for seat in self._seats:
+            seat.orders.close()
+            seat.process.kill()  # nothing of a worker's is worth waiting for
+        for seat in self._seats:
+            seat.process.join()
+        self._lifeline.close()
+        self._held_by_workers.close()
+        self._desk.close()
+
+
+@contextmanager
+def worker_pool(
+    bench: Workbench, memories: Memories, devices: Sequence[torch.device], threads: int
+) -> Iterator[Pool]:
+    pool = Pool(bench, memories, devices, threads)
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+def _slots(update_bytes: int, workers: int) -> int:
+    return max(2 * workers, min(SLOTS_BYTES // max(update_bytes, 1), 256))
+
+
+def _send(seat: Seat, order: Message) -> None:
+    with suppress(BrokenPipeError, ConnectionResetError):  # it has died, which will be heard
+        seat.orders.send_bytes(json.dumps(order).encode())
+
+
+def _copies(tensors: Tensors) -> Tensors:
+    return {name: tensor.clone() for name, tensor in tensors.items()}
+
+
+def _start_in_a_thread(process: BaseProcess) -> None:
+    """A forked process inherits the thread that forks it, with OpenMP's idea of the threads that it
+    leads; those do not exist in the new process, and waiting for them would take for ever. A new
+    thread leads none."""
+
+    def start() -> None:
+        with warnings.catch_warnings():
+            # Newer Pythons warn of forking with threads about. The worker uses nothing of theirs.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
+
+    starter = threading.Thread(target=start)
+    starter.start()
+    starter.join()
+
+
+def _death(exitcode: int | None) -> str:
+    if exitcode is not None and exitcode < 0:
+        return f"was killed by signal {-exitcode}"
+    return f"ended with exit code {exitcode}"

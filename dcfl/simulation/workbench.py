@@ -1,0 +1,66 @@
+"""What it takes to train and to judge: a model as scratch space, the data, the method. One per
+process."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from dcfl.client import LocalTraining
+from dcfl.data.client_data import FederatedData
+from dcfl.errors import ClientFailure, ConfigError, Diverged
+from dcfl.local_training import train_client
+from dcfl.messages import Broadcast, ClientUpdate, Tensors
+from dcfl.methods.method import Method
+from dcfl.models.output import FeatureModel
+
+
+@dataclass(frozen=True)
+class Workbench:
+    method: Method
+    model: FeatureModel  # every client in turn trains it
+    data: FederatedData
+    training: LocalTraining
+    seed: int
+
+    def on(self, device: torch.device) -> Workbench:
+        """This workbench with its model and data on a device."""
+        dataset = self.data.dataset.to(device)
+        return replace(
+            self, model=self.model.to(device), data=FederatedData(dataset, self.data.partition)
+        )
+
+    def train(
+        self, broadcast: Broadcast, client: int, memory: Tensors
+    ) -> tuple[ClientUpdate | ClientFailure, Tensors]:
+        """One client's round: its reply and what it keeps.
+
+        Whatever goes wrong in it costs this client alone, but for a setting that no client can use.
+        """
+        try:
+            return train_client(
+                self.method,
+                self.model,
+                self.data.client(client),
+                broadcast,
+                memory,
+                self.training,
+                client,
+                self.seed,
+            )
+        except ConfigError:
+            raise
+        except Diverged as error:
+            return ClientFailure(client, str(error)), {}
+        except Exception as error:
+            return ClientFailure(client, _described(error)), {}
+
+
+def _described(error: Exception) -> str:
+    """With the place: the traceback stays where the client ran."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"

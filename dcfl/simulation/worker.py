@@ -1,0 +1,162 @@
+"""One process of the pool: it trains the clients and scores the test images that it is told to.
+
+Orders and answers are small JSON messages; tensors lie in regions of shared memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import signal
+import threading
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dcfl.client import frozen
+from dcfl.errors import ClientFailure, ConfigError
+from dcfl.evaluation import score
+from dcfl.messages import Broadcast, Tensors
+from dcfl.models.output import FeatureModel
+from dcfl.simulation.memories import read_memory
+from dcfl.simulation.regions import Places, Region
+from dcfl.simulation.workbench import Workbench
+
+Message = dict[str, Any]
+
+
+class Slot:
+    """The shared memory that one client's visit uses."""
+
+    def __init__(self) -> None:
+        self.memory = Region()  # in: what the client kept
+        self.weights, self.upload, self.kept = Region(), Region(), Region()  # out
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        return self.memory, self.weights, self.upload, self.kept
+
+
+class Desk:
+    """The shared memory that all processes of a pool see; one is made before they are."""
+
+    def __init__(self, slots: int) -> None:
+        self.weights, self.shared, self.judged = Region(), Region(), Region()
+        self.slots = [Slot() for _ in range(slots)]
+
+    def close(self) -> None:
+        for region in (self.weights, self.shared, self.judged):
+            region.close()
+        for slot in self.slots:
+            for region in slot.regions:
+                region.close()
+
+
+class Worker:
+    def __init__(self, bench: Workbench, desk: Desk, device: torch.device) -> None:
+        self._bench, self._desk, self._device = bench.on(device), desk, device
+        self._broadcast = Broadcast(0, {}, {})
+        self._judged: tuple[int, FeatureModel | None] = (-1, None)
+
+    def answer(self, order: Message) -> Message | None:
+        """None: nothing to say."""
+        match order["do"]:
+            case "begin":
+                self._begin(**order["round"])
+                return None
+            case "train":
+                slot = self._desk.slots[order["slot"]]
+                return self._train(order["client"], slot, order["memory"])
+            case _:
+                return self._score(order["evaluation"], order["weights"], *order["part"])
+
+    def _begin(self, round: int, weights: Places, shared: Places) -> None:
+        self._broadcast = Broadcast(
+            round,
+            self._here(self._desk.weights.get(weights)),
+            self._here(self._desk.shared.get(shared)),
+        )
+
+    def _train(self, client: int, slot: Slot, memory: Places | str) -> Message:
+        kept = read_memory(Path(memory)) if isinstance(memory, str) else slot.memory.get(memory)
+        try:
+            reply, memory_after = self._bench.train(self._broadcast, client, self._here(kept))
+        except ConfigError as error:
+            return {"refused": str(error)}
+        if isinstance(reply, ClientFailure):
+            return {"failed": reply.reason}
+        return {
+            "weights": slot.weights.put(reply.weights),
+            "upload": slot.upload.put(reply.upload),
+            "kept": slot.kept.put(memory_after),
+            "num_examples": reply.num_examples,
+            "num_steps": reply.num_steps,
+            "metrics": dict(reply.metrics),
+        }
+
+    def _score(self, evaluation: int, weights: Places, start: int, end: int) -> Message:
+        if self._judged[0] != evaluation:
+            judged = self._here(self._desk.judged.get(weights))
+            self._judged = evaluation, frozen(self._bench.model, judged)
+        model = self._judged[1]
+        assert model is not None
+        return score(model, self._bench.data.dataset, start, end)._asdict()
+
+    def _here(self, tensors: Tensors) -> Tensors:
+        return {name: tensor.to(self._device) for name, tensor in tensors.items()}
+
+
+def work(
+    bench: Workbench,
+    desk: Desk,
+    device: torch.device,
+    threads: int,
+    orders: Connection,
+    lifeline: Connection,
+    others: list[Connection],
+) -> None:
+    """The life of a worker process. `others` are ends of pipes that it inherited and must not hold:
+    as long as it does, nobody can tell that the pool is gone."""
+    for connection in others:
+        connection.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the pool decides what Ctrl-C ends
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with_the_pool, args=(lifeline,), daemon=True).start()
+    gc.freeze()  # what the pool made is shared as long as nobody touches it
+    _keep_pages()
+    torch.set_num_threads(threads)
+    worker = Worker(bench, desk, device)
+    while True:
+        try:
+            order = json.loads(orders.recv_bytes())
+        except EOFError:
+            return
+        answer = worker.answer(order)
+        if answer is not None:
+            orders.send_bytes(json.dumps(answer).encode())
+
+
+def _end_with_the_pool(lifeline: Connection) -> None:
+    """Nothing is ever sent over the lifeline; it breaks when the pool's process ends, even by a
+    kill."""
+    try:
+        lifeline.recv_bytes()
+    except (EOFError, OSError):
+        os._exit(0)
+
+
+def _keep_pages() -> None:
+    """Ask the C library to keep freed memory: giving it back and faulting it in again for every
+    batch of a large model costs some percent of the time."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):  # not glibc
+        return
+    M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
+    mallopt(M_MMAP_THRESHOLD, 32 * 2**20)
+    mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+    mallopt(M_TOP_PAD, 64 * 2**20)

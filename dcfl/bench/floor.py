@@ -1,7 +1,7 @@
 """The floor: a job's bare SGD steps, in one eager process, without any federation.
 
-`python -m dcfl.bench.floor FOLDER THREADS`. Nothing is sent, loaded, averaged or written; the images
-are floats in memory before the clock starts.
+`python -m dcfl.bench.floor FOLDER THREADS`. Nothing is sent, loaded, averaged or written; the
+images are floats in memory before the clock starts.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def main() -> None:
         say("begin", round=number)
         for images, own_labels in data:
             for _ in range(job["epochs"]):
-                for chosen in torch.randperm(len(images)).split(job["batch_size"]):
+                for chosen in torch.split(torch.randperm(len(images)), job["batch_size"]):
                     optimizer.zero_grad()
                     losses = F.cross_entropy(model(images[chosen]).logits, own_labels[chosen])
-                    losses.backward()
+                    losses.backward()  # type: ignore[no-untyped-call]
                     optimizer.step()
                     steps += 1
         say("round", round=number)

@@ -98,11 +98,7 @@ def measure(contender: Contender, folder: Path) -> Measurement:
 
 
 def _events(output: str) -> list[dict[str, Any]]:
-    found = []
-    for line in output.splitlines():
-        if line.startswith('{"event"'):
-            found.append(json.loads(line))
-    return found
+    return [json.loads(line) for line in output.splitlines() if line.startswith('{"event"')]
 
 
 def _round_seconds(events: list[dict[str, Any]]) -> list[float]:

@@ -54,7 +54,7 @@ def _announce_the_first_step() -> None:
         say("first-step")
         return descend(*args)
 
-    local_training._descend = announced
+    local_training._descend = announced  # type: ignore[assignment]
 
 
 def main() -> None:

@@ -30,6 +30,6 @@ class CNN(FeatureModel):
         for convolve, normalise in zip(self.convolutions, self.norms, strict=True):
             before = normalise(convolve(maps))
             stages.append(before.mean(dim=(2, 3)))
-            maps = F.relu(before)
+            maps = F.relu_(before)
         embedding = self.head(maps.mean(dim=(2, 3)))
         return Output(self.classifier(embedding), embedding, tuple(stages))

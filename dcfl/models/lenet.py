@@ -31,9 +31,9 @@ class LeNet(FeatureModel):
     def forward(self, images: Tensor) -> Output:
         shallow = self.convolution1(images)
         # Pooled first: the same values, and a quarter of them for the ReLU.
-        deep = self.convolution2(F.relu(F.max_pool2d(shallow, 2)))
-        maps = F.relu(F.max_pool2d(deep, 2))
-        hidden = F.relu(self.hidden2(F.relu(self.hidden1(maps.flatten(1)))))
+        deep = self.convolution2(F.relu_(F.max_pool2d(shallow, 2)))
+        maps = F.relu_(F.max_pool2d(deep, 2))
+        hidden = F.relu_(self.hidden2(F.relu_(self.hidden1(maps.flatten(1)))))
         embedding = self.head(hidden)
         stages = (shallow.mean(dim=(2, 3)), deep.mean(dim=(2, 3)))
         return Output(self.classifier(embedding), embedding, stages)

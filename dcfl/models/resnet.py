@@ -28,7 +28,7 @@ class BasicBlock(nn.Module):
             self.shortcut = nn.Sequential(resample, NORMS[norm](outputs))
 
     def forward(self, maps: Tensor) -> Tensor:
-        inner = F.relu(self.norm1(self.convolution1(maps)))
+        inner = F.relu_(self.norm1(self.convolution1(maps)))
         residual: Tensor = self.norm2(self.convolution2(inner)) + self.shortcut(maps)
         return residual
 
@@ -42,7 +42,7 @@ class Stage(nn.Module):
         self.second = BasicBlock(outputs, outputs, 1, norm)
 
     def forward(self, maps: Tensor) -> Tensor:
-        before: Tensor = self.second(F.relu(self.first(maps)))
+        before: Tensor = self.second(F.relu_(self.first(maps)))
         return before
 
 
@@ -65,7 +65,7 @@ class ResNet18(FeatureModel):
         before = self.stem(images)
         levels = [before.mean(dim=(2, 3))]
         for stage in self.stages:
-            before = stage(F.relu(before))
+            before = stage(F.relu_(before))
             levels.append(before.mean(dim=(2, 3)))
-        embedding = self.head(F.relu(before).mean(dim=(2, 3)))
+        embedding = self.head(F.relu_(before).mean(dim=(2, 3)))
         return Output(self.classifier(embedding), embedding, tuple(levels))

@@ -43,7 +43,7 @@ class Mean:
 
     def finish(self, sent: Tensors) -> Folded:
         parameters, buffers = named.split(self._mean.mean(), self._trainable)
-        return Folded(named.subtract(parameters, sent), buffers)
+        return Folded(_changes(parameters, sent), buffers)
 
 
 class FedNova:
@@ -77,10 +77,15 @@ class FedNova:
         average_steps = self._steps / self._examples
         # The mean has the weights n_i / a_i normalised to sum to one: undo that.
         scale = average_steps * self._rates / self._examples
-        change = named.subtract(self._parameters.mean(), sent)
+        change = _changes(self._parameters.mean(), sent)
         return Folded(
-            {name: scale * tensor for name, tensor in change.items()}, self._buffers.mean()
+            {name: tensor.mul_(scale) for name, tensor in change.items()}, self._buffers.mean()
         )
+
+
+def _changes(means: dict[str, Tensor], sent: Tensors) -> dict[str, Tensor]:
+    """In place: a second model in float64 would be the largest thing that a server holds."""
+    return {name: mean.sub_(sent[name]) for name, mean in means.items()}
 
 
 AGGREGATIONS: dict[Aggregation, Callable[[Names, LocalTraining], Fold]] = {

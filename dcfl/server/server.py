@@ -109,10 +109,6 @@ class Server:
     def _step(self, state: ServerState, folded: Folded) -> tuple[Tensors, Tensors]:
         """The optimiser moves the parameters; buffers are taken as they are."""
         parameters, _ = named.split(state.weights, self.trainable)
-        moved, slots = self.settings.optimizer.step(
-            {name: tensor.double() for name, tensor in parameters.items()},
-            folded.direction,
-            state.slots,
-        )
+        moved, slots = self.settings.optimizer.step(parameters, folded.direction, state.slots)
         after = {**moved, **folded.buffers}
         return named.cast_like({name: after[name] for name in state.weights}, state.weights), slots

@@ -25,6 +25,7 @@ import torch
 from dcfl.errors import ClientFailure, ConfigError
 from dcfl.evaluation import Evaluation, Score, evaluation, scored_parts
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, num_bytes
+from dcfl.simulation.allocator import give_freed_memory_back
 from dcfl.simulation.memories import Memories
 from dcfl.simulation.regions import Places
 from dcfl.simulation.workbench import Workbench
@@ -114,6 +115,7 @@ class Pool:
         }
         for seat in self._seats:
             _send(seat, self._begun)
+        give_freed_memory_back()
 
     def _assign(self, next_place: int) -> None:
         """Give every worker enough to do: clients, and parts of an evaluation where none is left.

@@ -5,7 +5,6 @@ Orders and answers are small JSON messages; tensors lie in regions of shared mem
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import os
@@ -22,6 +21,7 @@ from dcfl.errors import ClientFailure, ConfigError
 from dcfl.evaluation import score
 from dcfl.messages import Broadcast, Tensors
 from dcfl.models.output import FeatureModel
+from dcfl.simulation.allocator import keep_freed_memory
 from dcfl.simulation.memories import read_memory
 from dcfl.simulation.regions import Places, Region
 from dcfl.simulation.workbench import Workbench
@@ -127,7 +127,7 @@ def work(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_the_pool, args=(lifeline,), daemon=True).start()
     gc.freeze()  # what the pool made is shared as long as nobody touches it
-    _keep_pages()
+    keep_freed_memory()
     torch.set_num_threads(threads)
     worker = Worker(bench, desk, device)
     while True:
@@ -147,16 +147,3 @@ def _end_with_the_pool(lifeline: Connection) -> None:
         lifeline.recv_bytes()
     except (EOFError, OSError):
         os._exit(0)
-
-
-def _keep_pages() -> None:
-    """Ask the C library to keep freed memory: giving it back and faulting it in again for every
-    batch of a large model costs some percent of the time."""
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):  # not glibc
-        return
-    M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
-    mallopt(M_MMAP_THRESHOLD, 32 * 2**20)
-    mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
-    mallopt(M_TOP_PAD, 64 * 2**20)

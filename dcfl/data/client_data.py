@@ -42,21 +42,23 @@ class ClientData:
         order = generator_for(seed, round, client, "order")
         first = generator_for(seed, round, client, "augmentation")
         second = generator_for(seed, round, client, "second view") if second_view else None
-        bordered = with_border(self.own.pixels)
+        pixels = self.own.pixels
+        if self.preparation.augmentation.active:
+            pixels = with_border(pixels)
         for _ in range(epochs):
             permutation = torch.randperm(len(self), generator=order).to(self.own.labels.device)
             for chosen in torch.split(permutation, batch_size):
                 if len(chosen) > 1:
                     yield Batch(
-                        self._view(bordered, chosen, first),
+                        self._view(pixels, chosen, first),
                         self.own.labels[chosen],
-                        self._view(bordered, chosen, second) if second else None,
+                        self._view(pixels, chosen, second) if second else None,
                     )
 
-    def _view(self, bordered: Tensor, chosen: Tensor, generator: torch.Generator) -> Tensor:
+    def _view(self, pixels: Tensor, chosen: Tensor, generator: torch.Generator) -> Tensor:
         if self.preparation.augmentation.active:
-            return self.preparation.augmented(bordered, chosen, generator)
-        return self.preparation.clean(self.own.pixels[chosen])
+            return self.preparation.augmented(pixels, chosen, generator)
+        return self.preparation.clean(pixels.index_select(0, chosen))
 
     def clean_batches(self, batch_size: int = 1000) -> Iterator[Batch]:
         """All images once, in stored order, without augmentation."""
@@ -92,5 +94,5 @@ class FederatedData:
     def client(self, client: int) -> ClientData:
         train = self.dataset.train
         indices = torch.from_numpy(self.partition.of(client)).to(train.labels.device)
-        own = Images(train.pixels[indices], train.labels[indices])
+        own = Images(train.pixels.index_select(0, indices), train.labels[indices])
         return ClientData(own, self.dataset.classes, self.dataset.preparation)

@@ -107,6 +107,7 @@ def run_command(
     if out is not None:
         experiment = apply(experiment, {"output": {"dir": str(out)}})
     run = Run(experiment)
+    print(f"dcfl: {run.workers}", file=sys.stderr)
     _train(run, experiment.method.name)
     page = write_report(run.folder)
     result = run.result()
@@ -356,6 +357,92 @@ def doctor(as_json: AsJSON = False) -> None:
             print(f"{'✓' if finding.fine else '✗'} {finding.what}: {finding.detail}")
     if not all(finding.fine for finding in findings):
         raise typer.Exit(2)
+
+
+bench = typer.Typer(help="Speed: us, the floor and the peers.", invoke_without_command=True)
+app.add_typer(bench, name="bench")
+
+
+@bench.callback()
+def bench_jobs(
+    context: typer.Context,
+    jobs: Annotated[str, typer.Option(metavar="J1,J2,J3", help="Which jobs.")] = "J1,J2,J3",
+    repeats: Annotated[int, typer.Option(min=1, help="Everybody in turn, so often.")] = 5,
+    peers: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Also pfl and Flower, in environments of their own below DIR; made if missing.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Write the measurements here.")
+    ] = None,
+    tiny: Annotated[bool, typer.Option(help="A few seconds of each, to try it out.")] = False,
+) -> None:
+    """Time J1, J2 and J3: seconds per round, start-up and memory, beside the bare SGD steps."""
+    if context.invoked_subcommand:
+        return
+    import tempfile
+
+    from dcfl.bench import jobs as known
+    from dcfl.bench import measure, results
+    from dcfl.storage import write_whole
+
+    chosen = [name.strip() for name in jobs.split(",")]
+    for name in chosen:
+        if name not in known.JOBS:
+            raise ConfigError(f"--jobs: no job {name!r}; known: {', '.join(known.JOBS)}")
+    pythons = {}
+    if peers is not None:
+        for name in ("pfl", "flower"):
+            print(f"environment of {name} ...", file=sys.stderr)
+            pythons[name] = measure.peer_environment(name, peers.absolute())
+    measured = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in chosen:
+            folder = Path(scratch) / name
+            job = known.JOBS[name]
+            known.write_job(known.tiny(job) if tiny else job, folder)
+            measured[name] = measure.measure_all(
+                measure.contenders(pythons),
+                folder,
+                repeats,
+                lambda text, name=name: print(f"{name} {text}", file=sys.stderr),  # type: ignore[misc]
+            )
+            if out is not None:
+                write_whole(out, json.dumps(results.as_json(measured), indent=1) + "\n")
+    print(results.jobs_table(measured))
+
+
+@bench.command("methods")
+def bench_methods(
+    models: Annotated[str, typer.Option(metavar="cnn,resnet18", help="On which models.")] = "cnn",
+    repeats: Annotated[int, typer.Option(min=1, help="All methods in turn, so often.")] = 5,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Write the measurements here.")
+    ] = None,
+) -> None:
+    """What a round of each method costs beside FedAvg's."""
+    from dcfl.bench.methods import IMAGES, method_seconds
+    from dcfl.bench.results import machine, methods_table
+    from dcfl.storage import write_whole
+
+    chosen = [name.strip() for name in models.split(",")]
+    for name in chosen:
+        if name not in IMAGES:
+            raise ConfigError(f"--models: no model {name!r}; known: {', '.join(IMAGES)}")
+    measured = {}
+    for name in chosen:
+        measured[name] = method_seconds(
+            name,  # type: ignore[arg-type]
+            repeats,
+            lambda done, name=name: print(f"{name} {done}/{repeats}", file=sys.stderr),  # type: ignore[misc]
+        )
+        if out is not None:
+            stored = {"machine": machine(), "models": measured}
+            write_whole(out, json.dumps(stored, indent=1) + "\n")
+    print(methods_table(measured))
 
 
 @app.callback(invoke_without_command=True)

@@ -46,12 +46,10 @@ def scored_parts(dataset: Dataset) -> list[tuple[int, int]]:
 @torch.inference_mode()
 def score(model: FeatureModel, dataset: Dataset, start: int, end: int) -> Score:
     images = Images(dataset.test.pixels[start:end], dataset.test.labels[start:end])
-    # Beyond a hundred images the maps fall out of a core's cache; a GPU wants more to do.
-    size = PART if images.labels.is_cuda else 100
     right = torch.zeros(dataset.classes, dtype=torch.int64, device=images.labels.device)
     losses = []
     with evaluating(model):
-        for batch in clean_batches(images, dataset.preparation, size):
+        for batch in clean_batches(images, dataset.preparation):
             logits = model(batch.images).logits
             hits = batch.labels[logits.argmax(dim=1) == batch.labels]
             right += torch.bincount(hits, minlength=dataset.classes)

@@ -6,7 +6,7 @@ import copy
 import re
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -132,7 +132,7 @@ class Run:
     def folder(self) -> Path:
         return self._recorder.folder
 
-    def rounds(self) -> Iterator[Row]:
+    def rounds(self) -> Generator[Row]:
         """Train, evaluate and record, one row of rounds.jsonl at a time."""
         experiment, began = self.experiment, time.perf_counter()
         self._mixes = self.data.label_mixes()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,7 @@ def main() -> None:
         ]
         if number == 1:
             say("first-step")
-        say("begin", round=number)
+        began = time.perf_counter()
         for images, own_labels in data:
             for _ in range(job["epochs"]):
                 for chosen in torch.split(torch.randperm(len(images)), job["batch_size"]):
@@ -48,7 +49,7 @@ def main() -> None:
                     losses.backward()  # type: ignore[no-untyped-call]
                     optimizer.step()
                     steps += 1
-        say("round", round=number)
+        say("round", round=number, seconds=time.perf_counter() - began)
     total = sum(float(tensor.double().sum()) for tensor in model.state_dict().values())
     say("end", steps=steps, loss=float(losses), weights_sum=total)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -44,6 +45,23 @@ class Measurement:
     steps: int
 
 
+def peer_environment(name: str, folder: Path) -> Path:
+    """The Python of the peer's own environment below `folder`, which is made if it is not there."""
+    home = folder / name
+    python = home / "bin" / "python"
+    marker = home / "installed"
+    if marker.exists():
+        return python
+    install = [str(python), "-m", "pip", "install", "--quiet", "-r", str(PEERS / f"{name}.txt")]
+    for command in ([sys.executable, "-m", "venv", str(home)], install):
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            last = (done.stderr.strip() or "no error was printed").splitlines()[-1]
+            raise BenchmarkFailed(f"the environment of {name} cannot be made: {last}")
+    marker.touch()
+    return python
+
+
 def contenders(peers: Mapping[str, Path]) -> list[Contender]:
     """Us and the floor; and the peers for which an environment's Python is given."""
     here = sys.executable
@@ -65,6 +83,22 @@ def contenders(peers: Mapping[str, Path]) -> list[Contender]:
     if "flower" in peers:
         command = [str(peers["flower"]), str(PEERS / "flower_job.py"), "{folder}"]
         found.append(Contender("flower", command, package))
+    return found
+
+
+def measure_all(
+    competing: Sequence[Contender], folder: Path, repeats: int, show: Callable[[str], None]
+) -> dict[str, list[Measurement]]:
+    """Everybody once, then everybody again: what disturbs the machine disturbs all alike."""
+    found: dict[str, list[Measurement]] = {contender.name: [] for contender in competing}
+    for repeat in range(repeats):
+        for contender in competing:
+            one = measure(contender, folder)
+            found[contender.name].append(one)
+            show(f"{repeat + 1}/{repeats} {contender.name}: {one.round:.3f} s a round")
+    steps = {name: each[0].steps for name, each in found.items()}
+    if len(set(steps.values())) > 1:
+        raise BenchmarkFailed(f"not everybody took the same number of steps: {steps}")
     return found
 
 
@@ -102,10 +136,12 @@ def _events(output: str) -> list[dict[str, Any]]:
 
 
 def _round_seconds(events: list[dict[str, Any]]) -> list[float]:
-    """From the end of the round before, or from its own beginning where one is said."""
-    ends = {event["round"]: event["at"] for event in events if event["event"] == "round"}
-    begins = {event["round"]: event["at"] for event in events if event["event"] == "begin"}
-    return [ends[r] - begins.get(r, ends[r - 1]) for r in sorted(ends) if r > 1]
+    """As the contender says, or from the end of the round before to its own."""
+    rounds = [event for event in events if event["event"] == "round"]
+    return [
+        event.get("seconds", event["at"] - before["at"])
+        for before, event in itertools.pairwise(rounds)
+    ]
 
 
 class _MemoryWatch:

@@ -64,7 +64,8 @@ def main() -> None:
         run = Run(experiment(job, int(sys.argv[2]), folder), dataset)
         steps = 0
         for row in run.rounds():
-            say("round", round=row["round"])
+            # A row may come late: its evaluation goes on during the next round.
+            say("round", round=row["round"], seconds=row["seconds"])
             steps += row["ok"] * job.steps
         weights = run.result().weights
     total = sum(float(tensor.double().sum()) for tensor in weights.values())

@@ -45,7 +45,7 @@ class Preparation:
         width = pixels.shape[2]
         rows = pixels.float().flatten(2).mul_(scale.repeat(width)).add_(shift.repeat(width))
         # Channels stay last in memory, which convolutions prefer: only the shape is permuted.
-        return rows.unflatten(2, (width, -1)).permute(0, 3, 1, 2)
+        return rows.view(pixels.shape).permute(0, 3, 1, 2)
 
     def augmented(self, bordered: Tensor, chosen: Tensor, generator: Generator) -> Tensor:
         """The `chosen` images, each transformed at random and normalised.

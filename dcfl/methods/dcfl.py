@@ -89,12 +89,15 @@ class DCFLSampleWise(Decoupled):
 
     def _contrast(self, embedding: Tensor, labels: Tensor) -> Tensor:
         """The decoupled loss over all views: `embedding` [views * B, d], `labels` [B]."""
-        image = torch.arange(len(embedding), device=labels.device) % len(labels)
-        same_class = labels[image][:, None] == labels[image][None, :]
-        itself = torch.eye(len(image), dtype=torch.bool, device=labels.device)
-        same_image = image[:, None] == image[None, :]
-        positives = (same_image if self.positives == "view" else same_class) & ~itself
-        negatives = ~same_class if self.negatives == "other-classes" else ~itself
+        views = len(embedding) // len(labels)
+        others = ~torch.eye(len(embedding), dtype=torch.bool, device=labels.device)
+        same_class = _same(labels.repeat(views))
+        positives = same_class & others
+        if self.positives == "view":
+            positives = (
+                _same(torch.arange(len(labels), device=labels.device).repeat(views)) & others
+            )
+        negatives = ~same_class if self.negatives == "other-classes" else others
         mean = decoupled_contrastive(
             cosine_similarity(embedding, embedding),
             positives,
@@ -107,7 +110,12 @@ class DCFLSampleWise(Decoupled):
         if self.anchors == "all":
             return mean
         counted = 1 if self.anchors == "sum" else positives.any(dim=1).sum().clamp(min=1)
-        return mean * len(image) / counted
+        return mean * len(embedding) / counted
+
+
+def _same(values: Tensor) -> Tensor:
+    """Which pairs are equal: [n] -> [n, n]."""
+    return values[:, None] == values[None, :]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from statistics import fmean
 from typing import NamedTuple
 
 import torch
@@ -66,28 +65,24 @@ def evaluation(scores: Sequence[Score], dataset: Dataset) -> Evaluation:
     return Evaluation(100 * float(right.sum()) / count, loss / count, 100 * right / totals)
 
 
-def own_mix_accuracies(by_class: Tensor, mixes: Tensor) -> list[float | None]:
-    """For each client the accuracy on test images weighted to its own mix of classes.
+def own_mix_accuracies(by_class: Tensor, mixes: Tensor) -> Tensor:
+    """For each client the accuracy on test images weighted to its own mix of classes: [clients].
 
     `mixes` [clients, classes]. A class without test images is left out of every mix; a client that
-    has no other class has no accuracy.
+    has no other class has no accuracy: NaN.
     """
     known = by_class.isfinite()
     weights = mixes[:, known]
-    totals = weights.sum(dim=1)
-    weighted = (weights @ by_class[known]).tolist()
-    return [
-        accuracy / total if total > 0 else None
-        for accuracy, total in zip(weighted, totals.tolist(), strict=True)
-    ]
+    return (weights @ by_class[known]) / weights.sum(dim=1)
 
 
-def fairness(accuracies: Sequence[float | None]) -> tuple[float | None, float | None]:
+def fairness(accuracies: Tensor) -> tuple[float | None, float | None]:
     """The mean over clients, and the mean of the worst tenth of them (at least one)."""
-    known = sorted(accuracy for accuracy in accuracies if accuracy is not None)
-    if not known:
+    known = accuracies[accuracies.isfinite()]
+    if not len(known):
         return None, None
-    return fmean(known), fmean(known[: max(1, len(known) // 10)])
+    worst = known.topk(max(1, len(known) // 10), largest=False).values
+    return float(known.mean()), float(worst.mean())
 
 
 def ema(values: Iterable[float], decay: float = 0.9) -> float:

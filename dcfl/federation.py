@@ -18,7 +18,10 @@ class Backend(Protocol):
     def run(
         self, broadcast: Broadcast, cohort: Sequence[int]
     ) -> Iterator[ClientUpdate | ClientFailure]:
-        """One reply per client of the cohort, in the cohort's order."""
+        """One reply per client of the cohort, in the cohort's order.
+
+        A reply's weights may lie in memory that is used again as soon as the next one is asked for.
+        """
 
 
 class Round(NamedTuple):

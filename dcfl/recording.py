@@ -78,9 +78,9 @@ class Recorder:
             partition.save(partial, counts, dataset.class_names)
 
     def round(
-        self, row: Row, clients: Iterable[ClientReport], own_accuracies: Sequence[float | None]
+        self, row: Row, clients: Sequence[ClientReport], own_accuracies: Sequence[float | None]
     ) -> None:
-        """`own_accuracies`: of the new global model on each client's own mix of classes."""
+        """`own_accuracies`: of the new global model on each of the clients' own mix of classes."""
         self._append("rounds.jsonl", [row])
         self._append(
             "clients.jsonl",
@@ -89,9 +89,9 @@ class Recorder:
                     "round": row["round"],
                     **asdict(client),
                     **({"site": self._site_names[client.client]} if self._site_names else {}),
-                    "own_accuracy": own_accuracies[client.client],
+                    "own_accuracy": own,
                 }
-                for client in clients
+                for client, own in zip(clients, own_accuracies, strict=True)
             ],
         )
 

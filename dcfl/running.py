@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from math import isfinite
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -196,7 +197,7 @@ class Run:
     def _row(
         self, round: Round, result: Evaluation, training: float, evaluating: float
     ) -> tuple[Row, list[float | None]]:
-        """The row, and the model's accuracy on each client's own mix of classes."""
+        """The row, and the model's accuracy on each sampled client's own mix of classes."""
         accuracy, loss, by_class = result
         own = own_mix_accuracies(by_class, self._mixes)
         mean, worst = fairness(own)
@@ -222,7 +223,8 @@ class Run:
             "failed": sum(client.outcome == "failed" for client in round.clients),
             "rejected": sum(client.outcome == "rejected" for client in round.clients),
         }
-        return row, own
+        sampled = own[[client.client for client in round.clients]].tolist()
+        return row, [value if isfinite(value) else None for value in sampled]
 
     def _give_up_if_alone(self, round: Round) -> None:
         last = self.rows[-EMPTY_ROUNDS:]

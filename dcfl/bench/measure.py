@@ -145,7 +145,7 @@ def _round_seconds(events: list[dict[str, Any]]) -> list[float]:
 
 
 class _MemoryWatch:
-    """Looks twice a second at the proportional memory of a process and all that descend from it."""
+    """Looks at the memory of a process and its descendants twice a second."""
 
     def __init__(self, pid: int) -> None:
         self.peak = 0
@@ -162,7 +162,12 @@ class _MemoryWatch:
 
     def _watch(self) -> None:
         while not self._over.wait(0.5):
-            self.peak = max(self.peak, sum(_pss(pid) for pid in _family(self._pid)))
+            self.peak = max(self.peak, memory_of(self._pid))
+
+
+def memory_of(pid: int) -> int:
+    """Bytes of a process and all that descend from it; what they share counts once (PSS)."""
+    return sum(_pss(member) for member in _family(pid))
 
 
 def _family(pid: int) -> list[int]:

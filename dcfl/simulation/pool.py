@@ -29,9 +29,11 @@ from dcfl.simulation.allocator import give_freed_memory_back
 from dcfl.simulation.memories import Memories
 from dcfl.simulation.regions import Places
 from dcfl.simulation.workbench import Workbench
-from dcfl.simulation.worker import Desk, Message, work
+from dcfl.simulation.worker import Desk, Message, apart, together, work
 
-SLOTS_BYTES = 64 * 2**20  # of replies that wait for their turn; two for each worker in any case
+# Of replies that wait for their turn: so much memory, two for each worker in any case, and not more
+# than 64, because each holds two file descriptors.
+SLOTS_BYTES, SLOTS = 64 * 2**20, 64
 TRIES = 3  # of scoring a part of the test images: a worker that dies at it is not a client's fault
 
 
@@ -109,8 +111,9 @@ class Pool:
             "do": "begin",
             "round": {
                 "round": broadcast.round,
-                "weights": self._desk.weights.put(broadcast.weights),
-                "shared": self._desk.shared.put(broadcast.shared),
+                "sent": self._desk.sent.put(
+                    together(weights=broadcast.weights, shared=broadcast.shared)
+                ),
             },
         }
         for seat in self._seats:
@@ -151,13 +154,14 @@ class Pool:
     def _reply(self, task: Task, answer: Message) -> ClientUpdate | ClientFailure:
         if "failed" in answer:
             return ClientFailure(task.client, answer["failed"])
-        slot = self._desk.slots[task.order["slot"]]
-        if kept := slot.kept.get(answer["kept"]):
+        reply = self._desk.slots[task.order["slot"]].reply.get(answer["reply"])
+        weights, upload, kept = apart(reply, "weights", "upload", "kept")
+        if kept:
             self._memories[task.client] = _copies(kept)
         return ClientUpdate(
             client=task.client,
-            weights=slot.weights.get(answer["weights"]),
-            upload=_copies(slot.upload.get(answer["upload"])),  # the server keeps it for the merge
+            weights=weights,
+            upload=_copies(upload),  # the server keeps it for the merge
             num_examples=answer["num_examples"],
             num_steps=answer["num_steps"],
             metrics=answer["metrics"],
@@ -268,7 +272,7 @@ def worker_pool(
 
 
 def _slots(update_bytes: int, workers: int) -> int:
-    return max(2 * workers, min(SLOTS_BYTES // max(update_bytes, 1), 256))
+    return max(2 * workers, min(SLOTS_BYTES // max(update_bytes, 1), SLOTS))
 
 
 def _send(seat: Seat, order: Message) -> None:

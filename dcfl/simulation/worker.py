@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from dcfl.client import frozen
 from dcfl.errors import ClientFailure, ConfigError
@@ -34,26 +35,23 @@ class Slot:
 
     def __init__(self) -> None:
         self.memory = Region()  # in: what the client kept
-        self.weights, self.upload, self.kept = Region(), Region(), Region()  # out
-
-    @property
-    def regions(self) -> tuple[Region, ...]:
-        return self.memory, self.weights, self.upload, self.kept
+        self.reply = Region()  # out: its weights, its upload and what it keeps now
 
 
 class Desk:
     """The shared memory that all processes of a pool see; one is made before they are."""
 
     def __init__(self, slots: int) -> None:
-        self.weights, self.shared, self.judged = Region(), Region(), Region()
+        self.sent = Region()  # the broadcast: weights, and what the method shares
+        self.judged = Region()  # the weights that are evaluated
         self.slots = [Slot() for _ in range(slots)]
 
     def close(self) -> None:
-        for region in (self.weights, self.shared, self.judged):
+        for region in (self.sent, self.judged):
             region.close()
         for slot in self.slots:
-            for region in slot.regions:
-                region.close()
+            slot.memory.close()
+            slot.reply.close()
 
 
 class Worker:
@@ -74,12 +72,9 @@ class Worker:
             case _:
                 return self._score(order["evaluation"], order["weights"], *order["part"])
 
-    def _begin(self, round: int, weights: Places, shared: Places) -> None:
-        self._broadcast = Broadcast(
-            round,
-            self._here(self._desk.weights.get(weights)),
-            self._here(self._desk.shared.get(shared)),
-        )
+    def _begin(self, round: int, sent: Places) -> None:
+        here = self._here(self._desk.sent.get(sent))
+        self._broadcast = Broadcast(round, *apart(here, "weights", "shared"))
 
     def _train(self, client: int, slot: Slot, memory: Places | str) -> Message:
         kept = read_memory(Path(memory)) if isinstance(memory, str) else slot.memory.get(memory)
@@ -90,9 +85,9 @@ class Worker:
         if isinstance(reply, ClientFailure):
             return {"failed": reply.reason}
         return {
-            "weights": slot.weights.put(reply.weights),
-            "upload": slot.upload.put(reply.upload),
-            "kept": slot.kept.put(memory_after),
+            "reply": slot.reply.put(
+                together(weights=reply.weights, upload=reply.upload, kept=memory_after)
+            ),
             "num_examples": reply.num_examples,
             "num_steps": reply.num_steps,
             "metrics": dict(reply.metrics),
@@ -108,6 +103,20 @@ class Worker:
 
     def _here(self, tensors: Tensors) -> Tensors:
         return {name: tensor.to(self._device) for name, tensor in tensors.items()}
+
+
+def together(**parts: Tensors) -> Tensors:
+    """Several dicts of tensors as one, for one region."""
+    return {f"{part}/{name}": tensor for part, own in parts.items() for name, tensor in own.items()}
+
+
+def apart(tensors: Tensors, *parts: str) -> list[dict[str, Tensor]]:
+    """What `together` was given."""
+    found: dict[str, dict[str, Tensor]] = {part: {} for part in parts}
+    for full, tensor in tensors.items():
+        part, _, name = full.partition("/")
+        found[part][name] = tensor
+    return list(found.values())
 
 
 def work(

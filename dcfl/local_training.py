@@ -84,13 +84,15 @@ def _descend(method: Method, client: Client, seed: int) -> float:
         lr=training.lr_in(client.round),
         momentum=training.momentum,
         weight_decay=training.weight_decay,
+        fused=True,  # one pass over all parameters
     )
     objective = method.objective(client)
     losses: list[Tensor] = []
     for batch in client.data.training_batches(
         training.epochs, training.batch_size, seed, client.round, client.id, method.second_view
     ):
-        optimizer.zero_grad(set_to_none=True)
+        for parameter in parameters:
+            parameter.grad = None
         losses.append(method.gradient(client, objective, batch).detach())
         if training.max_grad_norm:
             client.scaler.unscale_(optimizer)

@@ -12,7 +12,7 @@ import json
 import os
 import platform
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -87,7 +87,7 @@ class Recorder:
             [
                 {
                     "round": row["round"],
-                    **asdict(client),
+                    **vars(client),
                     **({"site": self._site_names[client.client]} if self._site_names else {}),
                     "own_accuracy": own,
                 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection
+from math import isfinite
 
 import torch
 from torch import Tensor, nn
@@ -64,7 +65,8 @@ def sha256(tensors: Tensors) -> str:
 def not_finite(tensors: Tensors) -> str | None:
     """The name of a tensor with NaN or infinity in it, if there is one."""
     for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not tensor.isfinite().all():
+        # A sum with NaN or infinity in it is not finite. The converse does not hold, so look again.
+        if not isfinite(float(tensor.sum())) and not tensor.isfinite().all():
             return name
     return None
 

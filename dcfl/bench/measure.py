@@ -77,8 +77,8 @@ def contenders(peers: Mapping[str, Path]) -> list[Contender]:
     if "pfl" in peers:
         command = [str(peers["pfl"]), str(PEERS / "pfl_job.py"), "{folder}"]
         found += [
-            Contender("pfl, 2 processes", command, {**package, "DCFL_BENCH_PROCESSES": "2"}),
-            Contender("pfl, 1 process", command, {**package, "DCFL_BENCH_PROCESSES": "1"}),
+            Contender("pfl, 2 processes", [*command, "2"], package),
+            Contender("pfl, 1 process", [*command, "1"], package),
         ]
     if "flower" in peers:
         command = [str(peers["flower"]), str(PEERS / "flower_job.py"), "{folder}"]

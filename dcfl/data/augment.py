@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -36,14 +37,8 @@ class Preparation:
 
     def clean(self, pixels: Tensor) -> Tensor:
         """Normalised, not augmented."""
-        scale = torch.tensor([1 / (255 * std) for std in self.std], device=pixels.device)
-        shift = torch.tensor(
-            [-mean / std for mean, std in zip(self.mean, self.std, strict=True)],
-            device=pixels.device,
-        )
-        # Whole rows at once: three channels are too short a stretch for vector instructions.
-        width = pixels.shape[2]
-        rows = pixels.float().flatten(2).mul_(scale.repeat(width)).add_(shift.repeat(width))
+        scale, shift = _row_of(self.mean, self.std, pixels.shape[2], pixels.device)
+        rows = pixels.float().flatten(2).mul_(scale).add_(shift)
         # Channels stay last in memory, which convolutions prefer: only the shape is permuted.
         return rows.view(pixels.shape).permute(0, 3, 1, 2)
 
@@ -65,6 +60,17 @@ class Preparation:
             hole = _hole(self.augmentation.cutout, len(chosen), height, width, generator)
             images = images.masked_fill(hole[:, None].to(images.device), 0.0)
         return images
+
+
+@lru_cache
+def _row_of(
+    mean: tuple[float, ...], std: tuple[float, ...], width: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """What a row of pixels is multiplied by, and what is added then. A whole row, because three
+    channels are too short a stretch for vector instructions."""
+    scale = torch.tensor([1 / (255 * deviation) for deviation in std], device=device)
+    shift = torch.tensor([-m / d for m, d in zip(mean, std, strict=True)], device=device)
+    return scale.repeat(width), shift.repeat(width)
 
 
 def with_border(pixels: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import threading
+import time
 import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -34,6 +35,7 @@ from dcfl.simulation.worker import Desk, Message, apart, together, work
 # Of replies that wait for their turn: so much memory, two for each worker in any case, and not more
 # than 64, because each holds two file descriptors.
 SLOTS_BYTES, SLOTS = 64 * 2**20, 64
+ADVANCE = 0.03  # seconds of work that wait at a worker
 TRIES = 3  # of scoring a part of the test images: a worker that dies at it is not a client's fault
 
 
@@ -76,6 +78,7 @@ class Pool:
         self._parts: deque[Task] = deque()  # of the evaluation, not yet given to a worker
         self._scores: dict[int, Score] = {}
         self._evaluations = 0
+        self._pace = ADVANCE  # seconds that a client takes
         self._seats: list[Seat] = []
         for device in devices:
             self._seats.append(self._hire(device))
@@ -96,6 +99,7 @@ class Pool:
         for place in range(len(cohort)):
             while place not in self._replies:
                 self._assign(place)
+                self._nap()
                 self._hear()
             task, answer = self._replies.pop(place)
             yield self._reply(task, answer)
@@ -126,9 +130,7 @@ class Pool:
         Only clients up to a slot's round trip ahead of the next one in turn may start.
         """
         for seat in sorted(self._seats, key=lambda seat: len(seat.doing)):
-            # One in advance hides the way here and back; the last ones go to whoever is free.
-            room = 2 if len(self._clients) + len(self._parts) > len(self._seats) else 1
-            while len(seat.doing) < room:
+            while len(seat.doing) < self._advance():
                 limit = next_place + len(self._desk.slots)
                 task = next((task for task in self._clients if task.place < limit), None)
                 if task is not None:
@@ -140,6 +142,19 @@ class Pool:
                     break
                 seat.doing.append(task)
                 _send(seat, task.order)
+
+    def _advance(self) -> int:
+        """How much a worker is given at once: one task more than it is at, so that nobody waits for
+        the way here and back; more of short clients; of the last tasks a fair share."""
+        share = (len(self._clients) + len(self._parts)) // len(self._seats)
+        return max(1, min(2 + int(ADVANCE / self._pace), SLOTS // 4, share))
+
+    def _nap(self) -> None:
+        """Let answers of short clients come in: taken together they cost this process, and with it
+        the workers on the same cores, less than one by one."""
+        spare = min(len(seat.doing) for seat in self._seats) - 1
+        if spare >= 2:
+            time.sleep(spare * self._pace / 2)
 
     def _prepare(self, task: Task) -> None:
         slot = task.place % len(self._desk.slots)
@@ -192,11 +207,11 @@ class Pool:
         for connection in wait([seat.orders for seat in self._seats]):
             seat = next(seat for seat in self._seats if seat.orders is connection)
             try:
-                answer = json.loads(seat.orders.recv_bytes())
+                while seat.orders.poll():
+                    answer = json.loads(seat.orders.recv_bytes())
+                    self._note(seat.doing.popleft(), answer)
             except (EOFError, ConnectionResetError):
                 self._replace(seat)
-                continue
-            self._note(seat.doing.popleft(), answer)
 
     def _note(self, task: Task, answer: Message) -> None:
         if "refused" in answer:
@@ -205,6 +220,7 @@ class Pool:
             self._scores[task.place] = Score(**answer)
         else:
             self._replies[task.place] = task, answer
+            self._pace = answer.get("metrics", {}).get("seconds", self._pace)
 
     def _replace(self, seat: Seat) -> None:
         """A worker died: what it was doing has failed, what waited is done by others."""

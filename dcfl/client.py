@@ -122,7 +122,8 @@ def observe(model: FeatureModel, images: Tensor) -> Output:
     """What a frozen model makes of the images, as plain values for a loss: no graph is built."""
     with torch.inference_mode():
         output = model(images)
-    return Output(output.logits.clone(), output.embedding.clone(), output.stages)
+    stages = tuple(stage.clone() for stage in output.stages)
+    return Output(output.logits.clone(), output.embedding.clone(), stages)
 
 
 @contextmanager

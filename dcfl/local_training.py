@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -15,7 +17,8 @@ from dcfl.errors import Diverged
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import Method
 from dcfl.models.output import FeatureModel
-from dcfl.weights import canonical, not_finite, snapshot
+from dcfl.seeding import derived_seed
+from dcfl.weights import apart_from, canonical, not_finite, snapshot
 
 __all__ = ["LocalTraining", "train_client"]
 
@@ -48,16 +51,17 @@ def train_client(
         training=training,
         scaler=_loss_scaler(model),
     )
-    loss = _descend(method, client, seed)
-    update = ClientUpdate(
-        client=client_id,
-        weights=snapshot(model),
-        upload=canonical(method.upload(client)),
-        num_examples=len(data),
-        num_steps=client.num_steps,
-        metrics={"loss": loss, "seconds": time.perf_counter() - started},
-    )
-    kept = canonical(method.remember(client))
+    with _own_randomness(seed, broadcast.round, client_id):
+        loss = _descend(method, client, seed)
+        update = ClientUpdate(
+            client=client_id,
+            weights=snapshot(model),
+            upload=apart_from(model, canonical(method.upload(client))),
+            num_examples=len(data),
+            num_steps=client.num_steps,
+            metrics={"loss": loss, "seconds": time.perf_counter() - started},
+        )
+        kept = apart_from(model, canonical(method.remember(client)))
     # The last step may have overflowed after the last loss; what is kept would spoil later rounds.
     if not math.isfinite(loss) or any(map(not_finite, (update.weights, update.upload, kept))):
         raise Diverged(
@@ -65,6 +69,15 @@ def train_client(
             f"lower training.lr or the method's weight, or set training.max_grad_norm"
         )
     return update, kept
+
+
+@contextmanager
+def _own_randomness(seed: int, round: int, client: int) -> Iterator[None]:
+    """What a module draws from torch's own generators, such as dropout, depends on nothing else,
+    and the caller's generators are as they were afterwards."""
+    with torch.random.fork_rng():
+        torch.manual_seed(derived_seed(seed, round, client, "model"))
+        yield
 
 
 def _loss_scaler(model: FeatureModel) -> GradScaler:

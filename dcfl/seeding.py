@@ -12,7 +12,7 @@ from typing import Literal
 
 import torch
 
-Purpose = Literal["initialisation", "order", "augmentation", "second view"]
+Purpose = Literal["initialisation", "order", "augmentation", "second view", "model"]
 
 
 def derived_seed(seed: int, round: int, client: int, purpose: Purpose) -> int:

@@ -28,6 +28,15 @@ def canonical(tensors: Tensors) -> dict[str, Tensor]:
     }
 
 
+def apart_from(model: nn.Module, tensors: Tensors) -> dict[str, Tensor]:
+    """Copies of those tensors that are the model's own, which later training would change."""
+    own = {tensor.untyped_storage().data_ptr() for tensor in model.state_dict().values()}
+    return {
+        name: tensor.clone() if tensor.untyped_storage().data_ptr() in own else tensor
+        for name, tensor in tensors.items()
+    }
+
+
 def add(a: Tensors, b: Tensors) -> dict[str, Tensor]:
     return {name: a[name] + b[name] for name in a}
 

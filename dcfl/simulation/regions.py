@@ -38,7 +38,7 @@ class Region:
         signature: list[object] = [(n, t.dtype, t.shape) for n, t in tensors.items()]
         if signature != self._put[0]:  # mostly it is what it was last time
             places, size = _places(tensors)
-            if size > len(self._bytes):
+            if size > os.fstat(self._file).st_size:  # another process may have made it larger
                 os.ftruncate(self._file, size)
             self._put = signature, places, list(self._views(places, size).values())
         _, places, views = self._put

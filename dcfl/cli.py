@@ -418,6 +418,9 @@ def bench_jobs(
 @bench.command("methods")
 def bench_methods(
     models: Annotated[str, typer.Option(metavar="cnn,resnet18", help="On which models.")] = "cnn",
+    methods: Annotated[
+        str, typer.Option(metavar="A,B,C", help="Which, beside FedAvg; all if not given.")
+    ] = "",
     repeats: Annotated[int, typer.Option(min=1, help="All methods in turn, so often.")] = 5,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE.json", help="Write the measurements here.")
@@ -426,16 +429,21 @@ def bench_methods(
     """What a round of each method costs beside FedAvg's."""
     from dcfl.bench.methods import IMAGES, method_seconds
     from dcfl.bench.results import machine, methods_table
+    from dcfl.config import method_named
+    from dcfl.methods import METHODS
     from dcfl.storage import write_whole
 
     chosen = [name.strip() for name in models.split(",")]
     for name in chosen:
         if name not in IMAGES:
             raise ConfigError(f"--models: no model {name!r}; known: {', '.join(IMAGES)}")
+    others = [method_named(name.strip()).name for name in methods.split(",") if name.strip()]
+    compared = list(dict.fromkeys(["fedavg", *(others or METHODS)]))
     measured = {}
     for name in chosen:
         measured[name] = method_seconds(
             name,  # type: ignore[arg-type]
+            compared,
             repeats,
             lambda done, name=name: print(f"{name} {done}/{repeats}", file=sys.stderr),  # type: ignore[misc]
         )

@@ -43,8 +43,8 @@ class Job:
 
 
 JOBS = {
-    "J1": Job("LeNet, 10 of 100 clients, 5 epochs of 448 images", "lenet", 100, 448, 10, 5, 64, 6),
-    "J2": Job("ResNet-18, 2 of 100 clients, 2 steps each", "resnet18", 100, 128, 2, 1, 64, 3),
+    "J1": Job("LeNet, 10 of 100 clients, 5 epochs of 448 images", "lenet", 100, 448, 10, 5, 64, 4),
+    "J2": Job("ResNet-18, 2 of 100 clients, 2 steps each", "resnet18", 100, 128, 2, 1, 64, 2),
     "J3": Job("LeNet, 50 of 1,000 clients of 50 images", "lenet", 1000, 50, 50, 1, 10, 6),
 }
 

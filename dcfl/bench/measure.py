@@ -76,10 +76,7 @@ def contenders(peers: Mapping[str, Path]) -> list[Contender]:
     package = {"PYTHONPATH": str(Path(__file__).parents[2])}
     if "pfl" in peers:
         command = [str(peers["pfl"]), str(PEERS / "pfl_job.py"), "{folder}"]
-        found += [
-            Contender("pfl, 2 processes", [*command, "2"], package),
-            Contender("pfl, 1 process", [*command, "1"], package),
-        ]
+        found.append(Contender("pfl, 2 processes", [*command, "2"], package))
     if "flower" in peers:
         command = [str(peers["flower"]), str(PEERS / "flower_job.py"), "{folder}"]
         found.append(Contender("flower", command, package))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal
@@ -25,16 +25,17 @@ IMAGES = {"lenet": 512, "cnn": 512, "resnet18": 64}  # of the client, for a roun
 
 def method_seconds(
     model: Literal["lenet", "cnn", "resnet18"],
+    methods: Sequence[str],
     repeats: int,
     show: Callable[[int], None] = lambda done: None,
 ) -> Seconds:
     """Seconds of `repeats` rounds of each method: five epochs of one client with the paper's
     settings. The round before them gives the client its memory and the prototypes."""
     dataset = _noise(IMAGES[model])
-    found: Seconds = {name: [] for name in METHODS}
+    found: Seconds = {name: [] for name in methods}
     with ExitStack() as folders:
         rounds = {}
-        for name in METHODS:
+        for name in methods:
             folder = folders.enter_context(tempfile.TemporaryDirectory())
             rounds[name] = Run(_experiment(name, model, repeats, folder), dataset).rounds()
         for repeat in range(repeats + 1):

@@ -27,7 +27,7 @@ from dcfl.data import Partition
 from dcfl.federation import sample_cohort
 
 LARGE = Job("growth", "lenet", 10_000, 20, 10, 1, 10, rounds=12)
-REPEATS = 3
+REPEATS = 2
 
 
 def trained() -> dict[str, list[dict[str, float]]]:

@@ -69,6 +69,12 @@ class TooFewClients(DCFLError, RuntimeError):
     exit_code = 4
 
 
+class WorkersLost(DCFLError, RuntimeError):
+    """Worker processes die again and again, whatever they are given to do."""
+
+    exit_code = 4
+
+
 class ClientFailure(DCFLError, RuntimeError):
     """One client's round came to nothing; the run goes on without it."""
 

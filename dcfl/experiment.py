@@ -41,7 +41,7 @@ class EngineSettings:
     workers: int | Literal["auto"] = "auto"  # processes; 1: all in this one. Results are the same
     threads: int = 1  # of torch within a client; the last bits of a result depend on it
     device: str = "auto"  # "cpu", "cuda", "cuda:0,1"; "auto" takes all GPUs there are
-    precision: Literal["float32", "bfloat16", "float16"] = "float32"  # inside the network
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"  # inside the network: for GPUs
     compile: bool = False  # the model, by torch.compile: for GPUs, and runs of hours
     memory_budget: int = 1024  # MB of what clients keep (MOON, SCAFFOLD) in RAM; the rest on disk
 

@@ -51,7 +51,7 @@ def train_client(
         training=training,
         scaler=_loss_scaler(model),
     )
-    with _own_randomness(seed, broadcast.round, client_id):
+    with _own_randomness(model, derived_seed(seed, broadcast.round, client_id, "model")):
         loss = _descend(method, client, seed)
         update = ClientUpdate(
             client=client_id,
@@ -72,11 +72,12 @@ def train_client(
 
 
 @contextmanager
-def _own_randomness(seed: int, round: int, client: int) -> Iterator[None]:
-    """What a module draws from torch's own generators, such as dropout, depends on nothing else,
+def _own_randomness(model: FeatureModel, seed: int) -> Iterator[None]:
+    """What a module draws from torch's own generators, such as dropout, depends on the seed alone,
     and the caller's generators are as they were afterwards."""
-    with torch.random.fork_rng():
-        torch.manual_seed(derived_seed(seed, round, client, "model"))
+    device = next(model.parameters()).device
+    with torch.random.fork_rng([device.index] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
         yield
 
 
@@ -84,7 +85,7 @@ def _loss_scaler(model: FeatureModel) -> GradScaler:
     """float16 loses small gradients unless the loss is scaled up. The scale is the run's at the
     start of every visit and can only fall: no client's bits depend on who trained before it."""
     device = next(model.parameters()).device.type
-    half = model.autocast is torch.float16
+    half = getattr(model, "autocast", None) is torch.float16  # any module may be trained
     return GradScaler(device, init_scale=2.0**12, growth_interval=2**31 - 1, enabled=half)
 
 

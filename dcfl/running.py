@@ -7,7 +7,7 @@ import re
 import time
 import warnings
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from math import isfinite
@@ -22,7 +22,7 @@ from dcfl.client import evaluating
 from dcfl.config import CHOICES, Tables, apply, load_experiment
 from dcfl.data import Augmentation, Dataset, DataSettings, FederatedData, load_dataset
 from dcfl.data.client_data import clean_batches
-from dcfl.errors import ConfigError, TooFewClients
+from dcfl.errors import ConfigError, DCFLError, TooFewClients
 from dcfl.evaluation import Evaluation, ema, fairness, own_mix_accuracies
 from dcfl.experiment import Experiment
 from dcfl.federation import Round, cohort_size, federate
@@ -98,7 +98,7 @@ class Run:
         self._recorder.start(self.experiment, dataset, partition, self._placement)
 
     def _placed(self) -> Placement:
-        """Choose the processes and devices, and write the choice into the experiment."""
+        """Choose the processes and devices, and make the model ready for them."""
         engine, federation = self.experiment.engine, self.experiment.federation
         placement = place(
             engine.workers,
@@ -109,10 +109,11 @@ class Run:
             _two_images(self.data.dataset),
             self.experiment.training.batch_size,
         )
-        workers, device = len(placement.devices), placement.name
-        chosen = replace(engine, workers=workers, device=device)
-        self.experiment = replace(self.experiment, engine=chosen)
         if engine.precision != "float32":
+            if not isinstance(self.model, FeatureModel):
+                raise ConfigError(
+                    "engine.precision: the model must derive from dcfl.models.FeatureModel"
+                )
             self.model.autocast = getattr(torch, engine.precision)
         if engine.compile:
             self.model.compile()
@@ -122,8 +123,8 @@ class Run:
     def workers(self) -> str:
         """How many processes train, and why so many."""
         count = len(self._placement.devices)
-        processes = "no worker processes" if count == 1 else f"{count} worker processes"
-        return f"{processes} ({self._placement.reason})"
+        where = "clients train in this process" if count == 1 else f"{count} worker processes"
+        return f"{where} ({self._placement.reason})"
 
     def _built(self, dataset: Dataset) -> FeatureModel:
         shape = (dataset.channels, dataset.size, dataset.classes)
@@ -149,9 +150,10 @@ class Run:
             state = ServerState(0, named.snapshot(self.model), {}, {})
             mark = time.perf_counter()
             last: tuple[Round, float] | None = None  # trained, and perhaps still being evaluated
-            for round in federate(
+            rounds = federate(
                 server, engine, state, federation.rounds, federation.participation, federation.seed
-            ):
+            )
+            while (round := self._next(rounds, engine, last)) is not None:
                 seconds = time.perf_counter() - mark
                 if last is not None:
                     yield self._record(engine, *last)
@@ -164,6 +166,19 @@ class Run:
             if last is not None:
                 yield self._record(engine, *last)
         self._finish(state, time.perf_counter() - began)
+
+    def _next(
+        self, rounds: Iterator[Round], engine: Embedded | Pool, last: tuple[Round, float] | None
+    ) -> Round | None:
+        """Train a round. If that fails, the one before, which may not be evaluated yet, is still
+        worth its row."""
+        try:
+            return next(rounds, None)
+        except Exception:
+            if last is not None:
+                with suppress(DCFLError):
+                    self._record(engine, *last)
+            raise
 
     @contextmanager
     def _engine(self) -> Iterator[Embedded | Pool]:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from dcfl.bench.ours import say
+from dcfl.bench.events import say
 from dcfl.models import LeNet, ResNet18
 
 

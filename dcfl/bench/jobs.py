@@ -36,11 +36,6 @@ class Job:
     weight_decay: float = 5e-4
     seed: int = 0
 
-    @property
-    def steps(self) -> int:
-        """Of one client's visit."""
-        return self.epochs * -(-self.images // self.batch_size)
-
 
 JOBS = {
     "J1": Job("LeNet, 10 of 100 clients, 5 epochs of 448 images", "lenet", 100, 448, 10, 5, 64, 4),

@@ -86,10 +86,12 @@ def contenders(peers: Mapping[str, Path]) -> list[Contender]:
 def measure_all(
     competing: Sequence[Contender], folder: Path, repeats: int, show: Callable[[str], None]
 ) -> dict[str, list[Measurement]]:
-    """Everybody once, then everybody again: what disturbs the machine disturbs all alike."""
+    """Everybody once, then everybody again, each time from another one on: what disturbs the
+    machine, and what one leaves behind for the next, disturbs all alike."""
     found: dict[str, list[Measurement]] = {contender.name: [] for contender in competing}
     for repeat in range(repeats):
-        for contender in competing:
+        first = repeat % len(competing)
+        for contender in (*competing[first:], *competing[:first]):
             one = measure(contender, folder)
             found[contender.name].append(one)
             show(f"{repeat + 1}/{repeats} {contender.name}: {one.round:.3f} s a round")

@@ -58,7 +58,7 @@ def _experiment(
         training=LocalTraining(),
         method=METHODS[method](),
         federation=FederationSettings(rounds=repeats + 2, participation=1.0),
-        engine=EngineSettings(workers=1),
+        engine=EngineSettings(workers=1, device="cpu"),
         output=OutputSettings(str(Path(folder))),
     )
 

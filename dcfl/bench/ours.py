@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 from dcfl import local_training
+from dcfl.bench.events import say
 from dcfl.bench.jobs import Job, read_job
 from dcfl.client import LocalTraining
 from dcfl.data import DataSettings
 from dcfl.experiment import EngineSettings, Experiment, FederationSettings, OutputSettings
 from dcfl.methods import METHODS
 from dcfl.models import ModelSettings
+from dcfl.recording import RecordedRun
 from dcfl.running import Run
-
-
-def say(event: str, **more: object) -> None:
-    """One write, so that lines of several processes do not mix."""
-    os.write(1, (json.dumps({"event": event, "at": time.time(), **more}) + "\n").encode())
 
 
 def experiment(job: Job, workers: int, folder: str) -> Experiment:
@@ -40,7 +34,7 @@ def experiment(job: Job, workers: int, folder: str) -> Experiment:
         ),
         method=METHODS["fedavg"](),
         federation=FederationSettings(job.rounds, job.cohort / job.clients, job.seed),
-        engine=EngineSettings(workers=workers),
+        engine=EngineSettings(workers=workers, device="cpu"),
         output=OutputSettings(folder),
     )
 
@@ -62,12 +56,11 @@ def main() -> None:
     _announce_the_first_step()
     with tempfile.TemporaryDirectory() as folder:
         run = Run(experiment(job, int(sys.argv[2]), folder), dataset)
-        steps = 0
         for row in run.rounds():
             # A row may come late: its evaluation goes on during the next round.
             say("round", round=row["round"], seconds=row["seconds"])
-            steps += row["ok"] * job.steps
         weights = run.result().weights
+        steps = sum(client["num_steps"] for client in RecordedRun.open(run.folder).clients)
     total = sum(float(tensor.double().sum()) for tensor in weights.values())
     say("end", steps=steps, loss=row["train_loss"], weights_sum=total)
 

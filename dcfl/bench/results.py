@@ -43,17 +43,19 @@ def machine() -> dict[str, Any]:
 
 
 def jobs_table(jobs: Mapping[str, Measured]) -> str:
-    """Ratios are taken within a repeat, against the floor that ran just before or after."""
+    """Ratios are taken within a repeat."""
     lines = []
     for job, measured in jobs.items():
         repeats = len(measured["floor"])
         lines += [f"{job}: {JOBS[job].about} ({repeats} repeats)", ""]
-        header = ["", "s / round", "/ floor", "start-up s", "CPU s", "peak PSS GB"]
+        pfl = measured.get("pfl, 2 processes")
+        header = ["", "s / round", "/ floor", "/ pfl", "start-up s", "CPU s", "peak PSS GB"]
         rows = [
             [
                 name,
                 spread(one.round for one in each),
                 spread(_ratios(each, measured[_floor_of(name)])),
+                spread(_ratios(each, pfl)) if pfl and "1 core" not in name else "",
                 spread(one.start_up for one in each),
                 spread(one.cpu for one in each),
                 spread(one.pss for one in each),

@@ -73,7 +73,8 @@ class Method:
         return loss
 
     def gradient(self, client: Client, objective: Objective, batch: Batch) -> Tensor:
-        """Leave the step's gradient in the parameters and return the loss."""
+        """Leave the step's gradient in the parameters, scaled by `client.scaler`, and return the
+        loss."""
         loss = objective(batch)
         client.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         return loss

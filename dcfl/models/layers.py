@@ -1,4 +1,4 @@
-"""Pieces that both models are made of."""
+"""Pieces that models are made of."""
 
 from __future__ import annotations
 

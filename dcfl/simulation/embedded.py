@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from dcfl.client import frozen
 from dcfl.errors import ClientFailure
 from dcfl.evaluation import Evaluation, evaluate
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
@@ -27,12 +28,11 @@ class Embedded:
         for client in cohort:
             reply, memory = self.bench.train(broadcast, client, self.memories[client])
             if memory:
-                self.memories[client] = memory
+                self.memories[client] = {name: tensor.cpu() for name, tensor in memory.items()}
             yield reply
 
     def begin_evaluation(self, weights: Tensors) -> None:
         self._judged = weights
 
     def end_evaluation(self) -> Evaluation:
-        self.bench.model.load_state_dict(self._judged)
-        return evaluate(self.bench.model, self.bench.data.dataset)
+        return evaluate(frozen(self.bench.model, self._judged), self.bench.data.dataset)

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dcfl.messages import Tensors, num_bytes
+from dcfl.simulation.regions import ALIGNMENT
 from dcfl.storage import replacing, storage
 from dcfl.weights import canonical
 
@@ -96,11 +97,15 @@ def client_memories(folder: Path, budget: int) -> Iterator[Memories]:
 
 
 def read_memory(path: Path) -> dict[str, Tensor]:
-    """Mapped, not read: pages come in as they are used."""
-    return {
-        name: tensor.permute(0, 3, 1, 2) if tensor.dim() == 4 else tensor
-        for name, tensor in load_file(path).items()
-    }
+    """Mapped, not read: pages come in as they are used.
+
+    What does not lie where torch would have put it is copied: some kernels round differently there.
+    """
+    found = {}
+    for name, stored in load_file(path).items():
+        tensor = stored.clone() if stored.data_ptr() % ALIGNMENT else stored
+        found[name] = tensor.permute(0, 3, 1, 2) if tensor.dim() == 4 else tensor
+    return found
 
 
 def _rows(memory: Tensors) -> dict[str, Tensor]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -42,9 +44,11 @@ def place(
             raise ConfigError(f"engine.workers = {workers}: {obstacle}; use engine.workers = 1")
         return Placement([devices[i % len(devices)] for i in range(workers)], "as asked for")
     if obstacle := _obstacle(devices):
-        return Placement(devices[:1], f"in this process: {obstacle}")
+        return Placement(devices[:1], obstacle)
+    if sys.platform == "darwin":
+        return Placement(devices[:1], "the libraries of macOS do not all survive a fork")
     if devices[0].type == "cuda":
-        return Placement(devices, f"one for each of {len(devices)} GPUs")
+        return Placement(devices, "one for each GPU" if len(devices) > 1 else "one GPU")
     cores = available_cores()
     # Even for a single client a second worker is of use: it evaluates the round before.
     useful = max(1, min(cores // threads, max(cohort, 2)))
@@ -57,7 +61,8 @@ def place(
         )
     per = f"{threads} thread{'s' if threads > 1 else ''} each"
     if useful < cores // threads:
-        return Placement(devices * useful, f"{cohort} clients a round, {per}")
+        clients = f"{cohort} client{'s' if cohort > 1 else ''} a round"
+        return Placement(devices * useful, f"{clients}, {per}")
     return Placement(devices * useful, f"{cores} core{'s' if cores > 1 else ''}, {per}")
 
 
@@ -115,17 +120,26 @@ def training_bytes(model: FeatureModel, images: Tensor, batch_size: int) -> int:
 
 
 def _available_bytes() -> int:
-    try:
+    """Of this machine, or of the container if that has less."""
+    machine = container = sys.maxsize
+    with suppress(OSError, StopIteration, ValueError):
         lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if "MemAvailable" in line)
-    except (OSError, StopIteration, ValueError):
-        return sys.maxsize
+        machine = next(int(line.split()[1]) * 1024 for line in lines if "MemAvailable" in line)
+    with suppress(OSError, ValueError, KeyError):  # "max" is not a number
+        cgroup = Path("/sys/fs/cgroup")
+        limit = int((cgroup / "memory.max").read_text())
+        lines = (cgroup / "memory.stat").read_text().splitlines()
+        used = dict(line.split() for line in lines)  # files in the cache can be dropped
+        container = limit - int(used["anon"]) - int(used.get("kernel", 0))
+    return max(0, min(machine, container))
 
 
 def _obstacle(devices: list[torch.device]) -> str | None:
     """Why there can be no pool."""
     if not hasattr(os, "fork"):
         return "this system cannot fork processes"
+    if multiprocessing.current_process().daemon:
+        return "this process is a daemon of multiprocessing, which may have no children"
     if devices[0].type == "cuda" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return "CUDA is already in use in this process, and forked workers could not use it"
     return None

@@ -18,23 +18,24 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from math import inf
+from mmap import mmap
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
 import torch
 
-from dcfl.errors import ClientFailure, ConfigError
+from dcfl.errors import ClientFailure, ConfigError, WorkersLost
 from dcfl.evaluation import Evaluation, Score, evaluation, scored_parts
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, num_bytes
 from dcfl.simulation.allocator import give_freed_memory_back
 from dcfl.simulation.memories import Memories
-from dcfl.simulation.regions import Places
 from dcfl.simulation.workbench import Workbench
 from dcfl.simulation.worker import Desk, Message, apart, together, work
 
 # Of replies that wait for their turn: so much memory, two for each worker in any case, and not more
-# than 64, because each holds two file descriptors.
-SLOTS_BYTES, SLOTS = 64 * 2**20, 64
+# than 32, because each holds up to four file descriptors.
+SLOTS_BYTES, SLOTS = 64 * 2**20, 32
 ADVANCE = 0.03  # seconds of work that wait at a worker
 TRIES = 3  # of scoring a part of the test images: a worker that dies at it is not a client's fault
 
@@ -46,6 +47,7 @@ class Seat:
     device: torch.device
     process: BaseProcess
     orders: Connection
+    busy: mmap  # one byte that the worker sets while it is at a task
     doing: deque[Task] = field(default_factory=deque)  # the first is under way, the others wait
 
 
@@ -54,6 +56,7 @@ class Task:
     order: Message
     client: int = -1  # none: a part of an evaluation
     place: int = -1  # in the cohort, or among the parts
+    images: int = 0  # of the client
     tries: int = 0
 
 
@@ -72,16 +75,21 @@ class Pool:
         self._bench, self._memories, self._threads = bench, memories, threads
         self._desk = Desk(_slots(num_bytes(bench.model.state_dict()), len(devices)))
         self._lifeline, self._held_by_workers = multiprocessing.Pipe()
-        self._begun: Message = {}
+        self._broadcast: Message = {"number": 0}
         self._clients: list[Task] = []  # of the round, not yet given to a worker; the longest first
         self._replies: dict[int, tuple[Task, Message]] = {}  # by place in the cohort
         self._parts: deque[Task] = deque()  # of the evaluation, not yet given to a worker
         self._scores: dict[int, Score] = {}
         self._evaluations = 0
-        self._pace = ADVANCE  # seconds that a client takes
+        self._pace = inf  # seconds that an image takes, as far as is known
+        self._idle_deaths = 0
         self._seats: list[Seat] = []
-        for device in devices:
-            self._seats.append(self._hire(device))
+        try:
+            for device in devices:
+                self._seats.append(self._hire(device))
+        except BaseException:
+            self.close()
+            raise
 
     # Clients
 
@@ -93,9 +101,9 @@ class Pool:
         self._begin(broadcast)
         sizes = self._bench.data.partition.sizes
         self._clients = [
-            Task({"do": "train"}, client, place) for place, client in enumerate(cohort)
+            Task({}, client, place, int(sizes[client])) for place, client in enumerate(cohort)
         ]
-        self._clients.sort(key=lambda task: -sizes[task.client])
+        self._clients.sort(key=lambda task: -task.images)
         for place in range(len(cohort)):
             while place not in self._replies:
                 self._assign(place)
@@ -105,23 +113,18 @@ class Pool:
             yield self._reply(task, answer)
 
     def _begin(self, broadcast: Broadcast) -> None:
-        """Every worker gets the broadcast, once nobody trains on the last one any more (only a
-        round that was given up leaves such a client behind)."""
+        """Put the broadcast where workers find it, once nobody trains on the last one any more: a
+        round that was given up may have left such a client behind."""
         self._clients = []
         while any(task.client >= 0 for seat in self._seats for task in seat.doing):
             self._hear()
         self._replies.clear()
-        self._begun = {
-            "do": "begin",
-            "round": {
-                "round": broadcast.round,
-                "sent": self._desk.sent.put(
-                    together(weights=broadcast.weights, shared=broadcast.shared)
-                ),
-            },
+        sent = together(weights=broadcast.weights, shared=broadcast.shared)
+        self._broadcast = {
+            "number": self._broadcast["number"] + 1,
+            "round": broadcast.round,
+            "sent": self._desk.sent.put(sent),
         }
-        for seat in self._seats:
-            _send(seat, self._begun)
         give_freed_memory_back()
 
     def _assign(self, next_place: int) -> None:
@@ -129,42 +132,56 @@ class Pool:
 
         Only clients up to a slot's round trip ahead of the next one in turn may start.
         """
-        for seat in sorted(self._seats, key=lambda seat: len(seat.doing)):
-            while len(seat.doing) < self._advance():
-                limit = next_place + len(self._desk.slots)
-                task = next((task for task in self._clients if task.place < limit), None)
-                if task is not None:
-                    self._clients.remove(task)
-                    self._prepare(task)
-                elif self._parts:
-                    task = self._parts.popleft()
-                else:
-                    break
-                seat.doing.append(task)
-                _send(seat, task.order)
+        limit = next_place + len(self._desk.slots)
+        while True:
+            seat = min(self._seats, key=self._ahead)
+            if seat.doing and self._enough(seat):
+                return
+            task = next((task for task in self._clients if task.place < limit), None)
+            if task is not None:
+                self._clients.remove(task)
+                self._prepare(task)
+            elif self._parts:
+                task = self._parts.popleft()
+            else:
+                return
+            seat.doing.append(task)
+            _send(seat, task.order)
 
-    def _advance(self) -> int:
-        """How much a worker is given at once: one task more than it is at, so that nobody waits for
-        the way here and back; more of short clients; of the last tasks a fair share."""
-        share = (len(self._clients) + len(self._parts)) // len(self._seats)
-        return max(1, min(2 + int(ADVANCE / self._pace), SLOTS // 4, share))
+    def _ahead(self, seat: Seat) -> float:
+        """How many seconds of work a worker has, by guess; a task of unknown length is long."""
+        known = self._pace < inf
+        return sum(
+            task.images * self._pace if known and task.client >= 0 else ADVANCE
+            for task in seat.doing
+        )
+
+    def _enough(self, seat: Seat) -> bool:
+        """Short clients are given out several at a time, so that nobody waits for the way here and
+        back; the last ones go to whoever is free."""
+        return self._ahead(seat) >= ADVANCE or len(self._clients) <= len(self._seats)
 
     def _nap(self) -> None:
         """Let answers of short clients come in: taken together they cost this process, and with it
         the workers on the same cores, less than one by one."""
-        spare = min(len(seat.doing) for seat in self._seats) - 1
-        if spare >= 2:
-            time.sleep(spare * self._pace / 2)
+        if min(len(seat.doing) for seat in self._seats) > 2:
+            time.sleep(min(ADVANCE, *map(self._ahead, self._seats)) / 3)
 
     def _prepare(self, task: Task) -> None:
         slot = task.place % len(self._desk.slots)
         held = self._memories.held(task.client)
-        memory: Places | str = (
+        memory: int | str = (
             str(self._memories.path(task.client))
             if held is None
             else self._desk.slots[slot].memory.put(held)
         )
-        task.order = {"do": "train", "client": task.client, "slot": slot, "memory": memory}
+        task.order = {
+            "do": "train",
+            "broadcast": self._broadcast,
+            "client": task.client,
+            "slot": slot,
+            "memory": memory,
+        }
 
     def _reply(self, task: Task, answer: Message) -> ClientUpdate | ClientFailure:
         if "failed" in answer:
@@ -187,6 +204,7 @@ class Pool:
     def begin_evaluation(self, weights: Tensors) -> None:
         """Score the test images in whatever time the clients of the next round leave free."""
         self._evaluations += 1
+        self._parts.clear()
         self._scores.clear()
         places = self._desk.judged.put(weights)
         for place, part in enumerate(scored_parts(self._bench.data.dataset)):
@@ -210,39 +228,51 @@ class Pool:
                 while seat.orders.poll():
                     answer = json.loads(seat.orders.recv_bytes())
                     self._note(seat.doing.popleft(), answer)
-            except (EOFError, ConnectionResetError):
+            except (EOFError, OSError):  # also in the middle of a message
                 self._replace(seat)
 
     def _note(self, task: Task, answer: Message) -> None:
         if "refused" in answer:
             raise ConfigError(answer["refused"])
+        self._idle_deaths = 0
         if task.client < 0:
             self._scores[task.place] = Score(**answer)
-        else:
-            self._replies[task.place] = task, answer
-            self._pace = answer.get("metrics", {}).get("seconds", self._pace)
+            return
+        self._replies[task.place] = task, answer
+        if "metrics" in answer:
+            self._pace = answer["metrics"]["seconds"] / max(task.images, 1)
 
     def _replace(self, seat: Seat) -> None:
         """A worker died: what it was doing has failed, what waited is done by others."""
         seat.orders.close()
-        seat.process.join()
-        self._seats[self._seats.index(seat)] = self._hire(seat.device)
-        if not seat.doing:
-            return
-        broken, *waiting = seat.doing
+        _end(seat.process)
         reason = _death(seat.process.exitcode)
+        self._idle_deaths += not seat.busy[0]
+        if self._idle_deaths > TRIES * len(self._seats):
+            raise WorkersLost(f"worker processes do not stay alive: the last one {reason}")
+        self._seats[self._seats.index(seat)] = self._hire(seat.device)
+        waiting = list(seat.doing)
+        if seat.busy[0] and waiting:
+            self._charge(waiting.pop(0), reason)
+        self._clients[:0] = [task for task in waiting if task.client >= 0]
+        self._parts.extend(task for task in waiting if task.client < 0)
+
+    def _charge(self, broken: Task, reason: str) -> None:
+        """A client has failed; a part of an evaluation is tried again."""
         if broken.client >= 0:
             self._note(broken, {"failed": f"its worker process {reason}"})
         elif broken.tries + 1 < TRIES:
             broken.tries += 1
-            waiting.append(broken)
+            self._parts.append(broken)
         else:
-            raise MemoryError(f"a worker process {reason} each time it evaluated the model")
-        self._clients[:0] = [task for task in waiting if task.client >= 0]
-        self._parts.extend(task for task in waiting if task.client < 0)
+            raise WorkersLost(
+                f"a worker process {reason} each time it evaluated the model: "
+                f"if memory is short, use fewer engine.workers"
+            )
 
     def _hire(self, device: torch.device) -> Seat:
         orders, far_end = multiprocessing.Pipe()
+        busy = mmap(-1, 1)
         others = [orders, self._lifeline, *(seat.orders for seat in self._seats)]
         process = multiprocessing.get_context("fork").Process(
             target=work,
@@ -252,6 +282,7 @@ class Pool:
                 device,
                 self._threads,
                 far_end,
+                busy,
                 self._held_by_workers,
                 [connection for connection in others if not connection.closed],
             ),
@@ -260,17 +291,14 @@ class Pool:
         )
         _start_in_a_thread(process)
         far_end.close()
-        seat = Seat(device, process, orders)
-        if self._begun:
-            _send(seat, self._begun)
-        return seat
+        return Seat(device, process, orders, busy)
 
     def close(self) -> None:
         for seat in self._seats:
-            seat.orders.close()
             seat.process.kill()  # nothing of a worker's is worth waiting for
         for seat in self._seats:
             seat.process.join()
+            seat.orders.close()
         self._lifeline.close()
         self._held_by_workers.close()
         self._desk.close()
@@ -305,15 +333,31 @@ def _start_in_a_thread(process: BaseProcess) -> None:
     leads; those do not exist in the new process, and waiting for them would take for ever. A new
     thread leads none."""
 
+    failed: list[OSError] = []
+
     def start() -> None:
-        with warnings.catch_warnings():
-            # Newer Pythons warn of forking with threads about. The worker uses nothing of theirs.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            process.start()
+        try:
+            with warnings.catch_warnings():
+                # Newer Pythons warn of forking with threads about. A worker uses nothing of theirs.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                process.start()
+        except OSError as error:
+            failed.append(error)
 
     starter = threading.Thread(target=start)
     starter.start()
     starter.join()
+    if failed:
+        raise WorkersLost(
+            f"a worker process cannot be started ({failed[0].strerror}): use fewer engine.workers"
+        )
+
+
+def _end(process: BaseProcess) -> None:
+    """Its connection has broken: it ends, or hangs in ending."""
+    process.join(5)
+    process.kill()
+    process.join()
 
 
 def _death(exitcode: int | None) -> str:

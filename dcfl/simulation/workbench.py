@@ -46,7 +46,7 @@ class Workbench:
                 self.model,
                 self.data.client(client),
                 broadcast,
-                memory,
+                self.here(memory),
                 self.training,
                 client,
                 self.seed,
@@ -57,6 +57,11 @@ class Workbench:
             return ClientFailure(client, str(error)), {}
         except Exception as error:
             return ClientFailure(client, _described(error)), {}
+
+    def here(self, tensors: Tensors) -> Tensors:
+        """On the model's device."""
+        device = next(self.model.parameters()).device
+        return {name: tensor.to(device) for name, tensor in tensors.items()}
 
 
 def _described(error: Exception) -> str:

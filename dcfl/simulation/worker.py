@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import threading
+from mmap import mmap
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from dcfl.messages import Broadcast, Tensors
 from dcfl.models.output import FeatureModel
 from dcfl.simulation.allocator import keep_freed_memory
 from dcfl.simulation.memories import read_memory
-from dcfl.simulation.regions import Places, Region
+from dcfl.simulation.regions import Region
 from dcfl.simulation.workbench import Workbench
 
 Message = dict[str, Any]
@@ -56,30 +57,29 @@ class Desk:
 
 class Worker:
     def __init__(self, bench: Workbench, desk: Desk, device: torch.device) -> None:
-        self._bench, self._desk, self._device = bench.on(device), desk, device
+        self._bench, self._desk = bench.on(device), desk
+        self._heard = 0  # the number of the broadcast that is here
         self._broadcast = Broadcast(0, {}, {})
-        self._judged: tuple[int, FeatureModel | None] = (-1, None)
+        self._judging = 0  # the number of the evaluation whose model is here
+        self._judged: FeatureModel = self._bench.model
 
-    def answer(self, order: Message) -> Message | None:
-        """None: nothing to say."""
-        match order["do"]:
-            case "begin":
-                self._begin(**order["round"])
-                return None
-            case "train":
-                slot = self._desk.slots[order["slot"]]
-                return self._train(order["client"], slot, order["memory"])
-            case _:
-                return self._score(order["evaluation"], order["weights"], *order["part"])
+    def answer(self, order: Message) -> Message:
+        if order["do"] == "score":
+            return self._score(order["evaluation"], order["weights"], *order["part"])
+        self._hear(**order["broadcast"])
+        return self._train(order["client"], self._desk.slots[order["slot"]], order["memory"])
 
-    def _begin(self, round: int, sent: Places) -> None:
-        here = self._here(self._desk.sent.get(sent))
-        self._broadcast = Broadcast(round, *apart(here, "weights", "shared"))
+    def _hear(self, number: int, round: int, sent: int) -> None:
+        """Not before a task needs it: as long as one is under way, the pool leaves it alone."""
+        if self._heard != number:
+            here = self._bench.here(self._desk.sent.get(sent))
+            self._broadcast = Broadcast(round, *apart(here, "weights", "shared"))
+            self._heard = number
 
-    def _train(self, client: int, slot: Slot, memory: Places | str) -> Message:
+    def _train(self, client: int, slot: Slot, memory: int | str) -> Message:
         kept = read_memory(Path(memory)) if isinstance(memory, str) else slot.memory.get(memory)
         try:
-            reply, memory_after = self._bench.train(self._broadcast, client, self._here(kept))
+            reply, memory_after = self._bench.train(self._broadcast, client, kept)
         except ConfigError as error:
             return {"refused": str(error)}
         if isinstance(reply, ClientFailure):
@@ -93,16 +93,11 @@ class Worker:
             "metrics": dict(reply.metrics),
         }
 
-    def _score(self, evaluation: int, weights: Places, start: int, end: int) -> Message:
-        if self._judged[0] != evaluation:
-            judged = self._here(self._desk.judged.get(weights))
-            self._judged = evaluation, frozen(self._bench.model, judged)
-        model = self._judged[1]
-        assert model is not None
-        return score(model, self._bench.data.dataset, start, end)._asdict()
-
-    def _here(self, tensors: Tensors) -> Tensors:
-        return {name: tensor.to(self._device) for name, tensor in tensors.items()}
+    def _score(self, evaluation: int, weights: int, start: int, end: int) -> Message:
+        if self._judging != evaluation:
+            judged = self._bench.here(self._desk.judged.get(weights))
+            self._judging, self._judged = evaluation, frozen(self._bench.model, judged)
+        return score(self._judged, self._bench.data.dataset, start, end)._asdict()
 
 
 def together(**parts: Tensors) -> Tensors:
@@ -125,11 +120,15 @@ def work(
     device: torch.device,
     threads: int,
     orders: Connection,
+    busy: mmap,
     lifeline: Connection,
     others: list[Connection],
 ) -> None:
-    """The life of a worker process. `others` are ends of pipes that it inherited and must not hold:
-    as long as it does, nobody can tell that the pool is gone."""
+    """The life of a worker process.
+
+    `others` are ends of pipes that it inherited and must not hold: as long as it does, nobody can
+    tell that the pool is gone. `busy` tells the pool whether it had begun with its first task.
+    """
     for connection in others:
         connection.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the pool decides what Ctrl-C ends
@@ -138,15 +137,18 @@ def work(
     gc.freeze()  # what the pool made is shared as long as nobody touches it
     keep_freed_memory()
     torch.set_num_threads(threads)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     worker = Worker(bench, desk, device)
     while True:
         try:
             order = json.loads(orders.recv_bytes())
-        except EOFError:
-            return
-        answer = worker.answer(order)
-        if answer is not None:
+            busy[0] = True
+            answer = worker.answer(order)
+            busy[0] = False
             orders.send_bytes(json.dumps(answer).encode())
+        except (EOFError, ConnectionError):  # the pool has gone
+            return
 
 
 def _end_with_the_pool(lifeline: Connection) -> None:

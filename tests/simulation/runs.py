@@ -1,0 +1,75 @@
+"""Whole runs of small federations, and what of them must be equal bit for bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dcfl.client import LocalTraining
+from dcfl.data import Dataset, Partition
+from dcfl.experiment import EngineSettings, Experiment, FederationSettings, OutputSettings
+from dcfl.methods import Method
+from dcfl.models import FeatureModel
+from dcfl.recording import RecordedRun, Row
+from dcfl.running import Run
+from dcfl.server import ServerSettings
+from tests import toys
+
+SIZES = (5, 20, 3, 9, 16, 7)  # of the clients: unequal, the longest is not the first
+TRAINING = LocalTraining(epochs=1, batch_size=8, lr=0.05)
+TIMES = {"seconds", "evaluation_seconds"}
+
+
+def federation(sizes: tuple[int, ...] = SIZES, test: int = 20) -> Dataset:
+    """The toys, split among clients of these sizes."""
+    dataset = toys.dataset(sum(sizes), test)
+    parts = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    return replace(dataset, partition=Partition.of_parts(list(parts)))
+
+
+def made_ready(
+    folder: Path,
+    method: Method,
+    workers: int,
+    *,
+    rounds: int = 3,
+    participation: float = 1.0,
+    dataset: Dataset | None = None,
+    model: FeatureModel | None = None,
+    training: LocalTraining = TRAINING,
+    server: ServerSettings | None = None,
+    **engine: Any,
+) -> Run:
+    experiment = Experiment(
+        method=method,
+        training=training,
+        server=server or ServerSettings(),
+        federation=FederationSettings(rounds, participation),
+        engine=EngineSettings(workers=workers, device="cpu", **engine),
+        output=OutputSettings(str(folder)),
+    )
+    return Run(experiment, dataset or federation(), model)
+
+
+def trained(folder: Path, method: Method, workers: int, **settings: Any) -> Run:
+    run = made_ready(folder, method, workers, **settings)
+    for _ in run.rounds():
+        pass
+    return run
+
+
+def bits(run: Run) -> dict[str, Any]:
+    """All that a run says, but for how long it took."""
+    recorded = RecordedRun.open(run.folder)
+    return {
+        "weights": run.result().summary["weights_sha256"],
+        "rounds": [untimed(row) for row in recorded.rounds],
+        "clients": [{**row, "metrics": untimed(row["metrics"])} for row in recorded.clients],
+    }
+
+
+def untimed(row: Row) -> Row:
+    return {key: value for key, value in row.items() if key not in TIMES}

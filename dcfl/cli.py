@@ -166,7 +166,10 @@ def compare(
     lost: TooFewClients | None = None
     for name, experiment in planned.items():
         try:
-            _train(Run(experiment, dataset), name)
+            run = Run(experiment, dataset)
+            if experiment is next(iter(planned.values())):
+                print(f"dcfl: {run.workers}", file=sys.stderr)
+            _train(run, name)
         except TooFewClients as error:  # the other methods still have something to say
             print(f"dcfl: {name}: {error}", file=sys.stderr)
             lost = error

@@ -33,9 +33,10 @@ from dcfl.recording import Recorder, Row
 from dcfl.report import write_report
 from dcfl.server import Server, ServerState
 from dcfl.simulation.embedded import Embedded
+from dcfl.simulation.engine import Engine
 from dcfl.simulation.memories import client_memories
 from dcfl.simulation.placement import Placement, place
-from dcfl.simulation.pool import Pool, worker_pool
+from dcfl.simulation.pool import worker_pool
 from dcfl.simulation.workbench import Workbench
 
 TOTALS = ("bytes_up", "bytes_down", "sampled", "ok", "failed", "rejected")
@@ -168,7 +169,7 @@ class Run:
         self._finish(state, time.perf_counter() - began)
 
     def _next(
-        self, rounds: Iterator[Round], engine: Embedded | Pool, last: tuple[Round, float] | None
+        self, rounds: Iterator[Round], engine: Engine, last: tuple[Round, float] | None
     ) -> Round | None:
         """Train a round. If that fails, the one before, which may not be evaluated yet, is still
         worth its row."""
@@ -181,7 +182,7 @@ class Run:
             raise
 
     @contextmanager
-    def _engine(self) -> Iterator[Embedded | Pool]:
+    def _engine(self) -> Iterator[Engine]:
         """Where clients train: in this process, or in a pool of workers."""
         experiment, devices = self.experiment, self._placement.devices
         bench = Workbench(
@@ -199,7 +200,7 @@ class Run:
                 with worker_pool(bench, memories, devices, experiment.engine.threads) as pool:
                     yield pool
 
-    def _record(self, engine: Embedded | Pool, round: Round, seconds: float) -> Row:
+    def _record(self, engine: Engine, round: Round, seconds: float) -> Row:
         """End the round's evaluation and write its row. `seconds`: of its training."""
         began = time.perf_counter()
         result = engine.end_evaluation()

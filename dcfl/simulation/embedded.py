@@ -15,7 +15,7 @@ from dcfl.simulation.workbench import Workbench
 
 @dataclass
 class Embedded:
-    """A backend."""
+    """An engine."""
 
     bench: Workbench
     memories: Memories

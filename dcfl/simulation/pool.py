@@ -36,7 +36,10 @@ from dcfl.simulation.worker import Desk, Message, apart, together, work
 # Of replies that wait for their turn: so much memory, two for each worker in any case, and not more
 # than 32, because each holds up to four file descriptors.
 SLOTS_BYTES, SLOTS = 64 * 2**20, 32
-ADVANCE = 0.03  # seconds of work that wait at a worker
+ADVANCE = 0.06  # seconds of work that wait at a worker
+# This process's ends of all pipes of all pools. A worker that held on to one would keep the workers
+# of another pool alive after this process has died.
+NEAR_ENDS: set[Connection] = set()
 TRIES = 3  # of scoring a part of the test images: a worker that dies at it is not a client's fault
 
 
@@ -61,7 +64,7 @@ class Task:
 
 
 class Pool:
-    """A backend. `devices` has one entry per worker."""
+    """An engine. `devices` has one entry per worker."""
 
     overlaps = True  # an evaluation goes on while the next round runs
 
@@ -75,6 +78,7 @@ class Pool:
         self._bench, self._memories, self._threads = bench, memories, threads
         self._desk = Desk(_slots(num_bytes(bench.model.state_dict()), len(devices)))
         self._lifeline, self._held_by_workers = multiprocessing.Pipe()
+        NEAR_ENDS.add(self._lifeline)
         self._broadcast: Message = {"number": 0}
         self._clients: list[Task] = []  # of the round, not yet given to a worker; the longest first
         self._replies: dict[int, tuple[Task, Message]] = {}  # by place in the cohort
@@ -158,14 +162,15 @@ class Pool:
 
     def _enough(self, seat: Seat) -> bool:
         """Short clients are given out several at a time, so that nobody waits for the way here and
-        back; the last ones go to whoever is free."""
-        return self._ahead(seat) >= ADVANCE or len(self._clients) <= len(self._seats)
+        back; the fewer are left, the fewer at a time, and the last ones to whoever is free."""
+        share = len(self._clients) / len(self._seats)
+        return self._ahead(seat) >= ADVANCE or len(seat.doing) >= share
 
     def _nap(self) -> None:
         """Let answers of short clients come in: taken together they cost this process, and with it
         the workers on the same cores, less than one by one."""
         if min(len(seat.doing) for seat in self._seats) > 2:
-            time.sleep(min(ADVANCE, *map(self._ahead, self._seats)) / 3)
+            time.sleep(min(map(self._ahead, self._seats)) / 3)
 
     def _prepare(self, task: Task) -> None:
         slot = task.place % len(self._desk.slots)
@@ -206,9 +211,9 @@ class Pool:
         self._evaluations += 1
         self._parts.clear()
         self._scores.clear()
-        places = self._desk.judged.put(weights)
+        judged = self._desk.judged.put(weights)
         for place, part in enumerate(scored_parts(self._bench.data.dataset)):
-            order = {"evaluation": self._evaluations, "weights": places, "part": part}
+            order = {"evaluation": self._evaluations, "weights": judged, "part": part}
             self._parts.append(Task({"do": "score", **order}, place=place))
 
     def end_evaluation(self) -> Evaluation:
@@ -244,7 +249,7 @@ class Pool:
 
     def _replace(self, seat: Seat) -> None:
         """A worker died: what it was doing has failed, what waited is done by others."""
-        seat.orders.close()
+        _close(seat.orders)
         _end(seat.process)
         reason = _death(seat.process.exitcode)
         self._idle_deaths += not seat.busy[0]
@@ -273,7 +278,7 @@ class Pool:
     def _hire(self, device: torch.device) -> Seat:
         orders, far_end = multiprocessing.Pipe()
         busy = mmap(-1, 1)
-        others = [orders, self._lifeline, *(seat.orders for seat in self._seats)]
+        NEAR_ENDS.add(orders)
         process = multiprocessing.get_context("fork").Process(
             target=work,
             args=(
@@ -284,13 +289,18 @@ class Pool:
                 far_end,
                 busy,
                 self._held_by_workers,
-                [connection for connection in others if not connection.closed],
+                [connection for connection in NEAR_ENDS if not connection.closed],
             ),
             daemon=True,
             name="dcfl-worker",
         )
-        _start_in_a_thread(process)
-        far_end.close()
+        try:
+            _start_in_a_thread(process)
+        except WorkersLost:
+            _close(orders)
+            raise
+        finally:
+            far_end.close()
         return Seat(device, process, orders, busy)
 
     def close(self) -> None:
@@ -298,8 +308,8 @@ class Pool:
             seat.process.kill()  # nothing of a worker's is worth waiting for
         for seat in self._seats:
             seat.process.join()
-            seat.orders.close()
-        self._lifeline.close()
+            _close(seat.orders)
+        _close(self._lifeline)
         self._held_by_workers.close()
         self._desk.close()
 
@@ -322,6 +332,11 @@ def _slots(update_bytes: int, workers: int) -> int:
 def _send(seat: Seat, order: Message) -> None:
     with suppress(BrokenPipeError, ConnectionResetError):  # it has died, which will be heard
         seat.orders.send_bytes(json.dumps(order).encode())
+
+
+def _close(near_end: Connection) -> None:
+    NEAR_ENDS.discard(near_end)
+    near_end.close()
 
 
 def _copies(tensors: Tensors) -> Tensors:

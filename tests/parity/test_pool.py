@@ -184,7 +184,7 @@ def test_more_clients_than_slots(
     sizes: tuple[int, ...], same: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "SLOTS_BYTES", 0)
-    same(METHODS["moon"](), dataset=federation(sizes), rounds=2, model=Flat())
+    same(METHODS["scaffold"](), dataset=federation(sizes), rounds=3, model=Flat())
 
 
 def test_evaluation_in_many_parts(

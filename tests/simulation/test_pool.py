@@ -531,23 +531,35 @@ def test_workers_end_in_the_middle_of_a_client_when_their_parent_is_killed(tmp_p
         assert until(lambda: not any(alive(pid) for pid in workers()))
 
 
-def test_workers_of_two_pools_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+def test_workers_of_two_pools_end_in_the_middle_of_a_client_too(tmp_path: Path) -> None:
     """BUG, fails today: a worker that replaces another inherits the lifeline of the other pool too;
-    with one in each pool they keep each other alive for ever."""
+    with one in each pool they keep each other alive as long as their clients last."""
+
+    @dataclass(frozen=True)
+    class Endless(Harmful):
+        def objective(self, client: Client) -> Objective:
+            if client.round == 4:
+                (tmp_path / "started").touch()
+                time.sleep(600)
+            return super().objective(client)
 
     def work() -> None:
-        method = Harmful("kill", (0,), 3)
-        runs = [made_ready(tmp_path / str(i), method, 2, model=flat()).rounds() for i in range(2)]
-        for run in runs * 2:
+        method = Endless("kill", (0,), 3)
+        one, other = (
+            made_ready(tmp_path / name, method, 2, model=flat(), rounds=4).rounds() for name in "ab"
+        )
+        for run in (one, other, one, other, one):
             next(run)
-        pids = " ".join(map(str, children_of(os.getpid())))
-        (tmp_path / "workers").write_text(pids)
-        _kill()
 
-    assert not ends_well(work)
-    workers = [int(pid) for pid in (tmp_path / "workers").read_text().split()]
+    parent = multiprocessing.get_context("fork").Process(target=work)
+    parent.start()
+    assert until(lambda: (tmp_path / "started").exists())
+    workers = children_of(parent.pid or 0)
     assert len(workers) == 4
     try:
+        parent.kill()
+        parent.join()
+        parent.close()
         assert until(lambda: not any(alive(pid) for pid in workers))
     finally:
         for pid in workers:

@@ -76,8 +76,12 @@ def _own_randomness(model: FeatureModel, seed: int) -> Iterator[None]:
     """What a module draws from torch's own generators, such as dropout, depends on the seed alone,
     and the caller's generators are as they were afterwards."""
     device = next(model.parameters()).device
-    with torch.random.fork_rng([device.index] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+    gpus = [device.index] if device.type == "cuda" else []
+    with torch.random.fork_rng(gpus):
+        # Not torch.manual_seed: it notes a traceback for every kind of device that is not in use.
+        torch.default_generator.manual_seed(seed)
+        if gpus:
+            torch.cuda.manual_seed(seed)
         yield
 
 

@@ -13,3 +13,8 @@ def test_the_methods_page_is_up_to_date() -> None:
     written = (ROOT / "docs" / "methods.md").read_text()
     assert written == made, "run scripts/methods_page.py"
     assert all(f"## {name}\n" in written for name in METHODS)
+
+
+def test_the_tables_of_the_speed_page_are_the_measured_ones() -> None:
+    made = runpy.run_path(str(ROOT / "scripts" / "speed_page.py"))["page"]()
+    assert (ROOT / "docs" / "speed.md").read_text() == made, "run scripts/speed_page.py"

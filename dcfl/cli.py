@@ -107,7 +107,6 @@ def run_command(
     if out is not None:
         experiment = apply(experiment, {"output": {"dir": str(out)}})
     run = Run(experiment)
-    print(f"dcfl: {run.workers}", file=sys.stderr)
     _train(run, experiment.method.name)
     page = write_report(run.folder)
     result = run.result()
@@ -122,6 +121,7 @@ def run_command(
         f"{summary['method']} on {summary['dataset']}: accuracy {summary['final_accuracy']:.2f} %, "
         f"MAX {summary['max_accuracy']:.2f}, EMA {summary['ema_accuracy']:.2f}, "
         f"{summary['seconds']:.1f} s{lost_text}\n{curve}\n"
+        f"engine  {run.workers}\n"
         f"weights {summary['weights_sha256'][:16]}\nreport  {page}"
     )
 
@@ -166,10 +166,7 @@ def compare(
     lost: TooFewClients | None = None
     for name, experiment in planned.items():
         try:
-            run = Run(experiment, dataset)
-            if experiment is next(iter(planned.values())):
-                print(f"dcfl: {run.workers}", file=sys.stderr)
-            _train(run, name)
+            _train(Run(experiment, dataset), name)
         except TooFewClients as error:  # the other methods still have something to say
             print(f"dcfl: {name}: {error}", file=sys.stderr)
             lost = error

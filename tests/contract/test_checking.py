@@ -1,5 +1,6 @@
 """The checker catches the mistakes that published federated code is full of."""
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -81,7 +82,7 @@ class NotNeutral(Broken):
 @dataclass(frozen=True)
 class Unseeded(Broken):
     def term(self, client: Client, batch: Batch) -> Tensor:
-        return torch.rand(()) * self.distance(client, client.received)
+        return random.random() * self.distance(client, client.received)
 
 
 @dataclass(frozen=True)

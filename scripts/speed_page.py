@@ -74,6 +74,7 @@ def _evaluation() -> str:
 TABLES = {
     "jobs": lambda: jobs_table(from_json(_stored("jobs"))),
     "methods-cnn": lambda: methods_table(_stored("methods-cnn")["models"]),
+    "methods-resnet18": lambda: methods_table(_stored("methods-resnet18")["models"]),
     "startup": lambda: table(
         ["", "seconds"], [[k, spread(v)] for k, v in _stored("startup")["seconds"].items()]
     ),

@@ -383,36 +383,9 @@ def bench_jobs(
     """Time J1, J2 and J3: seconds per round, start-up and memory, beside the bare SGD steps."""
     if context.invoked_subcommand:
         return
-    import tempfile
+    from dcfl.bench.harness import time_jobs
 
-    from dcfl.bench import jobs as known
-    from dcfl.bench import measure, results
-    from dcfl.storage import write_whole
-
-    chosen = [name.strip() for name in jobs.split(",")]
-    for name in chosen:
-        if name not in known.JOBS:
-            raise ConfigError(f"--jobs: no job {name!r}; known: {', '.join(known.JOBS)}")
-    pythons = {}
-    if peers is not None:
-        for name in ("pfl", "flower"):
-            print(f"environment of {name} ...", file=sys.stderr)
-            pythons[name] = measure.peer_environment(name, peers.absolute())
-    measured = {}
-    with tempfile.TemporaryDirectory() as scratch:
-        for name in chosen:
-            folder = Path(scratch) / name
-            job = known.JOBS[name]
-            known.write_job(known.tiny(job) if tiny else job, folder)
-            measured[name] = measure.measure_all(
-                measure.contenders(pythons),
-                folder,
-                repeats,
-                lambda text, name=name: print(f"{name} {text}", file=sys.stderr),  # type: ignore[misc]
-            )
-            if out is not None:
-                write_whole(out, json.dumps(results.as_json(measured), indent=1) + "\n")
-    print(results.jobs_table(measured))
+    print(time_jobs(jobs, repeats, peers, out, tiny))
 
 
 @bench.command("methods")
@@ -427,30 +400,9 @@ def bench_methods(
     ] = None,
 ) -> None:
     """What a round of each method costs beside FedAvg's."""
-    from dcfl.bench.methods import IMAGES, method_seconds
-    from dcfl.bench.results import machine, methods_table
-    from dcfl.config import method_named
-    from dcfl.methods import METHODS
-    from dcfl.storage import write_whole
+    from dcfl.bench.harness import time_methods
 
-    chosen = [name.strip() for name in models.split(",")]
-    for name in chosen:
-        if name not in IMAGES:
-            raise ConfigError(f"--models: no model {name!r}; known: {', '.join(IMAGES)}")
-    others = [method_named(name.strip()).name for name in methods.split(",") if name.strip()]
-    compared = list(dict.fromkeys(["fedavg", *(others or METHODS)]))
-    measured = {}
-    for name in chosen:
-        measured[name] = method_seconds(
-            name,  # type: ignore[arg-type]
-            compared,
-            repeats,
-            lambda done, name=name: print(f"{name} {done}/{repeats}", file=sys.stderr),  # type: ignore[misc]
-        )
-        if out is not None:
-            stored = {"machine": machine(), "models": measured}
-            write_whole(out, json.dumps(stored, indent=1) + "\n")
-    print(methods_table(measured))
+    print(time_methods(models, methods, repeats, out))
 
 
 @app.callback(invoke_without_command=True)

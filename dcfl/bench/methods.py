@@ -5,8 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -24,10 +22,7 @@ IMAGES = {"lenet": 512, "cnn": 512, "resnet18": 64}  # of the client, for a roun
 
 
 def method_seconds(
-    model: Literal["lenet", "cnn", "resnet18"],
-    methods: Sequence[str],
-    repeats: int,
-    show: Callable[[int], None] = lambda done: None,
+    model: str, methods: Sequence[str], repeats: int, show: Callable[[str], None]
 ) -> Seconds:
     """Seconds of `repeats` rounds of each method: five epochs of one client with the paper's
     settings. The round before them gives the client its memory and the prototypes."""
@@ -43,23 +38,21 @@ def method_seconds(
                 row = next(rows)
                 if repeat:
                     found[name].append(row["seconds"] - row["evaluation_seconds"])
-            show(repeat)
+            show(f"{repeat}/{repeats}")
         for rows in rounds.values():
             rows.close()
     return found
 
 
-def _experiment(
-    method: str, model: Literal["lenet", "cnn", "resnet18"], repeats: int, folder: str
-) -> Experiment:
+def _experiment(method: str, model: str, repeats: int, folder: str) -> Experiment:
     return Experiment(
         data=DataSettings(clients=1),
-        model=ModelSettings(model),
+        model=ModelSettings(model),  # type: ignore[arg-type]
         training=LocalTraining(),
         method=METHODS[method](),
         federation=FederationSettings(rounds=repeats + 2, participation=1.0),
         engine=EngineSettings(workers=1, device="cpu"),
-        output=OutputSettings(str(Path(folder))),
+        output=OutputSettings(folder),
     )
 
 

@@ -23,7 +23,7 @@ from dcfl.models import FeatureModel, Output
 from dcfl.server import ServerSettings
 from dcfl.server.optimizers import OPTIMIZERS
 from dcfl.simulation import pool
-from tests.simulation.runs import bits, federation, made_ready, trained
+from tests.simulation.runs import Flat, bits, federation, made_ready, trained
 
 
 @pytest.fixture
@@ -38,16 +38,6 @@ def same(tmp_path: Path) -> Callable[..., None]:
             assert bits(pooled) == alone
 
     return look
-
-
-class Flat(FeatureModel):
-    def __init__(self, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.dropout, self.classifier = dropout, nn.Linear(64, 4)
-
-    def forward(self, images: Tensor) -> Output:
-        pixels = F.dropout(images.flatten(1), self.dropout, self.training)
-        return Output(self.classifier(pixels), pixels, (pixels,))
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from dcfl.client import LocalTraining
 from dcfl.data import Dataset, Partition
 from dcfl.experiment import EngineSettings, Experiment, FederationSettings, OutputSettings
 from dcfl.methods import Method
-from dcfl.models import FeatureModel
+from dcfl.models import FeatureModel, Output
 from dcfl.recording import RecordedRun, Row
 from dcfl.running import Run
 from dcfl.server import ServerSettings
@@ -21,6 +23,18 @@ from tests import toys
 SIZES = (5, 20, 3, 9, 16, 7)  # of the clients: unequal, the longest is not the first
 TRAINING = LocalTraining(epochs=1, batch_size=8, lr=0.05)
 TIMES = {"seconds", "evaluation_seconds"}
+
+
+class Flat(FeatureModel):
+    """A linear model of the toys' 64 pixels: quick to train, easy to derive from."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dropout, self.classifier = dropout, nn.Linear(64, 4)
+
+    def forward(self, images: Tensor) -> Output:
+        pixels = F.dropout(images.flatten(1), self.dropout, self.training)
+        return Output(self.classifier(pixels), pixels, (pixels,))
 
 
 def federation(sizes: tuple[int, ...] = SIZES, test: int = 20) -> Dataset:

@@ -32,20 +32,10 @@ from dcfl.models import FeatureModel, Output
 from dcfl.recording import RecordedRun, Row
 from dcfl.simulation import placement, pool
 from dcfl.simulation.pool import Pool
-from tests.simulation.runs import SIZES, bits, federation, made_ready, trained
+from tests.simulation.runs import SIZES, Flat, bits, federation, made_ready, trained
 
 PATIENCE = 20.0  # seconds until something that must happen is given up
 ROOT = Path(__file__).parents[2]
-
-
-class Flat(FeatureModel):
-    def __init__(self) -> None:
-        super().__init__()
-        self.classifier = nn.Linear(64, 4)
-
-    def forward(self, images: Tensor) -> Output:
-        pixels = images.flatten(1)
-        return Output(self.classifier(pixels), pixels, (pixels,))
 
 
 def flat() -> FeatureModel:

@@ -201,6 +201,14 @@ def load_experiment(
     return apply(replace(default, method=method), tables)
 
 
+def from_toml(text: str) -> Experiment:
+    """What `to_toml(as_tables(experiment))` wrote."""
+    try:
+        return load_experiment(None, tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"not a config: {error}") from error
+
+
 def as_tables(experiment: Experiment) -> Tables:
     """The experiment with every default written out."""
     tables = {name: asdict(getattr(experiment, name)) for name in SECTIONS}

@@ -6,6 +6,8 @@ that the command line ends with.
 
 from __future__ import annotations
 
+from typing import Literal
+
 
 class DCFLError(Exception):
     """The family; `except dcfl.errors.DCFLError` catches all but bugs of ours."""
@@ -78,7 +80,42 @@ class WorkersLost(DCFLError, RuntimeError):
 class ClientFailure(DCFLError, RuntimeError):
     """One client's round came to nothing; the run goes on without it."""
 
-    def __init__(self, client: int, reason: str) -> None:
+    outcome: Literal["failed", "late", "rejected"] = "failed"
+
+    def __init__(
+        self,
+        client: int,
+        reason: str,
+        code: str = "error",
+        traffic: tuple[int, int] | None = None,
+    ) -> None:
+        """`code`: what may be told of it beyond the client's own machine, see CODES. `traffic`:
+        bytes up and down, if they were measured."""
         super().__init__(f"client {client}: {reason}")
         self.client = client
         self.reason = reason
+        self.code = code
+        self.traffic = traffic
+
+
+# What a client says of its failure to a server that it may not trust with more.
+CODES = {
+    "diverged": "its loss is no longer finite",
+    "memory": "it ran out of memory",
+    "data": "its data cannot be read",
+    "config": "it cannot use the settings",
+    "disk": "its disk refused what it had to keep",
+    "error": "an error, which its own log explains",
+}
+
+
+class ClientLate(ClientFailure):
+    """It has not answered by the round's deadline."""
+
+    outcome = "late"
+
+
+class ClientRejected(ClientFailure):
+    """What it answered cannot be read."""
+
+    outcome = "rejected"

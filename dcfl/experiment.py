@@ -8,7 +8,7 @@ from typing import Literal
 
 from dcfl.client import LocalTraining
 from dcfl.data import DataSettings
-from dcfl.errors import require
+from dcfl.errors import ConfigError, require
 from dcfl.methods import METHODS
 from dcfl.methods.method import Method
 from dcfl.models import ModelSettings
@@ -22,6 +22,8 @@ class FederationSettings:
     rounds: int = 80
     participation: float = 0.25  # share of the clients in each round
     seed: int = 0  # of the initial weights, the client schedule, batch order and augmentation
+    deadline: float = 0.0  # seconds for a round's replies, on Flower; 0: as long as they take
+    minimum_replies: int = 1  # a round with fewer leaves the model as it is
 
     def __post_init__(self) -> None:
         require(self.rounds >= 1, f"federation.rounds must be at least 1, not {self.rounds}")
@@ -31,13 +33,22 @@ class FederationSettings:
             f"0.05 samples 5 % of the clients in each round",
         )
         require(self.seed >= 0, f"federation.seed must not be negative: {self.seed}")
+        require(
+            0 <= self.deadline <= 10**6,
+            f"federation.deadline must lie in 0 (none) to 1,000,000 seconds, not {self.deadline:g}",
+        )
+        require(
+            self.minimum_replies >= 1,
+            f"federation.minimum_replies must be at least 1, not {self.minimum_replies}",
+        )
 
 
 @dataclass(frozen=True)
 class EngineSettings:
     """The [engine] table."""
 
-    name: Literal["embedded"] = "embedded"
+    # "flower-simulation": Flower's, on Ray; "flower": SuperNodes, started by `dcfl flower run`.
+    name: Literal["embedded", "flower-simulation", "flower"] = "embedded"
     workers: int | Literal["auto"] = "auto"  # processes; 1: all in this one. Results are the same
     threads: int = 1  # of torch within a client; the last bits of a result depend on it
     device: str = "auto"  # "cpu", "cuda", "cuda:0,1"; "auto" takes all GPUs there are
@@ -90,3 +101,7 @@ class Experiment:
             f"federation.participation = {self.federation.participation:g} of {self.data.clients} "
             f"clients samples nobody: use at least {1 / self.data.clients:g}",
         )
+        if self.federation.deadline and self.engine.name == "embedded":
+            raise ConfigError(
+                "federation.deadline is for the Flower engines: set engine.name, or leave it out"
+            )

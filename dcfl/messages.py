@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from torch import Tensor
 
@@ -24,6 +24,13 @@ class Broadcast:
         return num_bytes(self.weights) + num_bytes(self.shared)
 
 
+class Traffic(NamedTuple):
+    """Bytes that a client's round took on the wire, as a transport measured them."""
+
+    up: int
+    down: int
+
+
 @dataclass(frozen=True)
 class ClientUpdate:
     """What one client answers."""
@@ -34,6 +41,7 @@ class ClientUpdate:
     num_examples: int
     num_steps: int
     metrics: Mapping[str, float]
+    traffic: Traffic | None = None  # nothing was sent: the tensors' own bytes are what counts
 
     @property
     def num_bytes(self) -> int:

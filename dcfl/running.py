@@ -2,44 +2,40 @@
 
 from __future__ import annotations
 
-import copy
 import re
 import time
 import warnings
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from math import isfinite
 from pathlib import Path
 from typing import Any, get_type_hints
+from uuid import uuid4
 
 import torch
 from torch import Tensor
 
 from dcfl import weights as named
-from dcfl.client import evaluating
+from dcfl.assembly import resolved, two_images, workbench
 from dcfl.config import CHOICES, Tables, apply, load_experiment
-from dcfl.data import Augmentation, Dataset, DataSettings, FederatedData, load_dataset
-from dcfl.data.client_data import clean_batches
+from dcfl.data import Dataset, DataSettings, load_dataset
+from dcfl.engines import Connect, Session, connect
 from dcfl.errors import ConfigError, DCFLError, TooFewClients
 from dcfl.evaluation import Evaluation, ema, fairness, own_mix_accuracies
 from dcfl.experiment import Experiment
 from dcfl.federation import Round, cohort_size, federate
 from dcfl.messages import Tensors
-from dcfl.methods import Method
-from dcfl.models import FeatureModel, ModelSettings, Output, build_model
+from dcfl.models import FeatureModel, ModelSettings
 from dcfl.recording import Recorder, Row
 from dcfl.report import write_report
 from dcfl.server import Server, ServerState
-from dcfl.simulation.embedded import Embedded
 from dcfl.simulation.engine import Engine
-from dcfl.simulation.memories import client_memories
 from dcfl.simulation.placement import Placement, place
-from dcfl.simulation.pool import worker_pool
-from dcfl.simulation.workbench import Workbench
+from dcfl.simulation.workbench import reproducible
 
-TOTALS = ("bytes_up", "bytes_down", "sampled", "ok", "failed", "rejected")
+TOTALS = ("bytes_up", "bytes_down", "sampled", "ok", "failed", "late", "rejected", "dropped")
 EMPTY_ROUNDS = 3  # so many in a row without one usable reply end a run
 
 
@@ -65,10 +61,10 @@ class Run:
         experiment: Experiment,
         dataset: Dataset | None = None,
         model: FeatureModel | None = None,
+        connect: Connect = connect,
     ) -> None:
+        """`connect` to clients: by default to the engine that the config names."""
         dataset = dataset or load_dataset(experiment.data)
-        augmentation = experiment.data.augmentation(dataset.preparation.augmentation)
-        _check_augmentation(augmentation, experiment.method, dataset)
         partition = experiment.data.split(dataset)
         if experiment.data.clients not in (len(partition), DataSettings().clients):
             warnings.warn(
@@ -76,60 +72,51 @@ class Run:
                 f"the data comes as {len(partition)} sites",
                 stacklevel=2,
             )
-        self.experiment = replace(
-            experiment,
-            data=replace(
-                experiment.data,
-                dataset=dataset.name,
-                clients=len(partition),
-                partition=experiment.data.partition if dataset.partition is None else "given",
-                **asdict(augmentation),
-            ),
-        )
-        self.data = FederatedData(dataset.augmented_by(augmentation), partition)
+        self.experiment = resolved(experiment, dataset, partition)
+        self._check_replies()
         self._own_model = model is not None
-        model = self._built(dataset) if model is None else copy.deepcopy(model)
-        self.model = model.to("cpu", memory_format=torch.channels_last)  # type: ignore[call-overload]
-        if self._own_model:
-            _check_outputs(self.model, self.data.dataset)
+        self._bench = workbench(self.experiment, dataset, partition, model)
+        self.model, self.data = self._bench.model, self._bench.data
         self._placement = self._placed()
+        self._connect = connect
+        self.id = uuid4().hex
         self.rows: list[Row] = []
         self._summary: Row = {}
         self._recorder = Recorder(_folder_for(experiment, dataset), dataset.site_names)
         self._recorder.start(self.experiment, dataset, partition, self._placement)
 
     def _placed(self) -> Placement:
-        """Choose the processes and devices, and make the model ready for them."""
+        """Choose the processes and devices."""
         engine, federation = self.experiment.engine, self.experiment.federation
-        placement = place(
+        return place(
             engine.workers,
             engine.threads,
             engine.device,
             cohort_size(self.experiment.data.clients, federation.participation),
             self.model,
-            _two_images(self.data.dataset),
+            two_images(self.data.dataset),
             self.experiment.training.batch_size,
         )
-        if engine.precision != "float32":
-            if not isinstance(self.model, FeatureModel):
-                raise ConfigError(
-                    "engine.precision: the model must derive from dcfl.models.FeatureModel"
-                )
-            self.model.autocast = getattr(torch, engine.precision)
-        if engine.compile:
-            self.model.compile()
-        return placement
+
+    def _check_replies(self) -> None:
+        federation = self.experiment.federation
+        cohort = cohort_size(self.experiment.data.clients, federation.participation)
+        if federation.minimum_replies > cohort:
+            raise ConfigError(
+                f"federation.minimum_replies = {federation.minimum_replies} of a round's {cohort} "
+                f"clients: the model would never change"
+            )
 
     @property
     def workers(self) -> str:
         """How many processes train, and why so many."""
-        count = len(self._placement.devices)
+        count, name = len(self._placement.devices), self.experiment.engine.name
+        if name == "flower":
+            return "SuperNodes"
+        if name == "flower-simulation":
+            return f"Flower's simulation, {count} Ray actors ({self._placement.reason})"
         where = "clients train in this process" if count == 1 else f"{count} worker processes"
         return f"{where} ({self._placement.reason})"
-
-    def _built(self, dataset: Dataset) -> FeatureModel:
-        shape = (dataset.channels, dataset.size, dataset.classes)
-        return build_model(self.experiment.model, *shape, self.experiment.federation.seed)
 
     @property
     def folder(self) -> Path:
@@ -145,9 +132,13 @@ class Run:
             frozenset(name for name, _ in self.model.named_parameters()),
             experiment.training,
             experiment.server,
+            experiment.federation.minimum_replies,
         )
         federation = experiment.federation
-        with _reproducible(experiment.engine.threads), self._engine() as engine:
+        session = Session(
+            self.id, experiment, self._bench, self._placement, self.folder / "memories"
+        )
+        with reproducible(experiment.engine.threads), self._connect(session) as engine:
             state = ServerState(0, named.snapshot(self.model), {}, {})
             mark = time.perf_counter()
             last: tuple[Round, float] | None = None  # trained, and perhaps still being evaluated
@@ -181,45 +172,35 @@ class Run:
                     self._record(engine, *last)
             raise
 
-    @contextmanager
-    def _engine(self) -> Iterator[Engine]:
-        """Where clients train: in this process, or in a pool of workers."""
-        experiment, devices = self.experiment, self._placement.devices
-        bench = Workbench(
-            experiment.method,
-            self.model,
-            self.data,
-            experiment.training,
-            experiment.federation.seed,
-        )
-        budget = experiment.engine.memory_budget * 10**6
-        with client_memories(self.folder / "memories", budget) as memories:
-            if len(devices) == 1:
-                yield Embedded(bench.on(devices[0]), memories)
-            else:
-                with worker_pool(bench, memories, devices, experiment.engine.threads) as pool:
-                    yield pool
-
     def _record(self, engine: Engine, round: Round, seconds: float) -> Row:
         """End the round's evaluation and write its row. `seconds`: of its training."""
         began = time.perf_counter()
         result = engine.end_evaluation()
-        row, own = self._row(round, result, seconds, time.perf_counter() - began)
+        waited = time.perf_counter() - began
+        row, own = self._row(round, result, engine.own_accuracies, seconds, waited)
+        row["dropped"] = engine.dropped - sum(row["dropped"] for row in self.rows)
         self.rows.append(row)
         self._recorder.round(row, round.clients, own)
         self._give_up_if_alone(round)
         return row
 
     def _row(
-        self, round: Round, result: Evaluation, training: float, evaluating: float
+        self,
+        round: Round,
+        result: Evaluation,
+        own: Tensor | None,
+        training: float,
+        evaluating: float,
     ) -> tuple[Row, list[float | None]]:
-        """The row, and the model's accuracy on each sampled client's own mix of classes."""
+        """The row, and the model's accuracy on each sampled client's own images, or if those are
+        not known on its own mix of classes."""
         accuracy, loss, by_class = result
-        own = own_mix_accuracies(by_class, self._mixes)
+        if own is None:
+            own = own_mix_accuracies(by_class, self._mixes)
         mean, worst = fairness(own)
         ok = [client for client in round.clients if client.outcome == "ok"]
         steps = sum(client.num_steps for client in ok)
-        total = sum(client.metrics["loss"] * client.num_steps for client in ok)
+        total = sum(client.metrics.get("loss", 0.0) * client.num_steps for client in ok)
         before = self.rows[-1:]
         row = {
             "round": round.state.round,
@@ -237,6 +218,7 @@ class Run:
             "sampled": len(round.clients),
             "ok": len(ok),
             "failed": sum(client.outcome == "failed" for client in round.clients),
+            "late": sum(client.outcome == "late" for client in round.clients),
             "rejected": sum(client.outcome == "rejected" for client in round.clients),
         }
         sampled = own[[client.client for client in round.clients]].tolist()
@@ -244,10 +226,15 @@ class Run:
 
     def _give_up_if_alone(self, round: Round) -> None:
         last = self.rows[-EMPTY_ROUNDS:]
-        if len(last) == EMPTY_ROUNDS and not any(row["ok"] for row in last):
+        wanted = self.experiment.federation.minimum_replies
+        if len(last) == EMPTY_ROUNDS and all(row["ok"] < wanted for row in last):
+            lost = next(client for client in reversed(round.clients) if client.outcome != "ok")
+            few = (
+                "no client has given" if wanted == 1 else f"fewer than {wanted} clients have given"
+            )
             raise TooFewClients(
-                f"no client has given a usable reply for {EMPTY_ROUNDS} rounds "
-                f"(client {round.clients[-1].client}: {round.clients[-1].reason}); "
+                f"{few} a usable reply for {EMPTY_ROUNDS} rounds "
+                f"(client {lost.client}: {lost.reason}); "
                 f"the rounds so far are in {self.folder}"
             )
 
@@ -349,51 +336,6 @@ def with_overrides(
             )
     on_top = {name: tables.pop(name) for name in whole if name in tables}
     return apply(replace(load_experiment(source, tables), **whole), on_top)
-
-
-def _check_augmentation(augmentation: Augmentation, method: Method, dataset: Dataset) -> None:
-    if augmentation.crop >= dataset.size:
-        raise ConfigError(
-            f"data.crop = {augmentation.crop} could push a whole image of {dataset.size} pixels "
-            f"out of sight: choose less"
-        )
-    if augmentation.cutout >= dataset.size:
-        raise ConfigError(
-            f"data.cutout = {augmentation.cutout} would blank images of {dataset.size} pixels: "
-            f"choose less"
-        )
-    if method.second_view and not augmentation.active:
-        raise ConfigError(
-            "the method wants a second view of each image, and without augmentation it would be "
-            "the same: set data.crop, data.flip or data.rotation"
-        )
-
-
-def _two_images(dataset: Dataset) -> Tensor:
-    return next(clean_batches(dataset.train, dataset.preparation, 2)).images[:2]
-
-
-def _check_outputs(model: FeatureModel, dataset: Dataset) -> None:
-    """A module of the user's: does it return what methods need?"""
-    with torch.no_grad(), evaluating(model):
-        output = model(_two_images(dataset))
-    if not isinstance(output, Output) or output.logits.shape != (2, dataset.classes):
-        raise ConfigError(
-            f"the model must return dcfl.models.Output with logits [batch, {dataset.classes}], "
-            f"not {type(output).__name__}"
-        )
-
-
-@contextmanager
-def _reproducible(threads: int) -> Iterator[None]:
-    """The same bits on every run: a fixed number of threads, and deterministic kernels on a GPU."""
-    before = torch.get_num_threads()
-    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
-        torch.set_num_threads(threads)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
 
 
 def _folder_for(experiment: Experiment, dataset: Dataset) -> Path:

@@ -28,6 +28,32 @@ def canonical(tensors: Tensors) -> dict[str, Tensor]:
     }
 
 
+ALIGNMENT = 64  # of torch's own memory; some kernels round differently elsewhere
+
+
+def as_rows(tensors: Tensors) -> dict[str, Tensor]:
+    """As files and messages have them: row by row, so the channels of images and kernels become the
+    last axis. Copies on the CPU, because safetensors takes no tensors that share memory."""
+    return {
+        name: (tensor.permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor)
+        .cpu()
+        .clone(memory_format=torch.contiguous_format)
+        for name, tensor in canonical(tensors).items()
+    }
+
+
+def from_rows(stored: Tensors) -> dict[str, Tensor]:
+    """What `as_rows` was given, in the canonical layout.
+
+    What does not lie where torch would have put it is copied, the rest is used where it is.
+    """
+    found = {}
+    for name, rows in stored.items():
+        tensor = rows.clone() if rows.data_ptr() % ALIGNMENT else rows
+        found[name] = tensor.permute(0, 3, 1, 2) if tensor.dim() == 4 else tensor
+    return found
+
+
 def apart_from(model: nn.Module, tensors: Tensors) -> dict[str, Tensor]:
     """Copies of those tensors that are the model's own, which later training would change."""
     own = {tensor.untyped_storage().data_ptr() for tensor in model.state_dict().values()}

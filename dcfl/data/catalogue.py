@@ -54,8 +54,11 @@ OWN = ("folder", "npz", "sites")
 def load_dataset(settings: DataSettings) -> Dataset:
     """The data set that the settings name; decoded once, then read from a memory-mapped cache."""
     name, colon, where = settings.dataset.partition(":")
+    _check_agreed(settings, name)
     if settings.dataset == "digits":
         return load_digits()
+    if settings.dataset == "remote":
+        return _remote(settings)
     if settings.dataset in PAPER:
         preparation, files, read = PAPER[settings.dataset]
         root = Path(settings.path)
@@ -64,10 +67,67 @@ def load_dataset(settings: DataSettings) -> Dataset:
     if not (colon and where and name in OWN):
         raise ConfigError(
             f"data.dataset: unknown data set {settings.dataset!r}; known: digits, "
-            f"{', '.join(PAPER)}, {', '.join(f'{kind}:PATH' for kind in OWN)}"
+            f"{', '.join(PAPER)}, {', '.join(f'{kind}:PATH' for kind in OWN)}, remote"
         )
     arrays = _own(name, Path(where).expanduser(), settings)
-    return _dataset(settings.dataset, arrays, _measured(arrays, flip=name != "npz"))
+    preparation = _agreed(settings) or _measured(arrays, flip=name != "npz")
+    return _dataset(settings.dataset, arrays, preparation)
+
+
+def load_own_site(
+    settings: DataSettings, data: str, site: str, client: int
+) -> tuple[Dataset, Partition]:
+    """At a site: its own pictures as those of one client, the other clients' being elsewhere.
+
+    `data` is `folder:PATH`, or `sites:PATH` with `site` the name of its folder.
+    """
+    kind, _, _ = data.partition(":")
+    if kind not in ("folder", "sites"):
+        raise ConfigError(f"this node's own data must be folder:PATH or sites:PATH, not {data!r}")
+    dataset = load_dataset(replace(settings, dataset=data))
+    dataset = replace(dataset, preparation=_unseen(settings))
+    own = np.arange(len(dataset.train), dtype=np.int32)
+    if dataset.partition is not None:
+        if site not in dataset.site_names:
+            raise ConfigError(f"{data} has no site {site!r}: {', '.join(dataset.site_names)}")
+        own = dataset.partition.of(dataset.site_names.index(site))
+    parts = [own if number == client else own[:0] for number in range(settings.clients)]
+    return dataset, Partition.of_parts(parts)
+
+
+def _remote(settings: DataSettings) -> Dataset:
+    """At the server: what is agreed about images that are elsewhere."""
+    side = settings.image_size
+    none = _images(np.zeros((0, side, side, 3), np.uint8), np.zeros(0, np.int64))
+    nobody = Partition.of_parts([np.zeros(0, np.int32)] * settings.clients)
+    return Dataset("remote", none, none, settings.class_names, _unseen(settings), nobody)
+
+
+def _unseen(settings: DataSettings) -> Preparation:
+    """Of images that nobody can measure together: the same at all sites."""
+    usual = _usual(settings.image_size, True)
+    return _agreed(settings) or Preparation((0.5,) * 3, (0.25,) * 3, usual)
+
+
+def _check_agreed(settings: DataSettings, kind: str) -> None:
+    if settings.dataset == "remote" and not settings.class_names:
+        raise ConfigError(
+            'data.dataset = "remote" needs data.class_names: all sites must agree on the classes'
+        )
+    if (settings.class_names or settings.mean) and kind not in ("folder", "sites", "remote"):
+        raise ConfigError(
+            f"data.class_names, data.mean and data.std are for pictures of your own, not {kind}"
+        )
+
+
+def _agreed(settings: DataSettings) -> Preparation | None:
+    if not settings.mean:
+        return None
+    return Preparation(settings.mean, settings.std, _usual(settings.image_size, True))
+
+
+def _usual(size: int, flip: bool) -> Augmentation:
+    return Augmentation(crop=size // 8, flip=flip)
 
 
 def summary(dataset: Dataset, settings: DataSettings) -> dict[str, Any]:
@@ -101,10 +161,19 @@ def _own(kind: str, path: Path, settings: DataSettings) -> Arrays:
 
     def read() -> Arrays:
         notes: list[str] = []
-        arrays = reader(path, settings.image_size, settings.fit, settings.broken, warn=notes.append)
+        arrays = reader(
+            path,
+            settings.image_size,
+            settings.fit,
+            settings.broken,
+            warn=notes.append,
+            agreed=settings.class_names,
+        )
         return replace(arrays, notes=tuple(notes))
 
-    how = (settings.image_size, settings.fit, settings.broken, folder_names(path))
+    how: list[Any] = [settings.image_size, settings.fit, settings.broken, folder_names(path)]
+    if settings.class_names:
+        how.append(settings.class_names)
     return cached(kind, folder_files(path), {"how": how}, read)
 
 
@@ -149,5 +218,5 @@ def _measured(arrays: Arrays, flip: bool) -> Preparation:
     return Preparation(
         tuple(round(mean, 4) for mean in means),
         tuple(max(round(deviation, 4), 0.01) for deviation in deviations),  # blank images divide
-        Augmentation(crop=size // 8, flip=flip),
+        _usual(size, flip),
     )

@@ -41,18 +41,26 @@ def read_folder(
     broken: Broken = "refuse",
     test_share: int = 5,
     warn: Warn = warnings.warn,
+    agreed: Sequence[str] = (),
 ) -> Arrays:
-    """Class folders, or `train` and `test` (or `val`) with class folders in them."""
+    """Class folders, or `train` and `test` (or `val`) with class folders in them.
+
+    `agreed` names of the classes: a folder may lack some of them and have no others.
+    """
     decoding = _decoding(folder, size, fit, broken, test_share, warn)
     train, test = _parts(folder)
-    names = _class_folders(train)
+    names = list(agreed) or _class_folders(train)
     labels = {name: label for label, name in enumerate(names)}
     pictures = _pictures(train, labels, part="either" if test is None else "train")
-    require_every_class(names, pictures, train)
+    if not agreed:
+        require_every_class(names, pictures, train)
     if test is not None:
         pictures += _pictures(test, labels, part="test")
     loaded = load(pictures, decoding)
-    require_every_class(names, loaded.train, train)
+    if not agreed:
+        require_every_class(names, loaded.train, train)
+    if len(loaded.train) < 2:
+        raise DatasetCorrupt(f"{shown(folder)}: fewer than 2 images to train on")
     return arrays_of(loaded, names, test or folder)
 
 
@@ -63,15 +71,16 @@ def read_sites(
     broken: Broken = "refuse",
     test_share: int = 5,
     warn: Warn = warnings.warn,
+    agreed: Sequence[str] = (),
 ) -> Arrays:
     """One folder per client with class folders in it, or with `train` and `test` of its own.
 
-    A folder `test` beside the sites is the test set of all of them.
+    A folder `test` beside the sites is the test set of all of them. `agreed`: see `read_folder`.
     """
     decoding = _decoding(folder, size, fit, broken, test_share, warn)
     sites, test = _site_folders(folder)
     parts = [_parts(site) for site in sites]
-    names = sorted({name for train, _ in parts for name in subfolders(train)})
+    names = list(agreed) or sorted({name for train, _ in parts for name in subfolders(train)})
     require_two(names, folder)
     labels = {name: label for label, name in enumerate(names)}
     pictures = []
@@ -79,11 +88,13 @@ def read_sites(
         apart = test is not None or own_test is not None
         pictures += _pictures(train, labels, "train" if apart else "either", number)
         pictures += _pictures(own_test, labels, "test", number) if own_test else []
-    require_every_class(names, pictures, folder)
+    if not agreed:
+        require_every_class(names, pictures, folder)
     if test is not None:
         pictures += _pictures(test, labels, part="test")
     loaded = load(pictures, decoding)
-    require_every_class(names, loaded.train, folder)
+    if not agreed:
+        require_every_class(names, loaded.train, folder)
     offsets = _site_offsets(loaded.train, sites)
     site_names = tuple(shown(site.name) for site in sites)
     return arrays_of(loaded, names, test or folder, site_names, offsets)
@@ -172,7 +183,10 @@ def _pictures(
     pictures = []
     for name in subfolders(folder):
         if name not in labels:
-            raise DatasetCorrupt(f"{shown(folder / name)}: no images of this class to train on")
+            raise DatasetCorrupt(
+                f"{shown(folder / name)}: no images of this class to train on, or not one of the "
+                f"agreed data.class_names"
+            )
         found = sorted(images(folder / name))
         pictures += [Picture(site, labels[name], part, path) for path in found]
     return pictures

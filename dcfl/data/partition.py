@@ -45,7 +45,7 @@ class Partition:
     indices: NDArray[np.int32]
 
     @classmethod
-    def of_parts(cls, parts: list[Integers]) -> Partition:
+    def of_parts(cls, parts: Sequence[Integers]) -> Partition:
         sizes = [len(part) for part in parts]
         return cls(
             np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),

@@ -15,7 +15,8 @@ from dcfl.errors import require
 class DataSettings:
     """What is trained on, and who owns it."""
 
-    # "digits", "cifar10", "cifar100", "tiny-imagenet", "folder:PATH", "npz:PATH", "sites:PATH"
+    # "digits", "cifar10", "cifar100", "tiny-imagenet", "folder:PATH", "npz:PATH", "sites:PATH";
+    # "remote": every Flower node has its own
     dataset: str = "digits"
     path: str = "data"  # where downloaded data sets lie
     clients: int = 20  # sites:PATH has as many as there are folders
@@ -31,6 +32,10 @@ class DataSettings:
     image_size: int = 32  # of folder: and sites:, which may hold images of any size
     fit: Literal["resize", "crop"] = "resize"  # squeeze to a square, or cut its centre out
     broken: Literal["refuse", "skip"] = "refuse"  # files that cannot be read as images
+    # Of folder:, sites: and remote, agreed beforehand instead of looked up in the data.
+    class_names: tuple[str, ...] = ()
+    mean: tuple[float, ...] = ()  # of each colour, from 0 to 1
+    std: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         require(self.clients >= 1, f"data.clients must be at least 1, not {self.clients}")
@@ -55,6 +60,19 @@ class DataSettings:
         require(
             4 <= self.image_size <= 1024,
             f"data.image_size must lie between 4 and 1024 pixels, not {self.image_size}",
+        )
+
+        require(
+            len(self.class_names) != 1 and len({*self.class_names}) == len(self.class_names),
+            f"data.class_names must be two or more different names, not {list(self.class_names)}",
+        )
+        require(
+            len(self.mean) == len(self.std) and len(self.mean) in (0, 3),
+            "data.mean and data.std must be three numbers each: red, green and blue",
+        )
+        require(
+            all(0 <= mean <= 1 for mean in self.mean) and all(0 < std <= 1 for std in self.std),
+            "data.mean must lie in 0 to 1, and data.std above 0",
         )
 
     def augmentation(self, usual: Augmentation) -> Augmentation:

@@ -10,13 +10,15 @@ from pathlib import Path
 from dcfl.errors import ConfigError
 from dcfl.methods.method import Method
 
+OWN_FILE = "dcfl_own_"  # begins the names of modules that users' files become
+
 
 def load_methods(path: Path) -> dict[str, type[Method]]:
     """The methods that a Python file defines, by name. This runs the file."""
     if not path.is_file():
         raise ConfigError(f"{path}: no such file")
     # A name that no other module has: a file called random.py must not become `random`.
-    spec = importlib.util.spec_from_file_location(f"dcfl_own_{path.stem}", path)
+    spec = importlib.util.spec_from_file_location(f"{OWN_FILE}{path.stem}", path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path}: not a Python file")
     module = importlib.util.module_from_spec(spec)

@@ -9,7 +9,7 @@ from typing import Literal
 from dcfl import weights as named
 from dcfl.client import LocalTraining
 from dcfl.errors import ClientFailure, ProtocolError
-from dcfl.messages import Broadcast, ClientUpdate, Tensors
+from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic
 from dcfl.methods.method import Method
 from dcfl.server.aggregation import AGGREGATIONS, Aggregation, Folded
 from dcfl.server.optimizers import ServerOptimizer
@@ -39,7 +39,7 @@ class ClientReport:
     """What became of one sampled client."""
 
     client: int
-    outcome: Literal["ok", "failed", "rejected"]
+    outcome: Literal["ok", "failed", "late", "rejected"]
     reason: str = ""
     num_examples: int = 0
     num_steps: int = 0
@@ -55,6 +55,7 @@ class Server:
     trainable: frozenset[str]  # the names among the weights that are parameters, not buffers
     training: LocalTraining  # FedNova asks what a client's steps are worth
     settings: ServerSettings = ServerSettings()
+    minimum_replies: int = 1  # of a round that changes the model
 
     def broadcast(self, state: ServerState) -> Broadcast:
         parameters, buffers = named.split(state.weights, self.trainable)
@@ -69,7 +70,7 @@ class Server:
     ) -> tuple[ServerState, list[ClientReport]]:
         """Fold the valid replies one by one, in the order in which they come (client order).
 
-        A round without a valid reply leaves the model as it is.
+        A round with fewer valid replies than asked for leaves the model as it is.
         """
         fold = AGGREGATIONS[self.settings.aggregation](self.trainable, self.training)
         uploads: list[Tensors] = []
@@ -80,28 +81,29 @@ class Server:
             if report.outcome == "ok" and isinstance(reply, ClientUpdate):
                 fold.add(reply)
                 uploads.append(reply.upload)
-        if not uploads:
+        if len(uploads) < self.minimum_replies:
             return ServerState(broadcast.round, state.weights, state.shared, state.slots), reports
         weights, slots = self._step(state, fold.finish(broadcast.weights))
         shared = self.method.merge(state.shared, uploads, self.population)
         return ServerState(broadcast.round, weights, shared, slots), reports
 
     def _admit(self, reply: ClientUpdate | ClientFailure, broadcast: Broadcast) -> ClientReport:
-        down = broadcast.num_bytes
         if isinstance(reply, ClientFailure):
-            return ClientReport(reply.client, "failed", reply.reason, bytes_down=down)
+            up, down = reply.traffic or Traffic(0, broadcast.num_bytes)
+            return ClientReport(
+                reply.client, reply.outcome, reply.reason, bytes_up=up, bytes_down=down
+            )
+        up, down = reply.traffic or Traffic(reply.num_bytes, broadcast.num_bytes)
         try:
             check_update(reply, broadcast)
         except ProtocolError as error:
-            return ClientReport(
-                reply.client, "rejected", str(error), bytes_up=reply.num_bytes, bytes_down=down
-            )
+            return ClientReport(reply.client, "rejected", str(error), bytes_up=up, bytes_down=down)
         return ClientReport(
             reply.client,
             "ok",
             num_examples=reply.num_examples,
             num_steps=reply.num_steps,
-            bytes_up=reply.num_bytes,
+            bytes_up=up,
             bytes_down=down,
             metrics=reply.metrics,
         )

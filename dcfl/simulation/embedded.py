@@ -21,6 +21,8 @@ class Embedded:
     memories: Memories
 
     overlaps = False
+    dropped = 0
+    own_accuracies = None
 
     def run(
         self, broadcast: Broadcast, cohort: Sequence[int]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from torch import Tensor
+
 from dcfl.evaluation import Evaluation
 from dcfl.federation import Backend
 from dcfl.messages import Tensors
@@ -13,6 +15,14 @@ class Engine(Backend, Protocol):
     @property
     def overlaps(self) -> bool:
         """Whether an evaluation that has begun goes on while the next round runs."""
+
+    @property
+    def dropped(self) -> int:
+        """Replies so far that came after their round's deadline."""
+
+    @property
+    def own_accuracies(self) -> Tensor | None:
+        """By the last evaluation, of each client on test images of its own, if it has some."""
 
     def begin_evaluation(self, weights: Tensors) -> None: ...
 

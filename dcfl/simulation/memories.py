@@ -12,15 +12,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dcfl.messages import Tensors, num_bytes
-from dcfl.simulation.regions import ALIGNMENT
 from dcfl.storage import replacing, storage
-from dcfl.weights import canonical
+from dcfl.weights import as_rows, from_rows
 
 
 class Memories:
@@ -68,11 +66,7 @@ class Memories:
         path = self.path(client)
         with storage(path):
             self._folder.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as partial:
-            try:
-                save_file(_rows(memory), partial)
-            except SafetensorError as error:  # how safetensors says that the disk is full
-                raise OSError(str(error)) from error
+        write_memory(path, memory)
 
     def _settle(self, client: int) -> None:
         if client in self._writing:
@@ -97,23 +91,13 @@ def client_memories(folder: Path, budget: int) -> Iterator[Memories]:
 
 
 def read_memory(path: Path) -> dict[str, Tensor]:
-    """Mapped, not read: pages come in as they are used.
-
-    What does not lie where torch would have put it is copied: some kernels round differently there.
-    """
-    found = {}
-    for name, stored in load_file(path).items():
-        tensor = stored.clone() if stored.data_ptr() % ALIGNMENT else stored
-        found[name] = tensor.permute(0, 3, 1, 2) if tensor.dim() == 4 else tensor
-    return found
+    """Mapped, not read: pages come in as they are used."""
+    return from_rows(load_file(path))
 
 
-def _rows(memory: Tensors) -> dict[str, Tensor]:
-    """As files have them: row by row, so the channels of images and kernels become the last axis.
-    Copies, because safetensors takes no tensors that share memory."""
-    return {
-        name: (tensor.permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor).clone(
-            memory_format=torch.contiguous_format
-        )
-        for name, tensor in canonical(memory).items()
-    }
+def write_memory(path: Path, memory: Tensors) -> None:
+    with replacing(path) as partial:
+        try:
+            save_file(as_rows(memory), partial)
+        except SafetensorError as error:  # how safetensors says that the disk is full
+            raise OSError(str(error)) from error

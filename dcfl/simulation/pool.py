@@ -67,6 +67,8 @@ class Pool:
     """An engine. `devices` has one entry per worker."""
 
     overlaps = True  # an evaluation goes on while the next round runs
+    dropped = 0
+    own_accuracies = None
 
     def __init__(
         self,

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from dcfl.messages import Tensors
-
-ALIGNMENT = 64  # as torch's own memory; some kernels round differently elsewhere
+from dcfl.weights import ALIGNMENT
 
 
 class Region:

@@ -4,6 +4,8 @@ process."""
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -54,7 +56,9 @@ class Workbench:
         except ConfigError:
             raise
         except Diverged as error:
-            return ClientFailure(client, str(error)), {}
+            return ClientFailure(client, str(error), "diverged"), {}
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            return ClientFailure(client, _described(error), "memory"), {}
         except Exception as error:
             return ClientFailure(client, _described(error)), {}
 
@@ -62,6 +66,18 @@ class Workbench:
         """On the model's device."""
         device = next(self.model.parameters()).device
         return {name: tensor.to(device) for name, tensor in tensors.items()}
+
+
+@contextmanager
+def reproducible(threads: int) -> Iterator[None]:
+    """The same bits on every run: a fixed number of threads, and deterministic kernels on a GPU."""
+    before = torch.get_num_threads()
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
+        torch.set_num_threads(threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
 
 
 def _described(error: Exception) -> str:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from dcfl.client import LocalTraining
 from dcfl.data import Dataset, Partition
+from dcfl.engines import Connect, connect
 from dcfl.experiment import EngineSettings, Experiment, FederationSettings, OutputSettings
 from dcfl.methods import Method
 from dcfl.models import FeatureModel, Output
@@ -55,6 +56,7 @@ def made_ready(
     model: FeatureModel | None = None,
     training: LocalTraining = TRAINING,
     server: ServerSettings | None = None,
+    connect: Connect = connect,
     **engine: Any,
 ) -> Run:
     experiment = Experiment(
@@ -65,7 +67,7 @@ def made_ready(
         engine=EngineSettings(workers=workers, device="cpu", **engine),
         output=OutputSettings(str(folder)),
     )
-    return Run(experiment, dataset or federation(), model)
+    return Run(experiment, dataset or federation(), model, connect)
 
 
 def trained(folder: Path, method: Method, workers: int, **settings: Any) -> Run:

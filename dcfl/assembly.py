@@ -1,0 +1,104 @@
+"""From an experiment and its data to a workbench: the same one wherever clients train."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import asdict, replace
+
+import torch
+from torch import Tensor
+
+from dcfl.client import evaluating
+from dcfl.data import Augmentation, Dataset, FederatedData, Partition
+from dcfl.data.client_data import clean_batches
+from dcfl.errors import ConfigError
+from dcfl.experiment import Experiment
+from dcfl.methods import Method
+from dcfl.models import FeatureModel, Output, build_model
+from dcfl.simulation.workbench import Workbench
+
+
+def resolved(experiment: Experiment, dataset: Dataset, partition: Partition) -> Experiment:
+    """With what the data decides written out: its name, its clients and its augmentation."""
+    augmentation = experiment.data.augmentation(dataset.preparation.augmentation)
+    _check_augmentation(augmentation, experiment.method, dataset)
+    return replace(
+        experiment,
+        data=replace(
+            experiment.data,
+            dataset=dataset.name,
+            clients=len(partition),
+            partition=experiment.data.partition if dataset.partition is None else "given",
+            **asdict(augmentation),
+        ),
+    )
+
+
+def workbench(
+    experiment: Experiment,
+    dataset: Dataset,
+    partition: Partition,
+    model: FeatureModel | None = None,
+) -> Workbench:
+    """On the CPU. `experiment` is resolved; a `model` of the user's is copied."""
+    if model is None:
+        shape = (dataset.channels, dataset.size, dataset.classes)
+        made = build_model(experiment.model, *shape, experiment.federation.seed)
+    else:
+        made = copy.deepcopy(model)
+    made = made.to("cpu", memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if model is not None:
+        _check_outputs(made, dataset)
+    engine = experiment.engine
+    if engine.precision != "float32":
+        if not isinstance(made, FeatureModel):
+            raise ConfigError(
+                "engine.precision: the model must derive from dcfl.models.FeatureModel"
+            )
+        made.autocast = getattr(torch, engine.precision)
+    if engine.compile:
+        made.compile()
+    augmentation = experiment.data.augmentation(dataset.preparation.augmentation)
+    return Workbench(
+        experiment.method,
+        made,
+        FederatedData(dataset.augmented_by(augmentation), partition),
+        experiment.training,
+        experiment.federation.seed,
+    )
+
+
+def two_images(dataset: Dataset) -> Tensor:
+    """To try a model on; blank if the data set's images are elsewhere."""
+    if not len(dataset.train):
+        return torch.zeros(2, dataset.channels, dataset.size, dataset.size)
+    return next(clean_batches(dataset.train, dataset.preparation, 2)).images[:2]
+
+
+def _check_augmentation(augmentation: Augmentation, method: Method, dataset: Dataset) -> None:
+    if augmentation.crop >= dataset.size:
+        raise ConfigError(
+            f"data.crop = {augmentation.crop} could push a whole image of {dataset.size} pixels "
+            f"out of sight: choose less"
+        )
+    if augmentation.cutout >= dataset.size:
+        raise ConfigError(
+            f"data.cutout = {augmentation.cutout} would blank images of {dataset.size} pixels: "
+            f"choose less"
+        )
+    if method.second_view and not augmentation.active:
+        raise ConfigError(
+            "the method wants a second view of each image, and without augmentation it would be "
+            "the same: set data.crop, data.flip or data.rotation"
+        )
+
+
+def _check_outputs(model: FeatureModel, dataset: Dataset) -> None:
+    """A module of the user's: does it return what methods need?"""
+    with torch.no_grad(), evaluating(model):
+        output = model(two_images(dataset))
+    if not isinstance(output, Output) or output.logits.shape != (2, dataset.classes):
+        raise ConfigError(
+            f"the model must return dcfl.models.Output with logits [batch, {dataset.classes}], "
+            f"not {type(output).__name__}"
+        )

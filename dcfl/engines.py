@@ -1,0 +1,74 @@
+"""The engines by name: where the clients of a run train."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from dcfl.errors import ConfigError
+from dcfl.experiment import Experiment
+from dcfl.simulation.embedded import Embedded
+from dcfl.simulation.engine import Engine
+from dcfl.simulation.memories import client_memories
+from dcfl.simulation.placement import Placement
+from dcfl.simulation.pool import worker_pool
+from dcfl.simulation.workbench import Workbench
+
+
+@dataclass(frozen=True)
+class Session:
+    """What an engine is made from."""
+
+    run: str  # what nodes elsewhere know the run by
+    experiment: Experiment
+    bench: Workbench
+    placement: Placement
+    memories: Path  # a folder of the run's own, for what clients keep
+
+
+Connect = Callable[[Session], AbstractContextManager[Engine]]
+
+
+def connect(session: Session) -> AbstractContextManager[Engine]:
+    """To the engine that the config names."""
+    name = session.experiment.engine.name
+    if name == "flower":
+        raise ConfigError(
+            'engine.name = "flower" trains at SuperNodes: use `dcfl flower run`, or '
+            'engine.name = "flower-simulation" on this machine'
+        )
+    return _flower_simulation(session) if name == "flower-simulation" else _embedded(session)
+
+
+@contextmanager
+def _embedded(session: Session) -> Iterator[Engine]:
+    """In this process, or in a pool of workers."""
+    engine, devices = session.experiment.engine, session.placement.devices
+    with client_memories(session.memories, engine.memory_budget * 10**6) as memories:
+        if len(devices) == 1:
+            yield Embedded(session.bench.on(devices[0]), memories)
+        else:
+            with worker_pool(session.bench, memories, devices, engine.threads) as pool:
+                yield pool
+
+
+@contextmanager
+def _flower_simulation(session: Session) -> Iterator[Engine]:
+    try:
+        from dcfl.flower.simulation import simulation
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"engine.name = \"flower-simulation\" needs {error.name}: pip install 'dcfl[flower]'"
+        ) from error
+    experiment = session.experiment
+    with simulation(
+        session.bench,
+        session.run,
+        session.memories,
+        session.placement.devices,
+        experiment.engine.threads,
+        experiment.federation.deadline,
+    ) as engine:
+        yield engine

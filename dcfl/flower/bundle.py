@@ -1,0 +1,42 @@
+"""The Flower app that is submitted: a pyproject.toml that points into the installed dcfl."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+
+from dcfl.errors import ConfigError
+from dcfl.storage import storage, write_whole
+
+# No dependencies: dcfl and torch are installed at each site beforehand, never by a run.
+_PYPROJECT = """\
+[project]
+name = "dcfl-app"
+version = "{version}"
+description = "Runs a dcfl experiment with the dcfl that is installed at each site"
+license = "MIT"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "dcfl"
+
+[tool.flwr.app.components]
+serverapp = "dcfl.flower.server_app:app"
+clientapp = "dcfl.flower.client_app:app"
+
+# Flower accepts only keys that stand here; `dcfl flower run` fills them in.
+[tool.flwr.app.config]
+experiment = ""
+folder = ""
+run = ""
+"""
+
+
+def write_bundle(folder: Path) -> Path:
+    """Write the app into a new or empty folder."""
+    with storage(folder):
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ConfigError(f"{folder}: exists and is not empty; give a new folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / "pyproject.toml", _PYPROJECT.format(version=version("dcfl")))
+    return folder

@@ -1,0 +1,156 @@
+"""What runs on a Flower node: decode, train, encode. All of a round is one message.
+
+A node's own config (`flower-supernode --node-config`) says who it is and where its things lie:
+
+partition-id, num-partitions   which clients live here: those with client % num-partitions == id
+memories                       the folder for what clients keep (MOON, SCAFFOLD)
+data                           `folder:PATH` or `sites:PATH` on this disk, for runs whose own data
+                               set is `remote`; `site` names the folder of `sites:PATH`
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from dcfl import config
+from dcfl.assembly import workbench
+from dcfl.client import frozen
+from dcfl.data import load_dataset
+from dcfl.data.catalogue import load_own_site
+from dcfl.errors import ClientFailure, ConfigError, DatasetCorrupt, DatasetMissing, StorageError
+from dcfl.evaluation import Score, score, scored_parts
+from dcfl.flower import codec
+from dcfl.flower.codec import Task
+from dcfl.flower.memories import NodeMemories
+from dcfl.simulation.allocator import keep_freed_memory
+from dcfl.simulation.placement import choose_devices
+from dcfl.simulation.workbench import Workbench, reproducible
+
+CODE_OF = {
+    ConfigError: "config",
+    DatasetMissing: "data",
+    DatasetCorrupt: "data",
+    StorageError: "disk",
+    MemoryError: "memory",
+}
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a node needs to serve its clients."""
+
+    bench: Workbench
+    memories: NodeMemories
+    threads: int
+    reveal: bool = False  # what exactly went wrong: not to a server elsewhere
+
+
+SiteOf = Callable[[Context], Site]  # asked at each message; it may remember its answer
+Handler = Callable[[SiteOf, Task, Message, Context], RecordDict]
+
+
+def client_app(site_of: SiteOf, reveal: bool = False) -> ClientApp:
+    app = ClientApp()
+    app.query("whoami")(partial(_answered, _whoami, site_of, reveal))
+    app.query("forget")(partial(_answered, _forget, site_of, reveal))
+    app.train()(partial(_answered, _train, site_of, reveal))
+    app.evaluate()(partial(_answered, _evaluate, site_of, reveal))
+    return app
+
+
+def _answered(
+    handle: Handler, site_of: SiteOf, reveal: bool, message: Message, context: Context
+) -> Message:
+    """Whatever goes wrong is told to the server as a short code, and explained in the log here:
+    Flower would send the whole text of an exception."""
+    task = Task("", 0, 0)
+    try:
+        task = codec.read_task(message.content)
+        content = handle(site_of, task, message, context)
+    except Exception as error:
+        traceback.print_exc()
+        code = next((code for kind, code in CODE_OF.items() if isinstance(error, kind)), "error")
+        failure = ClientFailure(task.client, f"{type(error).__name__}: {error}", code)
+        content = codec.failure_content(task, failure, reveal)
+    return Message(content, reply_to=message)
+
+
+def _whoami(site_of: SiteOf, task: Task, message: Message, context: Context) -> RecordDict:
+    """Also a first look at everything that could be missing here."""
+    site_of(context)
+    own = (int(context.node_config[key]) for key in ("partition-id", "num-partitions"))
+    return codec.node_content(task, *own)
+
+
+def _forget(site_of: SiteOf, task: Task, message: Message, context: Context) -> RecordDict:
+    _memories(context).forget(task.run)
+    return codec.task_content(task)
+
+
+def _train(site_of: SiteOf, task: Task, message: Message, context: Context) -> RecordDict:
+    site = site_of(context)
+    broadcast = codec.read_broadcast(message.content, task)
+    memory = site.memories.load(task)
+    with reproducible(site.threads):
+        reply, kept = site.bench.train(
+            replace(
+                broadcast,
+                weights=site.bench.here(broadcast.weights),
+                shared=site.bench.here(broadcast.shared),
+            ),
+            task.client,
+            memory or {},
+        )
+    if isinstance(reply, ClientFailure):
+        return codec.failure_content(task, reply, site.reveal)
+    if memory is None:
+        reply = replace(reply, metrics={**reply.metrics, "memory_lost": 1.0})
+    site.memories.save(task, kept)
+    return codec.update_content(task, reply, bool(kept))
+
+
+def _evaluate(site_of: SiteOf, task: Task, message: Message, context: Context) -> RecordDict:
+    """The model on this site's own test images."""
+    site = site_of(context)
+    dataset = site.bench.data.dataset
+    weights = site.bench.here(codec.decode(message.content.get("weights")))
+    with reproducible(site.threads):
+        model = frozen(site.bench.model, weights)
+        scores = [score(model, dataset, *part) for part in scored_parts(dataset)]
+    right = [sum(counts) for counts in zip(*(part.right for part in scores), strict=True)]
+    losses = [loss for part in scores for loss in part.losses]
+    totals = torch.bincount(dataset.test.labels, minlength=dataset.classes).tolist()
+    return codec.score_content(task, Score(right or [0] * dataset.classes, losses), totals)
+
+
+def _memories(context: Context) -> NodeMemories:
+    own = context.node_config.get("memories")
+    return NodeMemories(Path(str(own)) if own else Path.home() / ".dcfl" / "memories")
+
+
+def site_from_config(context: Context) -> Site:
+    """Of a SuperNode: what the run's config says, with this node's own data where it has some."""
+    experiment = config.from_toml(str(context.run_config["experiment"]))
+    settings = experiment.data
+    if settings.dataset == "remote":
+        data, site = (str(context.node_config.get(key, "")) for key in ("data", "site"))
+        client = int(context.node_config["partition-id"])
+        dataset, partition = load_own_site(settings, data, site, client)
+    else:
+        dataset = load_dataset(settings)
+        partition = settings.split(dataset)
+    bench = workbench(experiment, dataset, partition)
+    keep_freed_memory()
+    device = choose_devices(experiment.engine.device)[0]
+    return Site(bench.on(device), _memories(context), experiment.engine.threads)
+
+
+app = client_app(site_from_config)

@@ -1,0 +1,46 @@
+"""What runs beside a SuperLink: a whole run, with its clients at the SuperNodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from dcfl import config
+from dcfl.engines import Session
+from dcfl.errors import DCFLError
+from dcfl.flower.grid_backend import GridEngine
+from dcfl.report import write_report
+from dcfl.running import Run
+
+ENDED = "dcfl ended with"  # then the exit code and the reason: for `dcfl flower run`, in the log
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """The run config has the experiment as one text, so that nothing in it needs to be declared."""
+    experiment = config.from_toml(str(context.run_config["experiment"]))
+
+    @contextmanager
+    def connect(session: Session) -> Iterator[GridEngine]:
+        engine = GridEngine(
+            grid,
+            session.run,
+            session.bench.on(session.placement.devices[0]),
+            experiment.federation.deadline,
+        )
+        yield engine
+        engine.forget()
+
+    try:
+        run = Run(experiment, connect=connect)
+        for row in run.rounds():
+            print(f"round {row['round']}: accuracy {row['accuracy']:.2f} %", flush=True)
+        write_report(run.folder)
+    except DCFLError as error:
+        print(f"{ENDED} {error.exit_code} {' '.join(str(error).split())}", flush=True)
+        raise  # for Flower the run has failed

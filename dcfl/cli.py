@@ -5,7 +5,6 @@ torch and everything that needs it are imported inside the verbs, so that `dcfl 
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -20,9 +19,10 @@ import click
 import typer
 
 from dcfl.errors import ConfigError, DCFLError, TooFewClients
+from dcfl.flower.commands import flower
+from dcfl.words import AsJSON, MethodFile, Out, Words, experiment_of, print_json
 
 if TYPE_CHECKING:
-    from dcfl.experiment import Experiment
     from dcfl.running import Run
 
 app = typer.Typer(
@@ -32,54 +32,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Federated learning on non-IID data: DCFL and the methods it is compared with.",
 )
-
-Words = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[CONFIG.toml] [KEY=VALUE]...",
-        show_default=False,
-        help="A config file, and settings on top such as data.alpha=0.1 method.name=moon; "
-        "`dcfl settings` shows all keys with their values.",
-    ),
-]
-AsJSON = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-MethodFile = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE.py", help="A method of your own; becomes the default method."),
-]
-Out = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="Where to write; must be new or empty.")
-]
-
-
-def _experiment(words: Sequence[str] | None, method_file: Path | None = None) -> Experiment:
-    from dcfl.config import load_experiment, parse_words
-
-    own = _register(method_file) if method_file else []
-    files = [word for word in words or () if "=" not in word]
-    if len(files) > 1:
-        raise ConfigError(f"one config file at a time, not {len(files)}: {', '.join(files)}")
-    changes = parse_words(word for word in words or () if "=" in word)
-    if len(own) == 1:
-        changes["method"] = {"name": own[0], **changes.get("method", {})}
-    return load_experiment(files[0] if files else None, changes)
-
-
-def _register(path: Path) -> list[str]:
-    """Make the methods of a user's file known by name, for this process."""
-    from dcfl.methods import METHODS
-    from dcfl.methods.loading import load_methods
-
-    found = load_methods(path)
-    taken = sorted(found.keys() & METHODS.keys())
-    if taken:
-        raise ConfigError(f'{path}: the name {taken[0]} is taken: set name = "..." in the class')
-    METHODS.update(found)
-    return list(found)
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2))
 
 
 def _train(run: Run, label: str) -> None:
@@ -98,32 +50,19 @@ def run_command(
     as_json: AsJSON = False,
 ) -> None:
     """Train one federation. Without a config: DCFL-PW on the built-in digits."""
-    from dcfl.config import apply
     from dcfl.report import write_report
     from dcfl.running import Run
-    from dcfl.terminal import sparkline
+    from dcfl.terminal import run_result
 
-    experiment = _experiment(words, method_file)
-    if out is not None:
-        experiment = apply(experiment, {"output": {"dir": str(out)}})
+    experiment = experiment_of(words, method_file, out)
     run = Run(experiment)
     _train(run, experiment.method.name)
-    page = write_report(run.folder)
+    write_report(run.folder)
     result = run.result()
-    summary = result.summary
     if as_json:
-        _print_json({**summary, "folder": str(run.folder)})
+        print_json({**result.summary, "folder": str(run.folder)})
         return
-    curve = sparkline([row["accuracy"] for row in result.rounds], 40)
-    lost = summary["failed"] + summary["rejected"]
-    lost_text = f", {lost} replies lost" if lost else ""
-    print(
-        f"{summary['method']} on {summary['dataset']}: accuracy {summary['final_accuracy']:.2f} %, "
-        f"MAX {summary['max_accuracy']:.2f}, EMA {summary['ema_accuracy']:.2f}, "
-        f"{summary['seconds']:.1f} s{lost_text}\n{curve}\n"
-        f"engine  {run.workers}\n"
-        f"weights {summary['weights_sha256'][:16]}\nreport  {page}"
-    )
+    print(run_result(result.summary, result.rounds, run.workers, run.folder))
 
 
 @app.command()
@@ -131,7 +70,7 @@ def settings(words: Words = None, method_file: MethodFile = None) -> None:
     """What a run would do: every table and key with its value, as a config file."""
     from dcfl.config import as_tables, to_toml
 
-    print(to_toml(as_tables(_experiment(words, method_file))))
+    print(to_toml(as_tables(experiment_of(words, method_file))))
 
 
 @app.command()
@@ -155,7 +94,7 @@ def compare(
     from dcfl.running import Run, new_folder
     from dcfl.terminal import comparison_table, stdout
 
-    base = _experiment(words, method_file)
+    base = experiment_of(words, method_file)
     names = [name.strip() for name in methods.split(",")]
     numbers = _whole_numbers(seeds) if seeds else [base.federation.seed]
     chosen = out or (Path(base.output.dir) if base.output.dir else None)
@@ -175,7 +114,7 @@ def compare(
     groups = group_runs([RecordedRun.open(path) for path in folders])
     if as_json:
         rows = [group.as_json(groups[0]) for group in groups]
-        _print_json({"methods": rows, "folder": str(folder)})
+        print_json({"methods": rows, "folder": str(folder)})
     else:
         stdout.print(comparison_table(groups))
         print(f"report  {page}")
@@ -203,7 +142,7 @@ def methods_command(
     chosen = [method_named(name)] if name else list(METHODS.values())
     descriptions = [describe_method(method) for method in chosen]
     if as_json:
-        _print_json(descriptions)
+        print_json(descriptions)
         return
     print("\n\n".join(method_card(description) for description in descriptions))
 
@@ -222,7 +161,7 @@ def check(
     chosen = load_methods(path) if path.suffix == ".py" else {method: method_named(method)}
     verdicts = {name: check_method(one) for name, one in chosen.items()}
     if as_json:
-        _print_json({name: [asdict(v) for v in found] for name, found in verdicts.items()})
+        print_json({name: [asdict(v) for v in found] for name, found in verdicts.items()})
     else:
         for name, found in verdicts.items():
             print(name)
@@ -264,14 +203,14 @@ def partition_command(
     from dcfl.data import load_dataset
     from dcfl.terminal import partition_table, stdout
 
-    settings = _experiment(words).data
+    settings = experiment_of(words).data
     dataset = load_dataset(settings)
     partition = settings.split(dataset)
     counts = partition.counts(dataset.train.labels.numpy(), dataset.classes)
     if picture is not None:
         _draw_partition(counts, dataset.class_names, picture)
     if as_json:
-        _print_json(
+        print_json(
             {
                 "dataset": dataset.name,
                 "class_names": dataset.class_names,
@@ -325,10 +264,10 @@ def data_check(words: Words = None, as_json: AsJSON = False) -> None:
     from dcfl.data.catalogue import load_dataset, summary
     from dcfl.terminal import dataset_card
 
-    settings = _experiment(words).data
+    settings = experiment_of(words).data
     found = summary(load_dataset(settings), settings)
     if as_json:
-        _print_json(found)
+        print_json(found)
     else:
         print(dataset_card(found))
 
@@ -351,13 +290,15 @@ def doctor(as_json: AsJSON = False) -> None:
 
     findings = examine()
     if as_json:
-        _print_json([asdict(finding) for finding in findings])
+        print_json([asdict(finding) for finding in findings])
     else:
         for finding in findings:
             print(f"{'✓' if finding.fine else '✗'} {finding.what}: {finding.detail}")
     if not all(finding.fine for finding in findings):
         raise typer.Exit(2)
 
+
+app.add_typer(flower, name="flower")
 
 bench = typer.Typer(help="Speed: us, the floor and the peers.", invoke_without_command=True)
 app.add_typer(bench, name="bench")

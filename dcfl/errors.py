@@ -57,6 +57,14 @@ class NetworkError(DCFLError, ConnectionError):
     exit_code = 6
 
 
+class RemoteRunFailed(DCFLError, RuntimeError):
+    """A run on a SuperLink came to a bad end there."""
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 class Diverged(DCFLError, ArithmeticError):
     """A client's loss or weights are no longer finite."""
 

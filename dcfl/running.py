@@ -82,7 +82,7 @@ class Run:
         self.id = uuid4().hex
         self.rows: list[Row] = []
         self._summary: Row = {}
-        self._recorder = Recorder(_folder_for(experiment, dataset), dataset.site_names)
+        self._recorder = Recorder(folder_for(experiment, dataset.name), dataset.site_names)
         self._recorder.start(self.experiment, dataset, partition, self._placement)
 
     def _placed(self) -> Placement:
@@ -338,10 +338,10 @@ def with_overrides(
     return apply(replace(load_experiment(source, tables), **whole), on_top)
 
 
-def _folder_for(experiment: Experiment, dataset: Dataset) -> Path:
+def folder_for(experiment: Experiment, dataset: str) -> Path:
     if experiment.output.dir:
         return Path(experiment.output.dir)
-    return new_folder(f"{dataset.name}-{experiment.method.name}")
+    return new_folder(f"{dataset}-{experiment.method.name}")
 
 
 def new_folder(name: str) -> Path:

@@ -7,6 +7,7 @@ import textwrap
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,6 +25,7 @@ from rich.text import Text
 
 from dcfl.comparison import Group
 from dcfl.config import to_toml
+from dcfl.recording import Row
 
 stdout = Console(highlight=False)
 if not stdout.is_terminal:
@@ -47,6 +49,19 @@ def sparkline(values: Sequence[float], width: int = 20) -> str:
     low, high = min(points), max(points)
     scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
     return "".join(BARS[round((point - low) * scale)] for point in points)
+
+
+def run_result(summary: Row, rounds: Sequence[Row], engine: str, folder: Path) -> str:
+    """What `dcfl run` says at the end."""
+    lost = sum(summary[key] for key in ("failed", "late", "rejected"))
+    return (
+        f"{summary['method']} on {summary['dataset']}: accuracy {summary['final_accuracy']:.2f} %, "
+        f"MAX {summary['max_accuracy']:.2f}, EMA {summary['ema_accuracy']:.2f}, "
+        f"{summary['seconds']:.1f} s{f', {lost} replies lost' if lost else ''}\n"
+        f"{sparkline([row['accuracy'] for row in rounds], 40)}\n"
+        f"engine  {engine}\n"
+        f"weights {summary['weights_sha256'][:16]}\nreport  {folder / 'report.html'}"
+    )
 
 
 @contextmanager

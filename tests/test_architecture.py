@@ -16,12 +16,12 @@ ORDER = [
     "errors", "storage", "seeding", "messages", "weights", "losses", "data", "models", "client",
     "methods", "local_training", "evaluation", "server", "federation", "simulation", "experiment",
     "config", "assembly", "flower", "engines", "recording", "comparison", "report", "running",
-    "deployment", "checking", "scaffolding", "terminal", "bench", "doctor", "cli",
+    "checking", "scaffolding", "terminal", "words", "deployment", "bench", "doctor", "cli",
 ]  # fmt: skip
 
 
 # The part of the Flower room that has a whole run in it, and what comes after.
-DEPLOYMENT = {"flower.server_app", "flower.commands", "flower.deployment", "flower.bundle"}
+DEPLOYMENT = {f"flower.{name}" for name in ("server_app", "submission", "commands")}
 
 
 def room(module: str) -> str:

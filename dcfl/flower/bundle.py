@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from pathlib import Path
 
+from dcfl.config import to_toml
 from dcfl.errors import ConfigError
 from dcfl.storage import storage, write_whole
 
@@ -24,19 +25,19 @@ publisher = "dcfl"
 serverapp = "dcfl.flower.server_app:app"
 clientapp = "dcfl.flower.client_app:app"
 
-# Flower accepts only keys that stand here; `dcfl flower run` fills them in.
+# A whole config file as one text, because Flower accepts only keys that stand here.
 [tool.flwr.app.config]
-experiment = ""
-folder = ""
-run = ""
+experiment = {experiment}
 """
 
 
-def write_bundle(folder: Path) -> Path:
-    """Write the app into a new or empty folder."""
+def write_bundle(folder: Path, experiment: str = "") -> Path:
+    """Write the app into a new or empty folder. `experiment`: what `flwr run` does with it, unless
+    it is told something else."""
     with storage(folder):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ConfigError(f"{folder}: exists and is not empty; give a new folder")
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / "pyproject.toml", _PYPROJECT.format(version=version("dcfl")))
+        text = _PYPROJECT.format(version=version("dcfl"), experiment=to_toml(experiment))
+        write_whole(folder / "pyproject.toml", text)
     return folder

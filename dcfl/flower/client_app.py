@@ -4,6 +4,7 @@ A node's own config (`flower-supernode --node-config`) says who it is and where 
 
 partition-id, num-partitions   which clients live here: those with client % num-partitions == id
 memories                       the folder for what clients keep (MOON, SCAFFOLD)
+data-path                      where downloaded data sets lie here, if not where the run says
 data                           `folder:PATH` or `sites:PATH` on this disk, for runs whose own data
                                set is `remote`; `site` names the folder of `sites:PATH`
 """
@@ -140,6 +141,8 @@ def site_from_config(context: Context) -> Site:
     """Of a SuperNode: what the run's config says, with this node's own data where it has some."""
     experiment = config.from_toml(str(context.run_config["experiment"]))
     settings = experiment.data
+    if "data-path" in context.node_config:
+        settings = replace(settings, path=str(context.node_config["data-path"]))
     if settings.dataset == "remote":
         data, site = (str(context.node_config.get(key, "")) for key in ("data", "site"))
         client = int(context.node_config["partition-id"])

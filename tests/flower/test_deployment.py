@@ -15,8 +15,11 @@ from typing import Any
 import pytest
 
 from dcfl.errors import ConfigError, NetworkError
-from dcfl.flower import deployment
-from dcfl.flower.deployment import Connection, Daemon, Deployment, connection, down, status, up
+from dcfl.flower import deployment, processes
+from dcfl.flower import superlink as calls
+from dcfl.flower.deployment import Deployment, connection, down, status, up
+from dcfl.flower.processes import Daemon
+from dcfl.flower.superlink import Connection
 
 needs_flower = pytest.mark.skipif(find_spec("flwr") is None, reason="needs dcfl[flower]")
 SLEEP = "import time; time.sleep(60)"
@@ -46,11 +49,11 @@ def spawn() -> Iterator[Any]:
 
 
 def marked(home: Path) -> dict[str, str]:
-    return {**os.environ, deployment.MARKER: str(home)}
+    return {**os.environ, processes.MARKER: str(home)}
 
 
 def daemon(process: subprocess.Popen[bytes], started: str | None = None, **more: Any) -> Daemon:
-    began = started or deployment._started(process.pid) or ""
+    began = started or processes.start_of(process.pid) or ""
     return Daemon("superlink", process.pid, began, **more)
 
 
@@ -74,14 +77,15 @@ def fake(
     python = [sys.executable, "-c"]
     monkeypatch.setattr(deployment, "_superlink_command", lambda *_: [*python, superlink])
     monkeypatch.setattr(deployment, "_supernode_command", lambda *_: [*python, supernode])
-    monkeypatch.setattr(deployment, "_script", lambda name: f"/scripts/{name}")
+    monkeypatch.setattr(calls, "script", lambda name: f"/scripts/{name}")
     monkeypatch.setattr(deployment, "_listening", lambda port: True)
-    monkeypatch.setattr(deployment, "_ask", ask)
+    monkeypatch.setattr(deployment, "ask", ask)
+    monkeypatch.setattr(calls, "ask", ask)
     return asked
 
 
 def left(home: Path) -> set[int]:
-    return set(deployment._ours(home.resolve()))
+    return set(processes.ours(home.resolve(), deployment._read(home.resolve()).daemons))
 
 
 def test_what_was_recorded_is_ended(home: Path, spawn: Any) -> None:
@@ -95,7 +99,7 @@ def test_what_was_recorded_is_ended(home: Path, spawn: Any) -> None:
 
 def test_a_recycled_pid_is_never_ended(home: Path, spawn: Any) -> None:
     stranger = spawn()
-    boot, ticks = (deployment._started(stranger.pid) or "").split()
+    boot, ticks = (processes.start_of(stranger.pid) or "").split()
     record(home, daemon(stranger, f"{boot} {int(ticks) - 1}"), daemon(stranger, f"x {ticks}"))
     assert down(home) == 0
     assert stranger.poll() is None
@@ -113,26 +117,26 @@ def test_an_orphan_is_found_by_its_environment(home: Path, spawn: Any) -> None:
 def test_children_of_a_daemon_are_ended_with_it(
     home: Path, spawn: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deployment, "PATIENCE", 0.5)
+    monkeypatch.setattr(processes, "PATIENCE", 0.5)
     # Deaf and without a mark: once its parent is gone, nothing tells whose it is.
     start = f"subprocess.Popen([sys.executable, '-c', {DEAF!r}], env={{}})"
     parent = spawn(f"import subprocess, sys; {start}; {SLEEP}")
     parent.stdout.readline()
-    both = deployment._with_children(table(home), {parent.pid})
+    both = processes.with_children(table(home), {parent.pid})
     assert len(both) == 2
     record(home, daemon(parent, partition=0))
     assert down(home) == 2
     assert not both & table(home).keys()
 
 
-def table(home: Path) -> Mapping[int, deployment._Process]:
-    return deployment._processes(home)
+def table(home: Path) -> Mapping[int, processes.Process]:
+    return processes.processes(home)
 
 
 def test_who_does_not_listen_is_killed(
     home: Path, spawn: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deployment, "PATIENCE", 0.5)
+    monkeypatch.setattr(processes, "PATIENCE", 0.5)
     deaf = spawn(DEAF)
     deaf.stdout.readline()
     record(home, daemon(deaf))
@@ -148,11 +152,11 @@ def test_the_caller_is_spared_even_if_marked(home: Path, spawn: Any) -> None:
 
 
 def hide_environments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deployment, "_marked", lambda *_: None)
+    monkeypatch.setattr(processes, "_marked", lambda *_: None)
 
 
 def hide_proc(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deployment, "_PROC", Path("/no/such/folder"))
+    monkeypatch.setattr(processes, "_PROC", Path("/no/such/folder"))
 
 
 @pytest.mark.parametrize("hide", [hide_environments, hide_proc])
@@ -289,7 +293,7 @@ def test_addresses_that_are_none(tmp_path: Path, address: str) -> None:
 def test_the_configuration_that_flwr_reads(tmp_path: Path) -> None:
     certificate = tmp_path / 'a "b"' / "ca.crt"
     link = Connection("fl.example.org:443", tmp_path / "flwr", certificate)
-    deployment._prepare_calls(link)
+    calls.prepare_calls(link)
     path = tmp_path / "flwr" / "config.toml"
     tables = tomllib.loads(path.read_text())["superlink"]
     assert tables[tables["default"]] == {
@@ -300,23 +304,23 @@ def test_the_configuration_that_flwr_reads(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
     path.write_text('[superlink]\ndefault = "mine"\n')
     with pytest.raises(ConfigError, match="a Flower home of its own"):
-        deployment._prepare_calls(link)
+        calls.prepare_calls(link)
     assert "mine" in path.read_text()
 
 
 def test_the_environment_of_daemons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deployment, "_script", lambda name: f"/scripts/{name}")
+    monkeypatch.setattr(calls, "script", lambda name: f"/scripts/{name}")
     monkeypatch.setenv("FLWR_INTERNAL_GRPC_FLEET_API", "1")
     monkeypatch.setenv("NO_PROXY", "intranet")
     monkeypatch.setenv("PATH", "/usr/bin")
-    own = deployment._environment(tmp_path / "flwr", tmp_path)
+    own = calls.environment(tmp_path / "flwr", tmp_path)
     assert "FLWR_INTERNAL_GRPC_FLEET_API" not in own
     assert own["FLWR_TELEMETRY_ENABLED"] == "0"
     assert own["FLWR_HOME"] == str(tmp_path / "flwr")
-    assert own[deployment.MARKER] == str(tmp_path)
+    assert own[processes.MARKER] == str(tmp_path)
     assert own["PATH"] == "/scripts:/usr/bin"
     assert own["NO_PROXY"] == own["no_proxy"] == "intranet,127.0.0.1,localhost"
-    assert deployment.MARKER not in deployment._environment(tmp_path / "flwr")
+    assert processes.MARKER not in calls.environment(tmp_path / "flwr")
 
 
 def test_a_long_experiment_survives_the_way_to_flwr(
@@ -330,9 +334,9 @@ def test_a_long_experiment_survives_the_way_to_flwr(
         seen.update(tomllib.loads(path.read_text()), suffix=path.suffix)
         return {"run-id": "18446744073709551615"}
 
-    monkeypatch.setattr(deployment, "_ask", ask)
+    monkeypatch.setattr(calls, "ask", ask)
     link = Connection("127.0.0.1:1", tmp_path, insecure=True)
-    assert deployment.submit(link, tmp_path / "app", config) == 2**64 - 1
+    assert calls.submit(link, tmp_path / "app", config) == 2**64 - 1
     assert seen == {**config, "suffix": ".toml"}
     assert [path.name for path in tmp_path.iterdir()] == ["config.toml"]
 
@@ -341,8 +345,8 @@ def answer(monkeypatch: pytest.MonkeyPatch, stdout: str, code: int = 0, stderr: 
     def call(*_: Any) -> subprocess.CompletedProcess[bytes]:
         return subprocess.CompletedProcess([], code, stdout.encode(), stderr.encode())
 
-    monkeypatch.setattr(deployment, "_script", lambda name: f"/scripts/{name}")
-    monkeypatch.setattr(deployment, "_call", call)
+    monkeypatch.setattr(calls, "script", lambda name: f"/scripts/{name}")
+    monkeypatch.setattr(calls, "_call", call)
 
 
 def test_what_flwr_refuses_is_said_in_one_line(
@@ -352,19 +356,19 @@ def test_what_flwr_refuses_is_said_in_one_line(
     said = "Using SuperLink: x\\nDisplaying...\\n[code: 16] Run ID not found.\\n"
     answer(monkeypatch, f'{{"success": false, "error-message": "{said}"}}')
     with pytest.raises(ConfigError, match=r"^SuperLink 127\.0\.0\.1:1: Run ID not found\.$"):
-        deployment.run_status(link, 3)
+        calls.run_status(link, 3)
     said = "Connection to the SuperLink is unavailable. Please check"
     answer(monkeypatch, f'{{"success": false, "error-message": "{said}"}}')
     with pytest.raises(NetworkError, match="cannot be reached"):
-        deployment.run_status(link, 3)
+        calls.run_status(link, 3)
     answer(monkeypatch, "Traceback\n\x1b[91mBoom\x1b[0m\n", code=1)
     with pytest.raises(NetworkError, match=r"`flwr ls`: Boom$"):
-        deployment.run_status(link, 3)
+        calls.run_status(link, 3)
     answer(
         monkeypatch, "", code=1, stderr="INFO: x\n╭─ Error ─╮\n│ [code: 16] Not found. │\n╰──╯\n"
     )
     with pytest.raises(ConfigError, match=r"^SuperLink 127\.0\.0\.1:1: Not found\.$"):
-        deployment.log(link, 3)
+        calls.log(link, 3)
 
 
 def listeners(pids: set[int]) -> set[str]:
@@ -382,7 +386,7 @@ def listeners(pids: set[int]) -> set[str]:
 def started_by_hand(home: Path, link: Connection, name: str, *words: str) -> str:
     """The reason that a further SuperNode gives for ending."""
     port = str(deployment._free_ports(1)[0])
-    command = [deployment._script("flower-supernode"), "--superlink", link.address, "--port", port]
+    command = [calls.script("flower-supernode"), "--superlink", link.address, "--port", port]
     node = deployment._start(home, name, [*command, *words])
     deadline = time.monotonic() + 60
     while node.alive and time.monotonic() < deadline:
@@ -417,8 +421,8 @@ def test_two_sites_with_tls(home: Path, tmp_path: Path) -> None:
     assert "CERTIFICATE_VERIFY_FAILED" in why
     stranger = Connection(link.address, tmp_path / "flwr", theirs / "ca.crt")
     with pytest.raises(NetworkError, match="cannot be reached"):
-        deployment.run_status(stranger, 1)
-    for ask in (deployment.stop, deployment.log):
+        calls.run_status(stranger, 1)
+    for ask in (calls.stop, calls.log):
         with pytest.raises(ConfigError, match=r"^SuperLink \S+: Run ID not found\.$"):
             ask(link, 1)
 

@@ -11,7 +11,8 @@ run: $(VENV)/core
 
 # One thread per test process: small tensors gain nothing from more, and two processes share two cores.
 test: $(VENV)/dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not flower"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m flower
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check

@@ -13,6 +13,7 @@ from dcfl.data import Augmentation, Dataset, FederatedData, Partition
 from dcfl.data.client_data import clean_batches
 from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
+from dcfl.messages import Tensors
 from dcfl.methods import Method
 from dcfl.models import FeatureModel, Output, build_model
 from dcfl.simulation.workbench import Workbench
@@ -66,6 +67,14 @@ def workbench(
         experiment.training,
         experiment.federation.seed,
     )
+
+
+def expected_upload(bench: Workbench) -> Tensors | None:
+    """By its names, shapes and dtypes; None if the method does not say."""
+    with torch.no_grad(), evaluating(bench.model):
+        width = bench.model(two_images(bench.data.dataset)).embedding.shape[1]
+    parameters = dict(bench.model.named_parameters())
+    return bench.method.upload_like(parameters, bench.data.dataset.classes, width)
 
 
 def two_images(dataset: Dataset) -> Tensor:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+LONGEST_REASON = 500  # characters of why a client was left out
+
 
 class DCFLError(Exception):
     """The family; `except dcfl.errors.DCFLError` catches all but bugs of ours."""
@@ -51,6 +53,12 @@ class StorageError(DCFLError, OSError):
     exit_code = 3
 
 
+class CheckpointError(DCFLError, OSError):
+    """What was written to go on from is not there any more, or not as it was written."""
+
+    exit_code = 3
+
+
 class NetworkError(DCFLError, ConnectionError):
     """What should come over the network did not."""
 
@@ -71,6 +79,9 @@ class Diverged(DCFLError, ArithmeticError):
 
 class ProtocolError(DCFLError, ValueError):
     """A reply that does not fit what was asked for."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message[:LONGEST_REASON])  # it may quote what a client has chosen
 
 
 class TooFewClients(DCFLError, RuntimeError):
@@ -101,7 +112,7 @@ class ClientFailure(DCFLError, RuntimeError):
         bytes up and down, if they were measured."""
         super().__init__(f"client {client}: {reason}")
         self.client = client
-        self.reason = reason
+        self.reason = reason[:LONGEST_REASON]
         self.code = code
         self.traffic = traffic
 

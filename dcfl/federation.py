@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -22,6 +22,10 @@ class Backend(Protocol):
 
         A reply's weights may lie in memory that is used again as soon as the next one is asked for.
         """
+
+    def settle(self, accepted: Collection[int]) -> None:
+        """The round is over, and these clients' replies were used: what they keep is theirs. The
+        others go on from what they kept before."""
 
 
 class Round(NamedTuple):
@@ -60,4 +64,5 @@ def federate(
         cohort = sample_cohort(server.population, participation, seed, state.round + 1)
         broadcast = server.broadcast(state)
         state, clients = server.aggregate(state, broadcast, backend.run(broadcast, cohort))
+        backend.settle({client.client for client in clients if client.outcome == "ok"})
         yield Round(state, clients)

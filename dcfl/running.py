@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dcfl import weights as named
-from dcfl.assembly import resolved, two_images, workbench
+from dcfl.assembly import expected_upload, resolved, two_images, workbench
 from dcfl.config import CHOICES, Tables, apply, load_experiment
 from dcfl.data import Dataset, DataSettings, load_dataset
 from dcfl.engines import Connect, Session, connect
@@ -133,6 +133,7 @@ class Run:
             experiment.training,
             experiment.server,
             experiment.federation.minimum_replies,
+            expected_upload(self._bench),
         )
         federation = experiment.federation
         session = Session(

@@ -69,6 +69,8 @@ def test_rounds_follow_each_other_and_carry_prototypes_from_the_second_on() -> N
             sent.append(broadcast)
             return backend.run(broadcast, cohort)  # type: ignore[return-value]
 
+        settle = backend.settle
+
     rounds = list(federate(server, Listening(), state, 3, 0.5, seed=0))
     assert [round.state.round for round in rounds] == [1, 2, 3]
     assert [len(round.clients) for round in rounds] == [2, 2, 2]

@@ -8,7 +8,6 @@ a client is not trusted: whatever cannot be read is a ProtocolError.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isfinite
 from typing import NamedTuple
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -16,14 +15,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from dcfl.errors import CODES, ClientFailure, ProtocolError
+from dcfl.errors import CODES, LONGEST_REASON, ClientFailure, ProtocolError
 from dcfl.evaluation import Score
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic
+from dcfl.server.validation import LARGEST_METRIC, LONGEST_NAME
 from dcfl.weights import as_rows, from_rows
 
 FORMAT = "dcfl.safetensors"
 PART = "tensors"  # the one array of a record
-LONGEST_NAME, LONGEST_REASON, MOST_METRICS = 100, 2000, 20
 
 
 class Task(NamedTuple):
@@ -147,7 +146,7 @@ def failure_content(task: Task, failure: ClientFailure, reveal: bool = False) ->
     """`reveal` what exactly went wrong: where server and client are the same person's."""
     said = ConfigRecord({"code": failure.code})
     if reveal:
-        said["reason"] = failure.reason[:LONGEST_REASON]
+        said["reason"] = failure.reason
     return RecordDict({"task": _task_record(task), "failed": said})
 
 
@@ -193,8 +192,8 @@ def read_score(content: RecordDict, task: Task, classes: int) -> tuple[Score, li
     if any(hits > total for hits, total in zip(right, totals, strict=True)):
         raise ProtocolError("a score of more right answers than images")
     losses = record.get("losses")
-    if not isinstance(losses, list) or not all(map(_is_finite, losses)):
-        raise ProtocolError("a score whose losses are not finite")
+    if not isinstance(losses, list) or not all(map(_is_reasonable, losses)):
+        raise ProtocolError("a score whose losses are not numbers within reason")
     return Score(right, [float(loss) for loss in losses]), totals
 
 
@@ -239,14 +238,13 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**40
 
 
-def _is_finite(value: object) -> bool:
-    return isinstance(value, float) and isfinite(value)
+def _is_reasonable(value: object) -> bool:
+    return isinstance(value, float) and abs(value) <= LARGEST_METRIC
 
 
 def _metrics(content: RecordDict) -> Mapping[str, float]:
+    """Whether there are too many of them is looked at where all replies are."""
     record = content.get("metrics")
-    if not isinstance(record, MetricRecord) or len(record) > MOST_METRICS:
-        raise ProtocolError("a reply without metrics, or with too many")
-    if not all(len(name) <= LONGEST_NAME and _is_finite(value) for name, value in record.items()):
-        raise ProtocolError("metrics that are not finite numbers")
+    if not isinstance(record, MetricRecord) or not all(map(_is_reasonable, record.values())):
+        raise ProtocolError("a reply without metrics, or with some that are not numbers")
     return {name: float(value) for name, value in record.items()}  # type: ignore[arg-type]

@@ -135,7 +135,7 @@ def run_command(
     from dcfl.recording import RecordedRun
     from dcfl.terminal import progress, run_result
 
-    experiment = for_superlink(experiment_of(words, out=out))
+    experiment = for_superlink(experiment_of(words, out=out, engine="flower"))
     submitted = submit(_link(home, superlink, root_certificate, insecure), experiment)
     try:
         with progress(experiment.method.name, experiment.federation.rounds) as show:

@@ -1,14 +1,15 @@
 """Clients at Flower's nodes, as an engine: messages go out, replies come back or do not.
 
 Flower's strategies are not used: sampling, validation and aggregation are ours. Every message is
-accounted for by its id. Replies are asked for in client order, a few at a time; the others wait at
+accounted for by its id. Replies are asked for in client order, one at a time; the others wait at
 the SuperLink, so memory does not grow with the cohort.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from math import inf
 from typing import NamedTuple
 
@@ -32,7 +33,6 @@ from dcfl.flower.post import Lost, Nodes, Post
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic
 from dcfl.simulation.workbench import Workbench
 
-WINDOW = 8  # replies that are here at a time
 PATIENCE = 2.0  # deadlines after which a late message is given up by Flower too
 FORGET_SECONDS = 30  # for nodes to clear up after a run
 
@@ -48,8 +48,6 @@ class Sent(NamedTuple):
 class GridEngine:
     """An engine."""
 
-    overlaps = True  # nodes train while this process evaluates the round before
-
     def __init__(
         self,
         grid: Grid,
@@ -59,15 +57,18 @@ class GridEngine:
         nodes: int = 0,
         reveal: bool = False,
         alive: Callable[[], bool] = lambda: True,
+        overlaps: bool = False,
     ) -> None:
         """`deadline`: seconds, 0 for none. `nodes`: see Nodes. `reveal`: the nodes are this user's,
-        and may say what exactly went wrong. `alive`: see Post."""
+        and may say what exactly went wrong. `alive`: see Post. `overlaps`: evaluate a round while
+        the next one trains, which hides the time and shows each round's result later."""
         self._run, self._bench, self._deadline, self._reveal = run, bench, deadline, reveal
         self._post = Post(grid, alive)
         self._nodes = Nodes(self._post, run, nodes)
         self._remembered: dict[int, int] = {}  # the round of each client's memory, if it has one
+        self._staged: dict[int, int] = {}  # the same of this round, whose replies are not used yet
         self._late: set[str] = set()  # messages that no round waits for any more
-        self.dropped = 0
+        self.overlaps, self.dropped = overlaps, 0
         self.own_accuracies: Tensor | None = None
         self._judged: Tensors = {}  # still to be evaluated here
         self._judges: list[Sent] = []  # sites that evaluate
@@ -78,19 +79,24 @@ class GridEngine:
     def run(
         self, broadcast: Broadcast, cohort: Sequence[int]
     ) -> Iterator[ClientUpdate | ClientFailure]:
-        end = time.monotonic() + (self._deadline or inf)
+        self._drop_late()
         self._nodes.refresh()
+        end = time.monotonic() + (self._deadline or inf)
         sent = self._send(broadcast, cohort)
         self._evaluate_here()
-        answers: dict[str, RecordDict | Lost] = {}
-        for place, client in enumerate(cohort):
+        for client in cohort:
             message = sent.get(client)
             if message is None:
                 yield ClientFailure(client, "its node is not online", traffic=Traffic(0, 0))
-                continue
-            soon = [sent[other].id for other in cohort[place : place + WINDOW] if other in sent]
-            self._await(message.id, soon, answers, end)
-            yield self._reply(message, answers.pop(message.id, None))
+            else:
+                yield self._reply(message, self._await(message.id, end))
+
+    def _drop_late(self) -> None:
+        for message in list(self._late):
+            reply = self._post.collect(message)
+            if reply is not None:
+                self._late.discard(message)
+                self.dropped += not isinstance(reply, Lost)
 
     def _send(self, broadcast: Broadcast, cohort: Sequence[int]) -> dict[int, Sent]:
         weights, shared = codec.encode(broadcast.weights), codec.encode(broadcast.shared)
@@ -116,25 +122,16 @@ class GridEngine:
     def _patience(self) -> float:
         return PATIENCE * self._deadline
 
-    def _await(
-        self, wanted: str, soon: Sequence[str], answers: dict[str, RecordDict | Lost], end: float
-    ) -> None:
-        """Until the wanted answer is there or the time is over. `soon`: it, and those after it."""
-        began, looked = time.monotonic(), False
-        while wanted not in answers:
+    def _await(self, message: str, end: float) -> RecordDict | Lost | None:
+        """The reply, or None when the time is over; there is always time for one look."""
+        began = time.monotonic()
+        while (reply := self._post.collect(message)) is None:
             now = time.monotonic()
-            if looked and now >= end:
-                return
-            if looked:  # soon at first: in a simulation a client may take milliseconds
-                time.sleep(max(0.0, min(0.005 + (now - began) / 50, 0.25, end - now)))
-            found = self._post.collect({*soon} - answers.keys() | self._late)
-            for message, reply in found.items():
-                if message in self._late:
-                    self._late.discard(message)
-                    self.dropped += not isinstance(reply, Lost)
-                else:
-                    answers[message] = reply
-            looked = True
+            if now >= end:
+                break
+            # Soon at first: in a simulation a client may take milliseconds.
+            time.sleep(min(0.005 + (now - began) / 50, 0.25, end - now))
+        return reply
 
     def _reply(self, sent: Sent, answer: RecordDict | Lost | None) -> ClientUpdate | ClientFailure:
         client, down = sent.task.client, sent.bytes_down
@@ -147,11 +144,16 @@ class GridEngine:
         try:
             reply = codec.read_reply(answer, sent.task, self._reveal, down)
             if isinstance(reply, ClientUpdate) and codec.has_kept(answer):
-                self._remembered[client] = sent.task.round
+                self._staged[client] = sent.task.round
         except ProtocolError as error:
             traffic = Traffic(codec.num_bytes(answer), down)
             return ClientRejected(client, str(error), traffic=traffic)
         return reply
+
+    def settle(self, accepted: Collection[int]) -> None:
+        staged = self._staged.items()
+        self._remembered |= {client: round for client, round in staged if client in accepted}
+        self._staged.clear()
 
     # Evaluation
 
@@ -168,6 +170,7 @@ class GridEngine:
         asked = [
             (node, task, codec.evaluate_content(task, record))
             for own, node in self._nodes.online().items()
+            if own < len(self._bench.data.partition)
             for task in [Task(self._run, 0, own)]
         ]
         ids = self._post.send(
@@ -197,17 +200,13 @@ class GridEngine:
         """From the sites that answered in time; as it was, if none did."""
         dataset, clients = self._bench.data.dataset, len(self._bench.data.partition)
         end = time.monotonic() + (self._deadline or inf)
-        answers: dict[str, RecordDict | Lost] = {}
         scores: list[tuple[int, Score, list[int]]] = []
         for sent in self._judges:
-            self._await(sent.id, [other.id for other in self._judges], answers, end)
-            answer = answers.get(sent.id)
+            answer = self._await(sent.id, end)
             if isinstance(answer, RecordDict):
-                try:
+                with suppress(ProtocolError):  # as if it had not answered
                     score, totals = codec.read_score(answer, sent.task, dataset.classes)
-                except ProtocolError:
-                    continue  # as if it had not answered
-                scores.append((sent.task.client, score, totals))
+                    scores.append((sent.task.client, score, totals))
         found = together(scores)
         if found is not None:
             self.own_accuracies = torch.full((clients,), torch.nan, dtype=torch.float64)

@@ -1,20 +1,20 @@
 """What clients keep between their rounds, on the disk of the node that they live on.
 
 Keyed by run, client and round: a round that is taken up again asks for the memory as it was before
-it. Only the two newest rounds of a client stay.
+it. Rounds before that go.
 """
 
 from __future__ import annotations
 
 import re
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors import SafetensorError
 from torch import Tensor
 
-from dcfl.errors import ProtocolError
+from dcfl.errors import CheckpointError, ProtocolError
 from dcfl.flower.codec import Task
 from dcfl.messages import Tensors
 from dcfl.simulation.memories import read_memory, write_memory
@@ -33,8 +33,9 @@ class NodeMemories:
         if not task.memory_round:
             return {}
         try:
-            return read_memory(self._path(task, task.memory_round))
-        except (OSError, SafetensorError):
+            path = self._path(task, task.memory_round)
+            return read_memory(path, _owner(task, task.memory_round))
+        except CheckpointError:
             return None
 
     def save(self, task: Task, memory: Tensors) -> None:
@@ -48,10 +49,13 @@ class NodeMemories:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 path.parent.parent.mkdir(mode=0o700, exist_ok=True)  # it may tell of the images
             path.parent.mkdir(exist_ok=True)
-            write_memory(path, memory)
+            write_memory(path, memory, _owner(task, task.round))
+            # Not newer ones: a straggler's message may be done after a later one.
             for old in path.parent.glob("round-*.safetensors"):
-                if int(old.stem.removeprefix("round-")) not in (task.round, task.memory_round):
-                    old.unlink(missing_ok=True)
+                number = old.stem.removeprefix("round-")
+                if number.isdecimal() and int(number) < task.memory_round:
+                    with suppress(OSError):
+                        old.unlink()
 
     def _path(self, task: Task, round: int) -> Path:
         return self._run(task.run) / f"client-{task.client:06d}" / f"round-{round:06d}.safetensors"
@@ -70,3 +74,7 @@ class NodeMemories:
         runs.sort(key=lambda path: path.stat().st_mtime)
         for old in runs[: max(0, len(runs) - KEPT_RUNS)]:
             shutil.rmtree(old, ignore_errors=True)
+
+
+def _owner(task: Task, round: int) -> str:
+    return f"{task.run}, client {task.client}, round {round}"

@@ -158,7 +158,7 @@ def _from_ps() -> dict[int, Process]:
     columns = ["-o", "pid=,ppid=,pgid=,stat=,lstart=,command="]
     program = shutil.which("ps") or "/bin/ps"
     environment = {**os.environ, "LC_ALL": "C"}
-    done = subprocess.run([program, "-A", *columns], env=environment, capture_output=True)
+    done = subprocess.run([program, "-A", "-ww", *columns], env=environment, capture_output=True)
     table = {}
     for line in done.stdout.decode(errors="replace").splitlines():
         pid, parent, group, state, *rest = line.split(maxsplit=9)

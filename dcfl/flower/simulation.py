@@ -57,7 +57,7 @@ def simulation(
         resources = _resources(devices)
         with _flower(partial(_site_in_actor, site), nodes, resources) as (grid, alive):
             try:
-                yield GridEngine(grid, run, bench, deadline, nodes, True, alive)
+                yield GridEngine(grid, run, bench, deadline, nodes, True, alive, overlaps=True)
             finally:
                 shutil.rmtree(memories, ignore_errors=True)
 

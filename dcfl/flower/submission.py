@@ -34,7 +34,6 @@ def for_superlink(experiment: Experiment) -> Experiment:
     return replace(
         experiment,
         data=_absolute(experiment.data),
-        engine=replace(experiment.engine, name="flower"),
         output=OutputSettings(str(folder)),
     )
 

@@ -9,9 +9,9 @@ from typing import ClassVar, Self, TypeAlias
 import torch.nn.functional as F
 from torch import Tensor
 
-from dcfl.client import LARGEST, Batch, Client
+from dcfl.client import LARGEST, Batch, Client, LocalTraining
 from dcfl.errors import require
-from dcfl.messages import Tensors
+from dcfl.messages import ClientUpdate, Tensors
 
 Objective: TypeAlias = Callable[[Batch], Tensor]
 
@@ -38,7 +38,8 @@ class Method:
     """Fields are hyper-parameters, overrides are ideas; nothing of a run is stored on `self`.
 
     Five hooks, all optional: `objective` and `gradient` shape a step, `upload` and `remember` end a
-    client's round, `merge` combines the uploads on the server.
+    client's round, `merge` combines the uploads on the server. `upload_like` and `check_upload`
+    guard `merge` against clients that cannot be trusted.
     """
 
     name: ClassVar[str]  # as in METHODS; the class's own name in lower case unless set
@@ -86,6 +87,15 @@ class Method:
     def remember(self, client: Client) -> Tensors:
         """What this client finds in `client.memory` at its next visit."""
         return {}
+
+    def upload_like(self, parameters: Tensors, classes: int, width: int) -> Tensors | None:
+        """On the server: what `upload` returns, by names, shapes and dtypes alone; None: anything.
+        `width`: of the embedding."""
+        return {} if type(self).upload is Method.upload else None
+
+    def check_upload(self, update: ClientUpdate, training: LocalTraining) -> None:
+        """On the server, before `merge`: raise ProtocolError for what no honest client would send.
+        Names, shapes and dtypes have been checked, and all numbers are finite."""
 
     def merge(self, shared: Tensors, uploads: Sequence[Tensors], population: int) -> Tensors:
         """On the server: what every client finds in `client.shared` in the next round."""

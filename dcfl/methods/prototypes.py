@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dcfl.client import Batch, Client, evaluating
-from dcfl.errors import require
+from dcfl.client import Batch, Client, LocalTraining, evaluating
+from dcfl.errors import ProtocolError, require
 from dcfl.losses import cosine_similarity
-from dcfl.messages import Tensors
+from dcfl.messages import ClientUpdate, Tensors
 from dcfl.methods.method import Cost, Method, Objective
 from dcfl.models.output import FeatureModel
 
@@ -108,6 +108,23 @@ class PrototypeMethod(Method):
         sums, counts = member.to(features.dtype).T @ features, member.sum(dim=0)
         client.tally["sums"] = client.tally.get("sums", 0) + sums
         client.tally["counts"] = client.tally.get("counts", 0) + counts
+
+    def upload_like(self, parameters: Tensors, classes: int, width: int) -> Tensors:
+        return {
+            "sums": torch.empty(classes, width, device="meta"),
+            "counts": torch.empty(classes, dtype=torch.int64, device="meta"),
+        }
+
+    def check_upload(self, update: ClientUpdate, training: LocalTraining) -> None:
+        """Nobody has more images of a class than images, nor more of them than it says."""
+        sums, counts = update.upload["sums"], update.upload["counts"]
+        passes = training.epochs if self.prototype_model == "running" else 1
+        if int(counts.min()) < 0 or int(counts.sum()) > passes * update.num_examples:
+            raise ProtocolError("counts of images per class that cannot be")
+        if sums[counts == 0].any():
+            raise ProtocolError("a sum over no images that is not zero")
+        if self.prototype_normalize and (sums.norm(dim=1) > 1.001 * counts).any():
+            raise ProtocolError("a sum of unit vectors that is longer than their number")
 
     def merge(self, shared: Tensors, uploads: Sequence[Tensors], population: int) -> Tensors:
         if not uploads:

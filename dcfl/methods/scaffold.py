@@ -59,6 +59,9 @@ class Scaffold(Method):
         new = self.remember(client)
         return named.subtract(new, client.memory) if client.memory else new
 
+    def upload_like(self, parameters: Tensors, classes: int, width: int) -> Tensors:
+        return {name: live for name, live in parameters.items() if live.requires_grad}
+
     def remember(self, client: Client) -> Tensors:
         """This client's new variate: its mean gradient, without the correction that was applied."""
         step = client.training.lr_in(client.round)

@@ -13,7 +13,7 @@ from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic
 from dcfl.methods.method import Method
 from dcfl.server.aggregation import AGGREGATIONS, Aggregation, Folded
 from dcfl.server.optimizers import ServerOptimizer
-from dcfl.server.validation import check_update
+from dcfl.server.validation import Schema, check_update
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class Server:
     training: LocalTraining  # FedNova asks what a client's steps are worth
     settings: ServerSettings = ServerSettings()
     minimum_replies: int = 1  # of a round that changes the model
+    upload: Tensors | None = None  # an example of what the method's clients send; see Schema
 
     def broadcast(self, state: ServerState) -> Broadcast:
         parameters, buffers = named.split(state.weights, self.trainable)
@@ -95,7 +96,7 @@ class Server:
             )
         up, down = reply.traffic or Traffic(reply.num_bytes, broadcast.num_bytes)
         try:
-            check_update(reply, broadcast)
+            check_update(reply, broadcast, Schema(self.method, self.training, self.upload))
         except ProtocolError as error:
             return ClientReport(reply.client, "rejected", str(error), bytes_up=up, bytes_down=down)
         return ClientReport(

@@ -2,29 +2,79 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dcfl.client import LocalTraining
 from dcfl.errors import ProtocolError
-from dcfl.messages import Broadcast, ClientUpdate
-from dcfl.weights import not_finite
+from dcfl.messages import Broadcast, ClientUpdate, Tensors
+from dcfl.methods.method import Method
 
-LIMIT = 2**40  # of counts that enter an average
+LARGEST_COUNT = 2**40  # of examples and steps, which enter averages
+LARGEST_WEIGHT = 1e15  # nobody trains such a number; float32 overflows in the next layer
+LARGEST_METRIC = 1e38
+MOST_METRICS, LONGEST_NAME = 20, 100
+PLAIN = {  # what can be added up and compared
+    *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
+}
 
 
-def check_update(update: ClientUpdate, broadcast: Broadcast) -> None:
-    """Raise ProtocolError unless the weights have the names, shapes and dtypes that were sent, and
-    every number is finite."""
-    if update.weights.keys() != broadcast.weights.keys():
-        odd = sorted(update.weights.keys() ^ broadcast.weights.keys())
-        raise ProtocolError(f"weights with missing or unknown names: {', '.join(odd[:3])}")
-    for name, sent in broadcast.weights.items():
-        got = update.weights[name]
-        if got.shape != sent.shape or got.dtype != sent.dtype:
-            raise ProtocolError(
-                f"{name} is {got.dtype} {list(got.shape)}, not {sent.dtype} {list(sent.shape)}"
-            )
+@dataclass(frozen=True)
+class Schema:
+    """What replies must look like."""
+
+    method: Method
+    training: LocalTraining
+    upload: Tensors | None = None  # an example; None: any names and shapes will do
+
+
+def check_update(update: ClientUpdate, broadcast: Broadcast, schema: Schema) -> None:
+    """Raise ProtocolError unless the tensors have the names, shapes and dtypes that they should
+    have, every number is finite and within reason, and the method has no objection."""
+    _check_like(update.weights, broadcast.weights, "weights")
+    if schema.upload is not None:
+        _check_like(update.upload, schema.upload, "upload")
     for tensors in (update.weights, update.upload):
-        if spoilt := not_finite(tensors):
-            raise ProtocolError(f"{spoilt} is not finite")
-    if not 1 <= update.num_examples < LIMIT:
+        for name, tensor in tensors.items():
+            _check_values(name, tensor)
+    if not 1 <= update.num_examples < LARGEST_COUNT:
         raise ProtocolError(f"num_examples is {update.num_examples}")
-    if not 0 <= update.num_steps < LIMIT:
+    if not 0 <= update.num_steps < LARGEST_COUNT:
         raise ProtocolError(f"num_steps is {update.num_steps}")
+    _check_metrics(update.metrics)
+    schema.method.check_upload(update, schema.training)
+
+
+def _check_like(tensors: Tensors, example: Tensors, what: str) -> None:
+    if tensors.keys() != example.keys():
+        odd = sorted(tensors.keys() ^ example.keys())
+        raise ProtocolError(f"{what} with missing or unknown names: {', '.join(odd[:3])}")
+    for name, wanted in example.items():
+        got = tensors[name]
+        if got.shape != wanted.shape or got.dtype != wanted.dtype:
+            raise ProtocolError(
+                f"{name} is {got.dtype} {list(got.shape)}, not {wanted.dtype} {list(wanted.shape)}"
+            )
+
+
+def _check_values(name: str, tensor: Tensor) -> None:
+    if tensor.dtype not in PLAIN:
+        raise ProtocolError(f"{name} is {tensor.dtype}")
+    if tensor.is_floating_point() and tensor.numel():
+        # NaN is neither at least the one nor at most the other.
+        low, high = (float(end) for end in torch.aminmax(tensor))
+        if not (low >= -LARGEST_WEIGHT and high <= LARGEST_WEIGHT):
+            large = "too large" if abs(low) < torch.inf and abs(high) < torch.inf else "not finite"
+            raise ProtocolError(f"{name} is {large}")
+
+
+def _check_metrics(metrics: Mapping[str, float]) -> None:
+    if len(metrics) > MOST_METRICS:
+        raise ProtocolError(f"{len(metrics)} metrics are too many")
+    for name, value in metrics.items():
+        if len(name) > LONGEST_NAME or not abs(value) <= LARGEST_METRIC:
+            raise ProtocolError(f"the metric {name} is not a number within reason")

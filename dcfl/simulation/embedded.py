@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from dcfl.client import frozen
@@ -30,8 +30,12 @@ class Embedded:
         for client in cohort:
             reply, memory = self.bench.train(broadcast, client, self.memories[client])
             if memory:
-                self.memories[client] = {name: tensor.cpu() for name, tensor in memory.items()}
+                here = {name: tensor.cpu() for name, tensor in memory.items()}
+                self.memories.stage(client, broadcast.round, here)
             yield reply
+
+    def settle(self, accepted: Collection[int]) -> None:
+        self.memories.settle(accepted)
 
     def begin_evaluation(self, weights: Tensors) -> None:
         self._judged = weights

@@ -2,102 +2,189 @@
 
 MOON with a ResNet-18 and 100 clients keeps 4.5 GB. Files are written behind the training by a
 thread and read through a memory map, so that only the client in turn takes up memory.
+
+Each memory belongs to a client and a round. What a client brings home is staged until the server
+has used its reply: a client whose reply was turned away goes on from what it had before. A
+checkpoint names the rounds that it needs, and their files stay.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from dcfl.errors import CheckpointError
 from dcfl.messages import Tensors, num_bytes
 from dcfl.storage import replacing, storage
-from dcfl.weights import as_rows, from_rows
+from dcfl.weights import as_rows, from_rows, sha256
+
+Index = dict[int, int]  # the round of each client's memory
+
+
+class Version(NamedTuple):
+    client: int
+    round: int
+
+    @property
+    def owner(self) -> str:
+        return f"client {self.client}, round {self.round}"
 
 
 class Memories:
-    """By client. `folder` appears when the budget (in bytes) is used up."""
+    """By client. `folder` appears when the budget (in bytes) is used up, or a checkpoint is due."""
 
-    def __init__(self, folder: Path, budget: int) -> None:
+    def __init__(self, folder: Path, budget: int, index: Mapping[int, int] | None = None) -> None:
+        """`index`: of memories that are in the folder already."""
         self._folder, self._budget = folder, budget
-        self._held: dict[int, Tensors] = {}
+        self._current: Index = dict(index or {})
+        self._staged: Index = {}
+        self._held: dict[Version, Tensors] = {}
         self._held_bytes = 0
-        self._on_disk: set[int] = set()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="memories")
-        self._writing: dict[int, tuple[Tensors, Future[None]]] = {}
+        self._writing: dict[Version, tuple[Tensors, Future[None]]] = {}
+        self._files = {Version(*item) for item in self._current.items()}
+        self._needed: set[Version] = set()  # by checkpoints
+
+    def version(self, client: int) -> Version:
+        return Version(client, self._current.get(client, 0))
 
     def held(self, client: int) -> Tensors | None:
         """What is in RAM of this client's memory; None if its file is to be read."""
-        if client in self._writing:
-            return self._writing[client][0]
-        return None if client in self._on_disk else self._held.get(client, {})
+        version = self.version(client)
+        if version in self._held:
+            return self._held[version]
+        if version in self._writing:
+            return self._writing[version][0]
+        return None if version in self._files else {}
 
-    def path(self, client: int) -> Path:
-        return self._folder / f"client-{client:06d}.safetensors"
+    def path(self, version: Version) -> Path:
+        name = f"client-{version.client:06d}-round-{version.round:06d}.safetensors"
+        return self._folder / name
 
     def __getitem__(self, client: int) -> Tensors:
-        held = self.held(client)
-        return read_memory(self.path(client)) if held is None else held
+        held, version = self.held(client), self.version(client)
+        return read_memory(self.path(version), version.owner) if held is None else held
 
-    def __setitem__(self, client: int, memory: Tensors) -> None:
+    def stage(self, client: int, round: int, memory: Tensors) -> None:
         """The tensors must not change afterwards."""
-        self._settle(client)
-        size = num_bytes(memory)
-        free = self._budget - self._held_bytes + num_bytes(self._held.get(client, {}))
-        if size <= free:
-            self._held_bytes = self._budget - free + size
-            self._held[client] = memory
-            self._on_disk.discard(client)
-            return
-        self._held_bytes = self._budget - free
-        self._held.pop(client, None)
-        while len(self._writing) >= 2:  # a slow disk holds the training up, not the memory
-            self._settle(next(iter(self._writing)))
-        future = self._writer.submit(self._write, client, memory)
-        self._writing[client] = memory, future
+        self._drop(Version(client, self._staged.pop(client, -1)))
+        version, size = Version(client, round), num_bytes(memory)
+        self._staged[client] = round
+        leaving = num_bytes(self._held.get(self.version(client), {}))  # with the next settlement
+        if self._held_bytes - leaving + size <= self._budget:
+            self._held[version] = memory
+            self._held_bytes += size
+        else:
+            self._write_behind(version, memory)
 
-    def _write(self, client: int, memory: Tensors) -> None:
-        path = self.path(client)
+    def settle(self, accepted: Collection[int]) -> None:
+        """These clients' replies were used; the others' memories are as they were."""
+        for client, round in self._staged.items():
+            if client in accepted:
+                before = self.version(client)
+                self._current[client] = round
+                self._drop(before)
+            else:
+                self._drop(Version(client, round))
+        self._staged.clear()
+
+    # Checkpoints
+
+    def save(self) -> Index:
+        """Begin to write what is not on disk, for `saved` to wait for; which rounds' it is."""
+        for item in self._current.items():
+            version = Version(*item)
+            if version not in self._files and version not in self._writing:
+                self._write_behind(version, self._held[version])
+            self._needed.add(version)
+        return dict(self._current)
+
+    def saved(self, indexes: Collection[Index]) -> None:
+        """Everything of the last `save` is on disk. From now on checkpoints need these alone."""
+        for version in list(self._writing):
+            self._wait(version)
+        self._needed = {Version(*item) for index in indexes for item in index.items()}
+        current = {Version(*item) for item in (*self._current.items(), *self._staged.items())}
+        for version in self._files - self._needed - current:
+            self._unlink(version)
+
+    # Files
+
+    def _write_behind(self, version: Version, memory: Tensors) -> None:
+        while len(self._writing) >= 2:  # a slow disk holds the training up, not the memory
+            self._wait(next(iter(self._writing)))
+        future = self._writer.submit(self._write, version, memory)
+        self._writing[version] = memory, future
+
+    def _write(self, version: Version, memory: Tensors) -> None:
+        path = self.path(version)
         with storage(path):
             self._folder.mkdir(parents=True, exist_ok=True)
-        write_memory(path, memory)
+        write_memory(path, memory, version.owner)
 
-    def _settle(self, client: int) -> None:
-        if client in self._writing:
-            _, future = self._writing[client]
-            future.result()
-            del self._writing[client]
-            self._on_disk.add(client)
+    def _wait(self, version: Version) -> None:
+        if version in self._writing:
+            self._writing[version][1].result()
+            del self._writing[version]
+            self._files.add(version)
 
-    def close(self) -> None:
-        """Forget everything, on disk too."""
+    def _drop(self, version: Version) -> None:
+        self._held_bytes -= num_bytes(self._held.pop(version, {}))
+        self._wait(version)
+        if version in self._files and version not in self._needed:
+            self._unlink(version)
+
+    def _unlink(self, version: Version) -> None:
+        self._files.discard(version)
+        with storage(self.path(version)):
+            self.path(version).unlink(missing_ok=True)
+
+    def close(self, forget: bool = True) -> None:
         self._writer.shutdown(wait=True, cancel_futures=True)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if forget:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 @contextmanager
-def client_memories(folder: Path, budget: int) -> Iterator[Memories]:
-    memories = Memories(folder, budget)
+def client_memories(
+    folder: Path, budget: int, index: Mapping[int, int] | None = None, resumable: bool = False
+) -> Iterator[Memories]:
+    """Forgotten at the end; if that comes early and the run can be resumed, files stay."""
+    memories = Memories(folder, budget, index)
     try:
         yield memories
-    finally:
+    except BaseException:
+        memories.close(forget=not resumable)
+        raise
+    else:
         memories.close()
 
 
-def read_memory(path: Path) -> dict[str, Tensor]:
-    """Mapped, not read: pages come in as they are used."""
-    return from_rows(load_file(path))
+def read_memory(path: Path, owner: str) -> dict[str, Tensor]:
+    """Mapped, not copied. `owner`: whose it must be, and of which round."""
+    try:
+        with safe_open(path, "pt") as stored:
+            metadata = stored.metadata() or {}
+        memory = from_rows(load_file(path))
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({error})") from error
+    if metadata.get("owner") != owner or metadata.get("sha256") != sha256(memory):
+        raise CheckpointError(f"{path}: not what was written")
+    return memory
 
 
-def write_memory(path: Path, memory: Tensors) -> None:
+def write_memory(path: Path, memory: Tensors, owner: str) -> None:
+    metadata = {"owner": owner, "sha256": sha256(memory)}  # safetensors has no checksum
     with replacing(path) as partial:
         try:
-            save_file(as_rows(memory), partial)
+            save_file(as_rows(memory), partial, metadata)
         except SafetensorError as error:  # how safetensors says that the disk is full
             raise OSError(str(error)) from error

@@ -15,7 +15,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from math import inf
@@ -176,9 +176,9 @@ class Pool:
 
     def _prepare(self, task: Task) -> None:
         slot = task.place % len(self._desk.slots)
-        held = self._memories.held(task.client)
+        held, version = self._memories.held(task.client), self._memories.version(task.client)
         memory: int | str = (
-            str(self._memories.path(task.client))
+            str(self._memories.path(version))
             if held is None
             else self._desk.slots[slot].memory.put(held)
         )
@@ -188,6 +188,7 @@ class Pool:
             "client": task.client,
             "slot": slot,
             "memory": memory,
+            "owner": version.owner,
         }
 
     def _reply(self, task: Task, answer: Message) -> ClientUpdate | ClientFailure:
@@ -196,7 +197,7 @@ class Pool:
         reply = self._desk.slots[task.order["slot"]].reply.get(answer["reply"])
         weights, upload, kept = apart(reply, "weights", "upload", "kept")
         if kept:
-            self._memories[task.client] = _copies(kept)
+            self._memories.stage(task.client, self._broadcast["round"], _copies(kept))
         return ClientUpdate(
             client=task.client,
             weights=weights,
@@ -205,6 +206,9 @@ class Pool:
             num_steps=answer["num_steps"],
             metrics=answer["metrics"],
         )
+
+    def settle(self, accepted: Collection[int]) -> None:
+        self._memories.settle(accepted)
 
     # Evaluation
 

@@ -67,7 +67,14 @@ class Worker:
         if order["do"] == "score":
             return self._score(order["evaluation"], order["weights"], *order["part"])
         self._hear(**order["broadcast"])
-        return self._train(order["client"], self._desk.slots[order["slot"]], order["memory"])
+        slot = self._desk.slots[order["slot"]]
+        memory = order["memory"]
+        kept = (
+            read_memory(Path(memory), order["owner"])
+            if isinstance(memory, str)
+            else slot.memory.get(memory)
+        )
+        return self._train(order["client"], slot, kept)
 
     def _hear(self, number: int, round: int, sent: int) -> None:
         """Not before a task needs it: as long as one is under way, the pool leaves it alone."""
@@ -76,8 +83,7 @@ class Worker:
             self._broadcast = Broadcast(round, *apart(here, "weights", "shared"))
             self._heard = number
 
-    def _train(self, client: int, slot: Slot, memory: int | str) -> Message:
-        kept = read_memory(Path(memory)) if isinstance(memory, str) else slot.memory.get(memory)
+    def _train(self, client: int, slot: Slot, kept: Tensors) -> Message:
         try:
             reply, memory_after = self._bench.train(self._broadcast, client, kept)
         except ConfigError as error:

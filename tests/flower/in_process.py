@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
+import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.serde import message_from_proto, message_to_proto
@@ -16,6 +17,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from dcfl.engines import Session
+from dcfl.flower import grid_backend, post
 from dcfl.flower.client_app import Site, client_app
 from dcfl.flower.grid_backend import GridEngine
 from dcfl.flower.memories import NodeMemories
@@ -27,6 +29,26 @@ TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 def over_the_wire(message: Message) -> Message:
     encoded = message_to_proto(message).SerializeToString()
     return message_from_proto(Encoded.FromString(encoded))
+
+
+class Clock:
+    """Instead of `time`, for code that waits: time passes when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += max(seconds, 1e-6)
+        assert self.now < 10**6, "somebody waits forever"
+
+    def rule(self, monkeypatch: pytest.MonkeyPatch) -> Clock:
+        """Over all that waits for Flower."""
+        for module in (post, grid_backend):
+            monkeypatch.setattr(module, "time", self)
+        return self
 
 
 class InProcessGrid(Grid):
@@ -45,6 +67,7 @@ class InProcessGrid(Grid):
             for own in range(nodes)
         }
         self.waiting: dict[str, Message] = {}
+        self.replies: dict[str, Message] = {}  # that have not been handed over yet
         self.tamper: Callable[[Message], Message | None] = lambda reply: reply
 
     def set_run(self, run: Run) -> None: ...
@@ -76,10 +99,11 @@ class InProcessGrid(Grid):
             if message_id in self.waiting:
                 message = self.waiting.pop(message_id)
                 context = self.contexts[message.metadata.dst_node_id]
-                reply = self.tamper(self.app(message, context))
-                if reply is None:  # not yet
-                    self.waiting[message_id] = message
-                else:
+                self.replies[message_id] = self.app(message, context)
+            if message_id in self.replies:
+                reply = self.tamper(self.replies[message_id])
+                if reply is not None:  # else: not yet
+                    del self.replies[message_id]
                     found.append(over_the_wire(reply))
         return found
 
@@ -89,8 +113,10 @@ class InProcessGrid(Grid):
         return self.pull_messages(list(self.push_messages(messages)))
 
 
-def in_process(nodes: int, **engine: Any) -> Callable[[Session], Any]:
-    """For Run(connect=...)."""
+def in_process(
+    nodes: int, prepare: Callable[[InProcessGrid], None] = lambda grid: None, **engine: Any
+) -> Callable[[Session], Any]:
+    """For Run(connect=...). `prepare` the grid before it is used: a reply may be tampered with."""
 
     @contextmanager
     def connect(session: Session) -> Iterator[GridEngine]:
@@ -99,6 +125,7 @@ def in_process(nodes: int, **engine: Any) -> Callable[[Session], Any]:
         )
         grid = InProcessGrid(client_app(lambda context: site), nodes)
         connect.grid = grid  # type: ignore[attr-defined]
+        prepare(grid)
         yield GridEngine(
             grid, session.run, session.bench, session.experiment.federation.deadline, **engine
         )

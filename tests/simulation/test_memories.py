@@ -28,6 +28,12 @@ def memory(size: int, value: float = 1.0) -> dict[str, torch.Tensor]:
     return {"m": torch.full((size // 4,), float(value))}
 
 
+def put(memories: Memories, client: int, kept: Tensors) -> None:
+    """As after a round in which the client's reply was used."""
+    memories.stage(client, memories.version(client).round + 1, kept)
+    memories.settle([client])
+
+
 def everything() -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     floats = torch.randn(2, 3, 4, 5, generator=generator)
@@ -51,7 +57,7 @@ def everything() -> dict[str, torch.Tensor]:
 def settled(memories: Memories) -> None:
     """Everything that is to be written has been: two more writes wait for all before them."""
     for client in (998, 999, 998):
-        memories[client] = memory(10**6)
+        put(memories, client, memory(10**6))
 
 
 def test_a_client_that_never_came_has_no_memory(tmp_path: Path) -> None:
@@ -64,7 +70,7 @@ def test_a_client_that_never_came_has_no_memory(tmp_path: Path) -> None:
 def test_bits_and_layout_are_the_same_in_ram_and_on_disk(tmp_path: Path, budget: int) -> None:
     kept = everything()
     with client_memories(tmp_path / "m", budget) as memories:
-        memories[7] = kept
+        put(memories, 7, kept)
         if not budget:
             settled(memories)
             assert memories.held(7) is None
@@ -80,7 +86,7 @@ def test_bits_and_layout_are_the_same_in_ram_and_on_disk(tmp_path: Path, budget:
 def test_tensors_that_share_memory_can_be_kept_on_disk(tmp_path: Path) -> None:
     whole = torch.arange(10.0)
     with client_memories(tmp_path / "m", budget=0) as memories:
-        memories[0] = {"whole": whole, "same": whole, "part": whole[3:5]}
+        put(memories, 0, {"whole": whole, "same": whole, "part": whole[3:5]})
         settled(memories)
         assert memories[0]["part"].tolist() == [3.0, 4.0]
         assert memories[0]["same"].tolist() == whole.tolist()
@@ -89,7 +95,7 @@ def test_tensors_that_share_memory_can_be_kept_on_disk(tmp_path: Path) -> None:
 def test_the_budget_is_used_to_the_last_byte_and_not_exceeded(tmp_path: Path) -> None:
     with client_memories(tmp_path / "m", budget=3 * KB) as memories:
         for client, size in ((0, KB), (1, 2 * KB), (2, 4), (3, KB)):
-            memories[client] = memory(size, float(client))
+            put(memories, client, memory(size, float(client)))
         settled(memories)
         assert [memories.held(client) is None for client in range(4)] == [False, False, True, True]
         assert [float(memories[client]["m"][0]) for client in range(4)] == [0, 1, 2, 3]
@@ -97,15 +103,15 @@ def test_the_budget_is_used_to_the_last_byte_and_not_exceeded(tmp_path: Path) ->
 
 def test_a_memory_that_shrinks_makes_room_and_one_that_grows_moves_out(tmp_path: Path) -> None:
     with client_memories(tmp_path / "m", budget=2 * KB) as memories:
-        memories[0] = memory(KB)
-        memories[1] = memory(KB)
-        memories[0] = memory(2 * KB, 5.0)
-        memories[2] = memory(KB, 6.0)
+        put(memories, 0, memory(KB))
+        put(memories, 1, memory(KB))
+        put(memories, 0, memory(2 * KB, 5.0))
+        put(memories, 2, memory(KB, 6.0))
         settled(memories)
         assert memories.held(0) is None
         assert memories.held(2) is not None
-        memories[2] = memory(KB // 2, 7.0)
-        memories[0] = memory(KB // 2, 8.0)
+        put(memories, 2, memory(KB // 2, 7.0))
+        put(memories, 0, memory(KB // 2, 8.0))
         assert memories.held(0) is not None
         assert [float(memories[client]["m"][0]) for client in range(3)] == [8, 1, 7]
 
@@ -122,7 +128,8 @@ def test_the_last_memory_is_found_whatever_came_before(
     folder = tmp_path_factory.mktemp("hypothesis") / "m"
     with client_memories(folder, budget * KB) as memories:
         for client, size, value in steps:
-            memories[client] = kept[client] = memory(size * KB, value)
+            kept[client] = memory(size * KB, value)
+            put(memories, client, kept[client])
             assert all(sha256(memories[c]) == sha256(kept[c]) for c in kept)
         settled(memories)
         held = [memories.held(client) for client in kept]
@@ -133,7 +140,7 @@ def test_the_last_memory_is_found_whatever_came_before(
 def test_the_folder_appears_when_it_is_needed_and_goes_in_any_case(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "m"
     with client_memories(folder, budget=KB) as memories:
-        memories[0] = memory(KB)
+        put(memories, 0, memory(KB))
         assert not folder.exists()
         settled(memories)
         assert folder.is_dir()
@@ -153,13 +160,15 @@ def test_a_disk_that_refuses_is_said(tmp_path: Path) -> None:
     (tmp_path / "m").write_text("in the way")
     with (
         client_memories(tmp_path / "m", budget=0) as memories,
-        pytest.raises(StorageError, match=r"client-000000.safetensors: cannot be written"),
+        pytest.raises(
+            StorageError, match=r"client-000000-round-000001.safetensors: cannot be written"
+        ),
     ):
         settled_with_first(memories)
 
 
 def settled_with_first(memories: Memories) -> None:
-    memories[0] = memory(KB)
+    put(memories, 0, memory(KB))
     settled(memories)
 
 
@@ -190,7 +199,7 @@ def test_a_slow_disk_holds_the_training_up_and_not_the_memory(
             fresh = memory(KB)
             alive.add(client)
             weakref.finalize(fresh["m"], alive.discard, client)
-            memories[client] = fresh
+            put(memories, client, fresh)
             del fresh
         assert 1 <= most <= 3
         assert len(alive) <= 2

@@ -1,0 +1,177 @@
+"""Real SuperLinks, SuperNodes and Ray, as a person starts them: `dcfl flower ...` and `dcfl run`.
+
+They want the machine to themselves: Flower restarts a client process that is slow to start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dcfl.flower import processes
+from dcfl.flower.deployment import down
+from dcfl.recording import RecordedRun
+from dcfl.running import run
+
+pytestmark = pytest.mark.flower
+
+# Every client comes twice, so that what it kept and what the server shares are used.
+FEW = ["data.clients=2", "federation.participation=1.0", "federation.rounds=2", "training.epochs=1"]
+Dcfl = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sites")
+
+
+@pytest.fixture(scope="module")
+def dcfl(folder: Path) -> Dcfl:
+    def call(*words: str) -> str:
+        command = [sys.executable, "-c", "from dcfl.cli import main; main()", *words]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def superlink(dcfl: Dcfl, folder: Path) -> Iterator[Path]:
+    """With TLS and two SuperNodes, each with pictures of its own."""
+    pictures(folder / "scans")
+    data = [word for site in ("north", "south") for word in ("--data", f"folder:scans/{site}")]
+    assert "2 online" in dcfl("flower", "up", "--tls", *data)
+    yield folder / ".dcfl-flower"
+    dcfl("flower", "down")
+    assert not processes.ours(folder / ".dcfl-flower", ())
+
+
+def pictures(folder: Path) -> None:
+    """Noise in two shades, unevenly spread over two sites; the south has one class alone."""
+    rng = np.random.default_rng(0)
+    for site, counts in {"north": {"dark": 30, "light": 12}, "south": {"light": 20}}.items():
+        for shade, count in counts.items():
+            (folder / site / shade).mkdir(parents=True)
+            for number in range(count):
+                noise = rng.integers(0, 128, (8, 8, 3)) + 127 * (shade == "light")
+                image = Image.fromarray(noise.astype(np.uint8))
+                image.save(folder / site / shade / f"{number}.png")
+
+
+def embedded(out: Path, *words: str) -> str:
+    changes: dict[str, Any] = {}
+    for word in words:
+        key, _, value = word.partition("=")
+        try:
+            changes[key] = json.loads(value)
+        except ValueError:
+            changes[key] = value
+    return str(run(out=out, **changes).summary["weights_sha256"])
+
+
+@pytest.mark.parametrize("method", ["dcfl-pw", "moon"])
+def test_supernodes_have_the_bits_of_the_embedded_engine(
+    method: str, superlink: Path, dcfl: Dcfl, tmp_path: Path
+) -> None:
+    words = [*FEW, f"method.name={method}"]
+    said = json.loads(dcfl("flower", "run", *words, "--out", str(tmp_path / "there"), "--json"))
+    assert said["weights_sha256"] == embedded(tmp_path / "here", *words)
+    there, here = (RecordedRun.open(tmp_path / name) for name in ("there", "here"))
+    assert [row["accuracy"] for row in there.rounds] == [row["accuracy"] for row in here.rounds]
+    assert (there.folder / "report.html").is_file()
+    assert all(row["bytes_up"] > row["ok"] * 10_000 for row in there.rounds)
+    memories = [path for path in (superlink / "memories").rglob("*") if path.is_file()]
+    assert not memories  # the run has ended
+
+
+def test_sites_with_their_own_pictures(superlink: Path, dcfl: Dcfl, tmp_path: Path) -> None:
+    """Nobody has both sites' pictures, and the weights are those of a run that has."""
+    words = [
+        *FEW,
+        *('data.class_names=["dark","light"]', "data.image_size=8", "method.name=dcfl-pw"),
+    ]
+    told = ["data.dataset=remote", *words, "--out", str(tmp_path / "there"), "--json"]
+    said = json.loads(dcfl("flower", "run", *told))
+    together = [f"data.dataset=sites:{superlink.parent / 'scans'}", *words]
+    usual = ["data.mean=[0.5,0.5,0.5]", "data.std=[0.25,0.25,0.25]"]
+    assert said["weights_sha256"] == embedded(tmp_path / "here", *together, *usual)
+    there, here = (RecordedRun.open(tmp_path / name) for name in ("there", "here"))
+    assert [row["accuracy"] for row in there.rounds] == [row["accuracy"] for row in here.rounds]
+    assert {row["client"]: row["num_examples"] for row in there.clients} == {0: 34, 1: 16}
+
+
+@pytest.mark.parametrize("method", ["dcfl-pw", "moon"])
+def test_ray_has_the_bits_of_the_embedded_engine(method: str, dcfl: Dcfl, tmp_path: Path) -> None:
+    words = [*FEW, f"method.name={method}"]
+    ray = ["engine.name=flower-simulation", "engine.workers=2", "--json"]
+    said = json.loads(dcfl("run", *words, *ray, "--out", str(tmp_path / "there")))
+    assert said["weights_sha256"] == embedded(tmp_path / "here", *words)
+    assert not (tmp_path / "there" / "memories").exists()
+
+
+def client_of(home: Path, site: int) -> int | None:
+    """The process in which a site's client trains, the newest if there are two."""
+    daemons = json.loads((home / "processes.json").read_text())["daemons"]
+    node = next(daemon["pid"] for daemon in daemons if daemon["partition"] == site)
+    table = processes.processes(home)
+    return next(
+        (
+            pid
+            for pid in sorted(processes.with_children(table, {node}) - {node}, reverse=True)
+            if "clientapp" in table[pid].command
+        ),
+        None,
+    )
+
+
+def wait_for(found: Callable[[], Any], seconds: float = 90) -> Any:
+    end = time.monotonic() + seconds
+    while not (value := found()):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    return value
+
+
+def test_clients_and_supernodes_that_are_killed(folder: Path, dcfl: Dcfl, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    dcfl("flower", "up", "--sites", "2", "--home", str(home))
+    out = tmp_path / "out"
+    words = [
+        *FEW,
+        *("federation.rounds=3", "federation.deadline=25.0", "training.epochs=30"),
+    ]
+    command = [sys.executable, "-c", "from dcfl.cli import main; main()", "flower", "run", *words]
+    running = subprocess.Popen([*command, "--home", str(home), "--out", str(out)])
+    try:
+        rows = lambda: RecordedRun(out).rounds  # noqa: E731
+        wait_for(lambda: (out / "rounds.jsonl").is_file())
+        before = client_of(home, 1)  # of round 1, if it has not ended yet
+        wait_for(lambda: client_of(home, 1) not in (None, before))
+        time.sleep(2)  # it imports torch, and trains
+        os.kill(client_of(home, 1) or 0, signal.SIGKILL)
+        wait_for(lambda: len(rows()) >= 2)
+        node = json.loads((home / "processes.json").read_text())["daemons"][2]
+        assert node["partition"] == 1
+        os.kill(node["pid"], signal.SIGKILL)
+        assert running.wait(120) == 0
+        accounts = [(row["ok"], row["failed"] + row["late"]) for row in rows()]
+        assert accounts == [(2, 0), (1, 1), (1, 1)]
+        lost = [row for row in RecordedRun(out).clients if row["outcome"] != "ok"]
+        assert all(row["client"] == 1 and row["reason"] for row in lost)
+        assert all(row["seconds"] < 50 for row in rows())
+    finally:
+        running.kill()
+        down(home)
+    assert not processes.ours(home, ())

@@ -1,0 +1,80 @@
+"""What Flower costs on this machine: seconds before round one, per round and per message.
+
+    python benchmarks/flower.py [FILE.json]
+
+The built-in digits, FedAvg, 20 clients, five a round, two workers or SuperNodes. A client trains
+for a fraction of a second, so nearly all of what is beyond the pool's time is Flower's own.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from dcfl.recording import RecordedRun
+
+REPEATS = 3
+SETTINGS = ["method.name=fedavg", "engine.threads=1"]
+ENGINES: dict[str, tuple[list[str], int]] = {
+    "pool": (["run", "engine.workers=2"], 20),
+    "Ray simulation": (["run", "engine.name=flower-simulation", "engine.workers=2"], 20),
+    "SuperNodes": (["flower", "run"], 5),
+    "SuperNodes, TLS": (["flower", "run"], 5),
+}
+
+
+def dcfl(*words: str, cwd: Path) -> None:
+    command = [sys.executable, "-c", "from dcfl.cli import main; main()", *words]
+    subprocess.run(command, cwd=cwd, check=True, capture_output=True)
+
+
+def measure(words: list[str], rounds: int, cwd: Path) -> dict[str, float]:
+    out = Path(tempfile.mkdtemp(dir=cwd)) / "run"
+    began = time.time()
+    dcfl(*words, *SETTINGS, f"federation.rounds={rounds}", "--out", str(out), cwd=cwd)
+    run = RecordedRun.open(out)
+    seconds = [row["seconds"] for row in run.rounds]
+    # The recorder writes a row when its round has been evaluated.
+    end = (out / "rounds.jsonl").stat().st_mtime
+    training = statistics.median(row["metrics"]["seconds"] for row in run.clients)
+    return {
+        "before round one": end - began - sum(seconds),
+        "a round": statistics.median(seconds[1:]),
+        "a client's training": training,
+        "kB up and down, a client": (run.rounds[0]["bytes_up"] + run.rounds[0]["bytes_down"])
+        / run.rounds[0]["sampled"]
+        / 1000,
+    }
+
+
+def main() -> None:
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in ENGINES}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(REPEATS):
+            for name, (words, rounds) in ENGINES.items():
+                home = Path(folder)
+                if words[0] == "flower":
+                    dcfl("flower", "up", *(["--tls"] if "TLS" in name else []), cwd=home)
+                try:
+                    found[name].append(measure(words, rounds, home))
+                finally:
+                    if words[0] == "flower":
+                        dcfl("flower", "down", cwd=home)
+    report: dict[str, Any] = {
+        name: {key: sorted(run[key] for run in runs) for key in runs[0]}
+        for name, runs in found.items()
+    }
+    text = json.dumps(report, indent=2)
+    if len(sys.argv) > 1:
+        Path(sys.argv[1]).write_text(text + "\n")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

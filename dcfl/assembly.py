@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import asdict, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +16,10 @@ from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
 from dcfl.messages import Tensors
 from dcfl.methods import Method
+from dcfl.methods.prototypes import PrototypeMethod
 from dcfl.models import FeatureModel, Output, build_model
+from dcfl.privacy import Schedule, account, check_budget, check_covered
+from dcfl.simulation.attacks import Attack, attack_on
 from dcfl.simulation.workbench import Workbench
 
 
@@ -23,7 +27,7 @@ def resolved(experiment: Experiment, dataset: Dataset, partition: Partition) -> 
     """With what the data decides written out: its name, its clients and its augmentation."""
     augmentation = experiment.data.augmentation(dataset.preparation.augmentation)
     _check_augmentation(augmentation, experiment.method, dataset)
-    return replace(
+    complete = replace(
         experiment,
         data=replace(
             experiment.data,
@@ -33,6 +37,9 @@ def resolved(experiment: Experiment, dataset: Dataset, partition: Partition) -> 
             **asdict(augmentation),
         ),
     )
+    whole = schedule(complete, complete.federation.rounds)
+    check_budget(complete.privacy, complete.method, whole)
+    return complete
 
 
 def workbench(
@@ -59,6 +66,7 @@ def workbench(
         made.autocast = getattr(torch, engine.precision)
     if engine.compile:
         made.compile()
+    check_covered(experiment.privacy, experiment.method, experiment.server.aggregation, made)
     augmentation = experiment.data.augmentation(dataset.preparation.augmentation)
     return Workbench(
         experiment.method,
@@ -66,6 +74,19 @@ def workbench(
         FederatedData(dataset.augmented_by(augmentation), partition),
         experiment.training,
         experiment.federation.seed,
+        experiment.faults,
+        privacy=experiment.privacy,
+        attack=_attack(experiment),
+    )
+
+
+def _attack(experiment: Experiment) -> Attack | None:
+    method = experiment.method
+    return attack_on(
+        experiment.data.clients,
+        experiment.attack,
+        experiment.federation.seed,
+        isinstance(method, PrototypeMethod) and method.prototype_normalize,
     )
 
 
@@ -75,6 +96,19 @@ def expected_upload(bench: Workbench) -> Tensors | None:
         width = bench.model(two_images(bench.data.dataset)).embedding.shape[1]
     parameters = dict(bench.model.named_parameters())
     return bench.method.upload_like(parameters, bench.data.dataset.classes, width)
+
+
+def schedule(experiment: Experiment, rounds: int) -> Schedule:
+    """Who is asked in so many rounds. `experiment` is resolved."""
+    federation = experiment.federation
+    return Schedule(experiment.data.clients, federation.participation, federation.seed, rounds)
+
+
+def privacy_spent(experiment: Experiment, rounds: int, again: int = 0) -> dict[str, Any]:
+    """What a client gave away in so many rounds, for the summary; see `privacy.account`."""
+    at_sites = experiment.engine.name == "flower"
+    privacy = replace(experiment.privacy, secret=experiment.privacy.secret or at_sites)
+    return account(privacy, experiment.method, schedule(experiment, rounds), again)
 
 
 def two_images(dataset: Dataset) -> Tensor:

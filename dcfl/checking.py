@@ -13,18 +13,21 @@ from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import torch
+from safetensors.torch import load, save
 from torch import Tensor
 
-from dcfl.client import Batch, Client, LocalTraining
+from dcfl.client import Batch, Client, LocalTraining, evaluating
 from dcfl.data import Augmentation, ClientData, Images
 from dcfl.data.augment import Preparation
+from dcfl.errors import ProtocolError
 from dcfl.local_training import train_client
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods import METHODS, Method
 from dcfl.models import CNN, FeatureModel
 from dcfl.models.layers import Norm
 from dcfl.server import Server, ServerState
-from dcfl.weights import sha256, snapshot
+from dcfl.server.validation import Schema, check_update
+from dcfl.weights import as_rows, checksum, from_rows, sha256, snapshot
 
 CLASSES = 4
 TRAINING = LocalTraining(epochs=2, batch_size=8, lr=0.05)
@@ -323,6 +326,33 @@ def merge_hears_every_client(method: type[Method], norm: Norm) -> None:
             raise Broken("what is shared does not depend on every client's upload")
 
 
+def replies_are_accepted_by_the_server(method: type[Method], norm: Norm) -> str | None:
+    """As `upload_like` and `check_upload` have it, in the first round and in a later one."""
+    rounds, model = two_rounds(method(), norm, MIXED, [1] * 9), toy_model(norm)
+    with torch.no_grad(), evaluating(model):
+        width = model(torch.zeros(2, 1, 8, 8)).embedding.shape[1]
+    example = method().upload_like(dict(model.named_parameters()), CLASSES, width)
+    schema = Schema(method(), TRAINING, example)
+    for each in (*rounds.first, *rounds.second):
+        try:
+            check_update(each.update, Broadcast(1, snapshot(model), {}), schema)
+        except ProtocolError as error:
+            raise Broken(f"the server would turn its replies away: {error}") from error
+    if example is None:
+        return "its uploads are not looked at: define `upload_like`"
+    return None
+
+
+def what_it_sends_and_keeps_survives_the_way(method: type[Method], norm: Norm) -> None:
+    """Through the format that messages, memories and checkpoints have."""
+    rounds = two_rounds(method(), norm, MIXED, MIXED[::-1][:17])
+    for each in rounds.second:
+        for tensors in (each.update.weights, each.update.upload, each.memory, rounds.shared):
+            back = from_rows(load(save(as_rows(tensors))))
+            if checksum({name: back[name] for name in tensors}) != checksum(tensors):
+                raise Broken("a tensor came back changed")
+
+
 def merging_nothing_changes_nothing(method: type[Method], norm: Norm) -> None:
     shared = two_rounds(method(), norm, MIXED).shared
     if sha256(method().merge(shared, [], 5)) != sha256(shared):
@@ -346,4 +376,6 @@ PROPERTIES: dict[str, Check] = {
     "leaves received, shared, memory and data untouched": leaves_what_it_was_given_untouched,
     "hears every client's upload": merge_hears_every_client,
     "merges no upload into no change": merging_nothing_changes_nothing,
+    "sends what the server expects": replies_are_accepted_by_the_server,
+    "sends and keeps what survives the way": what_it_sends_and_keeps_survives_the_way,
 }

@@ -20,7 +20,15 @@ import typer
 
 from dcfl.errors import ConfigError, DCFLError, TooFewClients
 from dcfl.flower.commands import flower
-from dcfl.words import AsJSON, MethodFile, Out, Words, experiment_of, print_json
+from dcfl.words import (
+    AsJSON,
+    MethodFile,
+    Out,
+    Words,
+    experiment_of,
+    print_json,
+    stopped_by_signals,
+)
 
 if TYPE_CHECKING:
     from dcfl.running import Run
@@ -37,9 +45,23 @@ app = typer.Typer(
 def _train(run: Run, label: str) -> None:
     from dcfl.terminal import progress
 
-    with progress(label, run.experiment.federation.rounds) as show:
+    total = run.experiment.federation.rounds
+    with progress(label, total) as show, stopped_by_signals(run.stop):
         for row in run.rounds():
             show(row)
+
+
+def _finished(run: Run, as_json: bool) -> None:
+    """Say how a run has ended."""
+    from dcfl.report import write_report
+    from dcfl.terminal import run_result
+
+    write_report(run.folder)
+    result = run.result()
+    if as_json:
+        print_json({**result.summary, "folder": str(run.folder)})
+    else:
+        print(run_result(result.summary, result.rounds, run.workers, run.folder))
 
 
 @app.command("run")
@@ -50,19 +72,40 @@ def run_command(
     as_json: AsJSON = False,
 ) -> None:
     """Train one federation. Without a config: DCFL-PW on the built-in digits."""
-    from dcfl.report import write_report
     from dcfl.running import Run
-    from dcfl.terminal import run_result
 
     experiment = experiment_of(words, method_file, out)
     run = Run(experiment)
     _train(run, experiment.method.name)
-    write_report(run.folder)
-    result = run.result()
-    if as_json:
-        print_json({**result.summary, "folder": str(run.folder)})
+    _finished(run, as_json)
+
+
+@app.command("resume")
+def resume_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", show_default=False)],
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY", help="Go on although this differs from how it was begun."),
+    ] = None,
+    method_file: MethodFile = None,
+    as_json: AsJSON = False,
+) -> None:
+    """Go on with a run that did not end: the result is that of a run that was never stopped."""
+    from dcfl.recording import RecordedRun
+    from dcfl.running import Run
+    from dcfl.words import register
+
+    if method_file:
+        register(method_file)
+    recorded = RecordedRun.open(folder)
+    if recorded.summary:
+        print(f"{folder}: the run has ended, there is nothing to resume")
         return
-    print(run_result(result.summary, result.rounds, run.workers, run.folder))
+    if recorded.config["engine"]["name"] == "flower":
+        raise ConfigError(f"{folder} trains at SuperNodes: `dcfl flower run --resume {folder}`")
+    run = Run.resume(folder, allow=allow or ())
+    _train(run, run.experiment.method.name)
+    _finished(run, as_json)
 
 
 @app.command()

@@ -33,6 +33,8 @@ Settings = TypeVar("Settings", bound="DataclassInstance")
 # Tables whose fields belong to something that is chosen by name: the key, and its default.
 CHOICES = {"method": ("name", "dcfl-pw"), "server": ("optimizer", "fedavg")}
 SECTIONS = {field.name: field for field in fields(Experiment)}
+# What the [server] table holds beside the optimiser and its fields.
+SERVER_KEYS = [field.name for field in fields(ServerSettings) if field.name != "optimizer"]
 
 
 def read_toml(path: Path) -> Tables:
@@ -75,16 +77,17 @@ def merge(base: Tables, changes: Tables) -> Tables:
         old = merged.get(name, {})
         if name in CHOICES:
             key, default = CHOICES[name]
+            general = SERVER_KEYS if name == "server" else []
             before = old.get(key, default)
             if table.get(key, before) != before:
-                dropped = [field for field in old if field not in (key, "aggregation")]
+                dropped = [field for field in old if field not in (key, *general)]
                 if dropped:
                     warnings.warn(
                         f"{name}.{dropped[0]} of the config belongs to {before} and is not used "
                         f"with {table[key]}",
                         stacklevel=2,
                     )
-                old = {field: old[field] for field in old if field == "aggregation"}
+                old = {field: old[field] for field in old if field in general}
         merged[name] = {**old, **table}
     return merged
 
@@ -134,8 +137,8 @@ def _changed_server(current: ServerSettings, table: Table) -> ServerSettings:
                 f"server.optimizer: no optimiser {name!r}{_nearest(str(name), OPTIMIZERS)}"
             )
         optimizer = OPTIMIZERS[name]()
-    general = {key: own.pop(key) for key in list(own) if key == "aggregation"}
-    optimizer = _changed(optimizer, own, "server", also=("aggregation", "optimizer"))
+    general = {key: own.pop(key) for key in list(own) if key in SERVER_KEYS}
+    optimizer = _changed(optimizer, own, "server", also=("optimizer", *SERVER_KEYS))
     return replace(_changed(current, general, "server"), optimizer=optimizer)
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
 from dcfl.simulation.embedded import Embedded
 from dcfl.simulation.engine import Engine
-from dcfl.simulation.memories import client_memories
+from dcfl.simulation.memories import Index, client_memories
 from dcfl.simulation.placement import Placement
 from dcfl.simulation.pool import worker_pool
 from dcfl.simulation.workbench import Workbench
@@ -26,6 +26,11 @@ class Session:
     bench: Workbench
     placement: Placement
     memories: Path  # a folder of the run's own, for what clients keep
+    index: Index = field(default_factory=dict)  # of what they have kept already
+
+    @property
+    def resumable(self) -> bool:
+        return self.experiment.output.checkpoint != 0
 
 
 Connect = Callable[[Session], AbstractContextManager[Engine]]
@@ -46,11 +51,15 @@ def connect(session: Session) -> AbstractContextManager[Engine]:
 def _embedded(session: Session) -> Iterator[Engine]:
     """In this process, or in a pool of workers."""
     engine, devices = session.experiment.engine, session.placement.devices
-    with client_memories(session.memories, engine.memory_budget * 10**6) as memories:
-        if len(devices) == 1:
+    budget = engine.memory_budget * 10**6
+    with client_memories(session.memories, budget, session.index, session.resumable) as memories:
+        # What a client may do to its process, or nobody but a kill can end, wants one of its own.
+        apart = session.experiment.federation.deadline or session.experiment.faults.lethal
+        if len(devices) == 1 and not apart:
             yield Embedded(session.bench.on(devices[0]), memories)
         else:
-            with worker_pool(session.bench, memories, devices, engine.threads) as pool:
+            deadline = session.experiment.federation.deadline
+            with worker_pool(session.bench, memories, devices, engine.threads, deadline) as pool:
                 yield pool
 
 
@@ -70,5 +79,7 @@ def _flower_simulation(session: Session) -> Iterator[Engine]:
         session.placement.devices,
         experiment.engine.threads,
         experiment.federation.deadline,
+        session.index,
+        session.resumable,
     ) as engine:
         yield engine

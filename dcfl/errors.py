@@ -47,6 +47,20 @@ class RunMissing(RunFolderError, FileNotFoundError):
     """The folder does not hold the run, or the part of it, that was asked for."""
 
 
+class RunLocked(DCFLError, OSError):
+    """Another process is using the folder."""
+
+    exit_code = 5
+
+
+class Interrupted(DCFLError):
+    """Somebody asked the run to stop, and it did, after a round; it can be resumed."""
+
+    def __init__(self, message: str, exit_code: int = 130) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 class StorageError(DCFLError, OSError):
     """The disk is full, read-only or broken."""
 

@@ -8,11 +8,15 @@ from typing import Literal
 
 from dcfl.client import LocalTraining
 from dcfl.data import DataSettings
-from dcfl.errors import ConfigError, require
+from dcfl.errors import require
 from dcfl.methods import METHODS
 from dcfl.methods.method import Method
+from dcfl.methods.prototypes import PrototypeMethod
 from dcfl.models import ModelSettings
+from dcfl.privacy import PrivacySettings
 from dcfl.server import ServerSettings
+from dcfl.simulation.attacks import AttackSettings
+from dcfl.simulation.faults import FaultSettings
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,7 @@ class FederationSettings:
     rounds: int = 80
     participation: float = 0.25  # share of the clients in each round
     seed: int = 0  # of the initial weights, the client schedule, batch order and augmentation
-    deadline: float = 0.0  # seconds for a round's replies, on Flower; 0: as long as they take
+    deadline: float = 0.0  # seconds for a round's replies; 0: as long as they take
     minimum_replies: int = 1  # a round with fewer leaves the model as it is
 
     def __post_init__(self) -> None:
@@ -79,6 +83,14 @@ class OutputSettings:
     """The [output] table."""
 
     dir: str = ""  # the run's folder; empty: a new one below runs/
+    # What `dcfl resume` goes on from: after every so many rounds, 0: never, "auto": by the clock.
+    checkpoint: int | Literal["auto"] = "auto"
+
+    def __post_init__(self) -> None:
+        require(
+            self.checkpoint == "auto" or self.checkpoint >= 0,
+            f'output.checkpoint must be "auto" or 0 rounds or more, not {self.checkpoint}',
+        )
 
 
 @dataclass(frozen=True)
@@ -92,7 +104,10 @@ class Experiment:
     server: ServerSettings = ServerSettings()
     federation: FederationSettings = FederationSettings()
     engine: EngineSettings = EngineSettings()
+    privacy: PrivacySettings = PrivacySettings()
     output: OutputSettings = OutputSettings()
+    faults: FaultSettings = FaultSettings()
+    attack: AttackSettings = AttackSettings()
 
     def __post_init__(self) -> None:
         expected = self.federation.participation * self.data.clients
@@ -101,7 +116,12 @@ class Experiment:
             f"federation.participation = {self.federation.participation:g} of {self.data.clients} "
             f"clients samples nobody: use at least {1 / self.data.clients:g}",
         )
-        if self.federation.deadline and self.engine.name == "embedded":
-            raise ConfigError(
-                "federation.deadline is for the Flower engines: set engine.name, or leave it out"
-            )
+        require(
+            not self.faults.hang or self.federation.deadline > 0,
+            "faults.hang needs federation.deadline: nobody else would end the round",
+        )
+        require(
+            self.attack.kind != "prototype-flip" or isinstance(self.method, PrototypeMethod),
+            f'attack.kind = "prototype-flip": {self.method.name} sends no prototypes; '
+            f"dcfl-pw and fedproc do",
+        )

@@ -4,6 +4,7 @@ config.toml        the resolved settings        partition.npz      who owned whi
 environment.json   versions and machine         model.safetensors  the final weights
 rounds.jsonl       a row per round              summary.json       the result
 clients.jsonl      a row per client and round   report.html        all of it as a page
+checkpoint-*       what `dcfl resume` goes on from, while the run has not ended, and the best
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from safetensors.torch import load_file, save_file
 from dcfl import config
 from dcfl.data import Dataset, Partition
 from dcfl.data.augment import Preparation
-from dcfl.errors import RunFolderError, RunMissing
+from dcfl.errors import CheckpointError, RunFolderError, RunMissing
 from dcfl.experiment import Experiment
 from dcfl.messages import Tensors
 from dcfl.models import FeatureModel, ModelSettings, build_model
 from dcfl.server import ClientReport
 from dcfl.simulation.placement import Placement
-from dcfl.storage import replacing, storage, write_whole
+from dcfl.storage import LOCK, lock, remove_partial, replacing, storage, write_whole
 
 Row = dict[str, Any]
 ROUND_KEYS = {
@@ -53,14 +54,50 @@ ROUND_KEYS = {
 }
 
 
-class Recorder:
-    """Writes one run folder. Whole files appear at once; rows are appended as rounds end."""
+LOGS = ("rounds.jsonl", "clients.jsonl")
 
-    def __init__(self, folder: Path, site_names: Sequence[str] = ()) -> None:
-        require_unused(folder)
-        with storage(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self._site_names = folder, site_names
+
+class Recorder:
+    """Writes one run folder. Whole files appear at once; rows are appended as rounds end.
+
+    It holds the folder's lock until it is closed.
+    """
+
+    def __init__(self, folder: Path, again: bool = False) -> None:
+        """`again`: for a run that is in the folder already."""
+        if not again:
+            require_unused(folder)
+            with storage(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.site_names = folder, tuple[str, ...]()
+        self._lock = lock(folder)
+        if again:
+            remove_partial(folder)
+        else:
+            require_unused(folder)  # somebody may have come and gone in between
+
+    def close(self) -> None:
+        self._lock.close()
+
+    def lengths(self) -> dict[str, int]:
+        """Of the logs, in bytes; they are on the disk when this ends."""
+        found = {}
+        for name in LOGS:
+            path = self.folder / name
+            with storage(path), path.open("ab") as stream:
+                os.fsync(stream.fileno())
+                found[name] = stream.tell()
+        return found
+
+    def cut(self, lengths: Mapping[str, int]) -> None:
+        """Back to how long the logs were: what came after is done again."""
+        for name in LOGS:
+            path = self.folder / name
+            wanted = lengths.get(name, 0)
+            with storage(path), path.open("ab") as stream:
+                if stream.tell() < wanted:
+                    raise CheckpointError(f"{path}: shorter than at the checkpoint")
+                stream.truncate(wanted)
 
     def start(
         self,
@@ -88,7 +125,7 @@ class Recorder:
                 {
                     "round": row["round"],
                     **vars(client),
-                    **({"site": self._site_names[client.client]} if self._site_names else {}),
+                    **({"site": self.site_names[client.client]} if self.site_names else {}),
                     "own_accuracy": own,
                 }
                 for client, own in zip(clients, own_accuracies, strict=True)
@@ -119,7 +156,7 @@ def require_unused(folder: Path) -> None:
     if not nearest.is_dir():
         raise RunFolderError(f"{nearest}: not a folder")
     with storage(folder):
-        if folder.is_dir() and any(folder.iterdir()):
+        if folder.is_dir() and any(path.name != LOCK for path in folder.iterdir()):
             raise RunFolderError(f"{folder} is not empty: choose another folder with --out")
 
 
@@ -161,6 +198,12 @@ class RecordedRun:
             if name not in tables:
                 raise RunFolderError(f"{self.folder / 'config.toml'} has no [{name}]")
         return tables
+
+    @property
+    def experiment(self) -> Experiment:
+        """As it was begun, in the folder where it is now."""
+        tables = config.merge(self.config, {"output": {"dir": str(self.folder.resolve())}})
+        return config.load_experiment(None, tables)
 
     @cached_property
     def rounds(self) -> list[Row]:

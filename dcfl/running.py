@@ -5,37 +5,41 @@ from __future__ import annotations
 import re
 import time
 import warnings
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from math import isfinite
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 from uuid import uuid4
 
 import torch
 from torch import Tensor
 
 from dcfl import weights as named
-from dcfl.assembly import expected_upload, resolved, two_images, workbench
+from dcfl.assembly import expected_upload, privacy_spent, resolved, two_images, workbench
+from dcfl.checkpoints import Checkpoint, Checkpoints, Facts
 from dcfl.config import CHOICES, Tables, apply, load_experiment
 from dcfl.data import Dataset, DataSettings, load_dataset
 from dcfl.engines import Connect, Session, connect
-from dcfl.errors import ConfigError, DCFLError, TooFewClients
+from dcfl.errors import ConfigError, DCFLError, Interrupted, RunFolderError, TooFewClients
 from dcfl.evaluation import Evaluation, ema, fairness, own_mix_accuracies
 from dcfl.experiment import Experiment
 from dcfl.federation import Round, cohort_size, federate
 from dcfl.messages import Tensors
 from dcfl.models import FeatureModel, ModelSettings
-from dcfl.recording import Recorder, Row
+from dcfl.recording import RecordedRun, Recorder, Row
 from dcfl.report import write_report
+from dcfl.resuming import fingerprint, require_same
 from dcfl.server import Server, ServerState
 from dcfl.simulation.engine import Engine
+from dcfl.simulation.memories import Index
 from dcfl.simulation.placement import Placement, place
 from dcfl.simulation.workbench import reproducible
 
 TOTALS = ("bytes_up", "bytes_down", "sampled", "ok", "failed", "late", "rejected", "dropped")
+CHECKPOINT_SECONDS = 10.0  # between two checkpoints, if it is for us to choose
 EMPTY_ROUNDS = 3  # so many in a row without one usable reply end a run
 
 
@@ -50,6 +54,14 @@ class Result:
     model: FeatureModel  # with these weights, in evaluation mode
 
 
+class Trained(NamedTuple):
+    """A round whose clients are done, and whose evaluation may not be."""
+
+    round: Round
+    seconds: float
+    kept: Index | None  # by clients, if the round gets a checkpoint
+
+
 class Run:
     """An experiment made ready: `for row in run.rounds()` trains it, `run.result()` is the outcome.
 
@@ -62,8 +74,11 @@ class Run:
         dataset: Dataset | None = None,
         model: FeatureModel | None = None,
         connect: Connect = connect,
+        again: Recorder | None = None,
+        allow: Collection[str] = (),
     ) -> None:
-        """`connect` to clients: by default to the engine that the config names."""
+        """`connect` to clients: by default to the engine that the config names. `again` and
+        `allow`: see `resume`."""
         dataset = dataset or load_dataset(experiment.data)
         partition = experiment.data.split(dataset)
         if experiment.data.clients not in (len(partition), DataSettings().clients):
@@ -82,8 +97,62 @@ class Run:
         self.id = uuid4().hex
         self.rows: list[Row] = []
         self._summary: Row = {}
-        self._recorder = Recorder(folder_for(experiment, dataset.name), dataset.site_names)
-        self._recorder.start(self.experiment, dataset, partition, self._placement)
+        self._stopping, self._dropped = False, 0
+        self._again = 0  # rounds that were done a second time
+        self._begun_with = fingerprint(self.experiment, dataset, partition, self._own_model)
+        self._state = ServerState(0, named.snapshot(self.model), {}, {})
+        self._index: Index = {}
+        self._seconds = 0.0  # before this process took it up
+        self._recorder = again or Recorder(folder_for(experiment, dataset.name))
+        self._recorder.site_names = dataset.site_names
+        self._checkpoints = Checkpoints(self.folder)
+        if again:
+            self._take_up(allow)
+        else:
+            self._recorder.start(self.experiment, dataset, partition, self._placement)
+
+    @classmethod
+    def resume(
+        cls,
+        folder: Path,
+        dataset: Dataset | None = None,
+        model: FeatureModel | None = None,
+        connect: Connect = connect,
+        allow: Collection[str] = (),
+    ) -> Run:
+        """A run that did not end, from its newest checkpoint. `allow` keys in which it may differ
+        from how it was begun."""
+        recorded = RecordedRun.open(folder)
+        if recorded.summary:
+            raise RunFolderError(f"{folder}: the run has ended, there is nothing to resume")
+        recorder = Recorder(folder, again=True)
+        try:
+            return cls(recorded.experiment, dataset, model, connect, recorder, allow)
+        except BaseException:
+            recorder.close()
+            raise
+
+    def _take_up(self, allow: Collection[str]) -> None:
+        found = self._checkpoints.newest()
+        if found is None:  # it was killed before the first one: from the beginning
+            self._recorder.cut({})
+            return
+        (state, facts), damaged = found
+        require_same(facts.begun_with, self._begun_with, allow)
+        for what in damaged:
+            warnings.warn(f"{what}; going on from round {facts.round}", stacklevel=3)
+        self._checkpoints.drop_after(facts.round)
+        # Done twice: the rounds that have a row, and perhaps two that were under way.
+        lost = len(RecordedRun.open(self.folder).rounds) - facts.round
+        self._again = facts.again + lost + 2
+        self._recorder.cut(facts.lengths)
+        self.rows = RecordedRun.open(self.folder).rounds
+        self.id, self._state, self._index = facts.run, state, facts.index
+        self._seconds = facts.seconds
+
+    def stop(self) -> None:
+        """Finish the round, write a checkpoint, and end with Interrupted."""
+        self._stopping = True
 
     def _placed(self) -> Placement:
         """Choose the processes and devices."""
@@ -124,7 +193,13 @@ class Run:
 
     def rounds(self) -> Generator[Row]:
         """Train, evaluate and record, one row of rounds.jsonl at a time."""
-        experiment, began = self.experiment, time.perf_counter()
+        try:
+            yield from self._rounds()
+        finally:
+            self._recorder.close()
+
+    def _rounds(self) -> Generator[Row]:
+        experiment, self._began = self.experiment, time.perf_counter()
         self._mixes = self.data.label_mixes()
         server = Server(
             experiment.method,
@@ -136,52 +211,102 @@ class Run:
             expected_upload(self._bench),
         )
         federation = experiment.federation
-        session = Session(
-            self.id, experiment, self._bench, self._placement, self.folder / "memories"
-        )
+        memories = self.folder / "memories"
+        session = Session(self.id, experiment, self._bench, self._placement, memories, self._index)
         with reproducible(experiment.engine.threads), self._connect(session) as engine:
-            state = ServerState(0, named.snapshot(self.model), {}, {})
-            mark = time.perf_counter()
-            last: tuple[Round, float] | None = None  # trained, and perhaps still being evaluated
+            mark = self._saved_at = time.perf_counter()
+            last: Trained | None = None  # and perhaps still being evaluated
             rounds = federate(
-                server, engine, state, federation.rounds, federation.participation, federation.seed
+                server,
+                engine,
+                self._state,
+                federation.rounds,
+                federation.participation,
+                federation.seed,
             )
             while (round := self._next(rounds, engine, last)) is not None:
                 seconds = time.perf_counter() - mark
                 if last is not None:
-                    yield self._record(engine, *last)
-                state, last = round.state, (round, seconds)
-                engine.begin_evaluation(state.weights)
+                    yield self._record(engine, last)
+                last = Trained(round, seconds, self._save(engine, round))
+                self._state = round.state
+                engine.begin_evaluation(round.state.weights)
                 if not engine.overlaps:
-                    yield self._record(engine, *last)
+                    yield self._record(engine, last)
                     last = None
                 mark = time.perf_counter()
             if last is not None:
-                yield self._record(engine, *last)
-        self._finish(state, time.perf_counter() - began)
+                yield self._record(engine, last)
+            if self._state.round < federation.rounds:
+                self._end_early(engine)
+        self._finish(self._state)
 
-    def _next(
-        self, rounds: Iterator[Round], engine: Engine, last: tuple[Round, float] | None
-    ) -> Round | None:
+    def _save(self, engine: Engine, round: Round) -> Index | None:
+        """Begin a checkpoint, if one is due: what clients keep is written while the next round
+        runs. With "auto" a run that is killed loses some seconds, and none is slowed down by it."""
+        every = self.experiment.output.checkpoint
+        now = time.perf_counter()
+        if every == "auto":
+            due = now - self._saved_at > CHECKPOINT_SECONDS
+        else:
+            due = every > 0 and round.state.round % every == 0
+        if not (due or (self._stopping and every)):
+            return None
+        self._saved_at = now
+        return engine.memories.save()
+
+    def _commit(self, engine: Engine, state: ServerState, index: Index) -> None:
+        """Write the checkpoint: everything that it names is on the disk before it is."""
+        engine.memories.saved()
+        facts = Facts(
+            run=self.id,
+            round=state.round,
+            seconds=self._elapsed(),
+            accuracy=self.rows[-1]["accuracy"],
+            memories={str(client): round for client, round in index.items()},
+            lengths=self._recorder.lengths(),
+            begun_with=self._begun_with,
+            again=self._again,
+        )
+        engine.memories.keep_only(self._checkpoints.write(Checkpoint(state, facts)))
+
+    def _elapsed(self) -> float:
+        return self._seconds + time.perf_counter() - self._began
+
+    def _end_early(self, engine: Engine) -> None:
+        """Somebody has asked for it."""
+        where = f"after round {self._state.round} of {self.experiment.federation.rounds}"
+        if not self.experiment.output.checkpoint or not self.rows:
+            raise Interrupted(f"stopped {where}")
+        self._commit(engine, self._state, engine.memories.save())
+        raise Interrupted(f"stopped {where}; `dcfl resume {self.folder}` goes on")
+
+    def _next(self, rounds: Iterator[Round], engine: Engine, last: Trained | None) -> Round | None:
         """Train a round. If that fails, the one before, which may not be evaluated yet, is still
         worth its row."""
+        if self._stopping:
+            return None
         try:
             return next(rounds, None)
         except Exception:
             if last is not None:
                 with suppress(DCFLError):
-                    self._record(engine, *last)
+                    self._record(engine, last)
             raise
 
-    def _record(self, engine: Engine, round: Round, seconds: float) -> Row:
-        """End the round's evaluation and write its row. `seconds`: of its training."""
+    def _record(self, engine: Engine, trained: Trained) -> Row:
+        """End the round's evaluation, write its row, and its checkpoint if it gets one."""
+        round, seconds, kept = trained
         began = time.perf_counter()
         result = engine.end_evaluation()
         waited = time.perf_counter() - began
         row, own = self._row(round, result, engine.own_accuracies, seconds, waited)
-        row["dropped"] = engine.dropped - sum(row["dropped"] for row in self.rows)
+        row["dropped"] = engine.dropped - self._dropped
+        self._dropped = engine.dropped
         self.rows.append(row)
         self._recorder.round(row, round.clients, own)
+        if kept is not None:
+            self._commit(engine, round.state, kept)
         self._give_up_if_alone(round)
         return row
 
@@ -239,7 +364,7 @@ class Run:
                 f"the rounds so far are in {self.folder}"
             )
 
-    def _finish(self, state: ServerState, seconds: float) -> None:
+    def _finish(self, state: ServerState) -> None:
         experiment, dataset, last = self.experiment, self.data.dataset, self.rows[-1]
         totals = {key: sum(row[key] for row in self.rows) for key in TOTALS}
         if not totals["ok"]:
@@ -255,13 +380,14 @@ class Run:
             "final_accuracy": last["accuracy"],
             "client_accuracy": last["client_accuracy"],
             "worst_decile_accuracy": last["worst_decile_accuracy"],
-            "seconds": seconds,
+            "seconds": self._elapsed(),
             **totals,
             "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
             "clients": experiment.data.clients,
             "seed": experiment.federation.seed,
             "partition_sha256": self.data.partition.sha256,
             "weights_sha256": named.sha256(state.weights),
+            **privacy_spent(experiment, last["round"], self._again),
         }
         shape: Row = {
             "channels": dataset.channels,
@@ -274,6 +400,7 @@ class Run:
         if not self._own_model:
             shape["settings"] = asdict(experiment.model)
         self._recorder.finish(state.weights, shape, self._summary)
+        self._checkpoints.clear()
         self._weights = state.weights
         self.model.load_state_dict(state.weights)
 

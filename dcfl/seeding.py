@@ -12,7 +12,16 @@ from typing import Literal
 
 import torch
 
-Purpose = Literal["initialisation", "order", "augmentation", "second view", "model"]
+Purpose = Literal[
+    "initialisation",
+    "order",
+    "augmentation",
+    "second view",
+    "model",
+    "faults",
+    "attackers",
+    "attack",
+]
 
 
 def derived_seed(seed: int, round: int, client: int, purpose: Purpose) -> int:

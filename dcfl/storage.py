@@ -1,13 +1,21 @@
-"""Writing to disk: whole files or none, and what the disk refuses is said with the path."""
+"""Writing to disk: whole files or none, one writer per folder, what the disk refuses is said."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
+from weakref import WeakSet
 
-from dcfl.errors import DCFLError, StorageError
+from dcfl.errors import DCFLError, RunLocked, StorageError
+
+PARTIAL = ".partial"  # ends the name of a file that is being written
+LOCK = ".lock"
 
 
 @contextmanager
@@ -18,21 +26,90 @@ def storage(path: Path) -> Iterator[None]:
     except DCFLError:
         raise
     except OSError as error:
-        raise StorageError(f"{path}: cannot be written ({error.strerror or error})") from error
+        reason = error.strerror or str(error)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in reason:
+            reason = f"{reason}; {_free(path)} free"
+        raise StorageError(f"{path}: cannot be written ({reason})") from error
+
+
+def _free(path: Path) -> str:
+    there = next(folder for folder in path.absolute().parents if folder.is_dir())
+    return f"{shutil.disk_usage(there).free / 1e6:,.1f} MB"
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A path to write to; readers see the old file or the whole new one, never half of it."""
-    partial = path.with_name(f".{path.name}.partial")
+def replacing(path: Path, durable: bool = False) -> Iterator[Path]:
+    """A path to write to; readers see the old file or the whole new one, never half of it.
+
+    `durable`: it is on the disk, not only on its way there, when this ends.
+    """
+    partial = path.with_name(f".{path.name}{PARTIAL}")
     with storage(path):
         try:
             yield partial
+            if durable:
+                _sync(partial)
             os.replace(partial, path)
+            if durable:
+                _sync(path.parent)
         finally:
-            partial.unlink(missing_ok=True)
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, text: str) -> None:
-    with replacing(path) as partial:
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_whole(path: Path, text: str, durable: bool = False) -> None:
+    with replacing(path, durable) as partial:
         partial.write_text(text, encoding="utf-8")
+
+
+def remove_partial(folder: Path) -> None:
+    """What a process that was killed left behind. Only for who holds the folder's lock."""
+    for path in folder.rglob(f".*{PARTIAL}"):
+        with storage(path):
+            path.unlink(missing_ok=True)
+
+
+_HELD: WeakSet[TextIO] = WeakSet()
+
+
+def lock(folder: Path) -> TextIO:
+    """Held until it is closed, or this process ends in whatever way; RunLocked if somebody has it.
+
+    By the kernel: there is nothing to clear up after a kill.
+    """
+    path = folder / LOCK
+    with storage(path):
+        file = path.open("a+", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.seek(0)
+        holder = file.read(100).strip() or "another process"
+        file.close()
+        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            raise StorageError(f"{path}: cannot be locked ({error.strerror})") from error
+        raise RunLocked(f"{folder} is in use by {holder}") from None
+    with storage(path):
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {os.uname().nodename}\n")
+        file.flush()
+    _HELD.add(file)
+    return file
+
+
+def _let_go() -> None:
+    """In a forked process, which would hold the locks of the one that may die before it."""
+    for file in list(_HELD):
+        with suppress(OSError):
+            os.close(file.fileno())
+
+
+os.register_at_fork(after_in_child=_let_go)

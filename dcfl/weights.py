@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Collection
 from math import isfinite
 
@@ -82,6 +83,20 @@ def split(tensors: Tensors, names: Collection[str]) -> tuple[dict[str, Tensor], 
     return chosen, others
 
 
+def together(**parts: Tensors) -> Tensors:
+    """Several dicts of tensors as one."""
+    return {f"{part}/{name}": tensor for part, own in parts.items() for name, tensor in own.items()}
+
+
+def apart(tensors: Tensors, *parts: str) -> list[dict[str, Tensor]]:
+    """What `together` was given."""
+    found: dict[str, dict[str, Tensor]] = {part: {} for part in parts}
+    for full, tensor in tensors.items():
+        part, _, name = full.partition("/")
+        found[part][name] = tensor
+    return list(found.values())
+
+
 def cast_like(tensors: Tensors, reference: Tensors) -> dict[str, Tensor]:
     """Each tensor in the dtype and memory layout of its namesake in `reference`."""
     return {name: torch.empty_like(reference[name]).copy_(tensors[name]) for name in tensors}
@@ -93,8 +108,15 @@ def sha256(tensors: Tensors) -> str:
     for name in sorted(tensors):
         digest.update(name.encode())
         data = tensors[name].detach().cpu().contiguous().reshape(-1)
+        data = data.clone() if data.numel() == 1 else data  # a single number may have any stride
         digest.update(data.view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def checksum(tensors: Tensors, text: str = "") -> str:
+    """Of names, order, dtypes, shapes, bytes and a text: for what is written to be read again."""
+    shapes = [[name, str(each.dtype), list(each.shape)] for name, each in tensors.items()]
+    return hashlib.sha256(f"{json.dumps(shapes)} {sha256(tensors)} {text}".encode()).hexdigest()
 
 
 def not_finite(tensors: Tensors) -> str | None:

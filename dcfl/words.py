@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dcfl.errors import ConfigError
+from dcfl.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
     from dcfl.experiment import Experiment
@@ -42,7 +45,7 @@ def experiment_of(
     """`engine` is the one to use whatever the config says."""
     from dcfl.config import load_experiment, parse_words
 
-    own = _register(method_file) if method_file else []
+    own = register(method_file) if method_file else []
     files = [word for word in words or () if "=" not in word]
     if len(files) > 1:
         raise ConfigError(f"one config file at a time, not {len(files)}: {', '.join(files)}")
@@ -56,7 +59,7 @@ def experiment_of(
     return load_experiment(files[0] if files else None, changes)
 
 
-def _register(path: Path) -> list[str]:
+def register(path: Path) -> list[str]:
     """Make the methods of a user's file known by name, for this process."""
     from dcfl.methods import METHODS
     from dcfl.methods.loading import load_methods
@@ -67,6 +70,28 @@ def _register(path: Path) -> list[str]:
         raise ConfigError(f'{path}: the name {taken[0]} is taken: set name = "..." in the class')
     METHODS.update(found)
     return list(found)
+
+
+@contextmanager
+def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM ask for an end after the round; the second time they end at once."""
+    asked: list[int] = []
+
+    def heard(number: int, frame: object) -> None:
+        if asked:
+            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(143)
+        asked.append(number)
+        print("dcfl: stopping after this round; once more to stop at once", file=sys.stderr)
+        stop()
+
+    before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except Interrupted as interrupted:
+        raise Interrupted(str(interrupted), 128 + asked[0] if asked else 130) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def print_json(value: Any) -> None:

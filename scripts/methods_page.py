@@ -58,6 +58,13 @@ only; buffers are averaged.
 | `uniform` | the plain mean (Algorithm 1) |
 | `samples` | weighted by the number of samples, over the sampled clients (Eq. 1) |
 | `fednova` | changes per effective step, times the average number of steps; momentum counted in |
+| `norm-clipping` | the plain mean of changes cut to `clip_norm`, or to the median of their norms |
+| `median`, `trimmed-mean` | coordinate by coordinate |
+| `krum`, `multi-krum` | the reply, or the mean of the replies, nearest to the others |
+| `geometric-median` | the point nearest to all replies |
+
+The last six withstand a share of attackers (`byzantine = 0.2`); what that is worth and what it
+costs was measured: [robustness.md](robustness.md).
 
 | `optimizer` | rule, with D the direction | fields |
 |---|---|---|

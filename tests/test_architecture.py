@@ -13,10 +13,11 @@ PACKAGE = Path(dcfl.__file__).parent
 
 # Each room may import from the rooms before it.
 ORDER = [
-    "errors", "storage", "seeding", "messages", "weights", "losses", "data", "models", "client",
-    "methods", "local_training", "evaluation", "server", "federation", "simulation", "experiment",
-    "config", "assembly", "flower", "engines", "recording", "comparison", "report", "running",
-    "checking", "scaffolding", "terminal", "words", "deployment", "bench", "doctor", "cli",
+    "errors", "storage", "seeding", "messages", "weights", "tensor_files", "losses", "data",
+    "models", "client", "methods", "local_training", "evaluation", "server", "federation",
+    "privacy", "simulation", "experiment", "config", "assembly", "flower", "engines", "checkpoints",
+    "resuming", "recording", "comparison", "report", "running", "checking", "scaffolding",
+    "terminal", "words", "deployment", "bench", "doctor", "cli",
 ]  # fmt: skip
 
 

@@ -316,7 +316,7 @@ def test_being_terminated_has_its_exit_code(tmp_path: Path) -> None:
     assert "round 1/" in process.stderr.readline()
     process.terminate()
     assert process.wait(timeout=60) == 143
-    assert "dcfl: terminated" in process.stderr.read()
+    assert "`dcfl resume here` goes on" in process.stderr.read()
 
 
 def test_ctrl_c_is_not_a_crash(cli, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]

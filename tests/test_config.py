@@ -191,7 +191,7 @@ def test_the_server_table_holds_the_optimisers_fields(tmp_path: Path) -> None:
     assert server == ServerSettings("samples", FedAdam(lr=0.1))
     tables = as_tables(load_experiment(None, parse_words(words)))
     assert tables["server"] == {
-        "aggregation": "samples", "optimizer": "fedadam",
+        "aggregation": "samples", "byzantine": 0.2, "clip_norm": 0.0, "optimizer": "fedadam",
         "lr": 0.1, "beta1": 0.9, "epsilon": 1e-3, "beta2": 0.99,
     }  # fmt: skip
     file = written(tmp_path / "c.toml", to_toml(tables))

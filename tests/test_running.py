@@ -46,7 +46,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dcfl.running.Result:
 def test_the_run_folder_is_complete(result: dcfl.running.Result) -> None:
     assert {path.name for path in result.folder.iterdir()} == {
         "config.toml", "environment.json", "rounds.jsonl", "clients.jsonl", "partition.npz",
-        "model.safetensors", "summary.json", "report.html",
+        "model.safetensors", "summary.json", "report.html", ".lock",
     }  # fmt: skip
 
 

@@ -25,9 +25,11 @@ publisher = "dcfl"
 serverapp = "dcfl.flower.server_app:app"
 clientapp = "dcfl.flower.client_app:app"
 
-# A whole config file as one text, because Flower accepts only keys that stand here.
+# A whole config file as one text, because Flower accepts only keys that stand here; or the folder
+# of a run to go on with.
 [tool.flwr.app.config]
 experiment = {experiment}
+resume = ""
 """
 
 

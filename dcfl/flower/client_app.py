@@ -5,6 +5,7 @@ A node's own config (`flower-supernode --node-config`) says who it is and where 
 partition-id, num-partitions   which clients live here: those with client % num-partitions == id
 memories                       the folder for what clients keep (MOON, SCAFFOLD)
 data-path                      where downloaded data sets lie here, if not where the run says
+privacy-noise                  the least noise of [privacy] with which this site sends anything
 data                           `folder:PATH` or `sites:PATH` on this disk, for runs whose own data
                                set is `remote`; `site` names the folder of `sites:PATH`
 """
@@ -31,6 +32,7 @@ from dcfl.evaluation import Score, score, scored_parts
 from dcfl.flower import codec
 from dcfl.flower.codec import Task
 from dcfl.flower.memories import NodeMemories
+from dcfl.privacy import at_site
 from dcfl.simulation.allocator import keep_freed_memory
 from dcfl.simulation.placement import choose_devices
 from dcfl.simulation.workbench import Workbench, reproducible
@@ -140,6 +142,8 @@ def _memories(context: Context) -> NodeMemories:
 def site_from_config(context: Context) -> Site:
     """Of a SuperNode: what the run's config says, with this node's own data where it has some."""
     experiment = config.from_toml(str(context.run_config["experiment"]))
+    least = float(context.node_config.get("privacy-noise", 0.0))
+    experiment = replace(experiment, privacy=at_site(experiment.privacy, least))
     settings = experiment.data
     if "data-path" in context.node_config:
         settings = replace(settings, path=str(context.node_config["data-path"]))

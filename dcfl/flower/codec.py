@@ -32,6 +32,7 @@ class Task(NamedTuple):
     round: int
     client: int
     memory_round: int = 0  # of the client's memory to start from; 0: it has none
+    oldest_round: int = 0  # of the memories that may still be asked for
 
 
 def encode(tensors: Tensors) -> ArrayRecord:
@@ -99,7 +100,7 @@ def read_task(content: RecordDict) -> Task:
     record = _config(content, "task")
     return Task(
         _text(record, "run"),
-        *(_count(record, key) for key in ("round", "client", "memory-round")),
+        *(_count(record, key) for key in ("round", "client", "memory-round", "oldest-round")),
     )
 
 
@@ -115,6 +116,7 @@ def _task_record(task: Task) -> ConfigRecord:
             "round": task.round,
             "client": task.client,
             "memory-round": task.memory_round,
+            "oldest-round": task.oldest_round,
         }
     )
 

@@ -128,6 +128,9 @@ def run_command(
         Path | None, typer.Option(metavar="FILE", help="Of the SuperLink's authority (ca.crt).")
     ] = None,
     insecure: Annotated[bool, typer.Option(help="Without TLS.")] = False,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Go on with the run in this folder.")
+    ] = None,
     as_json: AsJSON = False,
 ) -> None:
     """Train at the SuperNodes. The run folder is written on the SuperLink's machine."""
@@ -135,8 +138,12 @@ def run_command(
     from dcfl.recording import RecordedRun
     from dcfl.terminal import progress, run_result
 
-    experiment = for_superlink(experiment_of(words, out=out, engine="flower"))
-    submitted = submit(_link(home, superlink, root_certificate, insecure), experiment)
+    link = _link(home, superlink, root_certificate, insecure)
+    if resume:
+        experiment = RecordedRun.open(resume).experiment
+    else:
+        experiment = for_superlink(experiment_of(words, out=out, engine="flower"))
+    submitted = submit(link, experiment, resume is not None)
     try:
         with progress(experiment.method.name, experiment.federation.rounds) as show:
             for row in submitted.rows():

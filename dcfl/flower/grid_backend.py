@@ -8,7 +8,7 @@ the SuperLink, so memory does not grow with the cohort.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import inf
 from typing import NamedTuple
@@ -31,6 +31,7 @@ from dcfl.flower import codec
 from dcfl.flower.codec import Task
 from dcfl.flower.post import Lost, Nodes, Post
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic
+from dcfl.simulation.memories import Index
 from dcfl.simulation.workbench import Workbench
 
 PATIENCE = 2.0  # deadlines after which a late message is given up by Flower too
@@ -43,6 +44,35 @@ class Sent(NamedTuple):
     id: str
     task: Task
     bytes_down: int
+
+
+class Remembered:
+    """Which round's memory each client has, on its node's disk."""
+
+    def __init__(self, rounds: Mapping[int, int]) -> None:
+        self.rounds: Index = dict(rounds)
+        self.staged: Index = {}  # of this round, whose replies are not used yet
+        self._needed: list[Index] = []  # by checkpoints
+
+    def wanted(self, client: int) -> tuple[int, int]:
+        """The round to go on from, and the oldest that may still be asked for."""
+        now = self.rounds.get(client, 0)
+        return now, min([now, *(index.get(client, 0) for index in self._needed)])
+
+    def settle(self, accepted: Collection[int]) -> None:
+        staged = self.staged.items()
+        self.rounds |= {client: round for client, round in staged if client in accepted}
+        self.staged.clear()
+
+    def save(self) -> Index:
+        self._needed.append(dict(self.rounds))
+        return dict(self.rounds)
+
+    def saved(self) -> None:
+        """A node has written its memory before it replies."""
+
+    def keep_only(self, indexes: Collection[Index]) -> None:
+        self._needed = list(indexes)
 
 
 class GridEngine:
@@ -58,15 +88,16 @@ class GridEngine:
         reveal: bool = False,
         alive: Callable[[], bool] = lambda: True,
         overlaps: bool = False,
+        index: Mapping[int, int] | None = None,
     ) -> None:
         """`deadline`: seconds, 0 for none. `nodes`: see Nodes. `reveal`: the nodes are this user's,
         and may say what exactly went wrong. `alive`: see Post. `overlaps`: evaluate a round while
-        the next one trains, which hides the time and shows each round's result later."""
+        the next one trains, which hides the time and shows each round's result later. `index`:
+        of what clients have kept already."""
         self._run, self._bench, self._deadline, self._reveal = run, bench, deadline, reveal
         self._post = Post(grid, alive)
         self._nodes = Nodes(self._post, run, nodes)
-        self._remembered: dict[int, int] = {}  # the round of each client's memory, if it has one
-        self._staged: dict[int, int] = {}  # the same of this round, whose replies are not used yet
+        self.memories = Remembered(index or {})
         self._late: set[str] = set()  # messages that no round waits for any more
         self.overlaps, self.dropped = overlaps, 0
         self.own_accuracies: Tensor | None = None
@@ -101,7 +132,7 @@ class GridEngine:
     def _send(self, broadcast: Broadcast, cohort: Sequence[int]) -> dict[int, Sent]:
         weights, shared = codec.encode(broadcast.weights), codec.encode(broadcast.shared)
         tasks = [
-            Task(self._run, broadcast.round, client, self._remembered.get(client, 0))
+            Task(self._run, broadcast.round, client, *self.memories.wanted(client))
             for client in cohort
         ]
         addressed = [
@@ -144,16 +175,14 @@ class GridEngine:
         try:
             reply = codec.read_reply(answer, sent.task, self._reveal, down)
             if isinstance(reply, ClientUpdate) and codec.has_kept(answer):
-                self._staged[client] = sent.task.round
+                self.memories.staged[client] = sent.task.round
         except ProtocolError as error:
             traffic = Traffic(codec.num_bytes(answer), down)
             return ClientRejected(client, str(error), traffic=traffic)
         return reply
 
     def settle(self, accepted: Collection[int]) -> None:
-        staged = self._staged.items()
-        self._remembered |= {client: round for client, round in staged if client in accepted}
-        self._staged.clear()
+        self.memories.settle(accepted)
 
     # Evaluation
 
@@ -218,7 +247,7 @@ class GridEngine:
 
     def forget(self) -> None:
         """The run has ended well: nodes need not keep its clients' memories."""
-        if self._remembered:
+        if self.memories.rounds:
             content = codec.task_content(Task(self._run, 0, 0))
             nodes = [(node, content) for node in self._nodes.online().values()]
             self._post.ask("query.forget", nodes, FORGET_SECONDS)

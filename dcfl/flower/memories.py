@@ -17,8 +17,9 @@ from torch import Tensor
 from dcfl.errors import CheckpointError, ProtocolError
 from dcfl.flower.codec import Task
 from dcfl.messages import Tensors
-from dcfl.simulation.memories import read_memory, write_memory
+from dcfl.simulation.memories import read_memory
 from dcfl.storage import storage
+from dcfl.tensor_files import write_tensors
 
 KEPT_RUNS = 3  # beside the one that begins: a run that was killed has not said that it ended
 RUN_NAME = re.compile(r"[0-9a-f]{32}")
@@ -39,7 +40,7 @@ class NodeMemories:
             return None
 
     def save(self, task: Task, memory: Tensors) -> None:
-        """As the client's after the task's round; what is older than the task asked for goes."""
+        """As the client's after the task's round; what nobody will ask for any more goes."""
         if not memory:
             return
         path = self._path(task, task.round)
@@ -49,11 +50,11 @@ class NodeMemories:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 path.parent.parent.mkdir(mode=0o700, exist_ok=True)  # it may tell of the images
             path.parent.mkdir(exist_ok=True)
-            write_memory(path, memory, _owner(task, task.round))
+            write_tensors(path, memory, _owner(task, task.round))
             # Not newer ones: a straggler's message may be done after a later one.
             for old in path.parent.glob("round-*.safetensors"):
                 number = old.stem.removeprefix("round-")
-                if number.isdecimal() and int(number) < task.memory_round:
+                if number.isdecimal() and int(number) < task.oldest_round:
                     with suppress(OSError):
                         old.unlink()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -32,12 +33,17 @@ def main(grid: Grid, context: Context) -> None:
             session.run,
             session.bench.on(session.placement.devices[0]),
             experiment.federation.deadline,
+            index=session.index,
         )
         yield engine
         engine.forget()
 
+    resume = str(context.run_config.get("resume", ""))
     try:
-        run = Run(experiment, connect=connect)
+        if resume:
+            run = Run.resume(Path(resume), connect=connect)
+        else:
+            run = Run(experiment, connect=connect)
         for row in run.rounds():
             print(f"round {row['round']}: accuracy {row['accuracy']:.2f} %", flush=True)
         write_report(run.folder)

@@ -14,7 +14,7 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
@@ -47,19 +47,24 @@ def simulation(
     devices: Sequence[torch.device],
     threads: int,
     deadline: float = 0.0,
+    index: Mapping[int, int] | None = None,
+    resumable: bool = False,
 ) -> Iterator[GridEngine]:
     """`devices` has one entry per actor. `memories`: a folder that all actors reach; it is gone
-    afterwards."""
+    afterwards, unless the end came early and the run can be resumed."""
     nodes = min(len(bench.data.partition), MOST_NODES)
     with _quiet(), _ray(len(devices)):
         _send_own_file(bench)
         site = ray.put(Site(bench, NodeMemories(memories.resolve()), threads, reveal=True))
         resources = _resources(devices)
         with _flower(partial(_site_in_actor, site), nodes, resources) as (grid, alive):
+            ended = False
             try:
-                yield GridEngine(grid, run, bench, deadline, nodes, True, alive, overlaps=True)
+                yield GridEngine(grid, run, bench, deadline, nodes, True, alive, True, index)
+                ended = True
             finally:
-                shutil.rmtree(memories, ignore_errors=True)
+                if ended or not resumable:
+                    shutil.rmtree(memories, ignore_errors=True)
 
 
 def _site_in_actor(site: Any, context: Context) -> Site:

@@ -56,7 +56,7 @@ class Submitted:
         If it ended badly, RemoteRunFailed says why. Nothing comes from a SuperLink elsewhere: its
         rows are on its own disk.
         """
-        seen, asked, status = 0, time.monotonic(), ""
+        seen, asked, status = len(RecordedRun(self.folder).rounds), time.monotonic(), ""
         while not status.startswith("finished"):
             time.sleep(LOOK_SECONDS)
             ended = (self.folder / "summary.json").is_file()
@@ -82,10 +82,11 @@ class Submitted:
         superlink.stop(self.link, self.run)
 
 
-def submit(link: Connection, experiment: Experiment) -> Submitted:
-    """`experiment`: made ready by `for_superlink`."""
+def submit(link: Connection, experiment: Experiment, resume: bool = False) -> Submitted:
+    """`experiment`: made ready by `for_superlink`, or that of a run in its folder to `resume`."""
     text = to_toml(as_tables(experiment))
+    config = {"experiment": text, "resume": experiment.output.dir if resume else ""}
     with tempfile.TemporaryDirectory() as folder:
         bundle = write_bundle(Path(folder) / "app")
-        run = superlink.submit(link, bundle, {"experiment": text})
+        run = superlink.submit(link, bundle, config)
     return Submitted(link, run, Path(experiment.output.dir))

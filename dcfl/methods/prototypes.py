@@ -3,6 +3,11 @@
 For DCFL-PW and FedProc. A class that no client of the round holds keeps its old prototype; one that
 was never seen is absent: masked, not a zero vector (which would add exp(0) to every denominator).
 In round one there are none.
+
+A weighted mean is whatever the last forger of a sum or a count wants it to be, and it goes to every
+client. `prototype_merge = "median"` lets each client that holds a class vote with its class mean,
+whatever count it claims, and the old prototype vote once; each coordinate is the middle vote. A
+class with fewer than three votes stays as it is, known or not, since two cannot outvote a liar.
 """
 
 from __future__ import annotations
@@ -21,6 +26,8 @@ from dcfl.losses import cosine_similarity
 from dcfl.messages import ClientUpdate, Tensors
 from dcfl.methods.method import Cost, Method, Objective
 from dcfl.models.output import FeatureModel
+
+ENOUGH_VOTES = 3  # for a majority against one
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,9 @@ class PrototypeMethod(Method):
     prototype_weights: Literal["counts", "uniform"] = "counts"  # of the clients in a class's mean
     prototype_normalize: bool = False  # embeddings to unit length before they are summed
     prototype_momentum: float = 0.0  # share of the old prototype that is kept
+    prototype_merge: Literal["mean", "median"] = "mean"  # "median" withstands forged prototypes
+    # Classes that a client has fewer images of are not sent: the mean of one *is* its embedding.
+    min_class_count: int = 1
 
     cost: ClassVar = Cost(
         passes=1, up="4 * classes * d + 8 * classes", down="4 * classes * d + classes"
@@ -55,6 +65,10 @@ class PrototypeMethod(Method):
         require(
             0 <= self.prototype_momentum < 1,
             f"method.prototype_momentum must lie in [0, 1), not {self.prototype_momentum:g}",
+        )
+        require(
+            self.min_class_count >= 1,
+            f"method.min_class_count must be at least 1, not {self.min_class_count}",
         )
 
     def against_prototypes(
@@ -91,7 +105,15 @@ class PrototypeMethod(Method):
             self._count_all(client, client.model)
         elif self.prototype_model == "received":
             self._count_all(client, client.global_model)
+        if self.min_class_count > 1:
+            self._withhold(client)
         return client.tally
+
+    def _withhold(self, client: Client) -> None:
+        """By the images that the client has: running sums count each of them once an epoch."""
+        held = torch.bincount(client.data.own.labels, minlength=client.data.classes)
+        for sums in client.tally.values():
+            sums[held < self.min_class_count] = 0
 
     @torch.no_grad()
     def _count_all(self, client: Client, model: FeatureModel) -> None:
@@ -131,13 +153,35 @@ class PrototypeMethod(Method):
             return shared
         sums = torch.stack([upload["sums"].double() for upload in uploads])  # [clients, K, d]
         counts = torch.stack([upload["counts"].double() for upload in uploads])[:, :, None]
-        if self.prototype_weights == "uniform":
-            sums, counts = sums / counts.clamp(min=1), (counts > 0).double()
-        seen = counts.sum(dim=0) > 0  # [K, 1]
-        means = sums.sum(dim=0) / counts.sum(dim=0).clamp(min=1)
+        means, seen = self._means(sums, counts, shared)  # [K, d], [K, 1]
         if not shared:
             return {"prototypes": means.float(), "known": seen[:, 0]}
         old, known = shared["prototypes"], shared["known"]
         blended = self.prototype_momentum * old.double() + (1 - self.prototype_momentum) * means
         fresh = torch.where(known[:, None], blended, means).float()
         return {"prototypes": torch.where(seen, fresh, old), "known": known | seen[:, 0]}
+
+    def _means(self, sums: Tensor, counts: Tensor, shared: Tensors) -> tuple[Tensor, Tensor]:
+        """Each class's new prototype, and which classes have one."""
+        if self.prototype_merge == "median":
+            return _outvoted(sums / counts.clamp(min=1), counts > 0, shared)
+        if self.prototype_weights == "uniform":
+            sums, counts = sums / counts.clamp(min=1), (counts > 0).double()
+        return sums.sum(dim=0) / counts.sum(dim=0).clamp(min=1), counts.sum(dim=0) > 0
+
+
+def _outvoted(votes: Tensor, cast: Tensor, shared: Tensors) -> tuple[Tensor, Tensor]:
+    """The middle vote of each coordinate [K, d], and which classes had enough of them [K, 1].
+
+    `votes` [clients, K, d]; `cast` [clients, K, 1] says which are there.
+    """
+    if shared:
+        votes = torch.cat([votes, shared["prototypes"].double()[None]])
+        cast = torch.cat([cast, shared["known"][None, :, None]])
+    number = cast.sum(dim=0)  # [K, 1]
+    # Absent votes are sorted behind all others, so that the middle is that of those cast.
+    ranked = votes.where(cast, torch.inf).sort(dim=0).values
+    middle = torch.stack([(number - 1).clamp(min=0) // 2, number // 2])
+    pair = ranked.gather(0, middle.expand(-1, -1, votes.shape[2]))
+    enough = number >= ENOUGH_VOTES
+    return pair.mean(dim=0).where(enough, 0), enough

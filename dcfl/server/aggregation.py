@@ -1,34 +1,33 @@
 """How the replies of a round become one direction for the parameters and new buffers.
 
-A fold takes the replies one by one, in client order, and keeps one model in float64, whatever the
-size of the cohort.
+A fold takes the replies one by one, in client order. Those in this file keep one model in float64,
+whatever the size of the cohort; the robust ones keep all replies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Literal
 
 from torch import Tensor
 
 from dcfl import weights as named
 from dcfl.client import LocalTraining
 from dcfl.messages import ClientUpdate, Tensors
+from dcfl.server import robust
+from dcfl.server.fold import Defence, Fold, Folded, Names
 
-Aggregation = Literal["uniform", "samples", "fednova"]
-Names = Collection[str]
-
-
-class Folded(NamedTuple):
-    direction: dict[str, Tensor]  # of the parameters, float64
-    buffers: dict[str, Tensor]
-
-
-class Fold(Protocol):
-    def add(self, update: ClientUpdate) -> None: ...
-
-    def finish(self, sent: Tensors) -> Folded:
-        """`sent`: the weights that the clients started from. Nothing is added afterwards."""
+Aggregation = Literal[
+    "uniform",
+    "samples",
+    "fednova",
+    "norm-clipping",
+    "median",
+    "trimmed-mean",
+    "krum",
+    "multi-krum",
+    "geometric-median",
+]
 
 
 class Mean:
@@ -88,10 +87,23 @@ def _changes(means: dict[str, Tensor], sent: Tensors) -> dict[str, Tensor]:
     return {name: mean.sub_(sent[name]) for name, mean in means.items()}
 
 
-AGGREGATIONS: dict[Aggregation, Callable[[Names, LocalTraining], Fold]] = {
+def _robust(rule: Callable[[Names, Defence], Fold]) -> Rule:
+    return lambda trainable, training, defence: rule(trainable, defence)
+
+
+Rule = Callable[[Names, LocalTraining, Defence], Fold]
+AGGREGATIONS: dict[Aggregation, Rule] = {
     # Algorithm 1: the plain mean
-    "uniform": lambda trainable, training: Mean(trainable, lambda update: 1.0),
+    "uniform": lambda trainable, training, defence: Mean(trainable, lambda update: 1.0),
     # Eq. 1: by the number of samples, over the sampled clients
-    "samples": lambda trainable, training: Mean(trainable, lambda update: update.num_examples),
-    "fednova": FedNova,
+    "samples": lambda trainable, training, defence: Mean(
+        trainable, lambda update: update.num_examples
+    ),
+    "fednova": lambda trainable, training, defence: FedNova(trainable, training),
+    "norm-clipping": _robust(robust.NormClipping),
+    "median": _robust(robust.Median),
+    "trimmed-mean": _robust(robust.TrimmedMean),
+    "krum": _robust(robust.Krum),
+    "multi-krum": _robust(robust.MultiKrum),
+    "geometric-median": _robust(robust.GeometricMedian),
 }

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from dcfl import weights as named
-from dcfl.client import LocalTraining
-from dcfl.errors import ClientFailure, ProtocolError
+from dcfl.client import LARGEST, LocalTraining
+from dcfl.errors import ClientFailure, ProtocolError, require
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic
 from dcfl.methods.method import Method
-from dcfl.server.aggregation import AGGREGATIONS, Aggregation, Folded
+from dcfl.server.aggregation import AGGREGATIONS, Aggregation
+from dcfl.server.fold import Defence, Folded
 from dcfl.server.optimizers import ServerOptimizer
 from dcfl.server.validation import Schema, check_update
 
@@ -22,6 +23,21 @@ class ServerSettings:
 
     aggregation: Aggregation = "uniform"  # Algorithm 1; "samples" weighs by n_k, as Eq. 1 does
     optimizer: ServerOptimizer = ServerOptimizer()  # the table also holds the optimiser's fields
+    # For the robust aggregations, see robust.py.
+    byzantine: float = 0.2  # share of the clients that may be attackers
+    clip_norm: float = 0.0  # of "norm-clipping"; 0: the median of the round's norms
+
+    def __post_init__(self) -> None:
+        require(
+            0 <= self.byzantine < 0.5,
+            f"server.byzantine must lie in [0, 0.5), not {self.byzantine:g}: "
+            f"no rule withstands a majority",
+        )
+        require(
+            0 <= self.clip_norm < LARGEST,
+            f"server.clip_norm must be 0 (the median of a round's norms) or more, "
+            f"not {self.clip_norm:g}",
+        )
 
 
 @dataclass(frozen=True)
@@ -73,7 +89,9 @@ class Server:
 
         A round with fewer valid replies than asked for leaves the model as it is.
         """
-        fold = AGGREGATIONS[self.settings.aggregation](self.trainable, self.training)
+        settings = self.settings
+        defence = Defence(settings.byzantine, settings.clip_norm, self.population)
+        fold = AGGREGATIONS[settings.aggregation](self.trainable, self.training, defence)
         uploads: list[Tensors] = []
         reports: list[ClientReport] = []
         for reply in replies:

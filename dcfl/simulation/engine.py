@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 from torch import Tensor
@@ -9,9 +10,26 @@ from torch import Tensor
 from dcfl.evaluation import Evaluation
 from dcfl.federation import Backend
 from dcfl.messages import Tensors
+from dcfl.simulation.memories import Index
+
+
+class Keeper(Protocol):
+    """Of what clients keep between their rounds: which of it a checkpoint needs."""
+
+    def save(self) -> Index:
+        """Begin to put everything of now where it outlives this process; what it is."""
+
+    def saved(self) -> None:
+        """Wait for that."""
+
+    def keep_only(self, indexes: Collection[Index]) -> None:
+        """From now on checkpoints need these alone."""
 
 
 class Engine(Backend, Protocol):
+    @property
+    def memories(self) -> Keeper: ...
+
     @property
     def overlaps(self) -> bool:
         """Whether an evaluation that has begun goes on while the next round runs."""

@@ -17,14 +17,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dcfl.errors import CheckpointError
 from dcfl.messages import Tensors, num_bytes
-from dcfl.storage import replacing, storage
-from dcfl.weights import as_rows, from_rows, sha256
+from dcfl.storage import storage
+from dcfl.tensor_files import read_tensors, write_tensors
 
 Index = dict[int, int]  # the round of each client's memory
 
@@ -51,7 +49,7 @@ class Memories:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="memories")
         self._writing: dict[Version, tuple[Tensors, Future[None]]] = {}
         self._files = {Version(*item) for item in self._current.items()}
-        self._needed: set[Version] = set()  # by checkpoints
+        self._needed = set(self._files)  # by checkpoints
 
     def version(self, client: int) -> Version:
         return Version(client, self._current.get(client, 0))
@@ -107,10 +105,13 @@ class Memories:
             self._needed.add(version)
         return dict(self._current)
 
-    def saved(self, indexes: Collection[Index]) -> None:
-        """Everything of the last `save` is on disk. From now on checkpoints need these alone."""
+    def saved(self) -> None:
+        """Wait until everything of the last `save` is on disk."""
         for version in list(self._writing):
             self._wait(version)
+
+    def keep_only(self, indexes: Collection[Index]) -> None:
+        """From now on checkpoints need these alone."""
         self._needed = {Version(*item) for index in indexes for item in index.items()}
         current = {Version(*item) for item in (*self._current.items(), *self._staged.items())}
         for version in self._files - self._needed - current:
@@ -128,7 +129,7 @@ class Memories:
         path = self.path(version)
         with storage(path):
             self._folder.mkdir(parents=True, exist_ok=True)
-        write_memory(path, memory, version.owner)
+        write_tensors(path, memory, version.owner)
 
     def _wait(self, version: Version) -> None:
         if version in self._writing:
@@ -147,9 +148,10 @@ class Memories:
         with storage(self.path(version)):
             self.path(version).unlink(missing_ok=True)
 
-    def close(self, forget: bool = True) -> None:
+    def close(self, resumable: bool = False) -> None:
+        """Files stay if the run can be resumed and a checkpoint needs them."""
         self._writer.shutdown(wait=True, cancel_futures=True)
-        if forget:
+        if not (resumable and self._needed):
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -162,29 +164,15 @@ def client_memories(
     try:
         yield memories
     except BaseException:
-        memories.close(forget=not resumable)
+        memories.close(resumable)
         raise
     else:
         memories.close()
 
 
 def read_memory(path: Path, owner: str) -> dict[str, Tensor]:
-    """Mapped, not copied. `owner`: whose it must be, and of which round."""
-    try:
-        with safe_open(path, "pt") as stored:
-            metadata = stored.metadata() or {}
-        memory = from_rows(load_file(path))
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({error})") from error
-    if metadata.get("owner") != owner or metadata.get("sha256") != sha256(memory):
-        raise CheckpointError(f"{path}: not what was written")
+    """`owner`: whose it must be, and of which round."""
+    memory, text = read_tensors(path)
+    if text != owner:
+        raise CheckpointError(f"{path}: belongs to {text}, not to {owner}")
     return memory
-
-
-def write_memory(path: Path, memory: Tensors, owner: str) -> None:
-    metadata = {"owner": owner, "sha256": sha256(memory)}  # safetensors has no checksum
-    with replacing(path) as partial:
-        try:
-            save_file(as_rows(memory), partial, metadata)
-        except SafetensorError as error:  # how safetensors says that the disk is full
-            raise OSError(str(error)) from error

@@ -25,13 +25,14 @@ from multiprocessing.process import BaseProcess
 
 import torch
 
-from dcfl.errors import ClientFailure, ConfigError, WorkersLost
+from dcfl.errors import ClientFailure, ClientLate, ConfigError, WorkersLost
 from dcfl.evaluation import Evaluation, Score, evaluation, scored_parts
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, num_bytes
 from dcfl.simulation.allocator import give_freed_memory_back
 from dcfl.simulation.memories import Memories
 from dcfl.simulation.workbench import Workbench
-from dcfl.simulation.worker import Desk, Message, apart, together, work
+from dcfl.simulation.worker import Desk, Message, work
+from dcfl.weights import apart, together
 
 # Of replies that wait for their turn: so much memory, two for each worker in any case, and not more
 # than 32, because each holds up to four file descriptors.
@@ -76,8 +77,10 @@ class Pool:
         memories: Memories,
         devices: Sequence[torch.device],
         threads: int,
+        deadline: float = 0.0,
     ) -> None:
-        self._bench, self._memories, self._threads = bench, memories, threads
+        self._deadline = deadline
+        self._bench, self.memories, self._threads = bench, memories, threads
         self._desk = Desk(_slots(num_bytes(bench.model.state_dict()), len(devices)))
         self._lifeline, self._held_by_workers = multiprocessing.Pipe()
         NEAR_ENDS.add(self._lifeline)
@@ -110,11 +113,15 @@ class Pool:
             Task({}, client, place, int(sizes[client])) for place, client in enumerate(cohort)
         ]
         self._clients.sort(key=lambda task: -task.images)
+        end = time.monotonic() + (self._deadline or inf)
         for place in range(len(cohort)):
             while place not in self._replies:
+                if time.monotonic() >= end:
+                    self._expire()
+                    continue
                 self._assign(place)
                 self._nap()
-                self._hear()
+                self._hear(end)
             task, answer = self._replies.pop(place)
             yield self._reply(task, answer)
 
@@ -176,9 +183,9 @@ class Pool:
 
     def _prepare(self, task: Task) -> None:
         slot = task.place % len(self._desk.slots)
-        held, version = self._memories.held(task.client), self._memories.version(task.client)
+        held, version = self.memories.held(task.client), self.memories.version(task.client)
         memory: int | str = (
-            str(self._memories.path(version))
+            str(self.memories.path(version))
             if held is None
             else self._desk.slots[slot].memory.put(held)
         )
@@ -192,12 +199,14 @@ class Pool:
         }
 
     def _reply(self, task: Task, answer: Message) -> ClientUpdate | ClientFailure:
+        if "late" in answer:
+            return ClientLate(task.client, answer["late"])
         if "failed" in answer:
             return ClientFailure(task.client, answer["failed"])
         reply = self._desk.slots[task.order["slot"]].reply.get(answer["reply"])
         weights, upload, kept = apart(reply, "weights", "upload", "kept")
         if kept:
-            self._memories.stage(task.client, self._broadcast["round"], _copies(kept))
+            self.memories.stage(task.client, self._broadcast["round"], _copies(kept))
         return ClientUpdate(
             client=task.client,
             weights=weights,
@@ -208,7 +217,7 @@ class Pool:
         )
 
     def settle(self, accepted: Collection[int]) -> None:
-        self._memories.settle(accepted)
+        self.memories.settle(accepted)
 
     # Evaluation
 
@@ -231,9 +240,10 @@ class Pool:
 
     # Workers
 
-    def _hear(self) -> None:
-        """Wait for workers to answer or to die."""
-        for connection in wait([seat.orders for seat in self._seats]):
+    def _hear(self, end: float = inf) -> None:
+        """Wait for workers to answer or to die, until `end` at the latest."""
+        left = None if end == inf else max(0.0, end - time.monotonic())
+        for connection in wait([seat.orders for seat in self._seats], left):
             seat = next(seat for seat in self._seats if seat.orders is connection)
             try:
                 while seat.orders.poll():
@@ -253,12 +263,12 @@ class Pool:
         if "metrics" in answer:
             self._pace = answer["metrics"]["seconds"] / max(task.images, 1)
 
-    def _replace(self, seat: Seat) -> None:
+    def _replace(self, seat: Seat, counts: bool = True) -> None:
         """A worker died: what it was doing has failed, what waited is done by others."""
         _close(seat.orders)
         _end(seat.process)
         reason = _death(seat.process.exitcode)
-        self._idle_deaths += not seat.busy[0]
+        self._idle_deaths += counts and not seat.busy[0]
         if self._idle_deaths > TRIES * len(self._seats):
             raise WorkersLost(f"worker processes do not stay alive: the last one {reason}")
         self._seats[self._seats.index(seat)] = self._hire(seat.device)
@@ -267,6 +277,21 @@ class Pool:
             self._charge(waiting.pop(0), reason)
         self._clients[:0] = [task for task in waiting if task.client >= 0]
         self._parts.extend(task for task in waiting if task.client < 0)
+
+    def _expire(self) -> None:
+        """The round's time is over: who has not answered is late, and its worker is replaced."""
+        late = self._clients
+        self._clients = []
+        for seat in list(self._seats):
+            own = [task for task in seat.doing if task.client >= 0]
+            if own:
+                late = late + own
+                seat.doing = deque(task for task in seat.doing if task.client < 0)
+                seat.busy[0] = False  # nobody is charged for this death
+                seat.process.kill()
+                self._replace(seat, counts=False)
+        for task in late:
+            self._note(task, {"late": f"no reply within {self._deadline:g} s"})
 
     def _charge(self, broken: Task, reason: str) -> None:
         """A client has failed; a part of an evaluation is tried again."""
@@ -322,9 +347,13 @@ class Pool:
 
 @contextmanager
 def worker_pool(
-    bench: Workbench, memories: Memories, devices: Sequence[torch.device], threads: int
+    bench: Workbench,
+    memories: Memories,
+    devices: Sequence[torch.device],
+    threads: int,
+    deadline: float = 0.0,
 ) -> Iterator[Pool]:
-    pool = Pool(bench, memories, devices, threads)
+    pool = Pool(bench, memories, devices, threads, deadline)
     try:
         yield pool
     finally:

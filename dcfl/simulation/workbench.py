@@ -18,6 +18,9 @@ from dcfl.local_training import train_client
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import Method
 from dcfl.models.output import FeatureModel
+from dcfl.privacy import PrivacySettings, protected
+from dcfl.simulation.attacks import Attack
+from dcfl.simulation.faults import FaultSettings
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,9 @@ class Workbench:
     data: FederatedData
     training: LocalTraining
     seed: int
+    faults: FaultSettings = FaultSettings()
+    privacy: PrivacySettings = PrivacySettings()
+    attack: Attack | None = None
 
     def on(self, device: torch.device) -> Workbench:
         """This workbench with its model and data on a device."""
@@ -43,16 +49,21 @@ class Workbench:
         Whatever goes wrong in it costs this client alone, but for a setting that no client can use.
         """
         try:
-            return train_client(
+            self.faults.strike(self.seed, broadcast.round, client)
+            attack = self.attack if self.attack and client in self.attack.clients else None
+            own = self.data.client(client)
+            update, kept = train_client(
                 self.method,
                 self.model,
-                self.data.client(client),
+                attack.data(own) if attack else own,
                 broadcast,
                 self.here(memory),
                 self.training,
                 client,
                 self.seed,
             )
+            update = self._protected(update, broadcast)
+            return attack.reply(update, broadcast, self.model) if attack else update, kept
         except ConfigError:
             raise
         except Diverged as error:
@@ -61,6 +72,13 @@ class Workbench:
             return ClientFailure(client, _described(error), "memory"), {}
         except Exception as error:
             return ClientFailure(client, _described(error)), {}
+
+    def _protected(self, update: ClientUpdate, broadcast: Broadcast) -> ClientUpdate:
+        """As it may leave the client."""
+        if not self.privacy.active:
+            return update
+        trainable = {name for name, live in self.model.named_parameters() if live.requires_grad}
+        return protected(update, broadcast, self.method, trainable, self.privacy, self.seed)
 
     def here(self, tensors: Tensors) -> Tensors:
         """On the model's device."""

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from dcfl.client import frozen
 from dcfl.errors import ClientFailure, ConfigError
@@ -27,6 +26,7 @@ from dcfl.simulation.allocator import keep_freed_memory
 from dcfl.simulation.memories import read_memory
 from dcfl.simulation.regions import Region
 from dcfl.simulation.workbench import Workbench
+from dcfl.weights import apart, together
 
 Message = dict[str, Any]
 
@@ -104,20 +104,6 @@ class Worker:
             judged = self._bench.here(self._desk.judged.get(weights))
             self._judging, self._judged = evaluation, frozen(self._bench.model, judged)
         return score(self._judged, self._bench.data.dataset, start, end)._asdict()
-
-
-def together(**parts: Tensors) -> Tensors:
-    """Several dicts of tensors as one, for one region."""
-    return {f"{part}/{name}": tensor for part, own in parts.items() for name, tensor in own.items()}
-
-
-def apart(tensors: Tensors, *parts: str) -> list[dict[str, Tensor]]:
-    """What `together` was given."""
-    found: dict[str, dict[str, Tensor]] = {part: {} for part in parts}
-    for full, tensor in tensors.items():
-        part, _, name = full.partition("/")
-        found[part][name] = tensor
-    return list(found.values())
 
 
 def work(

@@ -117,8 +117,8 @@ def test_a_task_that_asks_for_an_older_round_gets_it(memories: NodeMemories) -> 
 
 def test_older_ones_go(memories: NodeMemories) -> None:
     for round in range(1, 8):
-        memories.save(Task(RUN, round, 0, round - 1), memory(round))
-        memories.save(Task(RUN, round, 1, min(round - 1, 2)), memory(round))
+        memories.save(Task(RUN, round, 0, round - 1, round - 1), memory(round))
+        memories.save(Task(RUN, round, 1, min(round - 1, 2), min(round - 1, 2)), memory(round))
     assert [Path(name).stem for name in files(memories.folder) if "client-000000" in name] == [
         "round-000006",
         "round-000007",

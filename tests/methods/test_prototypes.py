@@ -82,3 +82,84 @@ def test_running_prototypes_count_every_training_step() -> None:
 def test_momentum_of_one_would_never_learn() -> None:
     with pytest.raises(ConfigError, match="prototype_momentum"):
         DCFLPrototypeWise(prototype_momentum=1.0)
+
+
+# What a forger can do, and what a client keeps to itself
+
+MEDIAN = DCFLPrototypeWise(prototype_merge="median")
+
+
+def one_class(*votes: list[float], count: int = 1) -> list[dict[str, Tensor]]:
+    """Uploads whose means for the only class are these."""
+    return [upload([[count * v for v in vote]], [count]) for vote in votes]
+
+
+def test_the_median_is_that_of_the_clients_means_whatever_their_counts() -> None:
+    votes = one_class([1.0, 5.0], [2.0, 7.0]) + one_class([9.0, 6.0], count=2**30)
+    shared = MEDIAN.merge({}, votes, 9)
+    assert shared["prototypes"].tolist() == [[2.0, 6.0]]
+    assert shared["known"].tolist() == [True]
+    even = MEDIAN.merge({}, votes + one_class([4.0, 6.0]), 9)
+    assert even["prototypes"].tolist() == [[3.0, 6.0]]
+
+
+def test_only_clients_that_hold_a_class_vote_on_it() -> None:
+    uploads = [upload([[k, k], [0.0, 0.0], [1.0, 0.0]], [1, 0, int(k < 3)]) for k in (1, 2, 3, 4)]
+    uploads[2]["sums"][2] = uploads[3]["sums"][2] = 0
+    shared = MEDIAN.merge({}, uploads, 9)
+    assert shared["known"].tolist() == [True, False, False]  # four, none and two votes
+    assert shared["prototypes"].tolist() == [[2.5, 2.5], [0.0, 0.0], [0.0, 0.0]]
+
+
+def test_the_old_prototype_votes_too() -> None:
+    old = {"prototypes": torch.tensor([[3.0, 3.0]]), "known": torch.tensor([True])}
+    assert MEDIAN.merge(old, one_class([5.0, 1.0], [9.0, 2.0]), 9)["prototypes"].tolist() == [
+        [5.0, 2.0]
+    ]
+    assert MEDIAN.merge(old, one_class([5.0, 1.0]), 9)["prototypes"].tolist() == [[3.0, 3.0]]
+    unknown = {**old, "known": torch.tensor([False])}
+    assert MEDIAN.merge(unknown, one_class([5.0, 1.0], [9.0, 2.0]), 9)["known"].tolist() == [False]
+    slow = DCFLPrototypeWise(prototype_merge="median", prototype_momentum=0.5)
+    assert slow.merge(old, one_class([5.0, 1.0], [9.0, 2.0]), 9)["prototypes"].tolist() == [
+        [4.0, 2.5]
+    ]
+
+
+@pytest.mark.parametrize("holders", [1, 2, 5])
+@pytest.mark.parametrize("forged", [-1.0, 1e14])
+def test_one_forged_prototype_steers_nobody(holders: int, forged: float) -> None:
+    """With a known prototype, whoever lies: the new one stays among the honest."""
+    old = {"prototypes": torch.ones(1, 2), "known": torch.tensor([True])}
+    honest = one_class(*([1.0 + k / 10] * 2 for k in range(holders - 1)))
+    liar = [upload([[forged * 2**30] * 2], [2**30])]
+    median = MEDIAN.merge(old, honest + liar, 9)["prototypes"]
+    assert (median - 1.2).abs().max() <= 0.4
+    mean = DCFLPrototypeWise().merge(old, honest + liar, 9)["prototypes"]
+    assert (mean - 1.2).abs().max() > 2
+
+
+def test_rare_classes_are_not_sent() -> None:
+    method = DCFLPrototypeWise(min_class_count=2)
+    everything, _ = visit(DCFLPrototypeWise(), toy_client(LABELS))
+    update, _ = visit(method, toy_client(LABELS))
+    assert update.upload["counts"].tolist() == [2, 0, 0, 3]
+    assert not update.upload["sums"][1].any()
+    for label in (0, 3):
+        assert torch.equal(update.upload["sums"][label], everything.upload["sums"][label])
+    method.check_upload(update, TRAINING)
+    nothing, _ = visit(DCFLPrototypeWise(min_class_count=10), toy_client(LABELS))
+    assert not nothing.upload["sums"].any()
+    assert method.merge({}, [nothing.upload], 9)["known"].tolist() == [False] * CLASSES
+
+
+def test_rare_classes_are_counted_by_images_and_not_by_steps() -> None:
+    """Running sums meet each image once an epoch."""
+    method = DCFLPrototypeWise(prototype_model="running", min_class_count=3)
+    update, _ = visit(method, toy_client(LABELS))
+    assert TRAINING.epochs > 1
+    assert (update.upload["counts"] > 0).tolist() == [False, False, False, True]
+
+
+def test_a_threshold_below_one_is_refused() -> None:
+    with pytest.raises(ConfigError, match="min_class_count"):
+        DCFLPrototypeWise(min_class_count=0)

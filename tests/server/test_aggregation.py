@@ -8,9 +8,14 @@ from torch import Tensor
 
 from dcfl.client import LocalTraining
 from dcfl.messages import ClientUpdate
-from dcfl.server.aggregation import AGGREGATIONS, Folded
+from dcfl.server.aggregation import AGGREGATIONS
+from dcfl.server.fold import Defence, Folded
 
-SENT = {"w": torch.tensor([1.0, -2.0], dtype=torch.float64)}
+SENT = {
+    "w": torch.tensor([1.0, -2.0], dtype=torch.float64),
+    "running_mean": torch.zeros(1, dtype=torch.float64),
+    "num_batches_tracked": torch.tensor(0),
+}
 PLAIN, MOMENTUM = LocalTraining(momentum=0.0), LocalTraining(momentum=0.9)
 
 
@@ -26,7 +31,7 @@ def reply(
 
 
 def fold(rule: str, replies: list[ClientUpdate], training: LocalTraining = PLAIN) -> Folded:
-    folded = AGGREGATIONS[rule](frozenset({"w"}), training)  # type: ignore[index]
+    folded = AGGREGATIONS[rule](frozenset({"w"}), training, Defence())  # type: ignore[index]
     for each in replies:
         folded.add(each)
     return folded.finish(SENT)

@@ -19,6 +19,7 @@ from dcfl.models import FeatureModel, Output
 from dcfl.recording import RecordedRun, Row
 from dcfl.running import Run
 from dcfl.server import ServerSettings
+from dcfl.simulation.attacks import AttackSettings
 from tests import toys
 
 SIZES = (5, 20, 3, 9, 16, 7)  # of the clients: unequal, the longest is not the first
@@ -56,6 +57,7 @@ def made_ready(
     model: FeatureModel | None = None,
     training: LocalTraining = TRAINING,
     server: ServerSettings | None = None,
+    attack: AttackSettings | None = None,
     connect: Connect = connect,
     **engine: Any,
 ) -> Run:
@@ -66,6 +68,7 @@ def made_ready(
         federation=FederationSettings(rounds, participation),
         engine=EngineSettings(workers=workers, device="cpu", **engine),
         output=OutputSettings(str(folder)),
+        attack=attack or AttackSettings(),
     )
     return Run(experiment, dataset or federation(), model, connect)
 

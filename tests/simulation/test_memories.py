@@ -185,7 +185,7 @@ def test_a_slow_disk_holds_the_training_up_and_not_the_memory(
 ) -> None:
     alive: set[int] = set()
     most = 0
-    quick = module.save_file
+    quick = module.write_tensors
 
     def slow(*args: Any) -> None:
         nonlocal most
@@ -193,7 +193,7 @@ def test_a_slow_disk_holds_the_training_up_and_not_the_memory(
         time.sleep(0.003)
         quick(*args)
 
-    monkeypatch.setattr(module, "save_file", slow)
+    monkeypatch.setattr(module, "write_tensors", slow)
     with client_memories(tmp_path / "m", budget=0) as memories:
         for client in range(20):
             fresh = memory(KB)

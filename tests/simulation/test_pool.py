@@ -558,7 +558,7 @@ def test_workers_of_two_pools_end_in_the_middle_of_a_client_too(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_command_leaves_no_worker_and_no_memories(
+def test_an_interrupted_command_leaves_no_worker_and_what_resume_needs(
     number: signal.Signals, code: int, tmp_path: Path
 ) -> None:
     folder, said = tmp_path / "run", tmp_path / "said"
@@ -573,4 +573,5 @@ def test_an_interrupted_command_leaves_no_worker_and_no_memories(
         assert end(parent, number) == code
         assert until(lambda: not any(alive(pid) for pid in workers))
     assert "Traceback" not in said.read_text()
-    assert not (folder / "memories").exists()
+    assert f"dcfl resume {folder}" in said.read_text()
+    assert list((folder / "memories").glob("client-*"))

@@ -1,0 +1,258 @@
+"""Rules of aggregation that a minority of forged replies cannot steer at will.
+
+With n replies w_i of N clients, f of them not to be trusted, and D_i = w_i - sent:
+
+    norm-clipping      mean_i D_i min(1, C / |D_i|), C = clip_norm, or else the median of the |D_i|
+                       Sun et al., "Can You Really Backdoor Federated Learning?", 2019
+    median             the middle value of each coordinate
+    trimmed-mean       the mean of each coordinate without its f smallest and f largest values
+                       Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal
+                       Statistical Rates", ICML 2018
+    krum               the D_i whose n - f - 2 nearest others are nearest, by summed squares
+    multi-krum         the mean of the n - f best by that score
+                       Blanchard et al., "Machine Learning with Adversaries: Byzantine Tolerant
+                       Gradient Descent", NeurIPS 2017
+    geometric-median   the point whose summed distance from all D_i is least
+                       Pillutla et al., "Robust Aggregation for Federated Learning", 2022
+
+All of them keep a copy of every reply until the round ends, so memory grows with the cohort: as
+many models as there are replies. None looks at sample counts, which a client can forge.
+
+f. Of N clients `byzantine` * N may be attackers. A sample holds more of them in some rounds than on
+average, and one such round can undo all others, so three standard deviations of the sample are
+added: f = p n + 3 sqrt(p (1 - p) n (N - n) / (N - 1)), rounded up. With all clients that is p n.
+It is never more than all attackers, nor more than a minority, (n - 1) // 2.
+
+Few replies. Krum's neighbours are never fewer than one. Its published guarantee wants n >= 2f + 3;
+below that both rules still drop the outermost.
+
+Buffers. Running statistics are of other sizes than parameters: in the distances they would drown
+them, and left out of the distances they would be a way around them. So each of their coordinates is
+trimmed (trimmed-mean) or the median of all replies (the other rules). Integers are the first
+client's.
+
+The same bits whatever the order of the replies: they are taken in the order of client ids, which
+also decides between equals.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from math import ceil, sqrt
+from statistics import median_low
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dcfl.messages import ClientUpdate, Tensors
+from dcfl.server.fold import Defence, Folded, Names
+
+Rows = Sequence[Tensor]  # one reply each, flat: [d]
+BLOCK = 2**20  # numbers that are sorted or compared at a time, of all replies together
+# Of the geometric median: Weiszfeld's steps, when one is too small to go on, and the share of the
+# usual distance below which a reply pulls no harder (the paper's smoothing).
+STEPS, ENOUGH, SMOOTHING = 100, 1e-6, 1e-6
+
+
+class Reply(NamedTuple):
+    client: int
+    parameters: Tensor  # flat, in the clients' own precision
+    buffers: Tensor  # the floating ones, flat
+    integers: dict[str, Tensor]
+
+
+class KeepAll(ABC):
+    """A fold that sees all replies at once."""
+
+    def __init__(self, trainable: Names, defence: Defence) -> None:
+        self._trainable, self._defence = trainable, defence
+        self._replies: list[Reply] = []
+
+    @abstractmethod
+    def direction(self, rows: Rows, sent: Tensor) -> Tensor:
+        """From the clients' parameters and those that they started from, float64 [d]."""
+
+    def trimmed(self, replies: int) -> int:
+        """How many values at either end of a buffer's coordinate do not count: all but the middle
+        one or two."""
+        return (replies - 1) // 2
+
+    def suspects(self, replies: int) -> int:
+        """f"""
+        share, population = self._defence.byzantine, max(self._defence.population, replies)
+        left_out = (population - replies) / max(population - 1, 1)
+        spread = sqrt(share * (1 - share) * replies * left_out)
+        attackers = _rounded_up(share * population)
+        return min(_rounded_up(share * replies + 3 * spread), attackers, (replies - 1) // 2)
+
+    def add(self, update: ClientUpdate) -> None:
+        parameters, buffers, integers = self._names(update.weights)
+        self._replies.append(
+            Reply(
+                update.client,
+                _flat(update.weights, parameters),
+                _flat(update.weights, buffers),
+                {name: update.weights[name].clone() for name in integers},
+            )
+        )
+
+    def finish(self, sent: Tensors) -> Folded:
+        replies = sorted(self._replies, key=lambda reply: reply.client)
+        names, buffer_names, _ = self._names(sent)
+        start = _flat(sent, names).double()
+        moved = self.direction([reply.parameters for reply in replies], start)
+        averaged = middle_mean([reply.buffers for reply in replies], self.trimmed(len(replies)))
+        return Folded(
+            _shaped(moved, sent, names),
+            {**_shaped(averaged, sent, buffer_names), **replies[0].integers},
+        )
+
+    def _names(self, weights: Tensors) -> tuple[list[str], list[str], list[str]]:
+        """Of parameters, floating buffers and integers, each in one order for all replies."""
+        buffers = sorted(name for name in weights if name not in self._trainable)
+        floating = [name for name in buffers if weights[name].is_floating_point()]
+        integers = [name for name in buffers if not weights[name].is_floating_point()]
+        return sorted(name for name in weights if name in self._trainable), floating, integers
+
+
+class NormClipping(KeepAll):
+    """The mean, with changes that are longer than the bound cut to it.
+
+    Nobody pulls harder than the bound, but everybody pulls: the harm is limited, not undone.
+    """
+
+    def direction(self, rows: Rows, sent: Tensor) -> Tensor:
+        norms = [float((row - sent).norm()) for row in rows]
+        # Of two in the middle the lower: those who have something to gain make theirs longer.
+        bound = self._defence.clip_norm or median_low(norms)
+        total = torch.zeros_like(sent)
+        for row, norm in zip(rows, norms, strict=True):
+            total.add_(row - sent, alpha=min(1.0, bound / norm) if norm else 1.0)
+        return total.div_(len(rows))
+
+
+class TrimmedMean(KeepAll):
+    """The mean of each coordinate without its f smallest and f largest values."""
+
+    def direction(self, rows: Rows, sent: Tensor) -> Tensor:
+        return middle_mean(rows, self.trimmed(len(rows))).sub_(sent)
+
+    def trimmed(self, replies: int) -> int:
+        return self.suspects(replies)
+
+
+class Median(KeepAll):
+    """The middle value of each coordinate; of an even number of replies the mean of two."""
+
+    def direction(self, rows: Rows, sent: Tensor) -> Tensor:
+        return middle_mean(rows, self.trimmed(len(rows))).sub_(sent)
+
+
+class MultiKrum(KeepAll):
+    """The mean of the n - f replies that are nearest to their neighbours."""
+
+    def direction(self, rows: Rows, sent: Tensor) -> Tensor:
+        scores = self.scores(squared_distances(rows))
+        best = sorted(range(len(rows)), key=lambda place: (scores[place], place))
+        chosen = sorted(best[: self.chosen(len(rows))])
+        total = torch.zeros_like(sent)
+        for place in chosen:
+            total.add_(rows[place])
+        return total.div_(len(chosen)).sub_(sent)
+
+    def scores(self, distances: Tensor) -> list[float]:
+        """Each reply's summed squared distance from its nearest neighbours. [n, n] -> [n]"""
+        neighbours = max(1, len(distances) - self.suspects(len(distances)) - 2)
+        # The first of a row is its distance from itself. Sorted, so that sums of the same numbers
+        # are the same.
+        nearest = distances.sort(dim=1).values[:, 1 : neighbours + 1]
+        scores: list[float] = nearest.sum(dim=1).tolist()
+        return scores
+
+    def chosen(self, replies: int) -> int:
+        return replies - self.suspects(replies)
+
+
+class Krum(MultiKrum):
+    """The one reply that is nearest to its neighbours: a single client's model.
+
+    Where clients hold different data it forgets what the others know, even with no attack.
+    """
+
+    def chosen(self, replies: int) -> int:
+        return 1
+
+
+class GeometricMedian(KeepAll):
+    """The point whose summed distance from all replies is least, by Weiszfeld's steps.
+
+    Each step is a mean with weights 1 / distance. It starts from the coordinates' medians, because
+    the mean may lie as far away as an attacker likes.
+    """
+
+    def direction(self, rows: Rows, sent: Tensor) -> Tensor:
+        centre = middle_mean(rows, (len(rows) - 1) // 2)
+        usual = median_low(_distances_from(centre, rows))
+        if not usual:  # the majority agrees, and there is no shorter way to all of it
+            return centre.sub_(sent)
+        for _ in range(STEPS):
+            pulls = [1 / max(apart, SMOOTHING * usual) for apart in _distances_from(centre, rows)]
+            total = torch.zeros_like(centre)
+            for row, pull in zip(rows, pulls, strict=True):
+                total.add_(row, alpha=pull)
+            before, centre = centre, total.div_(sum(pulls))
+            if float((centre - before).norm()) <= ENOUGH * usual:
+                break
+        return centre.sub_(sent)
+
+
+def middle_mean(rows: Rows, trimmed: int) -> Tensor:
+    """The mean of each coordinate without so many of its values at either end: float64 [d]."""
+    means = torch.empty(len(rows[0]), dtype=torch.float64, device=rows[0].device)
+    for start, end in _blocks(rows):
+        values = torch.stack([row[start:end] for row in rows], dim=1).sort(dim=1).values
+        means[start:end] = values[:, trimmed : len(rows) - trimmed].double().mean(dim=1)
+    return means
+
+
+def squared_distances(rows: Rows) -> Tensor:
+    """Between all replies, from their differences (a product of matrices would cancel): [n, n]"""
+    pairs = torch.zeros(len(rows) * (len(rows) - 1) // 2, dtype=torch.float64)
+    for start, end in _blocks(rows):
+        block = torch.stack([row[start:end] for row in rows]).double()
+        pairs += torch.pdist(block).square().cpu()
+    distances = torch.zeros(len(rows), len(rows), dtype=torch.float64)
+    above = torch.triu_indices(len(rows), len(rows), offset=1)
+    distances[above[0], above[1]] = pairs
+    return distances + distances.T
+
+
+def _rounded_up(number: float) -> int:
+    return ceil(number - 1e-9)  # 0.2 * 15 is a little more than 3
+
+
+def _distances_from(centre: Tensor, rows: Rows) -> list[float]:
+    return [float((row - centre).norm()) for row in rows]
+
+
+def _blocks(rows: Rows) -> list[tuple[int, int]]:
+    """Bounds of blocks of coordinates: a sort of all at once would take the memory of all again."""
+    size = max(1, BLOCK // len(rows))
+    return [(start, start + size) for start in range(0, len(rows[0]), size)]
+
+
+def _flat(tensors: Tensors, names: Sequence[str]) -> Tensor:
+    """A copy: a reply's memory may be used again for the next one."""
+    parts = [tensors[name].reshape(-1) for name in names]
+    return torch.cat(parts) if parts else torch.empty(0)
+
+
+def _shaped(flat: Tensor, like: Tensors, names: Sequence[str]) -> dict[str, Tensor]:
+    """In the shapes and memory layouts of the namesakes, float64."""
+    parts = torch.split(flat, [like[name].numel() for name in names])
+    return {
+        name: torch.empty_like(like[name], dtype=torch.float64).copy_(part.view_as(like[name]))
+        for name, part in zip(names, parts, strict=True)
+    }

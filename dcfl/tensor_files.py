@@ -1,0 +1,53 @@
+"""Named tensors in files that say whether they are whole.
+
+safetensors, because reading it runs no code; it has no checksum and sorts the names, so both stand
+in its metadata.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from dcfl.errors import CheckpointError
+from dcfl.messages import Tensors
+from dcfl.storage import replacing
+from dcfl.weights import as_rows, checksum, from_rows
+
+
+def write_tensors(path: Path, tensors: Tensors, text: str) -> None:
+    """With a text that comes back with them, and on the disk when this ends."""
+    metadata = {
+        "names": json.dumps(list(tensors)),
+        "text": text,
+        "checksum": checksum(tensors, text),
+    }
+    with replacing(path, durable=True) as partial:
+        try:
+            save_file(as_rows(tensors), partial, metadata)
+        except SafetensorError as error:  # how safetensors says that the disk is full
+            raise OSError(str(error)) from error
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
+    """Mapped, not copied: pages come in as they are used. CheckpointError if it is not whole."""
+    try:
+        with safe_open(path, "pt") as stored:
+            metadata = stored.metadata() or {}
+        stored_tensors = from_rows(load_file(path))
+        tensors = {name: stored_tensors[name] for name in json.loads(metadata["names"])}
+        text = metadata["text"]
+        whole = len(tensors) == len(stored_tensors) and metadata["checksum"] == checksum(
+            tensors, text
+        )
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path}: not there any more") from error
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
+        raise CheckpointError(f"{path}: damaged ({type(error).__name__})") from error
+    if not whole:
+        raise CheckpointError(f"{path}: damaged (its checksum is another one)")
+    return tensors, text

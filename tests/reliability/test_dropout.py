@@ -1,0 +1,173 @@
+"""A4: clients crash, exit, hang and run out of memory; the run goes on without them."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from dcfl.checkpoints import Checkpoints, read_checkpoint
+from dcfl.errors import TooFewClients
+from dcfl.methods import METHODS
+from dcfl.recording import RecordedRun, Row
+from dcfl.running import Run
+from dcfl.simulation.faults import FaultSettings
+from dcfl.weights import sha256
+from tests.reliability.victims import (
+    DATA,
+    MODEL,
+    SMALL,
+    children_of,
+    command,
+    differences,
+    edited,
+    exit_code,
+    experiment,
+    outcome,
+    resume,
+    rows_in,
+    stopped,
+    train,
+)
+
+ALL_KINDS = FaultSettings(crash=0.1, memory=0.08, exit=0.08, hang=0.04)  # 30 %
+WITHOUT_A_CLOCK = FaultSettings(crash=0.12, memory=0.09, exit=0.09)
+DEADLINE = 0.75  # seconds; a client that trains takes milliseconds
+
+
+def adds_up(row: Row) -> bool:
+    return bool(row["sampled"] == row["ok"] + row["failed"] + row["late"] + row["rejected"])
+
+
+def test_fifty_rounds_with_a_third_of_the_clients_lost(tmp_path: Path) -> None:
+    what = experiment(
+        tmp_path / "run", "moon", 2, rounds=50, faults=ALL_KINDS, deadline=DEADLINE, checkpoint=10
+    )
+    before = set(children_of(os.getpid()))
+    run = train(what)
+    assert set(children_of(os.getpid())) <= before
+    recorded = RecordedRun.open(run.folder)
+    assert [row["round"] for row in recorded.rounds] == list(range(1, 51))
+    assert all(adds_up(row) for row in recorded.rounds)
+    assert sum(row["sampled"] for row in recorded.rounds) == 150 == len(recorded.clients)
+    lost = [row for row in recorded.clients if row["outcome"] != "ok"]
+    assert 20 < len(lost) < 80
+    assert all(row["reason"] for row in lost)
+    reasons = " ".join(row["reason"] for row in lost)
+    for part in ("an injected fault", "lack of memory", "exit code 17", "no reply within 0.75 s"):
+        assert part in reasons
+    assert Counter(row["outcome"] for row in lost).keys() == {"failed", "late"}
+    assert recorded.summary["ok"] + len(lost) == 150
+
+
+@pytest.mark.parametrize("method", ["fedavg", "moon", "scaffold", "dcfl-pw"])
+def test_same_seeds_same_faults(method: str, tmp_path: Path) -> None:
+    """On any number of workers; and in a run that was stopped in between."""
+    settings: dict[str, Any] = {"method": method, "rounds": 6, "faults": WITHOUT_A_CLOCK}
+    train(experiment(tmp_path / "one", workers=1, **settings))
+    train(experiment(tmp_path / "two", workers=2, **settings))
+    stopped(experiment(tmp_path / "again", workers=2, **settings), 3)
+    resume(tmp_path / "again")
+    wanted = outcome(tmp_path / "one")
+    assert wanted["summary"]["failed"] > 0
+    for name in ("two", "again"):
+        assert differences(outcome(tmp_path / name), wanted) == []
+
+
+def test_another_seed_other_faults(tmp_path: Path) -> None:
+    def struck(seed: int) -> list[int]:
+        found = []
+        for client in range(200):
+            try:
+                FaultSettings(crash=0.3).strike(seed, 1, client)
+            except RuntimeError:
+                found.append(client)
+        return found
+
+    assert struck(0) == struck(0)
+    assert struck(0) != struck(1)
+    assert 30 < len(struck(0)) < 90
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_round_without_a_reply_leaves_the_model_alone_and_says_so(
+    workers: int, tmp_path: Path
+) -> None:
+    """Also what the server shares, its slots, and what clients keep."""
+    what = experiment(tmp_path / "run", "moon", workers, rounds=40, faults=FaultSettings(crash=0.7))
+    run, states = Run(what, DATA, MODEL), {}
+    try:
+        for _ in run.rounds():
+            newest = Checkpoints(run.folder).paths()[-1:]
+            states.update({path.name[11:17]: read_checkpoint(path) for path in newest})
+    except TooFewClients:
+        pass
+    rows = RecordedRun.open(run.folder).rounds
+    empty = [row for row in rows if row["ok"] == 0 and row["round"] > 1]
+    assert empty
+    for row in empty:
+        before, after = (states.get(f"{row['round'] + step:06d}") for step in (-1, 0))
+        if before and after:
+            assert sha256(after.state.weights) == sha256(before.state.weights)
+            assert after.facts.memories == before.facts.memories
+        assert row["accuracy"] == rows[row["round"] - 2]["accuracy"]
+        assert row["loss"] == rows[row["round"] - 2]["loss"]
+        assert (row["failed"], row["train_loss"]) == (row["sampled"], None)
+        assert row.get("skipped", row["ok"] < 1)
+
+
+def test_too_few_replies_leave_the_model_alone_too(tmp_path: Path) -> None:
+    what = experiment(
+        tmp_path / "run", rounds=30, faults=FaultSettings(crash=0.4), minimum_replies=3
+    )
+    run = Run(what, DATA, MODEL)
+    with pytest.raises(TooFewClients, match=r"fewer than 3 clients .* for 3 rounds"):
+        for _ in run.rounds():
+            pass
+    rows = run.rows
+    for before, row in pairwise(rows):
+        assert (row["loss"] == before["loss"]) == (row["ok"] < 3)
+
+
+def test_three_rounds_alone_end_the_run_and_it_can_be_resumed(tmp_path: Path) -> None:
+    """Round 1 to 3 have nobody; with fewer faults it goes on from there."""
+    folder = tmp_path / "run"
+    what = experiment(folder, rounds=6, faults=FaultSettings(crash=1.0))
+    with pytest.raises(TooFewClients) as lost:
+        train(what)
+    assert lost.value.exit_code == 4
+    assert "\n" not in str(lost.value)
+    assert "an injected fault" in str(lost.value)
+    assert rows_in(folder) == 3
+    edited(folder, "crash = 1.0", "crash = 0.0")
+    resume(folder, allow=["faults.crash"])
+    rows = RecordedRun.open(folder).rounds
+    assert [row["ok"] for row in rows] == [0, 0, 0, 3, 3, 3]
+
+
+def test_too_few_clients_through_the_command_line(tmp_path: Path) -> None:
+    folder, said = tmp_path / "run", tmp_path / "said"
+    words = (*SMALL, "faults.crash=1.0")
+    assert exit_code(command("run", *words, "--out", str(folder), said=said)) == 4
+    lines = said.read_text().splitlines()
+    assert lines[-1].startswith("dcfl: no client has given a usable reply for 3 rounds")
+    assert "Traceback" not in said.read_text()
+    edited(folder, "crash = 1.0", "crash = 0.0")
+    again = command("resume", str(folder), "--allow", "faults.crash", said=said)
+    assert exit_code(again) == 0, said.read_text()
+    assert rows_in(folder) == 5
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_survives_the_loss_of_clients(method: str, tmp_path: Path) -> None:
+    run = train(experiment(tmp_path / "run", method, rounds=5, faults=FaultSettings(crash=0.3)))
+    rows = RecordedRun.open(run.folder).rounds
+    assert all(adds_up(row) for row in rows)
+    assert 0 < sum(row["failed"] for row in rows) < 15
+    weights = load_file(run.folder / "model.safetensors")
+    assert all(bool(tensor.isfinite().all()) for tensor in weights.values())

@@ -1,0 +1,657 @@
+"""What leaves a client with [privacy], and what that is worth."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import textwrap
+from dataclasses import dataclass, replace
+from math import exp, sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from scipy import optimize, stats
+from torch import Tensor, nn
+
+from dcfl.assembly import privacy_spent, schedule
+from dcfl.client import Client
+from dcfl.config import apply, as_tables, from_toml, parse_words, to_toml
+from dcfl.engines import Connect, connect
+from dcfl.errors import ConfigError
+from dcfl.experiment import EngineSettings, Experiment, FederationSettings, OutputSettings
+from dcfl.federation import sample_cohort
+from dcfl.messages import Broadcast, ClientUpdate, Tensors
+from dcfl.methods import METHODS, Method
+from dcfl.models import CNN, LeNet
+from dcfl.privacy import (
+    Draws,
+    PrivacySettings,
+    Schedule,
+    account,
+    at_site,
+    bounded_prototypes,
+    check_budget,
+    check_covered,
+    clip_share,
+    protected,
+    spent,
+)
+from dcfl.running import Run
+from tests import toys
+from tests.flower.in_process import in_process
+from tests.simulation.runs import TRAINING, Flat, bits, federation
+
+FEDAVG, PROTOTYPES = METHODS["fedavg"](), METHODS["dcfl-pw"]()
+ON = PrivacySettings(clip=0.5, noise=0.01, prototype_clip=1.0)
+CLIPPED = replace(ON, noise=0.0)
+MODEL = Flat()  # a run trains a copy
+numbers = st.floats(-1e6, 1e6, allow_subnormal=False)
+
+
+def released(
+    trained: Tensors,
+    received: Tensors,
+    privacy: PrivacySettings,
+    *,
+    round: int = 1,
+    client: int = 0,
+    seed: int = 0,
+    buffers: tuple[str, ...] = (),
+) -> ClientUpdate:
+    update = ClientUpdate(
+        client, trained, {"unknown": torch.ones(1)}, 40, 5, {"loss": 0.7, "seconds": 1.5}
+    )
+    broadcast = Broadcast(round, received, {})
+    return protected(update, broadcast, FEDAVG, trained.keys() - {*buffers}, privacy, seed)
+
+
+def changes(update: ClientUpdate, received: Tensors) -> Tensor:
+    return torch.cat([(update.weights[n] - received[n]).reshape(-1) for n in received])
+
+
+# The settings
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"clip": -1.0}, "privacy.clip must lie in"),
+        ({"clip": float("nan")}, "privacy.clip must lie in"),
+        ({"clip": float("inf")}, "privacy.clip must lie in"),
+        ({"clip": 1.0, "noise": -0.1}, "privacy.noise must lie in"),
+        ({"clip": 1.0, "prototype_clip": 1e9}, "privacy.prototype_clip must lie in"),
+        ({"clip": 1.0, "noise": 1.0, "epsilon": 1e4}, "privacy.epsilon must lie in"),
+        ({"clip": 1.0, "noise": 1.0, "delta": 0.0}, "privacy.delta must lie in"),
+        ({"clip": 1.0, "noise": 1.0, "delta": 1.0}, "privacy.delta must lie in"),
+        ({"noise": 1.0}, "set privacy.clip"),
+        ({"prototype_clip": 1.0}, "set privacy.clip"),
+        ({"clip": 1.0, "epsilon": 3.0}, "privacy.epsilon without privacy.noise"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        PrivacySettings(**values)
+
+
+def test_the_table_is_read_and_written_back() -> None:
+    words = ["privacy.clip=1", "privacy.noise=0.5", "privacy.epsilon=3.5", "privacy.secret=true"]
+    experiment = apply(Experiment(), parse_words(words))
+    assert experiment.privacy == PrivacySettings(clip=1.0, noise=0.5, epsilon=3.5, secret=True)
+    assert from_toml(to_toml(as_tables(experiment))).privacy == experiment.privacy
+    assert not Experiment().privacy.active
+
+
+# Clipping
+
+
+@settings(deadline=None)
+@given(
+    change=arrays.arrays(np.float64, arrays.array_shapes(max_dims=3, max_side=5), elements=numbers),
+    bias=arrays.arrays(np.float64, 3, elements=numbers),
+    clip=st.floats(1e-3, 1e3),
+)
+def test_a_change_is_clipped_as_a_whole_and_keeps_its_direction(
+    change: np.ndarray, bias: np.ndarray, clip: float
+) -> None:
+    given = {"layer": torch.from_numpy(change), "bias": torch.from_numpy(bias)}
+    received = {name: torch.zeros_like(tensor) for name, tensor in given.items()}
+    sent = changes(released(given, received, PrivacySettings(clip=clip)), received)
+    whole = torch.cat([tensor.reshape(-1) for tensor in given.values()])
+    norm = float(whole.norm())
+    assert float(sent.norm()) <= clip * (1 + 1e-12)
+    wanted = whole * min(1.0, clip / norm) if norm else whole
+    torch.testing.assert_close(sent, wanted, rtol=1e-12, atol=1e-300)
+    assert not any(tensor.any() for tensor in received.values())  # which are not the client's
+
+
+def test_clip_share_leaves_short_changes_alone() -> None:
+    assert clip_share([torch.tensor([3.0]), torch.tensor([4.0])], 5.0) == 1.0
+    assert clip_share([torch.tensor([3.0]), torch.tensor([4.0])], 1.0) == 0.2
+    assert clip_share([torch.zeros(3)], 1.0) == 1.0
+
+
+def test_the_change_is_measured_from_what_was_received() -> None:
+    received = {"layer": torch.full((4,), 100.0)}
+    reply = released({"layer": torch.full((4,), 103.0)}, received, PrivacySettings(clip=1.0))
+    assert torch.equal(reply.weights["layer"], torch.full((4,), 100.5))
+
+
+# The noise
+
+
+def test_draws_are_standard_normal_and_independent() -> None:
+    draws = Draws("a key")
+    first, second = (draws.normal(torch.empty(200_001)).numpy() for _ in range(2))
+    for sample in (first, second, Draws().normal(torch.empty(200_001)).numpy()):
+        assert stats.kstest(sample, "norm").pvalue > 1e-4
+        assert abs(sample.mean()) < 5 / sqrt(len(sample))
+        assert abs(sample.var() - 1) < 5 * sqrt(2 / len(sample))
+        assert abs(stats.kurtosis(sample)) < 5 * sqrt(24 / len(sample))
+        pairs = (len(sample) + 1) // 2  # the second numbers of all pairs come after the first ones
+        assert abs(np.corrcoef(sample[: pairs - 1], sample[pairs:])[0, 1]) < 5 / sqrt(pairs)
+        assert abs(np.corrcoef(sample[:-1], sample[1:])[0, 1]) < 5 / sqrt(len(sample))
+    assert abs(np.corrcoef(first, second)[0, 1]) < 5 / sqrt(len(first))
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 4), max_size=3))
+def test_draws_have_the_shape_that_is_asked_for(shape: list[int]) -> None:
+    drawn = Draws("key").normal(torch.empty(shape))
+    assert drawn.shape == torch.Size(shape)
+    assert drawn.dtype is torch.float64
+    assert drawn.isfinite().all()
+
+
+def test_the_noise_of_a_reply_has_the_deviation_that_is_accounted() -> None:
+    received = {"layer": torch.zeros(300, 100, dtype=torch.float64), "bias": torch.zeros(5)}
+    trained = {name: tensor + 7.0 for name, tensor in received.items()}
+    privacy = PrivacySettings(clip=2.0, noise=1.5)
+    clipped = changes(released(trained, received, replace(privacy, noise=0.0)), received)
+    noise = (changes(released(trained, received, privacy), received) - clipped) / 3.0
+    assert stats.kstest(noise.numpy(), "norm").pvalue > 1e-4
+
+
+def test_every_visit_has_noise_of_its_own_and_a_seed_repeats_it() -> None:
+    received = {"layer": torch.zeros(50)}
+    privacy = PrivacySettings(clip=1.0, noise=1.0)
+    visits = [{}, {"round": 2}, {"client": 1}, {"seed": 1}, {"seed": 2**32}]
+    sent = [released(received, received, privacy, **visit).weights["layer"] for visit in visits]
+    assert all(not torch.equal(a, b) for i, a in enumerate(sent) for b in sent[:i])
+    assert torch.equal(sent[0], released(received, received, privacy).weights["layer"])
+
+
+def test_secret_noise_cannot_be_drawn_again() -> None:
+    received = {"layer": torch.zeros(50)}
+    privacy = PrivacySettings(clip=1.0, noise=1.0, secret=True)
+    once, again = (released(received, received, privacy).weights["layer"] for _ in range(2))
+    seeded = released(received, received, replace(privacy, secret=False)).weights["layer"]
+    assert not torch.equal(once, again)
+    assert not torch.equal(once, seeded)
+
+
+def test_a_site_keeps_its_noise_to_itself_and_has_the_last_word() -> None:
+    assert at_site(ON).secret
+    assert at_site(ON, 0.01).noise == ON.noise
+    with pytest.raises(ConfigError, match=r"privacy.noise = 0.01: this site sends nothing .* 0.5"):
+        at_site(ON, 0.5)
+    with pytest.raises(ConfigError, match="this site sends nothing"):
+        at_site(PrivacySettings(), 0.5)
+
+
+# What else would leave
+
+
+def test_nothing_but_what_is_protected_depends_on_the_data() -> None:
+    received = {"layer": torch.zeros(4), "statistics": torch.ones(2), "steps": torch.tensor(3)}
+    trained = {"layer": torch.ones(4), "statistics": torch.zeros(2), "steps": torch.tensor(9)}
+    buffers = ("statistics", "steps")
+    reply = released(trained, received, ON, buffers=buffers)
+    assert list(reply.weights) == list(trained)
+    assert reply.upload == {}
+    assert all(torch.equal(reply.weights[name], received[name]) for name in buffers)
+    assert (reply.num_examples, reply.num_steps) == (1, 0)
+    assert reply.metrics == {"seconds": 1.5}  # a simulation has a clock of its own
+    secret = released(trained, received, replace(ON, secret=True), buffers=buffers)
+    assert secret.metrics == {"seconds": 0.0}
+
+
+@dataclass(frozen=True)
+class Talkative(Method):
+    def upload(self, client: Client) -> Tensors:
+        return {"labels": torch.zeros(3)}
+
+
+class Tied(Flat):
+    def __init__(self) -> None:
+        super().__init__()
+        self.twin = self.classifier
+
+
+@pytest.mark.parametrize(
+    ("method", "aggregation", "model", "message"),
+    [
+        (METHODS["scaffold"](), "uniform", Flat(), r"not what scaffold sends .* method.name"),
+        (Talkative(), "uniform", Flat(), "not what talkative sends"),
+        (FEDAVG, "samples", Flat(), 'use "uniform"'),
+        (FEDAVG, "fednova", Flat(), 'use "uniform"'),
+        (FEDAVG, "uniform", CNN(1, 8, 4), 'set model.norm = "group"'),
+        (FEDAVG, "uniform", Tied(), "share parameters"),
+    ],
+)
+def test_what_is_not_covered_is_refused(
+    method: Method, aggregation: str, model: nn.Module, message: str
+) -> None:
+    check_covered(PrivacySettings(), method, aggregation, model)
+    with pytest.raises(ConfigError, match=message):
+        check_covered(ON, method, aggregation, model)
+
+
+@pytest.mark.parametrize("norm", ["group", "batch-nostats"])
+@pytest.mark.parametrize("name", sorted(METHODS.keys() - {"scaffold"}))
+def test_all_other_methods_are_covered(name: str, norm: Any) -> None:
+    check_covered(ON, METHODS[name](), "uniform", CNN(1, 8, 4, norm))
+
+
+def test_prototypes_need_a_clip_of_their_own() -> None:
+    with pytest.raises(ConfigError, match=r"dcfl-pw also sends .* set privacy.prototype_clip"):
+        check_covered(PrivacySettings(clip=1.0), PROTOTYPES, "uniform", Flat())
+
+
+# Prototypes
+
+
+def uploads(classes: int = 3, width: int = 2) -> st.SearchStrategy[dict[str, Tensor]]:
+    return st.builds(
+        lambda counts, sums: {"counts": torch.from_numpy(counts), "sums": torch.from_numpy(sums)},
+        arrays.arrays(np.int64, classes, elements=st.integers(0, 10**9)),
+        arrays.arrays(
+            np.float32, (classes, width), elements=st.floats(-(2.0**100), 2.0**100, width=32)
+        ),
+    )
+
+
+def distances(a: Tensors, b: Tensors, clip: float) -> list[float]:
+    pairs = zip(bounded_prototypes(a, clip), bounded_prototypes(b, clip), strict=True)
+    return [float((one - other).norm()) for one, other in pairs]
+
+
+@settings(deadline=None)
+@given(uploads(), uploads(), st.floats(1e-3, 1e3))
+def test_no_two_data_sets_are_further_apart_than_is_accounted(
+    a: Tensors, b: Tensors, clip: float
+) -> None:
+    means, shares = distances(a, b, clip)
+    assert means <= 2 * clip * (1 + 1e-12)
+    assert shares <= sqrt(2) * (1 + 1e-12)
+
+
+def test_the_accounted_distances_are_reached() -> None:
+    """So that less would be wrong."""
+    a = {"counts": torch.tensor([5, 0]), "sums": torch.tensor([[900.0, 0.0], [0.0, 0.0]])}
+    b = {"counts": torch.tensor([0, 7]), "sums": torch.tensor([[-900.0, 0.0], [0.0, 0.0]])}
+    means, shares = distances(a, b, 1.0)
+    assert means == pytest.approx(2.0)
+    assert shares == pytest.approx(sqrt(2))
+    here, there = {"w": torch.full((9,), 50.0)}, {"w": torch.full((9,), -50.0)}
+    start = {"w": torch.zeros(9)}
+    both = [changes(released(w, start, PrivacySettings(clip=3.0)), start) for w in (here, there)]
+    assert float((both[0] - both[1]).norm()) == pytest.approx(6.0)
+
+
+def sent_prototypes(
+    upload: Tensors, privacy: PrivacySettings, round: int = 1, **fields: Any
+) -> ClientUpdate:
+    method = METHODS["dcfl-pw"](**fields)
+    update = ClientUpdate(0, {"w": torch.zeros(2)}, upload, 9, 3, {})
+    start = Broadcast(round, {"w": torch.zeros(2)}, {})
+    reply = protected(update, start, method, {"w"}, privacy, 0)
+    method.check_upload(reply, TRAINING)
+    return reply
+
+
+@settings(deadline=None)
+@given(uploads(), st.sampled_from([0.0, 0.01, 1.0, 100.0]), st.booleans())
+def test_the_server_accepts_any_protected_prototypes(
+    upload: Tensors, noise: float, normalize: bool
+) -> None:
+    for clip in (0.5, 1.0, 20.0):
+        privacy = PrivacySettings(clip=1.0, noise=noise, prototype_clip=clip)
+        reply = sent_prototypes(upload, privacy, prototype_normalize=normalize)
+        assert reply.upload.keys() == upload.keys()
+        for name, tensor in upload.items():
+            assert reply.upload[name].dtype is tensor.dtype
+            assert reply.upload[name].shape == tensor.shape
+            assert reply.upload[name].isfinite().all()
+
+
+def test_prototypes_without_noise_keep_their_directions_and_shares() -> None:
+    upload = {
+        "counts": torch.tensor([6, 0, 2]),
+        "sums": torch.tensor([[6.0, 0.0], [0.0, 0.0], [0.0, 4.0]]),
+    }
+    reply = sent_prototypes(upload, CLIPPED)
+    assert reply.upload["counts"].tolist() == [750, 0, 250]
+    # Means of length 1 and 2; per image (0.75, 0.5) together, which is shorter than the clip.
+    torch.testing.assert_close(
+        reply.upload["sums"], torch.tensor([[750.0, 0.0], [0.0, 0.0], [0.0, 250.0]])
+    )
+    assert reply.num_examples == 1000
+
+
+def test_the_noise_of_prototypes_has_the_deviations_that_are_accounted() -> None:
+    upload = {"counts": torch.tensor([8, 8]), "sums": torch.zeros(2, 3)}
+    privacy = PrivacySettings(clip=1.0, noise=0.05, prototype_clip=2.0)
+    replies = [sent_prototypes(upload, privacy, round=round).upload for round in range(500)]
+    counts = torch.stack([reply["counts"].double() for reply in replies]) / 1000 - 0.5
+    sums = torch.stack([reply["sums"].double() for reply in replies]) / 1000
+    for sample, deviation in ((counts, 0.05), (sums, 0.05 * 2.0)):
+        assert stats.kstest(sample.flatten() / deviation, "norm").pvalue > 1e-4
+        assert float(sample.std()) == pytest.approx(deviation, rel=0.1)
+
+
+def test_a_rare_class_drowns_in_noise_and_is_left_out() -> None:
+    upload = {"counts": torch.tensor([990, 10]), "sums": torch.tensor([[990.0, 0.0], [0.0, 10.0]])}
+    reply = sent_prototypes(upload, replace(ON, noise=0.05))
+    assert reply.upload["counts"][0] > 700
+    assert reply.upload["counts"][1] == 0
+    assert not reply.upload["sums"][1].any()
+
+
+# Accounting
+
+
+def analytic_delta(scale: float, epsilon: float) -> float:
+    """Balle and Wang, "Improving the Gaussian Mechanism for Differential Privacy", ICML 2018,
+    Theorem 8; `scale`: sensitivity over deviation."""
+    return float(
+        stats.norm.cdf(scale / 2 - epsilon / scale)
+        - exp(epsilon) * stats.norm.cdf(-scale / 2 - epsilon / scale)
+    )
+
+
+def analytic_epsilon(scale: float, delta: float) -> float:
+    return float(optimize.brentq(lambda e: analytic_delta(scale, e) - delta, 0, 600, xtol=1e-12))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(0.5, 50), st.integers(1, 40), st.sampled_from([1e-3, 1e-5, 1e-8]))
+def test_epsilon_is_that_of_the_closed_form(noise: float, visits: int, delta: float) -> None:
+    privacy = PrivacySettings(clip=3.0, noise=noise, prototype_clip=1.0, delta=delta)
+    for method, squares in ((FEDAVG, 4.0), (PROTOTYPES, 10.0)):
+        scale = sqrt(squares * visits) / noise
+        got = spent(privacy, method, visits)
+        if analytic_delta(scale, 0.0) <= delta:
+            assert got == 0.0
+        elif got is None:
+            assert analytic_delta(scale, 500.0) > delta
+        else:
+            assert got == pytest.approx(analytic_epsilon(scale, delta), rel=1e-6, abs=1e-6)
+
+
+def test_known_values() -> None:
+    """The closed form at a sensitivity of one: epsilon 1 and delta 1e-5 take 3.730632."""
+    privacy = PrivacySettings(clip=1.0, noise=2 * 3.730632)
+    assert spent(privacy, FEDAVG, 1) == pytest.approx(1.0, abs=1e-5)
+    assert spent(PrivacySettings(clip=1.0), FEDAVG, 1) is None
+    assert spent(PrivacySettings(clip=1.0, noise=0.01), FEDAVG, 1) is None  # no promise at all
+
+
+def test_composition_agrees_with_privacy_loss_distributions() -> None:
+    """Convolved numerically by dp-accounting: another way, which errs on the high side."""
+    distributions = pytest.importorskip("dp_accounting.privacy_loss_distribution")
+    one = distributions.PrivacyLossDistribution.from_gaussian_mechanism(
+        5.0, sensitivity=2.0, value_discretization_interval=1e-3
+    )
+    for visits in (1, 4, 16):
+        composed = one.self_compose(visits).get_epsilon_for_delta(1e-5)
+        ours = spent(PrivacySettings(clip=1.0, noise=5.0), FEDAVG, visits)
+        assert ours is not None
+        assert ours <= composed * (1 + 1e-9)
+        assert ours == pytest.approx(composed, rel=0.01)
+
+
+def test_more_answers_cost_more_and_more_noise_costs_less() -> None:
+    privacy = PrivacySettings(clip=1.0, noise=4.0, prototype_clip=1.0)
+    by_visits = [spent(privacy, FEDAVG, visits) or 0 for visits in range(6)]
+    assert by_visits[0] == 0.0
+    assert by_visits == sorted(set(by_visits))
+    assert (spent(privacy, PROTOTYPES, 3) or 0) > by_visits[3]
+    assert (spent(replace(privacy, noise=8.0), FEDAVG, 3) or 0) < by_visits[3]
+
+
+def test_a_schedule_counts_the_client_that_is_asked_most() -> None:
+    plan = Schedule(clients=12, participation=0.25, seed=3, rounds=20)
+    asked = np.zeros(12)
+    for round in range(1, 21):
+        asked[sample_cohort(12, 0.25, 3, round)] += 1
+    assert plan.most_visits() == asked.max() < 20
+    assert Schedule(5, 1.0, 0, 7).most_visits() == 7
+    assert plan.rounds_within(plan.most_visits()) == 20
+    shorter = replace(plan, rounds=plan.rounds_within(2))
+    assert shorter.most_visits() <= 2 < replace(shorter, rounds=shorter.rounds + 1).most_visits()
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.floats(0.3, 8),
+    st.floats(0.2, 30),
+    st.integers(1, 30),
+    st.sampled_from([0.25, 1.0]),
+    st.sampled_from([FEDAVG, PROTOTYPES]),
+)
+def test_a_budget_is_kept_and_what_is_advised_fits(
+    noise: float, epsilon: float, rounds: int, participation: float, method: Method
+) -> None:
+    privacy = PrivacySettings(clip=1.0, noise=noise, prototype_clip=1.0, epsilon=epsilon)
+    plan = Schedule(8, participation, 0, rounds)
+    reached = spent(privacy, method, plan.most_visits())
+    if reached is not None and reached <= epsilon:
+        check_budget(privacy, method, plan)
+        return
+    with pytest.raises(ConfigError) as refusal:
+        check_budget(privacy, method, plan)
+    said = str(refusal.value)
+    assert "\n" not in said
+    found = re.search(r"would reach (?:epsilon ([\d.]+)|more than 500) at", said)
+    assert found is not None
+    assert found[1] is None if reached is None else float(found[1]) == round(reached, 2)
+    needed = re.search(r"privacy.noise = ([\d.e+]+) would do", said)
+    assert needed is not None
+    check_budget(replace(privacy, noise=float(needed[1])), method, plan)
+    with pytest.raises(ConfigError):  # it is the smallest, but for the rounding
+        check_budget(replace(privacy, noise=float(needed[1]) * 0.985), method, plan)
+    fitting = re.search(r"at most (\d+) rounds fit", said)
+    most = int(fitting[1]) if fitting else 0
+    assert most or "not even one round fits" in said
+    assert most < rounds
+    if most:
+        check_budget(privacy, method, replace(plan, rounds=most))
+    with pytest.raises(ConfigError):
+        check_budget(privacy, method, replace(plan, rounds=most + 1))
+
+
+def test_without_dp_accounting_the_message_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "dp_accounting"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    plan = Schedule(5, 1.0, 0, 2)
+    check_budget(PrivacySettings(), FEDAVG, plan)
+    check_budget(PrivacySettings(clip=1.0), FEDAVG, plan)
+    with pytest.raises(ConfigError, match=r"pip install 'dcfl\[privacy\]'"):
+        check_budget(PrivacySettings(clip=1.0, noise=1.0), FEDAVG, plan)
+
+
+def test_the_summary_says_what_was_spent() -> None:
+    privacy = PrivacySettings(clip=1.0, noise=5.0, delta=1e-6)
+    assert account(PrivacySettings(), FEDAVG, Schedule(4, 1.0, 0, 3)) == {}
+    entry = account(privacy, FEDAVG, Schedule(4, 1.0, 0, 3))
+    assert entry["epsilon"] == pytest.approx(analytic_epsilon(sqrt(12) / 5, 1e-6))
+    assert (entry["delta"], entry["most_visits"], entry["secret_noise"]) == (1e-6, 3, False)
+    secret = replace(privacy, secret=True)  # and two rounds were done again
+    assert account(secret, FEDAVG, Schedule(4, 1.0, 0, 3), 2)["most_visits"] == 5
+    assert account(privacy, FEDAVG, Schedule(4, 1.0, 0, 3), 2) == entry
+    hopeless = account(replace(privacy, noise=0.001), FEDAVG, Schedule(4, 1.0, 0, 3))
+    assert json.loads(json.dumps(hopeless))["epsilon"] is None
+
+
+# Can anybody tell?
+
+
+def test_noise_hides_which_of_two_data_sets_a_client_has() -> None:
+    """The best guess there is, on the two furthest data sets, is right as often as theory says and
+    no more; without noise it is always right."""
+    start, towards = {"w": torch.zeros(16)}, torch.full((16,), 5.0)
+    privacy = PrivacySettings(clip=1.0, noise=2.0)
+
+    def evidence(sign: float, privacy: PrivacySettings, visit: int) -> float:
+        reply = released({"w": sign * towards}, start, privacy, round=visit)
+        return float(reply.weights["w"] @ towards)
+
+    def advantage(privacy: PrivacySettings, trials: int) -> float:
+        guessed = [evidence(1.0, privacy, visit) > 0 for visit in range(trials)]
+        wrongly = [evidence(-1.0, privacy, trials + visit) > 0 for visit in range(trials)]
+        return float(np.mean(guessed) - np.mean(wrongly))
+
+    scale = 2.0 / privacy.noise
+    bound = 2 * stats.norm.cdf(scale / 2) - 1
+    assert advantage(privacy, 2000) == pytest.approx(bound, abs=5 * sqrt(0.5 / 2000))
+    assert advantage(replace(privacy, noise=40.0), 2000) < 0.1
+    assert advantage(replace(privacy, noise=0.0), 20) == 1.0
+
+
+# Whole runs
+
+
+def trained(
+    folder: Path,
+    method: Method,
+    workers: int,
+    privacy: PrivacySettings,
+    connect: Connect = connect,
+) -> Run:
+    experiment = Experiment(
+        method=method,
+        training=TRAINING,
+        federation=FederationSettings(rounds=3, participation=0.5),
+        engine=EngineSettings(workers=workers, device="cpu"),
+        privacy=privacy,
+        output=OutputSettings(str(folder)),
+    )
+    run = Run(experiment, federation(), MODEL, connect)
+    for _ in run.rounds():
+        pass
+    return run
+
+
+def test_off_costs_nothing_and_changes_nothing() -> None:
+    """Nothing is even looked at: the reply is the one that training made."""
+    bench = toys.bench("dcfl-pw", Flat(), toys.federated())
+    broadcast = Broadcast(1, bench.model.state_dict(), {})
+    update = ClientUpdate(0, {}, {}, 9, 3, {"loss": 1.0})
+    assert bench._protected(update, broadcast) is update
+
+
+@pytest.mark.parametrize("method", ["fedavg", "dcfl-pw", "fedproc", "moon"])
+def test_seeded_noise_is_the_same_on_every_engine(tmp_path: Path, method: str) -> None:
+    made = METHODS[method]()
+    alone = bits(trained(tmp_path / "alone", made, 1, ON))
+    assert bits(trained(tmp_path / "pool", made, 2, ON)) == alone
+    flower = trained(tmp_path / "flower", made, 1, ON, in_process(2))
+    assert bits(flower)["weights"] == alone["weights"]
+    plain = bits(trained(tmp_path / "plain", made, 1, PrivacySettings()))
+    assert plain["weights"] != alone["weights"]
+    assert all(row["outcome"] == "ok" for row in alone["clients"])
+    assert all(row["num_steps"] == 0 for row in alone["clients"])
+    assert all(row["metrics"] == {} for row in alone["clients"])  # but for the time
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.02, 5.0])
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("source", ["trained", "running"])
+def test_prototypes_with_noise_train(
+    tmp_path: Path, noise: float, normalize: bool, source: Any
+) -> None:
+    method = METHODS["dcfl-pw"](prototype_normalize=normalize, prototype_model=source)
+    run = trained(tmp_path / "run", method, 1, replace(ON, noise=noise))
+    assert [row["ok"] for row in run.rows] == [3, 3, 3]
+    assert all(torch.isfinite(tensor).all() for tensor in run.result().weights.values())
+
+
+def test_secret_noise_gives_another_run_each_time(tmp_path: Path) -> None:
+    secret = replace(ON, secret=True)
+    runs = [trained(tmp_path / str(workers), PROTOTYPES, workers, secret) for workers in (1, 2)]
+    again = trained(tmp_path / "again", PROTOTYPES, 1, secret)
+    assert len({bits(run)["weights"] for run in (*runs, again)}) == 3
+
+
+def test_a_run_over_its_budget_leaves_no_trace(tmp_path: Path) -> None:
+    greedy = replace(ON, noise=2.0, epsilon=3.0)
+    with pytest.raises(ConfigError, match=r"3 rounds, .* would reach epsilon .* fit"):
+        trained(tmp_path / "run", FEDAVG, 1, greedy)
+    assert not (tmp_path / "run").exists()
+    modest = trained(tmp_path / "run", FEDAVG, 1, replace(greedy, noise=12.0))
+    assert privacy_spent(modest.experiment, 3)["epsilon"] < 3.0
+    at_sites = replace(modest.experiment, engine=EngineSettings("flower"))
+    assert privacy_spent(at_sites, 3)["secret_noise"]
+    assert privacy_spent(Experiment(), 3) == {}
+
+
+def test_a_model_with_running_statistics_is_refused(tmp_path: Path) -> None:
+    experiment = Experiment(privacy=ON, output=OutputSettings(str(tmp_path / "run")))
+    with pytest.raises(ConfigError, match=r'model\.norm = "group"'):
+        Run(experiment)
+
+
+# The page
+
+PAGE = (Path(__file__).parent.parent / "docs" / "privacy.md").read_text()
+
+
+def indented(beginning: str) -> str:
+    """The block of the page that begins so."""
+    block = re.search(
+        rf"(?:^    {re.escape(beginning)}.*\n)(?:^(?:    .*)?\n)*", PAGE, re.MULTILINE
+    )
+    assert block is not None
+    return textwrap.dedent(block[0]).strip()
+
+
+def test_the_table_of_the_page_is_what_the_code_says() -> None:
+    rows = re.findall(r"^\| ([\d.]+)((?: \| [\d.none]+){6}) \|$", PAGE, re.MULTILINE)
+    assert len(rows) == 5
+    for noise, cells in rows:
+        privacy = PrivacySettings(clip=1.0, noise=float(noise), prototype_clip=1.0)
+        cases = [(method, visits) for method in (FEDAVG, PROTOTYPES) for visits in (1, 10, 30)]
+        for written, (method, visits) in zip(cells.split(" | ")[1:], cases, strict=True):
+            reached = spent(privacy, method, visits)
+            said = "none" if reached is None else f"{reached:.3g}"
+            assert said == written or float(said) == float(written)
+
+
+def test_the_configs_of_the_page_can_be_used() -> None:
+    everything = from_toml(indented("[privacy]"))
+    assert everything.privacy == PrivacySettings(1.0, 4.0, 1.0, 8.0, 1e-5, False)
+    many = from_toml(indented("[model]"))
+    check_covered(many.privacy, many.method, many.server.aggregation, LeNet(3, 32, 4))
+    for clients in (200, 500):
+        check_budget(many.privacy, many.method, schedule(with_clients(many, clients), 20))
+
+
+def with_clients(experiment: Experiment, clients: int) -> Experiment:
+    return replace(experiment, data=replace(experiment.data, clients=clients))
+
+
+def test_the_refusal_on_the_page_is_the_one_that_is_given() -> None:
+    privacy = PrivacySettings(clip=1.0, noise=1.0, epsilon=8.0)
+    with pytest.raises(ConfigError) as refusal:
+        check_budget(privacy, FEDAVG, schedule(Experiment(), 80))
+    assert str(refusal.value) == " ".join(indented("privacy.epsilon = 8: 80").split())

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test lint clean
+.PHONY: run test test-flower lint clean
 
 run: $(VENV)/core
 	$(BIN)/dcfl compare
@@ -12,6 +12,9 @@ run: $(VENV)/core
 # One thread per test process: small tensors gain nothing from more, and two processes share two cores.
 test: $(VENV)/dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not flower"
+
+# Real SuperLinks, SuperNodes and Ray: minutes, and they want the machine to themselves.
+test-flower: $(VENV)/dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m flower
 
 lint: $(VENV)/dev

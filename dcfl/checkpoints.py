@@ -75,7 +75,7 @@ class Checkpoints:
             with storage(old):
                 old.unlink()
             self._indexes.pop(old, None)
-        return [*self._indexes.values()]
+        return self.indexes
 
     def _keep_as_best(self, path: Path) -> None:
         with replacing(self._folder / BEST) as partial:
@@ -101,10 +101,18 @@ class Checkpoints:
             self._indexes[path] = found.facts.index
             with suppress(CheckpointError):
                 self._best = read_checkpoint(self._folder / BEST).facts.accuracy
+            if found.facts.accuracy > self._best:  # it was killed in between
+                self._best = found.facts.accuracy
+                self._keep_as_best(path)
             return found, damaged
         if damaged:
             raise CheckpointError(f"no checkpoint is whole: {'; '.join(damaged)}")
         return None
+
+    @property
+    def indexes(self) -> list[Index]:
+        """Of the memories that all of them need."""
+        return [*self._indexes.values()]
 
     def drop_after(self, round: int) -> None:
         """Those that were damaged must not come before the ones that are written now."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +27,7 @@ class Session:
     placement: Placement
     memories: Path  # a folder of the run's own, for what clients keep
     index: Index = field(default_factory=dict)  # of what they have kept already
+    needed: Sequence[Index] = ()  # by checkpoints
 
     @property
     def resumable(self) -> bool:
@@ -52,7 +53,9 @@ def _embedded(session: Session) -> Iterator[Engine]:
     """In this process, or in a pool of workers."""
     engine, devices = session.experiment.engine, session.placement.devices
     budget = engine.memory_budget * 10**6
-    with client_memories(session.memories, budget, session.index, session.resumable) as memories:
+    with client_memories(
+        session.memories, budget, session.index, session.needed, session.resumable
+    ) as memories:
         # What a client may do to its process, or nobody but a kill can end, wants one of its own.
         apart = session.experiment.federation.deadline or session.experiment.faults.lethal
         if len(devices) == 1 and not apart:
@@ -80,6 +83,7 @@ def _flower_simulation(session: Session) -> Iterator[Engine]:
         experiment.engine.threads,
         experiment.federation.deadline,
         session.index,
+        session.needed,
         session.resumable,
     ) as engine:
         yield engine

@@ -35,7 +35,15 @@ from dcfl.messages import Tensors
 from dcfl.models import FeatureModel, ModelSettings, build_model
 from dcfl.server import ClientReport
 from dcfl.simulation.placement import Placement
-from dcfl.storage import LOCK, lock, remove_partial, replacing, storage, write_whole
+from dcfl.storage import (
+    LOCK,
+    PARTIAL,
+    lock,
+    remove_partial,
+    replacing,
+    storage,
+    write_whole,
+)
 
 Row = dict[str, Any]
 ROUND_KEYS = {
@@ -65,16 +73,19 @@ class Recorder:
 
     def __init__(self, folder: Path, again: bool = False) -> None:
         """`again`: for a run that is in the folder already."""
-        if not again:
+        if not again and not (folder / LOCK).exists():  # else: first of all, who holds it?
             require_unused(folder)
             with storage(folder):
                 folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.site_names = folder, tuple[str, ...]()
         self._lock = lock(folder)
-        if again:
+        try:
+            if not again:
+                require_unused(folder)  # somebody may have come and gone in between
             remove_partial(folder)
-        else:
-            require_unused(folder)  # somebody may have come and gone in between
+        except BaseException:
+            self._lock.close()
+            raise
 
     def close(self) -> None:
         self._lock.close()
@@ -156,7 +167,8 @@ def require_unused(folder: Path) -> None:
     if not nearest.is_dir():
         raise RunFolderError(f"{nearest}: not a folder")
     with storage(folder):
-        if folder.is_dir() and any(path.name != LOCK for path in folder.iterdir()):
+        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        if any(name != LOCK and not name.endswith(PARTIAL) for name in names):
             raise RunFolderError(f"{folder} is not empty: choose another folder with --out")
 
 

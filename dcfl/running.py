@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
 import warnings
 from collections.abc import Collection, Generator, Iterator, Mapping
@@ -39,6 +40,7 @@ from dcfl.simulation.placement import Placement, place
 from dcfl.simulation.workbench import reproducible
 
 TOTALS = ("bytes_up", "bytes_down", "sampled", "ok", "failed", "late", "rejected", "dropped")
+MEMORIES = "memories"  # of clients: a folder in the run's
 CHECKPOINT_SECONDS = 10.0  # between two checkpoints, if it is for us to choose
 EMPTY_ROUNDS = 3  # so many in a row without one usable reply end a run
 
@@ -106,9 +108,7 @@ class Run:
         self._recorder = again or Recorder(folder_for(experiment, dataset.name))
         self._recorder.site_names = dataset.site_names
         self._checkpoints = Checkpoints(self.folder)
-        if again:
-            self._take_up(allow)
-        else:
+        if not (again and self._take_up(allow)):
             self._recorder.start(self.experiment, dataset, partition, self._placement)
 
     @classmethod
@@ -123,20 +123,22 @@ class Run:
         """A run that did not end, from its newest checkpoint. `allow` keys in which it may differ
         from how it was begun."""
         recorded = RecordedRun.open(folder)
-        if recorded.summary:
-            raise RunFolderError(f"{folder}: the run has ended, there is nothing to resume")
         recorder = Recorder(folder, again=True)
         try:
+            if recorded.summary:
+                _tidy(folder)  # it may have been killed right before it did
+                raise RunFolderError(f"{folder}: the run has ended, there is nothing to resume")
             return cls(recorded.experiment, dataset, model, connect, recorder, allow)
         except BaseException:
             recorder.close()
             raise
 
-    def _take_up(self, allow: Collection[str]) -> None:
+    def _take_up(self, allow: Collection[str]) -> bool:
+        """From the newest checkpoint; False: there is none yet, so from the beginning."""
         found = self._checkpoints.newest()
-        if found is None:  # it was killed before the first one: from the beginning
+        if found is None:
             self._recorder.cut({})
-            return
+            return False
         (state, facts), damaged = found
         require_same(facts.begun_with, self._begun_with, allow)
         for what in damaged:
@@ -149,6 +151,7 @@ class Run:
         self.rows = RecordedRun.open(self.folder).rounds
         self.id, self._state, self._index = facts.run, state, facts.index
         self._seconds = facts.seconds
+        return True
 
     def stop(self) -> None:
         """Finish the round, write a checkpoint, and end with Interrupted."""
@@ -211,8 +214,15 @@ class Run:
             expected_upload(self._bench),
         )
         federation = experiment.federation
-        memories = self.folder / "memories"
-        session = Session(self.id, experiment, self._bench, self._placement, memories, self._index)
+        session = Session(
+            self.id,
+            experiment,
+            self._bench,
+            self._placement,
+            self.folder / MEMORIES,
+            self._index,
+            self._checkpoints.indexes,
+        )
         with reproducible(experiment.engine.threads), self._connect(session) as engine:
             mark = self._saved_at = time.perf_counter()
             last: Trained | None = None  # and perhaps still being evaluated
@@ -400,7 +410,7 @@ class Run:
         if not self._own_model:
             shape["settings"] = asdict(experiment.model)
         self._recorder.finish(state.weights, shape, self._summary)
-        self._checkpoints.clear()
+        _tidy(self.folder)
         self._weights = state.weights
         self.model.load_state_dict(state.weights)
 
@@ -464,6 +474,12 @@ def with_overrides(
             )
     on_top = {name: tables.pop(name) for name in whole if name in tables}
     return apply(replace(load_experiment(source, tables), **whole), on_top)
+
+
+def _tidy(folder: Path) -> None:
+    """The run has ended: nothing goes on from what is left of its rounds."""
+    Checkpoints(folder).clear()
+    shutil.rmtree(folder / MEMORIES, ignore_errors=True)
 
 
 def folder_for(experiment: Experiment, dataset: str) -> Path:

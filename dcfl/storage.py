@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -72,9 +73,11 @@ def write_whole(path: Path, text: str, durable: bool = False) -> None:
 
 def remove_partial(folder: Path) -> None:
     """What a process that was killed left behind. Only for who holds the folder's lock."""
-    for path in folder.rglob(f".*{PARTIAL}"):
-        with storage(path):
-            path.unlink(missing_ok=True)
+    for path in folder.rglob(".*"):
+        # The second is how safetensors calls what it is writing.
+        if path.name.endswith(PARTIAL) or re.fullmatch(r"\.tmp\w{6}", path.name):
+            with storage(path):
+                path.unlink(missing_ok=True)
 
 
 _HELD: WeakSet[TextIO] = WeakSet()
@@ -108,7 +111,7 @@ def lock(folder: Path) -> TextIO:
 def _let_go() -> None:
     """In a forked process, which would hold the locks of the one that may die before it."""
     for file in list(_HELD):
-        with suppress(OSError):
+        with suppress(OSError, ValueError):  # ValueError: it is closed
             os.close(file.fileno())
 
 

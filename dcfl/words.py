@@ -78,8 +78,11 @@ def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
     asked: list[int] = []
 
     def heard(number: int, frame: object) -> None:
+        if asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
         if asked:
-            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(143)
+            print("dcfl: terminated", file=sys.stderr)
+            raise SystemExit(143)
         asked.append(number)
         print("dcfl: stopping after this round; once more to stop at once", file=sys.stderr)
         stop()

@@ -49,10 +49,10 @@ class Sent(NamedTuple):
 class Remembered:
     """Which round's memory each client has, on its node's disk."""
 
-    def __init__(self, rounds: Mapping[int, int]) -> None:
+    def __init__(self, rounds: Mapping[int, int], needed: Sequence[Index] = ()) -> None:
         self.rounds: Index = dict(rounds)
         self.staged: Index = {}  # of this round, whose replies are not used yet
-        self._needed: list[Index] = []  # by checkpoints
+        self._needed = list(needed)  # by checkpoints
 
     def wanted(self, client: int) -> tuple[int, int]:
         """The round to go on from, and the oldest that may still be asked for."""
@@ -89,15 +89,16 @@ class GridEngine:
         alive: Callable[[], bool] = lambda: True,
         overlaps: bool = False,
         index: Mapping[int, int] | None = None,
+        needed: Sequence[Index] = (),
     ) -> None:
         """`deadline`: seconds, 0 for none. `nodes`: see Nodes. `reveal`: the nodes are this user's,
         and may say what exactly went wrong. `alive`: see Post. `overlaps`: evaluate a round while
         the next one trains, which hides the time and shows each round's result later. `index`:
-        of what clients have kept already."""
+        of what clients have kept already; `needed`: by checkpoints."""
         self._run, self._bench, self._deadline, self._reveal = run, bench, deadline, reveal
         self._post = Post(grid, alive)
         self._nodes = Nodes(self._post, run, nodes)
-        self.memories = Remembered(index or {})
+        self.memories = Remembered(index or {}, needed)
         self._late: set[str] = set()  # messages that no round waits for any more
         self.overlaps, self.dropped = overlaps, 0
         self.own_accuracies: Tensor | None = None

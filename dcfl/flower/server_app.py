@@ -26,6 +26,8 @@ def main(grid: Grid, context: Context) -> None:
     """The run config has the experiment as one text, so that nothing in it needs to be declared."""
     experiment = config.from_toml(str(context.run_config["experiment"]))
 
+    engines: list[GridEngine] = []
+
     @contextmanager
     def connect(session: Session) -> Iterator[GridEngine]:
         engine = GridEngine(
@@ -34,9 +36,10 @@ def main(grid: Grid, context: Context) -> None:
             session.bench.on(session.placement.devices[0]),
             experiment.federation.deadline,
             index=session.index,
+            needed=session.needed,
         )
+        engines.append(engine)
         yield engine
-        engine.forget()
 
     resume = str(context.run_config.get("resume", ""))
     try:
@@ -46,6 +49,8 @@ def main(grid: Grid, context: Context) -> None:
             run = Run(experiment, connect=connect)
         for row in run.rounds():
             print(f"round {row['round']}: accuracy {row['accuracy']:.2f} %", flush=True)
+        for engine in engines:
+            engine.forget()  # not before the run has really ended
         write_report(run.folder)
     except DCFLError as error:
         print(f"{ENDED} {error.exit_code} {' '.join(str(error).split())}", flush=True)

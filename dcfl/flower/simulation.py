@@ -34,6 +34,7 @@ from dcfl.flower.grid_backend import GridEngine
 from dcfl.flower.memories import NodeMemories
 from dcfl.methods.loading import OWN_FILE
 from dcfl.simulation.allocator import keep_freed_memory
+from dcfl.simulation.memories import Index
 from dcfl.simulation.workbench import Workbench
 
 MOST_NODES = 100  # Flower looks through all waiting messages once per node, ten times a second
@@ -48,22 +49,22 @@ def simulation(
     threads: int,
     deadline: float = 0.0,
     index: Mapping[int, int] | None = None,
+    needed: Sequence[Index] = (),
     resumable: bool = False,
 ) -> Iterator[GridEngine]:
     """`devices` has one entry per actor. `memories`: a folder that all actors reach; it is gone
-    afterwards, unless the end came early and the run can be resumed."""
+    afterwards, unless the run can be resumed."""
     nodes = min(len(bench.data.partition), MOST_NODES)
     with _quiet(), _ray(len(devices)):
         _send_own_file(bench)
         site = ray.put(Site(bench, NodeMemories(memories.resolve()), threads, reveal=True))
         resources = _resources(devices)
         with _flower(partial(_site_in_actor, site), nodes, resources) as (grid, alive):
-            ended = False
+            kept = index, needed
             try:
-                yield GridEngine(grid, run, bench, deadline, nodes, True, alive, True, index)
-                ended = True
+                yield GridEngine(grid, run, bench, deadline, nodes, True, alive, True, *kept)
             finally:
-                if ended or not resumable:
+                if not resumable:
                     shutil.rmtree(memories, ignore_errors=True)
 
 

@@ -39,8 +39,14 @@ class Version(NamedTuple):
 class Memories:
     """By client. `folder` appears when the budget (in bytes) is used up, or a checkpoint is due."""
 
-    def __init__(self, folder: Path, budget: int, index: Mapping[int, int] | None = None) -> None:
-        """`index`: of memories that are in the folder already."""
+    def __init__(
+        self,
+        folder: Path,
+        budget: int,
+        index: Mapping[int, int] | None = None,
+        needed: Collection[Index] = (),
+    ) -> None:
+        """`index`: of memories that are in the folder already; `needed`: by which checkpoints."""
         self._folder, self._budget = folder, budget
         self._current: Index = dict(index or {})
         self._staged: Index = {}
@@ -48,8 +54,8 @@ class Memories:
         self._held_bytes = 0
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="memories")
         self._writing: dict[Version, tuple[Tensors, Future[None]]] = {}
-        self._files = {Version(*item) for item in self._current.items()}
-        self._needed = set(self._files)  # by checkpoints
+        self._needed = {Version(*item) for each in needed for item in each.items()}
+        self._files = self._needed | {Version(*item) for item in self._current.items()}
 
     def version(self, client: int) -> Version:
         return Version(client, self._current.get(client, 0))
@@ -149,7 +155,8 @@ class Memories:
             self.path(version).unlink(missing_ok=True)
 
     def close(self, resumable: bool = False) -> None:
-        """Files stay if the run can be resumed and a checkpoint needs them."""
+        """Files stay if the run can be resumed and a checkpoint needs them: also after the last
+        round, because the run has not ended before its summary is written."""
         self._writer.shutdown(wait=True, cancel_futures=True)
         if not (resumable and self._needed):
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -157,17 +164,18 @@ class Memories:
 
 @contextmanager
 def client_memories(
-    folder: Path, budget: int, index: Mapping[int, int] | None = None, resumable: bool = False
+    folder: Path,
+    budget: int,
+    index: Mapping[int, int] | None = None,
+    needed: Collection[Index] = (),
+    resumable: bool = False,
 ) -> Iterator[Memories]:
-    """Forgotten at the end; if that comes early and the run can be resumed, files stay."""
-    memories = Memories(folder, budget, index)
+    """Forgotten at the end, unless the run can be resumed."""
+    memories = Memories(folder, budget, index, needed)
     try:
         yield memories
-    except BaseException:
+    finally:
         memories.close(resumable)
-        raise
-    else:
-        memories.close()
 
 
 def read_memory(path: Path, owner: str) -> dict[str, Tensor]:

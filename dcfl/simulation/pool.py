@@ -25,7 +25,13 @@ from multiprocessing.process import BaseProcess
 
 import torch
 
-from dcfl.errors import ClientFailure, ClientLate, ConfigError, WorkersLost
+from dcfl.errors import (
+    CheckpointError,
+    ClientFailure,
+    ClientLate,
+    ConfigError,
+    WorkersLost,
+)
 from dcfl.evaluation import Evaluation, Score, evaluation, scored_parts
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, num_bytes
 from dcfl.simulation.allocator import give_freed_memory_back
@@ -255,6 +261,8 @@ class Pool:
     def _note(self, task: Task, answer: Message) -> None:
         if "refused" in answer:
             raise ConfigError(answer["refused"])
+        if "lost" in answer:
+            raise CheckpointError(answer["lost"])
         self._idle_deaths = 0
         if task.client < 0:
             self._scores[task.place] = Score(**answer)

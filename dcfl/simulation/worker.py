@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from dcfl.client import frozen
-from dcfl.errors import ClientFailure, ConfigError
+from dcfl.errors import CheckpointError, ClientFailure, ConfigError
 from dcfl.evaluation import score
 from dcfl.messages import Broadcast, Tensors
 from dcfl.models.output import FeatureModel
@@ -69,11 +69,14 @@ class Worker:
         self._hear(**order["broadcast"])
         slot = self._desk.slots[order["slot"]]
         memory = order["memory"]
-        kept = (
-            read_memory(Path(memory), order["owner"])
-            if isinstance(memory, str)
-            else slot.memory.get(memory)
-        )
+        try:
+            kept = (
+                read_memory(Path(memory), order["owner"])
+                if isinstance(memory, str)
+                else slot.memory.get(memory)
+            )
+        except CheckpointError as error:  # not this client's fault
+            return {"lost": str(error)}
         return self._train(order["client"], slot, kept)
 
     def _hear(self, number: int, round: int, sent: int) -> None:

@@ -24,13 +24,13 @@ from tests.reliability.victims import (
     SMALL,
     children_of,
     command,
-    differences,
     edited,
     exit_code,
     experiment,
     outcome,
     resume,
     rows_in,
+    same,
     stopped,
     train,
 )
@@ -76,7 +76,7 @@ def test_same_seeds_same_faults(method: str, tmp_path: Path) -> None:
     wanted = outcome(tmp_path / "one")
     assert wanted["summary"]["failed"] > 0
     for name in ("two", "again"):
-        assert differences(outcome(tmp_path / name), wanted) == []
+        same(tmp_path / name, wanted)
 
 
 def test_another_seed_other_faults(tmp_path: Path) -> None:

@@ -36,7 +36,6 @@ from tests.reliability.victims import (
     at_nodes,
     children_of,
     command,
-    differences,
     edited,
     exit_code,
     experiment,
@@ -47,10 +46,10 @@ from tests.reliability.victims import (
     interrupted,
     kill_in_durable_steps,
     outcome,
-    partial_files,
     refusal,
     resume,
     rows_in,
+    same,
     slow_from,
     stopped,
     train,
@@ -91,11 +90,6 @@ def untouched(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[st
         return found
 
     return found
-
-
-def same(folder: Path, wanted: dict[str, Any]) -> None:
-    assert not partial_files(folder)
-    assert differences(outcome(folder), wanted) == []
 
 
 def killed_after(seconds: float, task: Callable[[], object]) -> int:
@@ -159,7 +153,7 @@ def test_a_kill_at_every_durable_step(
             same(tmp_path / str(step), wanted)
         except Exception as error:
             bad.setdefault(str(error).replace(str(what.output.dir), "DIR"), []).append(step)
-    assert not bad, bad
+    assert not bad, "; ".join(f"{what} {steps}" for what, steps in bad.items())
 
 
 # At random moments --------------------------------------------------------------------------------

@@ -37,7 +37,6 @@ def soak(folder: Path, out: Path, settings: dict[str, Any]) -> Callable[[], None
     return task
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [

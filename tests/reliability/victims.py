@@ -143,16 +143,35 @@ def partial_files(folder: Path) -> list[Path]:
     return list(folder.rglob(f".*{PARTIAL}"))
 
 
+def same(folder: Path, wanted: dict[str, Any]) -> None:
+    """As a run that nobody touched, and tidy."""
+    assert not partial_files(folder)
+    found = differences(outcome(folder), wanted)
+    assert not found, ", ".join(found)
+
+
 # Processes ----------------------------------------------------------------------------------------
+
+
+STARTED: list[BaseProcess] = []
 
 
 def forked(task: Callable[[], object]) -> BaseProcess:
     """Started from a thread: one that is forked from there leads no threads of OpenMP's."""
     process = multiprocessing.get_context("fork").Process(target=task)
+    STARTED.append(process)
     starter = threading.Thread(target=process.start)
     starter.start()
     starter.join()
     return process
+
+
+def end_all() -> None:
+    """Those that a test has left behind because it failed."""
+    while STARTED:
+        process = STARTED.pop()
+        process.kill()
+        process.join()
 
 
 def exit_code(process: BaseProcess, seconds: float = 60.0) -> int:

@@ -12,7 +12,9 @@ import shutil
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
+
+from pydantic import ConfigDict, TypeAdapter
 
 from dcfl import weights as named
 from dcfl.errors import CheckpointError
@@ -37,6 +39,8 @@ class Facts:
     lengths: dict[str, int]  # of the logs, in bytes
     begun_with: dict[str, Any]  # see `resuming.fingerprint`
     again: int = 0  # rounds that were done a second time
+
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
     @property
     def index(self) -> Index:
@@ -131,12 +135,11 @@ class Checkpoints:
 
 def read_checkpoint(path: Path) -> Checkpoint:
     tensors, text = read_tensors(path)
-    try:
-        facts = Facts(**json.loads(text))
-    except (ValueError, TypeError) as error:
-        raise CheckpointError(f"{path}: not a checkpoint of this version of dcfl") from error
     # Not mapped: the file goes before the state does.
     own = {name: tensor.clone() for name, tensor in tensors.items()}
-    return Checkpoint(
-        ServerState(facts.round, *named.apart(own, "weights", "shared", "slots")), facts
-    )
+    try:
+        facts = TypeAdapter(Facts).validate_json(text, strict=True)
+        parts = named.apart(own, "weights", "shared", "slots")
+    except (ValueError, KeyError) as error:
+        raise CheckpointError(f"{path}: not a checkpoint of this version of dcfl") from error
+    return Checkpoint(ServerState(facts.round, *parts), facts)

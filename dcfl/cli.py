@@ -11,6 +11,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import click
 import typer
 
-from dcfl.errors import ConfigError, DCFLError, TooFewClients
+from dcfl.errors import ConfigError, DCFLError, RunFolderError, TooFewClients
 from dcfl.flower.commands import flower
 from dcfl.words import (
     AsJSON,
@@ -99,9 +100,11 @@ def resume_command(
         register(method_file)
     recorded = RecordedRun.open(folder)
     if recorded.summary:
+        with suppress(RunFolderError):
+            Run.resume(folder)  # it tidies up, and says what we say
         print(f"{folder}: the run has ended, there is nothing to resume")
         return
-    if recorded.config["engine"]["name"] == "flower":
+    if recorded.config.get("engine", {}).get("name") == "flower":
         raise ConfigError(f"{folder} trains at SuperNodes: `dcfl flower run --resume {folder}`")
     run = Run.resume(folder, allow=allow or ())
     _train(run, run.experiment.method.name)

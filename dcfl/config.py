@@ -32,6 +32,8 @@ Settings = TypeVar("Settings", bound="DataclassInstance")
 
 # Tables whose fields belong to something that is chosen by name: the key, and its default.
 CHOICES = {"method": ("name", "dcfl-pw"), "server": ("optimizer", "fedavg")}
+# tomllib also raises these two itself: for numbers of thousands of digits, and deep nesting.
+NOT_TOML = (tomllib.TOMLDecodeError, ValueError, RecursionError)
 SECTIONS = {field.name: field for field in fields(Experiment)}
 # What the [server] table holds beside the optimiser and its fields.
 SERVER_KEYS = [field.name for field in fields(ServerSettings) if field.name != "optimizer"]
@@ -45,7 +47,7 @@ def read_toml(path: Path) -> Tables:
         raise ConfigError(f"{path}: no such config file") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read ({error})") from error
-    except tomllib.TOMLDecodeError as error:
+    except NOT_TOML as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
     for name, table in tables.items():
         if not isinstance(table, dict):
@@ -63,7 +65,7 @@ def parse_words(words: Iterable[str]) -> Tables:
             raise ConfigError(f"{word!r} is not of the form section.key=value")
         try:
             value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+        except NOT_TOML:
             value = text.strip()
         tables.setdefault(section, {})[name] = value
     return tables
@@ -132,7 +134,7 @@ def _changed_server(current: ServerSettings, table: Table) -> ServerSettings:
     optimizer, own = current.optimizer, dict(table)
     name = own.pop("optimizer", optimizer.name)
     if name != optimizer.name:
-        if name not in OPTIMIZERS:
+        if not isinstance(name, str) or name not in OPTIMIZERS:
             raise ConfigError(
                 f"server.optimizer: no optimiser {name!r}{_nearest(str(name), OPTIMIZERS)}"
             )
@@ -208,7 +210,7 @@ def from_toml(text: str) -> Experiment:
     """What `to_toml(as_tables(experiment))` wrote."""
     try:
         return load_experiment(None, tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
+    except NOT_TOML as error:
         raise ConfigError(f"not a config: {error}") from error
 
 

@@ -108,8 +108,12 @@ class Run:
         self._recorder = again or Recorder(folder_for(experiment, dataset.name))
         self._recorder.site_names = dataset.site_names
         self._checkpoints = Checkpoints(self.folder)
-        if not (again and self._take_up(allow)):
-            self._recorder.start(self.experiment, dataset, partition, self._placement)
+        try:
+            if not (again and self._take_up(allow)):
+                self._recorder.start(self.experiment, dataset, partition, self._placement)
+        except BaseException:
+            self._recorder.close()
+            raise
 
     @classmethod
     def resume(

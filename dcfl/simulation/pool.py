@@ -251,11 +251,15 @@ class Pool:
         left = None if end == inf else max(0.0, end - time.monotonic())
         for connection in wait([seat.orders for seat in self._seats], left):
             seat = next(seat for seat in self._seats if seat.orders is connection)
+            answers, dead = [], False
             try:
                 while seat.orders.poll():
-                    answer = json.loads(seat.orders.recv_bytes())
-                    self._note(seat.doing.popleft(), answer)
+                    answers.append(json.loads(seat.orders.recv_bytes()))
             except (EOFError, OSError):  # also in the middle of a message
+                dead = True
+            for answer in answers:
+                self._note(seat.doing.popleft(), answer)
+            if dead:
                 self._replace(seat)
 
     def _note(self, task: Task, answer: Message) -> None:

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -25,7 +25,7 @@ import torch
 
 import dcfl.cli
 from dcfl.engines import Connect, Session, connect
-from dcfl.errors import DCFLError, Interrupted
+from dcfl.errors import DCFLError, Interrupted, RunFolderError
 from dcfl.experiment import EngineSettings, Experiment, FederationSettings, OutputSettings
 from dcfl.messages import Broadcast, Tensors
 from dcfl.methods import METHODS, Method
@@ -192,7 +192,10 @@ def go_on(what: Experiment, connect: Connect = connect) -> None:
     folder = Path(what.output.dir)
     if not (folder / "config.toml").is_file():
         train(what, connect)
-    elif not RecordedRun.open(folder).summary:
+    elif RecordedRun.open(folder).summary:
+        with suppress(RunFolderError):  # it has ended; leftovers go
+            Run.resume(folder)
+    else:
         resume(folder, connect)
 
 
@@ -299,7 +302,8 @@ def at_nodes(nodes: int = len(SIZES)) -> Connect:
     from tests.flower.in_process import in_process
 
     def connect(session: Session) -> Any:
-        return in_process(nodes, index=session.index)(session)
+        kept = {"index": session.index, "needed": session.needed}
+        return in_process(nodes, **kept)(session)
 
     return connect
 

@@ -529,7 +529,7 @@ def test_fuzzed_messages_are_read_or_turned_away(seed: int) -> None:
     rng = random.Random(seed)
     whole = message_to_proto(Message(honest(), dst_node_id=1, message_type="train"))
     data, verdicts = whole.SerializeToString(), set()
-    for _ in range(80):
+    for _ in range(110):
         try:
             message = message_from_proto(Encoded.FromString(mutated(data, rng)))
             content = message.content
@@ -543,7 +543,7 @@ def test_fuzzed_messages_are_read_or_turned_away(seed: int) -> None:
 def test_fuzzed_tensors_are_read_or_turned_away(seed: int) -> None:
     rng = random.Random(seed)
     verdicts = set()
-    for _ in range(60):
+    for _ in range(90):
         content = honest()
         raw(lambda data: mutated(data, rng))(content)
         verdicts.add(judge(content))

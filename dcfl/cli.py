@@ -34,6 +34,8 @@ from dcfl.words import (
 if TYPE_CHECKING:
     from dcfl.running import Run
 
+EXTRA = ("flwr", "ray", "httpx", "cryptography")  # what the extra brings
+
 app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -436,6 +438,8 @@ def main() -> None:
     except Exception as error:
         if debug:
             traceback.print_exc()
+        if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in EXTRA:
+            _fail(f"this needs {error.name}: pip install 'dcfl[flower]'", 2)
         if isinstance(error, DCFLError):
             _fail(str(error), error.exit_code)
         if isinstance(error, OSError):

@@ -319,6 +319,28 @@ def test_being_terminated_has_its_exit_code(tmp_path: Path) -> None:
     assert "`dcfl resume here` goes on" in process.stderr.read()
 
 
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [
+        ("cryptography", ["flower", "keys", "keys", "--sites", "a"]),
+        ("cryptography", ["flower", "up"]),
+        ("flwr", ["flower", "run"]),
+        ("ray", ["run", "engine.name=flower-simulation", *FAST]),
+    ],
+)
+def test_without_the_extra_it_says_what_to_install(  # type: ignore[no-untyped-def]
+    missing: str, words: list[str], cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("dcfl.flower.")]:
+        if name != "dcfl.flower.commands":
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing, None)
+    code, _, err = cli(*words)
+    assert code == 2
+    assert "pip install 'dcfl[flower]'" in err
+    assert len(err.splitlines()) == 1
+
+
 def test_ctrl_c_is_not_a_crash(cli, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt

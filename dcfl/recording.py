@@ -41,6 +41,7 @@ from dcfl.storage import (
     lock,
     remove_partial,
     replacing,
+    sign,
     storage,
     write_whole,
 )
@@ -82,6 +83,7 @@ class Recorder:
         try:
             if not again:
                 require_unused(folder)  # somebody may have come and gone in between
+            sign(self._lock)
             remove_partial(folder)
         except BaseException:
             self._lock.close()

@@ -100,12 +100,16 @@ def lock(folder: Path) -> TextIO:
         if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
             raise StorageError(f"{path}: cannot be locked ({error.strerror})") from error
         raise RunLocked(f"{folder} is in use by {holder}") from None
-    with storage(path):
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {os.uname().nodename}\n")
-        file.flush()
     _HELD.add(file)
     return file
+
+
+def sign(held: TextIO) -> None:
+    """Say in the lock who holds it."""
+    with storage(Path(held.name)):
+        held.truncate(0)
+        held.write(f"process {os.getpid()} on {os.uname().nodename}\n")
+        held.flush()
 
 
 def _let_go() -> None:

@@ -12,6 +12,7 @@ data                           `folder:PATH` or `sites:PATH` on this disk, for r
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -53,7 +54,6 @@ class Site:
     bench: Workbench
     memories: NodeMemories
     threads: int
-    reveal: bool = False  # what exactly went wrong: not to a server elsewhere
 
 
 SiteOf = Callable[[Context], Site]  # asked at each message; it may remember its answer
@@ -61,6 +61,7 @@ Handler = Callable[[SiteOf, Task, Message, Context], RecordDict]
 
 
 def client_app(site_of: SiteOf, reveal: bool = False) -> ClientApp:
+    """`reveal` what exactly went wrong: not to a server elsewhere."""
     app = ClientApp()
     app.query("whoami")(partial(_answered, _whoami, site_of, reveal))
     app.query("forget")(partial(_answered, _forget, site_of, reveal))
@@ -78,11 +79,14 @@ def _answered(
     try:
         task = codec.read_task(message.content)
         content = handle(site_of, task, message, context)
+    except ClientFailure as failure:
+        print(failure, file=sys.stderr)  # with the place; a traceback would show this file's
+        content = codec.failure_content(task, failure, reveal)
     except Exception as error:
         traceback.print_exc()
         code = next((code for kind, code in CODE_OF.items() if isinstance(error, kind)), "error")
-        failure = ClientFailure(task.client, f"{type(error).__name__}: {error}", code)
-        content = codec.failure_content(task, failure, reveal)
+        told = ClientFailure(task.client, f"{type(error).__name__}: {error}", code)
+        content = codec.failure_content(task, told, reveal)
     return Message(content, reply_to=message)
 
 
@@ -113,7 +117,7 @@ def _train(site_of: SiteOf, task: Task, message: Message, context: Context) -> R
             memory or {},
         )
     if isinstance(reply, ClientFailure):
-        return codec.failure_content(task, reply, site.reveal)
+        raise reply
     if memory is None:
         reply = replace(reply, metrics={**reply.metrics, "memory_lost": 1.0})
     site.memories.save(task, kept)

@@ -57,7 +57,7 @@ def simulation(
     nodes = min(len(bench.data.partition), MOST_NODES)
     with _quiet(), _ray(len(devices)):
         _send_own_file(bench)
-        site = ray.put(Site(bench, NodeMemories(memories.resolve()), threads, reveal=True))
+        site = ray.put(Site(bench, NodeMemories(memories.resolve()), threads))
         resources = _resources(devices)
         with _flower(partial(_site_in_actor, site), nodes, resources) as (grid, alive):
             kept = index, needed

@@ -859,7 +859,7 @@ def leaks(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_exceptions_text_stays_on_the_client_in_its_log(
-    kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     replies: list[bytes] = []
 
@@ -868,7 +868,7 @@ def test_an_exceptions_text_stays_on_the_client_in_its_log(
         return reply
 
     trained(tmp_path, tamper, method=Telling(kind))
-    assert SECRET in capfd.readouterr().err
+    assert SECRET in capsys.readouterr().err
     assert len(replies) == 2 + 2 * 4
     assert not any(SECRET.encode() in reply for reply in replies)
     assert not leaks(tmp_path)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dcfl.client import evaluating
 from dcfl.data.client_data import bounds, clean_batches
-from dcfl.data.datasets import Dataset, Images
+from dcfl.data.datasets import Dataset
 from dcfl.models.output import FeatureModel
 
 
@@ -44,7 +44,7 @@ def scored_parts(dataset: Dataset) -> list[tuple[int, int]]:
 
 @torch.inference_mode()
 def score(model: FeatureModel, dataset: Dataset, start: int, end: int) -> Score:
-    images = Images(dataset.test.pixels[start:end], dataset.test.labels[start:end])
+    images = dataset.test[start:end]
     right = torch.zeros(dataset.classes, dtype=torch.int64, device=images.labels.device)
     losses = []
     with evaluating(model):

@@ -53,6 +53,13 @@ OWN = ("folder", "npz", "sites")
 
 def load_dataset(settings: DataSettings) -> Dataset:
     """The data set that the settings name; decoded once, then read from a memory-mapped cache."""
+    dataset = _load(settings)
+    if settings.holdout:
+        return dataset.holding_out(settings.holdout, settings.seed)
+    return dataset
+
+
+def _load(settings: DataSettings) -> Dataset:
     name, colon, where = settings.dataset.partition(":")
     _check_agreed(settings, name)
     if settings.dataset == "digits":

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dcfl.data.augment import Augmentation, Preparation
 from dcfl.data.partition import Partition
-from dcfl.errors import DatasetCorrupt
+from dcfl.errors import ConfigError, DatasetCorrupt
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,9 @@ class Images:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def __getitem__(self, which: Tensor | slice) -> Images:
+        return Images(self.pixels[which], self.labels[which])
 
     def to(self, device: torch.device) -> Images:
         return Images(self.pixels.to(device), self.labels.to(device))
@@ -84,6 +87,17 @@ class Dataset:
 
     def to(self, device: torch.device) -> Dataset:
         return replace(self, train=self.train.to(device), test=self.test.to(device))
+
+    def holding_out(self, share: float, seed: int) -> Dataset:
+        """A random share of the training images in place of the test images."""
+        if self.partition is not None:
+            raise ConfigError("data.holdout: the data comes as sites, which have their own split")
+        # Apart from the draws of the split, which has the same seed.
+        shuffled = torch.from_numpy(np.random.default_rng([seed, 1]).permutation(len(self.train)))
+        held, kept = shuffled.tensor_split([round(share * len(self.train))])
+        if not len(held):
+            raise ConfigError(f"data.holdout = {share:g} of {len(self.train)} images is none")
+        return replace(self, train=self.train[kept.sort()[0]], test=self.train[held.sort()[0]])
 
     def augmented_by(self, augmentation: Augmentation) -> Dataset:
         return replace(self, preparation=replace(self.preparation, augmentation=augmentation))

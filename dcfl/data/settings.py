@@ -25,6 +25,9 @@ class DataSettings:
     per_client: int = 2  # shards or classes, for "shards" and "pathological"
     min_size: int = 10  # no client gets fewer samples
     seed: int = 0  # of the split, apart from the seed of the training
+    # Share of the training images that is kept back and evaluated on, instead of the test images:
+    # to choose settings without a look at those.
+    holdout: float = 0.0
     crop: int | Literal["auto"] = "auto"  # pixels of padding; "auto": what suits the data set
     flip: bool | Literal["auto"] = "auto"
     rotation: float = 0.0  # degrees either way
@@ -49,6 +52,10 @@ class DataSettings:
             f"a client with a single sample cannot take a step",
         )
         require(self.seed >= 0, f"data.seed must not be negative: {self.seed}")
+        require(
+            0 <= self.holdout <= 0.9,
+            f"data.holdout must lie in 0 (none) to 0.9, not {self.holdout:g}",
+        )
         require(
             self.crop == "auto" or self.crop >= 0, f"data.crop must not be negative: {self.crop}"
         )

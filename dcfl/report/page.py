@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
-from matplotlib.figure import Figure
 
 from dcfl.comparison import (
     Group,
@@ -28,22 +23,10 @@ from dcfl.comparison import (
 from dcfl.federation import cohort_size
 from dcfl.recording import RecordedRun
 from dcfl.report import plots, text
+from dcfl.report.document import Picture, rendered
 
 SHOWN_PARTITIONS = 4
 SHOWN_FAILURES = 50
-
-
-@dataclass(frozen=True)
-class Picture:
-    title: str
-    source: str  # a data: address
-    alt: str
-    explanation: str
-
-    @classmethod
-    def of(cls, title: str, figure: Figure, alt: str, explanation: str) -> Picture:
-        encoded = base64.b64encode(plots.as_svg(figure)).decode("ascii")
-        return cls(title, f"data:image/svg+xml;base64,{encoded}", alt, explanation)
 
 
 @dataclass(frozen=True)
@@ -76,7 +59,8 @@ def render(runs: Sequence[RecordedRun]) -> str:
     sent = max(
         max(group.spread("bytes_up").mean, group.spread("bytes_down").mean) for group in groups
     )
-    page = _template().render(
+    return rendered(
+        "page.html.j2",
         title=_title(groups, runs),
         facts=_facts(runs),
         headline=_headline(groups),
@@ -91,25 +75,7 @@ def render(runs: Sequence[RecordedRun]) -> str:
         more_failures=len(failures) - SHOWN_FAILURES,
         empty_rounds=_empty_rounds(runs, names),
         details=[_detail(run, names[run]) for run in runs],
-        version=version("dcfl"),
     )
-    # A folder's name need not be valid Unicode, and the page must be.
-    return page.encode("utf-8", "replace").decode("utf-8")
-
-
-@cache
-def _template() -> Template:
-    environment = Environment(
-        loader=PackageLoader("dcfl.report", ""),
-        autoescape=True,  # names of classes, folders and methods are other people's text
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
-        number=text.number, signed=text.signed, deviation=text.deviation, plural=text.plural
-    )
-    return environment.get_template("page.html.j2")
 
 
 def _names(runs: Sequence[RecordedRun]) -> dict[RecordedRun, str]:

@@ -1,0 +1,125 @@
+"""A page of sections, tables and pictures that needs nothing else, and its tables as text."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from matplotlib.figure import Figure
+
+from dcfl.report import plots, text
+
+# What LaTeX would take for a command, and how it is written instead.
+LATEX = {
+    **{char: f"\\{char}" for char in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "\N{MINUS SIGN}": "$-$",
+    "–": "--",
+}
+
+
+@dataclass(frozen=True)
+class Picture:
+    title: str
+    source: str  # a data: address
+    alt: str
+    explanation: str
+
+    @classmethod
+    def of(cls, title: str, figure: Figure, alt: str, explanation: str) -> Picture:
+        encoded = base64.b64encode(plots.as_svg(figure)).decode("ascii")
+        return cls(title, f"data:image/svg+xml;base64,{encoded}", alt, explanation)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells as they are to be read; the first column names the row."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+    note: str = ""
+
+    def markdown(self) -> str:
+        aligned = ["---", *("---:" for _ in self.columns[1:])]
+        lines = [self.columns, aligned, *self.rows]
+        body = "\n".join(f"| {' | '.join(_one_line(cell) for cell in line)} |" for line in lines)
+        return "\n\n".join(filter(None, [self.title and f"**{self.title}**", body, self.note]))
+
+    def latex(self) -> str:
+        """A tabular with the rules of booktabs."""
+
+        def row(cells: Sequence[str]) -> str:
+            return " & ".join("".join(LATEX.get(c, c) for c in cell) for cell in cells) + r" \\"
+
+        body = "\n".join(map(row, self.rows))
+        return (
+            f"\\begin{{tabular}}{{l{'r' * (len(self.columns) - 1)}}}\n"
+            f"\\toprule\n{row(self.columns)}\n"
+            f"\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}\n"
+        )
+
+    def csv(self) -> str:
+        stream = io.StringIO()
+        csv.writer(stream, lineterminator="\n").writerows([self.columns, *self.rows])
+        return stream.getvalue()
+
+
+@dataclass(frozen=True)
+class Section:
+    title: str
+    paragraphs: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    pictures: Sequence[Picture] = ()
+
+
+def render_document(
+    title: str,
+    facts: Sequence[tuple[str, str]],
+    headline: str,
+    sections: Sequence[Section],
+    cautions: Sequence[str] = (),
+) -> str:
+    return rendered(
+        "document.html.j2",
+        title=title,
+        facts=facts,
+        headline=headline,
+        sections=sections,
+        cautions=cautions,
+    )
+
+
+def rendered(template: str, **values: Any) -> str:
+    page = _environment().get_template(template).render(version=version("dcfl"), **values)
+    # A folder's name need not be valid Unicode, and the page must be.
+    return page.encode("utf-8", "replace").decode("utf-8")
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("dcfl.report", ""),
+        autoescape=True,  # names of classes, folders and methods are other people's text
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        number=text.number, signed=text.signed, deviation=text.deviation, plural=text.plural
+    )
+    return environment
+
+
+def _one_line(cell: str) -> str:
+    return " ".join(cell.split()).replace("|", r"\|")

@@ -21,6 +21,7 @@ import typer
 
 from dcfl.errors import ConfigError, DCFLError, RunFolderError, TooFewClients
 from dcfl.flower.commands import flower
+from dcfl.recipes.command import reproduce
 from dcfl.words import (
     AsJSON,
     MethodFile,
@@ -29,6 +30,7 @@ from dcfl.words import (
     experiment_of,
     print_json,
     stopped_by_signals,
+    whole_numbers,
 )
 
 if TYPE_CHECKING:
@@ -144,7 +146,7 @@ def compare(
 
     base = experiment_of(words, method_file)
     names = [name.strip() for name in methods.split(",")]
-    numbers = _whole_numbers(seeds) if seeds else [base.federation.seed]
+    numbers = whole_numbers(seeds) if seeds else [base.federation.seed]
     chosen = out or (Path(base.output.dir) if base.output.dir else None)
     folder = chosen or new_folder(f"{base.data.dataset}-comparison")
     require_unused(folder)
@@ -168,13 +170,6 @@ def compare(
         print(f"report  {page}")
     if lost:
         raise typer.Exit(lost.exit_code)
-
-
-def _whole_numbers(text: str) -> list[int]:
-    try:
-        return [int(word) for word in text.split(",")]
-    except ValueError as error:
-        raise ConfigError(f"--seeds takes whole numbers such as 0,1,2, not {text!r}") from error
 
 
 @app.command("methods")
@@ -347,6 +342,7 @@ def doctor(as_json: AsJSON = False) -> None:
 
 
 app.add_typer(flower, name="flower")
+app.command("reproduce")(reproduce)
 
 bench = typer.Typer(help="Speed: us, the floor and the peers.", invoke_without_command=True)
 app.add_typer(bench, name="bench")

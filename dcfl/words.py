@@ -72,6 +72,13 @@ def register(path: Path) -> list[str]:
     return list(found)
 
 
+def whole_numbers(text: str) -> list[int]:
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError as error:
+        raise ConfigError(f"--seeds takes whole numbers such as 0,1,2, not {text!r}") from error
+
+
 @contextmanager
 def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
     """Ctrl-C and SIGTERM ask for an end after the round; the second time they end at once."""

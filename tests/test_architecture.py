@@ -17,7 +17,8 @@ ORDER = [
     "models", "client", "methods", "local_training", "evaluation", "server", "federation",
     "privacy", "simulation", "experiment", "config", "assembly", "flower", "engines", "checkpoints",
     "resuming", "recording", "comparison", "report", "running", "checking", "scaffolding",
-    "terminal", "words", "deployment", "bench", "doctor", "cli",
+    "terminal", "words", "deployment", "bench", "doctor", "theory", "analysis",
+    "recipes", "cli", "__main__",
 ]  # fmt: skip
 
 

@@ -104,10 +104,21 @@ def traffic_figure(groups: Sequence[Group]) -> Figure:
     """The moving average against what has been sent so far, both ways."""
     runs = [run for group in groups for run in group.runs]
     unit = data_unit(max((sent for run in runs for sent in _sent(run)), default=0.0))
-    figure, axes = _curve_axes(groups, f"{unit.name} sent, up and down", "test accuracy, EMA (%)")
+
+    def sent_in_units(run: RecordedRun) -> list[float]:
+        return [sent / unit.bytes for sent in _sent(run)]
+
+    return curve_figure(groups, sent_in_units, f"{unit.name} sent, up and down")
+
+
+@styled
+def curve_figure(
+    groups: Sequence[Group], across: Callable[[RecordedRun], list[float]], label: str
+) -> Figure:
+    """The moving average against something that has a value after each round."""
+    figure, axes = _curve_axes(groups, label, "test accuracy, EMA (%)")
     for group, look in _with_looks(groups):
-        points = [_points(run, "ema_accuracy", _sent) for run in group.counted]
-        _draw_mean(axes, points, look, x_unit=unit.bytes)
+        _draw_mean(axes, [_points(run, "ema_accuracy", across) for run in group.counted], look)
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     _fit_percent(axes)
@@ -249,12 +260,12 @@ def _draw_each(axes: Axes, runs: Iterable[Points], look: Look) -> None:
         _draw_line(axes, line, look, linewidth=1.0, alpha=look.pale, zorder=2)
 
 
-def _draw_mean(axes: Axes, runs: Sequence[Points], look: Look, x_unit: float = 1.0) -> None:
+def _draw_mean(axes: Axes, runs: Sequence[Points], look: Look) -> None:
     """The mean over the runs where all of them have a value, in a band from least to greatest."""
     common = sorted(set.intersection(*(set(points) for points in runs)))
     if not common:
         return
-    stacked = np.array([[points[round] for round in common] for points in runs]) / [x_unit, 1.0]
+    stacked = np.array([[points[round] for round in common] for points in runs])
     mean = stacked.mean(axis=0)
     if len(runs) > 1:
         low, high = stacked[:, :, 1].min(axis=0), stacked[:, :, 1].max(axis=0)

@@ -1,0 +1,5 @@
+"""`python -m dcfl` is `dcfl`."""
+
+from dcfl.cli import main
+
+main()

@@ -1,0 +1,149 @@
+"""The cells of a reproduction on disk: which are done, and what the others will cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from dcfl import weights as named
+from dcfl.assembly import resolved, workbench
+from dcfl.config import as_tables
+from dcfl.data import Dataset, load_dataset
+from dcfl.errors import ConfigError, RunFolderError
+from dcfl.evaluation import score
+from dcfl.experiment import Experiment
+from dcfl.federation import cohort_size
+from dcfl.messages import Broadcast
+from dcfl.methods import METHODS
+from dcfl.models import FeatureModel
+from dcfl.recipes.paper import Cell
+from dcfl.recording import RecordedRun
+from dcfl.simulation.placement import choose_devices
+from dcfl.simulation.workbench import reproducible
+
+WARM_UP = 5.0  # seconds: a client's epoch that took less is timed a second time
+TIMED_IMAGES = 500  # of the test set, to see what evaluation costs
+# Where a run lies and what it runs on is not part of what it is.
+NOT_ITS_OWN = ("engine.", "output.", "data.path")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A cell and its folder."""
+
+    cell: Cell
+    folder: Path
+
+    @cached_property
+    def run(self) -> RecordedRun | None:
+        """As it was when first looked at; None if it has not begun."""
+        if not (self.folder / "config.toml").is_file():
+            return None
+        run = RecordedRun.open(self.folder)
+        require_same(self.cell.experiment, run)
+        return run
+
+    @property
+    def finished(self) -> bool:
+        return self.run is not None and bool(self.run.summary)
+
+    @property
+    def rounds_left(self) -> int:
+        done = len(self.run.rounds) if self.run else 0
+        return 0 if self.finished else self.cell.experiment.federation.rounds - done
+
+    @property
+    def experiment(self) -> Experiment:
+        return replace(
+            self.cell.experiment,
+            output=replace(self.cell.experiment.output, dir=str(self.folder)),
+        )
+
+
+def require_same(experiment: Experiment, run: RecordedRun) -> None:
+    """A folder of that name with other settings would be taken for a result of this recipe."""
+    wanted = as_tables(experiment)
+    for section, table in wanted.items():
+        for key, value in table.items():
+            name, there = f"{section}.{key}", run.config.get(section, {}).get(key)
+            there = tuple(there) if isinstance(there, list) else there
+            if name.startswith(NOT_ITS_OWN) or value == "auto" or there == value:
+                continue
+            raise RunFolderError(
+                f"{run.folder} holds another run: {name} was {there!r} and would be {value!r}; "
+                f"give the recipe another folder with --out"
+            )
+
+
+def chosen(cells: Iterable[Cell], only: Sequence[str]) -> list[Cell]:
+    """Those whose name holds one of the words; each once, although recipes may share them."""
+    unique = {cell.name: cell for cell in cells}
+    if not only:
+        return list(unique.values())
+    found = [cell for cell in unique.values() if any(word in cell.name for word in only)]
+    if not found:
+        raise ConfigError(
+            f"--only {only[0]}: no such cell; the first is {next(iter(unique))}, and `--plan` "
+            f"shows all {len(unique)}"
+        )
+    return found
+
+
+class Costs:
+    """Seconds, from a measured part of a round of FedAvg and what the methods say of theirs."""
+
+    def __init__(self) -> None:
+        self._epochs: dict[tuple[object, ...], float] = {}
+        self._evaluations: dict[tuple[object, ...], float] = {}
+
+    def of(self, kept: Kept) -> float:
+        return kept.rounds_left * self.round(kept.cell.experiment) if kept.rounds_left else 0.0
+
+    def round(self, experiment: Experiment) -> float:
+        self._measure(experiment)
+        method, data = experiment.method, experiment.data
+        step = (method.cost.forwards + 2 * method.cost.backwards) / 3
+        passes = step * (2 if method.second_view else 1) * experiment.training.epochs
+        cohort = cohort_size(data.clients, experiment.federation.participation)
+        epoch = self._epochs[self._key(experiment)]
+        training = cohort * epoch * (passes + method.cost.passes / 3)
+        return training + self._evaluations[self._key(experiment)]
+
+    def _key(self, experiment: Experiment) -> tuple[object, ...]:
+        data, engine = experiment.data, experiment.engine
+        return data.dataset, data.clients, experiment.model, experiment.training.batch_size, engine
+
+    def _measure(self, experiment: Experiment) -> None:
+        """An epoch of one client, and the evaluation of some images."""
+        key = self._key(experiment)
+        if key in self._epochs:
+            return
+        plain = replace(
+            experiment,
+            method=METHODS["fedavg"](),
+            training=replace(experiment.training, epochs=1),
+        )
+        dataset = load_dataset(plain.data)
+        device = choose_devices(plain.engine.device)[0]
+        partition = plain.data.split(dataset)
+        bench = workbench(resolved(plain, dataset, partition), dataset, partition).on(device)
+        broadcast = Broadcast(1, named.snapshot(bench.model), {})
+        with reproducible(plain.engine.threads):
+            self._epochs[key] = _timed(lambda: bench.train(broadcast, 0, {}))
+            if self._epochs[key] < WARM_UP:  # most of it was the first step's own
+                self._epochs[key] = _timed(lambda: bench.train(broadcast, 0, {}))
+            self._evaluations[key] = _evaluation(bench.model, bench.data.dataset)
+
+
+def _timed(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def _evaluation(model: FeatureModel, dataset: Dataset) -> float:
+    images = min(TIMED_IMAGES, len(dataset.test))
+    return _timed(lambda: score(model, dataset, 0, images)) * len(dataset.test) / max(images, 1)

@@ -1,0 +1,205 @@
+"""`dcfl reproduce`: the verb."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dcfl.errors import ConfigError, Interrupted
+from dcfl.words import AsJSON, print_json, stopped_by_signals
+
+if TYPE_CHECKING:
+    from dcfl.recipes.cells import Kept
+    from dcfl.recipes.paper import Recipe
+    from dcfl.recipes.results import Results
+
+
+def reproduce(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", show_default=False, help="A recipe, or `all`."),
+    ] = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            show_default=False,
+            help="Settings on top, for all cells, such as data.path=DIR or engine.device=cuda.",
+        ),
+    ] = None,
+    scale: Annotated[
+        str, typer.Option(metavar="smoke|small|paper", help="How big; `small` is a night.")
+    ] = "small",
+    seeds: Annotated[
+        str, typer.Option(metavar="0,1,2", help="One run of each cell per seed.")
+    ] = "",
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="Only cells with this in their name; may be repeated."),
+    ] = None,
+    parallel: Annotated[
+        int, typer.Option(min=0, help="Cells at the same time; 0: as many as there are cores.")
+    ] = 0,
+    plan: Annotated[bool, typer.Option(help="Say what it would cost, and stop.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Where the cells and tables are kept."),
+    ] = None,
+    as_json: AsJSON = False,
+) -> None:
+    """A table or figure of the paper, ours beside theirs. Without a name: what there is.
+
+    What is finished is not done again; what was stopped goes on where it was.
+    """
+    from dcfl.recipes.cells import chosen
+    from dcfl.recipes.paper import RECIPES
+
+    if name is None:
+        _list_recipes()
+        return
+    recipes = list(RECIPES.values()) if name == "all" else [_known(name)]
+    folder = out or Path("runs") / "reproduce" / scale
+    asked = {recipe.name: _cells(recipe, scale, seeds, words or (), folder) for recipe in recipes}
+    every = {kept.cell.name: kept for cells in asked.values() for kept in cells}
+    wanted = chosen([kept.cell for kept in every.values()], only or ())
+    todo = [every[cell.name] for cell in wanted if not every[cell.name].finished]
+    processes = _cost(len(wanted), todo, parallel)
+    if plan:
+        _show_plan([every[cell.name] for cell in wanted])
+        return
+    failures = _train(todo, processes)
+    results = [_results(recipe, scale, asked[recipe.name]) for recipe in recipes]
+    _write(results, folder, as_json)
+    if failures:
+        raise typer.Exit(4)
+
+
+def _list_recipes() -> None:
+    from dcfl.recipes.paper import RECIPES
+
+    width = max(map(len, RECIPES))
+    for recipe in RECIPES.values():
+        print(f"{recipe.name:<{width}}  {recipe.title}")
+    print(f"{'all':<{width}}  all of these")
+
+
+def _known(name: str) -> Recipe:
+    from dcfl.recipes.paper import RECIPES
+
+    if name not in RECIPES:
+        raise ConfigError(f"no recipe {name!r}; known: {', '.join(RECIPES)}, all")
+    return RECIPES[name]
+
+
+def _cells(
+    recipe: Recipe, scale: str, seeds: str, words: Sequence[str], folder: Path
+) -> list[Kept]:
+    from dataclasses import replace
+
+    from dcfl.config import apply, parse_words
+    from dcfl.recipes.cells import Kept
+    from dcfl.recipes.scales import SCALES
+    from dcfl.words import whole_numbers
+
+    if scale not in SCALES:
+        raise ConfigError(f"--scale {scale}: must be one of {', '.join(SCALES)}")
+    chosen = SCALES[scale]
+    numbers = whole_numbers(seeds) if seeds else list(chosen.seeds)
+    changes = parse_words(words)
+    return [
+        Kept(
+            replace(cell, experiment=apply(cell.experiment, changes)), folder / "cells" / cell.name
+        )
+        for cell in recipe.cells(chosen, numbers)
+    ]
+
+
+def _cost(wanted: int, todo: Sequence[Kept], parallel: int) -> int:
+    """Say it, and return how many processes there will be."""
+    from dcfl.recipes.cells import Costs
+    from dcfl.recipes.runner import useful_processes
+
+    done = wanted - len(todo)
+    if not todo:
+        print(f"{wanted} cells, all finished", file=sys.stderr)
+        return 0
+    processes = parallel or useful_processes(todo[0].cell.experiment.engine.threads)
+    processes = min(processes, len(todo))
+    costs = Costs()
+    total = sum(costs.of(kept) for kept in todo)
+    print(
+        f"{wanted} cells, {done} finished; {len(todo)} to do take about "
+        f"{_duration(total / processes)} with {processes} at a time "
+        f"(an epoch of one client and part of an evaluation were measured)",
+        file=sys.stderr,
+        flush=True,
+    )
+    return processes
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
+def _show_plan(cells: Sequence[Kept]) -> None:
+    for kept in cells:
+        state = "finished" if kept.finished else f"{kept.rounds_left} rounds to do"
+        print(f"{kept.cell.name}  {state}")
+
+
+def _train(todo: Sequence[Kept], processes: int) -> int:
+    """All cells that are not done; returns how many failed."""
+    from dcfl.recipes.progress import Progress
+    from dcfl.recipes.runner import Runner
+
+    if not todo:
+        return 0
+    runner = Runner(todo, processes)
+    shown, failures, stopped = Progress(todo), 0, False
+    with stopped_by_signals(runner.stop):
+        for news in runner.news():
+            shown.after(news)
+            failures += news.state == "failed"
+            stopped |= news.state == "stopped"
+        if stopped or runner.stopping:
+            raise Interrupted("stopped; the same command goes on from here")
+    return failures
+
+
+def _results(recipe: Recipe, scale: str, cells: Sequence[Kept]) -> Results:
+    from dcfl.recipes.cells import Kept
+    from dcfl.recipes.results import Results
+    from dcfl.recipes.scales import SCALES
+
+    read_again = [Kept(kept.cell, kept.folder) for kept in cells]
+    return Results(recipe, SCALES[scale], read_again)
+
+
+def _write(all_results: Sequence[Results], folder: Path, as_json: bool) -> None:
+    from dcfl.recipes.page import combined_order, order_section, write_results
+    from dcfl.recipes.similarity import write_similarity
+
+    written = []
+    for results in all_results:
+        if results.recipe.picture == "similarity":
+            written += write_similarity(results, folder)
+        else:
+            written += write_results(results, folder)
+    if as_json:
+        print_json({"files": [str(path) for path in written]})
+        return
+    for results in all_results:
+        print(f"{results.recipe.name}: {results.finished} of {len(results.cells)} cells")
+    if len(all_results) > 1:
+        published = [results for results in all_results if results.recipe.published]
+        print(order_section(combined_order(published)).tables[0].markdown())
+    for path in written:
+        if path.suffix in (".md", ".html"):
+            print(path)

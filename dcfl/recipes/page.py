@@ -1,0 +1,302 @@
+"""Results as tables and pictures: Markdown, LaTeX, HTML and CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from dcfl.comparison import Spread
+from dcfl.recipes.pictures import client_time_figure, gain_figure, weights_figure
+from dcfl.recipes.published import published_order
+from dcfl.recipes.results import METRICS, ClaimCheck, Entry, Place, Results, ranks
+from dcfl.report.document import Picture, Section, Table, render_document
+from dcfl.report.plots import accuracy_figure, traffic_figure
+from dcfl.report.text import number, plural, signed
+from dcfl.storage import storage, write_whole
+
+CSV_COLUMNS = (
+    "recipe",
+    "scale",
+    "block",
+    "column",
+    "row",
+    "metric",
+    "seeds",
+    "ours",
+    "deviation",
+    "paper",
+    "difference",
+    "rank",
+    "paper_rank",
+    "gain",
+    "gain_deviation",
+    "wins",
+    "pairs",
+)
+RUN_COLUMNS = (
+    "cell",
+    "block",
+    "column",
+    "row",
+    "seed",
+    "max",
+    "ema",
+    "final",
+    "rounds",
+    "mb_up",
+    "mb_down",
+    "client_seconds",
+    "seconds",
+    "weights_sha256",
+)
+
+
+def write_results(results: Results, folder: Path) -> list[Path]:
+    """NAME.md, .tex, .html and .csv, and NAME-runs.csv with a row for every run."""
+    sections = list(_sections(results))
+    title = f"{results.recipe.title} ({results.scale.name} scale)"
+    tables = [table for section in sections for table in section.tables]
+    texts = {
+        ".md": _markdown(title, results, sections),
+        ".tex": "\n".join(f"% {table.title}\n{table.latex()}" for table in tables),
+        ".html": _html(title, results, sections),
+        ".csv": Table(CSV_COLUMNS, list(_csv_rows(results))).csv(),
+        "-runs.csv": Table(RUN_COLUMNS, list(_run_rows(results))).csv(),
+    }
+    with storage(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{results.recipe.name}{ending}" for ending in texts]
+    for path, text in zip(paths, texts.values(), strict=True):
+        write_whole(path, text)
+    return paths
+
+
+def _html(title: str, results: Results, sections: Sequence[Section]) -> str:
+    facts, headline = _facts(results), _headline(results)
+    return render_document(title, facts, headline, sections, _cautions(results))
+
+
+def _markdown(title: str, results: Results, sections: Sequence[Section]) -> str:
+    parts = [f"# {title}", results.recipe.question, *_cautions(results)]
+    for section in sections:
+        parts += [f"## {section.title}", *section.paragraphs]
+        parts += [table.markdown() for table in section.tables]
+    return "\n\n".join(parts) + "\n"
+
+
+def _facts(results: Results) -> list[tuple[str, str]]:
+    seeds = {kept.cell.seed for kept in results.cells if kept.finished}
+    return [
+        ("scale", results.scale.name),
+        ("cells", f"{results.finished} of {len(results.cells)} finished"),
+        ("seeds", ", ".join(map(str, sorted(seeds)))),
+    ]
+
+
+def _headline(results: Results) -> str:
+    checks = [check for check in results.order() if check.of] if results.recipe.published else []
+    if not checks:
+        return results.recipe.question
+    held, of = sum(check.ours for check in checks), sum(check.of for check in checks)
+    return (
+        f"{held} of the {of} inequalities that the paper's order of the methods claims in these "
+        f"cells hold here; in the paper's own figures {sum(check.papers for check in checks)} do."
+    )
+
+
+def _cautions(results: Results) -> list[str]:
+    missing = len(results.cells) - results.finished
+    said = [results.scale.caption]
+    if missing:
+        said.append(f"{plural(missing, 'cell')} of {len(results.cells)} have not been run.")
+    return said
+
+
+def _sections(results: Results) -> Iterator[Section]:
+    for block in results.blocks:
+        columns = results.columns(block)
+        if results.recipe.published:
+            for column in columns:
+                yield _beside_the_paper(results, (block, column))
+        else:
+            yield _grid_section(results, block)
+    if results.recipe.published and any(check.of for check in results.order()):
+        yield order_section(results.order())
+
+
+def _beside_the_paper(results: Results, place: Place) -> Section:
+    entries = results.entries[place]
+    ours = ranks({row: entry.spread("ema").mean for row, entry in entries.items()})
+    papers = ranks({row: entry.paper.ema for row, entry in entries.items() if entry.paper})
+    rows = [
+        [
+            row,
+            *(cell for metric in METRICS for cell in _compared(entry, metric)),
+            *_gain(results, place, entry),
+            f"{ours[row]} ({papers.get(row, '–')})",
+        ]
+        for row, entry in entries.items()
+    ]
+    columns = ["Method"]
+    for name in ("MAX", "EMA"):
+        columns += [name, "paper's", "difference"]
+    columns += ["EMA against FedAvg", "wins", "rank (paper's)"]
+    title = f"{place[0]}, {_split_name(place[1])}"
+    groups = [entry.group for entry in entries.values()]
+    pictures = [
+        Picture.of(
+            "Over rounds", accuracy_figure(groups), f"Accuracy over rounds, {title}", "EMA bold."
+        ),
+        Picture.of(
+            "Over bytes",
+            traffic_figure(groups),
+            f"Accuracy over bytes sent, {title}",
+            "What methods send beside the weights moves their curve to the right.",
+        ),
+        Picture.of(
+            "Over the clients' time",
+            client_time_figure(groups),
+            f"Accuracy over seconds of clients' work, {title}",
+            "Seconds that clients have trained, all together, on this machine.",
+        ),
+    ]
+    return Section(title, tables=[Table(columns, rows, title)], pictures=pictures)
+
+
+def _split_name(split: str) -> str:
+    return "IID" if split == "iid" else f"Dirichlet {split}"
+
+
+def _compared(entry: Entry, metric: str) -> list[str]:
+    spread = entry.spread(metric)  # type: ignore[arg-type]
+    paper = entry.published(metric)  # type: ignore[arg-type]
+    if paper is None:
+        return [_written(spread), "–", "–"]
+    return [_written(spread), number(paper), signed(spread.mean - paper)]
+
+
+def _gain(results: Results, place: Place, entry: Entry) -> list[str]:
+    paired = results.against_reference(place, entry, "ema")
+    if paired is None:
+        return ["–", "–"]
+    return [_written(paired.spread, sign=True), f"{paired.wins} of {len(paired.differences)}"]
+
+
+def _written(spread: Spread, sign: bool = False) -> str:
+    mean = signed(spread.mean) if sign else number(spread.mean)
+    return mean if spread.deviation is None else f"{mean} ± {number(spread.deviation)}"
+
+
+def _grid_section(results: Results, block: str) -> Section:
+    columns, rows = results.columns(block), results.rows(block)
+
+    def cell(row: str, column: str, gain: bool, metric: str) -> str:
+        entry = results.entries.get((block, column), {}).get(row)
+        if entry is None:
+            return "–"
+        if not gain:
+            return _written(entry.spread(metric))  # type: ignore[arg-type]
+        return _gain(results, (block, column), entry)[0]
+
+    alone = (block, "") in results.entries  # rows without a column, such as FedAvg in a search
+    head = [results.recipe.columns, *(["–"] if alone else []), *columns]
+    over = [*([""] if alone else []), *columns]
+    tables = [
+        Table(head, [[row, *(cell(row, c, False, metric) for c in over)] for row in rows], title)
+        for metric, title in (("ema", "EMA, %"), ("max", "MAX, %"))
+    ]
+    gains = [[row, *(cell(row, c, True, "ema") for c in columns)] for row in rows]
+    if any(value != "–" for row in gains for value in row[1:]):
+        kept = [row for row in gains if any(value != "–" for value in row[1:])]
+        tables.append(Table([head[0], *columns], kept, "EMA against FedAvg, points, seed by seed"))
+    return Section(block, tables=tables, pictures=list(_pictures(results, block)))
+
+
+def _pictures(results: Results, block: str) -> Iterator[Picture]:
+    if results.recipe.picture == "lines":
+        figure = gain_figure(results, block)
+        text = f"EMA against FedAvg over {results.recipe.columns}, {block}"
+        yield Picture.of("", figure, text, "Points of EMA over FedAvg; bars: from least to most.")
+    if results.recipe.picture == "map":
+        figure = weights_figure(results, block)
+        text = f"EMA against FedAvg over mu and {results.recipe.columns}, {block}"
+        yield Picture.of("", figure, text, "Points of EMA over FedAvg: blue is better.")
+
+
+def order_section(checks: Sequence[ClaimCheck]) -> Section:
+    """The paper's order of the methods: the claim that can be checked at another size."""
+    whole = published_order()
+    rows = [
+        [
+            f"{check.low} < {check.high}",
+            f"{check.ours} of {check.of}",
+            f"{check.papers} of {check.of}",
+            "{} of {}".format(*whole[check.low, check.high]),
+        ]
+        for check in checks
+        if check.of
+    ]
+    columns = ["Claim", "ours", "paper, same cells", "paper, all cells"]
+    note = "Each data set and split counts twice: once for MAX and once for EMA, means over seeds."
+    return Section("The order of the methods", tables=[Table(columns, rows, "Order", note)])
+
+
+def _csv_rows(results: Results) -> Iterator[list[str]]:
+    for place, entries in results.entries.items():
+        for metric in METRICS:
+            own = {row: entry.spread(metric).mean for row, entry in entries.items()}
+            paper = {row: f for row, e in entries.items() if (f := e.published(metric)) is not None}
+            for row, entry in entries.items():
+                spread, published = entry.spread(metric), entry.published(metric)
+                paired = results.against_reference(place, entry, metric)
+                gain = paired.spread if paired else None
+                yield [
+                    results.recipe.name,
+                    results.scale.name,
+                    *place,
+                    row,
+                    metric,
+                    str(spread.count),
+                    *_plain(spread.mean, spread.deviation, published),
+                    *_plain(None if published is None else spread.mean - published),
+                    str(ranks(own)[row]),
+                    str(ranks(paper)[row]) if row in paper else "",
+                    *(_plain(gain.mean, gain.deviation) if gain else ["", ""]),
+                    str(paired.wins) if paired else "",
+                    str(len(paired.differences)) if paired else "",
+                ]
+
+
+def _plain(*values: float | None) -> list[str]:
+    return ["" if value is None else f"{value:.3f}" for value in values]
+
+
+def _run_rows(results: Results) -> Iterator[list[str]]:
+    for kept in results.cells:
+        if not kept.finished or kept.run is None:
+            continue
+        cell, summary = kept.cell, kept.run.summary
+        worked = sum(row["metrics"].get("seconds", 0.0) for row in kept.run.clients)
+        yield [
+            cell.name,
+            cell.block,
+            cell.column,
+            cell.row,
+            str(cell.seed),
+            *_plain(*(summary[f"{name}_accuracy"] for name in ("max", "ema", "final"))),
+            str(summary["rounds"]),
+            *_plain(summary["bytes_up"] / 1e6, summary["bytes_down"] / 1e6),
+            *_plain(worked, summary["seconds"]),
+            summary["weights_sha256"],
+        ]
+
+
+def combined_order(all_results: Iterable[Results]) -> list[ClaimCheck]:
+    """Over the cells of several tables."""
+    sums: dict[tuple[str, str], list[int]] = {}
+    for results in all_results:
+        for check in results.order():
+            total = sums.setdefault((check.low, check.high), [0, 0, 0])
+            for index, value in enumerate((check.ours, check.papers, check.of)):
+                total[index] += value
+    return [ClaimCheck(low, high, *total) for (low, high), total in sums.items()]

@@ -1,0 +1,362 @@
+"""The paper's tables and figures, and the questions that it leaves open, as experiments.
+
+A recipe is a function of a scale and seeds that returns cells: experiments with their place in a
+grid of blocks, rows and columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from dcfl.config import Table, Tables, merge
+from dcfl.experiment import Experiment
+from dcfl.recipes.scales import IID, Scale, Where
+
+# As the paper's tables name them, in their order.
+METHODS = {
+    "FedAvg": "fedavg",
+    "FedProx": "fedprox",
+    "MOON": "moon",
+    "FedDecorr": "feddecorr",
+    "FedRCL": "fedrcl",
+    "FedSOL": "fedsol",
+    "FedSCL": "fedscl",
+    "FedProc": "fedproc",
+    "DCFL-SW": "dcfl-sw",
+    "DCFL-PW": "dcfl-pw",
+}
+REFERENCE = "FedAvg"
+BEST_KNOWN = ("FedAvg", "FedProc", "DCFL-SW", "DCFL-PW")
+SPLITS = (IID, 0.5, 0.3)
+HARD = Where("cifar10", 0.3, 0.05)  # where the paper's differences are looked at closely
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run, and where its result belongs. Recipes that ask for the same run share its folder."""
+
+    block: str
+    row: str
+    column: str
+    seed: int
+    name: str  # of the folder
+    experiment: Experiment
+
+
+Cells = Iterator[Cell]
+Plan = Callable[[Scale, Sequence[int]], Cells]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    name: str
+    title: str
+    question: str
+    cells: Plan
+    columns: str  # what they are
+    published: str = ""  # the table of the paper that has the same rows, blocks and columns
+    picture: str = ""  # "lines" over numeric columns, "map", or "similarity"
+
+
+RECIPES: dict[str, Recipe] = {}
+
+
+def recipe(
+    name: str, title: str, question: str, columns: str = "split", **rest: str
+) -> Callable[[Plan], Plan]:
+    def register(plan: Plan) -> Plan:
+        RECIPES[name] = Recipe(name, title, question, plan, columns, **rest)
+        return plan
+
+    return register
+
+
+def _cell(
+    scale: Scale,
+    where: Where,
+    seed: int,
+    row: str,
+    column: str,
+    method: str,
+    *marks: str,
+    block: str = "",
+    fields: Table | None = None,
+    changes: Tables | None = None,
+) -> Cell:
+    """`marks` tell the folder's name from those of the method's other cells."""
+    experiment = scale.experiment(where, method, seed, fields or {}, changes or {})
+    name = "-".join([str(where), method, *marks, f"seed{seed}"])
+    return Cell(block or where.dataset, row, column, seed, name, experiment)
+
+
+def _search(scale: Scale, **changes: Table) -> Tables:
+    """Settings are chosen on images that are neither trained on nor the test images."""
+    return merge({**scale.search, "data": {"holdout": 0.1}}, changes)
+
+
+def _accuracies(
+    scale: Scale, seeds: Sequence[int], datasets: Sequence[str], participation: float
+) -> Cells:
+    for dataset in datasets:
+        for alpha in SPLITS:
+            where = Where(dataset, alpha, participation)
+            for seed in seeds:
+                for row, method in METHODS.items():
+                    yield _cell(scale, where, seed, row, where.split, method)
+
+
+@recipe(
+    "participation-5",
+    "Accuracy at 5 % participation",
+    "Ten methods on CIFAR-10 and CIFAR-100, five of a hundred clients in each round.",
+    published="participation-5",
+)
+def participation_5(scale: Scale, seeds: Sequence[int]) -> Cells:
+    return _accuracies(scale, seeds, ("cifar10", "cifar100"), 0.05)
+
+
+@recipe(
+    "participation-10",
+    "Accuracy at 10 % participation",
+    "Ten methods on CIFAR-10 and CIFAR-100, ten of a hundred clients in each round.",
+    published="participation-10",
+)
+def participation_10(scale: Scale, seeds: Sequence[int]) -> Cells:
+    return _accuracies(scale, seeds, ("cifar10", "cifar100"), 0.1)
+
+
+@recipe(
+    "participation-2",
+    "Accuracy at 2 % participation",
+    "Ten methods on CIFAR-10 and CIFAR-100, two of a hundred clients in each round.",
+    published="participation-2",
+)
+def participation_2(scale: Scale, seeds: Sequence[int]) -> Cells:
+    return _accuracies(scale, seeds, ("cifar10", "cifar100"), 0.02)
+
+
+@recipe(
+    "tiny-imagenet",
+    "Accuracy on Tiny-ImageNet",
+    "Ten methods on 200 classes, five of a hundred clients in each round.",
+    published="tiny-imagenet",
+)
+def tiny_imagenet(scale: Scale, seeds: Sequence[int]) -> Cells:
+    return _accuracies(scale, seeds, ("tiny-imagenet",), 0.05)
+
+
+@recipe(
+    "ablation",
+    "Alignment against uniformity",
+    "DCFL with the weights turned round. The paper does not name the participation; its rows with "
+    "0.9 and 0.1 are those of its 2 % table.",
+    published="ablation",
+)
+def ablation(scale: Scale, seeds: Sequence[int]) -> Cells:
+    for dataset in ("cifar10", "cifar100"):
+        for alpha in SPLITS:
+            where = Where(dataset, alpha, 0.02)
+            for seed in seeds:
+                yield _cell(scale, where, seed, REFERENCE, where.split, "fedavg")
+                for row in ("DCFL-SW", "DCFL-PW"):
+                    for align, uniform in ((0.3, 0.7), (0.9, 0.1)):
+                        usual = (align, uniform) == (0.9, 0.1)
+                        yield _cell(
+                            scale,
+                            where,
+                            seed,
+                            f"{row} align={align:g} uniform={uniform:g}",
+                            where.split,
+                            METHODS[row],
+                            *(() if usual else (f"align{align:g}",)),
+                            fields={"align": align, "uniform": uniform},
+                        )
+
+
+@recipe(
+    "similarity",
+    "Cosines within and between classes",
+    "The paper's figure: how alike the features of test images are, for FedProc and DCFL-PW.",
+    picture="similarity",
+)
+def similarity(scale: Scale, seeds: Sequence[int]) -> Cells:
+    for seed in seeds:
+        for row in ("FedProc", "DCFL-PW"):
+            yield _cell(scale, HARD, seed, row, HARD.split, METHODS[row])
+
+
+@recipe(
+    "mu-search",
+    "The weight of each method's own term",
+    "Chosen on a tenth of the training images that is kept back, never on the test images.",
+    columns="mu (FedSOL: rho)",
+)
+def mu_search(scale: Scale, seeds: Sequence[int]) -> Cells:
+    for dataset in ("cifar10", "cifar100", "tiny-imagenet"):
+        where = Where(dataset, 0.3, 0.05)
+        for seed in seeds[:1]:
+            for row, method in METHODS.items():
+                values: Sequence[float | None] = scale.mu_grid
+                if row in (REFERENCE, "FedSOL"):
+                    values = (None,) if row == REFERENCE else (0.5, 1.0, 2.0)
+                key = "rho" if row == "FedSOL" else "mu"
+                for value in values:
+                    yield _cell(
+                        scale,
+                        where,
+                        seed,
+                        row,
+                        "" if value is None else f"{value:g}",
+                        method,
+                        "holdout",
+                        *(() if value is None else (f"{key}{value:g}",)),
+                        fields={} if value is None else {key: value},
+                        changes=_search(scale),
+                    )
+
+
+@recipe(
+    "server-side",
+    "DCFL with optimisers at the server",
+    "The paper says that DCFL goes with any server-side rule, and does not try it.",
+    columns="server",
+)
+def server_side(scale: Scale, seeds: Sequence[int]) -> Cells:
+    rules: dict[str, Table] = {
+        "average": {},
+        "FedAvgM": {"optimizer": "fedavgm"},
+        "FedAdam": {"optimizer": "fedadam"},
+        "FedYogi": {"optimizer": "fedyogi"},
+        "FedACG": {"optimizer": "fedacg"},
+        "FedNova": {"aggregation": "fednova"},
+    }
+    for seed in seeds:
+        for column, rule in rules.items():
+            for row in ("FedAvg", "DCFL-SW", "DCFL-PW"):
+                marks = () if column == "average" else (column.lower(),)
+                yield _cell(
+                    scale, HARD, seed, row, column, METHODS[row], *marks, changes={"server": rule}
+                )
+
+
+READINGS: dict[str, Table] = {
+    "sum over the class": {"positives": "same-class", "reduction": "sum"},
+    "mean over the class": {"positives": "same-class", "reduction": "mean"},
+    "second view": {"positives": "view", "reduction": "sum"},
+}
+
+
+@recipe(
+    "sample-wise",
+    "What DCFL-SW means by positives",
+    "Eq. 10 sums over all positives of the class; the text also speaks of one positive. Each "
+    "reading with the gradient clipped at 10 and not, and the momentum that the paper does not "
+    "name; on a tenth of the training images that is kept back.",
+    columns="mu, clipping",
+)
+def sample_wise(scale: Scale, seeds: Sequence[int]) -> Cells:
+    for seed in seeds[:1]:
+        for label, training in {
+            "": {},
+            "lr 0.01, momentum 0.9": {"lr": 0.01, "momentum": 0.9},
+            "lr 0.01, momentum 0": {"lr": 0.01, "momentum": 0.0},
+        }.items():
+            marks = [f"lr{training['lr']:g}", f"m{training['momentum']:g}"] if training else []
+            row = " ".join(filter(None, [REFERENCE, label]))
+            yield _cell(
+                scale,
+                HARD,
+                seed,
+                row,
+                "",
+                "fedavg",
+                "holdout",
+                *marks,
+                changes=_search(scale, training=training),
+            )
+        for label, reading in READINGS.items():
+            for clip in (10.0, 0.0):
+                for mu in scale.mu_grid:
+                    kind = "-".join((str(reading["positives"]), str(reading["reduction"])))
+                    yield _cell(
+                        scale,
+                        HARD,
+                        seed,
+                        f"DCFL-SW, {label}",
+                        f"{mu:g}, {'clipped at 10' if clip else 'not clipped'}",
+                        "dcfl-sw",
+                        "holdout",
+                        kind,
+                        f"mu{mu:g}",
+                        *(() if clip else ("unclipped",)),
+                        fields={**reading, "mu": mu},
+                        changes=_search(scale, training={"max_grad_norm": clip}),
+                    )
+
+
+@recipe(
+    "heterogeneity",
+    "The gap to FedAvg and the skew of the labels",
+    "From clients with one or two classes (alpha 0.05) to an even split.",
+    columns="alpha",
+    picture="lines",
+)
+def heterogeneity(scale: Scale, seeds: Sequence[int]) -> Cells:
+    for alpha in (0.05, 0.1, 0.3, 1.0, 10.0, inf):
+        where = Where("cifar10", alpha, 0.05)
+        for seed in seeds:
+            for row in BEST_KNOWN:
+                column = "inf" if alpha == inf else f"{alpha:g}"
+                yield _cell(scale, where, seed, row, column, METHODS[row])
+
+
+@recipe(
+    "positives",
+    "The gap to FedAvg and the number of positives",
+    "Larger batches bring more positives for every image, and more negatives.",
+    columns="batch size",
+    picture="lines",
+)
+def positives(scale: Scale, seeds: Sequence[int]) -> Cells:
+    for size in (16, 32, 64, 128):
+        marks = () if size == 64 else (f"batch{size}",)
+        for seed in seeds:
+            for row in BEST_KNOWN:
+                yield _cell(
+                    scale,
+                    HARD,
+                    seed,
+                    row,
+                    str(size),
+                    METHODS[row],
+                    *marks,
+                    changes={"training": {"batch_size": size}},
+                )
+
+
+@recipe(
+    "weights",
+    "Alignment, uniformity and their common weight",
+    "DCFL-PW over lambda_a (lambda_u = 1 - lambda_a) and mu.",
+    columns="lambda_a",
+    picture="map",
+)
+def weights(scale: Scale, seeds: Sequence[int]) -> Cells:
+    for seed in seeds:
+        yield _cell(scale, HARD, seed, REFERENCE, "", "fedavg")
+        for mu in scale.mu_grid:
+            for align in (0.1, 0.3, 0.5, 0.7, 0.9):
+                fields = {"mu": mu, "align": align, "uniform": round(1 - align, 10)}
+                marks = (f"mu{mu:g}", f"align{align:g}")
+                yield _cell(
+                    scale,
+                    HARD,
+                    seed,
+                    f"mu = {mu:g}",
+                    f"{align:g}",
+                    "dcfl-pw",
+                    *marks,
+                    fields=fields,
+                )

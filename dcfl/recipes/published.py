@@ -1,0 +1,53 @@
+"""The paper's own figures."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple
+
+# What the order of the methods says: in how many cells of its tables the paper has left < right.
+CLAIMS = (
+    ("FedSCL", "FedRCL"),
+    ("FedRCL", "FedAvg"),
+    ("FedAvg", "FedProc"),
+    ("FedProc", "DCFL-PW"),
+    ("FedAvg", "DCFL-PW"),
+    ("FedAvg", "DCFL-SW"),
+)
+ACCURACY_TABLES = ("participation-5", "participation-10", "participation-2", "tiny-imagenet")
+
+
+class Figures(NamedTuple):
+    max: float
+    ema: float
+
+
+@cache
+def published() -> dict[str, Any]:
+    file = resources.files("dcfl.recipes") / "published.json"
+    return dict(json.loads(file.read_text(encoding="utf-8")))
+
+
+def figures(table: str, row: str, dataset: str, split: str) -> Figures | None:
+    """None where the paper has no such cell."""
+    tables = published()["tables"]
+    found = tables.get(table, {}).get(row, {}).get(dataset, {}).get(split)
+    return Figures(**found) if found else None
+
+
+def published_order() -> dict[tuple[str, str], tuple[int, int]]:
+    """For each claim, in how many of the paper's cells it holds, and of how many."""
+    tables = published()["tables"]
+    counted = {}
+    for low, high in CLAIMS:
+        pairs = [
+            (tables[table][low][dataset][split][metric], value)
+            for table in ACCURACY_TABLES
+            for dataset, splits in tables[table][high].items()
+            for split, metrics in splits.items()
+            for metric, value in metrics.items()
+        ]
+        counted[low, high] = (sum(a < b for a, b in pairs), len(pairs))
+    return counted

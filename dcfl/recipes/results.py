@@ -1,0 +1,157 @@
+"""What came out of a recipe's cells: means over seeds, pairs, ranks, the paper's beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from dcfl.comparison import Group, Outcome, Spread
+from dcfl.recipes.cells import Kept
+from dcfl.recipes.paper import REFERENCE, Recipe
+from dcfl.recipes.published import CLAIMS, Figures, figures
+from dcfl.recipes.scales import Scale
+from dcfl.recording import RecordedRun
+
+Metric = Literal["max", "ema"]
+METRICS: tuple[Metric, ...] = ("max", "ema")
+Place = tuple[str, str]  # block and column: where methods are compared
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row in one place, over its finished seeds."""
+
+    row: str
+    runs: dict[int, RecordedRun]  # by seed
+    paper: Figures | None
+
+    @cached_property
+    def outcomes(self) -> dict[int, Outcome]:
+        return {seed: Outcome.of(run) for seed, run in self.runs.items()}
+
+    def values(self, metric: Metric) -> dict[int, float]:
+        return {seed: getattr(out, f"{metric}_accuracy") for seed, out in self.outcomes.items()}
+
+    def spread(self, metric: Metric) -> Spread:
+        return Spread.of(list(self.values(metric).values()))
+
+    def published(self, metric: Metric) -> float | None:
+        return getattr(self.paper, metric) if self.paper else None
+
+    @property
+    def group(self) -> Group:
+        return Group(self.row, tuple(self.runs.values()))
+
+
+@dataclass(frozen=True)
+class Paired:
+    """One entry minus another, seed by seed."""
+
+    differences: tuple[float, ...]
+
+    @property
+    def spread(self) -> Spread:
+        return Spread.of(self.differences)
+
+    @property
+    def wins(self) -> int:
+        return sum(difference > 0 for difference in self.differences)
+
+
+@dataclass(frozen=True)
+class Results:
+    recipe: Recipe
+    scale: Scale
+    cells: Sequence[Kept]  # all that the recipe asks for
+
+    @cached_property
+    def entries(self) -> dict[Place, dict[str, Entry]]:
+        """Only those with a finished run."""
+        runs: dict[Place, dict[str, dict[int, RecordedRun]]] = {}
+        for kept in self.cells:
+            if kept.finished and kept.run is not None:
+                cell = kept.cell
+                here = runs.setdefault((cell.block, cell.column), {})
+                here.setdefault(cell.row, {})[cell.seed] = kept.run
+        return {
+            place: {row: Entry(row, own, self._paper(place, row)) for row, own in rows.items()}
+            for place, rows in runs.items()
+        }
+
+    def _paper(self, place: Place, row: str) -> Figures | None:
+        return figures(self.recipe.published, row, *place)
+
+    @property
+    def finished(self) -> int:
+        return sum(kept.finished for kept in self.cells)
+
+    @property
+    def blocks(self) -> list[str]:
+        return list(dict.fromkeys(block for block, _ in self.entries))
+
+    def columns(self, block: str) -> list[str]:
+        """In the recipe's order, and without the reference's own if it has one."""
+        asked = dict.fromkeys(kept.cell.column for kept in self.cells if kept.cell.block == block)
+        return [column for column in asked if column and (block, column) in self.entries]
+
+    def rows(self, block: str) -> list[str]:
+        return list(
+            dict.fromkeys(
+                kept.cell.row
+                for kept in self.cells
+                if kept.cell.block == block
+                and kept.cell.row in self.entries.get((block, kept.cell.column), {})
+            )
+        )
+
+    def reference(self, place: Place) -> Entry | None:
+        """FedAvg in the same place, or the block's only one."""
+        block, _ = place
+        here = self.entries.get(place, {})
+        return here.get(REFERENCE) or self.entries.get((block, ""), {}).get(REFERENCE)
+
+    def against_reference(self, place: Place, entry: Entry, metric: Metric) -> Paired | None:
+        other = self.reference(place)
+        if other is None or other.row == entry.row:
+            return None
+        mine, theirs = entry.values(metric), other.values(metric)
+        shared = [seed for seed in mine if seed in theirs]
+        return Paired(tuple(mine[seed] - theirs[seed] for seed in shared)) if shared else None
+
+    def order(self) -> list[ClaimCheck]:
+        """Each of the paper's inequalities over the places where we have both sides."""
+        return [ClaimCheck.over(low, high, self.entries.values()) for low, high in CLAIMS]
+
+
+@dataclass(frozen=True)
+class ClaimCheck:
+    """`low` < `high`: how often with us, and how often in the same cells of the paper."""
+
+    low: str
+    high: str
+    ours: int
+    papers: int
+    of: int
+
+    @classmethod
+    def over(cls, low: str, high: str, places: Iterable[dict[str, Entry]]) -> ClaimCheck:
+        pairs = [
+            (rows[low], rows[high], metric)
+            for rows in places
+            if low in rows and high in rows and rows[low].paper and rows[high].paper
+            for metric in METRICS
+        ]
+        ours = sum(a.spread(metric).mean < b.spread(metric).mean for a, b, metric in pairs)
+        papers = sum(
+            (a.published(metric) or 0) < (b.published(metric) or 0) for a, b, metric in pairs
+        )
+        return cls(low, high, ours, papers, len(pairs))
+
+
+def ranks(values: dict[str, float]) -> dict[str, int]:
+    """1 is the best; equal values share a rank."""
+    return {
+        name: 1 + sum(other > value for other in values.values()) for name, value in values.items()
+    }

@@ -1,0 +1,107 @@
+"""How big a reproduction is: the paper's own size, a night on two cores, or a minute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf, isinf
+
+from dcfl.config import Table, Tables, load_experiment, merge
+from dcfl.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class Where:
+    """What all methods of a comparison have in common."""
+
+    dataset: str
+    alpha: float
+    participation: float
+
+    @property
+    def split(self) -> str:
+        return "iid" if isinf(self.alpha) else f"{self.alpha:g}"
+
+    def __str__(self) -> str:
+        return f"{self.dataset}-{self.split}-p{100 * self.participation:g}"
+
+
+@dataclass(frozen=True)
+class Scale:
+    name: str
+    caption: str  # below every table
+    seeds: tuple[int, ...]
+    tables: Tables  # of the config, for all methods
+    # Fields of methods that are not the ones which the method has for the data set.
+    methods: Mapping[str, Table] = field(default_factory=dict)
+    # What a search for settings changes: it may be shorter.
+    search: Tables = field(default_factory=dict)
+    mu_grid: tuple[float, ...] = (0.001, 0.01, 0.1, 1.0, 5.0, 10.0)  # the paper's
+    stand_in: str = ""  # for the paper's data sets
+
+    def experiment(
+        self, where: Where, method: str, seed: int, fields: Table, changes: Tables
+    ) -> Experiment:
+        """The split, the schedule of the clients and the initial weights depend on the seed alone,
+        so all methods have the same."""
+        chosen: Tables = {
+            "data": {
+                "dataset": self.stand_in or where.dataset,
+                "alpha": where.alpha,
+                "seed": seed,
+            },
+            "federation": {"participation": where.participation, "seed": seed},
+            "method": {"name": method, **self.methods.get(method, {}), **fields},
+        }
+        return load_experiment(None, merge(merge(self.tables, chosen), changes))
+
+
+IID = inf
+
+PAPER = Scale(
+    "paper",
+    "As published: 100 clients, ResNet-18, five local epochs. The paper does not say how many "
+    "rounds, nor the momentum: 1,000 and 0.9.",
+    seeds=(0, 1, 2),
+    tables={
+        "data": {"clients": 100},
+        "model": {"name": "resnet18"},
+        "training": {"epochs": 5, "lr": 0.01, "lr_decay": 0.998, "momentum": 0.9},
+        "federation": {"rounds": 1000},
+    },
+)
+
+SMALL = Scale(
+    "small",
+    "Not the paper's size: the compact CNN (0.1 million parameters) instead of ResNet-18, 60 "
+    "rounds instead of 1,000, two local epochs instead of five, and the learning rate's decay over "
+    "the whole run squeezed into 60 rounds. The data, the 100 clients and their splits are the "
+    "paper's.",
+    seeds=(0, 1, 2),
+    tables={
+        "data": {"clients": 100},
+        "model": {"name": "cnn"},
+        # The same decay over 60 rounds as 0.998 over 1,000. Rate and momentum: docs/reproduction.md
+        "training": {"epochs": 2, "lr": 0.1, "lr_decay": 0.967, "momentum": 0.0},
+        "federation": {"rounds": 60},
+    },
+    search={"training": {"lr_decay": 0.951}, "federation": {"rounds": 40}},
+    mu_grid=(0.01, 0.1, 1.0, 10.0),
+)
+
+SMOKE = Scale(
+    "smoke",
+    "A test of the machinery on the built-in digits, two rounds each: it says nothing about the "
+    "paper.",
+    seeds=(0,),
+    tables={
+        "data": {"clients": 50},
+        "model": {"name": "cnn"},
+        "training": {"epochs": 1, "batch_size": 8, "lr": 0.05},
+        "federation": {"rounds": 2},
+    },
+    mu_grid=(0.1, 1.0),
+    stand_in="digits",
+)
+
+SCALES = {scale.name: scale for scale in (PAPER, SMALL, SMOKE)}

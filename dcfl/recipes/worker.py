@@ -1,0 +1,99 @@
+"""A process that trains cells, one after the other, as it is told on its standard input.
+
+Each line names a folder and a config; each answer is one line of JSON. When the input ends, or on
+SIGTERM, the round is finished and a checkpoint written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from dcfl.config import from_toml
+from dcfl.data import Dataset, DataSettings, load_dataset
+from dcfl.errors import DCFLError, Interrupted
+from dcfl.running import Run
+
+Jobs = SimpleQueue[str]
+
+
+class Worker:
+    def __init__(self) -> None:
+        self.stopping = False
+        self.run: Run | None = None
+        self.loaded: tuple[DataSettings, Dataset] | None = None
+
+    def stop(self) -> None:
+        self.stopping = True
+        if self.run is not None:
+            self.run.stop()
+
+    def train(self, folder: Path, config: str) -> dict[str, Any]:
+        """The answer: how it went."""
+        try:
+            self.run = run = self._made(folder, config)
+            if self.stopping:  # before there was a run to tell
+                run.stop()
+            for row in run.rounds():
+                say({"round": row["round"], "accuracy": row["accuracy"]})
+            return {"state": "finished"}
+        except Interrupted:
+            return {"state": "stopped"}
+        except DCFLError as error:
+            return {"state": "failed", "why": str(error)}
+        except Exception as error:
+            traceback.print_exc()
+            return {"state": "failed", "why": f"{type(error).__name__}: {error}"}
+        finally:
+            self.run = None
+
+    def _made(self, folder: Path, config: str) -> Run:
+        experiment = from_toml(config)
+        dataset = self._dataset(experiment.data)
+        begun = (folder / "config.toml").is_file()
+        return Run.resume(folder, dataset) if begun else Run(experiment, dataset)
+
+    def _dataset(self, settings: DataSettings) -> Dataset:
+        """The last one is kept: the next cell is likely to want it."""
+        if self.loaded is None or self.loaded[0] != settings:
+            self.loaded = (settings, load_dataset(settings))
+        return self.loaded[1]
+
+
+def say(answer: dict[str, Any]) -> None:
+    print(json.dumps(answer), flush=True)
+
+
+def listen(worker: Worker, jobs: Jobs) -> None:
+    for line in sys.stdin:
+        jobs.put(line)
+    worker.stop()  # whoever asked for the cells is gone
+    jobs.put("")
+
+
+def told(jobs: Jobs) -> Iterator[dict[str, Any]]:
+    while line := jobs.get():
+        yield json.loads(line)
+
+
+def main() -> None:
+    worker, jobs = Worker(), Jobs()
+    signal.signal(signal.SIGTERM, lambda *_: worker.stop())
+    threading.Thread(target=listen, args=(worker, jobs), daemon=True).start()
+    with contextlib.suppress(BrokenPipeError):
+        for job in told(jobs):
+            say(worker.train(Path(job["folder"]), job["config"]))
+            if worker.stopping:
+                return
+
+
+if __name__ == "__main__":
+    main()

@@ -22,6 +22,7 @@ import typer
 from dcfl.errors import ConfigError, DCFLError, RunFolderError, TooFewClients
 from dcfl.flower.commands import flower
 from dcfl.recipes.command import reproduce
+from dcfl.theory.command import theory
 from dcfl.words import (
     AsJSON,
     MethodFile,
@@ -343,6 +344,7 @@ def doctor(as_json: AsJSON = False) -> None:
 
 app.add_typer(flower, name="flower")
 app.command("reproduce")(reproduce)
+app.command("theory")(theory)
 
 bench = typer.Typer(help="Speed: us, the floor and the peers.", invoke_without_command=True)
 app.add_typer(bench, name="bench")

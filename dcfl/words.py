@@ -72,11 +72,11 @@ def register(path: Path) -> list[str]:
     return list(found)
 
 
-def whole_numbers(text: str) -> list[int]:
+def whole_numbers(text: str, option: str = "--seeds") -> list[int]:
     try:
         return [int(word) for word in text.split(",")]
     except ValueError as error:
-        raise ConfigError(f"--seeds takes whole numbers such as 0,1,2, not {text!r}") from error
+        raise ConfigError(f"{option} takes whole numbers such as 0,1,2, not {text!r}") from error
 
 
 @contextmanager

@@ -69,6 +69,7 @@ PAPER = Scale(
         "training": {"epochs": 5, "lr": 0.01, "lr_decay": 0.998, "momentum": 0.9},
         "federation": {"rounds": 1000},
     },
+    methods={"dcfl-sw": {"reduction": "mean"}},
 )
 
 SMALL = Scale(
@@ -84,6 +85,15 @@ SMALL = Scale(
         # The same decay over 50 rounds as 0.998 over 1,000. Rate and momentum: docs/reproduction.md
         "training": {"epochs": 2, "lr": 0.1, "lr_decay": 0.961, "momentum": 0.0},
         "federation": {"rounds": 50},
+    },
+    # The best on training images kept back: recipes mu-search and sample-wise.
+    methods={
+        "moon": {"mu": 0.1},
+        "fedrcl": {"mu": 0.1},
+        "fedscl": {"mu": 0.1},
+        "fedproc": {"mu": 0.1},
+        "dcfl-sw": {"mu": 0.1, "reduction": "mean"},
+        "dcfl-pw": {"mu": 0.1},
     },
     search={"training": {"lr_decay": 0.951}, "federation": {"rounds": 40}},
     mu_grid=(0.01, 0.1, 1.0, 10.0),

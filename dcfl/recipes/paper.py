@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from dcfl.config import Table, Tables
+from dcfl.config import Table, Tables, as_tables
 from dcfl.experiment import Experiment
 from dcfl.recipes.scales import IID, Scale, Where
 
@@ -80,15 +80,23 @@ def _cell(
     row: str,
     column: str,
     method: str,
-    *marks: str,
-    block: str = "",
     fields: Table | None = None,
     changes: Tables | None = None,
 ) -> Cell:
-    """`marks` tell the folder's name from those of the method's other cells."""
+    """`fields` of the method and `changes` of other tables on top of the scale's own."""
+    plain = scale.experiment(where, method, seed, {}, {})
     experiment = scale.experiment(where, method, seed, fields or {}, changes or {})
-    name = "-".join([str(where), method, *marks, f"seed{seed}"])
-    return Cell(block or where.dataset, row, column, seed, name, experiment)
+    name = "-".join([str(where), method, *_marks(experiment, plain), f"seed{seed}"])
+    return Cell(where.dataset, row, column, seed, name, experiment)
+
+
+def _marks(experiment: Experiment, plain: Experiment) -> Iterator[str]:
+    """What tells an experiment from the scale's plain one, so that no two share a name."""
+    before = as_tables(plain)
+    for section, table in as_tables(experiment).items():
+        for key, value in table.items():
+            if key in before[section] and before[section][key] != value:
+                yield f"{key}{value:g}" if isinstance(value, float | int) else f"{key}-{value}"
 
 
 def _search(**changes: Table) -> Tables:
@@ -162,17 +170,9 @@ def ablation(scale: Scale, seeds: Sequence[int]) -> Cells:
                 yield _cell(scale, where, seed, REFERENCE, where.split, "fedavg")
                 for row in ("DCFL-SW", "DCFL-PW"):
                     for align, uniform in ((0.3, 0.7), (0.9, 0.1)):
-                        usual = (align, uniform) == (0.9, 0.1)
-                        yield _cell(
-                            scale,
-                            where,
-                            seed,
-                            f"{row} align={align:g} uniform={uniform:g}",
-                            where.split,
-                            METHODS[row],
-                            *(() if usual else (f"align{align:g}",)),
-                            fields={"align": align, "uniform": uniform},
-                        )
+                        label = f"{row} align={align:g} uniform={uniform:g}"
+                        fields = {"align": align, "uniform": uniform}
+                        yield _cell(scale, where, seed, label, where.split, METHODS[row], fields)
 
 
 @recipe(
@@ -203,18 +203,9 @@ def mu_search(scale: Scale, seeds: Sequence[int]) -> Cells:
                     values = (None,) if row == REFERENCE else (0.5, 1.0, 2.0)
                 key = "rho" if row == "FedSOL" else "mu"
                 for value in values:
-                    yield _cell(
-                        scale,
-                        where,
-                        seed,
-                        row,
-                        "" if value is None else f"{value:g}",
-                        method,
-                        "holdout",
-                        *(() if value is None else (f"{key}{value:g}",)),
-                        fields={} if value is None else {key: value},
-                        changes=_search(),
-                    )
+                    column = "" if value is None else f"{value:g}"
+                    fields = {} if value is None else {key: value}
+                    yield _cell(scale, where, seed, row, column, method, fields, _search())
 
 
 @recipe(
@@ -235,10 +226,8 @@ def server_side(scale: Scale, seeds: Sequence[int]) -> Cells:
     for seed in seeds:
         for column, rule in rules.items():
             for row in ("FedAvg", "DCFL-SW", "DCFL-PW"):
-                marks = () if column == "average" else (column.lower(),)
-                yield _cell(
-                    scale, HARD, seed, row, column, METHODS[row], *marks, changes={"server": rule}
-                )
+                changes = {"server": rule}
+                yield _cell(scale, HARD, seed, row, column, METHODS[row], changes=changes)
 
 
 READINGS: dict[str, Table] = {
@@ -263,37 +252,16 @@ def sample_wise(scale: Scale, seeds: Sequence[int]) -> Cells:
             "lr 0.01, momentum 0.9": {"lr": 0.01, "momentum": 0.9},
             "lr 0.01, momentum 0": {"lr": 0.01, "momentum": 0.0},
         }.items():
-            marks = [f"lr{training['lr']:g}", f"m{training['momentum']:g}"] if training else []
-            row = " ".join(filter(None, [REFERENCE, label]))
-            yield _cell(
-                scale,
-                HARD,
-                seed,
-                row,
-                "",
-                "fedavg",
-                "holdout",
-                *marks,
-                changes=_search(training=training),
-            )
+            row, changes = " ".join(filter(None, [REFERENCE, label])), _search(training=training)
+            yield _cell(scale, HARD, seed, row, "", "fedavg", changes=changes)
         for label, reading in READINGS.items():
             for clip in (10.0, 0.0):
                 for mu in scale.mu_grid:
-                    kind = "-".join((str(reading["positives"]), str(reading["reduction"])))
-                    yield _cell(
-                        scale,
-                        HARD,
-                        seed,
-                        f"DCFL-SW, {label}",
-                        f"{mu:g}, {'clipped at 10' if clip else 'not clipped'}",
-                        "dcfl-sw",
-                        "holdout",
-                        kind,
-                        f"mu{mu:g}",
-                        *(() if clip else ("unclipped",)),
-                        fields={**reading, "mu": mu},
-                        changes=_search(training={"max_grad_norm": clip}),
-                    )
+                    column = f"{mu:g}, {'clipped at 10' if clip else 'not clipped'}"
+                    fields = {**reading, "mu": mu}
+                    changes = _search(training={"max_grad_norm": clip})
+                    row = f"DCFL-SW, {label}"
+                    yield _cell(scale, HARD, seed, row, column, "dcfl-sw", fields, changes)
 
 
 @recipe(
@@ -321,19 +289,10 @@ def heterogeneity(scale: Scale, seeds: Sequence[int]) -> Cells:
 )
 def positives(scale: Scale, seeds: Sequence[int]) -> Cells:
     for size in (16, 64, 128):
-        marks = () if size == 64 else (f"batch{size}",)
+        changes: Tables = {"training": {"batch_size": size}}
         for seed in seeds:
             for row in BEST_KNOWN:
-                yield _cell(
-                    scale,
-                    HARD,
-                    seed,
-                    row,
-                    str(size),
-                    METHODS[row],
-                    *marks,
-                    changes={"training": {"batch_size": size}},
-                )
+                yield _cell(scale, HARD, seed, row, str(size), METHODS[row], changes=changes)
 
 
 @recipe(
@@ -349,14 +308,4 @@ def weights(scale: Scale, seeds: Sequence[int]) -> Cells:
         for mu in scale.mu_grid[-3:]:
             for align in (0.1, 0.5, 0.9):
                 fields = {"mu": mu, "align": align, "uniform": round(1 - align, 10)}
-                marks = (f"mu{mu:g}", f"align{align:g}")
-                yield _cell(
-                    scale,
-                    HARD,
-                    seed,
-                    f"mu = {mu:g}",
-                    f"{align:g}",
-                    "dcfl-pw",
-                    *marks,
-                    fields=fields,
-                )
+                yield _cell(scale, HARD, seed, f"mu = {mu:g}", f"{align:g}", "dcfl-pw", fields)

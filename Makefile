@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test test-flower lint clean
+.PHONY: run test test-flower smoke lint clean
 
 run: $(VENV)/core
 	$(BIN)/dcfl compare
@@ -16,6 +16,11 @@ test: $(VENV)/dev
 # Real SuperLinks, SuperNodes and Ray: minutes, and they want the machine to themselves.
 test-flower: $(VENV)/dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m flower
+
+# Every recipe of `dcfl reproduce`, on the built-in digits.
+smoke: $(VENV)/dev
+	rm -rf $(VENV)/smoke
+	OMP_NUM_THREADS=1 $(BIN)/dcfl reproduce all --scale smoke --out $(VENV)/smoke
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import click
 import typer
 
+from dcfl.analysis.command import analyse
 from dcfl.errors import ConfigError, DCFLError, RunFolderError, TooFewClients
 from dcfl.flower.commands import flower
 from dcfl.recipes.command import reproduce
@@ -343,6 +344,7 @@ def doctor(as_json: AsJSON = False) -> None:
 
 
 app.add_typer(flower, name="flower")
+app.command("analyse")(analyse)
 app.command("reproduce")(reproduce)
 app.command("theory")(theory)
 

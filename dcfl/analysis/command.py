@@ -1,0 +1,111 @@
+"""`dcfl analyse`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dcfl.words import AsJSON, MethodFile, print_json, register
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from dcfl.analysis.runs import Analysis
+
+BESIDE = 4  # runs in one table on the terminal
+
+
+def analyse(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", show_default=False)],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="Where to write the page and the numbers; analysis/ in the run's folder, or here "
+            "for several runs, if not given.",
+        ),
+    ] = None,
+    clients: Annotated[
+        int, typer.Option(min=1, metavar="N", help="How many clients train a round for the drift.")
+    ] = 10,
+    drift: Annotated[
+        bool, typer.Option("--drift/--no-drift", help="Let clients train a round, or not.")
+    ] = True,
+    method_file: MethodFile = None,
+    as_json: AsJSON = False,
+) -> None:
+    """What finished runs have learned: cosines within and between classes, alignment, uniformity,
+    dimensions in use, drift, and a picture. Several runs side by side."""
+    from dcfl.analysis.page import write_analysis
+    from dcfl.analysis.runs import analyse_runs
+    from dcfl.report import find_runs
+    from dcfl.terminal import stdout
+
+    if method_file:
+        register(method_file)
+    runs = {run.folder.resolve(): run for folder in folders for run in find_runs(folder)}
+
+    def tell(text: str) -> None:
+        print(f"analyse  {text}", file=sys.stderr, flush=True)
+
+    analyses = analyse_runs(list(runs.values()), clients, drift, tell)
+    if out is None:
+        out = folders[0] / "analysis" if len(folders) == 1 else Path("analysis")
+    page = write_analysis(analyses, out)
+    if as_json:
+        print_json({"runs": [each.as_json() for each in analyses], "page": str(page)})
+        return
+    for first in range(0, len(analyses), BESIDE):
+        stdout.print(numbers_table(analyses[first : first + BESIDE]))
+    for each in analyses:
+        for caution in each.cautions:
+            print(f"dcfl: warning: {each.label}: {caution}", file=sys.stderr)
+    print(f"page  {page}")
+
+
+def numbers_table(analyses: list[Analysis]) -> Table:
+    """A column per run."""
+    from dcfl.report.text import number
+    from dcfl.terminal import table
+
+    made = table("", *(each.label for each in analyses))
+
+    def row(name: str, values: list[float], digits: int = 3, unit: str = "") -> None:
+        made.add_row(name, *(f"{number(value, digits)}{unit}" for value in values))
+
+    row("accuracy", [each.accuracy for each in analyses], 2, " %")
+    for kind in ("intra", "inter"):
+        cosines = [getattr(each.similarity, kind) for each in analyses]
+        made.add_row(
+            f"{kind}-class cosine",
+            *(f"{number(each.mean, 3)} ± {number(each.deviation, 3)}" for each in cosines),
+        )
+        made.add_row(
+            "  5, 50, 95 %",
+            *(", ".join(number(value, 2) for value in each.percentiles) for each in cosines),
+        )
+    found = [each.similarity for each in analyses]
+    row("overlap", [100 * each.overlap for each in found], 1, " %")
+    row("alignment, same class", [each.alignment for each in found])
+    row("alignment, two views", [each.view_alignment for each in found])
+    row("uniformity", [each.uniformity for each in found])
+    row("  different classes", [each.inter_uniformity for each in found])
+    dimensions = [each.dimensions for each in analyses]
+    made.add_row("constant dimensions", *(f"{each.still} of {each.width}" for each in dimensions))
+    made.add_row(
+        "effective rank",
+        *(
+            f"{number(each.effective_rank, 1)} ({number(100 * each.rank_share, 1)} %)"
+            for each in dimensions
+        ),
+    )
+    drifts = [each.drift for each in analyses if each.drift]
+    if drifts:
+        row("drift of weights", [each.weights for each in drifts], 4)
+        row("drift of features", [each.features for each in drifts], 4)
+        row("cosine of two updates", [each.agreement for each in drifts])
+    return made

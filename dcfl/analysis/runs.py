@@ -17,7 +17,7 @@ from dcfl.analysis.features import (
     open_subject,
 )
 from dcfl.analysis.picture import Dimensions, Plane, look_at
-from dcfl.analysis.similarity import Similarity, measure_similarity
+from dcfl.analysis.similarity import Cosines, Similarity, measure_similarity
 from dcfl.comparison import setting
 from dcfl.recording import RecordedRun
 
@@ -45,6 +45,11 @@ class Analysis:
     plane: Plane
     drift: Drift | None
     cautions: tuple[str, ...]
+
+    @property
+    def kinds(self) -> list[tuple[str, Cosines]]:
+        """Pairs of the same class, and of different classes."""
+        return [("intra", self.similarity.intra), ("inter", self.similarity.inter)]
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; NaN, which JSON does not know, becomes null."""

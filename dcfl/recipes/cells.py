@@ -46,6 +46,11 @@ class Kept:
         require_same(self.cell.experiment, run)
         return run
 
+    def check(self) -> None:
+        """Refuse what is damaged, or another run, before any time is spent on the others."""
+        if self.run is not None and self.run.summary:
+            _ = self.run.rounds
+
     @property
     def finished(self) -> bool:
         return self.run is not None and bool(self.run.summary)

@@ -17,6 +17,17 @@ if TYPE_CHECKING:
     from dcfl.recipes.paper import Recipe
     from dcfl.recipes.results import Results
 
+# Where a cell belongs in the tables, and what its seed is.
+ITS_OWN = (
+    "data.dataset",
+    "data.alpha",
+    "data.seed",
+    "federation.participation",
+    "federation.seed",
+    "method.name",
+    "output.dir",
+)
+
 
 def reproduce(
     name: Annotated[
@@ -44,7 +55,10 @@ def reproduce(
     parallel: Annotated[
         int, typer.Option(min=0, help="Cells at the same time; 0: as many as there are cores.")
     ] = 0,
-    plan: Annotated[bool, typer.Option(help="Say what it would cost, and stop.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Say what it would cost, and stop.")] = False,
+    train: Annotated[
+        bool, typer.Option("--train/--no-train", help="Or only write what is finished.")
+    ] = True,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="DIR", help="Where the cells and tables are kept."),
@@ -55,32 +69,42 @@ def reproduce(
 
     What is finished is not done again; what was stopped goes on where it was.
     """
-    from dcfl.recipes.cells import chosen
+    from dcfl.recipes.cells import NOT_ITS_OWN, chosen
     from dcfl.recipes.paper import RECIPES
+    from dcfl.storage import storage
 
     if name is None:
-        _list_recipes()
+        _list_recipes(as_json)
         return
     recipes = list(RECIPES.values()) if name == "all" else [_known(name)]
     folder = out or Path("runs") / "reproduce" / scale
     asked = {recipe.name: _cells(recipe, scale, seeds, words or (), folder) for recipe in recipes}
     every = {kept.cell.name: kept for cells in asked.values() for kept in cells}
+    for kept in every.values():
+        kept.check()
     wanted = chosen([kept.cell for kept in every.values()], only or ())
     todo = [every[cell.name] for cell in wanted if not every[cell.name].finished]
-    processes = _cost(len(wanted), todo, parallel)
+    if not plan:
+        with storage(folder):  # rather now than after the first hour
+            (folder / "cells").mkdir(parents=True, exist_ok=True)
+    processes = _cost(len(wanted), todo, parallel) if plan or train else 0
     if plan:
-        _show_plan([every[cell.name] for cell in wanted])
+        _show_plan([every[cell.name] for cell in wanted], as_json)
         return
-    failures = _train(todo, processes)
-    results = [_results(recipe, scale, asked[recipe.name]) for recipe in recipes]
+    failures = _train(todo, processes) if train else 0
+    changes = [word for word in words or () if not word.startswith(NOT_ITS_OWN)]
+    results = [_results(recipe, scale, asked[recipe.name], changes) for recipe in recipes]
     _write(results, folder, as_json)
     if failures:
         raise typer.Exit(4)
 
 
-def _list_recipes() -> None:
+def _list_recipes(as_json: bool) -> None:
     from dcfl.recipes.paper import RECIPES
 
+    if as_json:
+        print_json({recipe.name: recipe.title for recipe in RECIPES.values()})
+        return
     width = max(map(len, RECIPES))
     for recipe in RECIPES.values():
         print(f"{recipe.name:<{width}}  {recipe.title}")
@@ -108,8 +132,12 @@ def _cells(
     if scale not in SCALES:
         raise ConfigError(f"--scale {scale}: must be one of {', '.join(SCALES)}")
     chosen = SCALES[scale]
-    numbers = whole_numbers(seeds) if seeds else list(chosen.seeds)
+    numbers = list(dict.fromkeys(whole_numbers(seeds) if seeds else chosen.seeds))
     changes = parse_words(words)
+    for key in ITS_OWN:
+        section, _, field = key.partition(".")
+        if field in changes.get(section, {}):
+            raise ConfigError(f"{key} is for the recipe to choose: its tables would not be true")
     return [
         Kept(
             replace(cell, experiment=apply(cell.experiment, changes)), folder / "cells" / cell.name
@@ -148,7 +176,10 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} seconds"
 
 
-def _show_plan(cells: Sequence[Kept]) -> None:
+def _show_plan(cells: Sequence[Kept], as_json: bool) -> None:
+    if as_json:
+        print_json({kept.cell.name: {"rounds_left": kept.rounds_left} for kept in cells})
+        return
     for kept in cells:
         state = "finished" if kept.finished else f"{kept.rounds_left} rounds to do"
         print(f"{kept.cell.name}  {state}")
@@ -173,17 +204,17 @@ def _train(todo: Sequence[Kept], processes: int) -> int:
     return failures
 
 
-def _results(recipe: Recipe, scale: str, cells: Sequence[Kept]) -> Results:
+def _results(recipe: Recipe, scale: str, cells: Sequence[Kept], changes: Sequence[str]) -> Results:
     from dcfl.recipes.cells import Kept
     from dcfl.recipes.results import Results
     from dcfl.recipes.scales import SCALES
 
     read_again = [Kept(kept.cell, kept.folder) for kept in cells]
-    return Results(recipe, SCALES[scale], read_again)
+    return Results(recipe, SCALES[scale], read_again, changes)
 
 
 def _write(all_results: Sequence[Results], folder: Path, as_json: bool) -> None:
-    from dcfl.recipes.page import combined_order, order_section, write_results
+    from dcfl.recipes.page import combined_order, order_section, plain_results, write_results
     from dcfl.recipes.similarity import write_similarity
 
     written = []
@@ -193,7 +224,8 @@ def _write(all_results: Sequence[Results], folder: Path, as_json: bool) -> None:
         else:
             written += write_results(results, folder)
     if as_json:
-        print_json({"files": [str(path) for path in written]})
+        recipes = {results.recipe.name: plain_results(results) for results in all_results}
+        print_json({"recipes": recipes, "files": [str(path) for path in written]})
         return
     for results in all_results:
         print(f"{results.recipe.name}: {results.finished} of {len(results.cells)} cells")

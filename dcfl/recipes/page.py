@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from dcfl.comparison import Spread
+from dcfl.comparison import Outcome, Spread
 from dcfl.recipes.pictures import client_time_figure, gain_figure, weights_figure
 from dcfl.recipes.published import published_order
-from dcfl.recipes.results import METRICS, ClaimCheck, Entry, Place, Results, ranks
+from dcfl.recipes.results import METRICS, ClaimCheck, Entry, Metric, Place, Results
 from dcfl.report.document import Picture, Section, Table, render_document
 from dcfl.report.plots import accuracy_figure, traffic_figure
 from dcfl.report.text import number, plural, signed
@@ -49,16 +52,16 @@ RUN_COLUMNS = (
     "seconds",
     "weights_sha256",
 )
+TITLES: dict[Metric, str] = {"ema": "EMA, %", "max": "MAX, %"}
 
 
 def write_results(results: Results, folder: Path) -> list[Path]:
     """NAME.md, .tex, .html and .csv, and NAME-runs.csv with a row for every run."""
     sections = list(_sections(results))
     title = f"{results.recipe.title} ({results.scale.name} scale)"
-    tables = [table for section in sections for table in section.tables]
     texts = {
         ".md": _markdown(title, results, sections),
-        ".tex": "\n".join(f"% {table.title}\n{table.latex()}" for table in tables),
+        ".tex": "\n".join(_latex(section) for section in sections),
         ".html": _html(title, results, sections),
         ".csv": Table(CSV_COLUMNS, list(_csv_rows(results))).csv(),
         "-runs.csv": Table(RUN_COLUMNS, list(_run_rows(results))).csv(),
@@ -69,6 +72,14 @@ def write_results(results: Results, folder: Path) -> list[Path]:
     for path, text in zip(paths, texts.values(), strict=True):
         write_whole(path, text)
     return paths
+
+
+def _latex(section: Section) -> str:
+    parts = []
+    for table in section.tables:
+        title = ", ".join(filter(None, [section.title, table.title]))
+        parts.append(f"% {title}\n{table.latex()}")
+    return "\n".join(parts)
 
 
 def _html(title: str, results: Results, sections: Sequence[Section]) -> str:
@@ -86,11 +97,12 @@ def _markdown(title: str, results: Results, sections: Sequence[Section]) -> str:
 
 def _facts(results: Results) -> list[tuple[str, str]]:
     seeds = {kept.cell.seed for kept in results.cells if kept.finished}
-    return [
+    facts = [
         ("scale", results.scale.name),
         ("cells", f"{results.finished} of {len(results.cells)} finished"),
-        ("seeds", ", ".join(map(str, sorted(seeds)))),
+        ("seeds", ", ".join(map(str, sorted(seeds))) or "none yet"),
     ]
+    return facts + ([("changed", ", ".join(results.changes))] if results.changes else [])
 
 
 def _headline(results: Results) -> str:
@@ -107,8 +119,11 @@ def _headline(results: Results) -> str:
 def _cautions(results: Results) -> list[str]:
     missing = len(results.cells) - results.finished
     said = [results.scale.caption]
+    if results.changes:
+        said.append(f"Not the settings of this scale: {', '.join(results.changes)}.")
     if missing:
-        said.append(f"{plural(missing, 'cell')} of {len(results.cells)} have not been run.")
+        verb = "is" if missing == 1 else "are"
+        said.append(f"{plural(missing, 'cell')} of {len(results.cells)} {verb} not finished.")
     return said
 
 
@@ -126,14 +141,13 @@ def _sections(results: Results) -> Iterator[Section]:
 
 def _beside_the_paper(results: Results, place: Place) -> Section:
     entries = results.entries[place]
-    ours = ranks({row: entry.spread("ema").mean for row, entry in entries.items()})
-    papers = ranks({row: entry.paper.ema for row, entry in entries.items() if entry.paper})
+    ours, papers = results.ranks(place, "ema"), results.papers_ranks(place, "ema")
     rows = [
         [
             row,
             *(cell for metric in METRICS for cell in _compared(entry, metric)),
             *_gain(results, place, entry),
-            f"{ours[row]} ({papers.get(row, '–')})",
+            f"{ours[row]} ({papers[row]})" if row in papers else "–",
         ]
         for row, entry in entries.items()
     ]
@@ -160,16 +174,16 @@ def _beside_the_paper(results: Results, place: Place) -> Section:
             "Seconds that clients have trained, all together, on this machine.",
         ),
     ]
-    return Section(title, tables=[Table(columns, rows, title)], pictures=pictures)
+    return Section(title, tables=[Table(columns, rows)], pictures=pictures)
 
 
 def _split_name(split: str) -> str:
     return "IID" if split == "iid" else f"Dirichlet {split}"
 
 
-def _compared(entry: Entry, metric: str) -> list[str]:
-    spread = entry.spread(metric)  # type: ignore[arg-type]
-    paper = entry.published(metric)  # type: ignore[arg-type]
+def _compared(entry: Entry, metric: Metric) -> list[str]:
+    spread = entry.spread(metric)
+    paper = entry.published(metric)
     if paper is None:
         return [_written(spread), "–", "–"]
     return [_written(spread), number(paper), signed(spread.mean - paper)]
@@ -190,12 +204,12 @@ def _written(spread: Spread, sign: bool = False) -> str:
 def _grid_section(results: Results, block: str) -> Section:
     columns, rows = results.columns(block), results.rows(block)
 
-    def cell(row: str, column: str, gain: bool, metric: str) -> str:
+    def cell(row: str, column: str, gain: bool, metric: Metric) -> str:
         entry = results.entries.get((block, column), {}).get(row)
         if entry is None:
             return "–"
         if not gain:
-            return _written(entry.spread(metric))  # type: ignore[arg-type]
+            return _written(entry.spread(metric))
         return _gain(results, (block, column), entry)[0]
 
     alone = (block, "") in results.entries  # rows without a column, such as FedAvg in a search
@@ -203,7 +217,7 @@ def _grid_section(results: Results, block: str) -> Section:
     over = [*([""] if alone else []), *columns]
     tables = [
         Table(head, [[row, *(cell(row, c, False, metric) for c in over)] for row in rows], title)
-        for metric, title in (("ema", "EMA, %"), ("max", "MAX, %"))
+        for metric, title in TITLES.items()
     ]
     gains = [[row, *(cell(row, c, True, "ema") for c in columns)] for row in rows]
     if any(value != "–" for row in gains for value in row[1:]):
@@ -238,14 +252,13 @@ def order_section(checks: Sequence[ClaimCheck]) -> Section:
     ]
     columns = ["Claim", "ours", "paper, same cells", "paper, all cells"]
     note = "Each data set and split counts twice: once for MAX and once for EMA, means over seeds."
-    return Section("The order of the methods", tables=[Table(columns, rows, "Order", note)])
+    return Section("The order of the methods", tables=[Table(columns, rows, note=note)])
 
 
 def _csv_rows(results: Results) -> Iterator[list[str]]:
     for place, entries in results.entries.items():
         for metric in METRICS:
-            own = {row: entry.spread(metric).mean for row, entry in entries.items()}
-            paper = {row: f for row, e in entries.items() if (f := e.published(metric)) is not None}
+            own, paper = results.ranks(place, metric), results.papers_ranks(place, metric)
             for row, entry in entries.items():
                 spread, published = entry.spread(metric), entry.published(metric)
                 paired = results.against_reference(place, entry, metric)
@@ -259,12 +272,28 @@ def _csv_rows(results: Results) -> Iterator[list[str]]:
                     str(spread.count),
                     *_plain(spread.mean, spread.deviation, published),
                     *_plain(None if published is None else spread.mean - published),
-                    str(ranks(own)[row]),
-                    str(ranks(paper)[row]) if row in paper else "",
+                    *(str(known[row]) if row in known else "" for known in (own, paper)),
                     *(_plain(gain.mean, gain.deviation) if gain else ["", ""]),
                     str(paired.wins) if paired else "",
                     str(len(paired.differences)) if paired else "",
                 ]
+
+
+def plain_results(results: Results) -> dict[str, Any]:
+    """For programs: what the CSV holds, and the order of the methods."""
+    rows = (dict(zip(CSV_COLUMNS, row, strict=True)) for row in _csv_rows(results))
+    return {
+        "finished": results.finished,
+        "cells": len(results.cells),
+        "rows": [{key: _value(key, text) for key, text in row.items()} for row in rows],
+        "order": [asdict(check) for check in results.order() if check.of],
+    }
+
+
+def _value(key: str, text: str) -> str | float | None:
+    if key in CSV_COLUMNS[: CSV_COLUMNS.index("seeds")]:
+        return text
+    return None if text in ("", "nan") else json.loads(text)
 
 
 def _plain(*values: float | None) -> list[str]:
@@ -275,7 +304,7 @@ def _run_rows(results: Results) -> Iterator[list[str]]:
     for kept in results.cells:
         if not kept.finished or kept.run is None:
             continue
-        cell, summary = kept.cell, kept.run.summary
+        cell, out = kept.cell, Outcome.of(kept.run)
         worked = sum(row["metrics"].get("seconds", 0.0) for row in kept.run.clients)
         yield [
             cell.name,
@@ -283,11 +312,10 @@ def _run_rows(results: Results) -> Iterator[list[str]]:
             cell.column,
             cell.row,
             str(cell.seed),
-            *_plain(*(summary[f"{name}_accuracy"] for name in ("max", "ema", "final"))),
-            str(summary["rounds"]),
-            *_plain(summary["bytes_up"] / 1e6, summary["bytes_down"] / 1e6),
-            *_plain(worked, summary["seconds"]),
-            summary["weights_sha256"],
+            *_plain(out.max_accuracy, out.ema_accuracy, out.final_accuracy),
+            str(out.rounds),
+            *_plain(out.bytes_up / 1e6, out.bytes_down / 1e6, worked, out.seconds),
+            str(kept.run.summary.get("weights_sha256", "")),
         ]
 
 

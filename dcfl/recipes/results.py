@@ -65,20 +65,24 @@ class Results:
     recipe: Recipe
     scale: Scale
     cells: Sequence[Kept]  # all that the recipe asks for
+    changes: Sequence[str] = ()  # settings, as words, that are not the scale's
 
     @cached_property
     def entries(self) -> dict[Place, dict[str, Entry]]:
-        """Only those with a finished run."""
+        """Only those with a finished run, in the recipe's order whatever was finished first."""
         runs: dict[Place, dict[str, dict[int, RecordedRun]]] = {}
         for kept in self.cells:
+            cell = kept.cell
+            here = runs.setdefault((cell.block, cell.column), {}).setdefault(cell.row, {})
             if kept.finished and kept.run is not None:
-                cell = kept.cell
-                here = runs.setdefault((cell.block, cell.column), {})
-                here.setdefault(cell.row, {})[cell.seed] = kept.run
-        return {
-            place: {row: Entry(row, own, self._paper(place, row)) for row, own in rows.items()}
+                here[cell.seed] = kept.run
+        found = {
+            place: {
+                row: Entry(row, own, self._paper(place, row)) for row, own in rows.items() if own
+            }
             for place, rows in runs.items()
         }
+        return {place: rows for place, rows in found.items() if rows}
 
     def _paper(self, place: Place, row: str) -> Figures | None:
         return figures(self.recipe.published, row, *place)
@@ -119,6 +123,17 @@ class Results:
         mine, theirs = entry.values(metric), other.values(metric)
         shared = [seed for seed in mine if seed in theirs]
         return Paired(tuple(mine[seed] - theirs[seed] for seed in shared)) if shared else None
+
+    def ranks(self, place: Place, metric: Metric) -> dict[str, int]:
+        """Among the rows that the paper has there too, if it has any: its ranks are of those."""
+        entries = self.entries[place]
+        shared = {row: entry for row, entry in entries.items() if entry.paper} or entries
+        return ranks({row: entry.spread(metric).mean for row, entry in shared.items()})
+
+    def papers_ranks(self, place: Place, metric: Metric) -> dict[str, int]:
+        entries = self.entries[place].items()
+        known = {row: value for row, e in entries if (value := e.published(metric)) is not None}
+        return ranks(known)
 
     def order(self) -> list[ClaimCheck]:
         """Each of the paper's inequalities over the places where we have both sides."""

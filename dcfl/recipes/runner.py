@@ -11,9 +11,10 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
 import torch
 
@@ -82,9 +83,12 @@ class Runner:
         try:
             while self._waiting and not self.stopping:
                 kept = self._waiting.popleft()
-                if process is None or process.poll() is not None:
-                    process = self._started()
-                self._news.put(self._trained(process, kept, number))
+                try:
+                    if process is None or process.poll() is not None:
+                        process = self._started()
+                    self._news.put(self._trained(process, kept, number))
+                except OSError as error:  # no process could be started
+                    self._news.put(News(kept, "failed", why=str(error)))
         except IndexError:  # somebody else took the last one
             pass
         finally:
@@ -107,26 +111,30 @@ class Runner:
         return process
 
     def _end(self, process: subprocess.Popen[str]) -> None:
-        pipe(process.stdin).close()
+        with suppress(BrokenPipeError):  # it died with a job half written
+            pipe(process.stdin).close()
         process.wait()
         self._processes.discard(process)
 
     def _trained(self, process: subprocess.Popen[str], kept: Kept, number: int) -> News:
         config = to_toml(as_tables(self._placed(kept.experiment, number)))
         job = json.dumps({"folder": str(kept.folder), "config": config})
-        try:
+        answer: dict[str, Any] = {}
+        with suppress(BrokenPipeError):  # it is dead
             pipe(process.stdin).write(job + "\n")
             pipe(process.stdin).flush()
             for line in pipe(process.stdout):
-                answer = json.loads(line)
+                answer = _answer(line)
                 if "state" in answer:
-                    return News(kept, answer["state"], why=answer.get("why", ""))
-                self._news.put(News(kept, "round", answer["round"]))
-        except BrokenPipeError:
-            pass
-        process.wait()
+                    break
+                if "round" in answer:
+                    self._news.put(News(kept, "round", answer["round"]))
+        state = answer.get("state")
+        if state in ("finished", "failed"):
+            return News(kept, state, why=answer.get("why", ""))
+        process.wait()  # it takes no other cell
         self._processes.discard(process)
-        if self.stopping:
+        if self.stopping or state == "stopped":
             return News(kept, "stopped")
         return News(kept, "failed", why=f"its process ended with {process.returncode}")
 
@@ -143,3 +151,12 @@ class Runner:
 def pipe(stream: IO[str] | None) -> IO[str]:
     assert stream is not None  # we asked for it
     return stream
+
+
+def _answer(line: str) -> dict[str, Any]:
+    """Empty for what a library of the worker's may print there."""
+    try:
+        answer = json.loads(line)
+    except ValueError:
+        return {}
+    return answer if isinstance(answer, dict) else {}

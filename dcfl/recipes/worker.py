@@ -6,12 +6,13 @@ SIGTERM, the round is finished and a checkpoint written.
 
 from __future__ import annotations
 
-import contextlib
 import json
+import os
 import signal
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
@@ -20,6 +21,7 @@ from typing import Any
 from dcfl.config import from_toml
 from dcfl.data import Dataset, DataSettings, load_dataset
 from dcfl.errors import DCFLError, Interrupted
+from dcfl.recording import RecordedRun
 from dcfl.running import Run
 
 Jobs = SimpleQueue[str]
@@ -39,6 +41,8 @@ class Worker:
     def train(self, folder: Path, config: str) -> dict[str, Any]:
         """The answer: how it went."""
         try:
+            if (folder / "config.toml").is_file() and RecordedRun.open(folder).summary:
+                return {"state": "finished"}  # by somebody else, while it was waiting for us
             self.run = run = self._made(folder, config)
             if self.stopping:  # before there was a run to tell
                 run.stop()
@@ -69,12 +73,23 @@ class Worker:
 
 
 def say(answer: dict[str, Any]) -> None:
-    print(json.dumps(answer), flush=True)
+    """To nobody, if whoever asked is gone: the round still has to get its checkpoint."""
+    try:
+        print(json.dumps(answer), flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def warn(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"dcfl: warning: {' '.join(str(message).split())}", file=sys.stderr)
 
 
 def listen(worker: Worker, jobs: Jobs) -> None:
-    for line in sys.stdin:
-        jobs.put(line)
+    # Not sys.stdin: processes that an engine forks close that first of all, and would wait for the
+    # lock that this thread holds while it reads.
+    with os.fdopen(os.dup(sys.stdin.fileno()), encoding="utf-8") as lines:
+        for line in lines:
+            jobs.put(line)
     worker.stop()  # whoever asked for the cells is gone
     jobs.put("")
 
@@ -85,14 +100,14 @@ def told(jobs: Jobs) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
+    warnings.showwarning = warn
     worker, jobs = Worker(), Jobs()
     signal.signal(signal.SIGTERM, lambda *_: worker.stop())
     threading.Thread(target=listen, args=(worker, jobs), daemon=True).start()
-    with contextlib.suppress(BrokenPipeError):
-        for job in told(jobs):
-            say(worker.train(Path(job["folder"]), job["config"]))
-            if worker.stopping:
-                return
+    for job in told(jobs):
+        say(worker.train(Path(job["folder"]), job["config"]))
+        if worker.stopping:
+            return
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from dcfl.simulation.placement import choose_devices
 from dcfl.simulation.workbench import reproducible
 
 WARM_UP = 5.0  # seconds: a client's epoch that took less is timed a second time
+FAILED = "failed.txt"  # in the folder of a cell whose clients all diverged: why
 TIMED_IMAGES = 500  # of the test set, to see what evaluation costs
 # Where a run lies and what it runs on is not part of what it is.
 NOT_ITS_OWN = ("engine.", "output.", "data.path")
@@ -56,9 +57,19 @@ class Kept:
         return self.run is not None and bool(self.run.summary)
 
     @property
+    def failed(self) -> str:
+        """Why the method did not get through; empty if it did, or may yet."""
+        path = self.folder / FAILED
+        return path.read_text(encoding="utf-8") if path.is_file() and not self.finished else ""
+
+    @property
+    def ended(self) -> bool:
+        return self.finished or bool(self.failed)
+
+    @property
     def rounds_left(self) -> int:
         done = len(self.run.rounds) if self.run else 0
-        return 0 if self.finished else self.cell.experiment.federation.rounds - done
+        return 0 if self.ended else self.cell.experiment.federation.rounds - done
 
     @property
     def experiment(self) -> Experiment:

@@ -83,7 +83,7 @@ def reproduce(
     for kept in every.values():
         kept.check()
     wanted = chosen([kept.cell for kept in every.values()], only or ())
-    todo = [every[cell.name] for cell in wanted if not every[cell.name].finished]
+    todo = [every[cell.name] for cell in wanted if not every[cell.name].ended]
     if not plan:
         with storage(folder):  # rather now than after the first hour
             (folder / "cells").mkdir(parents=True, exist_ok=True)
@@ -182,6 +182,7 @@ def _show_plan(cells: Sequence[Kept], as_json: bool) -> None:
         return
     for kept in cells:
         state = "finished" if kept.finished else f"{kept.rounds_left} rounds to do"
+        state = f"failed: {kept.failed}" if kept.failed else state
         print(f"{kept.cell.name}  {state}")
 
 
@@ -216,6 +217,7 @@ def _results(recipe: Recipe, scale: str, cells: Sequence[Kept], changes: Sequenc
 def _write(all_results: Sequence[Results], folder: Path, as_json: bool) -> None:
     from dcfl.recipes.page import combined_order, order_section, plain_results, write_results
     from dcfl.recipes.similarity import write_similarity
+    from dcfl.storage import write_whole
 
     written = []
     for results in all_results:
@@ -231,7 +233,9 @@ def _write(all_results: Sequence[Results], folder: Path, as_json: bool) -> None:
         print(f"{results.recipe.name}: {results.finished} of {len(results.cells)} cells")
     if len(all_results) > 1:
         published = [results for results in all_results if results.recipe.published]
-        print(order_section(combined_order(published)).tables[0].markdown())
+        order = order_section(combined_order(published)).tables[0].markdown()
+        write_whole(folder / "order.md", order + "\n")
+        print(order)
     for path in written:
         if path.suffix in (".md", ".html"):
             print(path)

@@ -10,7 +10,7 @@ from typing import Any
 
 from dcfl.comparison import Outcome, Spread
 from dcfl.recipes.pictures import client_time_figure, gain_figure, weights_figure
-from dcfl.recipes.published import published_order
+from dcfl.recipes.published import papers_mu, published_order
 from dcfl.recipes.results import METRICS, ClaimCheck, Entry, Metric, Place, Results
 from dcfl.report.document import Picture, Section, Table, render_document
 from dcfl.report.plots import accuracy_figure, traffic_figure
@@ -124,6 +124,7 @@ def _cautions(results: Results) -> list[str]:
     if missing:
         verb = "is" if missing == 1 else "are"
         said.append(f"{plural(missing, 'cell')} of {len(results.cells)} {verb} not finished.")
+    said += [f"{name} failed: {why}" for name, why in results.failures.items()]
     return said
 
 
@@ -219,11 +220,27 @@ def _grid_section(results: Results, block: str) -> Section:
         Table(head, [[row, *(cell(row, c, False, metric) for c in over)] for row in rows], title)
         for metric, title in TITLES.items()
     ]
+    if results.recipe.chooses:
+        tables.insert(0, _best(results, block))
     gains = [[row, *(cell(row, c, True, "ema") for c in columns)] for row in rows]
     if any(value != "–" for row in gains for value in row[1:]):
         kept = [row for row in gains if any(value != "–" for value in row[1:])]
         tables.append(Table([head[0], *columns], kept, "EMA against FedAvg, points, seed by seed"))
     return Section(block, tables=tables, pictures=list(_pictures(results, block)))
+
+
+def _best(results: Results, block: str) -> Table:
+    """The column with the highest EMA in each row, and what the paper chose."""
+    rows = []
+    for row in results.rows(block):
+        tried = {
+            column: results.entries[block, column][row].spread("ema").mean
+            for column in results.columns(block)
+            if row in results.entries[block, column]
+        }
+        if tried:
+            rows.append([row, max(tried, key=tried.__getitem__), papers_mu(row, block) or "–"])
+    return Table([results.recipe.columns, "best of those tried", "paper's"], rows, "Chosen by EMA")
 
 
 def _pictures(results: Results, block: str) -> Iterator[Picture]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import Any
 
 from dcfl.config import Table, Tables, as_tables
 from dcfl.experiment import Experiment
@@ -58,13 +59,14 @@ class Recipe:
     columns: str  # what they are
     published: str = ""  # the table of the paper that has the same rows, blocks and columns
     picture: str = ""  # "lines" over numeric columns, "map", or "similarity"
+    chooses: bool = False  # the best column of each row is the answer
 
 
 RECIPES: dict[str, Recipe] = {}
 
 
 def recipe(
-    name: str, title: str, question: str, columns: str = "split", **rest: str
+    name: str, title: str, question: str, columns: str = "split", **rest: Any
 ) -> Callable[[Plan], Plan]:
     def register(plan: Plan) -> Plan:
         RECIPES[name] = Recipe(name, title, question, plan, columns, **rest)
@@ -192,6 +194,7 @@ def similarity(scale: Scale, seeds: Sequence[int]) -> Cells:
     "The weight of each method's own term",
     "Chosen on a tenth of the training images that is kept back, never on the test images.",
     columns="mu (FedSOL: rho)",
+    chooses=True,
 )
 def mu_search(scale: Scale, seeds: Sequence[int]) -> Cells:
     for dataset in ("cifar10", "cifar100", "tiny-imagenet"):

@@ -37,6 +37,13 @@ def figures(table: str, row: str, dataset: str, split: str) -> Figures | None:
     return Figures(**found) if found else None
 
 
+def papers_mu(row: str, dataset: str) -> str:
+    """Empty where the paper gives none."""
+    method = "dcfl" if row.startswith("DCFL") else row.lower()
+    found = published()["mu"].get(method, {}).get(dataset)
+    return "" if found is None else f"{found:g}"
+
+
 def published_order() -> dict[tuple[str, str], tuple[int, int]]:
     """For each claim, in how many of the paper's cells it holds, and of how many."""
     tables = published()["tables"]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import fmean
 from typing import Literal
 
 from dcfl.comparison import Group, Outcome, Spread
@@ -36,6 +37,11 @@ class Entry:
 
     def spread(self, metric: Metric) -> Spread:
         return Spread.of(list(self.values(metric).values()))
+
+    def mean(self, metric: Metric, seeds: Collection[int]) -> float:
+        """Over these seeds, so that it can be compared; over its own if there are none."""
+        values = self.values(metric)
+        return fmean([values[seed] for seed in seeds] or values.values())
 
     def published(self, metric: Metric) -> float | None:
         return getattr(self.paper, metric) if self.paper else None
@@ -92,6 +98,11 @@ class Results:
         return sum(kept.finished for kept in self.cells)
 
     @property
+    def failures(self) -> dict[str, str]:
+        """Why, by the name of the cell."""
+        return {kept.cell.name: kept.failed for kept in self.cells if kept.failed}
+
+    @property
     def blocks(self) -> list[str]:
         return list(dict.fromkeys(block for block, _ in self.entries))
 
@@ -128,7 +139,8 @@ class Results:
         """Among the rows that the paper has there too, if it has any: its ranks are of those."""
         entries = self.entries[place]
         shared = {row: entry for row, entry in entries.items() if entry.paper} or entries
-        return ranks({row: entry.spread(metric).mean for row, entry in shared.items()})
+        seeds = set.intersection(*(set(entry.runs) for entry in shared.values()))
+        return ranks({row: entry.mean(metric, seeds) for row, entry in shared.items()})
 
     def papers_ranks(self, place: Place, metric: Metric) -> dict[str, int]:
         entries = self.entries[place].items()
@@ -158,7 +170,10 @@ class ClaimCheck:
             if low in rows and high in rows and rows[low].paper and rows[high].paper
             for metric in METRICS
         ]
-        ours = sum(a.spread(metric).mean < b.spread(metric).mean for a, b, metric in pairs)
+        ours = 0
+        for a, b, metric in pairs:
+            seeds = a.runs.keys() & b.runs.keys()
+            ours += a.mean(metric, seeds) < b.mean(metric, seeds)
         papers = sum(
             (a.published(metric) or 0) < (b.published(metric) or 0) for a, b, metric in pairs
         )

@@ -20,9 +20,11 @@ from typing import Any
 
 from dcfl.config import from_toml
 from dcfl.data import Dataset, DataSettings, load_dataset
-from dcfl.errors import DCFLError, Interrupted
+from dcfl.errors import DCFLError, Interrupted, TooFewClients
+from dcfl.recipes.cells import FAILED
 from dcfl.recording import RecordedRun
 from dcfl.running import Run
+from dcfl.storage import write_whole
 
 Jobs = SimpleQueue[str]
 
@@ -51,6 +53,9 @@ class Worker:
             return {"state": "finished"}
         except Interrupted:
             return {"state": "stopped"}
+        except TooFewClients as error:  # all diverged: a result too, and the same every time
+            write_whole(folder / FAILED, str(error))
+            return {"state": "failed", "why": str(error)}
         except DCFLError as error:
             return {"state": "failed", "why": str(error)}
         except Exception as error:

@@ -1,0 +1,94 @@
+"""Put the measured tables into docs/reproduction.md, between the marks that name them.
+
+    dcfl reproduce NAME ... --out FOLDER      # writes FOLDER/NAME.csv and NAME-runs.csv
+    python scripts/reproduction_page.py       # from the copies in benchmarks/results/reproduction/
+
+A test compares the page with what this makes.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from dcfl.report.document import Table
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "reproduction.md"
+RESULTS = ROOT / "benchmarks" / "results" / "reproduction"
+
+Row = dict[str, str]
+
+
+def _rows(recipe: str) -> list[Row]:
+    with (RESULTS / f"{recipe}.csv").open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def _number(text: str, sign: str = "") -> str:
+    return f"{float(text):{sign}.2f}" if text else "–"
+
+
+def _spread(row: Row, value: str, deviation: str, sign: str = "") -> str:
+    shown = _number(row[value], sign)
+    return f"{shown} ± {_number(row[deviation])}" if row[deviation] else shown
+
+
+def beside_the_paper(recipe: str, block: str, column: str) -> str:
+    """MAX and EMA of one data set and split, with the paper's and the paired gain."""
+    here = [row for row in _rows(recipe) if (row["block"], row["column"]) == (block, column)]
+    ema = {row["row"]: row for row in here if row["metric"] == "ema"}
+    best = {row["row"]: row for row in here if row["metric"] == "max"}
+    rows = [
+        [
+            name,
+            _spread(best[name], "ours", "deviation"),
+            _number(best[name]["paper"]),
+            _spread(row, "ours", "deviation"),
+            _number(row["paper"]),
+            _spread(row, "gain", "gain_deviation", "+"),
+            f"{row['wins']} of {row['pairs']}" if row["pairs"] else "–",
+            f"{row['rank']} ({row['paper_rank'] or '–'})",
+        ]
+        for name, row in ema.items()
+    ]
+    columns = ["method", "MAX", "paper", "EMA", "paper", "EMA − FedAvg", "wins", "rank (paper)"]
+    return Table(columns, rows).markdown()
+
+
+def grid(recipe: str, value: str, metric: str = "ema", block: str = "cifar10") -> str:
+    """Rows by columns: `value` is "ours" or "gain"."""
+    here = [row for row in _rows(recipe) if row["metric"] == metric and row["block"] == block]
+    columns = _in_order(row["column"] for row in here if row[value])
+    deviation = "deviation" if value == "ours" else "gain_deviation"
+    sign = "+" if value == "gain" else ""
+    cells = {
+        (row["row"], row["column"]): _spread(row, value, deviation, sign)
+        for row in here
+        if row[value]
+    }
+    names = _in_order(name for name, _ in cells)
+    rows = [[name, *(cells.get((name, column), "–") for column in columns)] for name in names]
+    return Table(["", *(column or "–" for column in columns)], rows).markdown()
+
+
+def _in_order(values: Sequence[str] | object) -> list[str]:
+    return list(dict.fromkeys(values))  # type: ignore[call-overload]
+
+
+def page() -> str:
+    """The page as it is, with every `<!-- table: CALL -->` followed by what the call makes."""
+    known = {"beside_the_paper": beside_the_paper, "grid": grid}
+
+    def made(match: re.Match[str]) -> str:
+        call, *words = match[1].split()
+        return f"<!-- table: {match[1]} -->\n{known[call](*words)}\n<!-- end -->"
+
+    text = PAGE.read_text(encoding="utf-8")
+    return re.sub(r"<!-- table: (.+?) -->\n.*?<!-- end -->", made, text, flags=re.S)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+from dcfl.recipes.published import published_order
 from dcfl.report.document import Table
 
 ROOT = Path(__file__).parent.parent
@@ -74,13 +76,42 @@ def grid(recipe: str, value: str, metric: str = "ema", block: str = "cifar10") -
     return Table(["", *(column or "–" for column in columns)], rows).markdown()
 
 
-def _in_order(values: Sequence[str] | object) -> list[str]:
-    return list(dict.fromkeys(values))  # type: ignore[call-overload]
+def rows(recipe: str, start: str) -> str:
+    """MAX and EMA of the rows that begin with a word."""
+    here = [row for row in _rows(recipe) if row["row"].startswith(start)]
+    names = _in_order(row["row"] for row in here)
+    found = {(row["row"], row["metric"]): row for row in here}
+    cells = [
+        [name, *(_number(found[name, metric]["ours"]) for metric in ("max", "ema"))]
+        for name in names
+    ]
+    return Table(["", "MAX", "EMA"], cells).markdown()
+
+
+def order(recipe: str) -> str:
+    """In how many cells each of the paper's inequalities holds."""
+    means = {(row["block"], row["column"], row["metric"], row["row"]): row for row in _rows(recipe)}
+    places = _in_order((block, column, metric) for block, column, metric, _ in means)
+    lines = []
+    for (low, high), whole in published_order().items():
+        both = [
+            (means[*place, low], means[*place, high])
+            for place in places
+            if (*place, low) in means and (*place, high) in means
+        ]
+        held = [sum(float(a[key]) < float(b[key]) for a, b in both) for key in ("ours", "paper")]
+        shown = [f"{count} of {len(both)}" for count in held]
+        lines.append([f"{low} < {high}", *shown, "{} of {}".format(*whole)])
+    return Table(["claim", "ours", "paper, same cells", "paper, all cells"], lines).markdown()
+
+
+def _in_order(values: Iterable[Any]) -> list[Any]:
+    return list(dict.fromkeys(values))
 
 
 def page() -> str:
     """The page as it is, with every `<!-- table: CALL -->` followed by what the call makes."""
-    known = {"beside_the_paper": beside_the_paper, "grid": grid}
+    known = {"beside_the_paper": beside_the_paper, "grid": grid, "rows": rows, "order": order}
 
     def made(match: re.Match[str]) -> str:
         call, *words = match[1].split()

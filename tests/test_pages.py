@@ -18,3 +18,10 @@ def test_the_methods_page_is_up_to_date() -> None:
 def test_the_tables_of_the_speed_page_are_the_measured_ones() -> None:
     made = runpy.run_path(str(ROOT / "scripts" / "speed_page.py"))["page"]()
     assert (ROOT / "docs" / "speed.md").read_text() == made, "run scripts/speed_page.py"
+
+
+def test_the_tables_of_the_reproduction_page_are_the_measured_ones() -> None:
+    made = runpy.run_path(str(ROOT / "scripts" / "reproduction_page.py"))["page"]()
+    written = (ROOT / "docs" / "reproduction.md").read_text()
+    assert written == made, "run scripts/reproduction_page.py"
+    assert "| FedAvg |" in written

@@ -87,6 +87,9 @@ class RemoteRunFailed(DCFLError, RuntimeError):
         self.exit_code = exit_code
 
 
+NO_LONGER_FINITE = "loss is no longer finite"
+
+
 class Diverged(DCFLError, ArithmeticError):
     """A client's loss or weights are no longer finite."""
 
@@ -133,7 +136,7 @@ class ClientFailure(DCFLError, RuntimeError):
 
 # What a client says of its failure to a server that it may not trust with more.
 CODES = {
-    "diverged": "its loss is no longer finite",
+    "diverged": f"its {NO_LONGER_FINITE}",
     "memory": "it ran out of memory",
     "data": "its data cannot be read",
     "config": "it cannot use the settings",

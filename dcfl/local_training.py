@@ -13,7 +13,7 @@ from torch.amp import GradScaler
 
 from dcfl.client import Client, LocalTraining
 from dcfl.data.client_data import ClientData
-from dcfl.errors import Diverged
+from dcfl.errors import NO_LONGER_FINITE, Diverged
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import Method
 from dcfl.models.output import FeatureModel
@@ -65,7 +65,7 @@ def train_client(
     # The last step may have overflowed after the last loss; what is kept would spoil later rounds.
     if not math.isfinite(loss) or any(map(not_finite, (update.weights, update.upload, kept))):
         raise Diverged(
-            f"the loss is no longer finite (round {broadcast.round}): "
+            f"the {NO_LONGER_FINITE} (round {broadcast.round}): "
             f"lower training.lr or the method's weight, or set training.max_grad_norm"
         )
     return update, kept

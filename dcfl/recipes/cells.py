@@ -99,13 +99,13 @@ def chosen(cells: Iterable[Cell], only: Sequence[str]) -> list[Cell]:
     unique = {cell.name: cell for cell in cells}
     if not only:
         return list(unique.values())
-    found = [cell for cell in unique.values() if any(word in cell.name for word in only)]
-    if not found:
-        raise ConfigError(
-            f"--only {only[0]}: no such cell; the first is {next(iter(unique))}, and `--plan` "
-            f"shows all {len(unique)}"
-        )
-    return found
+    for word in only:
+        if not any(word in name for name in unique):
+            raise ConfigError(
+                f"--only {word}: no such cell; the first is {next(iter(unique))}, and `--plan` "
+                f"shows all {len(unique)}"
+            )
+    return [cell for cell in unique.values() if any(word in cell.name for word in only)]
 
 
 class Costs:

@@ -13,8 +13,9 @@ from dcfl.errors import ConfigError, Interrupted
 from dcfl.words import AsJSON, print_json, stopped_by_signals
 
 if TYPE_CHECKING:
+    from dcfl.config import Tables
     from dcfl.recipes.cells import Kept
-    from dcfl.recipes.paper import Recipe
+    from dcfl.recipes.paper import Cell, Recipe
     from dcfl.recipes.results import Results
 
 # Where a cell belongs in the tables, and what its seed is.
@@ -133,17 +134,29 @@ def _cells(
         raise ConfigError(f"--scale {scale}: must be one of {', '.join(SCALES)}")
     chosen = SCALES[scale]
     numbers = list(dict.fromkeys(whole_numbers(seeds) if seeds else chosen.seeds))
-    changes = parse_words(words)
-    for key in ITS_OWN:
-        section, _, field = key.partition(".")
-        if field in changes.get(section, {}):
-            raise ConfigError(f"{key} is for the recipe to choose: its tables would not be true")
-    return [
-        Kept(
-            replace(cell, experiment=apply(cell.experiment, changes)), folder / "cells" / cell.name
-        )
-        for cell in recipe.cells(chosen, numbers)
-    ]
+    changes, planned = parse_words(words), list(recipe.cells(chosen, numbers))
+    _refuse_its_own(recipe, planned, changes)
+    cells = [replace(cell, experiment=apply(cell.experiment, changes)) for cell in planned]
+    return [Kept(cell, folder / "cells" / cell.name) for cell in cells]
+
+
+def _refuse_its_own(recipe: Recipe, cells: Sequence[Cell], changes: Tables) -> None:
+    """A setting in which the recipe's cells differ is what its tables are about."""
+    from dcfl.config import as_tables
+
+    tables = [as_tables(cell.experiment) for cell in cells] if changes else []
+    for section, table in changes.items():
+        for key in table:
+            seen: dict[str, set[str]] = {}  # by method: two of them may have a field in common
+            for one in tables:
+                method = one["method"]["name"] if section == "method" else ""
+                seen.setdefault(method, set()).add(str(one.get(section, {}).get(key)))
+            differ = any(len(values) > 1 for values in seen.values())
+            if differ or f"{section}.{key}" in ITS_OWN:
+                raise ConfigError(
+                    f"{section}.{key} is for the recipe {recipe.name} to choose: "
+                    f"its tables would not be true"
+                )
 
 
 def _cost(wanted: int, todo: Sequence[Kept], parallel: int) -> int:
@@ -153,7 +166,7 @@ def _cost(wanted: int, todo: Sequence[Kept], parallel: int) -> int:
 
     done = wanted - len(todo)
     if not todo:
-        print(f"{wanted} cells, all finished", file=sys.stderr)
+        print(f"{wanted} cells, nothing left to do", file=sys.stderr)
         return 0
     processes = parallel or useful_processes(todo[0].cell.experiment.engine.threads)
     processes = min(processes, len(todo))
@@ -215,26 +228,30 @@ def _results(recipe: Recipe, scale: str, cells: Sequence[Kept], changes: Sequenc
 
 
 def _write(all_results: Sequence[Results], folder: Path, as_json: bool) -> None:
+    from dcfl.recipes.cells import FAILED
     from dcfl.recipes.page import combined_order, order_section, plain_results, write_results
     from dcfl.recipes.similarity import write_similarity
     from dcfl.storage import write_whole
 
-    written = []
-    for results in all_results:
+    written = [path for results in all_results for path in write_results(results, folder)]
+    order = ""
+    if len(all_results) > 1:
+        published = [results for results in all_results if results.recipe.published]
+        order = order_section(combined_order(published)).tables[0].markdown()
+        write_whole(folder / "order.md", order + "\n")
+        written.append(folder / "order.md")
+    for results in all_results:  # last, because it needs the data again
         if results.recipe.picture == "similarity":
             written += write_similarity(results, folder)
-        else:
-            written += write_results(results, folder)
     if as_json:
         recipes = {results.recipe.name: plain_results(results) for results in all_results}
         print_json({"recipes": recipes, "files": [str(path) for path in written]})
         return
     for results in all_results:
         print(f"{results.recipe.name}: {results.finished} of {len(results.cells)} cells")
-    if len(all_results) > 1:
-        published = [results for results in all_results if results.recipe.published]
-        order = order_section(combined_order(published)).tables[0].markdown()
-        write_whole(folder / "order.md", order + "\n")
+        for name, why in results.failures.items():
+            print(f"  {name} failed: {why} (without its {FAILED} it is tried again)")
+    if order:
         print(order)
     for path in written:
         if path.suffix in (".md", ".html"):

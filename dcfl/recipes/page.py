@@ -56,7 +56,7 @@ TITLES: dict[Metric, str] = {"ema": "EMA, %", "max": "MAX, %"}
 
 
 def write_results(results: Results, folder: Path) -> list[Path]:
-    """NAME.md, .tex, .html and .csv, and NAME-runs.csv with a row for every run."""
+    """NAME.md, .tex, .html and .csv, NAME-runs.csv with a row for every run, NAME-order.csv."""
     sections = list(_sections(results))
     title = f"{results.recipe.title} ({results.scale.name} scale)"
     texts = {
@@ -66,6 +66,8 @@ def write_results(results: Results, folder: Path) -> list[Path]:
         ".csv": Table(CSV_COLUMNS, list(_csv_rows(results))).csv(),
         "-runs.csv": Table(RUN_COLUMNS, list(_run_rows(results))).csv(),
     }
+    if results.recipe.published:
+        texts["-order.csv"] = order_section(results.order()).tables[0].csv()
     with storage(folder):
         folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{results.recipe.name}{ending}" for ending in texts]
@@ -172,7 +174,8 @@ def _beside_the_paper(results: Results, place: Place) -> Section:
             "Over the clients' time",
             client_time_figure(groups),
             f"Accuracy over seconds of clients' work, {title}",
-            "Seconds that clients have trained, all together, on this machine.",
+            "Seconds that clients have trained, all together. Only runs that had the machine to "
+            "themselves, or as many others beside them, can be compared.",
         ),
     ]
     return Section(title, tables=[Table(columns, rows)], pictures=pictures)
@@ -239,8 +242,9 @@ def _best(results: Results, block: str) -> Table:
             if row in results.entries[block, column]
         }
         if tried:
-            rows.append([row, max(tried, key=tried.__getitem__), papers_mu(row, block) or "–"])
-    return Table([results.recipe.columns, "best of those tried", "paper's"], rows, "Chosen by EMA")
+            best = max(tried, key=tried.__getitem__) if len(tried) > 1 else "–"
+            rows.append([row, ", ".join(tried), best, papers_mu(row, block) or "–"])
+    return Table([results.recipe.columns, "tried", "best", "paper's"], rows, "Chosen by EMA")
 
 
 def _pictures(results: Results, block: str) -> Iterator[Picture]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isinf
 
 import numpy as np
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 
 from dcfl.comparison import Group
+from dcfl.recipes.paper import REFERENCE
 from dcfl.recipes.results import Results
 from dcfl.recording import RecordedRun
 from dcfl.report.plots import COLOURS, INK, WIDTH, curve_figure, styled
@@ -36,7 +36,7 @@ def gain_figure(results: Results, block: str) -> Figure:
     figure = Figure(figsize=(WIDTH, 0.62 * WIDTH), layout="constrained")
     axes = figure.add_subplot()
     axes.axhline(0, color=INK, linewidth=1)
-    rows = [row for row in results.rows(block) if row != "FedAvg"]
+    rows = [row for row in results.rows(block) if row != REFERENCE]
     for row, colour in zip(rows, COLOURS, strict=False):
         points = []
         for index, column in enumerate(columns):
@@ -49,25 +49,18 @@ def gain_figure(results: Results, block: str) -> Figure:
             x, mean, low, high = np.array(points).T
             axes.plot(x, mean, "o-", color=colour, label=row)
             axes.vlines(x, low, high, color=colour, alpha=0.35, linewidth=4)
-    axes.set_xticks(range(len(columns)), ["IID" if _is_iid(c) else c for c in columns])
+    axes.set_xticks(range(len(columns)), columns)
     axes.set_xlabel(results.recipe.columns)
     axes.set_ylabel("EMA against FedAvg (points)")
     figure.legend(loc="outside upper left", ncols=3, fontsize=9.5)
     return figure
 
 
-def _is_iid(column: str) -> bool:
-    try:
-        return isinf(float(column))
-    except ValueError:
-        return False
-
-
 @styled
 def weights_figure(results: Results, block: str) -> Figure:
     """Gains over FedAvg by row and column, as colours and numbers."""
     columns = results.columns(block)
-    rows = [row for row in results.rows(block) if row != "FedAvg"]
+    rows = [row for row in results.rows(block) if row != REFERENCE]
     gains = np.full((len(rows), len(columns)), np.nan)
     for across, column in enumerate(columns):
         for down, row in enumerate(rows):

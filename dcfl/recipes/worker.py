@@ -20,7 +20,7 @@ from typing import Any
 
 from dcfl.config import from_toml
 from dcfl.data import Dataset, DataSettings, load_dataset
-from dcfl.errors import DCFLError, Interrupted, TooFewClients
+from dcfl.errors import NO_LONGER_FINITE, DCFLError, Interrupted, TooFewClients
 from dcfl.recipes.cells import FAILED
 from dcfl.recording import RecordedRun
 from dcfl.running import Run
@@ -53,8 +53,9 @@ class Worker:
             return {"state": "finished"}
         except Interrupted:
             return {"state": "stopped"}
-        except TooFewClients as error:  # all diverged: a result too, and the same every time
-            write_whole(folder / FAILED, str(error))
+        except TooFewClients as error:
+            if NO_LONGER_FINITE in str(error):  # a result too, and the same every time
+                write_whole(folder / FAILED, str(error))
             return {"state": "failed", "why": str(error)}
         except DCFLError as error:
             return {"state": "failed", "why": str(error)}

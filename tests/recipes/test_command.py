@@ -100,7 +100,7 @@ def test_one_cell_then_nothing_is_done_again(reproduce: Call, tmp_path: Path) ->
     before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
     code, out, err = reproduce("ablation", *SMOKE, *only)
     assert code == 0
-    assert err == "1 cells, all finished\n"
+    assert err == "1 cells, nothing left to do\n"
     assert "ablation: 1 of 30 cells" in out
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
     # The same folder with other settings.
@@ -158,10 +158,10 @@ def test_a_folder_that_cannot_be_written_is_said_at_once(reproduce: Call, tmp_pa
         (("ablation", "--only", "nosuch"), "no such cell"),
         (("ablation", "federation.round=2"), "did you mean rounds"),
         (("ablation", "rounds"), "not of the form section.key=value"),
-        (("ablation", "federation.seed=3"), "federation.seed is for the recipe to choose"),
-        (("ablation", "data.seed=3"), "data.seed is for the recipe to choose"),
-        (("ablation", "method.name=moon"), "method.name is for the recipe to choose"),
-        (("ablation", "data.alpha=0.1"), "data.alpha is for the recipe to choose"),
+        (("ablation", "federation.seed=3"), "federation.seed is for the recipe ablation to choose"),
+        (("ablation", "data.seed=3"), "data.seed is for the recipe ablation to choose"),
+        (("ablation", "method.name=moon"), "method.name is for the recipe ablation to choose"),
+        (("ablation", "data.alpha=0.1"), "data.alpha is for the recipe ablation to choose"),
     ],
 )
 def test_mistakes_are_one_line(words: tuple[str, ...], said: str, reproduce: Call) -> None:
@@ -180,3 +180,25 @@ def test_the_figure(reproduce: Call, tmp_path: Path) -> None:
     pages = list((tmp_path / "out").rglob("similarity*/*.html"))
     assert pages
     assert all(str(tmp_path) not in page.read_text() for page in pages)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "word"),
+    [
+        ("positives", "training.batch_size=32"),
+        ("server-side", "server.optimizer=fedadam"),
+        ("sample-wise", "training.lr=0.5"),
+        ("mu-search", "method.mu=3"),
+    ],
+)
+def test_what_a_recipe_is_about_is_not_for_others_to_set(
+    recipe: str, word: str, reproduce: Call
+) -> None:
+    said = one_line(reproduce(recipe, word, *SMOKE), 2)
+    assert f"{word.partition('=')[0]} is for the recipe {recipe} to choose" in said
+
+
+def test_every_word_of_only_must_mean_something(reproduce: Call) -> None:
+    words = ("--only", "cifar10-iid", "--only", "nonsense")
+    said = one_line(reproduce("ablation", *SMOKE, *words), 2)
+    assert "--only nonsense: no such cell" in said

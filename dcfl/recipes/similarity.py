@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dcfl.analysis import analyse_runs, write_analysis
+from dcfl.analysis.page import write_analysis
+from dcfl.analysis.runs import analyse_runs
 from dcfl.recipes.results import Results
 from dcfl.recording import RecordedRun
 

@@ -15,11 +15,10 @@ import torch
 
 import dcfl
 import dcfl.cli
-from dcfl.analysis import Analysis, analyse_runs, write_analysis
 from dcfl.analysis.command import analyse
 from dcfl.analysis.figures import plane_figure
-from dcfl.analysis.page import cautions, claim, headline, similarity_csv
-from dcfl.analysis.runs import labels
+from dcfl.analysis.page import cautions, claim, headline, similarity_csv, write_analysis
+from dcfl.analysis.runs import Analysis, analyse_runs, labels
 from dcfl.checking import toy_model
 from dcfl.recording import RecordedRun
 from dcfl.report.plots import as_svg

@@ -24,7 +24,7 @@ from tests.recipes.hand_made import cells_of, kept_in
 from tests.reliability.victims import SLOW, alive, rows_in, until
 
 # Long enough to be caught in the middle, on one core of two.
-ROUNDS = 20
+ROUNDS = 60
 WORDS = (f"federation.rounds={ROUNDS}", "output.checkpoint=4", "engine.workers=1")
 COMMAND = (sys.executable, "-m", "dcfl", "reproduce")
 CHOSEN = ("--only", "cifar10-0.3-p5", *WORDS, "--scale", "smoke", "--parallel", "2")

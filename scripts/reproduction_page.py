@@ -51,7 +51,7 @@ def beside_the_paper(recipe: str, block: str, column: str) -> str:
             _number(row["paper"]),
             _spread(row, "gain", "gain_deviation", "+"),
             f"{row['wins']} of {row['pairs']}" if row["pairs"] else "–",
-            f"{row['rank']} ({row['paper_rank'] or '–'})",
+            f"{row['rank']} ({row['paper_rank']})" if row["paper_rank"] else "–",
         ]
         for name, row in ema.items()
     ]

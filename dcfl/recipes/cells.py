@@ -112,46 +112,44 @@ class Costs:
     """Seconds, from a measured part of a round of FedAvg and what the methods say of theirs."""
 
     def __init__(self) -> None:
-        self._epochs: dict[tuple[object, ...], float] = {}
-        self._evaluations: dict[tuple[object, ...], float] = {}
+        self._measured: dict[tuple[object, ...], tuple[float, float]] = {}
 
     def of(self, kept: Kept) -> float:
         return kept.rounds_left * self.round(kept.cell.experiment) if kept.rounds_left else 0.0
 
     def round(self, experiment: Experiment) -> float:
-        self._measure(experiment)
+        epoch, evaluation = self._parts(experiment)
         method, data = experiment.method, experiment.data
         step = (method.cost.forwards + 2 * method.cost.backwards) / 3
         passes = step * (2 if method.second_view else 1) * experiment.training.epochs
         cohort = cohort_size(data.clients, experiment.federation.participation)
-        epoch = self._epochs[self._key(experiment)]
-        training = cohort * epoch * (passes + method.cost.passes / 3)
-        return training + self._evaluations[self._key(experiment)]
+        return cohort * epoch * (passes + method.cost.passes / 3) + evaluation
 
-    def _key(self, experiment: Experiment) -> tuple[object, ...]:
-        data, engine = experiment.data, experiment.engine
-        return data.dataset, data.clients, experiment.model, experiment.training.batch_size, engine
+    def _parts(self, experiment: Experiment) -> tuple[float, float]:
+        """An epoch of one client, and an evaluation; measured once for all that have them alike."""
+        data, batch = experiment.data, experiment.training.batch_size
+        key = (data.dataset, data.clients, experiment.model, batch, experiment.engine)
+        if key not in self._measured:
+            self._measured[key] = _measure(experiment)
+        return self._measured[key]
 
-    def _measure(self, experiment: Experiment) -> None:
-        """An epoch of one client, and the evaluation of some images."""
-        key = self._key(experiment)
-        if key in self._epochs:
-            return
-        plain = replace(
-            experiment,
-            method=METHODS["fedavg"](),
-            training=replace(experiment.training, epochs=1),
-        )
-        dataset = load_dataset(plain.data)
-        device = choose_devices(plain.engine.device)[0]
-        partition = plain.data.split(dataset)
-        bench = workbench(resolved(plain, dataset, partition), dataset, partition).on(device)
-        broadcast = Broadcast(1, named.snapshot(bench.model), {})
-        with reproducible(plain.engine.threads):
-            self._epochs[key] = _timed(lambda: bench.train(broadcast, 0, {}))
-            if self._epochs[key] < WARM_UP:  # most of it was the first step's own
-                self._epochs[key] = _timed(lambda: bench.train(broadcast, 0, {}))
-            self._evaluations[key] = _evaluation(bench.model, bench.data.dataset)
+
+def _measure(experiment: Experiment) -> tuple[float, float]:
+    plain = replace(
+        experiment,
+        method=METHODS["fedavg"](),
+        training=replace(experiment.training, epochs=1),
+    )
+    dataset = load_dataset(plain.data)
+    device = choose_devices(plain.engine.device)[0]
+    partition = plain.data.split(dataset)
+    bench = workbench(resolved(plain, dataset, partition), dataset, partition).on(device)
+    broadcast = Broadcast(1, named.snapshot(bench.model), {})
+    with reproducible(plain.engine.threads):
+        epoch = _timed(lambda: bench.train(broadcast, 0, {}))
+        if epoch < WARM_UP:  # most of it was the first step's own
+            epoch = _timed(lambda: bench.train(broadcast, 0, {}))
+        return epoch, _evaluation(bench.model, bench.data.dataset)
 
 
 def _timed(work: Callable[[], object]) -> float:

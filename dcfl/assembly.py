@@ -20,6 +20,13 @@ from dcfl.methods.prototypes import PrototypeMethod
 from dcfl.models import FeatureModel, Output, build_model
 from dcfl.privacy import Schedule, account, check_budget, check_covered
 from dcfl.simulation.attacks import Attack, attack_on
+from dcfl.simulation.instructions import (
+    LIMIT,
+    WITHOUT_AMX,
+    avoid_broken_instructions,
+    half_precision_works,
+)
+from dcfl.simulation.placement import choose_devices
 from dcfl.simulation.workbench import Workbench
 
 
@@ -49,6 +56,7 @@ def workbench(
     model: FeatureModel | None = None,
 ) -> Workbench:
     """On the CPU. `experiment` is resolved; a `model` of the user's is copied."""
+    avoid_broken_instructions()
     if model is None:
         shape = (dataset.channels, dataset.size, dataset.classes)
         made = build_model(experiment.model, *shape, experiment.federation.seed)
@@ -62,6 +70,12 @@ def workbench(
         if not isinstance(made, FeatureModel):
             raise ConfigError(
                 "engine.precision: the model must derive from dcfl.models.FeatureModel"
+            )
+        on_cpu = choose_devices(engine.device)[0].type == "cpu"
+        if on_cpu and not half_precision_works():
+            raise ConfigError(
+                f"engine.precision: this CPU dies of half precision, and torch was in use before "
+                f"dcfl could help it: set {LIMIT}={WITHOUT_AMX} before Python starts"
             )
         made.autocast = getattr(torch, engine.precision)
     if engine.compile:

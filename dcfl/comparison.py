@@ -6,19 +6,15 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 from statistics import fmean, stdev
 from typing import Any
 
 from dcfl.config import apply
 from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
+from dcfl.identity import Settings, complete, differences, flat, of_kind
 from dcfl.recording import RecordedRun
-
-Settings = dict[str, Any]
-
-# What may differ between two runs of one row: luck, and where they ran.
-NOT_COMPARED = ("federation.seed", "data.seed", "engine.", "output.")
 
 
 def plan(
@@ -172,12 +168,17 @@ def group_runs(runs: Sequence[RecordedRun]) -> list[Group]:
 
     The label is the method's name, with the settings that tell its groups apart (as in a sweep).
     """
-    members: dict[tuple[tuple[str, str], ...], list[RecordedRun]] = {}
+    members: list[tuple[Settings, list[RecordedRun]]] = []
     for run in runs:
-        key = tuple((name, str(value)) for name, value in _compared(run).items())
-        members.setdefault(key, []).append(run)
-    firsts = [own[0] for own in members.values()]
-    return [Group(_label(own[0], firsts), tuple(own)) for own in members.values()]
+        own = _results(run)
+        alike = (known for first, known in members if not differences(first, own, "result"))
+        same = next(alike, None)
+        if same is None:
+            members.append((own, [run]))
+        else:
+            same.append(run)
+    firsts = [first for first, _ in members]
+    return [Group(_label(first, firsts), tuple(own)) for first, own in members]
 
 
 def runs_by_partition(runs: Iterable[RecordedRun]) -> dict[str, list[RecordedRun]]:
@@ -193,32 +194,35 @@ def each_seed_has_one_partition(runs: Iterable[RecordedRun]) -> bool:
     return len(pairs) == len({seeds for seeds, _ in pairs})
 
 
-def _seeds(run: RecordedRun) -> tuple[Any, Any]:
-    return setting(run, "federation.seed"), setting(run, "data.seed")
+def _seeds(run: RecordedRun) -> tuple[Any, ...]:
+    return tuple(of_kind(complete(flat(run.config)), "seed").values())
 
 
-def _compared(run: RecordedRun) -> Settings:
-    dotted = {
-        f"{section}.{name}": value
-        for section, table in run.config.items()
-        for name, value in table.items()
-    }
-    return {key: value for key, value in dotted.items() if not key.startswith(NOT_COMPARED)}
+def _results(run: RecordedRun) -> Settings:
+    """The settings that change numbers. Pictures of one's own are known by what is in them rather
+    than by where they lie, if the run has recorded that."""
+    settings = of_kind(complete(flat(run.config)), "result")
+    kind, colon, where = str(settings["data.dataset"]).partition(":")
+    if colon and (content := run.environment.get("data")):
+        settings["data.dataset"] = f"{kind}:{PurePath(where).name} ({content})"
+    return settings
 
 
-def _label(run: RecordedRun, others: Sequence[RecordedRun]) -> str:
+def _label(own: Settings, others: Sequence[Settings]) -> str:
     """A method's own settings are compared with those of the same method, all others with all."""
-    name = str(setting(run, "method.name"))
-    different = [
+    name = own.get("method.name")
+    different = {
+        key
+        for other in others
+        for key, _, _ in differences(own, other, "result")
+        if not key.startswith("method.") or other.get("method.name") == name
+    }
+    words = [
         f"{key.removeprefix('method.')}={_plain(value)}"
-        for key, value in _compared(run).items()
-        if any(
-            setting(other, key) != value
-            for other in others
-            if not key.startswith("method.") or setting(other, "method.name") == name
-        )
+        for key, value in own.items()
+        if key in different
     ]
-    return " ".join([name, *different])
+    return " ".join([str(name), *words])
 
 
 def _plain(value: Any) -> str:

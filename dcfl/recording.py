@@ -121,7 +121,8 @@ class Recorder:
     ) -> None:
         text = config.to_toml(config.as_tables(experiment)) + "\n"
         write_whole(self.folder / "config.toml", text)
-        self._write_json("environment.json", _environment(experiment, placement))
+        environment = _environment(experiment, placement)
+        self._write_json("environment.json", {**environment, "data": dataset.fingerprint[:16]})
         labels = dataset.train.labels.cpu().numpy()
         counts = partition.counts(labels, dataset.classes)
         with replacing(self.folder / "partition.npz") as partial:

@@ -101,7 +101,8 @@ class Run:
         self._summary: Row = {}
         self._stopping, self._dropped = False, 0
         self._again = 0  # rounds that were done a second time
-        self._begun_with = fingerprint(self.experiment, dataset, partition, self._own_model)
+        device = self._placement.devices[0].type
+        self._begun_with = fingerprint(self.experiment, dataset, partition, self._own_model, device)
         self._state = ServerState(0, named.snapshot(self.model), {}, {})
         self._index: Index = {}
         self._seconds = 0.0  # before this process took it up

@@ -16,6 +16,7 @@ from dcfl.errors import ConfigError, RunFolderError
 from dcfl.evaluation import score
 from dcfl.experiment import Experiment
 from dcfl.federation import cohort_size
+from dcfl.identity import complete, differences, flat
 from dcfl.messages import Broadcast
 from dcfl.methods import METHODS
 from dcfl.models import FeatureModel
@@ -27,8 +28,6 @@ from dcfl.simulation.workbench import reproducible
 WARM_UP = 5.0  # seconds: a client's epoch that took less is timed a second time
 FAILED = "failed.txt"  # in the folder of a cell whose clients all diverged: why
 TIMED_IMAGES = 500  # of the test set, to see what evaluation costs
-# Where a run lies and what it runs on is not part of what it is.
-NOT_ITS_OWN = ("engine.", "output.", "data.path")
 
 
 @dataclass(frozen=True)
@@ -81,15 +80,11 @@ class Kept:
 
 def require_same(experiment: Experiment, run: RecordedRun) -> None:
     """A folder of that name with other settings would be taken for a result of this recipe."""
-    wanted = as_tables(experiment)
-    for section, table in wanted.items():
-        for key, value in table.items():
-            name, there = f"{section}.{key}", run.config.get(section, {}).get(key)
-            there = tuple(there) if isinstance(there, list) else there
-            if name.startswith(NOT_ITS_OWN) or value == "auto" or there == value:
-                continue
+    wanted, there = complete(flat(as_tables(experiment))), complete(flat(run.config))
+    for key, value, found in differences(wanted, there, "result", "seed"):
+        if value != "auto":  # what suits the data set: the folder has that written out
             raise RunFolderError(
-                f"{run.folder} holds another run: {name} was {there!r} and would be {value!r}; "
+                f"{run.folder} holds another run: {key} was {found!r} and would be {value!r}; "
                 f"give the recipe another folder with --out"
             )
 

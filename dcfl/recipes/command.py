@@ -70,7 +70,8 @@ def reproduce(
 
     What is finished is not done again; what was stopped goes on where it was.
     """
-    from dcfl.recipes.cells import NOT_ITS_OWN, chosen
+    from dcfl.identity import kind_of
+    from dcfl.recipes.cells import chosen
     from dcfl.recipes.paper import RECIPES
     from dcfl.storage import storage
 
@@ -93,7 +94,7 @@ def reproduce(
         _show_plan([every[cell.name] for cell in wanted], as_json)
         return
     failures = _train(todo, processes) if train else 0
-    changes = [word for word in words or () if not word.startswith(NOT_ITS_OWN)]
+    changes = [word for word in words or () if kind_of(word.partition("=")[0]) == "result"]
     results = [_results(recipe, scale, asked[recipe.name], changes) for recipe in recipes]
     _write(results, folder, as_json)
     if failures:

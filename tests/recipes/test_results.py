@@ -214,6 +214,7 @@ def test_a_run_with_other_settings_is_not_taken_for_a_result(tmp_path: Path) -> 
         ("data", "alpha", 7.0),
         ("model", "width", 7),
         ("method", "mu", 0.5),
+        ("engine", "precision", "bfloat16"),
     ):
         part = getattr(kept.cell.experiment, section)
         if not hasattr(part, key):
@@ -225,7 +226,7 @@ def test_a_run_with_other_settings_is_not_taken_for_a_result(tmp_path: Path) -> 
         assert str(kept.folder) in str(refused.value)
     elsewhere = replace(
         kept.cell.experiment,
-        engine=replace(kept.cell.experiment.engine, threads=7, workers=3),
+        engine=replace(kept.cell.experiment.engine, device="cpu", workers=3),
         data=replace(kept.cell.experiment.data, path="/elsewhere"),
     )
     assert Kept(replace(kept.cell, experiment=elsewhere), kept.folder).finished

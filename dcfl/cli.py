@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -138,7 +139,11 @@ def compare(
     out: Out = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Several methods on the same split, with the same client schedule and initial weights."""
+    """Several methods, for each seed on the same split, with the same client schedule and initial
+    weights.
+
+    Another seed is another split too; data.seed=0 keeps one split for all of them.
+    """
     from dcfl.comparison import group_runs, plan
     from dcfl.data import load_dataset
     from dcfl.recording import RecordedRun, require_unused
@@ -153,11 +158,11 @@ def compare(
     folder = chosen or new_folder(f"{base.data.dataset}-comparison")
     require_unused(folder)
     planned = plan(base, names, numbers, folder)
-    dataset = load_dataset(base.data)
+    load = lru_cache(1)(load_dataset)  # the methods of a seed have it in common
     lost: TooFewClients | None = None
     for name, experiment in planned.items():
         try:
-            _train(Run(experiment, dataset), name)
+            _train(Run(experiment, load(experiment.seeded.data)), name)
         except TooFewClients as error:  # the other methods still have something to say
             print(f"dcfl: {name}: {error}", file=sys.stderr)
             lost = error
@@ -248,7 +253,7 @@ def partition_command(
     from dcfl.data import load_dataset
     from dcfl.terminal import partition_table, stdout
 
-    settings = experiment_of(words).data
+    settings = experiment_of(words).seeded.data
     dataset = load_dataset(settings)
     partition = settings.split(dataset)
     counts = partition.counts(dataset.train.labels.numpy(), dataset.classes)
@@ -309,7 +314,7 @@ def data_check(words: Words = None, as_json: AsJSON = False) -> None:
     from dcfl.data.catalogue import load_dataset, summary
     from dcfl.terminal import dataset_card
 
-    settings = experiment_of(words).data
+    settings = experiment_of(words).seeded.data
     found = summary(load_dataset(settings), settings)
     if as_json:
         print_json(found)

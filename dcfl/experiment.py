@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from dcfl.client import LocalTraining
@@ -25,7 +25,9 @@ class FederationSettings:
 
     rounds: int = 80
     participation: float = 0.25  # share of the clients in each round
-    seed: int = 0  # of the initial weights, the client schedule, batch order and augmentation
+    # Of the initial weights, the client schedule, batch order and augmentation; and of the split,
+    # unless data.seed is given.
+    seed: int = 0
     deadline: float = 0.0  # seconds for a round's replies; 0: as long as they take
     minimum_replies: int = 1  # a round with fewer leaves the model as it is
 
@@ -125,3 +127,10 @@ class Experiment:
             f'attack.kind = "prototype-flip": {self.method.name} sends no prototypes; '
             f"dcfl-pw and fedproc do",
         )
+
+    @property
+    def seeded(self) -> Experiment:
+        """With the seed of the split written out."""
+        if self.data.seed != "federation":
+            return self
+        return replace(self, data=replace(self.data, seed=self.federation.seed))

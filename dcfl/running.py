@@ -81,6 +81,7 @@ class Run:
     ) -> None:
         """`connect` to clients: by default to the engine that the config names. `again` and
         `allow`: see `resume`."""
+        experiment = experiment.seeded
         dataset = dataset or load_dataset(experiment.data)
         partition = experiment.data.split(dataset)
         if experiment.data.clients not in (len(partition), DataSettings().clients):

@@ -147,7 +147,7 @@ def kind_of_images(subject: Subject) -> str:
 def _images_id(subject: Subject) -> tuple[str, int, float, int]:
     """Which images are kept back depends on the seed of the split."""
     data = subject.experiment.data
-    seed = data.seed if data.holdout else 0
+    seed = data.split_seed if data.holdout else 0
     return subject.dataset.name, len(subject.dataset.test), data.holdout, seed
 
 

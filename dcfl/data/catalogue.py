@@ -55,7 +55,7 @@ def load_dataset(settings: DataSettings) -> Dataset:
     """The data set that the settings name; decoded once, then read from a memory-mapped cache."""
     dataset = _load(settings)
     if settings.holdout:
-        return dataset.holding_out(settings.holdout, settings.seed)
+        return dataset.holding_out(settings.holdout, settings.split_seed)
     return dataset
 
 

@@ -24,7 +24,9 @@ class DataSettings:
     alpha: float = 0.3  # of the Dirichlet distribution; inf = iid
     per_client: int = 2  # shards or classes, for "shards" and "pathological"
     min_size: int = 10  # no client gets fewer samples
-    seed: int = 0  # of the split, apart from the seed of the training
+    # Of the split, and of what is held out; "federation": as federation.seed, so that another seed
+    # is another split too. A number keeps the split while the training's seed changes.
+    seed: int | Literal["federation"] = "federation"
     # Share of the training images that is kept back and evaluated on, instead of the test images:
     # to choose settings without a look at those.
     holdout: float = 0.0
@@ -51,7 +53,10 @@ class DataSettings:
             f"data.min_size must be at least 2, not {self.min_size}: "
             f"a client with a single sample cannot take a step",
         )
-        require(self.seed >= 0, f"data.seed must not be negative: {self.seed}")
+        require(
+            self.seed == "federation" or self.seed >= 0,
+            f"data.seed must not be negative: {self.seed}",
+        )
         require(
             0 <= self.holdout <= 0.9,
             f"data.holdout must lie in 0 (none) to 0.9, not {self.holdout:g}",
@@ -91,6 +96,11 @@ class DataSettings:
             self.cutout,
         )
 
+    @property
+    def split_seed(self) -> int:
+        """Without a federation to follow: 0, as a federation's own default is."""
+        return 0 if self.seed == "federation" else self.seed
+
     def split(self, dataset: Dataset) -> Partition:
         """The data set's own split, if it came with one, or the one that is asked for."""
         if dataset.partition is not None:
@@ -100,7 +110,7 @@ class DataSettings:
             self.clients,
             self.partition,
             self.alpha,
-            self.seed,
+            self.split_seed,
             self.min_size,
             self.per_client,
         )

@@ -145,7 +145,7 @@ def _memories(context: Context) -> NodeMemories:
 
 def site_from_config(context: Context) -> Site:
     """Of a SuperNode: what the run's config says, with this node's own data where it has some."""
-    experiment = config.from_toml(str(context.run_config["experiment"]))
+    experiment = config.from_toml(str(context.run_config["experiment"])).seeded
     least = float(context.node_config.get("privacy-noise", 0.0))
     experiment = replace(experiment, privacy=at_site(experiment.privacy, least))
     settings = experiment.data

@@ -134,7 +134,7 @@ def _measure(experiment: Experiment) -> tuple[float, float]:
         experiment,
         method=METHODS["fedavg"](),
         training=replace(experiment.training, epochs=1),
-    )
+    ).seeded
     dataset = load_dataset(plain.data)
     device = choose_devices(plain.engine.device)[0]
     partition = plain.data.split(dataset)

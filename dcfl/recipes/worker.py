@@ -66,7 +66,7 @@ class Worker:
             self.run = None
 
     def _made(self, folder: Path, config: str) -> Run:
-        experiment = from_toml(config)
+        experiment = from_toml(config).seeded
         dataset = self._dataset(experiment.data)
         begun = (folder / "config.toml").is_file()
         return Run.resume(folder, dataset) if begun else Run(experiment, dataset)

@@ -6,6 +6,7 @@ Resuming, comparing, grouping and sharing the cells of a reproduction all go by 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Literal, NamedTuple
 
 from dcfl.config import Tables, as_tables, load_experiment
@@ -115,12 +116,23 @@ def complete(settings: Mapping[str, Any]) -> Settings:
 
 def defaults(settings: Mapping[str, Any]) -> Settings:
     """Of every key that an experiment with this method, server optimiser and data set has."""
-    chosen: Tables = {"data": {"dataset": str(settings.get("data.dataset", "digits"))}}
-    for section, key, known in (("method", "name", METHODS), ("server", "optimizer", OPTIMIZERS)):
-        if (name := settings.get(f"{section}.{key}")) in known:
-            chosen[section] = {key: name}
+    method, optimizer = str(settings.get("method.name")), str(settings.get("server.optimizer"))
+    return _defaults(
+        str(settings.get("data.dataset", "digits")),
+        method if method in METHODS else "",
+        optimizer if optimizer in OPTIMIZERS else "",
+    )
+
+
+@cache
+def _defaults(dataset: str, method: str, optimizer: str) -> Settings:
+    chosen: Tables = {"data": {"dataset": dataset}}
+    if method:
+        chosen["method"] = {"name": method}
+    if optimizer:
+        chosen["server"] = {"optimizer": optimizer}
     found = flat(as_tables(load_experiment(None, chosen)))
-    if "method" not in chosen:  # a method of the user's, whose fields only its file knows
+    if not method:  # one of the user's, whose fields only its file knows
         found = {key: value for key, value in found.items() if not key.startswith("method.")}
     return found
 

@@ -13,21 +13,9 @@ from dcfl.errors import ConfigError, Interrupted
 from dcfl.words import AsJSON, print_json, stopped_by_signals
 
 if TYPE_CHECKING:
-    from dcfl.config import Tables
     from dcfl.recipes.cells import Kept
     from dcfl.recipes.paper import Cell, Recipe
     from dcfl.recipes.results import Results
-
-# Where a cell belongs in the tables, and what its seed is.
-ITS_OWN = (
-    "data.dataset",
-    "data.alpha",
-    "data.seed",
-    "federation.participation",
-    "federation.seed",
-    "method.name",
-    "output.dir",
-)
 
 
 def reproduce(
@@ -40,7 +28,8 @@ def reproduce(
         typer.Argument(
             metavar="[KEY=VALUE]...",
             show_default=False,
-            help="Settings on top, for all cells, such as data.path=DIR or engine.device=cuda.",
+            help="Settings on top, such as data.path=DIR or engine.device=cuda; a method's field "
+            "such as method.temperature=0.1 for the methods that have it.",
         ),
     ] = None,
     scale: Annotated[
@@ -70,7 +59,6 @@ def reproduce(
 
     What is finished is not done again; what was stopped goes on where it was.
     """
-    from dcfl.identity import kind_of
     from dcfl.recipes.cells import chosen
     from dcfl.recipes.paper import RECIPES
     from dcfl.storage import storage
@@ -80,7 +68,10 @@ def reproduce(
         return
     recipes = list(RECIPES.values()) if name == "all" else [_known(name)]
     folder = out or Path("runs") / "reproduce" / scale
-    asked = {recipe.name: _cells(recipe, scale, seeds, words or (), folder) for recipe in recipes}
+    plans = {recipe.name: _planned(recipe, scale, seeds) for recipe in recipes}
+    asked = {
+        recipe.name: _kept(recipe, plans[recipe.name], words or (), folder) for recipe in recipes
+    }
     every = {kept.cell.name: kept for cells in asked.values() for kept in cells}
     for kept in every.values():
         kept.check()
@@ -94,8 +85,10 @@ def reproduce(
         _show_plan([every[cell.name] for cell in wanted], as_json)
         return
     failures = _train(todo, processes) if train else 0
-    changes = [word for word in words or () if kind_of(word.partition("=")[0]) == "result"]
-    results = [_results(recipe, scale, asked[recipe.name], changes) for recipe in recipes]
+    results = [
+        _results(recipe, scale, plans[recipe.name], asked[recipe.name], words or ())
+        for recipe in recipes
+    ]
     _write(results, folder, as_json)
     if failures:
         raise typer.Exit(4)
@@ -121,13 +114,7 @@ def _known(name: str) -> Recipe:
     return RECIPES[name]
 
 
-def _cells(
-    recipe: Recipe, scale: str, seeds: str, words: Sequence[str], folder: Path
-) -> list[Kept]:
-    from dataclasses import replace
-
-    from dcfl.config import apply, parse_words
-    from dcfl.recipes.cells import Kept
+def _planned(recipe: Recipe, scale: str, seeds: str) -> list[Cell]:
     from dcfl.recipes.scales import SCALES
     from dcfl.words import whole_numbers
 
@@ -135,29 +122,17 @@ def _cells(
         raise ConfigError(f"--scale {scale}: must be one of {', '.join(SCALES)}")
     chosen = SCALES[scale]
     numbers = list(dict.fromkeys(whole_numbers(seeds) if seeds else chosen.seeds))
-    changes, planned = parse_words(words), list(recipe.cells(chosen, numbers))
-    _refuse_its_own(recipe, planned, changes)
-    cells = [replace(cell, experiment=apply(cell.experiment, changes)) for cell in planned]
+    return list(recipe.cells(chosen, numbers))
+
+
+def _kept(
+    recipe: Recipe, planned: Sequence[Cell], words: Sequence[str], folder: Path
+) -> list[Kept]:
+    from dcfl.recipes.cells import Kept
+    from dcfl.recipes.changes import with_words
+
+    cells = with_words(recipe, planned, words)
     return [Kept(cell, folder / "cells" / cell.name) for cell in cells]
-
-
-def _refuse_its_own(recipe: Recipe, cells: Sequence[Cell], changes: Tables) -> None:
-    """A setting in which the recipe's cells differ is what its tables are about."""
-    from dcfl.config import as_tables
-
-    tables = [as_tables(cell.experiment) for cell in cells] if changes else []
-    for section, table in changes.items():
-        for key in table:
-            seen: dict[str, set[str]] = {}  # by method: two of them may have a field in common
-            for one in tables:
-                method = one["method"]["name"] if section == "method" else ""
-                seen.setdefault(method, set()).add(str(one.get(section, {}).get(key)))
-            differ = any(len(values) > 1 for values in seen.values())
-            if differ or f"{section}.{key}" in ITS_OWN:
-                raise ConfigError(
-                    f"{section}.{key} is for the recipe {recipe.name} to choose: "
-                    f"its tables would not be true"
-                )
 
 
 def _cost(wanted: int, todo: Sequence[Kept], parallel: int) -> int:
@@ -219,12 +194,20 @@ def _train(todo: Sequence[Kept], processes: int) -> int:
     return failures
 
 
-def _results(recipe: Recipe, scale: str, cells: Sequence[Kept], changes: Sequence[str]) -> Results:
+def _results(
+    recipe: Recipe,
+    scale: str,
+    planned: Sequence[Cell],
+    cells: Sequence[Kept],
+    words: Sequence[str],
+) -> Results:
     from dcfl.recipes.cells import Kept
+    from dcfl.recipes.changes import confession
     from dcfl.recipes.results import Results
     from dcfl.recipes.scales import SCALES
 
     read_again = [Kept(kept.cell, kept.folder) for kept in cells]
+    changes = confession(planned, [kept.cell for kept in cells], words)
     return Results(recipe, SCALES[scale], read_again, changes)
 
 

@@ -6,12 +6,16 @@ grid of blocks, rows and columns.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from dcfl.config import Table, Tables, as_tables
 from dcfl.experiment import Experiment
+from dcfl.identity import defaults, differences, flat
 from dcfl.methods.dcfl import Decoupled
 from dcfl.recipes.scales import IID, Scale, Where
 
@@ -42,8 +46,26 @@ class Cell:
     row: str
     column: str
     seed: int
-    name: str  # of the folder
+    where: Where
+    plain: Experiment  # what the scale would do there with this method
     experiment: Experiment
+
+    @cached_property
+    def name(self) -> str:
+        """Of the folder: with what tells the experiment from the plain one, so that no two share
+        it. Where the work is done plays no part."""
+        method = self.experiment.method.name
+        return "-".join([str(self.where), method, *self._marks(), f"seed{self.seed}"])
+
+    def _marks(self) -> Iterator[str]:
+        own = flat(as_tables(self.experiment))
+        # Another server optimiser has fields that the plain experiment lacks.
+        plain = {**defaults(own), **flat(as_tables(self.plain))}
+        often = Counter(key.partition(".")[2] for key in own)
+        for key, value, _ in differences(own, plain, "result"):
+            if key in own:
+                short = key.partition(".")[2]
+                yield _mark(short if often[short] == 1 else key, value)
 
 
 Cells = Iterator[Cell]
@@ -88,17 +110,14 @@ def _cell(
     """`fields` of the method and `changes` of other tables on top of the scale's own."""
     plain = scale.experiment(where, method, seed, {}, {})
     experiment = scale.experiment(where, method, seed, fields or {}, changes or {})
-    name = "-".join([str(where), method, *_marks(experiment, plain), f"seed{seed}"])
-    return Cell(where.dataset, row, column, seed, name, experiment)
+    return Cell(where.dataset, row, column, seed, where, plain, experiment)
 
 
-def _marks(experiment: Experiment, plain: Experiment) -> Iterator[str]:
-    """What tells an experiment from the scale's plain one, so that no two share a name."""
-    before = as_tables(plain)
-    for section, table in as_tables(experiment).items():
-        for key, value in table.items():
-            if key in before[section] and before[section][key] != value:
-                yield f"{key}{value:g}" if isinstance(value, float | int) else f"{key}-{value}"
+def _mark(key: str, value: Any) -> str:
+    if isinstance(value, float | int):
+        short = f"{value:g}"
+        return f"{key}{short if float(short) == value else value}"
+    return f"{key}-{re.sub(r'[^A-Za-z0-9.]+', '-', str(value)).strip('-')}"
 
 
 def _search(**changes: Table) -> Tables:

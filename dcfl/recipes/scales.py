@@ -22,6 +22,14 @@ class Where:
     def split(self) -> str:
         return "iid" if isinf(self.alpha) else f"{self.alpha:g}"
 
+    @property
+    def tables(self) -> Tables:
+        """As the config has it."""
+        return {
+            "data": {"dataset": self.dataset, "alpha": self.alpha},
+            "federation": {"participation": self.participation},
+        }
+
     def __str__(self) -> str:
         return f"{self.dataset}-{self.split}-p{100 * self.participation:g}"
 
@@ -42,15 +50,14 @@ class Scale:
     ) -> Experiment:
         """The split, the schedule of the clients and the initial weights depend on the seed alone,
         so all methods have the same."""
-        chosen: Tables = {
-            "data": {
-                "dataset": self.stand_in or where.dataset,
-                "alpha": where.alpha,
-                "seed": seed,
+        chosen = merge(
+            where.tables,
+            {
+                "data": {"dataset": self.stand_in or where.dataset, "seed": seed},
+                "federation": {"seed": seed},
+                "method": {"name": method, **self.methods.get(method, {}), **fields},
             },
-            "federation": {"participation": where.participation, "seed": seed},
-            "method": {"name": method, **self.methods.get(method, {}), **fields},
-        }
+        )
         return load_experiment(None, merge(merge(self.tables, chosen), changes))
 
 

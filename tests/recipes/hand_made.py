@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from dcfl.config import apply, as_tables, parse_words, to_toml
+from dcfl.config import as_tables, to_toml
 from dcfl.recipes.cells import Kept
+from dcfl.recipes.changes import with_words
 from dcfl.recipes.paper import RECIPES, Cell
 from dcfl.recipes.scales import SMOKE
 from tests.report.folders import write_run
@@ -15,11 +15,7 @@ from tests.report.folders import write_run
 
 def cells_of(recipe: str, seeds: Sequence[int] = (0,), words: Sequence[str] = ()) -> list[Cell]:
     """As `dcfl reproduce RECIPE --scale smoke --seeds SEEDS WORDS` has them."""
-    changes = parse_words(words)
-    return [
-        replace(cell, experiment=apply(cell.experiment, changes))
-        for cell in RECIPES[recipe].cells(SMOKE, seeds)
-    ]
+    return with_words(RECIPES[recipe], list(RECIPES[recipe].cells(SMOKE, seeds)), words)
 
 
 def kept_in(out: Path, cells: Sequence[Cell]) -> list[Kept]:

@@ -11,12 +11,17 @@ from pathlib import Path
 import pytest
 
 import dcfl.cli
-from dcfl.recipes.paper import RECIPES
+from dcfl.methods import METHODS
+from dcfl.recipes.paper import RECIPES, ROWS
+from dcfl.recording import RecordedRun
 from dcfl.storage import lock
 from tests.recipes.hand_made import cells_of, kept_in, pretend
 
 Call = Callable[..., tuple[int, str, str]]
 SMOKE = ("--scale", "smoke", "--out", "out")
+AVERAGING = [
+    name for name in ROWS.values() if getattr(METHODS[name](), "reduction", "") == "mean"
+]  # over positives, unless they are told otherwise
 
 
 @pytest.fixture
@@ -87,12 +92,12 @@ def test_one_cell_then_nothing_is_done_again(reproduce: Call, tmp_path: Path) ->
         ("cifar100", "iid", "FedAvg")
     ] * 2
     assert err.splitlines()[0].startswith("1 cells, 0 finished; 1 to do take about")
-    assert "[1/1] cifar100-iid-p2-fedavg-seed0  finished  MAX" in err
+    assert "[1/1] cifar100-iid-p2-fedavg-rounds1-seed0  finished  MAX" in err
     for path in answer["files"]:
         assert (tmp_path / path).is_file()
     with (tmp_path / "out" / "ablation-runs.csv").open() as stream:
         (run,) = csv.DictReader(stream)
-    folder = tmp_path / "out" / "cells" / "cifar100-iid-p2-fedavg-seed0"
+    folder = tmp_path / "out" / "cells" / "cifar100-iid-p2-fedavg-rounds1-seed0"
     summary = json.loads((folder / "summary.json").read_text())
     assert run["weights_sha256"] == summary["weights_sha256"]
     assert run["rounds"] == "1"
@@ -104,6 +109,7 @@ def test_one_cell_then_nothing_is_done_again(reproduce: Call, tmp_path: Path) ->
     assert "ablation: 1 of 30 cells" in out
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
     # The same folder with other settings.
+    folder.rename(folder.with_name("cifar100-iid-p2-fedavg-seed0"))
     said = one_line(reproduce("ablation", *SMOKE, "--only", "p2-dcfl-pw"), 2)
     assert "cifar100-iid-p2-fedavg-seed0 holds another run" in said
     assert "federation.rounds was 1 and would be 2" in said
@@ -202,3 +208,96 @@ def test_every_word_of_only_must_mean_something(reproduce: Call) -> None:
     words = ("--only", "cifar10-iid", "--only", "nonsense")
     said = one_line(reproduce("ablation", *SMOKE, *words), 2)
     assert "--only nonsense: no such cell" in said
+
+
+@pytest.mark.parametrize(
+    ("word", "mark", "changed"),
+    [
+        ("method.reduction=sum", "reduction-sum", AVERAGING),
+        ("method.positives=view", "positives-view", ["dcfl-sw"]),
+        (
+            "method.temperature=0.25",
+            "temperature0.25",
+            ["moon", "fedrcl", "fedsol", "fedscl", "fedproc", "dcfl-sw", "dcfl-pw"],
+        ),
+        ("model.head=mlp256", "head-mlp256", list(ROWS.values())),
+    ],
+)
+def test_a_word_changes_the_methods_that_know_it_and_their_names(
+    word: str, mark: str, changed: list[str], reproduce: Call, tmp_path: Path
+) -> None:
+    where = "cifar10-0.3-p5"
+    words = ("participation-5", *SMOKE, "--only", f"{where}-", "federation.rounds=1")
+    first = [f"{where}-{method}" for method in (changed[0], "fedprox")]
+    chosen = [word for name in first for word in ("--only", name)]
+    names = {name.replace("-rounds1", "") for name in planned(reproduce, *words, word)}
+    assert names == {
+        f"{where}-{method}-{mark}-seed0" if method in changed else f"{where}-{method}-seed0"
+        for method in ROWS.values()
+    }
+    # And they train: into folders of their own, said in the tables.
+    code, _, err = reproduce("participation-5", *SMOKE, *chosen, "federation.rounds=1", word)
+    assert code == 0, err
+    text = (tmp_path / "out" / "participation-5.md").read_text()
+    rows = [row for row, method in ROWS.items() if method in changed]
+    which = "" if len(rows) == len(ROWS) else f" ({', '.join(rows)})"
+    assert f"Not the settings of this scale: federation.rounds=1, {word}{which}." in text
+    folder = next((tmp_path / "out" / "cells").glob(f"{first[0]}-*{mark}*"))
+    key, _, value = word.partition("=")
+    section, _, name = key.partition(".")
+    assert str(RecordedRun.open(folder).config[section][name]) == value
+    plain = planned(reproduce, "participation-5", *SMOKE, "--only", f"{where}-")
+    assert not {folder.name for folder in (tmp_path / "out" / "cells").iterdir()} & plain
+
+
+def planned(reproduce: Call, *words: str) -> set[str]:
+    code, out, err = reproduce(*words, "--plan", "--json")
+    assert code == 0, err
+    return set(json.loads(out))
+
+
+@pytest.mark.parametrize(
+    "word", ["data.path=elsewhere", "engine.device=cpu", "engine.workers=1", "output.checkpoint=3"]
+)
+def test_where_the_work_is_done_changes_no_name_and_no_caption(
+    word: str, reproduce: Call, tmp_path: Path
+) -> None:
+    plain = {cell.name for cell in cells_of("similarity")}
+    assert planned(reproduce, "similarity", *SMOKE, word) == plain
+    assert reproduce("similarity", *SMOKE, word, "--no-train")[0] == 0
+    assert "Not the settings" not in (tmp_path / "out" / "similarity.md").read_text()
+
+
+def test_a_word_that_says_what_is_so_anyway_changes_nothing(
+    reproduce: Call, tmp_path: Path
+) -> None:
+    words = ("similarity", *SMOKE, "method.temperature=0.5", "federation.rounds=2")
+    assert planned(reproduce, *words) == {cell.name for cell in cells_of("similarity")}
+    assert reproduce(*words, "--no-train")[0] == 0
+    assert "Not the settings" not in (tmp_path / "out" / "similarity.md").read_text()
+
+
+def test_a_field_that_no_method_of_the_recipe_has_is_refused(reproduce: Call) -> None:
+    said = one_line(reproduce("similarity", *SMOKE, "method.rho=2"), 2)
+    assert "method.rho: no method of the recipe similarity has such a field" in said
+    assert "temperature" in said
+
+
+def test_settings_of_one_name_in_two_tables_are_told_apart() -> None:
+    def name(*words: str) -> str:
+        return cells_of("similarity", words=words)[0].name
+
+    server = ("server.optimizer=fedavgm", "server.momentum=0.5")
+    words: list[tuple[str, ...]] = [
+        (),
+        server,
+        server[:1],
+        ("training.momentum=0.5",),
+        (*server[:1], "training.momentum=0.5"),
+        ("model.name=lenet",),
+        ("training.lr=0.1234567",),
+        ("training.lr=0.1234568",),
+        ("data.crop=0",),
+        ("engine.precision=bfloat16",),
+    ]
+    assert len({name(*some) for some in words}) == len(words)

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from dcfl.recipes.order import DUELS, Contests, Place, Score, checks, leaders, leads
+from dcfl.recipes.order_page import claims_table, duels_table, leaders_table, leads_table
+from dcfl.recipes.published import CLAIMS, figures
 from dcfl.report.document import Table
 
 ROOT = Path(__file__).parent.parent
@@ -87,10 +90,46 @@ def rows(recipe: str, start: str) -> str:
     return Table(["", "MAX", "EMA"], cells).markdown()
 
 
+def contests(recipe: str) -> Contests:
+    """From every run's own figures, which are in NAME-runs.csv."""
+    found: dict[Place, dict[str, dict[int, float]]] = {}
+    for run in _rows(f"{recipe}-runs"):
+        for metric in ("max", "ema"):
+            place = (recipe, run["block"], run["column"], metric)
+            own = found.setdefault(place, {}).setdefault(run["row"], {})
+            own[int(run["seed"])] = float(run[metric])
+    return {
+        (table, block, column, metric): {
+            row: Score(own, getattr(paper, metric))
+            for row, own in rows.items()
+            if (paper := figures(recipe, row, block, column))
+        }
+        for (table, block, column, metric), rows in found.items()
+    }
+
+
 def order(recipe: str) -> str:
     """In how many cells each of the paper's inequalities holds."""
-    columns, *lines = csv.reader((RESULTS / f"{recipe}-order.csv").read_text().splitlines())
-    return Table(columns, lines).markdown()
+    return _bare(claims_table(checks(CLAIMS, contests(recipe))))
+
+
+def duels(recipe: str) -> str:
+    """Both DCFL variants against every other method."""
+    return _bare(duels_table(checks(DUELS, contests(recipe))))
+
+
+def best(recipe: str) -> str:
+    """The best and the second best, ours and the paper's."""
+    return _bare(leaders_table(leaders(contests(recipe))))
+
+
+def leading(recipe: str) -> str:
+    """In how many cells DCFL is above every other method."""
+    return _bare(leads_table(leads(leaders(contests(recipe)))))
+
+
+def _bare(table: Table) -> str:
+    return Table(table.columns, table.rows).markdown()
 
 
 def _in_order(values: Iterable[Any]) -> list[Any]:
@@ -99,7 +138,8 @@ def _in_order(values: Iterable[Any]) -> list[Any]:
 
 def page() -> str:
     """The page as it is, with every `<!-- table: CALL -->` followed by what the call makes."""
-    known = {"beside_the_paper": beside_the_paper, "grid": grid, "rows": rows, "order": order}
+    makers = (beside_the_paper, grid, rows, order, duels, best, leading)
+    known: dict[str, Callable[..., str]] = {maker.__name__: maker for maker in makers}
 
     def made(match: re.Match[str]) -> str:
         call, *words = match[1].split()

@@ -1,5 +1,6 @@
 """Pages that are made from the code are what the code makes."""
 
+import csv
 import runpy
 from pathlib import Path
 
@@ -25,3 +26,10 @@ def test_the_tables_of_the_reproduction_page_are_the_measured_ones() -> None:
     written = (ROOT / "docs" / "reproduction.md").read_text()
     assert written == made, "run scripts/reproduction_page.py"
     assert "| FedAvg |" in written
+
+
+def test_the_order_from_the_single_runs_is_the_one_that_was_recorded_with_them() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "reproduction_page.py"))
+    recorded = (script["RESULTS"] / "participation-5-order.csv").read_text().splitlines()[1:]
+    made = script["order"]("participation-5").splitlines()[2:]
+    assert [line.strip("| ").split(" | ") for line in made] == list(csv.reader(recorded))

@@ -213,7 +213,8 @@ def _results(
 
 def _write(all_results: Sequence[Results], folder: Path, as_json: bool) -> None:
     from dcfl.recipes.cells import FAILED
-    from dcfl.recipes.page import combined_order, order_section, plain_results, write_results
+    from dcfl.recipes.order_page import order_section
+    from dcfl.recipes.page import combined_contests, plain_results, write_results
     from dcfl.recipes.similarity import write_similarity
     from dcfl.storage import write_whole
 
@@ -221,7 +222,8 @@ def _write(all_results: Sequence[Results], folder: Path, as_json: bool) -> None:
     order = ""
     if len(all_results) > 1:
         published = [results for results in all_results if results.recipe.published]
-        order = order_section(combined_order(published)).tables[0].markdown()
+        tables = order_section(combined_contests(published)).tables
+        order = "\n\n".join(table.markdown() for table in tables)
         write_whole(folder / "order.md", order + "\n")
         written.append(folder / "order.md")
     for results in all_results:  # last, because it needs the data again

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from dcfl.comparison import Outcome, Spread
+from dcfl.recipes.order import Contests
+from dcfl.recipes.order_page import leaders_csv, order_csv, order_section, split_name
 from dcfl.recipes.pictures import client_time_figure, gain_figure, weights_figure
-from dcfl.recipes.published import papers_mu, published_order
-from dcfl.recipes.results import METRICS, ClaimCheck, Entry, Metric, Place, Results
+from dcfl.recipes.published import papers_mu
+from dcfl.recipes.results import METRICS, Entry, Metric, Place, Results
 from dcfl.report.document import Picture, Section, Table, render_document
 from dcfl.report.plots import accuracy_figure, traffic_figure
 from dcfl.report.text import number, plural, signed
@@ -56,7 +58,8 @@ TITLES: dict[Metric, str] = {"ema": "EMA, %", "max": "MAX, %"}
 
 
 def write_results(results: Results, folder: Path) -> list[Path]:
-    """NAME.md, .tex, .html and .csv, NAME-runs.csv with a row for every run, NAME-order.csv."""
+    """NAME.md, .tex, .html and .csv, NAME-runs.csv with a row for every run; NAME-order.csv and
+    NAME-best.csv where the paper has an order."""
     sections = list(_sections(results))
     title = f"{results.recipe.title} ({results.scale.name} scale)"
     texts = {
@@ -67,7 +70,8 @@ def write_results(results: Results, folder: Path) -> list[Path]:
         "-runs.csv": Table(RUN_COLUMNS, list(_run_rows(results))).csv(),
     }
     if results.recipe.published:
-        texts["-order.csv"] = order_section(results.order()).tables[0].csv()
+        texts["-order.csv"] = order_csv(results.contests)
+        texts["-best.csv"] = leaders_csv(results.contests)
     with storage(folder):
         folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{results.recipe.name}{ending}" for ending in texts]
@@ -108,14 +112,23 @@ def _facts(results: Results) -> list[tuple[str, str]]:
 
 
 def _headline(results: Results) -> str:
-    checks = [check for check in results.order() if check.of] if results.recipe.published else []
-    if not checks:
-        return results.recipe.question
-    held, of = sum(check.ours for check in checks), sum(check.of for check in checks)
-    return (
-        f"{held} of the {of} inequalities that the paper's order of the methods claims in these "
-        f"cells hold here; in the paper's own figures {sum(check.papers for check in checks)} do."
-    )
+    """What came out of the paper's claims; without any, what is asked."""
+    checks, found = [check for check in results.order() if check.of], results.leaders()
+    said = []
+    if checks:
+        held, of = sum(check.ours for check in checks), sum(check.of for check in checks)
+        said.append(
+            f"{held} of the {of} inequalities that the paper's order of the methods claims in "
+            f"these cells hold here; in the paper's own figures "
+            f"{sum(check.papers for check in checks)} do."
+        )
+    if found:
+        said.append(
+            f"DCFL is above every other method in {sum(one.dcfl_leads for one in found)} of "
+            f"{len(found)}; in the paper's figures in "
+            f"{sum(one.dcfl_leads_in_the_paper for one in found)}."
+        )
+    return " ".join(said) or results.recipe.question
 
 
 def _cautions(results: Results) -> list[str]:
@@ -138,8 +151,9 @@ def _sections(results: Results) -> Iterator[Section]:
                 yield _beside_the_paper(results, (block, column))
         else:
             yield _grid_section(results, block)
-    if results.recipe.published and any(check.of for check in results.order()):
-        yield order_section(results.order())
+    order = order_section(results.contests)
+    if results.recipe.published and order.tables:
+        yield order
 
 
 def _beside_the_paper(results: Results, place: Place) -> Section:
@@ -158,7 +172,7 @@ def _beside_the_paper(results: Results, place: Place) -> Section:
     for name in ("MAX", "EMA"):
         columns += [name, "paper's", "difference"]
     columns += ["EMA against FedAvg", "wins", "rank (paper's)"]
-    title = f"{place[0]}, {_split_name(place[1])}"
+    title = f"{place[0]}, {split_name(place[1])}"
     groups = [entry.group for entry in entries.values()]
     pictures = [
         Picture.of(
@@ -179,10 +193,6 @@ def _beside_the_paper(results: Results, place: Place) -> Section:
         ),
     ]
     return Section(title, tables=[Table(columns, rows)], pictures=pictures)
-
-
-def _split_name(split: str) -> str:
-    return "IID" if split == "iid" else f"Dirichlet {split}"
 
 
 def _compared(entry: Entry, metric: Metric) -> list[str]:
@@ -258,24 +268,6 @@ def _pictures(results: Results, block: str) -> Iterator[Picture]:
         yield Picture.of("", figure, text, "Points of EMA over FedAvg: blue is better.")
 
 
-def order_section(checks: Sequence[ClaimCheck]) -> Section:
-    """The paper's order of the methods: the claim that can be checked at another size."""
-    whole = published_order()
-    rows = [
-        [
-            f"{check.low} < {check.high}",
-            f"{check.ours} of {check.of}",
-            f"{check.papers} of {check.of}",
-            "{} of {}".format(*whole[check.low, check.high]),
-        ]
-        for check in checks
-        if check.of
-    ]
-    columns = ["Claim", "ours", "paper, same cells", "paper, all cells"]
-    note = "Each data set and split counts twice: once for MAX and once for EMA, means over seeds."
-    return Section("The order of the methods", tables=[Table(columns, rows, note=note)])
-
-
 def _csv_rows(results: Results) -> Iterator[list[str]]:
     for place, entries in results.entries.items():
         for metric in METRICS:
@@ -308,6 +300,9 @@ def plain_results(results: Results) -> dict[str, Any]:
         "cells": len(results.cells),
         "rows": [{key: _value(key, text) for key, text in row.items()} for row in rows],
         "order": [asdict(check) for check in results.order() if check.of],
+        "duels": [asdict(check) for check in results.duels() if check.of],
+        "leaders": [asdict(one) for one in results.leaders()],
+        "leads": [asdict(lead) for lead in results.leads()],
     }
 
 
@@ -340,12 +335,6 @@ def _run_rows(results: Results) -> Iterator[list[str]]:
         ]
 
 
-def combined_order(all_results: Iterable[Results]) -> list[ClaimCheck]:
+def combined_contests(all_results: Iterable[Results]) -> Contests:
     """Over the cells of several tables."""
-    sums: dict[tuple[str, str], list[int]] = {}
-    for results in all_results:
-        for check in results.order():
-            total = sums.setdefault((check.low, check.high), [0, 0, 0])
-            for index, value in enumerate((check.ours, check.papers, check.of)):
-                total[index] += value
-    return [ClaimCheck(low, high, *total) for (low, high), total in sums.items()]
+    return {place: scores for results in all_results for place, scores in results.contests.items()}

@@ -42,19 +42,3 @@ def papers_mu(row: str, dataset: str) -> str:
     method = "dcfl" if row.startswith("DCFL") else row.lower()
     found = published()["mu"].get(method, {}).get(dataset)
     return "" if found is None else f"{found:g}"
-
-
-def published_order() -> dict[tuple[str, str], tuple[int, int]]:
-    """For each claim, in how many of the paper's cells it holds, and of how many."""
-    tables = published()["tables"]
-    counted = {}
-    for low, high in CLAIMS:
-        pairs = [
-            (tables[table][low][dataset][split][metric], value)
-            for table in ACCURACY_TABLES
-            for dataset, splits in tables[table][high].items()
-            for split, metrics in splits.items()
-            for metric, value in metrics.items()
-        ]
-        counted[low, high] = (sum(a < b for a, b in pairs), len(pairs))
-    return counted

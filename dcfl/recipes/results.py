@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
@@ -10,6 +10,18 @@ from typing import Literal
 
 from dcfl.comparison import Group, Outcome, Spread
 from dcfl.recipes.cells import Kept
+from dcfl.recipes.order import (
+    DUELS,
+    ClaimCheck,
+    Contests,
+    Lead,
+    Leaders,
+    Score,
+    checks,
+    leaders,
+    leads,
+    ranks,
+)
 from dcfl.recipes.paper import REFERENCE, Recipe
 from dcfl.recipes.published import CLAIMS, Figures, figures
 from dcfl.recipes.scales import Scale
@@ -147,41 +159,31 @@ class Results:
         known = {row: value for row, e in entries if (value := e.published(metric)) is not None}
         return ranks(known)
 
+    @cached_property
+    def contests(self) -> Contests:
+        """Where rows that the paper has too can be put in order."""
+        return {
+            (self.recipe.name, *place, metric): {
+                row: Score(entry.values(metric), figure)
+                for row, entry in rows.items()
+                if (figure := entry.published(metric)) is not None
+            }
+            for place, rows in self.entries.items()
+            for metric in METRICS
+        }
+
     def order(self) -> list[ClaimCheck]:
         """Each of the paper's inequalities over the places where we have both sides."""
-        return [ClaimCheck.over(low, high, self.entries.values()) for low, high in CLAIMS]
+        return checks(CLAIMS, self.contests)
 
+    def duels(self) -> list[ClaimCheck]:
+        """Both DCFL variants against every other method."""
+        return checks(DUELS, self.contests)
 
-@dataclass(frozen=True)
-class ClaimCheck:
-    """`low` < `high`: how often with us, and how often in the same cells of the paper."""
+    def leaders(self) -> list[Leaders]:
+        """The best and the second best of each place, ours and the paper's."""
+        return leaders(self.contests)
 
-    low: str
-    high: str
-    ours: int
-    papers: int
-    of: int
-
-    @classmethod
-    def over(cls, low: str, high: str, places: Iterable[dict[str, Entry]]) -> ClaimCheck:
-        pairs = [
-            (rows[low], rows[high], metric)
-            for rows in places
-            if low in rows and high in rows and rows[low].paper and rows[high].paper
-            for metric in METRICS
-        ]
-        ours = 0
-        for a, b, metric in pairs:
-            seeds = a.runs.keys() & b.runs.keys()
-            ours += a.mean(metric, seeds) < b.mean(metric, seeds)
-        papers = sum(
-            (a.published(metric) or 0) < (b.published(metric) or 0) for a, b, metric in pairs
-        )
-        return cls(low, high, ours, papers, len(pairs))
-
-
-def ranks(values: dict[str, float]) -> dict[str, int]:
-    """1 is the best; equal values share a rank."""
-    return {
-        name: 1 + sum(other > value for other in values.values()) for name, value in values.items()
-    }
+    def leads(self) -> list[Lead]:
+        """In how many places the better DCFL variant is above every other method."""
+        return leads(self.leaders())

@@ -212,6 +212,38 @@ def test_only_some_methods_of_one_place(tmp_path: Path) -> None:
     assert "| 2 (2) |" in texts[".md"]
 
 
+def test_dcfl_against_every_other_method_is_in_every_output(tmp_path: Path) -> None:
+    """One place: DCFL-SW above all but MOON by both measures, DCFL-PW below FedSCL only by MAX."""
+    kept = kept_in(tmp_path, cells_of("participation-5"))
+    scores = {"MOON": 50.0, "DCFL-SW": 45.0, "FedSCL": 40.0, "DCFL-PW": 40.0}
+    for one in kept:
+        cell = one.cell
+        if (cell.block, cell.column) == ("cifar10", "iid") and cell.row in scores:
+            late = 1.0 if cell.row == "FedSCL" else 0.0  # a better round, which EMA hardly sees
+            pretend(one, [scores[cell.row] - late, scores[cell.row] + late])
+    results = Results(RECIPES["participation-5"], SMOKE, kept)
+    texts = written(results, tmp_path)
+    check_all(texts, tmp_path)
+    assert "| MOON | 0 of 2 | 2 of 2 | 36 of 42 | 0 of 2 | 2 of 2 | 40 of 42 |" in texts[".md"]
+    assert "| FedSCL | 2 of 2 | 2 of 2 | 42 of 42 | 1 of 2 | 2 of 2 | 42 of 42 |" in texts[".md"]
+    assert "| 4 | 0 of 2 | 2 of 2 | – |" in texts[".md"]
+    place = "| cifar10, IID, MAX | 4 | MOON | DCFL-SW | DCFL-PW | DCFL-SW |"
+    assert place in texts[".md"]
+    assert place.strip("| ").replace("|", "&") in texts[".tex"]
+    assert ">cifar10, IID, MAX<" in texts[".html"]
+    assert "DCFL is above every other method in 0 of 2; in the paper" in texts[".html"]
+    order = {row["Claim"]: row for row in rows_of(texts["-order.csv"])}
+    assert order["MOON < DCFL-PW"]["ours"] == "0 of 2"
+    assert order["FedSCL < DCFL-PW"]["ours"] == "1 of 2"
+    assert order["every other < DCFL (4 methods)"]["paper, same cells"] == "2 of 2"
+    best = rows_of(texts["-best.csv"])
+    assert [row["best"] for row in best] == ["MOON", "MOON"]
+    plain = json.loads(json.dumps(plain_results(results)))
+    assert plain["leaders"][0]["best"] == ["MOON"]
+    assert plain["leads"] == [{"methods": 4, "ours": 0, "papers": 2, "of": 2}]
+    assert {"low": "MOON", "high": "DCFL-SW", "ours": 0, "papers": 2, "of": 2} in plain["duels"]
+
+
 def test_for_programs_the_same_numbers(ablation: tuple[Results, dict[str, str]]) -> None:
     results, texts = ablation
     plain = json.loads(json.dumps(plain_results(results), allow_nan=False))

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from dcfl.experiment import Experiment
+from dcfl.recipes.order import leaders, leads, published_contests, published_order
 from dcfl.recipes.paper import RECIPES, Cell
-from dcfl.recipes.published import ACCURACY_TABLES, figures, published, published_order
+from dcfl.recipes.published import ACCURACY_TABLES, figures, published
 from dcfl.recipes.scales import PAPER, SCALES, Scale
 
 NAMES = [
@@ -240,3 +241,8 @@ def test_where_dcfl_is_the_papers_best(table: str, best: int, of: int) -> None:
     ]
     assert len(winners) == of
     assert sum(winner.startswith("DCFL") for winner in winners) == best
+
+
+def test_dcfl_leads_in_35_of_the_papers_42_cells() -> None:
+    (lead,) = leads(leaders(published_contests()))
+    assert (lead.methods, lead.ours, lead.papers, lead.of) == (10, 35, 35, 42)

@@ -10,7 +10,8 @@ import pytest
 
 from dcfl.errors import RunFolderError
 from dcfl.recipes.cells import Kept
-from dcfl.recipes.page import combined_order
+from dcfl.recipes.order import Leaders, Score, checks, leaders, leads
+from dcfl.recipes.page import combined_contests
 from dcfl.recipes.paper import RECIPES
 from dcfl.recipes.published import CLAIMS, published
 from dcfl.recipes.results import Results, ranks
@@ -134,6 +135,79 @@ def test_the_order_check_counts_what_the_paper_claims(table: tuple[Results, Valu
         assert (check.ours, check.papers, check.of) == (ours, theirs, of)
 
 
+OTHERS = ("FedAvg", "FedProx", "MOON", "FedDecorr", "FedRCL", "FedSOL", "FedSCL", "FedProc")
+
+
+def test_dcfl_is_held_against_every_other_method(table: tuple[Results, Values]) -> None:
+    results, values = table
+    paper = published()["tables"]["participation-5"]
+    found = {(check.low, check.high): check for check in results.duels()}
+    assert list(found) == [(other, v) for other in OTHERS for v in ("DCFL-SW", "DCFL-PW")]
+    for (other, variant), check in found.items():
+        ours = theirs = of = 0
+        for block, split in results.entries:
+            for metric in ("max", "ema"):
+                gap = array(values, block, split, variant, metric) - array(
+                    values, block, split, other, metric
+                )
+                means = [
+                    np.nanmean(array(values, block, split, row, metric))
+                    for row in (variant, other)
+                    if not np.isnan(array(values, block, split, row, metric)).all()
+                ]
+                if len(means) < 2:
+                    continue
+                of += 1
+                shared = gap[~np.isnan(gap)]
+                ours += bool(shared.mean() > 1e-9 if len(shared) else means[0] > means[1])
+                theirs += paper[variant][block][split][metric] > paper[other][block][split][metric]
+        assert (check.ours, check.papers, check.of) == (ours, theirs, of)
+
+
+def test_the_best_and_the_second_best_of_every_place(table: tuple[Results, Values]) -> None:
+    results, values = table
+    paper = published()["tables"]["participation-5"]
+    found = results.leaders()
+    assert len(found) == 12
+    for one in found:
+        _, block, split, metric = one.place
+        rows = list(results.entries[block, split])
+        own = np.stack([array(values, block, split, row, metric) for row in rows])
+        everybody = ~np.isnan(own).any(axis=0)
+        means = own[:, everybody].mean(axis=1) if everybody.any() else np.nanmean(own, axis=1)
+        theirs = np.array([paper[row][block][split][metric] for row in rows])
+        assert one.methods == len(rows)
+        for scores, best, second in (
+            (means.round(9), one.best, one.second),
+            (theirs, one.papers_best, one.papers_second),
+        ):
+            top = {row for row, score in zip(rows, scores, strict=True) if score == scores.max()}
+            assert set(best) == top
+            rest = scores[scores < scores.max()]
+            wanted = {
+                row
+                for row, score in zip(rows, scores, strict=True)
+                if len(top) == 1 and score == rest.max()
+            }
+            assert set(second) == wanted
+        assert one.dcfl_leads == all(row.startswith("DCFL") for row in one.best)
+    counted = {lead.methods: lead for lead in results.leads()}
+    assert sum(lead.of for lead in counted.values()) == 12
+    assert sum(lead.ours for lead in counted.values()) == sum(one.dcfl_leads for one in found)
+
+
+def test_to_be_level_is_not_to_lead() -> None:
+    def leading(**ours: float) -> Leaders:
+        place = ("table", "cifar10", "iid", "ema")
+        named = {name.replace("_", "-"): Score({0: mine}, 1.0) for name, mine in ours.items()}
+        return Leaders.of(place, named)
+
+    assert leading(MOON=1.0, DCFL_SW=2.0, DCFL_PW=2.0).dcfl_leads
+    level = leading(MOON=2.0, DCFL_SW=2.0, DCFL_PW=1.0)
+    assert not level.dcfl_leads
+    assert (level.best, level.second) == (("MOON", "DCFL-SW"), ())
+
+
 def test_the_papers_own_figures_hold_as_often_as_section_6_says(tmp_path: Path) -> None:
     """Cells that got exactly what the paper got, in all four tables."""
     tables = []
@@ -146,10 +220,13 @@ def test_the_papers_own_figures_hold_as_often_as_section_6_says(tmp_path: Path) 
             first = (figures["ema"] - 0.1 * figures["max"]) / 0.9
             pretend(one, [first, figures["max"]])
         tables.append(Results(RECIPES[name], SMOKE, kept))
-    checks = combined_order(tables)
-    assert [check.ours for check in checks] == [42, 42, 37, 36, 38, 36]
-    assert [check.papers for check in checks] == [42, 42, 37, 36, 38, 36]
-    assert {check.of for check in checks} == {42}
+    contests = combined_contests(tables)
+    found = checks(CLAIMS, contests)
+    assert [check.ours for check in found] == [42, 42, 37, 36, 38, 36]
+    assert [check.papers for check in found] == [42, 42, 37, 36, 38, 36]
+    assert {check.of for check in found} == {42}
+    (lead,) = leads(leaders(contests))
+    assert (lead.methods, lead.ours, lead.papers, lead.of) == (10, 35, 35, 42)
     assert {
         results.ranks(place, metric) == results.papers_ranks(place, metric)
         for results in tables

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from dcfl.client import evaluating
 from dcfl.data import Augmentation, Dataset, FederatedData, Partition
-from dcfl.data.client_data import clean_batches
 from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
 from dcfl.messages import Tensors
@@ -129,7 +128,7 @@ def two_images(dataset: Dataset) -> Tensor:
     """To try a model on; blank if the data set's images are elsewhere."""
     if not len(dataset.train):
         return torch.zeros(2, dataset.channels, dataset.size, dataset.size)
-    return next(clean_batches(dataset.train, dataset.preparation, 2)).images[:2]
+    return dataset.preparation.clean(dataset.train.pixels[:2])
 
 
 def _check_augmentation(augmentation: Augmentation, method: Method, dataset: Dataset) -> None:

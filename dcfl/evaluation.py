@@ -44,11 +44,12 @@ def scored_parts(dataset: Dataset) -> list[tuple[int, int]]:
 
 @torch.inference_mode()
 def score(model: FeatureModel, dataset: Dataset, start: int, end: int) -> Score:
-    images = dataset.test[start:end]
+    """The batches that begin within the part: the same ones whoever scores which part."""
+    images = dataset.test
     right = torch.zeros(dataset.classes, dtype=torch.int64, device=images.labels.device)
     losses = []
     with evaluating(model):
-        for batch in clean_batches(images, dataset.preparation):
+        for batch in clean_batches(images, dataset.preparation, model, (start, end)):
             logits = model(batch.images).logits
             hits = batch.labels[logits.argmax(dim=1) == batch.labels]
             right += torch.bincount(hits, minlength=dataset.classes)

@@ -290,7 +290,8 @@ def _parsed(text: str, path: Path) -> Row:
 def load_model(run_folder: str | Path) -> FeatureModel:
     """The trained model of a finished run, in evaluation mode, on the CPU.
 
-    It carries `class_names` and `preparation`, which turns uint8 pixels into its inputs.
+    It carries `class_names` and `preparation`, which turns uint8 pixels into its inputs. Trained
+    with `model.norm = "batch-nostats"`, it wants batches that mix the classes, not single images.
     """
     path = Path(run_folder) / "model.safetensors"
     if not path.is_file():

@@ -14,7 +14,7 @@ from torch import Tensor
 from dcfl.client import evaluating
 from dcfl.data import Dataset, Images, load_dataset
 from dcfl.data.augment import Preparation, with_border
-from dcfl.data.client_data import clean_batches
+from dcfl.data.client_data import clean_batches, normalises_by_batch
 from dcfl.errors import ConfigError, DatasetMissing, RunFolderError
 from dcfl.experiment import Experiment
 from dcfl.methods import METHODS
@@ -100,13 +100,15 @@ def features_of(subject: Subject) -> Features:
 
 @torch.inference_mode()
 def embed(model: FeatureModel, images: Images, preparation: Preparation) -> tuple[Tensor, Tensor]:
-    """Embeddings [n, d] and logits [n, classes], float32 on the CPU."""
+    """Embeddings [n, d] and logits [n, classes] in the images' order, float32 on the CPU."""
     with evaluating(model):
-        outputs = [model(batch.images) for batch in clean_batches(images, preparation)]
-    return (
-        torch.cat([output.embedding.float().cpu() for output in outputs]),
-        torch.cat([output.logits.float().cpu() for output in outputs]),
-    )
+        outputs = [model(batch.images) for batch in clean_batches(images, preparation, model)]
+    embeddings = torch.cat([output.embedding.float().cpu() for output in outputs])
+    logits = torch.cat([output.logits.float().cpu() for output in outputs])
+    if not normalises_by_batch(model):
+        return embeddings, logits
+    back = images.mixed_order.argsort().cpu()
+    return embeddings[back], logits[back]
 
 
 @torch.inference_mode()
@@ -117,14 +119,16 @@ def embed_two_views(subject: Subject, most: int) -> tuple[Tensor, Tensor] | None
     if not preparation.augmentation.active:
         return None
     chosen = some_images(subject, most)
+    mixed = normalises_by_batch(subject.model)
+    order = chosen.mixed_order.cpu() if mixed else torch.arange(len(chosen))
     bordered = with_border(chosen.pixels)
     seed, views = subject.experiment.federation.seed, []
     for purpose in ("augmentation", "second view"):
         generator = generator_for(seed, 0, 0, purpose)
         parts = []
         with evaluating(subject.model):
-            # A batch of one image could not be normalised by a model without running statistics.
-            for rows in torch.tensor_split(torch.arange(len(chosen)), -(-len(chosen) // 100)):
+            # Even batches: a model without running statistics cannot normalise a small rest.
+            for rows in torch.tensor_split(order, -(-len(chosen) // 100)):
                 images = preparation.augmented(bordered, rows.to(bordered.device), generator)
                 parts.append(subject.model(images).embedding.float().cpu())
         views.append(torch.cat(parts))

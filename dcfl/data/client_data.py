@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dcfl.data.augment import Preparation, with_border
 from dcfl.data.datasets import Dataset, Images
@@ -60,23 +61,54 @@ class ClientData:
             return self.preparation.augmented(pixels, chosen, generator)
         return self.preparation.clean(pixels.index_select(0, chosen))
 
-    def clean_batches(self, batch_size: int = 0) -> Iterator[Batch]:
-        """All images once, in stored order, without augmentation."""
-        return clean_batches(self.own, self.preparation, batch_size)
+    def clean_batches(self, model: nn.Module) -> Iterator[Batch]:
+        """All images once, without augmentation, in the batches that suit `model`."""
+        return clean_batches(self.own, self.preparation, model)
 
 
-def clean_batches(images: Images, preparation: Preparation, batch_size: int = 0) -> Iterator[Batch]:
-    """All images once, in order, without augmentation; 0: in batches that suit a forward pass.
+def clean_batches(
+    images: Images, preparation: Preparation, model: nn.Module, part: tuple[int, int] | None = None
+) -> Iterator[Batch]:
+    """All images once, without augmentation; with `part`, the batches that begin in that range.
 
-    Beyond a hundred images the maps fall out of a core's cache; a GPU wants more to do.
+    They come in stored order, but for a model that normalises by the batch: it is shown images of
+    all kinds together, in batches that depend neither on how the images are sorted nor on the
+    device.
     """
-    for start, end in bounds(len(images), batch_size or (1000 if images.labels.is_cuda else 100)):
-        yield Batch(preparation.clean(images.pixels[start:end]), images.labels[start:end])
+    mixed = normalises_by_batch(model)
+    count = len(images)
+    for start, end in mixed_bounds(count) if mixed else bounds(count, suits_a_pass(images)):
+        if part is None or part[0] <= start < part[1]:
+            chosen = images[images.mixed_order[start:end] if mixed else slice(start, end)]
+            yield Batch(preparation.clean(chosen.pixels), chosen.labels)
+
+
+def normalises_by_batch(model: nn.Module) -> bool:
+    """In evaluation too, so that what it makes of an image depends on the images beside it."""
+    return any(
+        isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.running_mean is None
+        for layer in model.modules()
+    )
+
+
+def suits_a_pass(images: Images) -> int:
+    """Beyond a hundred images the maps fall out of a core's cache; a GPU wants more to do."""
+    return 1000 if images.labels.is_cuda else 100
+
+
+MIXED = 100  # images, or a few more, whose statistics a model without its own is judged by
+
+
+def mixed_bounds(count: int) -> list[tuple[int, int]]:
+    """Where batches begin and end that are as equal as can be: statistics of a small rest would be
+    those of no other batch."""
+    batches = max(1, count // MIXED)
+    edges = [count * number // batches for number in range(batches + 1)]
+    return [pair for pair in pairwise(edges) if count]
 
 
 def bounds(count: int, size: int) -> list[tuple[int, int]]:
-    """Where batches begin and end. A last one that would be alone joins the batch before: a model
-    without running statistics cannot normalise a single image."""
+    """Where batches begin and end. A last one that would be alone joins the batch before."""
     starts = range(0, max(count - 1, min(count, 1)), size)
     return list(zip(starts, [*starts[1:], count], strict=True))
 

@@ -42,6 +42,18 @@ class Images:
     def to(self, device: torch.device) -> Images:
         return Images(self.pixels.to(device), self.labels.to(device))
 
+    @cached_property
+    def mixed_order(self) -> Tensor:
+        """A shuffle that depends on the images and not on how they are sorted: by the hash of their
+        pixels, and by label where two are equal."""
+        pixels, labels = self.pixels.cpu().numpy(), self.labels.tolist()
+        keys = [
+            (hashlib.sha256(image.tobytes()).digest(), label)
+            for image, label in zip(pixels, labels, strict=True)
+        ]
+        order = sorted(range(len(self)), key=keys.__getitem__)
+        return torch.tensor(order, dtype=torch.int64, device=self.labels.device)
+
 
 @dataclass(frozen=True)
 class Dataset:

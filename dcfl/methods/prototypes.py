@@ -118,7 +118,7 @@ class PrototypeMethod(Method):
     @torch.no_grad()
     def _count_all(self, client: Client, model: FeatureModel) -> None:
         with evaluating(model):
-            for batch in client.data.clean_batches():
+            for batch in client.data.clean_batches(model):
                 self._count(client, model(batch.images).embedding, batch.labels)
 
     def _count(self, client: Client, embedding: Tensor, labels: Tensor) -> None:

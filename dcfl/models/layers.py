@@ -14,7 +14,8 @@ Head = Literal["none", "mlp256"]
 NORMS: dict[Norm, Callable[[int], nn.Module]] = {
     "batch": nn.BatchNorm2d,
     "group": partial(nn.GroupNorm, 2),  # two groups, as in FedRCL and FedACG
-    # batch statistics in evaluation too, as in FedSOL: no buffers to average
+    # Batch statistics in evaluation too, as in FedSOL: no buffers to average, and an image's output
+    # depends on the images beside it (dcfl/data/client_data.py mixes them).
     "batch-nostats": partial(nn.BatchNorm2d, track_running_stats=False),
 }
 

@@ -1,6 +1,6 @@
 import torch
 
-from dcfl.checking import toy_client
+from dcfl.checking import toy_client, toy_model
 from dcfl.data import Augmentation, Batch, ClientData
 from tests import toys
 
@@ -61,9 +61,9 @@ def test_a_second_view_is_another_view_and_leaves_the_first_alone() -> None:
 
 
 def test_clean_batches_are_the_images_in_order() -> None:
-    data = toy_client([0, 1, 2, 3, 0])
-    parts = list(data.clean_batches(batch_size=2))
-    assert [len(part.labels) for part in parts] == [2, 3]  # a last one alone joins the others
+    data = toy_client([0, 1, 2] * 67)
+    parts = list(data.clean_batches(toy_model()))
+    assert [len(part.labels) for part in parts] == [100, 101]  # a last one alone joins the others
     whole = data.preparation.clean(data.own.pixels)
     assert torch.equal(torch.cat([part.images for part in parts]), whole)
 

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dcfl import evaluation
+from dcfl.checking import toy_model
 from dcfl.client import Batch, Client
 from dcfl.data import Dataset, Images
 from dcfl.data.augment import Preparation
@@ -179,11 +180,21 @@ def test_more_clients_than_slots(
     same(METHODS["scaffold"](), dataset=federation(sizes), rounds=3, model=Flat())
 
 
+def test_so_does_a_model_without_running_statistics(
+    same: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its batches cross the borders of parts."""
+    monkeypatch.setattr(evaluation, "PART", 70)
+    same(
+        METHODS["dcfl-pw"](), (2, 3), dataset=federation(test=230), model=toy_model("batch-nostats")
+    )
+
+
 def test_evaluation_in_many_parts(
     same: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluation, "PART", 3)
-    same(METHODS["fedavg"](), (2, 3), dataset=federation(test=31), model=Flat())
+    monkeypatch.setattr(evaluation, "PART", 100)
+    same(METHODS["fedavg"](), (2, 3), dataset=federation(test=431), model=Flat())
 
 
 def test_clients_with_few_images_or_none(tmp_path: Path) -> None:

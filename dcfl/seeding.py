@@ -1,8 +1,9 @@
-"""Every random number comes from (seed, round, client, purpose).
+"""Random numbers come from (seed, round, client, purpose).
 
 Nothing depends on what ran before in the same process, so a client's round has the same bits
 wherever and whenever it runs, and one purpose cannot disturb another (a method that draws a second
-view leaves the order of the batches alone).
+view leaves the order of the batches alone). Two draws come from numpy instead: the split, from its
+seed, and the schedule, from (seed, round).
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from typing import Literal
 
 import torch
 
+# Of round 0 are those that have no round.
 Purpose = Literal[
     "initialisation",
+    "holdout",
     "order",
     "augmentation",
     "second view",

@@ -14,6 +14,7 @@ from torch import Tensor
 from dcfl.data.augment import Augmentation, Preparation
 from dcfl.data.partition import Partition
 from dcfl.errors import ConfigError, DatasetCorrupt
+from dcfl.seeding import generator_for
 
 
 @dataclass(frozen=True)
@@ -104,8 +105,8 @@ class Dataset:
         """A random share of the training images in place of the test images."""
         if self.partition is not None:
             raise ConfigError("data.holdout: the data comes as sites, which have their own split")
-        # Apart from the draws of the split, which has the same seed.
-        shuffled = torch.from_numpy(np.random.default_rng([seed, 1]).permutation(len(self.train)))
+        generator = generator_for(seed, 0, 0, "holdout")
+        shuffled = torch.randperm(len(self.train), generator=generator)
         held, kept = shuffled.tensor_split([round(share * len(self.train))])
         if not len(held):
             raise ConfigError(f"data.holdout = {share:g} of {len(self.train)} images is none")

@@ -1,0 +1,105 @@
+"""Every draw has a stream of its own, even where all seeds are equal."""
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dcfl
+from dcfl.data import DataSettings, load_dataset
+from dcfl.seeding import derived_seed
+
+PACKAGE = Path(dcfl.__file__).parent
+SOURCES = {"default_rng", "derived_seed", "generator_for", "manual_seed", "Draws"}
+
+# Where random numbers come from in a run and in its analysis: the call as it stands in the file,
+# and the entropy behind it, for numpy as it is given and for (seed, round, client, purpose) as the
+# seed that is derived from them. Rounds are counted from 1.
+SCHEDULE = ("federation.py", "np.random.default_rng([seed, round])")
+SPLIT = ("data/partition.py", "np.random.default_rng(seed)")
+DERIVED = {
+    ("models/__init__.py", "derived_seed(seed, 0, 0, 'initialisation')"): "initialisation",
+    ("data/datasets.py", "generator_for(seed, 0, 0, 'holdout')"): "holdout",
+    ("simulation/attacks.py", "generator_for(seed, 0, 0, 'attackers')"): "attackers",
+    # Which test images are looked at closely, and two views of them.
+    ("analysis/features.py", "generator_for(seed, 0, 0, 'order')"): "order",
+    ("analysis/features.py", "generator_for(seed, 0, 0, purpose)"): "augmentation, second view",
+}
+PER_VISIT = {
+    ("data/client_data.py", "generator_for(seed, round, client, 'order')"): "order",
+    ("data/client_data.py", "generator_for(seed, round, client, 'augmentation')"): "augmentation",
+    ("data/client_data.py", "generator_for(seed, round, client, 'second view')"): "second view",
+    ("local_training.py", "derived_seed(seed, broadcast.round, client_id, 'model')"): "model",
+    ("simulation/faults.py", "derived_seed(seed, round, client, 'faults')"): "faults",
+    ("simulation/attacks.py", "generator_for(self.seed, round, client, 'attack')"): "attack",
+}
+# Of a derived seed that is listed above, of keys that name their purpose, of programs that train
+# nothing, and of toys.
+NO_STREAMS_OF_THEIR_OWN = {
+    ("seeding.py", "torch.Generator().manual_seed(derived_seed(seed, round, client, purpose))"),
+    ("seeding.py", "derived_seed(seed, round, client, purpose)"),
+    ("models/__init__.py", "torch.manual_seed(derived_seed(seed, 0, 0, 'initialisation'))"),
+    ("local_training.py", "torch.default_generator.manual_seed(seed)"),
+    ("local_training.py", "torch.cuda.manual_seed(seed)"),
+    (
+        "simulation/faults.py",
+        "np.random.default_rng(derived_seed(seed, round, client, 'faults'))",
+    ),
+    ("privacy.py", "Draws(key)"),
+    ("theory/limits.py", "np.random.default_rng([seed, sphere.dimension, negatives])"),
+    ("checking.py", "torch.Generator().manual_seed(seed)"),
+    ("checking.py", "torch.manual_seed(seed)"),
+    ("checking.py", "torch.Generator().manual_seed(1)"),
+}
+
+
+def calls() -> set[tuple[str, str]]:
+    """Whatever begins a stream in the package, but for its benchmarks."""
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        name = path.relative_to(PACKAGE).as_posix()
+        if name.startswith("bench/"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                called = node.func
+                last = called.attr if isinstance(called, ast.Attribute) else ast.unparse(called)
+                if last in SOURCES:
+                    found.add((name, ast.unparse(node)))
+    return found
+
+
+def test_every_stream_is_listed() -> None:
+    listed = {SCHEDULE, SPLIT} | DERIVED.keys() | PER_VISIT.keys() | NO_STREAMS_OF_THEIR_OWN
+    assert calls() == listed
+
+
+@pytest.mark.parametrize("seed", [0, 1, 7, 2**32, 2**40 + 3])
+def test_no_two_of_them_are_the_same(seed: int) -> None:
+    rounds, clients = range(1, 8), range(5)
+    entropies: list[int | list[int]] = [seed, *([seed, round] for round in rounds)]
+    for purposes in DERIVED.values():
+        entropies += [derived_seed(seed, 0, 0, each) for each in purposes.split(", ")]  # type: ignore[arg-type]
+    entropies += [
+        derived_seed(seed, round, client, purpose)  # type: ignore[arg-type]
+        for purpose in PER_VISIT.values()
+        for round in rounds
+        for client in clients
+    ]
+    # What numpy makes of the entropy: an int and a list that begins with it may be the same.
+    states = Counter(
+        tuple(np.random.SeedSequence(entropy).generate_state(4)) for entropy in entropies
+    )
+    assert len(states) == len(entropies) == 8 + 6 + 6 * 35
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_what_is_held_out_is_not_drawn_by_the_schedule_of_a_round(seed: int) -> None:
+    whole = load_dataset(DataSettings()).train
+    held = load_dataset(DataSettings(holdout=0.25, seed=seed)).test
+    for round in range(1, 4):
+        shuffled = np.random.default_rng([seed, round]).permutation(len(whole))
+        rows = np.sort(shuffled[: len(held)])
+        assert not np.array_equal(whole.pixels[rows].numpy(), held.pixels.numpy())

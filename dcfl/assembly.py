@@ -33,6 +33,7 @@ def resolved(experiment: Experiment, dataset: Dataset, partition: Partition) -> 
     """With what the data decides written out: its name, its clients and its augmentation."""
     augmentation = experiment.data.augmentation(dataset.preparation.augmentation)
     _check_augmentation(augmentation, experiment.method, dataset)
+    experiment.federation.require_cohorts(len(partition))
     complete = replace(
         experiment,
         data=replace(

@@ -9,6 +9,7 @@ from typing import Literal
 from dcfl.client import LocalTraining
 from dcfl.data import DataSettings
 from dcfl.errors import require
+from dcfl.federation import cohort_size
 from dcfl.methods import METHODS
 from dcfl.methods.method import Method
 from dcfl.methods.prototypes import PrototypeMethod
@@ -46,6 +47,20 @@ class FederationSettings:
         require(
             self.minimum_replies >= 1,
             f"federation.minimum_replies must be at least 1, not {self.minimum_replies}",
+        )
+
+    def require_cohorts(self, clients: int) -> None:
+        """Of so many clients: data that comes as sites says how many there are."""
+        require(
+            self.participation * clients >= 0.5,
+            f"federation.participation = {self.participation:g} of {clients} clients samples "
+            f"nobody: use at least {1 / clients:g}",
+        )
+        cohort = cohort_size(clients, self.participation)
+        require(
+            self.minimum_replies <= cohort,
+            f"federation.minimum_replies = {self.minimum_replies} of a round's {cohort} clients: "
+            f"the model would never change",
         )
 
 
@@ -112,12 +127,6 @@ class Experiment:
     attack: AttackSettings = AttackSettings()
 
     def __post_init__(self) -> None:
-        expected = self.federation.participation * self.data.clients
-        require(
-            expected >= 0.5,
-            f"federation.participation = {self.federation.participation:g} of {self.data.clients} "
-            f"clients samples nobody: use at least {1 / self.data.clients:g}",
-        )
         require(
             not self.faults.hang or self.federation.deadline > 0,
             "faults.hang needs federation.deadline: nobody else would end the round",

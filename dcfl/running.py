@@ -91,7 +91,6 @@ class Run:
                 stacklevel=2,
             )
         self.experiment = resolved(experiment, dataset, partition)
-        self._check_replies()
         self._own_model = model is not None
         self._bench = workbench(self.experiment, dataset, partition, model)
         self.model, self.data = self._bench.model, self._bench.data
@@ -175,15 +174,6 @@ class Run:
             two_images(self.data.dataset),
             self.experiment.training.batch_size,
         )
-
-    def _check_replies(self) -> None:
-        federation = self.experiment.federation
-        cohort = cohort_size(self.experiment.data.clients, federation.participation)
-        if federation.minimum_replies > cohort:
-            raise ConfigError(
-                f"federation.minimum_replies = {federation.minimum_replies} of a round's {cohort} "
-                f"clients: the model would never change"
-            )
 
     @property
     def workers(self) -> str:

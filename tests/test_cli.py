@@ -13,6 +13,7 @@ import dcfl.cli
 from dcfl.checking import PROPERTIES
 from dcfl.config import load_experiment
 from dcfl.recording import RecordedRun
+from tests.data.pictures import class_folders
 
 # FedProx whose anchor is the live model: the term is zero, as in code that was published.
 ZERO = """
@@ -248,6 +249,25 @@ def test_ones_own_pictures_from_check_to_run(cli, pictures: Path) -> None:  # ty
     _, out, _ = cli("partition", f"data.dataset=sites:{pictures}")
     assert "as it came" in out
     assert "owl" in out
+
+
+@pytest.mark.parametrize("door", [["run"], ["compare", "--methods", "fedavg"], ["partition"]])
+def test_a_small_share_of_many_sites(  # type: ignore[no-untyped-def]
+    cli, tmp_path: Path, door: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2 % of 30 sites is one; of the 20 clients that are usual it would be nobody."""
+    monkeypatch.setenv("DCFL_CACHE", str(tmp_path / "cache"))
+    for site in range(30):
+        class_folders(tmp_path / "sites" / f"site{site:02}", cat=3, dog=3)
+    few = ["federation.rounds=1", "federation.participation=0.02", "data.min_size=2"]
+    words = [f"data.dataset=sites:{tmp_path / 'sites'}", "data.image_size=8", *few]
+    code, _, err = cli(*door, *words)
+    assert code == 0, err
+
+
+def test_a_small_share_is_not_refused_before_the_sites_are_known() -> None:
+    """As `dcfl flower run` and `dcfl reproduce` read their settings."""
+    load_experiment(None, {"federation": {"participation": 0.02}})
 
 
 @pytest.mark.filterwarnings("default")

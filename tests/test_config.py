@@ -64,7 +64,6 @@ def test_naming_another_method_drops_the_fields_of_the_first(tmp_path: Path) -> 
         (["data.alpha=-1"], "data.alpha must be above 0"),
         (["data.clients=0"], "data.clients must be at least 1"),
         (["federation.participation=0"], r"federation.participation must lie in \(0, 1\]"),
-        (["federation.participation=0.01"], "samples nobody: use at least 0.05"),
         (["federation.rounds=0"], "federation.rounds must be at least 1"),
         (["engine.device=tpu"], "engine.device must be"),
         (["engine.threads=0"], "engine.threads must lie in 1 to 1024"),

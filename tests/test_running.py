@@ -16,7 +16,7 @@ import dcfl
 from dcfl.checking import toy_model
 from dcfl.client import Batch, Client
 from dcfl.config import load_experiment
-from dcfl.data import DataSettings, load_dataset
+from dcfl.data import Dataset, DataSettings, load_dataset
 from dcfl.errors import ConfigError, RunFolderError, RunMissing, StorageError, TooFewClients
 from dcfl.evaluation import ema, evaluate
 from dcfl.methods import Method, Objective
@@ -26,6 +26,7 @@ from dcfl.running import Run
 from dcfl.simulation.placement import choose_devices
 from dcfl.weights import sha256
 from tests import toys
+from tests.simulation.runs import Flat, federation
 
 SHORT = {"federation": {"rounds": 2, "participation": 0.1}}
 
@@ -305,3 +306,31 @@ def test_half_a_row_is_not_there_yet_and_damage_is_said(
 def test_json_files_are_json(result: dcfl.running.Result) -> None:
     for name in ("environment.json", "summary.json"):
         assert json.loads((result.folder / name).read_text())
+
+
+def many_sites(sites: int = 100) -> Dataset:
+    """Two images for each of so many sites."""
+    return federation((2,) * sites)
+
+
+def test_few_of_many_sites_are_sampled_whatever_the_usual_number_of_clients(tmp_path: Path) -> None:
+    """data.clients is not known before the data is: its default plays no part."""
+    settings = {"federation.participation": 0.02, "federation.rounds": 1, "method": "fedavg"}
+    result = dcfl.run(out=tmp_path / "run", dataset=many_sites(), model=Flat(), **settings)
+    assert [row["sampled"] for row in result.rounds] == [2]
+
+
+@pytest.mark.parametrize(
+    ("sites", "wrong", "message"),
+    [
+        (100, {"federation.participation": 0.004}, "0.004 of 100 clients .* at least 0.01"),
+        (4, {"federation.participation": 0.1}, "0.1 of 4 clients .* at least 0.25"),
+        (4, {"federation.minimum_replies": 2}, "2 of a round's 1 clients"),
+    ],
+)
+def test_a_schedule_that_cannot_be_is_refused_by_the_clients_that_there_are(
+    sites: int, wrong: dict[str, float], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        dcfl.run(out=tmp_path / "run", dataset=many_sites(sites), model=Flat(), **wrong)
+    assert not (tmp_path / "run").exists()

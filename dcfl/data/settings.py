@@ -39,7 +39,8 @@ class DataSettings:
     broken: Literal["refuse", "skip"] = "refuse"  # files that cannot be read as images
     # Of folder:, sites: and remote, agreed beforehand instead of looked up in the data.
     class_names: tuple[str, ...] = ()
-    mean: tuple[float, ...] = ()  # of each colour, from 0 to 1
+    # What pixels are normalised by, from 0 to 1 for each channel; empty: what suits the data set.
+    mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -79,8 +80,8 @@ class DataSettings:
             f"data.class_names must be two or more different names, not {list(self.class_names)}",
         )
         require(
-            len(self.mean) == len(self.std) and len(self.mean) in (0, 3),
-            "data.mean and data.std must be three numbers each: red, green and blue",
+            len(self.mean) == len(self.std),
+            "data.mean and data.std must have one number for each channel, both of them",
         )
         require(
             all(0 <= mean <= 1 for mean in self.mean) and all(0 < std <= 1 for std in self.std),

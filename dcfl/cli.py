@@ -135,6 +135,10 @@ def compare(
     seeds: Annotated[
         str, typer.Option(metavar="0,1,2", help="One run of each method per seed.")
     ] = "",
+    own_mixes: Annotated[
+        bool,
+        typer.Option("--own-mixes", help="MAX and EMA on the clients' own mixes of classes."),
+    ] = False,
     method_file: MethodFile = None,
     out: Out = None,
     as_json: AsJSON = False,
@@ -173,7 +177,7 @@ def compare(
         rows = [group.as_json(groups[0]) for group in groups]
         print_json({"methods": rows, "folder": str(folder)})
     else:
-        stdout.print(comparison_table(groups))
+        stdout.print(comparison_table(groups, own_mixes))
         print(f"report  {page}")
     if lost:
         raise typer.Exit(lost.exit_code)

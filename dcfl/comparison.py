@@ -12,6 +12,7 @@ from typing import Any
 
 from dcfl.config import apply
 from dcfl.errors import ConfigError
+from dcfl.evaluation import max_and_ema
 from dcfl.experiment import Experiment
 from dcfl.identity import Settings, complete, differences, flat, of_kind
 from dcfl.recording import RecordedRun
@@ -50,6 +51,8 @@ class Outcome:
     ema_accuracy: float
     final_accuracy: float
     client_accuracy: float  # mean over clients, each on its own mix of classes
+    max_client_accuracy: float
+    ema_client_accuracy: float
     worst_decile_accuracy: float
     bytes_up: int
     bytes_down: int
@@ -60,12 +63,16 @@ class Outcome:
         rows = run.rounds
         evaluated = [row for row in rows if row["accuracy"] is not None]
         last = evaluated[-1] if evaluated else {}
+        # From the rounds, because not every folder was written with these two.
+        own_max, own_ema = max_and_ema(row.get("client_accuracy") for row in evaluated)
         return cls(
             rounds=rows[-1]["round"] if rows else 0,
             max_accuracy=last.get("max_accuracy", math.nan),
             ema_accuracy=last.get("ema_accuracy", math.nan),
             final_accuracy=last.get("accuracy", math.nan),
             client_accuracy=_known(last.get("client_accuracy")),
+            max_client_accuracy=_known(own_max),
+            ema_client_accuracy=_known(own_ema),
             worst_decile_accuracy=_known(last.get("worst_decile_accuracy")),
             bytes_up=sum(row["bytes_up"] for row in rows),
             bytes_down=sum(row["bytes_down"] for row in rows),

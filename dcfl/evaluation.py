@@ -96,6 +96,12 @@ def ema(values: Iterable[float], decay: float = 0.9) -> float:
     return average
 
 
+def max_and_ema(values: Iterable[float | None]) -> tuple[float | None, float | None]:
+    """Over the values that are known; None if none is."""
+    known = [value for value in values if value is not None]
+    return (max(known), ema(known)) if known else (None, None)
+
+
 def alignment(x: Tensor, y: Tensor, alpha: float = 2) -> Tensor:
     """mean ||x_i - y_i||^alpha over positive pairs of unit vectors [n, d]; lower is better.
 

@@ -6,7 +6,7 @@ import re
 import shutil
 import time
 import warnings
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -25,7 +25,7 @@ from dcfl.config import CHOICES, Tables, apply, load_experiment
 from dcfl.data import Dataset, DataSettings, load_dataset
 from dcfl.engines import Connect, Session, connect
 from dcfl.errors import ConfigError, DCFLError, Interrupted, RunFolderError, TooFewClients
-from dcfl.evaluation import Evaluation, ema, fairness, own_mix_accuracies
+from dcfl.evaluation import Evaluation, ema, fairness, max_and_ema, own_mix_accuracies
 from dcfl.experiment import Experiment
 from dcfl.federation import Round, cohort_size, federate
 from dcfl.messages import Tensors
@@ -33,7 +33,7 @@ from dcfl.models import FeatureModel, ModelSettings
 from dcfl.recording import RecordedRun, Recorder, Row
 from dcfl.report import write_report
 from dcfl.resuming import fingerprint, require_same
-from dcfl.server import Server, ServerState
+from dcfl.server import ClientReport, Server, ServerState
 from dcfl.simulation.engine import Engine
 from dcfl.simulation.memories import Index
 from dcfl.simulation.placement import Placement, place
@@ -334,24 +334,21 @@ class Run:
         steps = sum(client.num_steps for client in ok)
         total = sum(client.metrics.get("loss", 0.0) * client.num_steps for client in ok)
         before = self.rows[-1:]
+        own_max, own_ema = max_and_ema([*(row.get("client_accuracy") for row in self.rows), mean])
         row = {
             "round": round.state.round,
             "accuracy": accuracy,
             "max_accuracy": max([accuracy, *(row["max_accuracy"] for row in before)]),
             "ema_accuracy": ema([*(row["ema_accuracy"] for row in before), accuracy]),
             "client_accuracy": mean,
+            "max_client_accuracy": own_max,
+            "ema_client_accuracy": own_ema,
             "worst_decile_accuracy": worst,
             "loss": loss,
             "train_loss": total / steps if steps else None,
             "seconds": training + evaluating,
             "evaluation_seconds": evaluating,  # that were waited for
-            "bytes_up": sum(client.bytes_up for client in round.clients),
-            "bytes_down": sum(client.bytes_down for client in round.clients),
-            "sampled": len(round.clients),
-            "ok": len(ok),
-            "failed": sum(client.outcome == "failed" for client in round.clients),
-            "late": sum(client.outcome == "late" for client in round.clients),
-            "rejected": sum(client.outcome == "rejected" for client in round.clients),
+            **_replies(round.clients),
         }
         sampled = own[[client.client for client in round.clients]].tolist()
         return row, [value if isfinite(value) else None for value in sampled]
@@ -385,6 +382,8 @@ class Run:
             "ema_accuracy": last["ema_accuracy"],
             "final_accuracy": last["accuracy"],
             "client_accuracy": last["client_accuracy"],
+            "max_client_accuracy": last["max_client_accuracy"],
+            "ema_client_accuracy": last["ema_client_accuracy"],
             "worst_decile_accuracy": last["worst_decile_accuracy"],
             "seconds": self._elapsed(),
             **totals,
@@ -413,6 +412,17 @@ class Run:
     def result(self) -> Result:
         """After the last round."""
         return Result(self.folder, self._summary, self.rows, self._weights, self.model.eval())
+
+
+def _replies(clients: Sequence[ClientReport]) -> Row:
+    """What was sent, and what became of it."""
+    outcomes = ("ok", "failed", "late", "rejected")
+    return {
+        "bytes_up": sum(client.bytes_up for client in clients),
+        "bytes_down": sum(client.bytes_down for client in clients),
+        "sampled": len(clients),
+        **{name: sum(client.outcome == name for client in clients) for name in outcomes},
+    }
 
 
 def run(

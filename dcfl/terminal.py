@@ -168,20 +168,24 @@ def _first(names: Collection[str], most: int = 10) -> str:
     return ", ".join(list(names)[:most]) + (", ..." if len(names) > most else "")
 
 
-def comparison_table(groups: Sequence[Group]) -> Table:
-    """A row per method; differences are to the first one's EMA, seed by seed."""
+def comparison_table(groups: Sequence[Group], own_mixes: bool = False) -> Table:
+    """A row per method; differences are to the first one's EMA, seed by seed. With `own_mixes`, all
+    of the accuracy on the clients' own mixes of classes."""
     first = groups[0]
-    title = f"{first.seeds} seeds, mean ± deviation" if first.seeds > 1 else None
+    quantity = "client_accuracy" if own_mixes else "accuracy"
+    titles = ["on the clients' own mixes of classes"] if own_mixes else []
+    titles += [f"{first.seeds} seeds, mean ± deviation"] if first.seeds > 1 else []
+    title = ", ".join(titles) or None
     width = 20 if first.seeds == 1 else 8
     against = f"vs {first.label}"
     made = table("method", "MAX %", "EMA %", against, "MB", "seconds", "accuracy", title=title)
     for group in groups:
-        gain = None if group is first else group.difference(first)
+        gain = None if group is first else group.difference(first, f"ema_{quantity}")
         sent = group.spread("bytes_up").mean + group.spread("bytes_down").mean
         made.add_row(
             group.label,
-            f"{group.spread('max_accuracy')}",
-            f"{group.spread('ema_accuracy')}",
+            f"{group.spread(f'max_{quantity}')}",
+            f"{group.spread(f'ema_{quantity}')}",
             f"{gain:+}" if gain else "",
             f"{sent / 1e6:.0f}",
             f"{group.spread('seconds').mean:.1f}",

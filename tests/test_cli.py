@@ -89,6 +89,15 @@ def test_compare_in_json(cli) -> None:  # type: ignore[no-untyped-def]
     assert code == 0
     assert [row["method"] for row in rows] == ["fedavg", "dcfl-pw"]
     assert rows[0]["gain"] is None
+    assert rows[0]["max_client_accuracy"]["mean"] >= rows[0]["client_accuracy"]["mean"]
+
+
+def test_compare_on_the_clients_own_mixes(cli) -> None:  # type: ignore[no-untyped-def]
+    code, out, _ = cli("compare", *FAST, "--methods", "fedavg", "--own-mixes", "--out", "cmp")
+    summary = RecordedRun.open(Path("cmp/fedavg-seed0")).summary
+    assert code == 0
+    assert "own mixes" in out
+    assert f"{summary['ema_client_accuracy']:.2f}" in out
 
 
 def test_methods_lists_equations_fields_and_costs(cli) -> None:  # type: ignore[no-untyped-def]

@@ -334,3 +334,15 @@ def test_a_schedule_that_cannot_be_is_refused_by_the_clients_that_there_are(
     with pytest.raises(ConfigError, match=message):
         dcfl.run(out=tmp_path / "run", dataset=many_sites(sites), model=Flat(), **wrong)
     assert not (tmp_path / "run").exists()
+
+
+def test_max_and_ema_of_the_accuracy_on_the_clients_own_mixes(
+    result: dcfl.running.Result,
+) -> None:
+    means = [row["client_accuracy"] for row in result.rounds]
+    for number, row in enumerate(result.rounds, start=1):
+        assert row["max_client_accuracy"] == max(means[:number])
+        assert row["ema_client_accuracy"] == ema(means[:number])
+    for name in ("max_client_accuracy", "ema_client_accuracy"):
+        assert result.summary[name] == result.rounds[-1][name]
+        assert RecordedRun.open(result.folder).rounds[-1][name] == result.summary[name]

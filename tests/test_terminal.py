@@ -1,7 +1,26 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from dcfl.terminal import partition_table, sparkline, stdout
+from dcfl.comparison import group_runs
+from dcfl.terminal import comparison_table, partition_table, sparkline, stdout
+from tests.report.folders import write_run
+
+
+def test_a_comparison_of_the_clients_own_mixes(tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path / method, [value], method=method)
+        for method, value in (("fedavg", 50.0), ("fedprox", 53.0))
+    ]
+    changed = {1: {"client_accuracy": 51.5}}
+    runs.append(write_run(tmp_path / "moon", [54.0], method="moon", row_changes=changed))
+    table = comparison_table(group_runs(runs), own_mixes=True)
+    assert "own mixes" in str(table.title)
+    columns = [list(column.cells) for column in table.columns[:4]]
+    assert columns[0] == ["fedavg", "fedprox", "moon"]
+    assert columns[1] == columns[2] == ["49.00", "52.00", "51.50"]
+    assert columns[3] == ["", "+3.00", "+2.50"]
 
 
 def test_sparklines_go_from_lowest_to_highest() -> None:

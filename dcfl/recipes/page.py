@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +14,7 @@ from dcfl.recipes.order import Contests
 from dcfl.recipes.order_page import leaders_csv, order_csv, order_section, split_name
 from dcfl.recipes.pictures import client_time_figure, gain_figure, weights_figure
 from dcfl.recipes.published import papers_mu
-from dcfl.recipes.results import METRICS, Entry, Metric, Place, Results
+from dcfl.recipes.results import Entry, Metric, Place, Results
 from dcfl.report.document import Picture, Section, Table, render_document
 from dcfl.report.plots import accuracy_figure, traffic_figure
 from dcfl.report.text import number, plural, signed
@@ -47,6 +48,8 @@ RUN_COLUMNS = (
     "max",
     "ema",
     "final",
+    "client_max",
+    "client_ema",
     "rounds",
     "mb_up",
     "mb_down",
@@ -54,7 +57,13 @@ RUN_COLUMNS = (
     "seconds",
     "weights_sha256",
 )
-TITLES: dict[Metric, str] = {"ema": "EMA, %", "max": "MAX, %"}
+ON_OWN_MIXES = "On the clients' own mixes of classes"
+TITLES: dict[Metric, str] = {
+    "ema": "EMA, %",
+    "max": "MAX, %",
+    "client-ema": f"{ON_OWN_MIXES}: EMA, %",
+    "client-max": f"{ON_OWN_MIXES}: MAX, %",
+}
 
 
 def write_results(results: Results, folder: Path) -> list[Path]:
@@ -157,23 +166,13 @@ def _sections(results: Results) -> Iterator[Section]:
 
 
 def _beside_the_paper(results: Results, place: Place) -> Section:
-    entries = results.entries[place]
-    ours, papers = results.ranks(place, "ema"), results.papers_ranks(place, "ema")
-    rows = [
-        [
-            row,
-            *(cell for metric in METRICS for cell in _compared(entry, metric)),
-            *_gain(results, place, entry),
-            f"{ours[row]} ({papers[row]})" if row in papers else "–",
-        ]
-        for row, entry in entries.items()
-    ]
-    columns = ["Method"]
-    for name in ("MAX", "EMA"):
-        columns += [name, "paper's", "difference"]
-    columns += ["EMA against FedAvg", "wins", "rank (paper's)"]
+    tables = [_table_beside_the_paper(results, place, "max", "ema")]
+    if "client-ema" in results.metrics(place[0]):
+        tables.append(
+            _table_beside_the_paper(results, place, "client-max", "client-ema", ON_OWN_MIXES)
+        )
     title = f"{place[0]}, {split_name(place[1])}"
-    groups = [entry.group for entry in entries.values()]
+    groups = [entry.group for entry in results.entries[place].values()]
     pictures = [
         Picture.of(
             "Over rounds", accuracy_figure(groups), f"Accuracy over rounds, {title}", "EMA bold."
@@ -192,7 +191,28 @@ def _beside_the_paper(results: Results, place: Place) -> Section:
             "themselves, or as many others beside them, can be compared.",
         ),
     ]
-    return Section(title, tables=[Table(columns, rows)], pictures=pictures)
+    return Section(title, tables=tables, pictures=pictures)
+
+
+def _table_beside_the_paper(
+    results: Results, place: Place, best: Metric, average: Metric, title: str = ""
+) -> Table:
+    ours, papers = results.ranks(place, average), results.papers_ranks(place, average)
+    rows = [
+        [
+            row,
+            *_compared(entry, best),
+            *_compared(entry, average),
+            *_gain(results, place, entry, average),
+            f"{ours[row]} ({papers[row]})" if row in papers else "–",
+        ]
+        for row, entry in results.entries[place].items()
+    ]
+    columns = ["Method"]
+    for name in ("MAX", "EMA"):
+        columns += [name, "paper's", "difference"]
+    columns += ["EMA against FedAvg", "wins", "rank (paper's)"]
+    return Table(columns, rows, title)
 
 
 def _compared(entry: Entry, metric: Metric) -> list[str]:
@@ -203,8 +223,8 @@ def _compared(entry: Entry, metric: Metric) -> list[str]:
     return [_written(spread), number(paper), signed(spread.mean - paper)]
 
 
-def _gain(results: Results, place: Place, entry: Entry) -> list[str]:
-    paired = results.against_reference(place, entry, "ema")
+def _gain(results: Results, place: Place, entry: Entry, metric: Metric = "ema") -> list[str]:
+    paired = results.against_reference(place, entry, metric)
     if paired is None:
         return ["–", "–"]
     return [_written(paired.spread, sign=True), f"{paired.wins} of {len(paired.differences)}"]
@@ -232,6 +252,7 @@ def _grid_section(results: Results, block: str) -> Section:
     tables = [
         Table(head, [[row, *(cell(row, c, False, metric) for c in over)] for row in rows], title)
         for metric, title in TITLES.items()
+        if metric in results.metrics(block)
     ]
     if results.recipe.chooses:
         tables.insert(0, _best(results, block))
@@ -270,7 +291,7 @@ def _pictures(results: Results, block: str) -> Iterator[Picture]:
 
 def _csv_rows(results: Results) -> Iterator[list[str]]:
     for place, entries in results.entries.items():
-        for metric in METRICS:
+        for metric in results.metrics(place[0]):
             own, paper = results.ranks(place, metric), results.papers_ranks(place, metric)
             for row, entry in entries.items():
                 spread, published = entry.spread(metric), entry.published(metric)
@@ -313,7 +334,7 @@ def _value(key: str, text: str) -> str | float | None:
 
 
 def _plain(*values: float | None) -> list[str]:
-    return ["" if value is None else f"{value:.3f}" for value in values]
+    return ["" if value is None or math.isnan(value) else f"{value:.3f}" for value in values]
 
 
 def _run_rows(results: Results) -> Iterator[list[str]]:
@@ -329,6 +350,7 @@ def _run_rows(results: Results) -> Iterator[list[str]]:
             cell.row,
             str(cell.seed),
             *_plain(out.max_accuracy, out.ema_accuracy, out.final_accuracy),
+            *_plain(out.max_client_accuracy, out.ema_client_accuracy),
             str(out.rounds),
             *_plain(out.bytes_up / 1e6, out.bytes_down / 1e6, worked, out.seconds),
             str(kept.run.summary.get("weights_sha256", "")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,8 +28,16 @@ from dcfl.recipes.published import CLAIMS, Figures, figures
 from dcfl.recipes.scales import Scale
 from dcfl.recording import RecordedRun
 
-Metric = Literal["max", "ema"]
+Metric = Literal["max", "ema", "client-max", "client-ema"]
 METRICS: tuple[Metric, ...] = ("max", "ema")
+# Each client on its own mix of classes, then the mean: the paper's test data, too, were split.
+OWN_MIXES: tuple[Metric, ...] = ("client-max", "client-ema")
+QUANTITIES: dict[Metric, str] = {
+    "max": "max_accuracy",
+    "ema": "ema_accuracy",
+    "client-max": "max_client_accuracy",
+    "client-ema": "ema_client_accuracy",
+}
 Place = tuple[str, str]  # block and column: where methods are compared
 
 
@@ -45,7 +54,7 @@ class Entry:
         return {seed: Outcome.of(run) for seed, run in self.runs.items()}
 
     def values(self, metric: Metric) -> dict[int, float]:
-        return {seed: getattr(out, f"{metric}_accuracy") for seed, out in self.outcomes.items()}
+        return {seed: getattr(out, QUANTITIES[metric]) for seed, out in self.outcomes.items()}
 
     def spread(self, metric: Metric) -> Spread:
         return Spread.of(list(self.values(metric).values()))
@@ -56,7 +65,8 @@ class Entry:
         return fmean([values[seed] for seed in seeds] or values.values())
 
     def published(self, metric: Metric) -> float | None:
-        return getattr(self.paper, metric) if self.paper else None
+        """The paper has one MAX and one EMA, and does not say on which test data."""
+        return getattr(self.paper, metric.removeprefix("client-")) if self.paper else None
 
     @property
     def group(self) -> Group:
@@ -101,6 +111,16 @@ class Results:
             for place, rows in runs.items()
         }
         return {place: rows for place, rows in found.items() if rows}
+
+    def metrics(self, block: str) -> tuple[Metric, ...]:
+        """Of all runs in the block: older ones may not know the clients' own mixes."""
+        spreads = [
+            entry.spread("client-max").mean
+            for (own, _), rows in self.entries.items()
+            if own == block
+            for entry in rows.values()
+        ]
+        return METRICS if any(map(math.isnan, spreads)) else METRICS + OWN_MIXES
 
     def _paper(self, place: Place, row: str) -> Figures | None:
         return figures(self.recipe.published, row, *place)

@@ -54,7 +54,7 @@ def rows_of(text: str) -> list[dict[str, str]]:
 def test_the_csv_holds_the_same_numbers(ablation: tuple[Results, dict[str, str]]) -> None:
     results, texts = ablation
     rows = rows_of(texts[".csv"])
-    assert len(rows) == 2 * 2 * 3 * 5  # metrics, data sets, splits, rows
+    assert len(rows) == 4 * 2 * 3 * 5  # metrics, data sets, splits, rows
     for row in rows:
         entry = results.entries[row["block"], row["column"]][row["row"]]
         spread = entry.spread(row["metric"])  # type: ignore[arg-type]
@@ -99,6 +99,38 @@ def test_every_run_is_in_the_other_csv(ablation: tuple[Results, dict[str, str]])
         assert float(row["ema"]) == pytest.approx(float(row["max"]) - 2.25, abs=2e-3)
         assert row["weights_sha256"] == "5" * 64
         assert row["cell"].endswith(f"seed{row['seed']}")
+
+
+def test_the_clients_own_mixes_are_beside_the_paper_too(
+    ablation: tuple[Results, dict[str, str]],
+) -> None:
+    """Each is one point less than on the whole test set, and is held against the same figures."""
+    rows = rows_of(ablation[1][".csv"])
+    whole = {(r["block"], r["column"], r["row"], r["metric"]): r for r in rows}
+    for (*place, metric), row in whole.items():
+        if metric.startswith("client-"):
+            other = whole[(*place, metric.removeprefix("client-"))]  # type: ignore[index]
+            assert float(row["ours"]) == pytest.approx(float(other["ours"]) - 1, abs=2e-3)
+            assert row["paper"] == other["paper"]
+            assert row["gain"] == other["gain"]
+    for run in rows_of(ablation[1]["-runs.csv"]):
+        assert float(run["client_max"]) == pytest.approx(float(run["max"]) - 1, abs=2e-3)
+        assert float(run["client_ema"]) == pytest.approx(float(run["ema"]) - 1, abs=2e-3)
+    assert "own mixes of classes" in ablation[1][".md"]
+
+
+@pytest.mark.parametrize("recipe", ["ablation", "server-side"])
+def test_runs_that_do_not_know_the_own_mixes_have_no_tables_of_them(
+    recipe: str, tmp_path: Path
+) -> None:
+    results = some_results(tmp_path, recipe)
+    for kept in results.cells:
+        path = kept.folder / "rounds.jsonl"
+        path.write_text(path.read_text().replace('"client_accuracy"', '"something"'))
+    texts = written(results, tmp_path)
+    check_all(texts, tmp_path)
+    assert "own mixes" not in texts[".md"]
+    assert {row["metric"] for row in rows_of(texts[".csv"])} == {"max", "ema"}
 
 
 def test_what_is_missing_is_said(ablation: tuple[Results, dict[str, str]]) -> None:
@@ -163,7 +195,7 @@ def check_all(texts: dict[str, str], out: Path) -> None:
 def test_tables_are_whole_in_every_format(ablation: tuple[Results, dict[str, str]]) -> None:
     results, texts = ablation
     check_all(texts, results.cells[0].folder.parent.parent)
-    assert check_markdown(texts[".md"]) == 6
+    assert check_markdown(texts[".md"]) == 2 * 6
 
 
 @pytest.mark.parametrize("recipe", GRIDS)
@@ -175,7 +207,7 @@ def test_grids_are_whole_with_missing_cells_too(recipe: str, tmp_path: Path) -> 
     assert f"{some.finished} of {count} finished" in texts[".html"]
     assert "not finished." in texts[".md"]
     rows = rows_of(texts[".csv"])
-    assert len(rows) == 2 * some.finished
+    assert len(rows) == 4 * some.finished
     # Every mean is in the table that a person reads.
     for row in rows:
         assert f"{float(row['ours']):.1f}" in texts[".md"]

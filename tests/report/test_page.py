@@ -85,7 +85,9 @@ def test_means_and_paired_differences(tmp_path: Path) -> None:
     assert second[:6] == [
         "dcfl-pw", "2", "55.00 ± 4.24", "55.00 ± 4.24", "+3.00 ± 1.41", "55.00 ± 4.24",
     ]  # fmt: skip
-    assert second[6:] == ["54.00 ± 4.24", "5.50 ± 0.42", "1.00", "2.00", "1.5"]
+    # MAX, EMA and final on the clients' own mixes, and the worst tenth of them.
+    assert second[6:10] == ["54.00 ± 4.24", "54.00 ± 4.24", "54.00 ± 4.24", "5.50 ± 0.42"]
+    assert second[10:] == ["1.00", "2.00", "1.5"]
     assert "dcfl-pw has the highest EMA accuracy: 55.00 %, 3.00 points above fedavg." in page.text
     assert "may be chance" not in page.text
 
@@ -106,13 +108,15 @@ def test_the_order_of_the_folders_decides_who_is_compared_with(tmp_path: Path) -
 def test_one_run(tmp_path: Path) -> None:
     write_run(tmp_path / "run", [20.0, 60.0, 50.0])
     page = page_of(tmp_path / "run")
-    # EMA: 20, then 24, then 26.6.
+    # EMA: 20, then 24, then 26.6. Each client accuracy is one less.
     assert page.rows[1] == [
         "fedavg",
         "1",
         "60.00",
         "26.60",
         "50.00",
+        "59.00",
+        "25.60",
         "49.00",
         "5.00",
         "3.00",

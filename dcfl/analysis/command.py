@@ -35,6 +35,14 @@ def analyse(
     drift: Annotated[
         bool, typer.Option("--drift/--no-drift", help="Let clients train a round, or not.")
     ] = True,
+    alpha: Annotated[
+        float,
+        typer.Option("--alignment-alpha", metavar="ALPHA", help="Alignment: mean |u - v|^ALPHA."),
+    ] = 2.0,
+    t: Annotated[
+        float,
+        typer.Option("--uniformity-t", metavar="T", help="Uniformity: log mean e^(-T |u - v|^2)."),
+    ] = 2.0,
     method_file: MethodFile = None,
     as_json: AsJSON = False,
 ) -> None:
@@ -42,9 +50,11 @@ def analyse(
     dimensions in use, drift, and a picture. Several runs side by side."""
     from dcfl.analysis.page import write_analysis
     from dcfl.analysis.runs import analyse_runs
+    from dcfl.analysis.similarity import Exponents
     from dcfl.report import find_runs
     from dcfl.terminal import stdout
 
+    exponents = Exponents(alpha, t)
     if method_file:
         register(method_file)
     runs = {run.folder.resolve(): run for folder in folders for run in find_runs(folder)}
@@ -52,7 +62,7 @@ def analyse(
     def tell(text: str) -> None:
         print(f"analyse  {text}", file=sys.stderr, flush=True)
 
-    analyses = analyse_runs(list(runs.values()), clients, drift, tell)
+    analyses = analyse_runs(list(runs.values()), clients, drift, tell, exponents)
     if out is None:
         out = folders[0] / "analysis" if len(folders) == 1 else Path("analysis")
     page = write_analysis(analyses, out)
@@ -90,9 +100,10 @@ def numbers_table(analyses: list[Analysis]) -> Table:
         )
     found = [each.similarity for each in analyses]
     row("overlap", [100 * each.overlap for each in found], 1, " %")
-    row("alignment, same class", [each.alignment for each in found])
-    row("alignment, two views", [each.view_alignment for each in found])
-    row("uniformity", [each.uniformity for each in found])
+    exponents = found[0].exponents
+    row(f"alignment (α = {exponents.alpha:g}), same class", [each.alignment for each in found])
+    row("  two views", [each.view_alignment for each in found])
+    row(f"uniformity (t = {exponents.t:g})", [each.uniformity for each in found])
     row("  different classes", [each.inter_uniformity for each in found])
     dimensions = [each.dimensions for each in analyses]
     made.add_row("constant dimensions", *(f"{each.still} of {each.width}" for each in dimensions))

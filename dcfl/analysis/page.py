@@ -244,14 +244,17 @@ def _sphere_section(analyses: Sequence[Analysis]) -> Section:
         "uniformity",
         "uniformity, different classes",
     ]
+    exponents = analyses[0].similarity.exponents
+    distance = "squared distance" if exponents.alpha == 2 else "distance, to the power alpha,"
     text = (
-        "Lower is better for all four. Alignment is the mean squared distance of two unit vectors "
+        f"Lower is better for all four. Alignment is the mean {distance} of two unit vectors "
         "that belong together: two images of a class, or two augmented views of one image. "
-        "Uniformity is the logarithm of the mean of exp(-2 times the squared distance): over all "
-        "pairs, where classes that shrink to points set a floor, and over pairs of different "
-        "classes, where they do not."
+        f"Uniformity is the logarithm of the mean of exp(-{exponents.t:g} times the squared "
+        "distance): over all pairs, where classes that shrink to points set a floor, and over "
+        "pairs of different classes, where they do not."
     )
-    return Section("Alignment and uniformity", [text], [Table(columns, rows)])
+    note = f"Alignment with alpha = {exponents.alpha:g}, uniformity with t = {exponents.t:g}."
+    return Section("Alignment and uniformity", [text], [Table(columns, rows, note=note)])
 
 
 # Dimensions

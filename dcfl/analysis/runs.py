@@ -17,7 +17,7 @@ from dcfl.analysis.features import (
     open_subject,
 )
 from dcfl.analysis.picture import Dimensions, Plane, look_at
-from dcfl.analysis.similarity import Cosines, Similarity, measure_similarity
+from dcfl.analysis.similarity import USUAL, Cosines, Exponents, Similarity, measure_similarity
 from dcfl.comparison import setting
 from dcfl.recording import RecordedRun
 
@@ -86,8 +86,10 @@ def analyse_runs(
     clients: int = 10,
     drift: bool = True,
     tell: Callable[[str], None] = lambda _: None,
+    exponents: Exponents = USUAL,
 ) -> list[Analysis]:
-    """`clients`: how many train a round for the drift; `tell`: hears what is being done."""
+    """`clients`: how many train a round for the drift; `tell`: hears what is being done;
+    `exponents`: of alignment and uniformity."""
     subjects = [open_subject(run) for run in runs]  # before the first minute is spent on any
     analyses = []
     for subject, label in zip(subjects, labels(runs), strict=True):
@@ -98,7 +100,7 @@ def analyse_runs(
             tell(f"{label}: {text}")
 
         moved = measure_drift(subject, clients, of_this) if drift else None
-        analyses.append(_analysis(subject, label, features, moved))
+        analyses.append(_analysis(subject, label, features, moved, exponents))
     return analyses
 
 
@@ -117,7 +119,9 @@ def labels(runs: Sequence[RecordedRun]) -> list[str]:
     ]
 
 
-def _analysis(subject: Subject, label: str, features: Features, drift: Drift | None) -> Analysis:
+def _analysis(
+    subject: Subject, label: str, features: Features, drift: Drift | None, exponents: Exponents
+) -> Analysis:
     seed = subject.experiment.federation.seed
     views = embed_two_views(subject, VIEWED)
     plane, dimensions = look_at(features.embeddings, features.labels, seed)
@@ -132,7 +136,7 @@ def _analysis(subject: Subject, label: str, features: Features, drift: Drift | N
         _images_id(subject),
         subject.dataset.class_names,
         features.accuracy,
-        measure_similarity(features.embeddings, features.labels, views, seed),
+        measure_similarity(features.embeddings, features.labels, views, seed, exponents),
         dimensions,
         plane,
         drift,

@@ -84,6 +84,27 @@ def test_two_runs_side_by_side(both: list[Analysis], tmp_path: Path) -> None:
     assert lines[1].startswith("fedproc,intra,-1.00,-0.99,")
 
 
+def test_alpha_and_t_are_options_that_every_output_names(cli: Call, fedavg: RecordedRun) -> None:
+    words = (fedavg.folder, "--no-drift", "--out", "other")
+    changed = ("--alignment-alpha", "3", "--uniformity-t", "5")
+    code, out, _ = cli(*words, *changed)
+    assert code == 0
+    assert "α = 3" in out
+    assert "t = 5" in out
+    page = Path("other/analysis.html").read_text()
+    assert "Alignment with alpha = 3, uniformity with t = 5." in page
+    (other,) = json.loads(Path("other/analysis.json").read_text())
+    _, as_json, _ = cli(*words, "--json")
+    (usual,) = json.loads(as_json)["runs"]
+    named = ("alignment_alpha", "uniformity_t")
+    assert [other["similarity"][name] for name in named] == [3, 5]
+    assert [usual["similarity"][name] for name in named] == [2, 2]
+    for name in ("alignment", "view_alignment", "uniformity", "inter_uniformity"):
+        assert other["similarity"][name] != usual["similarity"][name]
+    code, _, err = cli(*words, "--uniformity-t", "0")
+    assert (code, "--uniformity-t must lie above 0" in err) == (2, True)
+
+
 def test_the_embedding_is_the_one_that_the_classifier_sees(both: list[Analysis]) -> None:
     analysis = both[0]
     dataset = dcfl.data.load_dataset(analysis.run.experiment.data)

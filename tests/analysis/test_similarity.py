@@ -13,11 +13,13 @@ from dcfl.analysis import similarity
 from dcfl.analysis.similarity import (
     BINS,
     FINE,
+    Exponents,
     inter_class_uniformity,
     measure_similarity,
     overlap,
     percentile,
 )
+from dcfl.errors import ConfigError
 from dcfl.evaluation import alignment, similarity_histogram
 
 
@@ -39,6 +41,51 @@ def cosine(a: list[float], b: list[float]) -> float:
 def unit(a: list[float]) -> list[float]:
     length = math.dist(a, [0.0] * len(a))
     return [x / length for x in a] if length else a
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    n=st.integers(2, 30),
+    d=st.integers(1, 8),
+    classes=st.integers(1, 4),
+    seed=st.integers(0, 1000),
+    alpha=st.floats(0.5, 6),
+    t=st.floats(0.1, 20),
+)
+def test_alpha_and_t_are_those_of_the_definitions(
+    n: int, d: int, classes: int, seed: int, alpha: float, t: float
+) -> None:
+    embeddings, labels = features(n, d, classes, seed)
+    views = embeddings + 0.3, embeddings - 0.2
+    found = measure_similarity(embeddings, labels, views, exponents=Exponents(alpha, t))
+    rows = [unit(row) for row in embeddings.double().tolist()]
+    gaps = {True: list[float](), False: list[float]()}
+    for i, j in combinations(range(n), 2):
+        gaps[bool(labels[i] == labels[j])].append(math.dist(rows[i], rows[j]))
+    if gaps[True]:
+        expected = np.mean([gap**alpha for gap in gaps[True]])
+        assert found.alignment == pytest.approx(expected, rel=1e-5, abs=1e-4)
+    if gaps[False]:
+        expected = math.log(np.mean([math.exp(-t * gap**2) for gap in gaps[False]]))
+        assert found.inter_uniformity == pytest.approx(expected, abs=1e-6)
+    everywhere = [math.exp(-t * gap**2) for gap in gaps[True] + gaps[False]]
+    assert found.uniformity == pytest.approx(math.log(np.mean(everywhere)), abs=1e-3)
+    pairs = zip(views[0].double().tolist(), views[1].double().tolist(), strict=True)
+    between = [math.dist(unit(a), unit(b)) ** alpha for a, b in pairs]
+    assert found.view_alignment == pytest.approx(np.mean(between), rel=1e-6, abs=1e-9)
+    assert (found.as_json()["alignment_alpha"], found.as_json()["uniformity_t"]) == (alpha, t)
+
+
+def test_alpha_2_is_the_exact_sum_whichever_way_it_is_found() -> None:
+    embeddings, labels = features(700, 5, 3, seed=0)  # more than a block
+    near = measure_similarity(embeddings, labels, exponents=Exponents(2 + 1e-12, 2))
+    assert near.alignment == pytest.approx(measure_similarity(embeddings, labels).alignment)
+
+
+@pytest.mark.parametrize("wrong", [(0.0, 2.0), (2.0, -1.0), (math.nan, 2.0), (2.0, 1e6)])
+def test_exponents_that_cannot_be(wrong: tuple[float, float]) -> None:
+    with pytest.raises(ConfigError, match="must lie"):
+        Exponents(*wrong)
 
 
 @settings(max_examples=20, deadline=None)

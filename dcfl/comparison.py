@@ -210,7 +210,8 @@ def _results(run: RecordedRun) -> Settings:
     than by where they lie, if the run has recorded that."""
     settings = of_kind(complete(flat(run.config)), "result")
     kind, colon, where = str(settings["data.dataset"]).partition(":")
-    if colon and (content := run.environment.get("data")):
+    content = run.environment.get("data")
+    if colon and content and not settings["data.holdout"]:  # which is another one for every seed
         settings["data.dataset"] = f"{kind}:{PurePath(where).name} ({content})"
     return settings
 

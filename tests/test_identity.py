@@ -202,6 +202,12 @@ def test_pictures_of_ones_own_are_known_by_what_is_in_them(tmp_path: Path) -> No
     labels = [group.label for group in group_runs([*moved, run("c", "/here", "2e")])]
     assert labels == [f"fedavg data.dataset=folder:pictures ({c})" for c in ("1f", "2e")]
     assert len(group_runs([run("d", "/here", ""), run("e", "/there", "")])) == 2
+    # What is held out, and so what is left to train on, is drawn by the seed.
+    held_out = [run("f", "/here", "3d"), run("g", "/here", "4c")]
+    for one in held_out:
+        text = one.config_text.replace("[data]", "[data]\nholdout = 0.1")
+        (one.folder / "config.toml").write_text(text)
+    assert len(group_runs([RecordedRun.open(one.folder) for one in held_out])) == 1
 
 
 def test_a_run_says_what_is_in_its_data(tmp_path: Path) -> None:

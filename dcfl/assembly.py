@@ -13,6 +13,7 @@ from dcfl.client import evaluating
 from dcfl.data import Augmentation, Dataset, FederatedData, Partition
 from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
+from dcfl.federation import cohort_size
 from dcfl.messages import Tensors
 from dcfl.methods import Method
 from dcfl.methods.prototypes import PrototypeMethod
@@ -30,12 +31,16 @@ from dcfl.simulation.workbench import Workbench
 
 
 def resolved(experiment: Experiment, dataset: Dataset, partition: Partition) -> Experiment:
-    """With what the data decides written out: its name, its clients and its augmentation."""
+    """With what was left open written out: the data's name, its clients and its augmentation, and
+    how the server merges what the method sends."""
     augmentation = experiment.data.augmentation(dataset.preparation.augmentation)
     _check_augmentation(augmentation, experiment.method, dataset)
     experiment.federation.require_cohorts(len(partition))
+    cohort = cohort_size(len(partition), experiment.federation.participation)
+    experiment.server.require_replies(cohort, len(partition))
     complete = replace(
         experiment,
+        method=experiment.server.fitted(experiment.method),
         data=replace(
             experiment.data,
             dataset=dataset.name,

@@ -25,7 +25,7 @@ class Backend(Protocol):
 
     def settle(self, accepted: Collection[int]) -> None:
         """The round is over, and these clients' replies were used: what they keep is theirs. The
-        others go on from what they kept before."""
+        others, those of a round that changed nothing included, go on from what they kept before."""
 
 
 class Round(NamedTuple):
@@ -64,5 +64,5 @@ def federate(
         cohort = sample_cohort(server.population, participation, seed, state.round + 1)
         broadcast = server.broadcast(state)
         state, clients = server.aggregate(state, broadcast, backend.run(broadcast, cohort))
-        backend.settle({client.client for client in clients if client.outcome == "ok"})
+        backend.settle({client.client for client in clients if client.used})
         yield Round(state, clients)

@@ -280,6 +280,11 @@ class RecordedRun:
         return _parsed(path.read_text(encoding="utf-8"), path) if path.is_file() else {}
 
 
+def used(row: Row) -> int:
+    """How many replies a round's new model was made of; rows once told valid ones alone."""
+    return int(row.get("used", row["ok"]))
+
+
 def _parsed(text: str, path: Path) -> Row:
     try:
         return dict(json.loads(text))

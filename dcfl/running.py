@@ -30,7 +30,7 @@ from dcfl.experiment import Experiment
 from dcfl.federation import Round, cohort_size, federate
 from dcfl.messages import Tensors
 from dcfl.models import FeatureModel, ModelSettings
-from dcfl.recording import RecordedRun, Recorder, Row
+from dcfl.recording import RecordedRun, Recorder, Row, used
 from dcfl.report import write_report
 from dcfl.resuming import fingerprint, require_same
 from dcfl.server import ClientReport, Server, ServerState
@@ -200,7 +200,7 @@ class Run:
     def _rounds(self) -> Generator[Row]:
         experiment, self._began = self.experiment, time.perf_counter()
         self._mixes = self.data.label_mixes()
-        server = Server(
+        self._server = Server(
             experiment.method,
             experiment.data.clients,
             frozenset(name for name, _ in self.model.named_parameters()),
@@ -223,7 +223,7 @@ class Run:
             mark = self._saved_at = time.perf_counter()
             last: Trained | None = None  # and perhaps still being evaluated
             rounds = federate(
-                server,
+                self._server,
                 engine,
                 self._state,
                 federation.rounds,
@@ -355,8 +355,8 @@ class Run:
 
     def _give_up_if_alone(self, round: Round) -> None:
         last = self.rows[-EMPTY_ROUNDS:]
-        wanted = self.experiment.federation.minimum_replies
-        if len(last) == EMPTY_ROUNDS and all(row["ok"] < wanted for row in last):
+        if len(last) == EMPTY_ROUNDS and not any(map(used, last)):
+            wanted = self._server.wanted(last[-1]["ok"])
             lost = next(client for client in reversed(round.clients) if client.outcome != "ok")
             few = (
                 "no client has given" if wanted == 1 else f"fewer than {wanted} clients have given"
@@ -370,9 +370,9 @@ class Run:
     def _finish(self, state: ServerState) -> None:
         experiment, dataset, last = self.experiment, self.data.dataset, self.rows[-1]
         totals = {key: sum(row[key] for row in self.rows) for key in TOTALS}
-        if not totals["ok"]:
+        if not any(map(used, self.rows)):
             raise TooFewClients(
-                f"no client ever gave a usable reply; the rounds are in {self.folder}"
+                f"no round had enough usable replies; the rounds are in {self.folder}"
             )
         self._summary = {
             "method": experiment.method.name,
@@ -422,6 +422,7 @@ def _replies(clients: Sequence[ClientReport]) -> Row:
         "bytes_down": sum(client.bytes_down for client in clients),
         "sampled": len(clients),
         **{name: sum(client.outcome == name for client in clients) for name in outcomes},
+        "used": sum(client.used for client in clients),  # 0: the model stayed as it was
     }
 
 

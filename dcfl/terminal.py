@@ -25,7 +25,7 @@ from rich.text import Text
 
 from dcfl.comparison import Group
 from dcfl.config import to_toml
-from dcfl.recording import Row
+from dcfl.recording import Row, used
 
 stdout = Console(highlight=False)
 if not stdout.is_terminal:
@@ -121,7 +121,8 @@ class _Status:
         left = elapsed / (row["round"] - self.first) * (self.rounds - row["round"])
         lost = row["sampled"] - row["ok"]
         text = f"accuracy {row['accuracy']:.1f} %  {self.clients / elapsed:.0f} clients/s"
-        return text + (f"  {lost} clients lost" if lost else ""), left
+        text += f"  {lost} clients lost" if lost else ""
+        return text + ("" if used(row) else "  the model stays as it was"), left
 
 
 @contextmanager

@@ -1,15 +1,17 @@
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dcfl.checking import TRAINING, toy_model
+from dcfl.errors import ClientFailure
 from dcfl.federation import federate, sample_cohort
-from dcfl.messages import Broadcast, ClientUpdate
+from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods import METHODS
 from dcfl.seeding import derived_seed, generator_for
-from dcfl.server import Server, ServerState
+from dcfl.server import Server, ServerSettings, ServerState
 from dcfl.simulation.embedded import Embedded
 from dcfl.weights import sha256, snapshot
 from tests import toys
@@ -52,10 +54,16 @@ def test_seeds_of_different_places_and_purposes_differ() -> None:
     assert derived_seed(0, 1, 2, "order") == 3832059042813885436
 
 
-def federation(method: str = "dcfl-pw") -> tuple[Server, Embedded, ServerState]:
-    model, data = toy_model(), toys.federated(clients=4)
+def federation(
+    method: str = "dcfl-pw",
+    clients: int = 4,
+    settings: ServerSettings | None = None,
+    minimum_replies: int = 1,
+) -> tuple[Server, Embedded, ServerState]:
+    model, data = toy_model(), toys.federated(clients)
     names = frozenset(name for name, _ in model.named_parameters())
-    server = Server(METHODS[method](), 4, names, TRAINING)
+    settings = settings or ServerSettings()
+    server = Server(METHODS[method](), clients, names, TRAINING, settings, minimum_replies)
     backend = toys.embedded(method, model, data)
     return server, backend, ServerState(0, snapshot(model), {}, {})
 
@@ -98,3 +106,44 @@ def test_what_a_client_does_depends_on_no_other_client() -> None:
     for reply in together:
         if reply.client in alone:
             assert sha256(reply.weights) == sha256(alone[reply.client].weights)  # type: ignore[union-attr]
+
+
+# What clients keep
+
+
+class Losing:
+    """A backend that loses the replies of some clients in every third round."""
+
+    def __init__(self, backend: Embedded, lost: Collection[int]) -> None:
+        self.backend, self.lost = backend, lost
+        self.settle = backend.settle
+
+    def run(
+        self, broadcast: Broadcast, cohort: Sequence[int]
+    ) -> Iterator[ClientUpdate | ClientFailure]:
+        for reply in self.backend.run(broadcast, cohort):
+            lost = broadcast.round % 3 == 0 and reply.client in self.lost
+            yield ClientFailure(reply.client, "lost on the way") if lost else reply
+
+
+def flat(tensors: Tensors) -> torch.Tensor:
+    return torch.cat([tensors[name].double().flatten() for name in sorted(tensors)])
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "clients", "minimum"), [("uniform", 4, 3), ("multi-krum", 7, 1)]
+)
+def test_scaffolds_variate_is_the_mean_of_the_clients(
+    aggregation: str, clients: int, minimum: int
+) -> None:
+    """c = mean c_i: what was merged is what clients keep, in rounds without enough replies and
+    with replies that a robust rule left out."""
+    settings = ServerSettings(aggregation)  # type: ignore[arg-type]
+    server, backend, state = federation("scaffold", clients, settings, minimum)
+    rounds = list(federate(server, Losing(backend, {0, 1}), state, 12, 1.0, seed=0))
+    unused = [sum(not client.used for client in round.clients) for round in rounds]
+    assert unused[2] == clients
+    assert unused[0] == (0 if aggregation == "uniform" else 2)
+    shared = rounds[-1].state.shared
+    mean = torch.stack([flat(backend.memories[client]) for client in range(clients)]).mean(dim=0)
+    assert (flat(shared) - mean).norm() <= 1e-6 * mean.norm()

@@ -38,8 +38,8 @@ class Method:
     """Fields are hyper-parameters, overrides are ideas; nothing of a run is stored on `self`.
 
     Five hooks, all optional: `objective` and `gradient` shape a step, `upload` and `remember` end a
-    client's round, `merge` combines the uploads on the server. `upload_like` and `check_upload`
-    guard `merge` against clients that cannot be trusted.
+    client's round, `merge` combines the uploads on the server. `upload_like`, `check_upload` and
+    `fitted` guard `merge` against clients that cannot be trusted.
     """
 
     name: ClassVar[str]  # as in METHODS; the class's own name in lower case unless set
@@ -100,6 +100,12 @@ class Method:
     def merge(self, shared: Tensors, uploads: Sequence[Tensors], population: int) -> Tensors:
         """On the server: what every client finds in `client.shared` in the next round."""
         return shared
+
+    def fitted(self, robust: bool) -> Self:
+        """This method for a server whose rule of aggregation is robust or not: what its fields
+        leave open about `merge` is decided, so that a few forged uploads cannot steer it if a few
+        forged weights cannot."""
+        return self
 
 
 def at_least_zero(method: Method, *names: str) -> None:

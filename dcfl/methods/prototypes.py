@@ -8,13 +8,14 @@ A weighted mean is whatever the last forger of a sum or a count wants it to be, 
 client. `prototype_merge = "median"` lets each client that holds a class vote with its class mean,
 whatever count it claims, and the old prototype vote once; each coordinate is the middle vote. A
 class with fewer than three votes stays as it is, known or not, since two cannot outvote a liar.
+"auto" is the median where the server's rule for weights is a robust one, and else the mean.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -52,7 +53,8 @@ class PrototypeMethod(Method):
     prototype_weights: Literal["counts", "uniform"] = "counts"  # of the clients in a class's mean
     prototype_normalize: bool = False  # embeddings to unit length before they are summed
     prototype_momentum: float = 0.0  # share of the old prototype that is kept
-    prototype_merge: Literal["mean", "median"] = "mean"  # "median" withstands forged prototypes
+    # "median" withstands forged prototypes; "auto": it is used if server.aggregation is robust.
+    prototype_merge: Literal["auto", "mean", "median"] = "auto"
     # Classes that a client has fewer images of are not sent: the mean of one *is* its embedding.
     min_class_count: int = 1
 
@@ -160,6 +162,11 @@ class PrototypeMethod(Method):
         blended = self.prototype_momentum * old.double() + (1 - self.prototype_momentum) * means
         fresh = torch.where(known[:, None], blended, means).float()
         return {"prototypes": torch.where(seen, fresh, old), "known": known | seen[:, 0]}
+
+    def fitted(self, robust: bool) -> Self:
+        if self.prototype_merge != "auto":
+            return self
+        return replace(self, prototype_merge="median" if robust else "mean")
 
     def _means(self, sums: Tensor, counts: Tensor, shared: Tensors) -> tuple[Tensor, Tensor]:
         """Each class's new prototype, and which classes have one."""

@@ -21,7 +21,7 @@ from dcfl.comparison import (
     setting,
 )
 from dcfl.federation import cohort_size
-from dcfl.recording import RecordedRun
+from dcfl.recording import RecordedRun, used
 from dcfl.report import plots, text
 from dcfl.report.document import Picture, rendered
 
@@ -275,9 +275,9 @@ def _span(rows: Sequence[dict[str, Any]], key: str, most: int = 6) -> str:
 
 
 def _empty_rounds(runs: Sequence[RecordedRun], names: dict[RecordedRun, str]) -> list[str]:
-    empty = {run: sum(row.get("ok") == 0 for row in run.rounds) for run in runs}
+    empty = {run: sum(not used(row) for row in run.rounds) for run in runs}
     return [
-        f"{names[run]}: {text.plural(count, 'round')} without a single usable reply; "
+        f"{names[run]}: {text.plural(count, 'round')} with too few usable replies; "
         f"the model stayed as it was."
         for run, count in empty.items()
         if count

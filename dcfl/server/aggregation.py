@@ -87,10 +87,24 @@ def _changes(means: dict[str, Tensor], sent: Tensors) -> dict[str, Tensor]:
     return {name: mean.sub_(sent[name]) for name, mean in means.items()}
 
 
-def _robust(rule: Callable[[Names, Defence], Fold]) -> Rule:
+def _robust(rule: type[robust.KeepAll]) -> Rule:
     return lambda trainable, training, defence: rule(trainable, defence)
 
 
+def replies_needed(aggregation: Aggregation, replies: int, defence: Defence) -> int:
+    """How many replies the rule needs to keep what it promises, if there are so many."""
+    rule = ROBUST.get(aggregation)
+    return rule([], defence).needed(replies) if rule else 1
+
+
+ROBUST: dict[Aggregation, type[robust.KeepAll]] = {
+    "norm-clipping": robust.NormClipping,
+    "median": robust.Median,
+    "trimmed-mean": robust.TrimmedMean,
+    "krum": robust.Krum,
+    "multi-krum": robust.MultiKrum,
+    "geometric-median": robust.GeometricMedian,
+}
 Rule = Callable[[Names, LocalTraining, Defence], Fold]
 AGGREGATIONS: dict[Aggregation, Rule] = {
     # Algorithm 1: the plain mean
@@ -100,10 +114,5 @@ AGGREGATIONS: dict[Aggregation, Rule] = {
         trainable, lambda update: update.num_examples
     ),
     "fednova": lambda trainable, training, defence: FedNova(trainable, training),
-    "norm-clipping": _robust(robust.NormClipping),
-    "median": _robust(robust.Median),
-    "trimmed-mean": _robust(robust.TrimmedMean),
-    "krum": _robust(robust.Krum),
-    "multi-krum": _robust(robust.MultiKrum),
-    "geometric-median": _robust(robust.GeometricMedian),
+    **{name: _robust(rule) for name, rule in ROBUST.items()},
 }

@@ -15,6 +15,7 @@ Names = Collection[str]
 class Folded(NamedTuple):
     direction: dict[str, Tensor]  # of the parameters, float64
     buffers: dict[str, Tensor]
+    rejected: frozenset[int] = frozenset()  # clients whose replies the rule takes for forged
 
 
 class Fold(Protocol):

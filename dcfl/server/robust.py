@@ -23,13 +23,15 @@ average, and one such round can undo all others, so three standard deviations of
 added: f = p n + 3 sqrt(p (1 - p) n (N - n) / (N - 1)), rounded up. With all clients that is p n.
 It is never more than all attackers, nor more than a minority, (n - 1) // 2.
 
-Few replies. Krum's neighbours are never fewer than one. Its published guarantee wants n >= 2f + 3;
-below that both rules still drop the outermost.
+Few replies. The Krum rules need n >= 2f + 3, as their theorem does. With fewer, f equal forgeries
+are each other's nearest neighbours, and win. The server asks `needed` before it uses a rule.
 
 Buffers. Running statistics are of other sizes than parameters: in the distances they would drown
 them, and left out of the distances they would be a way around them. So each of their coordinates is
-trimmed (trimmed-mean) or the median of all replies (the other rules). Integers are the first
-client's.
+trimmed (trimmed-mean) or the median of all replies. The Krum rules take the statistics of the
+replies that they chose, which belong to those parameters, unless they lie far from everybody's: by
+the same score, over coordinates in units of their median deviation. Integers are the first of the
+clients'.
 
 The same bits whatever the order of the replies: they are taken in the order of client ids, which
 also decides between equals.
@@ -54,6 +56,9 @@ BLOCK = 2**20  # numbers that are sorted or compared at a time, of all replies t
 # Of the geometric median: Weiszfeld's steps, when one is too small to go on, and the share of the
 # usual distance below which a reply pulls no harder (the paper's smoothing).
 STEPS, ENOUGH, SMOOTHING = 100, 1e-6, 1e-6
+# Of Krum's statistics: how many times the score of the worst that is not suspect is too far. Twice
+# the distance; honest clients with different data are seldom that far apart.
+FAR = 4.0
 
 
 class Reply(NamedTuple):
@@ -72,7 +77,23 @@ class KeepAll(ABC):
 
     @abstractmethod
     def direction(self, rows: Rows, sent: Tensor) -> Tensor:
-        """From the clients' parameters and those that they started from, float64 [d]."""
+        """From the chosen clients' parameters and those that they started from, float64 [d]."""
+
+    def needed(self, replies: int) -> int:
+        """How many replies there must be for the rule to hold, if there are so many."""
+        return 1
+
+    def trusted(self, rows: Rows) -> list[int]:
+        """The places of the replies that are not rejected, the best first, by their parameters."""
+        return list(range(len(rows)))
+
+    def number(self, trusted: int) -> int:
+        """How many of them, the best, are chosen."""
+        return trusted
+
+    def statistics(self, rows: Rows, chosen: Sequence[int]) -> Tensor:
+        """From the clients' floating buffers, float64."""
+        return middle_mean(rows, self.trimmed(len(rows)))
 
     def trimmed(self, replies: int) -> int:
         """How many values at either end of a buffer's coordinate do not count: all but the middle
@@ -102,11 +123,15 @@ class KeepAll(ABC):
         replies = sorted(self._replies, key=lambda reply: reply.client)
         names, buffer_names, _ = self._names(sent)
         start = _flat(sent, names).double()
-        moved = self.direction([reply.parameters for reply in replies], start)
-        averaged = middle_mean([reply.buffers for reply in replies], self.trimmed(len(replies)))
+        trusted = self.trusted([reply.parameters for reply in replies])
+        places = sorted(trusted[: self.number(len(trusted))])
+        chosen = [replies[place] for place in places]
+        moved = self.direction([reply.parameters for reply in chosen], start)
+        statistics = self.statistics([reply.buffers for reply in replies], places)
         return Folded(
             _shaped(moved, sent, names),
-            {**_shaped(averaged, sent, buffer_names), **replies[0].integers},
+            {**_shaped(statistics, sent, buffer_names), **chosen[0].integers},
+            frozenset(r.client for r in replies) - {replies[place].client for place in trusted},
         )
 
     def _names(self, weights: Tensors) -> tuple[list[str], list[str], list[str]]:
@@ -153,26 +178,32 @@ class Median(KeepAll):
 class MultiKrum(KeepAll):
     """The mean of the n - f replies that are nearest to their neighbours."""
 
-    def direction(self, rows: Rows, sent: Tensor) -> Tensor:
+    def needed(self, replies: int) -> int:
+        return 2 * self.suspects(replies) + 3
+
+    def trusted(self, rows: Rows) -> list[int]:
         scores = self.scores(squared_distances(rows))
         best = sorted(range(len(rows)), key=lambda place: (scores[place], place))
-        chosen = sorted(best[: self.chosen(len(rows))])
-        total = torch.zeros_like(sent)
-        for place in chosen:
-            total.add_(rows[place])
-        return total.div_(len(chosen)).sub_(sent)
+        return best[: len(rows) - self.suspects(len(rows))]
+
+    def direction(self, rows: Rows, sent: Tensor) -> Tensor:
+        return mean(rows).sub_(sent)
+
+    def statistics(self, rows: Rows, chosen: Sequence[int]) -> Tensor:
+        scores = self.scores(squared_distances(_in_median_deviations(rows)))
+        limit = FAR * sorted(scores)[len(rows) - self.suspects(len(rows)) - 1]
+        sound = [place for place, score in enumerate(scores) if score <= limit]
+        places = [place for place in chosen if place in sound] or sound
+        return mean([rows[place] for place in places])
 
     def scores(self, distances: Tensor) -> list[float]:
         """Each reply's summed squared distance from its nearest neighbours. [n, n] -> [n]"""
-        neighbours = max(1, len(distances) - self.suspects(len(distances)) - 2)
+        neighbours = len(distances) - self.suspects(len(distances)) - 2
         # The first of a row is its distance from itself. Sorted, so that sums of the same numbers
         # are the same.
         nearest = distances.sort(dim=1).values[:, 1 : neighbours + 1]
         scores: list[float] = nearest.sum(dim=1).tolist()
         return scores
-
-    def chosen(self, replies: int) -> int:
-        return replies - self.suspects(replies)
 
 
 class Krum(MultiKrum):
@@ -181,7 +212,7 @@ class Krum(MultiKrum):
     Where clients hold different data it forgets what the others know, even with no attack.
     """
 
-    def chosen(self, replies: int) -> int:
+    def number(self, trusted: int) -> int:
         return 1
 
 
@@ -208,6 +239,13 @@ class GeometricMedian(KeepAll):
         return centre.sub_(sent)
 
 
+def mean(rows: Rows) -> Tensor:
+    total = torch.zeros_like(rows[0], dtype=torch.float64)
+    for row in rows:
+        total.add_(row)
+    return total.div_(len(rows))
+
+
 def middle_mean(rows: Rows, trimmed: int) -> Tensor:
     """The mean of each coordinate without so many of its values at either end: float64 [d]."""
     means = torch.empty(len(rows[0]), dtype=torch.float64, device=rows[0].device)
@@ -227,6 +265,14 @@ def squared_distances(rows: Rows) -> Tensor:
     above = torch.triu_indices(len(rows), len(rows), offset=1)
     distances[above[0], above[1]] = pairs
     return distances + distances.T
+
+
+def _in_median_deviations(rows: Rows) -> list[Tensor]:
+    """Each coordinate as its distance from the median, in units of the median distance."""
+    middle = (len(rows) - 1) // 2
+    apart = [row - middle_mean(rows, middle) for row in rows]
+    usual = middle_mean([row.abs() for row in apart], middle)
+    return [row / usual.where(usual > 0, 1) for row in apart]
 
 
 def _rounded_up(number: float) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from dcfl import weights as named
@@ -11,7 +11,7 @@ from dcfl.client import LARGEST, LocalTraining
 from dcfl.errors import ClientFailure, ProtocolError, require
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic
 from dcfl.methods.method import Method
-from dcfl.server.aggregation import AGGREGATIONS, Aggregation
+from dcfl.server.aggregation import AGGREGATIONS, ROBUST, Aggregation, replies_needed
 from dcfl.server.fold import Defence, Folded
 from dcfl.server.optimizers import ServerOptimizer
 from dcfl.server.validation import Schema, check_update
@@ -39,6 +39,31 @@ class ServerSettings:
             f"not {self.clip_norm:g}",
         )
 
+    def defence(self, population: int) -> Defence:
+        return Defence(self.byzantine, self.clip_norm, population)
+
+    def replies_needed(self, replies: int, population: int) -> int:
+        """How many replies the rule needs, if there are so many."""
+        return replies_needed(self.aggregation, replies, self.defence(population))
+
+    def require_replies(self, cohort: int, clients: int) -> None:
+        """Refuse a robust rule that needs more replies than a round can have."""
+        needed = self.replies_needed(cohort, clients)
+        sizes = range(cohort, clients + 1)
+        enough = next((n for n in sizes if self.replies_needed(n, clients) <= n), 0)
+        more = f"federation.participation = {enough / clients:g} ({enough} clients), "
+        require(
+            needed <= cohort,
+            f'server.aggregation = "{self.aggregation}" with {cohort} of {clients} clients a '
+            f"round, of which server.byzantine = {self.byzantine:g} lets {(needed - 3) // 2} be "
+            f"attackers, needs {needed} replies: set {more if enough else ''}a smaller "
+            f'server.byzantine or another rule, such as "median"',
+        )
+
+    def fitted(self, method: Method) -> Method:
+        """The method as this server merges its uploads: robustly, if the rule for weights is."""
+        return method.fitted(self.aggregation in ROBUST)
+
 
 @dataclass(frozen=True)
 class ServerState:
@@ -62,6 +87,7 @@ class ClientReport:
     bytes_up: int = 0
     bytes_down: int = 0
     metrics: Mapping[str, float] = field(default_factory=dict)
+    used: bool = False  # whether the reply entered the model; a valid one may not have
 
 
 @dataclass(frozen=True)
@@ -87,24 +113,36 @@ class Server:
     ) -> tuple[ServerState, list[ClientReport]]:
         """Fold the valid replies one by one, in the order in which they come (client order).
 
-        A round with fewer valid replies than asked for leaves the model as it is.
+        A round with fewer valid replies than asked for, or than the rule needs, uses none:
+        everything stays as it is. A reply that the rule rejects plays no part in `merge` either.
         """
         settings = self.settings
-        defence = Defence(settings.byzantine, settings.clip_norm, self.population)
+        defence = settings.defence(self.population)
         fold = AGGREGATIONS[settings.aggregation](self.trainable, self.training, defence)
-        uploads: list[Tensors] = []
+        uploads: list[tuple[int, Tensors]] = []
         reports: list[ClientReport] = []
         for reply in replies:
             report = self._admit(reply, broadcast)
             reports.append(report)
             if report.outcome == "ok" and isinstance(reply, ClientUpdate):
                 fold.add(reply)
-                uploads.append(reply.upload)
-        if len(uploads) < self.minimum_replies:
+                uploads.append((reply.client, reply.upload))
+        if len(uploads) < self.wanted(len(uploads)):
             return ServerState(broadcast.round, state.weights, state.shared, state.slots), reports
-        weights, slots = self._step(state, fold.finish(broadcast.weights))
-        shared = self.method.merge(state.shared, uploads, self.population)
+        folded = fold.finish(broadcast.weights)
+        weights, slots = self._step(state, folded)
+        used = [upload for client, upload in uploads if client not in folded.rejected]
+        shared = settings.fitted(self.method).merge(state.shared, used, self.population)
+        reports = [
+            replace(report, used=report.outcome == "ok" and report.client not in folded.rejected)
+            for report in reports
+        ]
         return ServerState(broadcast.round, weights, shared, slots), reports
+
+    def wanted(self, replies: int) -> int:
+        """How many valid replies change the model, if there are so many."""
+        needed = self.settings.replies_needed(replies, self.population)
+        return max(self.minimum_replies, needed)
 
     def _admit(self, reply: ClientUpdate | ClientFailure, broadcast: Broadcast) -> ClientReport:
         if isinstance(reply, ClientFailure):

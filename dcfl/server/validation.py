@@ -70,6 +70,8 @@ def _check_values(name: str, tensor: Tensor) -> None:
         if not (low >= -LARGEST_WEIGHT and high <= LARGEST_WEIGHT):
             large = "too large" if abs(low) < torch.inf and abs(high) < torch.inf else "not finite"
             raise ProtocolError(f"{name} is {large}")
+        if low < 0 and name.endswith("running_var"):  # a variance whose root is asked for
+            raise ProtocolError(f"{name} is negative")
 
 
 def _check_metrics(metrics: Mapping[str, float]) -> None:

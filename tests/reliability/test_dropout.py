@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from dcfl.checkpoints import Checkpoints, read_checkpoint
+from dcfl.checkpoints import Checkpoint, Checkpoints, read_checkpoint
+from dcfl.engines import Connect, connect
 from dcfl.errors import TooFewClients
 from dcfl.methods import METHODS
 from dcfl.recording import RecordedRun, Row
@@ -22,6 +23,7 @@ from tests.reliability.victims import (
     DATA,
     MODEL,
     SMALL,
+    at_nodes,
     children_of,
     command,
     edited,
@@ -132,6 +134,46 @@ def test_too_few_replies_leave_the_model_alone_too(tmp_path: Path) -> None:
     rows = run.rows
     for before, row in pairwise(rows):
         assert (row["loss"] == before["loss"]) == (row["ok"] < 3)
+
+
+ENGINES: dict[str, tuple[int, Connect]] = {
+    "alone": (1, connect),
+    "pool": (2, connect),
+    "flower": (1, at_nodes()),
+}
+
+
+@pytest.mark.parametrize("method", ["moon", "scaffold"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_round_that_was_not_used_is_nothing_to_remember(
+    engine: str, method: str, tmp_path: Path
+) -> None:
+    """What clients keep, and what the server shares, are those of before; also in a run that was
+    stopped right after such a round."""
+    workers, how = ENGINES[engine]
+    settings: dict[str, Any] = {
+        "method": method,
+        "workers": workers,
+        "rounds": 8,
+        "faults": FaultSettings(crash=0.07),
+        "minimum_replies": 3,
+    }
+    run = Run(experiment(tmp_path / "run", **settings), DATA, MODEL, how)
+    states: dict[int, Checkpoint | None] = {0: None}
+    for row in run.rounds():
+        states[row["round"]] = read_checkpoint(Checkpoints(run.folder).paths()[-1])
+    unused = [row["round"] for row in run.rows if row["used"] == 0]
+    partly = [row["round"] for row in run.rows if row["used"] == 0 < row["ok"]]
+    assert [row["round"] for row in run.rows if row["used"] == 3 == row["ok"]]
+    assert len(partly) > 1
+    for round in unused:
+        before, after = states[round - 1], states[round]
+        assert after is not None
+        assert after.facts.memories == (before.facts.memories if before else {})
+        assert sha256(after.state.shared) == sha256(before.state.shared if before else {})
+    stopped(experiment(tmp_path / "again", **settings), partly[1], how)
+    resume(tmp_path / "again", how)
+    same(tmp_path / "again", outcome(tmp_path / "run"))
 
 
 def test_three_rounds_alone_end_the_run_and_it_can_be_resumed(tmp_path: Path) -> None:

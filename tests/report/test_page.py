@@ -175,7 +175,7 @@ def test_failures_are_summed_up_by_reason(tmp_path: Path) -> None:
         ["run", "failed", "no memory for …/x", "2", "2, 5", "1, 3"],
         ["run", "rejected", "weights are not finite", "1", "7", "2"],
     ]
-    assert "run: 1 round without a single usable reply" in page.text
+    assert "run: 1 round with too few usable replies; the model stayed as it was" in page.text
 
 
 @pytest.mark.usefixtures("undrawn")

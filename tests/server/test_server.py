@@ -8,13 +8,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from dcfl.client import LocalTraining
 from dcfl.errors import ClientFailure
 from dcfl.messages import Broadcast, ClientUpdate
 from dcfl.methods import METHODS
+from dcfl.methods.dcfl import DCFLPrototypeWise
 from dcfl.server import Server, ServerSettings, ServerState
+from dcfl.server.aggregation import ROBUST
 from dcfl.weights import sha256
 
 
@@ -169,3 +172,71 @@ class TestOutcomes:
 def test_a_broadcast_counts_what_the_method_shares() -> None:
     broadcast = Broadcast(1, weights(1.0), {"prototypes": torch.zeros(10, 4)})
     assert broadcast.num_bytes == 20 + 160
+
+
+# Robust rules
+
+
+KRUMS = ["krum", "multi-krum"]
+
+
+@pytest.mark.parametrize("aggregation", KRUMS)
+def test_krum_is_not_used_where_two_equal_forgeries_would_win(aggregation: str) -> None:
+    """Five replies of twenty clients: two may be forged, and each is the other's nearest."""
+    settings = ServerSettings(aggregation)  # type: ignore[arg-type]
+    judge = Server(METHODS["fedavg"](), 20, frozenset({"w"}), LocalTraining(), settings)
+    honest = [update(client, 1.0 + client / 100) for client in range(3)]
+    forged = [update(client, 100.0) for client in (3, 4)]
+    state, reports = judge.aggregate(START, judge.broadcast(START), [*honest, *forged])
+    assert sha256(state.weights) == sha256(START.weights)
+    assert [(report.outcome, report.used) for report in reports] == [("ok", False)] * 5
+
+
+def with_prototypes(client: int, w: float, prototype: list[float]) -> ClientUpdate:
+    """Ten images of one class."""
+    upload = {"sums": 10 * torch.tensor([prototype]), "counts": torch.tensor([10])}
+    return replace(update(client, w, n=10), upload=upload)
+
+
+def merged(aggregation: str, replies: list[ClientUpdate], **fields: str) -> list[float]:
+    """The prototype after a round of all ten clients."""
+    settings = ServerSettings(aggregation)  # type: ignore[arg-type]
+    method = METHODS["dcfl-pw"](**fields)
+    judge = Server(method, 10, frozenset({"w"}), LocalTraining(), settings)
+    state, _ = judge.aggregate(START, judge.broadcast(START), replies)
+    vector: list[float] = state.shared["prototypes"][0].tolist()
+    return vector
+
+
+HONEST = [with_prototypes(client, 1.0 + client / 100, [1.0, client / 50]) for client in range(8)]
+
+
+@pytest.mark.parametrize("aggregation", ROBUST)
+def test_two_forgers_of_ten_do_not_turn_a_prototype(aggregation: str) -> None:
+    """Honest weights, which no rule for weights can object to, with prototypes the other way."""
+    forged = [with_prototypes(client, 1.04, [-100.0, 0.0]) for client in (8, 9)]
+    truth = torch.tensor(merged(aggregation, HONEST))
+    voted = torch.tensor(merged(aggregation, [*HONEST, *forged]))
+    averaged = torch.tensor(merged(aggregation, [*HONEST, *forged], prototype_merge="mean"))
+    assert F.cosine_similarity(voted, truth, dim=0) > 0.99
+    assert F.cosine_similarity(averaged, truth, dim=0) < -0.9
+
+
+@pytest.mark.parametrize("merge", ["mean", "median"])
+@pytest.mark.parametrize("aggregation", KRUMS)
+def test_a_reply_that_was_rejected_has_no_prototypes_either(aggregation: str, merge: str) -> None:
+    forged = [with_prototypes(client, 50.0, [0.0, 30.0]) for client in (8, 9)]
+    among_others = merged(aggregation, [*HONEST, *forged], prototype_merge=merge)
+    alone = DCFLPrototypeWise(prototype_merge=merge).merge(  # type: ignore[arg-type]
+        {}, [reply.upload for reply in HONEST], 10
+    )
+    assert among_others == alone["prototypes"][0].tolist()
+
+
+def test_a_variance_below_zero_is_turned_away() -> None:
+    sent = {"w": torch.ones(1), "bn.running_var": torch.ones(2)}
+    state = ServerState(0, sent, {}, {})
+    wrong = {"w": torch.ones(1), "bn.running_var": torch.tensor([1.0, -1e-3])}
+    replies = [ClientUpdate(0, wrong, {}, 1, 1, {})]
+    _, (report,) = server().aggregate(state, server().broadcast(state), replies)
+    assert (report.outcome, report.reason) == ("rejected", "bn.running_var is negative")

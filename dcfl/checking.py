@@ -353,6 +353,40 @@ def what_it_sends_and_keeps_survives_the_way(method: type[Method], norm: Norm) -
                 raise Broken("a tensor came back changed")
 
 
+def goes_on_when_its_reply_was_not_used(method: type[Method], norm: Norm) -> None:
+    """A client then finds what others have shared since, and no memory of its own."""
+    rounds = two_rounds(method(), norm, MIXED, MIXED[::-1][:17])
+    update, memory = visit(
+        method(),
+        toy_client(MIXED),
+        norm=norm,
+        round=2,
+        weights=rounds.weights,
+        shared=rounds.shared,
+    )
+    for tensors in (update.weights, update.upload, memory):
+        for name, tensor in tensors.items():
+            if tensor.is_floating_point() and not tensor.isfinite().all():
+                raise Broken(f"{name} is not finite")
+
+
+def withstands_forged_uploads(method: type[Method], norm: Norm) -> str | None:
+    """Where the server's rule for weights is robust: two of seven send minus ten times what they
+    should, and what is shared stays within twice the honest clients' own span."""
+    strict = method().fitted(robust=True)
+    uploads = [visit(strict, toy_client(MIXED[k:]), norm=norm).update.upload for k in range(7)]
+    forged = [{name: -10 * tensor for name, tensor in upload.items()} for upload in uploads[:2]]
+    alone = [strict.merge({}, [upload] * 7, 7) for upload in uploads]
+    told = strict.merge({}, [*forged, *uploads[2:]], 7)
+    for name, tensor in told.items():
+        honest = torch.stack([shared[name].double() for shared in alone])
+        low, high = honest.aminmax(dim=0)
+        slack = 0.5 * (high - low) + 1e-6
+        if ((tensor < low - slack) | (tensor > high + slack)).any():
+            return "no: two of seven steer what it shares, whatever server.aggregation is"
+    return None
+
+
 def merging_nothing_changes_nothing(method: type[Method], norm: Norm) -> None:
     shared = two_rounds(method(), norm, MIXED).shared
     if sha256(method().merge(shared, [], 5)) != sha256(shared):
@@ -376,6 +410,8 @@ PROPERTIES: dict[str, Check] = {
     "leaves received, shared, memory and data untouched": leaves_what_it_was_given_untouched,
     "hears every client's upload": merge_hears_every_client,
     "merges no upload into no change": merging_nothing_changes_nothing,
+    "goes on when its reply was not used": goes_on_when_its_reply_was_not_used,
+    "withstands forged uploads under a robust rule": withstands_forged_uploads,
     "sends what the server expects": replies_are_accepted_by_the_server,
     "sends and keeps what survives the way": what_it_sends_and_keeps_survives_the_way,
 }

@@ -1,5 +1,6 @@
 import errno
 import json
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -346,3 +347,51 @@ def test_max_and_ema_of_the_accuracy_on_the_clients_own_mixes(
     for name in ("max_client_accuracy", "ema_client_accuracy"):
         assert result.summary[name] == result.rounds[-1][name]
         assert RecordedRun.open(result.folder).rounds[-1][name] == result.summary[name]
+
+
+@pytest.mark.parametrize("rule", ["krum", "multi-krum"])
+def test_krum_with_too_few_clients_a_round_is_refused_with_the_numbers(
+    rule: str, tmp_path: Path
+) -> None:
+    """The default run: 5 of 20 clients, of which two may be attackers."""
+    tables: dict[str, Any] = {"server": {"aggregation": rule}, "output": {"dir": str(tmp_path)}}
+    with pytest.raises(ConfigError) as refusal:
+        Run(load_experiment(None, tables))
+    said = str(refusal.value)
+    assert said.startswith(f'server.aggregation = "{rule}" with 5 of 20 clients a round')
+    assert "server.byzantine = 0.2 lets 2 be attackers, needs 7 replies" in said
+    advised = re.search(r"federation.participation = ([\d.]+) \((\d+) clients\)", said)
+    assert advised is not None
+    assert advised[2] == "11"
+    for participation, byzantine in ((float(advised[1]), 0.2), (0.25, 0.05)):
+        tables["federation"] = {"participation": participation}
+        tables["server"]["byzantine"] = byzantine
+        folder = tmp_path / f"{participation}"
+        Run(load_experiment(None, {**tables, "output": {"dir": str(folder)}}))
+    tables["server"]["byzantine"] = 0.49
+    with pytest.raises(ConfigError, match=r"replies: set a smaller server\.byzantine or another"):
+        Run(load_experiment(None, tables))
+
+
+@pytest.mark.parametrize(
+    ("rule", "asked", "used"),
+    [
+        *(("uniform", "auto", "mean"), ("samples", "auto", "mean"), ("median", "auto", "median")),
+        *(("norm-clipping", "auto", "median"), ("median", "mean", "mean")),
+        ("uniform", "median", "median"),
+    ],
+)
+def test_the_config_says_how_prototypes_are_merged(
+    rule: str, asked: str, used: str, tmp_path: Path
+) -> None:
+    run = Run(
+        load_experiment(
+            None,
+            {
+                "server": {"aggregation": rule},
+                "method": {"name": "dcfl-pw", "prototype_merge": asked},
+                "output": {"dir": str(tmp_path / "run")},
+            },
+        )
+    )
+    assert RecordedRun.open(run.folder).config["method"]["prototype_merge"] == used

@@ -100,6 +100,7 @@ MISTAKES: list[tuple[tuple[str, ...], int, str]] = [
     ((*RUN, "federation.deadline=inf"), 2, "federation.deadline"),
     ((*RUN, "federation.minimum_replies=3"), 2, "the model would never change"),
     ((*RUN, "federation.minimum_replies=0"), 2, "must be at least 1"),
+    ((*RUN, "server.aggregation=krum"), 2, "needs 3 replies"),
     ((*RUN, "method.temperature=0"), 2, "temperature"),
     ((*RUN, "method.temperature=nan"), 2, "temperature"),
     ((*RUN, "method.mu=inf"), 2, "mu"),

@@ -50,7 +50,7 @@ def resolved(experiment: Experiment, dataset: Dataset, partition: Partition) -> 
         ),
     )
     whole = schedule(complete, complete.federation.rounds)
-    check_budget(complete.privacy, complete.method, whole)
+    check_budget(complete.privacy, whole)
     return complete
 
 
@@ -127,7 +127,7 @@ def privacy_spent(experiment: Experiment, rounds: int, again: int = 0) -> dict[s
     """What a client gave away in so many rounds, for the summary; see `privacy.account`."""
     at_sites = experiment.engine.name == "flower"
     privacy = replace(experiment.privacy, secret=experiment.privacy.secret or at_sites)
-    return account(privacy, experiment.method, schedule(experiment, rounds), again)
+    return account(privacy, schedule(experiment, rounds), again)
 
 
 def two_images(dataset: Dataset) -> Tensor:

@@ -1,11 +1,10 @@
 """What a client does to its reply before it leaves, and what that is worth: the [privacy] table.
 
 The operator of the server reads single replies, so each client protects its own: its change of the
-parameters is clipped to an L2 norm and Gaussian noise is added, and the same is done to the sums
-and the shares of its classes if the method has prototypes. Nothing else that depends on the data
-leaves. The unit of privacy is a client's whole training set: replace all of it by any other, and
-the replies of a whole run are (epsilon, delta)-indistinguishable. docs/privacy.md says what that
-does and does not protect.
+parameters is clipped to an L2 norm and Gaussian noise is added. Nothing else that depends on the
+data leaves. The unit of privacy is a client's whole training set: replace all of it by any other,
+and the replies of a whole run are (epsilon, delta)-indistinguishable. docs/privacy.md says what
+that does and does not protect.
 """
 
 from __future__ import annotations
@@ -26,11 +25,9 @@ from dcfl.errors import ConfigError, require
 from dcfl.federation import sample_cohort
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import Method
-from dcfl.methods.prototypes import PrototypeMethod
 
 LARGEST = 1e6  # of clips and noise: a product of two still passes the server's own checks
 LARGEST_EPSILON = 500.0  # beyond it a guarantee says nothing
-PARTS = 1000  # shares of classes are sent as so many parts, because counts are whole numbers
 BY_SIZE = ("samples", "fednova")  # aggregations that ask how many images or steps a client has
 
 
@@ -39,8 +36,7 @@ class PrivacySettings:
     """The [privacy] table; off unless `clip` is set."""
 
     clip: float = 0.0  # the longest change of all parameters together, in L2; 0: off
-    noise: float = 0.0  # standard deviation, as a multiple of the clips; 0: no guarantee
-    prototype_clip: float = 0.0  # the same for a client's sum of embeddings, per image
+    noise: float = 0.0  # standard deviation, as a multiple of the clip; 0: no guarantee
     epsilon: float = 0.0  # what the whole run may spend per client; 0: no limit
     delta: float = 1e-5  # far below one over the number of clients
     # Noise that nobody can draw again; else it follows from federation.seed, which the operator
@@ -48,7 +44,7 @@ class PrivacySettings:
     secret: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("clip", "noise", "prototype_clip"):
+        for name in ("clip", "noise"):
             value = getattr(self, name)
             require(
                 0 <= value <= LARGEST,
@@ -62,12 +58,11 @@ class PrivacySettings:
         require(
             1e-12 <= self.delta < 1, f"privacy.delta must lie in 1e-12 to 1, not {self.delta:g}"
         )
-        for name in ("noise", "prototype_clip"):
-            require(
-                self.active or not getattr(self, name),
-                f"privacy.{name} without privacy.clip: set privacy.clip, the longest change of "
-                f"the parameters that a client sends",
-            )
+        require(
+            self.active or not self.noise,
+            "privacy.noise without privacy.clip: set privacy.clip, the longest change of "
+            "the parameters that a client sends",
+        )
         require(
             self.noise > 0 or not self.epsilon,
             "privacy.epsilon without privacy.noise: no budget is kept without noise",
@@ -95,33 +90,24 @@ def at_site(settings: PrivacySettings, least_noise: float = 0.0) -> PrivacySetti
 def protected(
     update: ClientUpdate,
     broadcast: Broadcast,
-    method: Method,
     trainable: Collection[str],
     settings: PrivacySettings,
     seed: int,
 ) -> ClientUpdate:
     """The reply as it may leave the client.
 
-    Buffers go back as they came. Numbers of images and steps and the loss depend on the data and
-    do not leave; nor does the time it took, unless the noise is a simulation's.
+    Buffers go back as they came. Uploads, numbers of images and steps and the loss depend on the
+    data and do not leave; nor does the time it took, unless the noise is a simulation's.
     """
     key = None if settings.secret else f"{seed}/{broadcast.round}/{update.client}/privacy"
     draws = Draws(key)
     weights = _protected_weights(update.weights, broadcast.weights, trainable, settings, draws)
-    upload: dict[str, Tensor] = {}  # what is not known here does not leave
-    images = 1
-    if isinstance(method, PrototypeMethod):
-        longest = settings.prototype_clip
-        if method.prototype_normalize:
-            longest = min(longest, 1.0)  # as the server expects of unit vectors
-        upload = _protected_prototypes(update.upload, longest, settings, draws)
-        images = max(1, int(upload["counts"].sum()))  # what was made public just now, added up
     seconds = 0.0 if settings.secret else update.metrics.get("seconds", 0.0)  # a pool plans by it
     return replace(
         update,
         weights=weights,
-        upload=upload,
-        num_examples=images,
+        upload={},
+        num_examples=1,
         num_steps=0,
         metrics={"seconds": seconds},
     )
@@ -147,36 +133,6 @@ def _protected_weights(
             change.add_(draws.normal(change), alpha=deviation)
         before[name] = sent.copy_(change.add_(start))
     return before
-
-
-def _protected_prototypes(
-    upload: Tensors, longest: float, settings: PrivacySettings, draws: Draws
-) -> dict[str, Tensor]:
-    """Sums and counts that may leave; `longest`: of a class's mean."""
-    means, shares = bounded_prototypes(upload, settings.prototype_clip)
-    if settings.noise:
-        means = means + settings.noise * settings.prototype_clip * draws.normal(means)
-        shares = shares + settings.noise * draws.normal(shares)
-    # From here on, arithmetic on what is protected already: it costs nothing.
-    # A share within its noise would make a prototype that is noise divided by noise.
-    told = shares >= max(2 * settings.noise, 1 / PARTS)
-    parts = torch.where(told, (shares.clamp(max=1) * PARTS).round(), 0)
-    lengths = (means * PARTS).norm(dim=1)
-    fit = (longest * parts / lengths.clamp(min=1e-30)).clamp(max=1)
-    vectors = torch.where(told[:, None], means * PARTS * fit[:, None], 0)
-    return {
-        "sums": vectors.to(upload["sums"].dtype),
-        "counts": parts.to(upload["counts"].dtype),
-    }
-
-
-def bounded_prototypes(upload: Tensors, clip: float) -> tuple[Tensor, Tensor]:
-    """Sums and counts per image [K, d] and [K], whose size is bounded whatever the client holds:
-    the shares of the classes add up to one, and the sums are clipped."""
-    counts, sums = upload["counts"].double(), upload["sums"].double()
-    images = counts.sum().clamp(min=1)
-    means = sums / images
-    return means * clip_share([means], clip), counts / images
 
 
 def clip_share(tensors: Iterable[Tensor], longest: float) -> float:
@@ -225,15 +181,11 @@ def check_covered(
     """Refuse what would let something out that is not protected, or could not work."""
     if not settings.active:
         return
-    if type(method).upload not in (Method.upload, PrototypeMethod.upload):
+    if type(method).upload is not Method.upload:
         raise ConfigError(
-            f"[privacy] covers weights and prototypes, not what {method.name} sends beside them: "
-            f"choose another method.name"
-        )
-    if isinstance(method, PrototypeMethod) and not settings.prototype_clip:
-        raise ConfigError(
-            f"{method.name} also sends sums of embeddings: set privacy.prototype_clip (1 with "
-            f"method.prototype_normalize = true)"
+            f"[privacy] covers weights alone, not what {method.name} sends beside them (noise that "
+            f"protects a client leaves nothing of prototypes or variates): choose a method.name "
+            f"that sends nothing else, such as fedavg or dcfl-sw"
         )
     if aggregation in BY_SIZE:
         raise ConfigError(
@@ -276,7 +228,7 @@ class Schedule:
         return sum(most <= visits for most in self.visits())
 
 
-def spent(settings: PrivacySettings, method: Method, visits: int) -> float | None:
+def spent(settings: PrivacySettings, visits: int) -> float | None:
     """Epsilon at `settings.delta`, against who reads every single reply and knows who was asked, of
     a client that has answered so many times; None: no guarantee.
 
@@ -284,25 +236,25 @@ def spent(settings: PrivacySettings, method: Method, visits: int) -> float | Non
     """
     if not settings.noise:
         return None
-    delta_at = _deltas(_scale(settings, method, visits))
+    delta_at = _deltas(_scale(settings, visits))
     if delta_at(LARGEST_EPSILON) > settings.delta:
         return None
     return _boundary(lambda epsilon: delta_at(epsilon) <= settings.delta, LARGEST_EPSILON, 0.0)
 
 
-def check_budget(settings: PrivacySettings, method: Method, schedule: Schedule) -> None:
+def check_budget(settings: PrivacySettings, schedule: Schedule) -> None:
     """Refuse a run whose whole schedule would spend more than `settings.epsilon`."""
     if not settings.noise:
         return
     visits = schedule.most_visits()
-    reached = spent(settings, method, visits)
+    reached = spent(settings, visits)
     if not settings.epsilon or (reached is not None and reached <= settings.epsilon):
         return
     allowed = _boundary(lambda scale: _deltas(scale)(settings.epsilon) <= settings.delta, 0.0, 1e3)
-    answers = floor((allowed / _scale(settings, method, 1)) ** 2)
+    answers = floor((allowed / _scale(settings, 1)) ** 2)
     rounds = schedule.rounds_within(answers)
     fitting = f"at most {rounds} rounds fit" if rounds else "not even one round fits"
-    noise = _rounded_up(_scale(settings, method, visits) * settings.noise / allowed)
+    noise = _rounded_up(_scale(settings, visits) * settings.noise / allowed)
     raise ConfigError(
         f"privacy.epsilon = {settings.epsilon:g}: {schedule.rounds} rounds, for which some client "
         f"answers {visits} times, would reach "
@@ -311,9 +263,7 @@ def check_budget(settings: PrivacySettings, method: Method, schedule: Schedule) 
     )
 
 
-def account(
-    settings: PrivacySettings, method: Method, schedule: Schedule, again: int = 0
-) -> dict[str, Any]:
+def account(settings: PrivacySettings, schedule: Schedule, again: int = 0) -> dict[str, Any]:
     """For the run's summary; nothing if [privacy] is off.
 
     `again`: rounds that a resumed run had to do a second time. Seeded noise gives the same replies
@@ -323,22 +273,21 @@ def account(
         return {}
     visits = schedule.most_visits() + (again if settings.secret else 0)
     return {
-        "epsilon": spent(settings, method, visits),
+        "epsilon": spent(settings, visits),
         "delta": settings.delta,
         "most_visits": visits,
         "secret_noise": settings.secret,
     }
 
 
-def _scale(settings: PrivacySettings, method: Method, visits: int) -> float:
+def _scale(settings: PrivacySettings, visits: int) -> float:
     """How far apart the replies to two data sets can lie, in standard deviations of the noise.
 
-    Two changes, and two sums of embeddings, may point in opposite directions: twice the clip each.
-    Two distributions over classes lie within sqrt(2). Gaussian mechanisms, however each depends on
-    the results of those before, compose to one whose squared distance is the sum of theirs.
+    Two changes may point in opposite directions: twice the clip. Gaussian mechanisms, however each
+    depends on the results of those before, compose to one whose squared distance is the sum of
+    theirs.
     """
-    squares = 4.0 + (4.0 + 2.0 if isinstance(method, PrototypeMethod) else 0.0)
-    return sqrt(squares * visits) / settings.noise
+    return sqrt(4.0 * visits) / settings.noise
 
 
 def _deltas(scale: float) -> Callable[[float], float]:

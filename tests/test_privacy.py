@@ -36,7 +36,6 @@ from dcfl.privacy import (
     Schedule,
     account,
     at_site,
-    bounded_prototypes,
     check_budget,
     check_covered,
     clip_share,
@@ -48,9 +47,8 @@ from tests import toys
 from tests.flower.in_process import in_process
 from tests.simulation.runs import TRAINING, Flat, bits, federation
 
-FEDAVG, PROTOTYPES = METHODS["fedavg"](), METHODS["dcfl-pw"]()
-ON = PrivacySettings(clip=0.5, noise=0.01, prototype_clip=1.0)
-CLIPPED = replace(ON, noise=0.0)
+FEDAVG = METHODS["fedavg"]()
+ON = PrivacySettings(clip=0.5, noise=0.01)
 MODEL = Flat()  # a run trains a copy
 numbers = st.floats(-1e6, 1e6, allow_subnormal=False)
 
@@ -69,7 +67,7 @@ def released(
         client, trained, {"unknown": torch.ones(1)}, 40, 5, {"loss": 0.7, "seconds": 1.5}
     )
     broadcast = Broadcast(round, received, {})
-    return protected(update, broadcast, FEDAVG, trained.keys() - {*buffers}, privacy, seed)
+    return protected(update, broadcast, trained.keys() - {*buffers}, privacy, seed)
 
 
 def changes(update: ClientUpdate, received: Tensors) -> Tensor:
@@ -86,12 +84,10 @@ def changes(update: ClientUpdate, received: Tensors) -> Tensor:
         ({"clip": float("nan")}, "privacy.clip must lie in"),
         ({"clip": float("inf")}, "privacy.clip must lie in"),
         ({"clip": 1.0, "noise": -0.1}, "privacy.noise must lie in"),
-        ({"clip": 1.0, "prototype_clip": 1e9}, "privacy.prototype_clip must lie in"),
         ({"clip": 1.0, "noise": 1.0, "epsilon": 1e4}, "privacy.epsilon must lie in"),
         ({"clip": 1.0, "noise": 1.0, "delta": 0.0}, "privacy.delta must lie in"),
         ({"clip": 1.0, "noise": 1.0, "delta": 1.0}, "privacy.delta must lie in"),
         ({"noise": 1.0}, "set privacy.clip"),
-        ({"prototype_clip": 1.0}, "set privacy.clip"),
         ({"clip": 1.0, "epsilon": 3.0}, "privacy.epsilon without privacy.noise"),
     ],
 )
@@ -238,6 +234,8 @@ class Tied(Flat):
     ("method", "aggregation", "model", "message"),
     [
         (METHODS["scaffold"](), "uniform", Flat(), r"not what scaffold sends .* method.name"),
+        (METHODS["dcfl-pw"](), "uniform", Flat(), r"not what dcfl-pw sends .* such as fedavg"),
+        (METHODS["fedproc"](), "uniform", Flat(), "not what fedproc sends"),
         (Talkative(), "uniform", Flat(), "not what talkative sends"),
         (FEDAVG, "samples", Flat(), 'use "uniform"'),
         (FEDAVG, "fednova", Flat(), 'use "uniform"'),
@@ -254,114 +252,17 @@ def test_what_is_not_covered_is_refused(
 
 
 @pytest.mark.parametrize("norm", ["group", "batch-nostats"])
-@pytest.mark.parametrize("name", sorted(METHODS.keys() - {"scaffold"}))
+@pytest.mark.parametrize("name", sorted(METHODS.keys() - {"scaffold", "dcfl-pw", "fedproc"}))
 def test_all_other_methods_are_covered(name: str, norm: Any) -> None:
     check_covered(ON, METHODS[name](), "uniform", CNN(1, 8, 4, norm))
 
 
-def test_prototypes_need_a_clip_of_their_own() -> None:
-    with pytest.raises(ConfigError, match=r"dcfl-pw also sends .* set privacy.prototype_clip"):
-        check_covered(PrivacySettings(clip=1.0), PROTOTYPES, "uniform", Flat())
-
-
-# Prototypes
-
-
-def uploads(classes: int = 3, width: int = 2) -> st.SearchStrategy[dict[str, Tensor]]:
-    return st.builds(
-        lambda counts, sums: {"counts": torch.from_numpy(counts), "sums": torch.from_numpy(sums)},
-        arrays.arrays(np.int64, classes, elements=st.integers(0, 10**9)),
-        arrays.arrays(
-            np.float32, (classes, width), elements=st.floats(-(2.0**100), 2.0**100, width=32)
-        ),
-    )
-
-
-def distances(a: Tensors, b: Tensors, clip: float) -> list[float]:
-    pairs = zip(bounded_prototypes(a, clip), bounded_prototypes(b, clip), strict=True)
-    return [float((one - other).norm()) for one, other in pairs]
-
-
-@settings(deadline=None)
-@given(uploads(), uploads(), st.floats(1e-3, 1e3))
-def test_no_two_data_sets_are_further_apart_than_is_accounted(
-    a: Tensors, b: Tensors, clip: float
-) -> None:
-    means, shares = distances(a, b, clip)
-    assert means <= 2 * clip * (1 + 1e-12)
-    assert shares <= sqrt(2) * (1 + 1e-12)
-
-
-def test_the_accounted_distances_are_reached() -> None:
+def test_the_accounted_distance_is_reached() -> None:
     """So that less would be wrong."""
-    a = {"counts": torch.tensor([5, 0]), "sums": torch.tensor([[900.0, 0.0], [0.0, 0.0]])}
-    b = {"counts": torch.tensor([0, 7]), "sums": torch.tensor([[-900.0, 0.0], [0.0, 0.0]])}
-    means, shares = distances(a, b, 1.0)
-    assert means == pytest.approx(2.0)
-    assert shares == pytest.approx(sqrt(2))
     here, there = {"w": torch.full((9,), 50.0)}, {"w": torch.full((9,), -50.0)}
     start = {"w": torch.zeros(9)}
     both = [changes(released(w, start, PrivacySettings(clip=3.0)), start) for w in (here, there)]
     assert float((both[0] - both[1]).norm()) == pytest.approx(6.0)
-
-
-def sent_prototypes(
-    upload: Tensors, privacy: PrivacySettings, round: int = 1, **fields: Any
-) -> ClientUpdate:
-    method = METHODS["dcfl-pw"](**fields)
-    update = ClientUpdate(0, {"w": torch.zeros(2)}, upload, 9, 3, {})
-    start = Broadcast(round, {"w": torch.zeros(2)}, {})
-    reply = protected(update, start, method, {"w"}, privacy, 0)
-    method.check_upload(reply, TRAINING)
-    return reply
-
-
-@settings(deadline=None)
-@given(uploads(), st.sampled_from([0.0, 0.01, 1.0, 100.0]), st.booleans())
-def test_the_server_accepts_any_protected_prototypes(
-    upload: Tensors, noise: float, normalize: bool
-) -> None:
-    for clip in (0.5, 1.0, 20.0):
-        privacy = PrivacySettings(clip=1.0, noise=noise, prototype_clip=clip)
-        reply = sent_prototypes(upload, privacy, prototype_normalize=normalize)
-        assert reply.upload.keys() == upload.keys()
-        for name, tensor in upload.items():
-            assert reply.upload[name].dtype is tensor.dtype
-            assert reply.upload[name].shape == tensor.shape
-            assert reply.upload[name].isfinite().all()
-
-
-def test_prototypes_without_noise_keep_their_directions_and_shares() -> None:
-    upload = {
-        "counts": torch.tensor([6, 0, 2]),
-        "sums": torch.tensor([[6.0, 0.0], [0.0, 0.0], [0.0, 4.0]]),
-    }
-    reply = sent_prototypes(upload, CLIPPED)
-    assert reply.upload["counts"].tolist() == [750, 0, 250]
-    # Means of length 1 and 2; per image (0.75, 0.5) together, which is shorter than the clip.
-    torch.testing.assert_close(
-        reply.upload["sums"], torch.tensor([[750.0, 0.0], [0.0, 0.0], [0.0, 250.0]])
-    )
-    assert reply.num_examples == 1000
-
-
-def test_the_noise_of_prototypes_has_the_deviations_that_are_accounted() -> None:
-    upload = {"counts": torch.tensor([8, 8]), "sums": torch.zeros(2, 3)}
-    privacy = PrivacySettings(clip=1.0, noise=0.05, prototype_clip=2.0)
-    replies = [sent_prototypes(upload, privacy, round=round).upload for round in range(500)]
-    counts = torch.stack([reply["counts"].double() for reply in replies]) / 1000 - 0.5
-    sums = torch.stack([reply["sums"].double() for reply in replies]) / 1000
-    for sample, deviation in ((counts, 0.05), (sums, 0.05 * 2.0)):
-        assert stats.kstest(sample.flatten() / deviation, "norm").pvalue > 1e-4
-        assert float(sample.std()) == pytest.approx(deviation, rel=0.1)
-
-
-def test_a_rare_class_drowns_in_noise_and_is_left_out() -> None:
-    upload = {"counts": torch.tensor([990, 10]), "sums": torch.tensor([[990.0, 0.0], [0.0, 10.0]])}
-    reply = sent_prototypes(upload, replace(ON, noise=0.05))
-    assert reply.upload["counts"][0] > 700
-    assert reply.upload["counts"][1] == 0
-    assert not reply.upload["sums"][1].any()
 
 
 # Accounting
@@ -383,24 +284,23 @@ def analytic_epsilon(scale: float, delta: float) -> float:
 @settings(max_examples=30, deadline=None)
 @given(st.floats(0.5, 50), st.integers(1, 40), st.sampled_from([1e-3, 1e-5, 1e-8]))
 def test_epsilon_is_that_of_the_closed_form(noise: float, visits: int, delta: float) -> None:
-    privacy = PrivacySettings(clip=3.0, noise=noise, prototype_clip=1.0, delta=delta)
-    for method, squares in ((FEDAVG, 4.0), (PROTOTYPES, 10.0)):
-        scale = sqrt(squares * visits) / noise
-        got = spent(privacy, method, visits)
-        if analytic_delta(scale, 0.0) <= delta:
-            assert got == 0.0
-        elif got is None:
-            assert analytic_delta(scale, 500.0) > delta
-        else:
-            assert got == pytest.approx(analytic_epsilon(scale, delta), rel=1e-6, abs=1e-6)
+    privacy = PrivacySettings(clip=3.0, noise=noise, delta=delta)
+    scale = sqrt(4.0 * visits) / noise
+    got = spent(privacy, visits)
+    if analytic_delta(scale, 0.0) <= delta:
+        assert got == 0.0
+    elif got is None:
+        assert analytic_delta(scale, 500.0) > delta
+    else:
+        assert got == pytest.approx(analytic_epsilon(scale, delta), rel=1e-6, abs=1e-6)
 
 
 def test_known_values() -> None:
     """The closed form at a sensitivity of one: epsilon 1 and delta 1e-5 take 3.730632."""
     privacy = PrivacySettings(clip=1.0, noise=2 * 3.730632)
-    assert spent(privacy, FEDAVG, 1) == pytest.approx(1.0, abs=1e-5)
-    assert spent(PrivacySettings(clip=1.0), FEDAVG, 1) is None
-    assert spent(PrivacySettings(clip=1.0, noise=0.01), FEDAVG, 1) is None  # no promise at all
+    assert spent(privacy, 1) == pytest.approx(1.0, abs=1e-5)
+    assert spent(PrivacySettings(clip=1.0), 1) is None
+    assert spent(PrivacySettings(clip=1.0, noise=0.01), 1) is None  # no promise at all
 
 
 def test_composition_agrees_with_privacy_loss_distributions() -> None:
@@ -411,19 +311,18 @@ def test_composition_agrees_with_privacy_loss_distributions() -> None:
     )
     for visits in (1, 4, 16):
         composed = one.self_compose(visits).get_epsilon_for_delta(1e-5)
-        ours = spent(PrivacySettings(clip=1.0, noise=5.0), FEDAVG, visits)
+        ours = spent(PrivacySettings(clip=1.0, noise=5.0), visits)
         assert ours is not None
         assert ours <= composed * (1 + 1e-9)
         assert ours == pytest.approx(composed, rel=0.01)
 
 
 def test_more_answers_cost_more_and_more_noise_costs_less() -> None:
-    privacy = PrivacySettings(clip=1.0, noise=4.0, prototype_clip=1.0)
-    by_visits = [spent(privacy, FEDAVG, visits) or 0 for visits in range(6)]
+    privacy = PrivacySettings(clip=1.0, noise=4.0)
+    by_visits = [spent(privacy, visits) or 0 for visits in range(6)]
     assert by_visits[0] == 0.0
     assert by_visits == sorted(set(by_visits))
-    assert (spent(privacy, PROTOTYPES, 3) or 0) > by_visits[3]
-    assert (spent(replace(privacy, noise=8.0), FEDAVG, 3) or 0) < by_visits[3]
+    assert (spent(replace(privacy, noise=8.0), 3) or 0) < by_visits[3]
 
 
 def test_a_schedule_counts_the_client_that_is_asked_most() -> None:
@@ -444,19 +343,18 @@ def test_a_schedule_counts_the_client_that_is_asked_most() -> None:
     st.floats(0.2, 30),
     st.integers(1, 30),
     st.sampled_from([0.25, 1.0]),
-    st.sampled_from([FEDAVG, PROTOTYPES]),
 )
 def test_a_budget_is_kept_and_what_is_advised_fits(
-    noise: float, epsilon: float, rounds: int, participation: float, method: Method
+    noise: float, epsilon: float, rounds: int, participation: float
 ) -> None:
-    privacy = PrivacySettings(clip=1.0, noise=noise, prototype_clip=1.0, epsilon=epsilon)
+    privacy = PrivacySettings(clip=1.0, noise=noise, epsilon=epsilon)
     plan = Schedule(8, participation, 0, rounds)
-    reached = spent(privacy, method, plan.most_visits())
+    reached = spent(privacy, plan.most_visits())
     if reached is not None and reached <= epsilon:
-        check_budget(privacy, method, plan)
+        check_budget(privacy, plan)
         return
     with pytest.raises(ConfigError) as refusal:
-        check_budget(privacy, method, plan)
+        check_budget(privacy, plan)
     said = str(refusal.value)
     assert "\n" not in said
     found = re.search(r"would reach (?:epsilon ([\d.]+)|more than 500) at", said)
@@ -464,17 +362,17 @@ def test_a_budget_is_kept_and_what_is_advised_fits(
     assert found[1] is None if reached is None else float(found[1]) == round(reached, 2)
     needed = re.search(r"privacy.noise = ([\d.e+]+) would do", said)
     assert needed is not None
-    check_budget(replace(privacy, noise=float(needed[1])), method, plan)
+    check_budget(replace(privacy, noise=float(needed[1])), plan)
     with pytest.raises(ConfigError):  # it is the smallest, but for the rounding
-        check_budget(replace(privacy, noise=float(needed[1]) * 0.985), method, plan)
+        check_budget(replace(privacy, noise=float(needed[1]) * 0.985), plan)
     fitting = re.search(r"at most (\d+) rounds fit", said)
     most = int(fitting[1]) if fitting else 0
     assert most or "not even one round fits" in said
     assert most < rounds
     if most:
-        check_budget(privacy, method, replace(plan, rounds=most))
+        check_budget(privacy, replace(plan, rounds=most))
     with pytest.raises(ConfigError):
-        check_budget(privacy, method, replace(plan, rounds=most + 1))
+        check_budget(privacy, replace(plan, rounds=most + 1))
 
 
 def test_without_dp_accounting_the_message_says_what_to_install(
@@ -484,22 +382,22 @@ def test_without_dp_accounting_the_message_says_what_to_install(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     plan = Schedule(5, 1.0, 0, 2)
-    check_budget(PrivacySettings(), FEDAVG, plan)
-    check_budget(PrivacySettings(clip=1.0), FEDAVG, plan)
+    check_budget(PrivacySettings(), plan)
+    check_budget(PrivacySettings(clip=1.0), plan)
     with pytest.raises(ConfigError, match=r"pip install 'dcfl\[privacy\]'"):
-        check_budget(PrivacySettings(clip=1.0, noise=1.0), FEDAVG, plan)
+        check_budget(PrivacySettings(clip=1.0, noise=1.0), plan)
 
 
 def test_the_summary_says_what_was_spent() -> None:
     privacy = PrivacySettings(clip=1.0, noise=5.0, delta=1e-6)
-    assert account(PrivacySettings(), FEDAVG, Schedule(4, 1.0, 0, 3)) == {}
-    entry = account(privacy, FEDAVG, Schedule(4, 1.0, 0, 3))
+    assert account(PrivacySettings(), Schedule(4, 1.0, 0, 3)) == {}
+    entry = account(privacy, Schedule(4, 1.0, 0, 3))
     assert entry["epsilon"] == pytest.approx(analytic_epsilon(sqrt(12) / 5, 1e-6))
     assert (entry["delta"], entry["most_visits"], entry["secret_noise"]) == (1e-6, 3, False)
     secret = replace(privacy, secret=True)  # and two rounds were done again
-    assert account(secret, FEDAVG, Schedule(4, 1.0, 0, 3), 2)["most_visits"] == 5
-    assert account(privacy, FEDAVG, Schedule(4, 1.0, 0, 3), 2) == entry
-    hopeless = account(replace(privacy, noise=0.001), FEDAVG, Schedule(4, 1.0, 0, 3))
+    assert account(secret, Schedule(4, 1.0, 0, 3), 2)["most_visits"] == 5
+    assert account(privacy, Schedule(4, 1.0, 0, 3), 2) == entry
+    hopeless = account(replace(privacy, noise=0.001), Schedule(4, 1.0, 0, 3))
     assert json.loads(json.dumps(hopeless))["epsilon"] is None
 
 
@@ -560,7 +458,7 @@ def test_off_costs_nothing_and_changes_nothing() -> None:
     assert bench._protected(update, broadcast) is update
 
 
-@pytest.mark.parametrize("method", ["fedavg", "dcfl-pw", "fedproc", "moon"])
+@pytest.mark.parametrize("method", ["fedavg", "dcfl-sw", "fedscl", "moon"])
 def test_seeded_noise_is_the_same_on_every_engine(tmp_path: Path, method: str) -> None:
     made = METHODS[method]()
     alone = bits(trained(tmp_path / "alone", made, 1, ON))
@@ -574,22 +472,10 @@ def test_seeded_noise_is_the_same_on_every_engine(tmp_path: Path, method: str) -
     assert all(row["metrics"] == {} for row in alone["clients"])  # but for the time
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.02, 5.0])
-@pytest.mark.parametrize("normalize", [False, True])
-@pytest.mark.parametrize("source", ["trained", "running"])
-def test_prototypes_with_noise_train(
-    tmp_path: Path, noise: float, normalize: bool, source: Any
-) -> None:
-    method = METHODS["dcfl-pw"](prototype_normalize=normalize, prototype_model=source)
-    run = trained(tmp_path / "run", method, 1, replace(ON, noise=noise))
-    assert [row["ok"] for row in run.rows] == [3, 3, 3]
-    assert all(torch.isfinite(tensor).all() for tensor in run.result().weights.values())
-
-
 def test_secret_noise_gives_another_run_each_time(tmp_path: Path) -> None:
     secret = replace(ON, secret=True)
-    runs = [trained(tmp_path / str(workers), PROTOTYPES, workers, secret) for workers in (1, 2)]
-    again = trained(tmp_path / "again", PROTOTYPES, 1, secret)
+    runs = [trained(tmp_path / str(workers), FEDAVG, workers, secret) for workers in (1, 2)]
+    again = trained(tmp_path / "again", FEDAVG, 1, secret)
     assert len({bits(run)["weights"] for run in (*runs, again)}) == 3
 
 
@@ -606,7 +492,8 @@ def test_a_run_over_its_budget_leaves_no_trace(tmp_path: Path) -> None:
 
 
 def test_a_model_with_running_statistics_is_refused(tmp_path: Path) -> None:
-    experiment = Experiment(privacy=ON, output=OutputSettings(str(tmp_path / "run")))
+    folder = OutputSettings(str(tmp_path / "run"))
+    experiment = Experiment(method=FEDAVG, privacy=ON, output=folder)
     with pytest.raises(ConfigError, match=r'model\.norm = "group"'):
         Run(experiment)
 
@@ -626,24 +513,23 @@ def indented(beginning: str) -> str:
 
 
 def test_the_table_of_the_page_is_what_the_code_says() -> None:
-    rows = re.findall(r"^\| ([\d.]+)((?: \| [\d.none]+){6}) \|$", PAGE, re.MULTILINE)
+    rows = re.findall(r"^\| ([\d.]+)((?: \| [\d.none]+){3}) \|$", PAGE, re.MULTILINE)
     assert len(rows) == 5
     for noise, cells in rows:
-        privacy = PrivacySettings(clip=1.0, noise=float(noise), prototype_clip=1.0)
-        cases = [(method, visits) for method in (FEDAVG, PROTOTYPES) for visits in (1, 10, 30)]
-        for written, (method, visits) in zip(cells.split(" | ")[1:], cases, strict=True):
-            reached = spent(privacy, method, visits)
+        privacy = PrivacySettings(clip=1.0, noise=float(noise))
+        for written, visits in zip(cells.split(" | ")[1:], (1, 10, 30), strict=True):
+            reached = spent(privacy, visits)
             said = "none" if reached is None else f"{reached:.3g}"
             assert said == written or float(said) == float(written)
 
 
 def test_the_configs_of_the_page_can_be_used() -> None:
     everything = from_toml(indented("[privacy]"))
-    assert everything.privacy == PrivacySettings(1.0, 4.0, 1.0, 8.0, 1e-5, False)
+    assert everything.privacy == PrivacySettings(1.0, 4.0, 8.0, 1e-5, False)
     many = from_toml(indented("[model]"))
     check_covered(many.privacy, many.method, many.server.aggregation, LeNet(3, 32, 4))
     for clients in (200, 500):
-        check_budget(many.privacy, many.method, schedule(with_clients(many, clients), 20))
+        check_budget(many.privacy, schedule(with_clients(many, clients), 20))
 
 
 def with_clients(experiment: Experiment, clients: int) -> Experiment:
@@ -653,5 +539,5 @@ def with_clients(experiment: Experiment, clients: int) -> Experiment:
 def test_the_refusal_on_the_page_is_the_one_that_is_given() -> None:
     privacy = PrivacySettings(clip=1.0, noise=1.0, epsilon=8.0)
     with pytest.raises(ConfigError) as refusal:
-        check_budget(privacy, FEDAVG, schedule(Experiment(), 80))
+        check_budget(privacy, schedule(Experiment(), 80))
     assert str(refusal.value) == " ".join(indented("privacy.epsilon = 8: 80").split())

@@ -78,7 +78,7 @@ class Workbench:
         if not self.privacy.active:
             return update
         trainable = {name for name, live in self.model.named_parameters() if live.requires_grad}
-        return protected(update, broadcast, self.method, trainable, self.privacy, self.seed)
+        return protected(update, broadcast, trainable, self.privacy, self.seed)
 
     def here(self, tensors: Tensors) -> Tensors:
         """On the model's device."""

@@ -23,6 +23,7 @@ import typer
 from dcfl.analysis.command import analyse
 from dcfl.errors import ConfigError, DCFLError, RunFolderError, TooFewClients
 from dcfl.flower.commands import flower
+from dcfl.printable import printable, printable_lines
 from dcfl.recipes.command import reproduce
 from dcfl.theory.command import theory
 from dcfl.words import (
@@ -109,7 +110,7 @@ def resume_command(
     if recorded.summary:
         with suppress(RunFolderError):
             Run.resume(folder)  # it tidies up, and says what we say
-        print(f"{folder}: the run has ended, there is nothing to resume")
+        print(f"{printable(folder)}: the run has ended, there is nothing to resume")
         return
     if recorded.config.get("engine", {}).get("name") == "flower":
         raise ConfigError(f"{folder} trains at SuperNodes: `dcfl flower run --resume {folder}`")
@@ -123,7 +124,7 @@ def settings(words: Words = None, method_file: MethodFile = None) -> None:
     """What a run would do: every table and key with its value, as a config file."""
     from dcfl.config import as_tables, to_toml
 
-    print(to_toml(as_tables(experiment_of(words, method_file))))
+    print(printable_lines(to_toml(as_tables(experiment_of(words, method_file)))))
 
 
 @app.command()
@@ -168,7 +169,7 @@ def compare(
         try:
             _train(Run(experiment, load(experiment.seeded.data)), name)
         except TooFewClients as error:  # the other methods still have something to say
-            print(f"dcfl: {name}: {error}", file=sys.stderr)
+            print(printable(f"dcfl: {name}: {error}"), file=sys.stderr)
             lost = error
     folders = [folder / name for name in planned]
     page = write_report(*folders, out=folder / "report.html")
@@ -178,7 +179,7 @@ def compare(
         print_json({"methods": rows, "folder": str(folder)})
     else:
         stdout.print(comparison_table(groups, own_mixes))
-        print(f"report  {page}")
+        print(printable(f"report  {page}"))
     if lost:
         raise typer.Exit(lost.exit_code)
 
@@ -221,7 +222,7 @@ def check(
             print(name)
             for verdict in found:
                 detail = f": {verdict.detail}" if verdict.detail else ""
-                print(f"  {'✓' if verdict.holds else '✗'} {verdict.property}{detail}")
+                print(printable(f"  {'✓' if verdict.holds else '✗'} {verdict.property}{detail}"))
     if not all(verdict.holds for found in verdicts.values() for verdict in found):
         raise typer.Exit(1)
 
@@ -277,9 +278,9 @@ def partition_command(
     shape = f"{settings.partition}, alpha {settings.alpha:g}, seed {settings.seed}"
     if dataset.partition is not None:
         shape = "as it came"
-    print(f"{dataset.name}, {shape}, SHA-256 {partition.sha256[:16]}")
+    print(printable(f"{dataset.name}, {shape}, SHA-256 {partition.sha256[:16]}"))
     if picture is not None:
-        print(f"picture  {picture}")
+        print(printable(f"picture  {picture}"))
 
 
 def _draw_partition(counts: Any, class_names: Sequence[str], picture: Path) -> None:
@@ -309,7 +310,7 @@ def data_get(
 
     with download_progress(name) as show:
         source = get(name, to, show)
-    print(f"{name}: {source} ({to})")
+    print(printable(f"{name}: {source} ({to})"))
 
 
 @data.command("check")
@@ -334,7 +335,7 @@ def report(
     """One self-contained HTML page about one or several runs."""
     from dcfl.report import write_report
 
-    print(f"report  {write_report(*folders, out=out)}")
+    print(printable(f"report  {write_report(*folders, out=out)}"))
 
 
 @app.command()
@@ -347,7 +348,7 @@ def doctor(as_json: AsJSON = False) -> None:
         print_json([asdict(finding) for finding in findings])
     else:
         for finding in findings:
-            print(f"{'✓' if finding.fine else '✗'} {finding.what}: {finding.detail}")
+            print(printable(f"{'✓' if finding.fine else '✗'} {finding.what}: {finding.detail}"))
     if not all(finding.fine for finding in findings):
         raise typer.Exit(2)
 
@@ -415,12 +416,12 @@ def _main(
 
 
 def _fail(message: str, exit_code: int) -> NoReturn:
-    print(f"dcfl: {' '.join(message.split())}", file=sys.stderr)
+    print(printable(f"dcfl: {message}"), file=sys.stderr)
     raise SystemExit(exit_code)
 
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:
-    print(f"dcfl: warning: {' '.join(str(message).split())}", file=sys.stderr)
+    print(printable(f"dcfl: warning: {message}"), file=sys.stderr)
 
 
 def main() -> None:
@@ -440,17 +441,18 @@ def main() -> None:
         raise SystemExit(2) from None
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "dcfl"
-        _fail(f"{error.format_message()} (see {command} --help)", 2)
+        _fail(f"{' '.join(error.format_message().split())} (see {command} --help)", 2)
     except BrokenPipeError:  # whoever read us has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(0) from None
     except Exception as error:
         if debug:
-            traceback.print_exc()
+            print(printable_lines(traceback.format_exc()), file=sys.stderr)
         if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in EXTRA:
             _fail(f"this needs {error.name}: pip install 'dcfl[flower]'", 2)
         if isinstance(error, DCFLError):
             _fail(str(error), error.exit_code)
         if isinstance(error, OSError):
             _fail(f"{error.filename or 'storage'}: {error.strerror or error}", 3)
-        _fail(f"{type(error).__name__}: {error} (a bug of ours; --debug shows where)", 1)
+        said = " ".join(str(error).split())  # libraries may take several lines for it
+        _fail(f"{type(error).__name__}: {said} (a bug of ours; --debug shows where)", 1)

@@ -15,6 +15,7 @@ from dcfl.errors import ConfigError
 from dcfl.evaluation import max_and_ema
 from dcfl.experiment import Experiment
 from dcfl.identity import Settings, complete, differences, flat, of_kind
+from dcfl.printable import printable
 from dcfl.recording import RecordedRun
 
 
@@ -230,7 +231,7 @@ def _label(own: Settings, others: Sequence[Settings]) -> str:
         for key, value in own.items()
         if key in different
     ]
-    return " ".join([str(name), *words])
+    return printable(" ".join([str(name), *words]))
 
 
 def _plain(value: Any) -> str:

@@ -20,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
 from dcfl.methods import METHODS, Method
+from dcfl.methods.method import require_plain_name
 from dcfl.server import ServerSettings
 from dcfl.server.optimizers import OPTIMIZERS
 
@@ -39,10 +40,11 @@ SECTIONS = {field.name: field for field in fields(Experiment)}
 SERVER_KEYS = [field.name for field in fields(ServerSettings) if field.name != "optimizer"]
 
 
-def read_toml(path: Path) -> Tables:
-    """The tables of a config file, not yet checked."""
+def read_toml(path: Path, errors: Literal["strict", "surrogateescape"] = "strict") -> Tables:
+    """The tables of a config file, not yet checked. `errors`: what to make of bytes that are not
+    UTF-8."""
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        tables = tomllib.loads(path.read_text(encoding="utf-8-sig", errors=errors))
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: no such config file") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -126,6 +128,7 @@ def method_named(name: object) -> type[Method]:
             f"method.name: no method {name!r}{_nearest(str(name), METHODS)} "
             f"(`dcfl methods` lists them)"
         )
+    require_plain_name(name)
     return METHODS[name]
 
 
@@ -158,6 +161,8 @@ def _changed(
         if key not in names:
             raise ConfigError(f"unknown key {section}.{key}{_nearest(key, [*also, *names])}")
         value = tuple(value) if isinstance(value, list) else value  # frozen, like the rest
+        for text in value if isinstance(value, tuple) else (value,):
+            _require_writable(text, f"{section}.{key}")
         if isinstance(value, int) and abs(value) >= 2**31:
             raise ConfigError(f"{section}.{key} = {value} is out of range")
         try:
@@ -167,6 +172,14 @@ def _changed(
                 f"{section}.{key} must be {describe_type(hints[key])}, not {value!r}"
             ) from error
     return replace(current, **values)
+
+
+def _require_writable(value: object, key: str) -> None:
+    """A path may have bytes that are no text, which config.toml keeps; nothing keeps the rest."""
+    try:
+        str(value).encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{key} = {value!r}: not valid Unicode") from error
 
 
 def describe_type(hint: Any) -> str:
@@ -241,9 +254,15 @@ def to_toml(value: Any) -> str:
     if isinstance(value, tuple | list):
         return f"[{', '.join(to_toml(entry) for entry in value)}]"
     if isinstance(value, str):
-        # A JSON string is a TOML string, but for the one control character that JSON leaves bare.
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        # A JSON string is a TOML string, but for what JSON leaves bare and nobody could see.
+        return "".join(map(_toml_char, json.dumps(value, ensure_ascii=False)))
     raise TypeError(f"{type(value).__name__} has no place in a config file")
+
+
+def _toml_char(char: str) -> str:
+    if char.isprintable() or 0xD800 <= ord(char) < 0xE000:  # TOML has no escape for half a pair
+        return char
+    return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"
 
 
 def describe_method(method: type[Method]) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from dcfl.printable import printable
+
 LONGEST_REASON = 500  # characters of why a client was left out
 
 
@@ -98,7 +100,7 @@ class ProtocolError(DCFLError, ValueError):
     """A reply that does not fit what was asked for."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(message[:LONGEST_REASON])  # it may quote what a client has chosen
+        super().__init__(printable(message, LONGEST_REASON))  # it may quote what a client chose
 
 
 class TooFewClients(DCFLError, RuntimeError):
@@ -127,9 +129,9 @@ class ClientFailure(DCFLError, RuntimeError):
     ) -> None:
         """`code`: what may be told of it beyond the client's own machine, see CODES. `traffic`:
         bytes up and down, if they were measured."""
-        super().__init__(f"client {client}: {reason}")
         self.client = client
-        self.reason = reason[:LONGEST_REASON]
+        self.reason = printable(" ".join(reason.split()), LONGEST_REASON)
+        super().__init__(f"client {client}: {self.reason}")
         self.code = code
         self.traffic = traffic
 

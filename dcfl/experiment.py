@@ -11,7 +11,7 @@ from dcfl.data import DataSettings
 from dcfl.errors import require
 from dcfl.federation import cohort_size
 from dcfl.methods import METHODS
-from dcfl.methods.method import Method
+from dcfl.methods.method import Method, require_plain_name
 from dcfl.methods.prototypes import PrototypeMethod
 from dcfl.models import ModelSettings
 from dcfl.privacy import PrivacySettings
@@ -127,6 +127,7 @@ class Experiment:
     attack: AttackSettings = AttackSettings()
 
     def __post_init__(self) -> None:
+        require_plain_name(self.method.name)
         require(
             not self.faults.hang or self.federation.deadline > 0,
             "faults.hang needs federation.deadline: nobody else would end the round",

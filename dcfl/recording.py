@@ -74,6 +74,7 @@ class Recorder:
 
     def __init__(self, folder: Path, again: bool = False) -> None:
         """`again`: for a run that is in the folder already."""
+        require_utf8(folder)
         if not again and not (folder / LOCK).exists():  # else: first of all, who holds it?
             require_unused(folder)
             with storage(folder):
@@ -175,6 +176,14 @@ def require_unused(folder: Path) -> None:
             raise RunFolderError(f"{folder} is not empty: choose another folder with --out")
 
 
+def require_utf8(folder: Path) -> None:
+    """safetensors opens no other path: the model could be written and not be read."""
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError as error:
+        raise RunFolderError(f"{folder}: the name is not valid UTF-8, choose another") from error
+
+
 def _environment(experiment: Experiment, placement: Placement) -> Row:
     packages = ("dcfl", "torch", "numpy", "pydantic", "safetensors")
     return {
@@ -204,11 +213,11 @@ class RecordedRun:
 
     @cached_property
     def config_text(self) -> str:
-        return (self.folder / "config.toml").read_text(encoding="utf-8")
+        return (self.folder / "config.toml").read_text("utf-8", "surrogateescape")
 
     @cached_property
     def config(self) -> config.Tables:
-        tables = config.read_toml(self.folder / "config.toml")
+        tables = config.read_toml(self.folder / "config.toml", "surrogateescape")
         for name in ("data", "method", "federation"):
             if name not in tables:
                 raise RunFolderError(f"{self.folder / 'config.toml'} has no [{name}]")
@@ -299,6 +308,7 @@ def load_model(run_folder: str | Path) -> FeatureModel:
     with `model.norm = "batch-nostats"`, it wants batches that mix the classes, not single images.
     """
     path = Path(run_folder) / "model.safetensors"
+    require_utf8(path)
     if not path.is_file():
         known = Path(run_folder).is_dir()
         reason = "holds no model.safetensors: has the run finished?" if known else "no such folder"

@@ -42,6 +42,7 @@ from dcfl.simulation.workbench import reproducible
 TOTALS = ("bytes_up", "bytes_down", "sampled", "ok", "failed", "late", "rejected", "dropped")
 MEMORIES = "memories"  # of clients: a folder in the run's
 CHECKPOINT_SECONDS = 10.0  # between two checkpoints, if it is for us to choose
+LONGEST_NAME = 200  # bytes of a folder's name beside the time; file systems allow some 255
 EMPTY_ROUNDS = 3  # so many in a row without one usable reply end a run
 
 
@@ -498,7 +499,7 @@ def folder_for(experiment: Experiment, dataset: str) -> Path:
 def new_folder(name: str) -> Path:
     """A folder below runs/ that does not exist yet, named after the time and `name`."""
     short = re.sub(r":.*[/\\]", "-", name)  # folder:/some/where would be several folders
-    plain = re.sub(r"[^\w.-]+", "-", short)
+    plain = re.sub(r"[^\w.-]+", "-", short).encode()[-LONGEST_NAME:].decode(errors="ignore")
     stamped = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{plain}"
     numbered = (stamped.with_name(f"{stamped.name}-{count}") for count in range(2, 10_000))
     return next(path for path in (stamped, *numbered) if not path.exists())

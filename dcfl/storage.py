@@ -67,8 +67,9 @@ def _sync(path: Path) -> None:
 
 
 def write_whole(path: Path, text: str, durable: bool = False) -> None:
+    """In UTF-8, but for paths that are not: they keep the bytes that they have on the disk."""
     with replacing(path, durable) as partial:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_text(text, encoding="utf-8", errors="surrogateescape")
 
 
 def remove_partial(folder: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -25,14 +25,17 @@ from rich.text import Text
 
 from dcfl.comparison import Group
 from dcfl.config import to_toml
+from dcfl.printable import printable
 from dcfl.recording import Row, used
 
-stdout = Console(highlight=False)
-if not stdout.is_terminal:
-    stdout = Console(highlight=False, width=160)  # nothing is cut off in a file or a pipe
-stderr = Console(stderr=True, highlight=False)
+# Without markup: a class may be called [/red].
+stdout = Console(highlight=False, markup=False, emoji=False)
+if not stdout.is_terminal:  # nothing is cut off in a file or a pipe
+    stdout = Console(highlight=False, markup=False, emoji=False, width=160)
+stderr = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 BARS = "▁▂▃▄▅▆▇█"
+LONGEST_NAME = 60  # characters of a name in a table or a list
 
 
 class ShowRound(Protocol):
@@ -54,19 +57,22 @@ def sparkline(values: Sequence[float], width: int = 20) -> str:
 def run_result(summary: Row, rounds: Sequence[Row], engine: str, folder: Path) -> str:
     """What `dcfl run` says at the end."""
     lost = sum(summary[key] for key in ("failed", "late", "rejected"))
-    return (
+    lines = (
         f"{summary['method']} on {summary['dataset']}: accuracy {summary['final_accuracy']:.2f} %, "
         f"MAX {summary['max_accuracy']:.2f}, EMA {summary['ema_accuracy']:.2f}, "
-        f"{summary['seconds']:.1f} s{f', {lost} replies lost' if lost else ''}\n"
-        f"{sparkline([row['accuracy'] for row in rounds], 40)}\n"
-        f"engine  {engine}\n"
-        f"weights {summary['weights_sha256'][:16]}\nreport  {folder / 'report.html'}"
+        f"{summary['seconds']:.1f} s{f', {lost} replies lost' if lost else ''}",
+        sparkline([row["accuracy"] for row in rounds], 40),
+        f"engine  {engine}",
+        f"weights {summary['weights_sha256'][:16]}",
+        f"report  {folder / 'report.html'}",
     )
+    return "\n".join(map(printable, lines))
 
 
 @contextmanager
 def progress(label: str, rounds: int) -> Iterator[ShowRound]:
     """Show each round as it ends: a live bar on a terminal, about ten plain lines elsewhere."""
+    label = printable(label, LONGEST_NAME)
     if stderr.is_terminal:
         with _live_bar(label, rounds) as show:
             yield show
@@ -77,10 +83,10 @@ def progress(label: str, rounds: int) -> Iterator[ShowRound]:
 @contextmanager
 def _live_bar(label: str, rounds: int) -> Iterator[ShowRound]:
     columns = (
-        TextColumn("{task.description}"),
+        _plain("{task.description}"),
         BarColumn(bar_width=24),
-        TextColumn("round {task.completed}/{task.total}"),
-        TextColumn("{task.fields[status]}"),
+        _plain("round {task.completed}/{task.total}"),
+        _plain("{task.fields[status]}"),
         TimeRemainingColumn(compact=True),
     )
     with Progress(*columns, console=stderr) as bar:
@@ -91,6 +97,10 @@ def _live_bar(label: str, rounds: int) -> Iterator[ShowRound]:
             bar.update(task, completed=row["round"], status=status.after(row)[0])
 
         yield show
+
+
+def _plain(text: str) -> TextColumn:
+    return TextColumn(text, markup=False)
 
 
 def _plain_lines(label: str, rounds: int) -> ShowRound:
@@ -128,8 +138,14 @@ class _Status:
 @contextmanager
 def download_progress(label: str) -> Iterator[Callable[[int, int | None], None]]:
     """Show bytes as they arrive: a bar on a terminal, a line every ten percent elsewhere."""
+    label = printable(label, LONGEST_NAME)
     if stderr.is_terminal:
-        columns = (TextColumn(label), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        columns = (
+            _plain("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TimeRemainingColumn(),
+        )
         with Progress(*columns, console=stderr) as bar:
             task = bar.add_task(label, total=None)
             yield lambda done, total: bar.update(task, completed=done, total=total)
@@ -162,11 +178,12 @@ def dataset_card(found: dict[str, Any]) -> str:
         lines["sites"] = f"{len(sites)} of {min(sizes):,} to {max(sizes):,} images: {_first(sites)}"
     if found.get("official"):
         lines["checksums"] = "the official ones"
-    return "\n".join(f"{word:10} {text}" for word, text in lines.items())
+    return "\n".join(printable(f"{word:10} {text}") for word, text in lines.items())
 
 
 def _first(names: Collection[str], most: int = 10) -> str:
-    return ", ".join(list(names)[:most]) + (", ..." if len(names) > most else "")
+    first = [printable(name, LONGEST_NAME) for name in list(names)[:most]]
+    return ", ".join(first) + (", ..." if len(names) > most else "")
 
 
 def comparison_table(groups: Sequence[Group], own_mixes: bool = False) -> Table:
@@ -201,7 +218,8 @@ def partition_table(
     """A row per client: its size, classes and largest share, then its classes as numbers (up to 16
     classes) or as a line of bars."""
     named = len(class_names) <= 16
-    columns = class_names if named else ["mix"]
+    room = (stdout.width - 34) // max(len(class_names), 1) - 1  # beside the first four columns
+    columns = [printable(name, max(room, 4)) for name in class_names] if named else ["mix"]
     made = table("client", "samples", "classes", "largest", *columns, gap=1)
     top = max(int(counts.max()), 1)
     for client, row in enumerate(counts):
@@ -264,11 +282,23 @@ def method_card(description: dict[str, Any]) -> str:
     return "\n".join([description["name"], *filled])
 
 
+class PlainTable(Table):
+    """Its cells are shown as they are: names are other people's text, not markup."""
+
+    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
+        plain = (_cell(cell) if isinstance(cell, str) else cell for cell in cells)
+        super().add_row(*plain, **options)
+
+
+def _cell(text: str) -> Text:
+    return Text(printable(text, LONGEST_NAME))
+
+
 def table(*columns: str, title: str | None = None, gap: int = 2) -> Table:
     """A table whose first column is text and whose other columns are numbers."""
-    made = Table(
+    made = PlainTable(
         title=title, title_justify="left", box=None, pad_edge=False, padding=(0, gap, 0, 0)
     )
     for position, column in enumerate(columns):
-        made.add_column(column, justify="left" if position == 0 else "right", no_wrap=True)
+        made.add_column(_cell(column), justify="left" if position == 0 else "right", no_wrap=True)
     return made

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dcfl.printable import printable
 from dcfl.words import AsJSON, MethodFile, print_json, register
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def analyse(
     runs = {run.folder.resolve(): run for folder in folders for run in find_runs(folder)}
 
     def tell(text: str) -> None:
-        print(f"analyse  {text}", file=sys.stderr, flush=True)
+        print(printable(f"analyse  {text}"), file=sys.stderr, flush=True)
 
     analyses = analyse_runs(list(runs.values()), clients, drift, tell, exponents)
     if out is None:
@@ -73,8 +74,8 @@ def analyse(
         stdout.print(numbers_table(analyses[first : first + BESIDE]))
     for each in analyses:
         for caution in each.cautions:
-            print(f"dcfl: warning: {each.label}: {caution}", file=sys.stderr)
-    print(f"page  {page}")
+            print(printable(f"dcfl: warning: {each.label}: {caution}"), file=sys.stderr)
+    print(printable(f"page  {page}"))
 
 
 def numbers_table(analyses: list[Analysis]) -> Table:

@@ -14,8 +14,9 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from dcfl.analysis.drift import Drift
 from dcfl.analysis.runs import Analysis
 from dcfl.analysis.similarity import BINS
-from dcfl.report.plots import COLOURS, INK, WIDTH, styled
-from dcfl.report.text import number, printable
+from dcfl.printable import printable
+from dcfl.report.plots import COLOURS, INK, LONGEST_LABEL, WIDTH, styled
+from dcfl.report.text import number
 
 NAMED = 10  # classes with a colour of their own; the eye does not tell more apart
 SAME, OTHER = COLOURS[0], COLOURS[1]  # pairs of the same class, of different classes
@@ -76,8 +77,8 @@ def _range(analyses: Sequence[Analysis]) -> tuple[float, float]:
 
 
 def _title(axes: Axes, text: str) -> None:
-    lines = [line if len(line) <= 26 else line[:25] + "…" for line in text.split("\n")]
-    axes.set_title("\n".join(map(printable, lines)), fontsize=10, loc="left")
+    lines = [printable(line, 26) for line in text.split("\n")]
+    axes.set_title("\n".join(lines), fontsize=10, loc="left")
 
 
 @styled
@@ -88,7 +89,7 @@ def spectrum_figure(analyses: Sequence[Analysis]) -> Figure:
         held = analysis.dimensions.explained
         colour, dashes = COLOURS[index % len(COLOURS)], ("-", "--", ":")[index // len(COLOURS) % 3]
         (line,) = axes.plot(range(1, len(held) + 1), held, color=colour, linestyle=dashes)
-        line.set(linewidth=2, label=printable(analysis.label))
+        line.set(linewidth=2, label=printable(analysis.label, LONGEST_LABEL))
     axes.set_xscale("log")
     widest = max(len(each.dimensions.explained) for each in analyses)
     ticks = [value for value in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if value <= widest]
@@ -140,7 +141,7 @@ def plane_figure(analyses: Sequence[Analysis]) -> Figure:
         Line2D([], [], color=palette[index], marker="o", linestyle="", markersize=5)
         for index in range(len(chosen))
     ]
-    words = [printable(names[label])[:12] for label in chosen]
+    words = [printable(names[label], 12) for label in chosen]
     figure.legend(handles, words, loc="outside lower center", ncols=5, fontsize=8.5)
     return figure
 
@@ -173,7 +174,6 @@ def drift_figure(drifts: Sequence[tuple[str, Drift]]) -> Figure:
         axes.margins(x=0.08)
         if title != "update cosine":
             axes.set_xlim(left=0)
-    labels = [printable(label) if len(label) <= 14 else label[:13] + "…" for label, _ in drifts]
-    panels[0].set_yticks(range(len(drifts)), labels)
+    panels[0].set_yticks(range(len(drifts)), [printable(label, 14) for label, _ in drifts])
     panels[0].set_ylim(len(drifts) - 0.5, -0.5)
     return figure

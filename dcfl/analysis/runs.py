@@ -19,6 +19,7 @@ from dcfl.analysis.features import (
 from dcfl.analysis.picture import Dimensions, Plane, look_at
 from dcfl.analysis.similarity import USUAL, Cosines, Exponents, Similarity, measure_similarity
 from dcfl.comparison import setting
+from dcfl.printable import printable
 from dcfl.recording import RecordedRun
 
 VIEWED = 2000  # images of which two views are compared
@@ -114,7 +115,7 @@ def labels(runs: Sequence[RecordedRun]) -> list[str]:
     ]
     often = Counter(names)
     return [
-        name if often[name] == 1 else f"{run.folder.resolve().parent.name}/{name}"
+        printable(name if often[name] == 1 else f"{run.folder.resolve().parent.name}/{name}")
         for run, name in zip(runs, names, strict=True)
     ]
 

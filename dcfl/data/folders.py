@@ -25,10 +25,10 @@ from dcfl.data.pictures import (
     require_every_class,
     require_folder,
     require_two,
-    shown,
     subfolders,
 )
 from dcfl.errors import DatasetCorrupt, require
+from dcfl.printable import printable
 
 TRAIN = ("train", "training")
 TEST = ("test", "testing", "val", "valid", "validation")
@@ -60,7 +60,7 @@ def read_folder(
     if not agreed:
         require_every_class(names, loaded.train, train)
     if len(loaded.train) < 2:
-        raise DatasetCorrupt(f"{shown(folder)}: fewer than 2 images to train on")
+        raise DatasetCorrupt(f"{printable(folder)}: fewer than 2 images to train on")
     return arrays_of(loaded, names, test or folder)
 
 
@@ -96,7 +96,7 @@ def read_sites(
     if not agreed:
         require_every_class(names, loaded.train, folder)
     offsets = _site_offsets(loaded.train, sites)
-    site_names = tuple(shown(site.name) for site in sites)
+    site_names = tuple(printable(site.name) for site in sites)
     return arrays_of(loaded, names, test or folder, site_names, offsets)
 
 
@@ -136,8 +136,8 @@ def _parts(folder: Path) -> tuple[Path, Path | None]:
     inner = [frozenset(subfolders(path)) for path in holding.values()]
     if len(inner) > 1 and len(inner) == len(subfolders(folder)) and len(set(inner)) == 1:
         raise DatasetCorrupt(
-            f"{shown(folder)}: {', '.join(sorted(holding))} hold the same folders and look like "
-            f"parts, not classes: call them train and test, or use sites:{shown(folder)}"
+            f"{printable(folder)}: {', '.join(sorted(holding))} hold the same folders and look "
+            f"like parts, not classes: call them train and test, or use sites:{printable(folder)}"
         )
     return folder, None
 
@@ -147,13 +147,13 @@ def _site_folders(folder: Path) -> tuple[list[Path], Path | None]:
     for name in names:
         if not subfolders(folder / name):
             raise DatasetCorrupt(
-                f"{shown(folder / name)}: no class folders in it; "
+                f"{printable(folder / name)}: no class folders in it; "
                 f"sites are stored as SITE/CLASS/image"
             )
     test = next((folder / name for name in names if name.lower() == "test"), None)
     sites = [folder / name for name in names if folder / name != test]
     if not sites:
-        raise DatasetCorrupt(f"{shown(folder)}: no site folders in it")
+        raise DatasetCorrupt(f"{printable(folder)}: no site folders in it")
     return sites, test
 
 
@@ -162,7 +162,7 @@ def _site_offsets(train: Sequence[Picture], sites: Sequence[Path]) -> NDArray[np
     for number, site in enumerate(sites):
         if counts[number] < 2:
             raise DatasetCorrupt(
-                f"{shown(site)}: a site needs at least 2 images to train on, "
+                f"{printable(site)}: a site needs at least 2 images to train on, "
                 f"this one has {counts[number]}"
             )
     return np.cumsum([0] + [counts[number] for number in range(len(sites))], dtype=np.int64)
@@ -184,8 +184,8 @@ def _pictures(
     for name in subfolders(folder):
         if name not in labels:
             raise DatasetCorrupt(
-                f"{shown(folder / name)}: no images of this class to train on, or not one of the "
-                f"agreed data.class_names"
+                f"{printable(folder / name)}: no images of this class to train on, or not one of "
+                f"the agreed data.class_names"
             )
         found = sorted(images(folder / name))
         pictures += [Picture(site, labels[name], part, path) for path in found]

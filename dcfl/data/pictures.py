@@ -18,6 +18,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from dcfl.data.arrays import Arrays
 from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing
+from dcfl.printable import printable
 
 Fit = Literal["resize", "crop"]
 Broken = Literal["refuse", "skip"]
@@ -56,7 +57,7 @@ class Loaded(NamedTuple):
 def require_folder(folder: Path) -> None:
     if not folder.is_dir():
         what = "not a folder" if folder.exists() else "no such folder"
-        raise DatasetMissing(f"{shown(folder)}: {what}")
+        raise DatasetMissing(f"{printable(folder)}: {what}")
 
 
 def listed(folder: Path) -> list[str]:
@@ -64,7 +65,7 @@ def listed(folder: Path) -> list[str]:
     try:
         return [name for name in os.listdir(folder) if not name.startswith(".")]
     except OSError as error:
-        raise DatasetCorrupt(f"{shown(folder)}: cannot be read ({error.strerror})") from error
+        raise DatasetCorrupt(f"{printable(folder)}: cannot be read ({error.strerror})") from error
 
 
 def subfolders(folder: Path) -> list[str]:
@@ -87,12 +88,6 @@ def images(folder: Path) -> Iterator[Path]:
                 waiting.append(here / name)
             elif os.path.splitext(name)[1].lower() in EXTENSIONS:
                 yield here / name
-
-
-def shown(path: Path | str) -> str:
-    """A name fit for one line of text, whatever the file system allows in it."""
-    text = str(path)
-    return text if text.isprintable() else ascii(text)
 
 
 def load(pictures: list[Picture], decoding: Decoding) -> Loaded:
@@ -129,10 +124,10 @@ def _held_out(group: list[Picture], share: int) -> Iterator[tuple[Picture, bool]
 
 def _skipped(reasons: Mapping[Path, str], decoding: Decoding) -> str:
     paths = sorted(reasons)
-    names = [shown(os.path.relpath(path, decoding.root)) for path in paths[:3]]
+    names = [printable(os.path.relpath(path, decoding.root)) for path in paths[:3]]
     more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
     images = "1 broken image" if len(paths) == 1 else f"{len(paths)} broken images"
-    return f"{shown(decoding.root)}: skipped {images}: {', '.join(names)}{more}"
+    return f"{printable(decoding.root)}: skipped {images}: {', '.join(names)}{more}"
 
 
 def _decode_all(
@@ -153,7 +148,9 @@ def _decode_all(
                     choice = (
                         "" if decoding.fit == "exact" else '; data.broken = "skip" leaves it out'
                     )
-                    raise DatasetCorrupt(f"{shown(paths[row])}: a broken image ({reason}){choice}")
+                    raise DatasetCorrupt(
+                        f"{printable(paths[row])}: a broken image ({reason}){choice}"
+                    )
                 reasons |= found
     finally:
         pool.shutdown(cancel_futures=True)
@@ -190,7 +187,7 @@ def _decode_chunk(
             # on who reads it.
             if isinstance(error, OSError) and error.errno is not None:
                 reason = error.strerror or error
-                raise DatasetCorrupt(f"{shown(path)}: cannot be read ({reason})") from error
+                raise DatasetCorrupt(f"{printable(path)}: cannot be read ({reason})") from error
             reasons[row] = _reason(error)
     return reasons
 
@@ -200,7 +197,7 @@ def _reason(error: Exception) -> str:
         return "not an image of a known format"
     if isinstance(error, Image.DecompressionBombError):
         return "too many pixels"
-    return shown(" ".join(str(error).split())[:120]) or type(error).__name__
+    return printable(" ".join(str(error).split()), 120) or type(error).__name__
 
 
 def _decode(path: Path, decoding: Decoding) -> NDArray[np.uint8]:
@@ -254,7 +251,7 @@ def arrays_of(
 ) -> Arrays:
     if not loaded.test:
         raise DatasetCorrupt(
-            f"{shown(tests)}: no image is left for testing; some class needs two or more"
+            f"{printable(tests)}: no image is left for testing; some class needs two or more"
         )
     cut = len(loaded.train)
     return Arrays(
@@ -262,7 +259,7 @@ def arrays_of(
         train_labels=_labels(loaded.train),
         test_pixels=loaded.pixels[cut:],
         test_labels=_labels(loaded.test),
-        class_names=tuple(shown(name) for name in names),
+        class_names=tuple(printable(name) for name in names),
         site_names=sites,
         site_offsets=np.zeros(0, np.int64) if offsets is None else offsets,
     )
@@ -276,13 +273,15 @@ def require_every_class(names: Sequence[str], pictures: Iterable[Picture], folde
     present = {picture.label for picture in pictures}
     for label, name in enumerate(names):
         if label not in present:
-            raise DatasetCorrupt(f"{shown(folder)}: class {shown(name)} has no readable image")
+            raise DatasetCorrupt(
+                f"{printable(folder)}: class {printable(name)} has no readable image"
+            )
 
 
 def require_two(names: Sequence[str], folder: Path) -> None:
     if not names:
-        raise DatasetCorrupt(f"{shown(folder)}: no class folders in it")
+        raise DatasetCorrupt(f"{printable(folder)}: no class folders in it")
     if len(names) == 1:
         raise DatasetCorrupt(
-            f"{shown(folder)}: only one class, {shown(names[0])}; a classifier needs two"
+            f"{printable(folder)}: only one class, {printable(names[0])}; a classifier needs two"
         )

@@ -17,9 +17,9 @@ from dcfl.data.pictures import (
     load,
     require_every_class,
     require_two,
-    shown,
 )
 from dcfl.errors import DatasetCorrupt, DatasetMissing
+from dcfl.printable import printable
 
 
 def read_tiny_imagenet(folder: Path) -> Arrays:
@@ -59,11 +59,11 @@ def _tiny_root(folder: Path) -> Path:
     get = "dcfl data get tiny-imagenet"
     inside = folder / TINY
     if not inside.is_dir() and not (folder.name == TINY or (folder / "wnids.txt").exists()):
-        raise DatasetMissing(f"{shown(inside)}: no such folder; {get}")
+        raise DatasetMissing(f"{printable(inside)}: no such folder; {get}")
     root = inside if inside.is_dir() else folder
     for name in (*TINY_LISTS, "train", "val/images"):
         if not (root / name).exists():
-            raise DatasetMissing(f"{shown(root / name)} is missing; {get}")
+            raise DatasetMissing(f"{printable(root / name)} is missing; {get}")
     return root
 
 
@@ -74,7 +74,9 @@ def _tiny_classes(root: Path) -> list[str]:
     for wnid, count in Counter(classes).items():
         # The ids become part of paths: nothing but an id will do.
         if not re.fullmatch(r"n[0-9]{8}", wnid) or count > 1:
-            raise DatasetCorrupt(f"{shown(path)}: {wnid[:40]!r} is no WordNet id, or there twice")
+            raise DatasetCorrupt(
+                f"{printable(path)}: {wnid[:40]!r} is no WordNet id, or there twice"
+            )
     require_two(classes, path)
     return classes
 
@@ -99,11 +101,12 @@ def _tiny_validation(root: Path, labels: Mapping[str, int]) -> list[Picture]:
         name, _, rest = line.partition("\t")
         wnid = rest.partition("\t")[0]
         if wnid not in labels:
-            raise DatasetCorrupt(f"{shown(path)}, line {number}: unknown class {wnid[:40]!r}")
+            raise DatasetCorrupt(f"{printable(path)}, line {number}: unknown class {wnid[:40]!r}")
         image = images.pop(name, None)
         if image is None:
             raise DatasetCorrupt(
-                f"{shown(path)}, line {number}: {name[:80]!r} is not in val/images, or there twice"
+                f"{printable(path)}, line {number}: {name[:80]!r} is not in val/images, "
+                f"or there twice"
             )
         pictures.append(Picture(0, labels[wnid], "test", image))
     return pictures
@@ -111,7 +114,7 @@ def _tiny_validation(root: Path, labels: Mapping[str, int]) -> list[Picture]:
 
 def _jpegs(folder: Path) -> list[Path]:
     if not folder.is_dir():
-        raise DatasetCorrupt(f"{shown(folder)}: no such folder")
+        raise DatasetCorrupt(f"{printable(folder)}: no such folder")
     names = sorted(name for name in listed(folder) if name.lower().endswith((".jpeg", ".jpg")))
     return [folder / name for name in names]
 
@@ -120,6 +123,6 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise DatasetCorrupt(f"{shown(path)}: not a text file") from error
+        raise DatasetCorrupt(f"{printable(path)}: not a text file") from error
     except OSError as error:
-        raise DatasetCorrupt(f"{shown(path)}: cannot be read ({error.strerror})") from error
+        raise DatasetCorrupt(f"{printable(path)}: cannot be read ({error.strerror})") from error

@@ -5,8 +5,9 @@ from __future__ import annotations
 from importlib.metadata import version
 from pathlib import Path
 
-from dcfl.config import to_toml
+from dcfl.config import as_tables, to_toml
 from dcfl.errors import ConfigError
+from dcfl.experiment import Experiment
 from dcfl.storage import storage, write_whole
 
 # No dependencies: dcfl and torch are installed at each site beforehand, never by a run.
@@ -31,6 +32,14 @@ clientapp = "dcfl.flower.client_app:app"
 experiment = {experiment}
 resume = ""
 """
+
+
+def experiment_text(experiment: Experiment) -> str:
+    """As Flower carries it to the sites."""
+    text = to_toml(as_tables(experiment))
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        raise ConfigError("Flower carries valid Unicode only: rename the paths of the config")
+    return text
 
 
 def write_bundle(folder: Path, experiment: str = "") -> Path:

@@ -33,6 +33,7 @@ from dcfl.evaluation import Score, score, scored_parts
 from dcfl.flower import codec
 from dcfl.flower.codec import Task
 from dcfl.flower.memories import NodeMemories
+from dcfl.printable import printable, printable_lines
 from dcfl.privacy import at_site
 from dcfl.simulation.allocator import keep_freed_memory
 from dcfl.simulation.placement import choose_devices
@@ -80,10 +81,11 @@ def _answered(
         task = codec.read_task(message.content)
         content = handle(site_of, task, message, context)
     except ClientFailure as failure:
-        print(failure, file=sys.stderr)  # with the place; a traceback would show this file's
+        # With the place; a traceback would show this file's.
+        print(printable(failure), file=sys.stderr)
         content = codec.failure_content(task, failure, reveal)
     except Exception as error:
-        traceback.print_exc()
+        print(printable_lines(traceback.format_exc()), file=sys.stderr)
         code = next((code for kind, code in CODE_OF.items() if isinstance(error, kind)), "error")
         told = ClientFailure(task.client, f"{type(error).__name__}: {error}", code)
         content = codec.failure_content(task, told, reveal)

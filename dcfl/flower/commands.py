@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dcfl.errors import ConfigError
+from dcfl.printable import printable
 from dcfl.words import AsJSON, Out, Words, experiment_of, print_json
 
 if TYPE_CHECKING:
@@ -31,11 +32,11 @@ def init_command(
     words: Words = None,
 ) -> None:
     """Write a Flower app that runs a config with the dcfl that is installed at each site."""
-    from dcfl.config import as_tables, to_toml
-    from dcfl.flower.bundle import write_bundle
+    from dcfl.flower.bundle import experiment_text, write_bundle
 
-    experiment = to_toml(as_tables(experiment_of(words, engine="flower")))
-    print(f"wrote  {write_bundle(folder, experiment)}\nrun    flwr run {folder} SUPERLINK")
+    experiment = experiment_text(experiment_of(words, engine="flower"))
+    print(printable(f"wrote  {write_bundle(folder, experiment)}"))
+    print(printable(f"run    flwr run {folder} SUPERLINK"))
 
 
 @flower.command("keys")
@@ -52,11 +53,9 @@ def keys_command(
 
     names = [name.strip() for name in sites.split(",")]
     make_keys(folder, names, [host.strip() for host in hosts.split(",")], days)
-    print(
-        f"server  {folder / 'server.pem'}, {folder / 'server.key'}\n"
-        f"sites   {', '.join(str(folder / name) for name in names)}, each with ca.crt\n"
-        f"keep    {folder / 'ca.key'} off every machine that is online"
-    )
+    print(printable(f"server  {folder / 'server.pem'}, {folder / 'server.key'}"))
+    print(printable(f"sites   {', '.join(str(folder / name) for name in names)}, each with ca.crt"))
+    print(printable(f"keep    {folder / 'ca.key'} off every machine that is online"))
 
 
 @flower.command("up")
@@ -108,12 +107,12 @@ def status_command(home: Home = HERE, as_json: AsJSON = False) -> None:
     if as_json:
         print_json(asdict(found))
         return
-    print(f"SuperLink  {found.address}  {'up' if found.alive else 'dead'}")
+    print(printable(f"SuperLink  {found.address}  {'up' if found.alive else 'dead'}"))
     for node in found.nodes:
         state = "dead" if not node.alive else "online" if node.online else "not online"
         print(f"site {node.partition}     process {node.pid}  {state}")
     for run in found.runs:
-        print(f"run        {run.run}  {run.status}")
+        print(printable(f"run        {run.run}  {run.status}"))
 
 
 @flower.command("run")
@@ -152,7 +151,8 @@ def run_command(
         submitted.stop()
         raise
     if not (submitted.folder / "summary.json").is_file():
-        print(f"run {submitted.run} has ended; its folder is at the SuperLink: {submitted.folder}")
+        where = printable(submitted.folder)
+        print(f"run {submitted.run} has ended; its folder is at the SuperLink: {where}")
         return
     recorded = RecordedRun.open(submitted.folder)
     if as_json:

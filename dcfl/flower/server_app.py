@@ -13,6 +13,7 @@ from dcfl import config
 from dcfl.engines import Session
 from dcfl.errors import DCFLError
 from dcfl.flower.grid_backend import GridEngine
+from dcfl.printable import printable
 from dcfl.report import write_report
 from dcfl.running import Run
 
@@ -53,5 +54,5 @@ def main(grid: Grid, context: Context) -> None:
             engine.forget()  # not before the run has really ended
         write_report(run.folder)
     except DCFLError as error:
-        print(f"{ENDED} {error.exit_code} {' '.join(str(error).split())}", flush=True)
+        print(printable(f"{ENDED} {error.exit_code} {error}"), flush=True)
         raise  # for Flower the run has failed

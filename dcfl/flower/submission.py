@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dcfl.config import as_tables, to_toml
 from dcfl.data.settings import DataSettings
 from dcfl.errors import ConfigError, RemoteRunFailed
 from dcfl.experiment import Experiment, OutputSettings
 from dcfl.flower import superlink
-from dcfl.flower.bundle import write_bundle
+from dcfl.flower.bundle import experiment_text, write_bundle
 from dcfl.flower.server_app import ENDED
 from dcfl.flower.superlink import Connection
 from dcfl.methods import METHODS
@@ -84,8 +83,10 @@ class Submitted:
 
 def submit(link: Connection, experiment: Experiment, resume: bool = False) -> Submitted:
     """`experiment`: made ready by `for_superlink`, or that of a run in its folder to `resume`."""
-    text = to_toml(as_tables(experiment))
-    config = {"experiment": text, "resume": experiment.output.dir if resume else ""}
+    config = {
+        "experiment": experiment_text(experiment),
+        "resume": experiment.output.dir if resume else "",
+    }
     with tempfile.TemporaryDirectory() as folder:
         bundle = write_bundle(Path(folder) / "app")
         run = superlink.submit(link, bundle, config)

@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 
 from dcfl.errors import ConfigError
-from dcfl.methods.method import Method
+from dcfl.methods.method import Method, require_plain_name
 
 OWN_FILE = "dcfl_own_"  # begins the names of modules that users' files become
 
@@ -31,13 +31,15 @@ def load_methods(path: Path) -> dict[str, type[Method]]:
         raise ConfigError(
             f"{path}, line {where}: {type(error).__name__}: {error}".replace("\n", " ")
         ) from error
-    found = {
-        value.name: value
+    found = [
+        value
         for value in vars(module).values()
         if isinstance(value, type)
         and issubclass(value, Method)
         and value.__module__ == module.__name__
-    }
+    ]
     if not found:
         raise ConfigError(f"{path} defines no method: derive a class from dcfl.Method")
-    return found
+    for method in found:
+        require_plain_name(method.name)
+    return {method.name: method for method in found}

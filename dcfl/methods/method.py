@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self, TypeAlias
@@ -14,6 +15,8 @@ from dcfl.errors import require
 from dcfl.messages import ClientUpdate, Tensors
 
 Objective: TypeAlias = Callable[[Batch], Tensor]
+LONGEST_NAME = 50  # characters
+PLAIN_NAME = re.compile(rf"\w[\w.-]{{0,{LONGEST_NAME - 1}}}")
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,15 @@ class Method:
         leave open about `merge` is decided, so that a few forged uploads cannot steer it if a few
         forged weights cannot."""
         return self
+
+
+def require_plain_name(name: object) -> None:
+    """A method's name becomes part of folders, tables and command lines."""
+    require(
+        isinstance(name, str) and PLAIN_NAME.fullmatch(name) is not None,
+        f"{name!r} is no name for a method: it may have letters, digits, '-', '_' and '.', at most "
+        f"{LONGEST_NAME}, and begins with none of '-' and '.'",
+    )
 
 
 def at_least_zero(method: Method, *names: str) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dcfl.errors import ConfigError, Interrupted
+from dcfl.printable import printable
 from dcfl.words import AsJSON, print_json, stopped_by_signals
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ def _show_plan(cells: Sequence[Kept], as_json: bool) -> None:
     for kept in cells:
         state = "finished" if kept.finished else f"{kept.rounds_left} rounds to do"
         state = f"failed: {kept.failed}" if kept.failed else state
-        print(f"{kept.cell.name}  {state}")
+        print(printable(f"{kept.cell.name}  {state}"))
 
 
 def _train(todo: Sequence[Kept], processes: int) -> int:
@@ -236,9 +237,9 @@ def _write(all_results: Sequence[Results], folder: Path, as_json: bool) -> None:
     for results in all_results:
         print(f"{results.recipe.name}: {results.finished} of {len(results.cells)} cells")
         for name, why in results.failures.items():
-            print(f"  {name} failed: {why} (without its {FAILED} it is tried again)")
+            print(printable(f"  {name} failed: {why} (without its {FAILED} it is tried again)"))
     if order:
         print(order)
     for path in written:
         if path.suffix in (".md", ".html"):
-            print(path)
+            print(printable(path))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dcfl.comparison import Outcome, Spread
+from dcfl.printable import printable
 from dcfl.recipes.order import Contests
 from dcfl.recipes.order_page import leaders_csv, order_csv, order_section, split_name
 from dcfl.recipes.pictures import client_time_figure, gain_figure, weights_figure
@@ -93,7 +94,7 @@ def _latex(section: Section) -> str:
     parts = []
     for table in section.tables:
         title = ", ".join(filter(None, [section.title, table.title]))
-        parts.append(f"% {title}\n{table.latex()}")
+        parts.append(f"% {printable(title)}\n{table.latex()}")
     return "\n".join(parts)
 
 
@@ -103,7 +104,7 @@ def _html(title: str, results: Results, sections: Sequence[Section]) -> str:
 
 
 def _markdown(title: str, results: Results, sections: Sequence[Section]) -> str:
-    parts = [f"# {title}", results.recipe.question, *_cautions(results)]
+    parts = [f"# {title}", results.recipe.question, *map(printable, _cautions(results))]
     for section in sections:
         parts += [f"## {section.title}", *section.paragraphs]
         parts += [table.markdown() for table in section.tables]

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from dcfl.printable import printable
 from dcfl.recipes.cells import Kept
 from dcfl.recipes.runner import News
 from dcfl.recording import RecordedRun
@@ -30,7 +31,7 @@ class Progress:
             return
         self.rounds_left[name] = 0 if news.state != "stopped" else self.rounds_left[name]
         self.ended += 1
-        text = " ".join(news.why.split()) if news.state == "failed" else ""
+        text = printable(news.why) if news.state == "failed" else ""
         if news.state == "finished":
             summary = RecordedRun.open(news.kept.folder).summary
             text = f"MAX {summary['max_accuracy']:.2f}  EMA {summary['ema_accuracy']:.2f}"

@@ -21,6 +21,7 @@ from typing import Any
 from dcfl.config import from_toml
 from dcfl.data import Dataset, DataSettings, load_dataset
 from dcfl.errors import NO_LONGER_FINITE, DCFLError, Interrupted, TooFewClients
+from dcfl.printable import printable, printable_lines
 from dcfl.recipes.cells import FAILED
 from dcfl.recording import RecordedRun
 from dcfl.running import Run
@@ -55,12 +56,12 @@ class Worker:
             return {"state": "stopped"}
         except TooFewClients as error:
             if NO_LONGER_FINITE in str(error):  # a result too, and the same every time
-                write_whole(folder / FAILED, str(error))
+                write_whole(folder / FAILED, printable(error))
             return {"state": "failed", "why": str(error)}
         except DCFLError as error:
             return {"state": "failed", "why": str(error)}
         except Exception as error:
-            traceback.print_exc()
+            print(printable_lines(traceback.format_exc()), file=sys.stderr)
             return {"state": "failed", "why": f"{type(error).__name__}: {error}"}
         finally:
             self.run = None
@@ -87,7 +88,7 @@ def say(answer: dict[str, Any]) -> None:
 
 
 def warn(message: Warning | str, *_: object, **__: object) -> None:
-    print(f"dcfl: warning: {' '.join(str(message).split())}", file=sys.stderr)
+    print(printable(f"dcfl: warning: {message}"), file=sys.stderr)
 
 
 def listen(worker: Worker, jobs: Jobs) -> None:

@@ -12,8 +12,10 @@ from importlib.metadata import version
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from dcfl.printable import printable, printable_lines
 from dcfl.report import plots, text
 
 # What LaTeX would take for a command, and how it is written instead.
@@ -55,14 +57,14 @@ class Table:
     def markdown(self) -> str:
         aligned = ["---", *("---:" for _ in self.columns[1:])]
         lines = [self.columns, aligned, *self.rows]
-        body = "\n".join(f"| {' | '.join(_one_line(cell) for cell in line)} |" for line in lines)
+        body = "\n".join(f"| {' | '.join(_markdown(cell) for cell in line)} |" for line in lines)
         return "\n\n".join(filter(None, [self.title and f"**{self.title}**", body, self.note]))
 
     def latex(self) -> str:
         """A tabular with the rules of booktabs."""
 
         def row(cells: Sequence[str]) -> str:
-            return " & ".join("".join(LATEX.get(c, c) for c in cell) for cell in cells) + r" \\"
+            return " & ".join(map(_latex, cells)) + r" \\"
 
         body = "\n".join(map(row, self.rows))
         return (
@@ -73,7 +75,8 @@ class Table:
 
     def csv(self) -> str:
         stream = io.StringIO()
-        csv.writer(stream, lineterminator="\n").writerows([self.columns, *self.rows])
+        lines = ([printable(cell) for cell in line] for line in [self.columns, *self.rows])
+        csv.writer(stream, lineterminator="\n").writerows(lines)
         return stream.getvalue()
 
 
@@ -103,16 +106,16 @@ def render_document(
 
 
 def rendered(template: str, **values: Any) -> str:
-    page = _environment().get_template(template).render(version=version("dcfl"), **values)
-    # A folder's name need not be valid Unicode, and the page must be.
-    return page.encode("utf-8", "replace").decode("utf-8")
+    return _environment().get_template(template).render(version=version("dcfl"), **values)
 
 
 @cache
 def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("dcfl.report", ""),
-        autoescape=True,  # names of classes, folders and methods are other people's text
+        # Names of classes, folders and methods are other people's text.
+        autoescape=True,
+        finalize=_shown,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -123,5 +126,14 @@ def _environment() -> Environment:
     return environment
 
 
-def _one_line(cell: str) -> str:
-    return " ".join(cell.split()).replace("|", r"\|")
+def _shown(value: Any) -> Any:
+    foreign = isinstance(value, str) and not isinstance(value, Markup)  # that is our own template's
+    return printable_lines(value) if foreign else value
+
+
+def _markdown(cell: str) -> str:
+    return printable(" ".join(cell.split())).replace("\\", r"\\").replace("|", r"\|")
+
+
+def _latex(cell: str) -> str:
+    return "".join(LATEX.get(char, char) for char in printable(cell))

@@ -21,6 +21,7 @@ from dcfl.comparison import (
     setting,
 )
 from dcfl.federation import cohort_size
+from dcfl.printable import printable
 from dcfl.recording import RecordedRun, used
 from dcfl.report import plots, text
 from dcfl.report.document import Picture, rendered
@@ -83,7 +84,7 @@ def _names(runs: Sequence[RecordedRun]) -> dict[RecordedRun, str]:
     paths = {run: run.folder.resolve() for run in runs}
     often = Counter(path.name for path in paths.values())
     return {
-        run: path.name if often[path.name] == 1 else f"{path.parent.name}/{path.name}"
+        run: printable(path.name if often[path.name] == 1 else f"{path.parent.name}/{path.name}")
         for run, path in paths.items()
     }
 

@@ -21,8 +21,9 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from dcfl.comparison import Group
+from dcfl.printable import printable
 from dcfl.recording import RecordedRun
-from dcfl.report.text import data_unit, printable
+from dcfl.report.text import data_unit
 
 Arguments = ParamSpec("Arguments")
 Dashes = Literal["-", "--", ":"]
@@ -51,6 +52,7 @@ STYLE: Any = {
     "legend.frameon": False,
 }
 MANY_ACROSS, MANY_DOWN = 12, 25  # more labels do not fit along an axis
+LONGEST_CLASS, LONGEST_LABEL = 16, 60  # characters of the names beside an axis and in a legend
 MANY_METHODS = 4  # more crowd the axes, and are drawn thinner
 LEAST_POINTS = 5  # of accuracy on an axis; less would make noise look like progress
 MANY_BARS = 60  # more leave no room for gaps
@@ -155,7 +157,7 @@ def partition_figure(counts: NDArray[np.int64], class_names: Sequence[str]) -> F
     heat.set_xticks(_thinned(clients, MANY_ACROSS))
     heat.set_ylabel("class")
     labelled = _thinned(classes, MANY_DOWN)
-    heat.set_yticks(labelled, [_shortened(class_names[label]) for label in labelled])
+    heat.set_yticks(labelled, [printable(class_names[label], LONGEST_CLASS) for label in labelled])
     shades = figure.add_subplot(grid[1, 1])
     shades.grid(visible=False)
     figure.colorbar(image, shades, label="samples", ticks=MaxNLocator(5, integer=True))
@@ -235,7 +237,7 @@ def _curve_axes(groups: Sequence[Group], across: str, up: str) -> tuple[Figure, 
     axes.margins(x=0.02)
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
     if len(groups) > 1:
-        labels = [printable(group.label) for group in groups]
+        labels = [printable(group.label, LONGEST_LABEL) for group in groups]
         lines = [
             Line2D([], [], color=look.colour, linestyle=look.dashes, linewidth=2.2)
             for _, look in _with_looks(groups)
@@ -304,8 +306,3 @@ def _thinned(count: int, most: int) -> list[int]:
     steps = (digit * 10**power for power in range(9) for digit in (1, 2, 5))
     step = next(step for step in steps if count <= most * step)
     return list(range(0, count, step))
-
-
-def _shortened(name: str, longest: int = 16) -> str:
-    name = printable(name)
-    return name if len(name) <= longest else name[: longest - 1] + "…"

@@ -22,11 +22,6 @@ def data_unit(largest: float) -> DataUnit:
     return DataUnit("GB", 1e9) if largest >= 1e10 else DataUnit("MB", 1e6)
 
 
-def printable(text: str) -> str:
-    """On one line, without characters that an SVG may not contain."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-
-
 def without_folders(text: str) -> str:
     """A page is passed on; where things lie on the machine that wrote it is nobody's business."""
     return FOLDERS.sub("…/", text)

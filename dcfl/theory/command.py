@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dcfl.printable import printable
 from dcfl.words import AsJSON, print_json, whole_numbers
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def theory(
         print_json({**values, "folder": str(out)})
     else:
         _show(result)
-        print(f"page  {out / 'theory.html'}")
+        print(printable(f"page  {out / 'theory.html'}"))
 
 
 def _measure(
@@ -104,4 +105,5 @@ def _show(result: Result) -> None:
             stdout.print(shown)
             stdout.print(f"{each.note}\n")
         for said, found in claims(study):
-            stdout.print(f"[bold]{said}[/]\n{found}\n")
+            stdout.print(said, style="bold")
+            stdout.print(f"{found}\n")

@@ -102,5 +102,5 @@ def test_partition_labels_are_thinned_until_they_fit(clients: int, classes: int)
 def test_hostile_class_names_are_only_text() -> None:
     names = ["<script>alert(1)</script>", "$\\frac{$", "a\nb\x01", "鳥類", "&amp;"]
     shown = words(plots.partition_figure(some_counts(3, 5), names))
-    assert "<script>alert(1…" in shown
-    assert {"$\\frac{$", "a\ufffdb\ufffd", "鳥類", "&amp;"} <= set(shown)
+    assert "<script>ale…ipt>" in shown
+    assert {"$\\frac{$", "a\\nb\\x01", "鳥類", "&amp;"} <= set(shown)

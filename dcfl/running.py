@@ -10,6 +10,7 @@ from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from itertools import chain
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
@@ -502,4 +503,4 @@ def new_folder(name: str) -> Path:
     plain = re.sub(r"[^\w.-]+", "-", short).encode()[-LONGEST_NAME:].decode(errors="ignore")
     stamped = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{plain}"
     numbered = (stamped.with_name(f"{stamped.name}-{count}") for count in range(2, 10_000))
-    return next(path for path in (stamped, *numbered) if not path.exists())
+    return next(path for path in chain([stamped], numbered) if not path.exists())

@@ -421,7 +421,8 @@ def _fail(message: str, exit_code: int) -> NoReturn:
 
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:
-    print(printable(f"dcfl: warning: {message}"), file=sys.stderr)
+    said = " ".join(str(message).split())
+    print(printable(f"dcfl: warning: {said}"), file=sys.stderr)
 
 
 def main() -> None:

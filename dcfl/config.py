@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import tomllib
 import types
 import warnings
@@ -245,7 +246,7 @@ def to_toml(value: Any) -> str:
             if isinstance(entry, Mapping):
                 lines += ["", f"[{name}]", to_toml(entry)]
             else:
-                lines.append(f"{name} = {to_toml(entry)}")
+                lines.append(f"{_toml_key(name)} = {to_toml(entry)}")
         return "\n".join(lines).strip()
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -257,6 +258,11 @@ def to_toml(value: Any) -> str:
         # A JSON string is a TOML string, but for what JSON leaves bare and nobody could see.
         return "".join(map(_toml_char, json.dumps(value, ensure_ascii=False)))
     raise TypeError(f"{type(value).__name__} has no place in a config file")
+
+
+def _toml_key(name: str) -> str:
+    """Quoted if it must be: Python's names may have letters of every script."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else to_toml(name)
 
 
 def _toml_char(char: str) -> str:

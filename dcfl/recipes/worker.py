@@ -88,7 +88,8 @@ def say(answer: dict[str, Any]) -> None:
 
 
 def warn(message: Warning | str, *_: object, **__: object) -> None:
-    print(printable(f"dcfl: warning: {message}"), file=sys.stderr)
+    said = " ".join(str(message).split())
+    print(printable(f"dcfl: warning: {said}"), file=sys.stderr)
 
 
 def listen(worker: Worker, jobs: Jobs) -> None:

@@ -14,7 +14,7 @@ import tomllib
 import warnings
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest.mock import patch
 from xml.etree import ElementTree
@@ -31,7 +31,7 @@ import dcfl.cli
 from dcfl import terminal
 from dcfl.checking import TRAINING
 from dcfl.comparison import group_runs, plan
-from dcfl.config import apply, as_tables, load_experiment, to_toml
+from dcfl.config import apply, as_tables, from_toml, load_experiment, to_toml
 from dcfl.errors import ClientFailure, ConfigError, ProtocolError
 from dcfl.experiment import Experiment
 from dcfl.messages import Broadcast, ClientUpdate
@@ -304,6 +304,17 @@ def test_a_config_is_read_back_equal(tmp_path_factory: pytest.TempPathFactory, t
     (folder / "config.toml").write_text(written, "utf-8", "surrogateescape")
     again = RecordedRun.open(folder).experiment
     assert again.data == experiment.data
+
+
+def test_fields_of_a_method_are_read_back_equal() -> None:
+    @dataclass(frozen=True)
+    class Named(Method):
+        λ: float = 0.5
+        text: str = "".join(NASTY)
+
+    with patch.dict(METHODS, {"named": Named}):
+        experiment = Experiment(method=Named(λ=0.25))
+        assert from_toml(to_toml(as_tables(experiment))) == experiment
 
 
 def test_settings_that_no_file_can_hold() -> None:

@@ -123,7 +123,9 @@ class Recorder:
         text = config.to_toml(config.as_tables(experiment)) + "\n"
         write_whole(self.folder / "config.toml", text)
         environment = _environment(experiment, placement)
-        self._write_json("environment.json", {**environment, "data": dataset.fingerprint[:16]})
+        if ":" in dataset.name:  # pictures of one's own are known by what is in them
+            environment["data"] = dataset.fingerprint[:16]
+        self._write_json("environment.json", environment)
         labels = dataset.train.labels.cpu().numpy()
         counts = partition.counts(labels, dataset.classes)
         with replacing(self.folder / "partition.npz") as partial:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from functools import cached_property
 from itertools import chain
 from math import isfinite
 from pathlib import Path
@@ -33,7 +34,7 @@ from dcfl.messages import Tensors
 from dcfl.models import FeatureModel, ModelSettings
 from dcfl.recording import RecordedRun, Recorder, Row, used
 from dcfl.report import write_report
-from dcfl.resuming import fingerprint, require_same
+from dcfl.resuming import fingerprint, own_code, require_same
 from dcfl.server import ClientReport, Server, ServerState
 from dcfl.simulation.engine import Engine
 from dcfl.simulation.memories import Index
@@ -103,8 +104,8 @@ class Run:
         self._summary: Row = {}
         self._stopping, self._dropped = False, 0
         self._again = 0  # rounds that were done a second time
-        device = self._placement.devices[0].type
-        self._begun_with = fingerprint(self.experiment, dataset, partition, self._own_model, device)
+        # Now: a file may be edited while the run goes on.
+        self._code = own_code(self.experiment.method, model)
         self._state = ServerState(0, named.snapshot(self.model), {}, {})
         self._index: Index = {}
         self._seconds = 0.0  # before this process took it up
@@ -176,6 +177,12 @@ class Run:
             two_images(self.data.dataset),
             self.experiment.training.batch_size,
         )
+
+    @cached_property
+    def _begun_with(self) -> dict[str, Any]:
+        """Hashes all images, so not before there is a checkpoint to write or to compare with."""
+        device = self._placement.devices[0]
+        return fingerprint(self.experiment, self.data, self._code, device)
 
     @property
     def workers(self) -> str:

@@ -88,14 +88,13 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of the labels, and of the pixels of at most 2,000 images: to notice that the data has
-        changed, not to prove that it has not."""
+        """Of all pixels and labels: a fifth of a second for CIFAR-10, where the processor has
+        instructions for SHA-256, and half a second where it has none."""
         digest = hashlib.sha256(f"{self.class_names} {self.preparation}".encode())
         for part in (self.train, self.test):
-            digest.update(part.labels.cpu().numpy().tobytes())
-            sample = part.pixels[:: max(len(part) // 1000, 1)]
             digest.update(f"{tuple(part.pixels.shape)}".encode())
-            digest.update(sample.cpu().contiguous().numpy().tobytes())
+            for tensor in (part.labels, part.pixels):
+                digest.update(tensor.cpu().contiguous().numpy().data)
         return digest.hexdigest()
 
     def to(self, device: torch.device) -> Dataset:

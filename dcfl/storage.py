@@ -7,6 +7,7 @@ import fcntl
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ from dcfl.errors import DCFLError, RunLocked, StorageError
 
 PARTIAL = ".partial"  # ends the name of a file that is being written
 LOCK = ".lock"
+PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 
 
 @contextmanager
@@ -39,15 +41,19 @@ def _free(path: Path) -> str:
 
 
 @contextmanager
-def replacing(path: Path, durable: bool = False) -> Iterator[Path]:
+def replacing(path: Path, durable: bool = False, private: bool = False) -> Iterator[Path]:
     """A path to write to; readers see the old file or the whole new one, never half of it.
 
-    `durable`: it is on the disk, not only on its way there, when this ends.
+    `durable`: it is on the disk, not only on its way there, when this ends. `private`: for this
+    user alone; else the umask decides, also where a library creates files with a mode of its own.
     """
     partial = path.with_name(f".{path.name}{PARTIAL}")
     with storage(path):
         try:
+            mode = _create(partial, PRIVATE_FILE if private else 0o666)
             yield partial
+            if stat.S_IMODE(partial.stat().st_mode) != mode:
+                partial.chmod(mode)
             if durable:
                 _sync(partial)
             os.replace(partial, path)
@@ -58,6 +64,29 @@ def replacing(path: Path, durable: bool = False) -> Iterator[Path]:
                 partial.unlink(missing_ok=True)
 
 
+def _create(path: Path, mode: int) -> int:
+    """An empty file; the mode that the umask has left of what was asked for."""
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    try:
+        return stat.S_IMODE(os.fstat(descriptor).st_mode)
+    finally:
+        os.close(descriptor)
+
+
+def private_folder(path: Path) -> None:
+    """Make it, for this user alone; OSError if it is somebody else's, or only leads elsewhere."""
+    with suppress(FileExistsError):
+        path.mkdir(mode=PRIVATE_FOLDER, parents=True)
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, "not a folder of its own", str(path))
+    if status.st_uid != os.geteuid():
+        raise PermissionError(errno.EPERM, "it belongs to somebody else", str(path))
+    if (mode := stat.S_IMODE(status.st_mode)) & ~PRIVATE_FOLDER:
+        path.chmod(mode & PRIVATE_FOLDER)
+
+
 def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -66,9 +95,9 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_whole(path: Path, text: str, durable: bool = False) -> None:
+def write_whole(path: Path, text: str, durable: bool = False, private: bool = False) -> None:
     """In UTF-8, but for paths that are not: they keep the bytes that they have on the disk."""
-    with replacing(path, durable) as partial:
+    with replacing(path, durable, private) as partial:
         partial.write_text(text, encoding="utf-8", errors="surrogateescape")
 
 

@@ -1,31 +1,32 @@
 """Decoded once: arrays in memory-mapped files, which all processes share through the page cache.
 
 An entry is a folder with an .npy file per array and a manifest. It appears by one rename, whole;
-what is found damaged is built again.
+what is found damaged is built again. Pictures may be nobody else's business: folders are 0700.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import re
 import secrets
 import shutil
-import tempfile
 import time
 import warnings
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from dcfl.data.arrays import Arrays
+from dcfl.storage import PRIVATE_FILE, PRIVATE_FOLDER, private_folder
 
 FORMAT = 1  # of the entries, and of what readers make of files: raise it when either changes
 ARRAYS: dict[str, np.dtype[Any]] = {
@@ -36,6 +37,7 @@ ARRAYS: dict[str, np.dtype[Any]] = {
     "site_offsets": np.dtype(np.int64),
 }
 PARTIAL = ".partial-"
+OWN_NAME = re.compile(r"[a-z0-9-]+-[0-9a-f]{16}-[0-9a-f]{32}|\.partial-.*")
 ABANDONED = 3600.0  # seconds; writing takes a few of them
 
 
@@ -48,35 +50,57 @@ def cached(
 ) -> Arrays:
     """What `read()` returns, from the cache if the files are those that it was made of."""
     root = cache_folder() if folder is None else folder
+    if root is None:
+        _warn("there is no home folder", "DCFL_CACHE can name a folder")
+        return read()
     entry = _identify(root, name, files, settings)
-    found = _load(entry)
+    try:
+        found = _load(entry) if _claimed(root) else None
+    except OSError as error:
+        _warn(f"{root}: {error.strerror or error}", "DCFL_CACHE can name another folder")
+        return read()
     if found is not None:
         return found
     arrays = read()
     try:
         _store(entry, arrays)
     except OSError as error:
-        reason = error.strerror or error
-        warnings.warn(
-            f"{root}: the images cannot be cached ({reason}) and will be decoded at every start; "
-            f"DCFL_CACHE can name another folder",
-            stacklevel=2,
-        )
+        _warn(f"{root}: {error.strerror or error}", "DCFL_CACHE can name another folder")
         return arrays
     # Its own copy would cost this process what the others share.
     return _load(entry) or arrays
 
 
-def cache_folder() -> Path:
-    """$DCFL_CACHE, else $XDG_CACHE_HOME/dcfl, else ~/.cache/dcfl"""
+def _warn(reason: str, remedy: str) -> None:
+    warnings.warn(
+        f"the images cannot be cached ({reason}) and will be decoded at every start; {remedy}",
+        stacklevel=3,
+    )
+
+
+def _claimed(root: Path) -> bool:
+    """Is it there, and for nobody else? OSError if it cannot be ours alone."""
+    if not os.path.lexists(root):
+        return False
+    if not root.is_symlink() and root.is_dir() and root.stat().st_mode & ~PRIVATE_FOLDER & 0o777:
+        others = [path.name for path in root.iterdir() if not OWN_NAME.fullmatch(path.name)]
+        if others:
+            raise PermissionError(
+                errno.EPERM, f"others may look into it, and it holds {others[0]}", str(root)
+            )
+    private_folder(root)
+    return True
+
+
+def cache_folder() -> Path | None:
+    """$DCFL_CACHE, else $XDG_CACHE_HOME/dcfl, else ~/.cache/dcfl; None for a container's user
+    without a home, because a folder for everybody could be anybody's."""
     if chosen := os.environ.get("DCFL_CACHE"):
         return Path(os.path.abspath(os.path.expanduser(chosen)))
     base = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(base):  # as its specification says
         base = os.path.expanduser("~/.cache")
-    if not os.path.isabs(base):  # a container's user without a home
-        base = tempfile.gettempdir()
-    return Path(base) / "dcfl"
+    return Path(base) / "dcfl" if os.path.isabs(base) else None
 
 
 # --- identity -------------------------------------------------------------------------------------
@@ -179,10 +203,10 @@ def _checksum(body: Mapping[str, object]) -> str:
 
 
 def _store(entry: Entry, arrays: Arrays) -> None:
-    entry.root.mkdir(parents=True, exist_ok=True)
+    private_folder(entry.root)
     partial = _unused(entry.root)
     try:
-        partial.mkdir()
+        partial.mkdir(mode=PRIVATE_FOLDER)
         _write(partial, entry.key, arrays)
         _publish(partial, entry)
     finally:
@@ -198,7 +222,7 @@ def _write(folder: Path, key: str, arrays: Arrays) -> None:
     described = {}
     for name, dtype in ARRAYS.items():
         array = np.ascontiguousarray(getattr(arrays, name), dtype)
-        with (folder / f"{name}.npy").open("wb") as stream:
+        with _private(folder / f"{name}.npy") as stream:
             npy.write_array(stream, array, allow_pickle=False)
             _to_disk(stream.fileno())
         described[name] = _describe(folder, name, array)
@@ -210,10 +234,14 @@ def _write(folder: Path, key: str, arrays: Arrays) -> None:
         "arrays": described,
     }
     manifest = {"body": body, "checksum": _checksum(body)}
-    with (folder / "manifest.json").open("w", encoding="utf-8") as stream:
-        json.dump(manifest, stream, indent=1)
+    with _private(folder / "manifest.json") as stream:
+        stream.write(json.dumps(manifest, indent=1).encode())
         stream.flush()
         _to_disk(stream.fileno())
+
+
+def _private(path: Path) -> BinaryIO:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE), "wb")
 
 
 def _to_disk(descriptor: int) -> None:

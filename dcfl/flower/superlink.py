@@ -18,7 +18,7 @@ from dcfl.config import to_toml
 from dcfl.errors import ConfigError, NetworkError, require
 from dcfl.flower import OFFLINE
 from dcfl.flower.processes import MARKER
-from dcfl.storage import replacing, storage
+from dcfl.storage import storage, write_whole
 
 NAME = "dcfl"  # of the connection, in config.toml
 LOOPBACK = "127.0.0.1"
@@ -204,7 +204,4 @@ def last_line(text: bytes) -> str:
 
 
 def write_private(path: Path, text: str) -> None:
-    with replacing(path) as partial:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+    write_whole(path, text, private=True)

@@ -380,6 +380,70 @@ def test_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert cache_folder() == tmp_path / "xdg" / "dcfl"
 
 
+def test_without_a_home_there_is_no_cache(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What everybody knows the name of, such as /tmp/dcfl, could be anybody's."""
+    for name in ("DCFL_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    assert cache_folder() is None
+    with pytest.warns(UserWarning, match=r"no home folder.*DCFL_CACHE"):
+        assert same(cached("folder", place.files, {}, place.reader), arrays())
+
+
+# Whose it is --------------------------------------------------------------------------------------
+
+
+def modes(folder: Path) -> set[tuple[str, int]]:
+    paths = [folder, *folder.rglob("*")]
+    return {("folder" if p.is_dir() else "file", p.stat().st_mode & 0o777) for p in paths}
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022])
+def test_nobody_else_can_read_it(place: Place, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        place.read()
+    finally:
+        os.umask(before)
+    assert modes(place.cache) == {("folder", 0o700), ("file", 0o600)}
+
+
+def test_one_that_was_open_to_others_is_closed(place: Place) -> None:
+    place.read()
+    place.cache.chmod(0o755)
+    place.read()
+    assert place.reader.calls == 1
+    assert place.cache.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_with_other_things_in_it_is_left_as_it_is(place: Place) -> None:
+    place.cache.mkdir(mode=0o755)
+    place.cache.chmod(0o755)
+    (place.cache / "thesis.tex").write_text("mine, and for my colleagues to read")
+    with pytest.warns(UserWarning, match=r"it holds thesis\.tex"):
+        assert same(place.read(), arrays())
+    assert place.cache.stat().st_mode & 0o777 == 0o755
+    assert len(place.entries()) == 1
+
+
+def test_a_link_to_somewhere_else_is_refused(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    place.cache.symlink_to(tmp_path / "elsewhere")
+    with pytest.warns(UserWarning, match="not a folder of its own"):
+        assert same(place.read(), arrays())
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
+def test_a_folder_of_somebody_else_is_neither_read_nor_written(place: Place) -> None:
+    place.read()
+    os.chown(place.cache, 12345, 12345)
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="belongs to somebody else"):
+            assert same(place.read(), arrays())
+    assert place.reader.calls == 3
+
+
 def test_the_default_folder_is_used(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DCFL_CACHE", str(place.cache))
     cached("CIFAR 10!", place.files, {}, place.reader)

@@ -6,7 +6,6 @@ what the run was begun with. The commit is one `os.replace`; the two newest stay
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from contextlib import suppress
@@ -20,7 +19,7 @@ from dcfl import weights as named
 from dcfl.errors import CheckpointError
 from dcfl.server import ServerState
 from dcfl.simulation.memories import Index
-from dcfl.storage import replacing, storage
+from dcfl.storage import replacing, storage, strict_json
 from dcfl.tensor_files import read_tensors, write_tensors
 
 KEPT = 2  # the newest may be damaged
@@ -68,7 +67,7 @@ class Checkpoints:
         """Returns which memories all checkpoints together need."""
         state, facts = checkpoint.state, checkpoint.facts
         tensors = named.together(weights=state.weights, shared=state.shared, slots=state.slots)
-        text = json.dumps(asdict(facts))
+        text = strict_json(asdict(facts))
         path = self._folder / f"checkpoint-{facts.round:06d}.safetensors"
         write_tensors(path, tensors, text)
         self._indexes[path] = facts.index

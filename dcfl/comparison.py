@@ -138,7 +138,11 @@ class Group:
     def curve(self) -> list[float]:
         """Mean accuracy after each round that all counted runs have reached."""
         rounds = zip(*(run.rounds for run in self.counted), strict=False)
-        return [fmean(row["accuracy"] for row in rows) for rows in rounds]
+        return [
+            fmean(row["accuracy"] for row in rows)
+            for rows in rounds
+            if all(row["accuracy"] is not None for row in rows)
+        ]
 
     def difference(self, reference: Group, quantity: str = "ema_accuracy") -> Spread | None:
         """This minus the reference, seed by seed; None if they share no seed."""

@@ -9,30 +9,44 @@ checkpoint-*       what `dcfl resume` goes on from, while the run has not ended,
 
 from __future__ import annotations
 
-import json
 import os
 import platform
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from pydantic import ValidationError
 
 from dcfl import config
+from dcfl import weights as named
 from dcfl.data import Dataset, Partition
 from dcfl.data.augment import Preparation
 from dcfl.errors import CheckpointError, RunFolderError, RunMissing
 from dcfl.experiment import Experiment
+from dcfl.formats import (
+    ENVIRONMENT,
+    SETTINGS,
+    ClientRow,
+    Known,
+    ModelShape,
+    RoundRow,
+    Summary,
+    Tables,
+    checked,
+    damaged,
+    parsed,
+    read_partition,
+)
+from dcfl.formats import Row as Row
 from dcfl.messages import Tensors
-from dcfl.models import FeatureModel, ModelSettings, build_model
+from dcfl.models import FeatureModel, build_model
 from dcfl.server import ClientReport
 from dcfl.simulation.placement import Placement
 from dcfl.storage import (
@@ -43,25 +57,10 @@ from dcfl.storage import (
     replacing,
     sign,
     storage,
+    strict_json,
     write_whole,
 )
-
-Row = dict[str, Any]
-ROUND_KEYS = {
-    "round",
-    "accuracy",
-    "max_accuracy",
-    "ema_accuracy",
-    "loss",
-    "seconds",
-    "bytes_up",
-    "bytes_down",
-    "sampled",
-    "ok",
-    "failed",
-    "rejected",
-}
-
+from dcfl.tensor_files import read_stored, write_stored
 
 LOGS = ("rounds.jsonl", "clients.jsonl")
 
@@ -150,21 +149,19 @@ class Recorder:
         )
 
     def finish(self, weights: Tensors, model: Mapping[str, Any], summary: Row) -> None:
-        contiguous = {name: tensor.cpu().contiguous() for name, tensor in weights.items()}
-        with replacing(self.folder / "model.safetensors") as partial:
-            try:
-                save_file(contiguous, partial, metadata={"dcfl": json.dumps(dict(model))})
-            except SafetensorError as error:  # how safetensors says that the disk is full
-                raise OSError(str(error)) from error
+        contiguous = {name: weights[name].cpu().contiguous() for name in sorted(weights)}
+        text = strict_json(dict(model))
+        metadata = {"dcfl": text, "checksum": named.checksum(contiguous, text)}
+        write_stored(self.folder / "model.safetensors", contiguous, metadata)
         self._write_json("summary.json", summary)
 
     def _write_json(self, name: str, value: Row) -> None:
-        write_whole(self.folder / name, json.dumps(value, indent=2) + "\n")
+        write_whole(self.folder / name, strict_json(value, indent=2) + "\n")
 
     def _append(self, name: str, rows: Iterable[Row]) -> None:
         path = self.folder / name
         with storage(path), path.open("a", encoding="utf-8") as stream:
-            stream.writelines(json.dumps(row) + "\n" for row in rows)
+            stream.writelines(strict_json(row) + "\n" for row in rows)
 
 
 def require_unused(folder: Path) -> None:
@@ -219,10 +216,12 @@ class RecordedRun:
 
     @cached_property
     def config(self) -> config.Tables:
-        tables = config.read_toml(self.folder / "config.toml", "surrogateescape")
+        path = self.folder / "config.toml"
+        tables = config.read_toml(path, "surrogateescape")
         for name in ("data", "method", "federation"):
             if name not in tables:
-                raise RunFolderError(f"{self.folder / 'config.toml'} has no [{name}]")
+                raise RunFolderError(f"{path} has no [{name}]")
+        checked(Tables, tables, path)
         return tables
 
     @property
@@ -233,74 +232,61 @@ class RecordedRun:
 
     @cached_property
     def rounds(self) -> list[Row]:
-        rows = self._rows("rounds.jsonl")
-        for row in rows:
-            if missing := sorted(ROUND_KEYS - row.keys()):
-                raise RunFolderError(
-                    f"{self.folder / 'rounds.jsonl'} is damaged (a row without {missing[0]})"
-                )
-        return rows
+        return self._rows("rounds.jsonl", RoundRow)
 
     @cached_property
     def clients(self) -> list[Row]:
-        return self._rows("clients.jsonl")
+        return self._rows("clients.jsonl", ClientRow)
 
     @cached_property
     def environment(self) -> Row:
-        return self._json("environment.json")
+        path = self.folder / "environment.json"
+        return checked(ENVIRONMENT, self._json(path), path)
 
     @cached_property
     def summary(self) -> Row:
         """Empty while the run has not ended."""
-        return self._json("summary.json")
+        path = self.folder / "summary.json"
+        return checked(Summary, self._json(path), path)
 
     @cached_property
     def partition_counts(self) -> NDArray[np.int64]:
         """Samples per client and class."""
-        return self._partition["counts"]
+        return self._of_partition("counts")
 
     @cached_property
     def class_names(self) -> list[str]:
-        return [str(name) for name in self._partition["class_names"]]
+        return [str(name) for name in self._of_partition("class_names")]
 
     @property
     def partition_sha256(self) -> str:
         """Which split the run was trained on; empty if it left none behind."""
         return str(self._partition.get("sha256", ""))
 
+    def _of_partition(self, key: str) -> NDArray[Any]:
+        if not self._partition:
+            raise RunFolderError(f"{self.folder} has no partition.npz")
+        return self._partition[key]
+
     @cached_property
     def _partition(self) -> dict[str, NDArray[Any]]:
         path = self.folder / "partition.npz"
-        if not path.is_file():
-            return {}
-        try:
-            with np.load(path, allow_pickle=False) as stored:
-                return dict(stored)
-        except (ValueError, OSError, EOFError, BadZipFile) as error:
-            raise RunFolderError(f"{path} is damaged: not a whole .npz") from error
+        return read_partition(path) if path.is_file() else {}
 
-    def _rows(self, name: str) -> list[Row]:
+    def _rows(self, name: str, kind: type[Known]) -> list[Row]:
         path = self.folder / name
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
         # A run that is being written, or was killed, may end in half a line: that row is not there.
         whole_lines = text[: text.rfind("\n") + 1].splitlines()
-        return [_parsed(line, path) for line in whole_lines]
+        return [checked(kind, parsed(line, path), path) for line in whole_lines]
 
-    def _json(self, name: str) -> Row:
-        path = self.folder / name
-        return _parsed(path.read_text(encoding="utf-8"), path) if path.is_file() else {}
+    def _json(self, path: Path) -> Row:
+        return parsed(path.read_bytes(), path) if path.is_file() else {}
 
 
 def used(row: Row) -> int:
     """How many replies a round's new model was made of; rows once told valid ones alone."""
     return int(row.get("used", row["ok"]))
-
-
-def _parsed(text: str, path: Path) -> Row:
-    try:
-        return dict(json.loads(text))
-    except (ValueError, TypeError) as error:
-        raise RunFolderError(f"{path} is damaged ({error})") from error
 
 
 def load_model(run_folder: str | Path) -> FeatureModel:
@@ -316,19 +302,54 @@ def load_model(run_folder: str | Path) -> FeatureModel:
         reason = "holds no model.safetensors: has the run finished?" if known else "no such folder"
         raise RunMissing(f"{run_folder}: {reason}")
     try:
-        with safe_open(path, "pt") as stored:
-            shape = json.loads((stored.metadata() or {}).get("dcfl", "null"))
-        weights = load_file(path)
-    except SafetensorError as error:
-        raise RunFolderError(f"{path} is damaged ({error})") from error
-    if not shape or "settings" not in shape:
+        weights, metadata = read_stored(path)
+    except CheckpointError as error:
+        raise damaged(path, str(error.__cause__)) from error
+    _require_whole(path, weights, metadata)
+    shape = parsed(metadata.get("dcfl", "{}"), path)
+    if "settings" not in shape:
         raise RunFolderError(
             f"{path} holds the weights of a module of your own: build it and load them with "
             f"safetensors.torch.load_file"
         )
-    settings = ModelSettings(**shape["settings"])
-    model = build_model(settings, shape["channels"], shape["size"], shape["classes"], seed=0)
+    model = _rebuilt(checked(ModelShape, shape, path), weights, path)
     model.load_state_dict(weights)
     model.class_names = tuple(shape["class_names"])
     model.preparation = Preparation(tuple(shape["mean"]), tuple(shape["std"]))
     return model.eval()
+
+
+def _require_whole(path: Path, weights: Tensors, metadata: Mapping[str, str]) -> None:
+    """By the file's own checksum, and by the hash in summary.json if there is one."""
+    own = metadata.get("checksum")
+    if own is not None:
+        ordered = {name: weights[name] for name in sorted(weights)}
+        if own != named.checksum(ordered, metadata.get("dcfl", "")):
+            raise damaged(path, "its checksum is another one")
+    noted = RecordedRun(path.parent).summary.get("weights_sha256")
+    if noted and noted != named.sha256(weights):
+        raise damaged(path, "summary.json has the hash of other weights")
+    if not own and not noted:
+        warnings.warn(
+            f"{path}: neither the file nor a summary.json beside it has a hash of the weights: "
+            f"nobody would notice damage",
+            stacklevel=3,
+        )
+
+
+def _rebuilt(shape: Row, weights: Tensors, path: Path) -> FeatureModel:
+    """The model of that shape, if its tensors are those of the file."""
+    size = (shape["channels"], shape["size"], shape["classes"])
+    try:
+        settings = SETTINGS.validate_python(shape["settings"])
+        with torch.device("meta"):  # takes no memory, whatever the size
+            expected = build_model(settings, *size, seed=0).state_dict()
+    except (ValidationError, ValueError, RuntimeError) as error:
+        raise damaged(path, f"settings: {error}") from error
+
+    def described(tensors: Tensors) -> dict[str, tuple[torch.dtype, torch.Size]]:
+        return {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
+
+    if described(expected) != described(weights):
+        raise damaged(path, "its tensors are not those of the model that it names")
+    return build_model(settings, *size, seed=0)

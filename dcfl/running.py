@@ -26,7 +26,14 @@ from dcfl.checkpoints import Checkpoint, Checkpoints, Facts
 from dcfl.config import CHOICES, Tables, apply, load_experiment
 from dcfl.data import Dataset, DataSettings, load_dataset
 from dcfl.engines import Connect, Session, connect
-from dcfl.errors import ConfigError, DCFLError, Interrupted, RunFolderError, TooFewClients
+from dcfl.errors import (
+    CheckpointError,
+    ConfigError,
+    DCFLError,
+    Interrupted,
+    RunFolderError,
+    TooFewClients,
+)
 from dcfl.evaluation import Evaluation, ema, fairness, max_and_ema, own_mix_accuracies
 from dcfl.experiment import Experiment
 from dcfl.federation import Round, cohort_size, federate
@@ -157,6 +164,10 @@ class Run:
         self._again = facts.again + lost + 2
         self._recorder.cut(facts.lengths)
         self.rows = RecordedRun.open(self.folder).rounds
+        if [row["round"] for row in self.rows if row["accuracy"] is not None] != [
+            *range(1, facts.round + 1)
+        ]:
+            raise CheckpointError(f"{self.folder / 'rounds.jsonl'}: a row is not as it was written")
         self.id, self._state, self._index = facts.run, state, facts.index
         self._seconds = facts.seconds
         return True

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
+import math
 import os
 import re
 import shutil
@@ -11,7 +13,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 from weakref import WeakSet
 
 from dcfl.errors import DCFLError, RunLocked, StorageError
@@ -99,6 +101,22 @@ def write_whole(path: Path, text: str, durable: bool = False, private: bool = Fa
     """In UTF-8, but for paths that are not: they keep the bytes that they have on the disk."""
     with replacing(path, durable, private) as partial:
         partial.write_text(text, encoding="utf-8", errors="surrogateescape")
+
+
+def strict_json(value: Any, indent: int | None = None) -> str:
+    """As the standard has it: NaN and infinity, which it has no words for, are null."""
+    try:
+        return json.dumps(value, indent=indent, allow_nan=False)
+    except ValueError:
+        return json.dumps(_without_nan(value), indent=indent, allow_nan=False)
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def remove_partial(folder: Path) -> None:

@@ -18,6 +18,9 @@ from dcfl.messages import Tensors
 from dcfl.storage import replacing
 from dcfl.weights import as_rows, checksum, from_rows
 
+# What safetensors and torch meet hostile bytes with.
+NOT_WHOLE = (OSError, SafetensorError, KeyError, ValueError, TypeError, RuntimeError)
+
 
 def write_tensors(path: Path, tensors: Tensors, text: str) -> None:
     """With a text that comes back with them, and on the disk when this ends."""
@@ -26,28 +29,44 @@ def write_tensors(path: Path, tensors: Tensors, text: str) -> None:
         "text": text,
         "checksum": checksum(tensors, text),
     }
-    with replacing(path, durable=True) as partial:
+    write_stored(path, as_rows(tensors), metadata, durable=True)
+
+
+def write_stored(
+    path: Path, tensors: dict[str, Tensor], metadata: dict[str, str], durable: bool = False
+) -> None:
+    """Contiguous tensors on the CPU, as they are."""
+    with replacing(path, durable) as partial:
         try:
-            save_file(as_rows(tensors), partial, metadata)
+            save_file(tensors, partial, metadata)
         except SafetensorError as error:  # how safetensors says that the disk is full
             raise OSError(str(error)) from error
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
     """Mapped, not copied: pages come in as they are used. CheckpointError if it is not whole."""
+    stored, metadata = read_stored(path)
     try:
-        with safe_open(path, "pt") as stored:
-            metadata = stored.metadata() or {}
-        stored_tensors = from_rows(load_file(path))
+        stored_tensors = from_rows(stored)
         tensors = {name: stored_tensors[name] for name in json.loads(metadata["names"])}
         text = metadata["text"]
         whole = len(tensors) == len(stored_tensors) and metadata["checksum"] == checksum(
             tensors, text
         )
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{path}: not there any more") from error
-    except (OSError, SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
+    except NOT_WHOLE as error:
         raise CheckpointError(f"{path}: damaged ({type(error).__name__})") from error
     if not whole:
         raise CheckpointError(f"{path}: damaged (its checksum is another one)")
     return tensors, text
+
+
+def read_stored(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and metadata, mapped and as they are. CheckpointError if it cannot be read."""
+    try:
+        with safe_open(path, "pt") as stored:
+            metadata = stored.metadata() or {}
+        return load_file(path), metadata
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path}: not there any more") from error
+    except NOT_WHOLE as error:
+        raise CheckpointError(f"{path}: damaged ({type(error).__name__})") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dcfl.errors import ConfigError, Interrupted
+from dcfl.storage import strict_json
 
 if TYPE_CHECKING:
     from dcfl.experiment import Experiment
@@ -105,4 +105,5 @@ def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2))
+    """Strictly JSON: NaN is null."""
+    print(strict_json(value, indent=2))

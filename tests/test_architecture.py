@@ -16,7 +16,7 @@ ORDER = [
     "printable", "errors", "storage", "seeding", "messages", "weights", "tensor_files", "losses",
     "data", "models", "client", "methods", "local_training", "evaluation", "server", "federation",
     "privacy", "simulation", "experiment", "config", "identity", "assembly", "flower", "engines",
-    "checkpoints", "resuming", "recording", "comparison", "report", "running", "checking",
+    "checkpoints", "resuming", "formats", "recording", "comparison", "report", "running", "checking",
     "scaffolding", "terminal", "words", "deployment", "bench", "doctor", "theory", "analysis",
     "recipes", "cli", "__main__",
 ]  # fmt: skip

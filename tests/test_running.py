@@ -250,7 +250,7 @@ def test_a_full_disk_is_a_storage_error_and_leaves_no_half_file(
         Path(args[1]).write_bytes(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(dcfl.recording, "save_file", full)
+    monkeypatch.setattr("dcfl.tensor_files.save_file", full)
     with pytest.raises(StorageError, match=r"model.safetensors: cannot be written \(No space left"):
         finished(tmp_path / "run")
     assert not [path for path in (tmp_path / "run").iterdir() if "safetensors" in path.name]

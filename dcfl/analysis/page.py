@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ from dcfl.analysis.similarity import BINS, PERCENTILES
 from dcfl.comparison import setting
 from dcfl.report.document import Picture, Section, Table, render_document
 from dcfl.report.text import listed, number, plural, without_folders
-from dcfl.storage import storage, write_whole
+from dcfl.storage import storage, strict_json, write_whole
 
 ACROSS = 3  # panels beside each other: more are too small to read
 
@@ -35,7 +34,7 @@ def write_analysis(analyses: Sequence[Analysis], out: Path) -> Path:
     page = render(analyses)
     with storage(out):
         out.mkdir(parents=True, exist_ok=True)
-    numbers = json.dumps([analysis.as_json() for analysis in analyses], indent=1)
+    numbers = strict_json([analysis.as_json() for analysis in analyses], indent=1)
     write_whole(out / "analysis.json", numbers + "\n")
     write_whole(out / "similarity.csv", similarity_csv(analyses))
     write_whole(out / "analysis.html", page)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -53,8 +52,8 @@ class Analysis:
         return [("intra", self.similarity.intra), ("inter", self.similarity.inter)]
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values; NaN, which JSON does not know, becomes null."""
-        found: dict[str, Any] = {
+        """Plain values."""
+        return {
             "run": self.label,
             "method": self.method,
             "dataset": self.dataset,
@@ -70,16 +69,6 @@ class Analysis:
             "drift": self.drift.as_json() if self.drift else None,
             "cautions": list(self.cautions),
         }
-        plain: dict[str, Any] = _without_nan(found)
-        return plain
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nan(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_without_nan(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def analyse_runs(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Mapping
@@ -16,7 +15,7 @@ from dcfl.bench.results import as_json, jobs_table, machine, methods_table
 from dcfl.config import method_named
 from dcfl.errors import ConfigError
 from dcfl.methods import METHODS
-from dcfl.storage import write_whole
+from dcfl.storage import strict_json, write_whole
 
 
 def time_jobs(jobs: str, repeats: int, peers: Path | None, out: Path | None, small: bool) -> str:
@@ -64,4 +63,4 @@ def _say(about: str) -> Callable[[str], None]:
 def _keep(out: Path | None, measured: Mapping[str, Any]) -> None:
     """After each part, so that a benchmark that is stopped leaves what it has."""
     if out is not None:
-        write_whole(out, json.dumps(measured, indent=1) + "\n")
+        write_whole(out, strict_json(measured, indent=1) + "\n")

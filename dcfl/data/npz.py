@@ -49,6 +49,16 @@ def read_npz(path: Path) -> Arrays:
     return Arrays(pixels[0], labels[0], pixels[1], labels[1], names)
 
 
+def read_arrays(path: Path, keys: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+    """These arrays of any .npz, plain numbers or text; DatasetCorrupt if one is missing or not."""
+    with _one_line(str(path)), ZipFile(path) as archive:
+        members = _members(path, archive)
+        if missing := [key for key in keys if key not in members]:
+            raise DatasetCorrupt(f"{path}: no {missing[0]}")
+        _require_size(path, [members[key] for key in keys])
+        return {key: _read(path, archive, key, members[key]) for key in keys}
+
+
 @contextmanager
 def _one_line(where: str) -> Iterator[None]:
     """Zip, zlib and numpy meet hostile bytes with a dozen kinds of exception: all become one."""
@@ -83,12 +93,16 @@ def _spelling(path: Path, members: dict[str, ZipInfo]) -> tuple[str, ...]:
     return best
 
 
-def _require_modest(path: Path, members: list[ZipInfo]) -> None:
+def _require_size(path: Path, members: list[ZipInfo]) -> None:
     total = sum(info.file_size for info in members)
     if total > MAX_BYTES:
         raise DatasetCorrupt(
             f"{path}: {total / 2**30:.0f} GiB when unpacked, more than {MAX_BYTES / 2**30:.0f}"
         )
+
+
+def _require_modest(path: Path, members: list[ZipInfo]) -> None:
+    _require_size(path, members)
     for info in members:
         ratio = info.file_size / max(info.compress_size, 1)
         if info.file_size > RATIO_MATTERS_FROM and ratio > MAX_RATIO:

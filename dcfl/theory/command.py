@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -73,7 +72,7 @@ def _measure(
 
 
 def _write(result: Result, out: Path) -> dict[str, Any]:
-    from dcfl.storage import storage, write_whole
+    from dcfl.storage import storage, strict_json, write_whole
     from dcfl.theory.page import csv_text, render
 
     values = {
@@ -89,7 +88,7 @@ def _write(result: Result, out: Path) -> dict[str, Any]:
         out.mkdir(parents=True, exist_ok=True)
     write_whole(out / "theory.html", render(result))
     write_whole(out / "theory.csv", csv_text(result))
-    write_whole(out / "theory.json", json.dumps(values, indent=2, allow_nan=False) + "\n")
+    write_whole(out / "theory.json", strict_json(values, indent=2) + "\n")
     return values
 
 

@@ -188,7 +188,8 @@ def test_a_representation_without_pairs_of_one_kind(both: list[Analysis], tmp_pa
     lonely = replace(both[0], similarity=similarity, drift=None)
     assert "Drift" not in write_analysis([lonely], tmp_path / "alone").read_text()
     assert "Drift" in write_analysis([lonely, both[1]], tmp_path / "beside").read_text()
-    assert lonely.as_json()["similarity"]["overlap"] is None
+    stored = json.loads((tmp_path / "alone" / "analysis.json").read_text())
+    assert stored[0]["similarity"]["overlap"] is None
     assert lonely.as_json()["drift"] is None
     assert "fedproc,inter,0.99,1.00,0,0" in similarity_csv([lonely])
 

@@ -49,7 +49,10 @@ class RoundRow(Known):
     rejected: Count
     late: Count = 0
     dropped: Count = 0
+    used: Count = 0
     client_accuracy: Percent | None = None
+    max_client_accuracy: Percent | None = None
+    ema_client_accuracy: Percent | None = None
     worst_decile_accuracy: Percent | None = None
     train_loss: Number | None = None
     evaluation_seconds: Seconds = 0.0
@@ -79,6 +82,8 @@ class Summary(Known):
     max_accuracy: Percent | None = None
     ema_accuracy: Percent | None = None
     final_accuracy: Percent | None = None
+    max_client_accuracy: Percent | None = None
+    ema_client_accuracy: Percent | None = None
     seconds: Seconds = 0.0
     failed: Count = 0
     late: Count = 0

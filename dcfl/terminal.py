@@ -25,6 +25,7 @@ from rich.text import Text
 
 from dcfl.comparison import Group
 from dcfl.config import to_toml
+from dcfl.data.overview import MANY_CLIENTS, PERCENTILES, Overview
 from dcfl.printable import printable
 from dcfl.recording import Row, used
 
@@ -216,17 +217,42 @@ def partition_table(
     counts: NDArray[np.int64], class_names: Sequence[str], site_names: Sequence[str] = ()
 ) -> Table:
     """A row per client: its size, classes and largest share, then its classes as numbers (up to 16
-    classes) or as a line of bars."""
+    classes) or as a line of bars. Of many clients the percentiles, column by column, and the
+    smallest and the largest."""
     named = len(class_names) <= 16
     room = (stdout.width - 34) // max(len(class_names), 1) - 1  # beside the first four columns
-    columns = [printable(name, max(room, 4)) for name in class_names] if named else ["mix"]
-    made = table("client", "samples", "classes", "largest", *columns, gap=1)
+    mixes = [printable(name, max(room, 4)) for name in class_names] if named else ["mix"]
+    split = Overview(counts)
+    many = len(counts) > MANY_CLIENTS
+    title = None
+    if many:
+        title = f"{len(counts):,} clients: percentiles of each column, the smallest and the largest"
+    made = table(
+        *("clients" if many else "client", "samples", "classes", "largest"),
+        *mixes,
+        title=title,
+        gap=1,
+    )
     top = max(int(counts.max()), 1)
-    for client, row in enumerate(counts):
+
+    def add(name: str, size: int, held: int, share: float, row: NDArray[np.int64]) -> None:
         cells = [_shaded(int(count), top) for count in row] if named else [_mix(row, top)]
-        largest = f"{row.max() / max(row.sum(), 1):.0%}"
-        name = site_names[client] if site_names else str(client)
-        made.add_row(name, str(row.sum()), str((row > 0).sum()), largest, *cells)
+        made.add_row(name, str(size), str(held), f"{share:.0%}", *cells)
+
+    if many:
+        columns = (split.sizes, split.held, split.largest_shares, counts)
+        found = [np.percentile(c, PERCENTILES, axis=0, method="lower") for c in columns]
+        for percent, *values in zip(PERCENTILES, *found, strict=True):
+            add(f"{percent} %", *values)
+    for client in (split.smallest, split.largest) if many else range(len(counts)):
+        name = site_names[client] if site_names else f"{'client ' if many else ''}{client}"
+        add(
+            name,
+            split.sizes[client],
+            split.held[client],
+            split.largest_shares[client],
+            counts[client],
+        )
     return made
 
 

@@ -40,3 +40,27 @@ def test_partition_tables_fit_a_terminal(classes: int) -> None:
     assert len(lines) == 4
     assert str(counts[2].sum()) in lines[3]
     assert "…" not in shown.get()
+
+
+@pytest.mark.parametrize("classes", [10, 100])
+def test_many_clients_are_summed_up(classes: int) -> None:
+    counts = np.random.default_rng(0).integers(0, 5, (5_000, classes))
+    counts[17], counts[4_321] = 0, 50
+    counts[17, 3] = 1
+    with stdout.capture() as captured:
+        stdout.print(partition_table(counts, [str(c) for c in range(classes)]))
+    lines = captured.get().splitlines()
+    assert len(lines) == 11  # a title, the columns, seven percentiles, two clients
+    assert "5,000 clients" in lines[0]
+    sizes = np.sort(counts.sum(axis=1))
+    middle = next(line for line in lines if line.startswith("50 %")).split()
+    assert int(middle[2]) == sizes[(len(sizes) - 1) // 2]
+    assert lines[-2].split()[:5] == ["client", "17", "1", "1", "100%"]
+    assert lines[-1].split()[:3] == ["client", "4321", str(50 * classes)]
+
+
+def test_few_clients_are_shown_one_by_one() -> None:
+    counts = np.ones((300, 10), dtype=np.int64)
+    with stdout.capture() as captured:
+        stdout.print(partition_table(counts, [str(c) for c in range(10)]))
+    assert len(captured.get().splitlines()) == 301

@@ -20,6 +20,7 @@ from dcfl.comparison import (
     runs_by_partition,
     setting,
 )
+from dcfl.data.overview import MANY_CLIENTS, Overview
 from dcfl.federation import cohort_size
 from dcfl.printable import printable
 from dcfl.recording import RecordedRun, used
@@ -229,12 +230,24 @@ def _some(names: list[str], most: int = 3) -> str:
 def _partition_picture(users: Sequence[RecordedRun], title: str) -> Picture:
     counts, class_names = users[0].partition_counts, users[0].class_names
     clients, classes = counts.shape
-    sizes = counts.sum(axis=1)
+    split = Overview(counts)
+    sizes = split.sizes
     size = f"{sizes.min():,}" if np.ptp(sizes) == 0 else f"{sizes.min():,} to {sizes.max():,}"
-    held = f"{np.median((counts > 0).sum(axis=1)):g} of {classes} classes"
+    held = f"{np.median(split.held):g} of {classes} classes"
+    figure = plots.partition_figure(counts, class_names)
+    if clients > MANY_CLIENTS:
+        return Picture.of(
+            title,
+            figure,
+            f"Histograms over {text.plural(clients, 'client')} of their samples, their classes "
+            f"and the share of the largest class.",
+            f"How many of the {clients:,} clients have so many samples ({size}), so many classes "
+            f"(the median client holds {held}), and such a share of one class. The smallest is "
+            f"client {split.smallest}, the largest client {split.largest}; partition.npz has all.",
+        )
     return Picture.of(
         title,
-        plots.partition_figure(counts, class_names),
+        figure,
         f"Heat map of samples per client and class: {text.plural(clients, 'client')} with {size} "
         f"samples each; the median client holds {held}.",
         "Each column is a client and each row a class: the darker, the more samples, and white is "

@@ -21,6 +21,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from dcfl.comparison import Group
+from dcfl.data.overview import MANY_CLIENTS, Overview
 from dcfl.printable import printable
 from dcfl.recording import RecordedRun
 from dcfl.report.text import data_unit
@@ -144,8 +145,11 @@ def loss_figure(groups: Sequence[Group]) -> Figure:
 
 @styled
 def partition_figure(counts: NDArray[np.int64], class_names: Sequence[str]) -> Figure:
-    """Samples per client and class [clients, classes] as a heat map, client sizes above it."""
+    """Samples per client and class [clients, classes] as a heat map, client sizes above it; of many
+    clients how they spread."""
     clients, classes = counts.shape
+    if clients > MANY_CLIENTS:
+        return _spread_figure(Overview(counts))
     height = min(max(0.19 * classes, 1.2), 4.6)
     figure = Figure(figsize=(WIDTH, height + 1.5), layout="constrained")
     grid = figure.add_gridspec(2, 2, height_ratios=(0.6, height), width_ratios=(1, 0.025))
@@ -163,6 +167,32 @@ def partition_figure(counts: NDArray[np.int64], class_names: Sequence[str]) -> F
     figure.colorbar(image, shades, label="samples", ticks=MaxNLocator(5, integer=True))
     figure.align_ylabels([sizes, heat])
     return figure
+
+
+def _spread_figure(split: Overview) -> Figure:
+    figure = Figure(figsize=(WIDTH, 4.8), layout="constrained")
+    panels = figure.subplots(3)
+    _draw_histogram(panels[0], split.sizes, "samples of a client")
+    _draw_histogram(panels[1], split.held, "classes of a client")
+    _draw_histogram(panels[2], 100 * split.largest_shares, "share of its largest class (%)")
+    return figure
+
+
+def _draw_histogram(axes: Axes, values: NDArray[Any], label: str) -> None:
+    """Whole numbers have bars of their own as long as there is room."""
+    low, high = float(values.min()), float(values.max())
+    width = max(1.0, (high - low) / MANY_BARS)
+    if values.dtype.kind == "i":
+        width = math.ceil(width)
+    edges = np.arange(low - 0.5, high + 0.5 + width, width)
+    heights, _ = np.histogram(values, edges)
+    axes.stairs(heights, edges, fill=True, color="#8a9299")
+    axes.set_xlabel(label)
+    axes.set_ylabel("clients")
+    axes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.grid(visible=False)
 
 
 def _draw_sizes(axes: Axes, sizes: NDArray[np.int64]) -> None:

@@ -2,6 +2,7 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dcfl.errors import StorageError
@@ -231,3 +232,13 @@ def test_an_unwritable_place_is_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="cannot be written"):
         write_report(tmp_path / "run", out=tmp_path / "file" / "report.html")
+
+
+def test_a_page_about_many_clients_is_small_and_names_the_extremes(tmp_path: Path) -> None:
+    counts = np.random.default_rng(0).integers(1, 9, (50_000, 10))
+    counts[123], counts[45_678] = 0, 99
+    write_run(tmp_path / "run", counts=counts)
+    page = write_report(tmp_path / "run").read_text()
+    assert len(page) < 500_000
+    assert "the smallest is client 123, the largest client 45678" in page.lower()
+    assert "0 to 990" in page

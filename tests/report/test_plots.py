@@ -4,9 +4,11 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from dcfl.comparison import group_runs
 from dcfl.recording import RecordedRun
@@ -88,7 +90,7 @@ def test_every_method_is_in_the_legend_in_a_look_of_its_own(tmp_path: Path) -> N
     assert len(looks) == len(names)
 
 
-@pytest.mark.parametrize(("clients", "classes"), [(1, 2), (20, 10), (100, 100), (1000, 200)])
+@pytest.mark.parametrize(("clients", "classes"), [(1, 2), (20, 10), (100, 100), (300, 200)])
 def test_partition_labels_are_thinned_until_they_fit(clients: int, classes: int) -> None:
     figure = plots.partition_figure(
         some_counts(clients, classes), [f"c{i}" for i in range(classes)]
@@ -97,6 +99,30 @@ def test_partition_labels_are_thinned_until_they_fit(clients: int, classes: int)
     assert 1 <= len(heat.get_xticks()) <= 12
     assert 1 <= len(heat.get_yticks()) <= 25
     assert len(plots.as_svg(figure)) < 300_000
+
+
+def spread_counts(clients: int) -> NDArray[np.int64]:
+    rng = np.random.default_rng(0)
+    return rng.integers(0, 40, (clients, 10)) * (rng.random((clients, 10)) < 0.4)
+
+
+def test_many_clients_are_drawn_as_histograms() -> None:
+    counts = spread_counts(20_000)
+    figure = plots.partition_figure(counts, [str(label) for label in range(10)])
+    assert len(figure.axes) == 3
+    for axes in figure.axes:
+        (steps,) = axes.patches
+        assert steps.get_data().values.sum() == 20_000  # nobody falls between two bars
+    held = figure.axes[1].patches[0].get_data()
+    expected = np.bincount((counts > 0).sum(axis=1))
+    assert held.values.tolist() == expected[expected.nonzero()[0][0] :].tolist()
+    assert len(plots.as_svg(figure)) < 100_000
+
+
+@pytest.mark.parametrize("counts", [np.ones((301, 2)), np.zeros((400, 3)), np.full((301, 2), 2e9)])
+def test_many_clients_that_are_all_alike(counts: NDArray[np.float64]) -> None:
+    figure = plots.partition_figure(counts.astype(np.int64), ["a", "b", "c"][: counts.shape[1]])
+    assert plots.as_svg(figure)
 
 
 def test_hostile_class_names_are_only_text() -> None:

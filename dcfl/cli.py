@@ -6,7 +6,6 @@ torch and everything that needs it are imported inside the verbs, so that `dcfl 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import traceback
 import warnings
@@ -24,6 +23,7 @@ from dcfl.analysis.command import analyse
 from dcfl.errors import ConfigError, DCFLError, RunFolderError, TooFewClients
 from dcfl.flower.commands import flower
 from dcfl.printable import printable, printable_lines
+from dcfl.processes import end_when_terminated, stopped_by_signals
 from dcfl.recipes.command import reproduce
 from dcfl.theory.command import theory
 from dcfl.words import (
@@ -33,7 +33,6 @@ from dcfl.words import (
     Words,
     experiment_of,
     print_json,
-    stopped_by_signals,
     whole_numbers,
 )
 
@@ -430,7 +429,7 @@ def main() -> None:
     words = [word for word in sys.argv[1:] if word != "--debug"]
     debug = len(words) < len(sys.argv) - 1
     warnings.showwarning = _warn
-    signal.signal(signal.SIGTERM, lambda *_: _fail("terminated", 143))
+    end_when_terminated()
     try:
         code = app(args=words or ["--help"], prog_name="dcfl", standalone_mode=False) or 0
         sys.stdout.flush()

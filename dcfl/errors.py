@@ -147,6 +147,10 @@ CODES = {
 }
 
 
+class ClientLost(ClientFailure):
+    """Its process died under it, of itself or with others that were told to end."""
+
+
 class ClientLate(ClientFailure):
     """It has not answered by the round's deadline."""
 

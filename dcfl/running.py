@@ -6,7 +6,7 @@ import re
 import shutil
 import time
 import warnings
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -28,6 +28,8 @@ from dcfl.data import Dataset, DataSettings, load_dataset
 from dcfl.engines import Connect, Session, connect
 from dcfl.errors import (
     CheckpointError,
+    ClientFailure,
+    ClientLost,
     ConfigError,
     DCFLError,
     Interrupted,
@@ -37,7 +39,7 @@ from dcfl.errors import (
 from dcfl.evaluation import Evaluation, ema, fairness, max_and_ema, own_mix_accuracies
 from dcfl.experiment import Experiment
 from dcfl.federation import Round, cohort_size, federate
-from dcfl.messages import Tensors
+from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.models import FeatureModel, ModelSettings
 from dcfl.recording import RecordedRun, Recorder, Row, used
 from dcfl.report import write_report
@@ -72,6 +74,30 @@ class Trained(NamedTuple):
     round: Round
     seconds: float
     kept: Index | None  # by clients, if the round gets a checkpoint
+
+
+class RoundAbandoned(Exception):
+    """The run is being stopped, and its clients' processes are going with it."""
+
+
+@dataclass(frozen=True)
+class Stoppable:
+    """An engine's clients, who may be lost to a signal that reached all processes of a run: a round
+    without them would be another one than that of a run that nobody stops."""
+
+    engine: Engine
+    stopping: Callable[[], bool]
+
+    def run(
+        self, broadcast: Broadcast, cohort: Sequence[int]
+    ) -> Iterator[ClientUpdate | ClientFailure]:
+        for reply in self.engine.run(broadcast, cohort):
+            if isinstance(reply, ClientLost) and self.stopping():
+                raise RoundAbandoned
+            yield reply
+
+    def settle(self, accepted: Collection[int]) -> None:
+        self.engine.settle(accepted)
 
 
 class Run:
@@ -244,7 +270,7 @@ class Run:
             last: Trained | None = None  # and perhaps still being evaluated
             rounds = federate(
                 self._server,
-                engine,
+                Stoppable(engine, lambda: self._stopping),
                 self._state,
                 federation.rounds,
                 federation.participation,
@@ -314,6 +340,9 @@ class Run:
             return None
         try:
             return next(rounds, None)
+        except RoundAbandoned:
+            engine.settle(())  # as before the round
+            return None
         except Exception:
             if last is not None:
                 with suppress(DCFLError):

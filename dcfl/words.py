@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import signal
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dcfl.errors import ConfigError, Interrupted
+from dcfl.errors import ConfigError
 from dcfl.storage import strict_json
 
 if TYPE_CHECKING:
@@ -77,31 +74,6 @@ def whole_numbers(text: str, option: str = "--seeds") -> list[int]:
         return [int(word) for word in text.split(",")]
     except ValueError as error:
         raise ConfigError(f"{option} takes whole numbers such as 0,1,2, not {text!r}") from error
-
-
-@contextmanager
-def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Ctrl-C and SIGTERM ask for an end after the round; the second time they end at once."""
-    asked: list[int] = []
-
-    def heard(number: int, frame: object) -> None:
-        if asked and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        if asked:
-            print("dcfl: terminated", file=sys.stderr)
-            raise SystemExit(143)
-        asked.append(number)
-        print("dcfl: stopping after this round; once more to stop at once", file=sys.stderr)
-        stop()
-
-    before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    except Interrupted as interrupted:
-        raise Interrupted(str(interrupted), 128 + asked[0] if asked else 130) from None
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def print_json(value: Any) -> None:

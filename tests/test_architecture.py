@@ -13,7 +13,7 @@ PACKAGE = Path(dcfl.__file__).parent
 
 # Each room may import from the rooms before it.
 ORDER = [
-    "printable", "errors", "storage", "seeding", "messages", "weights", "tensor_files",
+    "printable", "errors", "processes", "storage", "seeding", "messages", "weights", "tensor_files",
     "losses", "data", "models", "client", "methods", "local_training", "evaluation", "server",
     "federation", "privacy", "simulation", "experiment", "config", "identity", "assembly",
     "flower", "engines", "checkpoints", "resuming", "formats", "recording", "comparison",

@@ -22,6 +22,7 @@ from dcfl.client import frozen
 from dcfl.errors import (
     ClientFailure,
     ClientLate,
+    ClientLost,
     ClientRejected,
     ProtocolError,
     TooFewClients,
@@ -172,7 +173,7 @@ class GridEngine:
             reason = f"no reply within {self._deadline:g} s"
             return ClientLate(client, reason, traffic=Traffic(0, down))
         if isinstance(answer, Lost):
-            return ClientFailure(client, answer.reason, traffic=Traffic(0, down))
+            return ClientLost(client, answer.reason, traffic=Traffic(0, down))
         try:
             reply = codec.read_reply(answer, sent.task, self._reveal, down)
             if isinstance(reply, ClientUpdate) and codec.has_kept(answer):

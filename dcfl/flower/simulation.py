@@ -33,6 +33,7 @@ from dcfl.flower.client_app import Site, SiteOf, client_app
 from dcfl.flower.grid_backend import GridEngine
 from dcfl.flower.memories import NodeMemories
 from dcfl.methods.loading import OWN_FILE
+from dcfl.processes import handlers_put_back, signals_held_back
 from dcfl.simulation.allocator import keep_freed_memory
 from dcfl.simulation.memories import Index
 from dcfl.simulation.workbench import Workbench
@@ -107,12 +108,14 @@ def _ray(workers: int) -> Iterator[None]:
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     folder = tempfile.mkdtemp(prefix="dcfl-ray-")
     try:
-        if os.environ.get("RAY_ADDRESS"):
-            ray.init(**common)
-        else:
-            # _temp_dir: a folder that is ours to remove, with a path short enough for sockets
-            own: dict[str, Any] = {"_temp_dir": folder, "_node_ip_address": "127.0.0.1"}
-            ray.init(num_cpus=workers, include_dashboard=False, **own, **common)
+        # Ray makes an abort of a SIGTERM, here and in processes that a round still needs.
+        with handlers_put_back(), signals_held_back():
+            if os.environ.get("RAY_ADDRESS"):
+                ray.init(**common)
+            else:
+                # _temp_dir: a folder that is ours to remove, with a path short enough for sockets
+                own: dict[str, Any] = {"_temp_dir": folder, "_node_ip_address": "127.0.0.1"}
+                ray.init(num_cpus=workers, include_dashboard=False, **own, **common)
         yield
     except (ConnectionError, RuntimeError) as error:
         if ray.is_initialized():

@@ -11,7 +11,8 @@ import typer
 
 from dcfl.errors import ConfigError, Interrupted
 from dcfl.printable import printable
-from dcfl.words import AsJSON, print_json, stopped_by_signals
+from dcfl.processes import stopped_by_signals
+from dcfl.words import AsJSON, print_json
 
 if TYPE_CHECKING:
     from dcfl.recipes.cells import Kept

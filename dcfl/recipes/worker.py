@@ -1,14 +1,13 @@
 """A process that trains cells, one after the other, as it is told on its standard input.
 
 Each line names a folder and a config; each answer is one line of JSON. When the input ends, or on
-SIGTERM, the round is finished and a checkpoint written.
+a signal, the round is finished and a checkpoint written.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import threading
 import traceback
@@ -22,6 +21,7 @@ from dcfl.config import from_toml
 from dcfl.data import Dataset, DataSettings, load_dataset
 from dcfl.errors import NO_LONGER_FINITE, DCFLError, Interrupted, TooFewClients
 from dcfl.printable import printable, printable_lines
+from dcfl.processes import stop_when_signalled
 from dcfl.recipes.cells import FAILED
 from dcfl.recording import RecordedRun
 from dcfl.running import Run
@@ -110,7 +110,7 @@ def told(jobs: Jobs) -> Iterator[dict[str, Any]]:
 def main() -> None:
     warnings.showwarning = warn
     worker, jobs = Worker(), Jobs()
-    signal.signal(signal.SIGTERM, lambda *_: worker.stop())
+    stop_when_signalled(worker.stop)
     threading.Thread(target=listen, args=(worker, jobs), daemon=True).start()
     for job in told(jobs):
         say(worker.train(Path(job["folder"]), job["config"]))

@@ -22,6 +22,7 @@ from math import inf
 from mmap import mmap
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from multiprocessing.util import Finalize
 
 import torch
 
@@ -29,11 +30,13 @@ from dcfl.errors import (
     CheckpointError,
     ClientFailure,
     ClientLate,
+    ClientLost,
     ConfigError,
     WorkersLost,
 )
 from dcfl.evaluation import Evaluation, Score, evaluation, scored_parts
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, num_bytes
+from dcfl.processes import signals_held_back
 from dcfl.simulation.allocator import give_freed_memory_back
 from dcfl.simulation.memories import Memories
 from dcfl.simulation.workbench import Workbench
@@ -99,6 +102,8 @@ class Pool:
         self._pace = inf  # seconds that an image takes, as far as is known
         self._idle_deaths = 0
         self._seats: list[Seat] = []
+        # Python would send its daemons a SIGTERM, which they leave to it, and wait for them.
+        self._at_exit = Finalize(None, self.close, exitpriority=1)
         try:
             for device in devices:
                 self._seats.append(self._hire(device))
@@ -207,6 +212,8 @@ class Pool:
     def _reply(self, task: Task, answer: Message) -> ClientUpdate | ClientFailure:
         if "late" in answer:
             return ClientLate(task.client, answer["late"])
+        if "died" in answer:
+            return ClientLost(task.client, answer["died"])
         if "failed" in answer:
             return ClientFailure(task.client, answer["failed"])
         reply = self._desk.slots[task.order["slot"]].reply.get(answer["reply"])
@@ -308,7 +315,7 @@ class Pool:
     def _charge(self, broken: Task, reason: str) -> None:
         """A client has failed; a part of an evaluation is tried again."""
         if broken.client >= 0:
-            self._note(broken, {"failed": f"its worker process {reason}"})
+            self._note(broken, {"died": f"its worker process {reason}"})
         elif broken.tries + 1 < TRIES:
             broken.tries += 1
             self._parts.append(broken)
@@ -347,6 +354,7 @@ class Pool:
         return Seat(device, process, orders, busy)
 
     def close(self) -> None:
+        self._at_exit.cancel()
         for seat in self._seats:
             seat.process.kill()  # nothing of a worker's is worth waiting for
         for seat in self._seats:
@@ -399,7 +407,8 @@ def _start_in_a_thread(process: BaseProcess) -> None:
 
     def start() -> None:
         try:
-            with warnings.catch_warnings():
+            # Signals are ignored as soon as it runs, and until then they are not delivered.
+            with signals_held_back(), warnings.catch_warnings():
                 # Newer Pythons warn of forking with threads about. A worker uses nothing of theirs.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 process.start()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import signal
 import threading
 from mmap import mmap
 from multiprocessing.connection import Connection
@@ -22,6 +21,7 @@ from dcfl.errors import CheckpointError, ClientFailure, ConfigError
 from dcfl.evaluation import score
 from dcfl.messages import Broadcast, Tensors
 from dcfl.models.output import FeatureModel
+from dcfl.processes import leave_signals_to_the_parent
 from dcfl.simulation.allocator import keep_freed_memory
 from dcfl.simulation.memories import read_memory
 from dcfl.simulation.regions import Region
@@ -126,8 +126,7 @@ def work(
     """
     for connection in others:
         connection.close()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the pool decides what Ctrl-C ends
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    leave_signals_to_the_parent()
     threading.Thread(target=_end_with_the_pool, args=(lifeline,), daemon=True).start()
     gc.freeze()  # what the pool made is shared as long as nobody touches it
     keep_freed_memory()

@@ -24,6 +24,7 @@ from dcfl.engines import Connect, connect
 from dcfl.errors import CheckpointError, ConfigError, Interrupted, RunFolderError
 from dcfl.experiment import Experiment
 from dcfl.methods import METHODS
+from dcfl.processes import ECHO
 from dcfl.recording import RecordedRun
 from dcfl.running import Run
 from dcfl.server import ServerSettings
@@ -292,6 +293,7 @@ def test_the_second_signal_stops_at_once(
         os.kill(process.pid, number)
         assert until(lambda: "stopping after this round" in said.read_text())
         assert process.is_alive()
+        time.sleep(2 * ECHO)
         os.kill(process.pid, number)
         assert exit_code(process, 10) == code
     text = said.read_text()

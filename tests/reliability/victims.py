@@ -264,9 +264,10 @@ SMALL = (
 
 
 def command(*words: str, said: Path) -> BaseProcess:
-    """`dcfl WORDS` in a process of its own, with what it says in a file."""
+    """`dcfl WORDS` in a process and a group of its own, with what it says in a file."""
 
     def main() -> None:
+        os.setpgid(0, 0)
         with said.open("wb") as stream:
             os.dup2(stream.fileno(), 1)
             os.dup2(stream.fileno(), 2)

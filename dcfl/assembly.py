@@ -83,8 +83,6 @@ def workbench(
                 f"dcfl could help it: set {LIMIT}={WITHOUT_AMX} before Python starts"
             )
         made.autocast = getattr(torch, engine.precision)
-    if engine.compile:
-        made.compile()
     check_covered(experiment.privacy, experiment.method, experiment.server.aggregation, made)
     augmentation = experiment.data.augmentation(dataset.preparation.augmentation)
     return Workbench(
@@ -96,6 +94,7 @@ def workbench(
         experiment.faults,
         privacy=experiment.privacy,
         attack=_attack(experiment),
+        compile=engine.compile,
     )
 
 

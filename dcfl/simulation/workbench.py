@@ -33,10 +33,14 @@ class Workbench:
     faults: FaultSettings = FaultSettings()
     privacy: PrivacySettings = PrivacySettings()
     attack: Attack | None = None
+    compile: bool = False
 
     def on(self, device: torch.device) -> Workbench:
-        """This workbench with its model and data on a device."""
+        """This workbench with its model and data on a device, in the process that is to use it: a
+        compiler has threads, which do not survive a fork."""
         dataset = self.data.dataset.to(device)
+        if self.compile:
+            self.model.compile()
         return replace(
             self, model=self.model.to(device), data=FederatedData(dataset, self.data.partition)
         )

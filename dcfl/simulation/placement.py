@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import sys
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
 import torch
@@ -121,17 +121,39 @@ def training_bytes(model: FeatureModel, images: Tensor, batch_size: int) -> int:
 
 def _available_bytes() -> int:
     """Of this machine, or of the container if that has less."""
-    machine = container = sys.maxsize
+    machine = sys.maxsize
     with suppress(OSError, StopIteration, ValueError):
         lines = Path("/proc/meminfo").read_text().splitlines()
         machine = next(int(line.split()[1]) * 1024 for line in lines if "MemAvailable" in line)
-    with suppress(OSError, ValueError, KeyError):  # "max" is not a number
-        cgroup = Path("/sys/fs/cgroup")
-        limit = int((cgroup / "memory.max").read_text())
-        lines = (cgroup / "memory.stat").read_text().splitlines()
-        used = dict(line.split() for line in lines)  # files in the cache can be dropped
-        container = limit - int(used["anon"]) - int(used.get("kernel", 0))
-    return max(0, min(machine, container))
+    return max(0, min([machine, *map(_left_in, _memory_groups())]))
+
+
+def _memory_groups() -> list[Path]:
+    """The folders of this process's control group and of those around it, of either version; in a
+    container the outermost is its own."""
+    roots = {"": Path("/sys/fs/cgroup"), "memory": Path("/sys/fs/cgroup/memory")}
+    found = list(roots.values())
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, kind, name = line.split(":", 2)
+            group = PurePosixPath(name.lstrip("/"))
+            if kind in roots:
+                found += [roots[kind] / each for each in (group, *group.parents)]
+    return found
+
+
+def _left_in(group: Path) -> int:
+    """Bytes that a control group may still use; files in the cache can be dropped."""
+    for limit, kinds in (
+        ("memory.max", ("anon", "kernel")),
+        ("memory.limit_in_bytes", ("total_rss",)),
+    ):
+        with suppress(OSError, ValueError):  # "max" is not a number
+            most = int((group / limit).read_text())
+            lines = (group / "memory.stat").read_text().splitlines()
+            used = dict(line.split() for line in lines)
+            return most - sum(int(used.get(kind, 0)) for kind in kinds)
+    return sys.maxsize
 
 
 def _obstacle(devices: list[torch.device]) -> str | None:

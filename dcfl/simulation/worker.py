@@ -21,7 +21,7 @@ from dcfl.errors import CheckpointError, ClientFailure, ConfigError
 from dcfl.evaluation import score
 from dcfl.messages import Broadcast, Tensors
 from dcfl.models.output import FeatureModel
-from dcfl.processes import leave_signals_to_the_parent
+from dcfl.processes import first_to_be_killed, leave_signals_to_the_parent
 from dcfl.simulation.allocator import keep_freed_memory
 from dcfl.simulation.memories import read_memory
 from dcfl.simulation.regions import Region
@@ -127,6 +127,7 @@ def work(
     for connection in others:
         connection.close()
     leave_signals_to_the_parent()
+    first_to_be_killed()
     threading.Thread(target=_end_with_the_pool, args=(lifeline,), daemon=True).start()
     gc.freeze()  # what the pool made is shared as long as nobody touches it
     keep_freed_memory()

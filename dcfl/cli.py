@@ -5,7 +5,6 @@ torch and everything that needs it are imported inside the verbs, so that `dcfl 
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 import warnings
@@ -25,6 +24,7 @@ from dcfl.flower.commands import flower
 from dcfl.printable import printable, printable_lines
 from dcfl.processes import end_when_terminated, stopped_by_signals
 from dcfl.recipes.command import reproduce
+from dcfl.streams import forgiving_streams
 from dcfl.theory.command import theory
 from dcfl.words import (
     AsJSON,
@@ -426,6 +426,11 @@ def _warn(message: Warning | str, *_: object, **__: object) -> None:
 
 def main() -> None:
     """The entry point: a mistake of the user's is one line and an exit code, never a traceback."""
+    with forgiving_streams():
+        _program()
+
+
+def _program() -> NoReturn:
     words = [word for word in sys.argv[1:] if word != "--debug"]
     debug = len(words) < len(sys.argv) - 1
     warnings.showwarning = _warn
@@ -442,9 +447,6 @@ def main() -> None:
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "dcfl"
         _fail(f"{' '.join(error.format_message().split())} (see {command} --help)", 2)
-    except BrokenPipeError:  # whoever read us has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(0) from None
     except Exception as error:
         if debug:
             print(printable_lines(traceback.format_exc()), file=sys.stderr)

@@ -13,12 +13,12 @@ PACKAGE = Path(dcfl.__file__).parent
 
 # Each room may import from the rooms before it.
 ORDER = [
-    "printable", "errors", "processes", "storage", "seeding", "messages", "weights", "tensor_files",
-    "losses", "data", "models", "client", "methods", "local_training", "evaluation", "server",
-    "federation", "privacy", "simulation", "experiment", "config", "identity", "assembly",
-    "flower", "engines", "checkpoints", "resuming", "formats", "recording", "comparison",
-    "report", "running", "checking", "scaffolding", "terminal", "words", "deployment", "bench",
-    "doctor", "theory", "analysis", "recipes", "cli", "__main__",
+    "printable", "errors", "processes", "streams", "storage", "seeding", "messages", "weights",
+    "tensor_files", "losses", "data", "models", "client", "methods", "local_training",
+    "evaluation", "server", "federation", "privacy", "simulation", "experiment", "config",
+    "identity", "assembly", "flower", "engines", "checkpoints", "resuming", "formats", "recording",
+    "comparison", "report", "running", "checking", "scaffolding", "terminal", "words",
+    "deployment", "bench", "doctor", "theory", "analysis", "recipes", "cli", "__main__",
 ]  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from dcfl.recipes.cells import FAILED
 from dcfl.recording import RecordedRun
 from dcfl.running import Run
 from dcfl.storage import write_whole
+from dcfl.streams import forgiving_streams
 
 Jobs = SimpleQueue[str]
 
@@ -81,10 +82,7 @@ class Worker:
 
 def say(answer: dict[str, Any]) -> None:
     """To nobody, if whoever asked is gone: the round still has to get its checkpoint."""
-    try:
-        print(json.dumps(answer), flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    print(json.dumps(answer), flush=True)
 
 
 def warn(message: Warning | str, *_: object, **__: object) -> None:
@@ -119,4 +117,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with forgiving_streams():
+        main()

@@ -1,0 +1,156 @@
+"""Standard streams that are closed, full, broken or know no more than ASCII: no run is lost to what
+nobody can read, and JSON stays clean."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import dcfl.cli
+from tests.reliability.victims import SMALL, exit_code, forked
+
+QUICK = (*SMALL, "federation.rounds=2")
+VERBS: dict[str, tuple[str, ...]] = {
+    "run": ("run", *QUICK, "--json", "--out", "made"),
+    "run, in workers": ("run", *QUICK, "engine.workers=2", "--json", "--out", "made"),
+    "compare": ("compare", *QUICK, "--methods", "fedavg,moon", "--json", "--out", "made"),
+    "partition": ("partition", "--json"),
+    "methods": ("methods", "--json"),
+}
+
+
+def closed(descriptor: int) -> None:
+    os.close(descriptor)
+
+
+def full(descriptor: int) -> None:
+    os.dup2(os.open("/dev/full", os.O_WRONLY), descriptor)
+
+
+def broken(descriptor: int) -> None:
+    """A pipe that nobody reads any more."""
+    read, write = os.pipe()
+    os.close(read)
+    os.dup2(write, descriptor)
+
+
+Spoil = Callable[[int], None]
+SPOILED: dict[str, Spoil] = {"closed": closed, "full": full, "broken": broken}
+
+
+def ended(
+    folder: Path, *words: str, spoiled: dict[int, Spoil], encoding: str = "utf-8"
+) -> tuple[int, str, str]:
+    """`dcfl WORDS` with some of its streams spoiled: its exit code, output and errors."""
+    files = {number: folder / f"stream-{number}" for number in (1, 2)}
+
+    def main() -> None:
+        os.chdir(folder)
+        for number, path in files.items():
+            with path.open("wb") as stream:
+                os.dup2(stream.fileno(), number)
+        for number, spoil in spoiled.items():
+            spoil(number)
+        # As Python does it when it starts.
+        streams = [
+            None
+            if spoiled.get(number) is closed
+            else os.fdopen(number, "w", 1 if number == 2 else -1, encoding, closefd=False)
+            for number in (1, 2)
+        ]
+        sys.stdout, sys.stderr = streams  # type: ignore[assignment]
+        sys.argv = ["dcfl", *words]
+        dcfl.cli.main()
+
+    code = exit_code(forked(main), 120)
+    out, err = (files[number].read_text(encoding) for number in (1, 2))
+    return code, out, err
+
+
+@pytest.mark.parametrize("how", SPOILED)
+@pytest.mark.parametrize("verb", VERBS)
+def test_standard_error_costs_nothing(verb: str, how: str, tmp_path: Path) -> None:
+    code, out, _ = ended(tmp_path, *VERBS[verb], spoiled={2: SPOILED[how]})
+    assert code == 0
+    assert json.loads(out)
+    if verb == "run":
+        rows = (tmp_path / "made" / "rounds.jsonl").read_text().splitlines()
+        assert [json.loads(row)["round"] for row in rows] == [1, 2]
+
+
+@pytest.mark.parametrize("how", ["closed", "broken"])
+@pytest.mark.parametrize("words", [*VERBS.values(), ("partition",), ("methods",)])
+def test_nobody_has_to_read_the_result(words: tuple[str, ...], how: str, tmp_path: Path) -> None:
+    code, _, err = ended(tmp_path, *words, spoiled={1: SPOILED[how]})
+    assert code == 0, err
+    assert "Traceback" not in err
+    if words[0] == "run":
+        assert (tmp_path / "made" / "summary.json").is_file()
+        assert (tmp_path / "made" / "report.html").is_file()
+
+
+def test_a_report_that_nobody_hears_of_is_written(tmp_path: Path) -> None:
+    assert ended(tmp_path, *VERBS["run"], spoiled={})[0] == 0
+    for spoiled in ({1: broken, 2: broken}, {1: closed, 2: closed}):
+        page = tmp_path / "made" / "report.html"
+        page.unlink()
+        assert ended(tmp_path, "report", "made", spoiled=spoiled)[0] == 0
+        assert page.is_file()
+
+
+def test_a_result_that_the_disk_refuses_is_said(tmp_path: Path) -> None:
+    code, _, err = ended(tmp_path, "partition", spoiled={1: full})
+    assert code == 3
+    assert err == "dcfl: standard output: No space left on device\n"
+
+
+def test_a_mistake_keeps_its_exit_code_when_nobody_hears_of_it(tmp_path: Path) -> None:
+    for how in SPOILED.values():
+        assert ended(tmp_path, "run", "data.alpha=0", spoiled={1: how, 2: how})[0] == 2
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize(
+    "words", [("run", *QUICK, "--out", "made"), ("partition",), ("methods",), ("check", "fedavg")]
+)
+def test_a_terminal_without_unicode(words: tuple[str, ...], encoding: str, tmp_path: Path) -> None:
+    code, out, err = ended(tmp_path, *words, spoiled={}, encoding=encoding)
+    assert code == 0, err
+    assert out
+    assert "Traceback" not in err
+
+
+def test_cells_of_a_reproduction_do_not_need_standard_error(tmp_path: Path) -> None:
+    words = ("reproduce", "similarity", "--scale", "smoke", "--only", "cifar10-0.3-p5")
+    words = (*words, "federation.rounds=1", "engine.workers=1", "--json", "--out", "made")
+    code, out, _ = ended(tmp_path, *words, spoiled={2: broken})
+    assert code == 0
+    assert json.loads(out)["files"]
+
+
+def test_in_a_shell(tmp_path: Path) -> None:
+    """Everything from the start of Python on: `2>&1 | head -1`, `2>&-`, PYTHONIOENCODING."""
+    dcfl = f"{sys.executable} -m dcfl"
+    run = f"{dcfl} run {' '.join(QUICK)}"
+    script = f"""
+        {run} --out a 2>&1 | head -1 > first; echo ${{PIPESTATUS[0]}}
+        {run} --out b --json 2>&- > b.json; echo $?
+        PYTHONIOENCODING=ascii LC_ALL=C {run} --out c > c.txt 2>&1; echo $?
+        """
+    environment = {**os.environ, "PYTHONPATH": str(Path(dcfl_file()).parents[1])}
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.stdout.split() == ["0", "0", "0"], done.stderr
+    assert (tmp_path / "a" / "summary.json").is_file()
+    assert json.loads((tmp_path / "b.json").read_text())["rounds"] == 2
+
+
+def dcfl_file() -> str:
+    return str(dcfl.__file__)

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from dcfl.processes import python
 from dcfl.recording import RecordedRun
 
 REPEATS = 3
@@ -30,7 +31,7 @@ ENGINES: dict[str, tuple[list[str], int]] = {
 
 
 def dcfl(*words: str, cwd: Path) -> None:
-    command = [sys.executable, "-c", "from dcfl.cli import main; main()", *words]
+    command = python("-c", "from dcfl.cli import main; main()", *words)
     subprocess.run(command, cwd=cwd, check=True, capture_output=True)
 
 

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 from dcfl.bench.results import machine, spread
+from dcfl.processes import python
 
 FIRST_STEP = """
 import os, sys, time
@@ -36,11 +37,11 @@ CONFIG = Path(__file__).parents[1] / "configs" / "cifar10.toml"
 def first_step(data: str) -> float:
     with tempfile.TemporaryDirectory() as folder:
         words = ["run", str(CONFIG), f"data.path={data}", "--out", folder]
-        return _seconds([sys.executable, "-c", FIRST_STEP, *words])
+        return _seconds(python("-c", FIRST_STEP, *words))
 
 
 def import_torch() -> float:
-    return _seconds([sys.executable, "-c", "import time, torch; print(time.time())"])
+    return _seconds(python("-c", "import time, torch; print(time.time())"))
 
 
 def _seconds(command: list[str]) -> float:

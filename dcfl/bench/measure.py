@@ -7,7 +7,6 @@ import json
 import os
 import resource
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ from statistics import median
 from typing import Any
 
 from dcfl.errors import DCFLError
+from dcfl.processes import python
 
 PEERS = Path(__file__).parent / "peers"
 
@@ -48,25 +48,25 @@ class Measurement:
 def peer_environment(name: str, folder: Path) -> Path:
     """The Python of the peer's own environment below `folder`, which is made if it is not there."""
     home = folder / name
-    python = home / "bin" / "python"
+    its_own = home / "bin" / "python"
     marker = home / "installed"
     if marker.exists():
-        return python
-    install = [str(python), "-m", "pip", "install", "--quiet", "-r", str(PEERS / f"{name}.txt")]
-    for command in ([sys.executable, "-m", "venv", str(home)], install):
+        return its_own
+    wanted = ["--quiet", "-r", str(PEERS / f"{name}.txt")]
+    install = [str(its_own), "-P", "-m", "pip", "install", *wanted]
+    for command in (python("-m", "venv", str(home)), install):
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             last = (done.stderr.strip() or "no error was printed").splitlines()[-1]
             raise BenchmarkFailed(f"the environment of {name} cannot be made: {last}")
     marker.touch()
-    return python
+    return its_own
 
 
 def contenders(peers: Mapping[str, Path]) -> list[Contender]:
     """Us and the floor; and the peers for which an environment's Python is given."""
-    here = sys.executable
-    floor = [here, "-m", "dcfl.bench.floor", "{folder}"]
-    ours = [here, "-m", "dcfl.bench.ours", "{folder}"]
+    floor = python("-m", "dcfl.bench.floor", "{folder}")
+    ours = python("-m", "dcfl.bench.ours", "{folder}")
     found = [
         Contender("floor", [*floor, "2"], {}),
         Contender("dcfl", [*ours, "2"], {}),

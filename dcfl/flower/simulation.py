@@ -27,6 +27,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 from ray._private import worker
+from ray.job_config import JobConfig
 
 from dcfl.errors import NetworkError
 from dcfl.flower.client_app import Site, SiteOf, client_app
@@ -100,12 +101,20 @@ def _resources(devices: Sequence[torch.device]) -> dict[str, Any]:
     }
 
 
+class _WithoutWorkingFolder(JobConfig):
+    """Ray would have its actors import from the folder that we were started in."""
+
+    def _runtime_env_has_working_dir(self) -> bool:
+        return True
+
+
 @contextmanager
 def _ray(workers: int) -> Iterator[None]:
     """A Ray of our own, with as many "CPUs" as there are to be actors, or the cluster's."""
     # Actors import what this process can import.
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    common["job_config"] = _WithoutWorkingFolder()
     folder = tempfile.mkdtemp(prefix="dcfl-ray-")
     try:
         # Ray makes an abort of a SIGTERM, here and in processes that a round still needs.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,7 @@ import torch
 
 from dcfl.config import as_tables, to_toml
 from dcfl.experiment import Experiment
+from dcfl.processes import python
 from dcfl.recipes.cells import Kept
 from dcfl.simulation.placement import available_cores
 
@@ -98,7 +98,7 @@ class Runner:
 
     def _started(self) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "dcfl.recipes.worker"],
+            python("-m", "dcfl.recipes.worker"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

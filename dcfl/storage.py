@@ -160,6 +160,13 @@ def sign(held: TextIO) -> None:
         held.flush()
 
 
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    with lock(folder) as held:
+        sign(held)
+        yield
+
+
 def _let_go() -> None:
     """In a forked process, which would hold the locks of the one that may die before it."""
     for file in list(_HELD):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -63,7 +64,7 @@ def reproduce(
     """
     from dcfl.recipes.cells import chosen
     from dcfl.recipes.paper import RECIPES
-    from dcfl.storage import storage
+    from dcfl.storage import locked, storage
 
     if name is None:
         _list_recipes(as_json)
@@ -79,19 +80,19 @@ def reproduce(
         kept.check()
     wanted = chosen([kept.cell for kept in every.values()], only or ())
     todo = [every[cell.name] for cell in wanted if not every[cell.name].ended]
-    if not plan:
-        with storage(folder):  # rather now than after the first hour
-            (folder / "cells").mkdir(parents=True, exist_ok=True)
-    processes = _cost(len(wanted), todo, parallel) if plan or train else 0
     if plan:
+        _cost(len(wanted), todo, parallel)
         _show_plan([every[cell.name] for cell in wanted], as_json)
         return
-    failures = _train(todo, processes) if train else 0
-    results = [
-        _results(recipe, scale, plans[recipe.name], asked[recipe.name], words or ())
-        for recipe in recipes
-    ]
-    _write(results, folder, as_json)
+    with storage(folder):  # rather now than after the first hour
+        (folder / "cells").mkdir(parents=True, exist_ok=True)
+    with locked(folder) if train else nullcontext():
+        failures = _train(todo, _cost(len(wanted), todo, parallel)) if train else 0
+        results = [
+            _results(recipe, scale, plans[recipe.name], asked[recipe.name], words or ())
+            for recipe in recipes
+        ]
+        _write(results, folder, as_json)
     if failures:
         raise typer.Exit(4)
 

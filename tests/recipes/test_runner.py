@@ -21,7 +21,7 @@ from dcfl.recipes.worker import Worker
 from dcfl.recording import RecordedRun
 from dcfl.running import Run
 from tests.recipes.hand_made import cells_of, kept_in
-from tests.reliability.victims import SLOW, alive, rows_in, until
+from tests.reliability.victims import alive, rows_in, until
 
 # Long enough to be caught in the middle, on one core of two.
 ROUNDS = 60
@@ -193,21 +193,21 @@ def test_stopped_in_three_ways_it_goes_on(tmp_path: Path, commands: list[Command
     assert trained(cells) == undisturbed()
 
 
-@pytest.mark.skipif(not SLOW, reason="DCFL_SLOW=1 asks for it")
-def test_two_commands_in_one_folder(tmp_path: Path, commands: list[Command]) -> None:
+def test_the_second_command_in_a_folder_is_told_so_and_the_first_goes_on(
+    tmp_path: Path, commands: list[Command]
+) -> None:
     out = tmp_path / "out"
-    first = Command(out, "--parallel", "1")
+    first = Command(out)
     commands.append(first)
     cells = kept_cells(out)
-    first.in_the_middle_of([cells[0].folder], more=1)
-    first.process.send_signal(signal.SIGSTOP)  # its worker goes on
+    first.in_the_middle_of([kept.folder for kept in cells], more=1)
     second = subprocess.run(
-        [*COMMAND, RECIPE, *CHOSEN, "--out", str(out)], capture_output=True, text=True, timeout=60
+        [*COMMAND, RECIPE, *CHOSEN, "--out", str(out)], capture_output=True, text=True, timeout=120
     )
-    first.process.send_signal(signal.SIGCONT)
-    assert first.code() in (0, 4), first.text()
-    assert "Traceback" not in first.text() + second.stderr
-    assert second.returncode in (0, 4), second.stderr
-    if second.returncode == 4:  # it came upon the first one's cell
-        assert "is in use by process" in second.stderr
+    assert second.returncode == 5, second.stderr
+    assert second.stderr == (
+        f"dcfl: {out} is in use by process {first.process.pid} on {os.uname().nodename}\n"
+    )
+    assert second.stdout == ""
+    assert first.process.wait(300) == 0, first.text()
     assert trained(cells) == undisturbed()

@@ -286,7 +286,8 @@ class RecordedRun:
 
 def used(row: Row) -> int:
     """How many replies a round's new model was made of; rows once told valid ones alone."""
-    return int(row.get("used", row["ok"]))
+    count: int = row.get("used", row["ok"])
+    return count
 
 
 def load_model(run_folder: str | Path) -> FeatureModel:

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import ray
@@ -26,7 +27,8 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
-from ray._private import worker
+from ray._private import ray_constants, worker
+from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 from ray.job_config import JobConfig
 
 from dcfl.errors import NetworkError
@@ -122,8 +124,10 @@ def _ray(workers: int) -> Iterator[None]:
             if os.environ.get("RAY_ADDRESS"):
                 ray.init(**common)
             else:
-                # _temp_dir: a folder that is ours to remove, with a path short enough for sockets
-                own: dict[str, Any] = {"_temp_dir": folder, "_node_ip_address": "127.0.0.1"}
+                _close_ray()
+                # _temp_dir: a folder that is ours to remove, with a path short enough for sockets.
+                # Ray opens its own to everybody, so it lies in one that is closed.
+                own: dict[str, Any] = {"_temp_dir": f"{folder}/r", "_node_ip_address": "127.0.0.1"}
                 ray.init(num_cpus=workers, include_dashboard=False, **own, **common)
         yield
     except (ConnectionError, RuntimeError) as error:
@@ -133,6 +137,16 @@ def _ray(workers: int) -> Iterator[None]:
     finally:
         ray.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _close_ray() -> None:
+    """Whoever reaches Ray can run code here: it listens on loopback alone, and wants a token. A
+    cluster (RAY_ADDRESS) has its own rules, and its machines must reach each other."""
+    ray_constants.ENABLE_RAY_CLUSTER = False  # else 127.0.0.1 means all interfaces
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ.setdefault("RAY_AUTH_TOKEN", token_hex(32))  # else it is written to ~/.ray
+    Config.initialize("")  # it was read when Ray was imported
+    AuthenticationTokenLoader.instance().reset_cache()
 
 
 @contextmanager

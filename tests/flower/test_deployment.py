@@ -8,6 +8,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -376,7 +377,8 @@ def listeners(pids: set[int]) -> set[str]:
     inodes = set()
     for pid in pids:
         for link in Path(f"/proc/{pid}/fd").iterdir():
-            inodes.add(os.readlink(link).removeprefix("socket:[").rstrip("]"))
+            with suppress(FileNotFoundError):  # closed in the meantime
+                inodes.add(os.readlink(link).removeprefix("socket:[").rstrip("]"))
     rows = []
     for name in ("tcp", "tcp6"):
         rows += [line.split() for line in Path("/proc/net", name).read_text().splitlines()[1:]]

@@ -101,7 +101,7 @@ def apply(experiment: Experiment, tables: Mapping[str, Table]) -> Experiment:
     """The experiment with the settings of these tables in place of its own."""
     for name in tables:
         if name not in SECTIONS:
-            raise ConfigError(f"unknown table [{name}]{_nearest(name, SECTIONS)}")
+            raise ConfigError(f"unknown table [{name}]{nearest(name, SECTIONS)}")
     changed = {
         name: _changed(getattr(experiment, name), table, name)
         for name, table in tables.items()
@@ -126,7 +126,7 @@ def _changed_method(current: Method, table: Table, dataset: str) -> Method:
 def method_named(name: object) -> type[Method]:
     if not isinstance(name, str) or name not in METHODS:
         raise ConfigError(
-            f"method.name: no method {name!r}{_nearest(str(name), METHODS)} "
+            f"method.name: no method {name!r}{nearest(str(name), METHODS)} "
             f"(`dcfl methods` lists them)"
         )
     require_plain_name(name)
@@ -140,7 +140,7 @@ def _changed_server(current: ServerSettings, table: Table) -> ServerSettings:
     if name != optimizer.name:
         if not isinstance(name, str) or name not in OPTIMIZERS:
             raise ConfigError(
-                f"server.optimizer: no optimiser {name!r}{_nearest(str(name), OPTIMIZERS)}"
+                f"server.optimizer: no optimiser {name!r}{nearest(str(name), OPTIMIZERS)}"
             )
         optimizer = OPTIMIZERS[name]()
     general = {key: own.pop(key) for key in list(own) if key in SERVER_KEYS}
@@ -160,7 +160,7 @@ def _changed(
     values = {}
     for key, value in table.items():
         if key not in names:
-            raise ConfigError(f"unknown key {section}.{key}{_nearest(key, [*also, *names])}")
+            raise ConfigError(f"unknown key {section}.{key}{nearest(key, [*also, *names])}")
         value = tuple(value) if isinstance(value, list) else value  # frozen, like the rest
         for text in value if isinstance(value, tuple) else (value,):
             _require_writable(text, f"{section}.{key}")
@@ -195,7 +195,8 @@ def describe_type(hint: Any) -> str:
     return words.get(hint, str(hint))
 
 
-def _nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: str, known: Iterable[str]) -> str:
+    """How a message about an unknown word ends."""
     names = list(known)
     matches = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     if matches:

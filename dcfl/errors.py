@@ -103,6 +103,15 @@ class ProtocolError(DCFLError, ValueError):
         super().__init__(printable(message, LONGEST_REASON))  # it may quote what a client chose
 
 
+class ProtocolMismatch(ProtocolError):
+    """The other side's dcfl speaks another version of the protocol."""
+
+
+class SiteRefusal(ConfigError):
+    """What a site does not do for a run. Its text is meant for the server too: it has names of
+    settings in it, and nothing else of the site's own."""
+
+
 class TooFewClients(DCFLError, RuntimeError):
     """Round after round without a usable reply."""
 
@@ -142,6 +151,8 @@ CODES = {
     "memory": "it ran out of memory",
     "data": "its data cannot be read",
     "config": "it cannot use the settings",
+    "refused": "it refuses",  # and says what: see SiteRefusal
+    "version": "its dcfl speaks another version of the protocol: install the server's there",
     "disk": "its disk refused what it had to keep",
     "error": "an error, which its own log explains",
 }

@@ -358,6 +358,7 @@ class Run:
         row, own = self._row(round, result, engine.own_accuracies, seconds, waited)
         row["dropped"] = engine.dropped - self._dropped
         self._dropped = engine.dropped
+        row |= engine.remarks()
         self.rows.append(row)
         self._recorder.round(row, round.clients, own)
         if kept is not None:

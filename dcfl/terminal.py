@@ -95,6 +95,7 @@ def _live_bar(label: str, rounds: int) -> Iterator[ShowRound]:
         status = _Status(rounds)
 
         def show(row: dict[str, Any]) -> None:
+            _warn_of(row)
             bar.update(task, completed=row["round"], status=status.after(row)[0])
 
         yield show
@@ -109,12 +110,18 @@ def _plain_lines(label: str, rounds: int) -> ShowRound:
     every = max(1, rounds // 10)
 
     def show(row: dict[str, Any]) -> None:
+        _warn_of(row)
         text, left = status.after(row)
         if row["round"] % every == 0 or row["round"] in (1, rounds):
             line = f"{label}  round {row['round']}/{rounds}  {text}  {left:.0f} s left"
             print(line, file=sys.stderr, flush=True)
 
     return show
+
+
+def _warn_of(row: dict[str, Any]) -> None:
+    for notice in row.get("notices", ()):
+        stderr.print(f"dcfl: warning: {notice}", markup=False, soft_wrap=True)
 
 
 class _Status:

@@ -381,3 +381,15 @@ def test_ctrl_c_is_not_a_crash(cli, monkeypatch: pytest.MonkeyPatch) -> None:  #
     code, _, err = cli("run", *FAST)
     assert code == 130
     assert err == "dcfl: interrupted\n"
+
+
+@pytest.mark.filterwarnings("always:the sites are not bound")
+def test_who_submits_elsewhere_says_which_sites_there_are(cli) -> None:  # type: ignore[no-untyped-def]
+    there = ["--superlink", "127.0.0.1:1", "--insecure"]
+    code, _, err = cli("flower", "run", *there)
+    warning, refusal = err.splitlines()
+    assert code == 2
+    assert warning.startswith("dcfl: warning: the sites are not bound to keys")
+    assert "how many SuperNodes hold the 20 clients?" in refusal
+    code, _, err = cli("flower", "run", *there, "--sites", "nowhere.pub")
+    assert (code, err) == (2, "dcfl: nowhere.pub: cannot be read (No such file or directory)\n")

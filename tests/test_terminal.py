@@ -2,7 +2,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+from dcfl import terminal
 from dcfl.comparison import group_runs
 from dcfl.terminal import comparison_table, partition_table, sparkline, stdout
 from tests.report.folders import write_run
@@ -29,6 +31,18 @@ def test_sparklines_go_from_lowest_to_highest() -> None:
     assert sparkline([]) == ""
     line = sparkline([float(value) for value in range(1000)], width=10)
     assert (len(line), line[-1]) == (10, "█")
+
+
+def test_what_a_person_should_know_of_is_said_with_its_round(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(terminal, "stderr", Console(stderr=True, highlight=False))
+    row = {"round": 3, "sampled": 2, "ok": 2, "accuracy": 50.0}
+    with terminal.progress("fedavg", 1000) as show:
+        show({**row, "notices": ["node 7 [bold]is a stranger[/bold] " + 100 * "x"]})
+        show(row)
+    said = capsys.readouterr().err
+    assert said == f"dcfl: warning: node 7 [bold]is a stranger[/bold] {100 * 'x'}\n"
 
 
 @pytest.mark.parametrize("classes", [10, 100])

@@ -27,10 +27,12 @@ serverapp = "dcfl.flower.server_app:app"
 clientapp = "dcfl.flower.client_app:app"
 
 # A whole config file as one text, because Flower accepts only keys that stand here; or the folder
-# of a run to go on with.
+# of a run to go on with. And the sites: how many SuperNodes there are, or a line for each with the
+# fingerprint of its key and its name.
 [tool.flwr.app.config]
 experiment = {experiment}
 resume = ""
+sites = {sites}
 """
 
 
@@ -42,13 +44,14 @@ def experiment_text(experiment: Experiment) -> str:
     return text
 
 
-def write_bundle(folder: Path, experiment: str = "") -> Path:
-    """Write the app into a new or empty folder. `experiment`: what `flwr run` does with it, unless
-    it is told something else."""
+def write_bundle(folder: Path, experiment: str = "", sites: str = "") -> Path:
+    """Write the app into a new or empty folder. `experiment` and `sites`: what `flwr run` does with
+    it, unless it is told something else."""
     with storage(folder):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ConfigError(f"{folder}: exists and is not empty; give a new folder")
         folder.mkdir(parents=True, exist_ok=True)
-        text = _PYPROJECT.format(version=version("dcfl"), experiment=to_toml(experiment))
+        given = {"experiment": to_toml(experiment), "sites": to_toml(sites)}
+        text = _PYPROJECT.format(version=version("dcfl"), **given)
         write_whole(folder / "pyproject.toml", text)
     return folder

@@ -1,13 +1,6 @@
 """What runs on a Flower node: decode, train, encode. All of a round is one message.
 
-A node's own config (`flower-supernode --node-config`) says who it is and where its things lie:
-
-partition-id, num-partitions   which clients live here: those with client % num-partitions == id
-memories                       the folder for what clients keep (MOON, SCAFFOLD)
-data-path                      where downloaded data sets lie here, if not where the run says
-privacy-noise                  the least noise of [privacy] with which this site sends anything
-data                           `folder:PATH` or `sites:PATH` on this disk, for runs whose own data
-                               set is `remote`; `site` names the folder of `sites:PATH`
+What the site itself decides stands in its node config: see node_config.py.
 """
 
 from __future__ import annotations
@@ -17,7 +10,6 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import torch
 from flwr.app import Context, Message, RecordDict
@@ -26,20 +18,29 @@ from flwr.clientapp import ClientApp
 from dcfl import config
 from dcfl.assembly import workbench
 from dcfl.client import frozen
-from dcfl.data import load_dataset
-from dcfl.data.catalogue import load_own_site
-from dcfl.errors import ClientFailure, ConfigError, DatasetCorrupt, DatasetMissing, StorageError
+from dcfl.errors import (
+    ClientFailure,
+    ConfigError,
+    DatasetCorrupt,
+    DatasetMissing,
+    ProtocolMismatch,
+    SiteRefusal,
+    StorageError,
+)
 from dcfl.evaluation import Score, score, scored_parts
 from dcfl.flower import codec
-from dcfl.flower.codec import Task
+from dcfl.flower.codec import Claim, Task
 from dcfl.flower.memories import NodeMemories
+from dcfl.flower.node_config import NodeConfig
 from dcfl.printable import printable, printable_lines
 from dcfl.privacy import at_site
 from dcfl.simulation.allocator import keep_freed_memory
 from dcfl.simulation.placement import choose_devices
 from dcfl.simulation.workbench import Workbench, reproducible
 
-CODE_OF = {
+CODE_OF = {  # the first that fits
+    ProtocolMismatch: "version",
+    SiteRefusal: codec.REFUSED,
     ConfigError: "config",
     DatasetMissing: "data",
     DatasetCorrupt: "data",
@@ -87,20 +88,21 @@ def _answered(
     except Exception as error:
         print(printable_lines(traceback.format_exc()), file=sys.stderr)
         code = next((code for kind, code in CODE_OF.items() if isinstance(error, kind)), "error")
-        told = ClientFailure(task.client, f"{type(error).__name__}: {error}", code)
+        reason = str(error) if code == codec.REFUSED else f"{type(error).__name__}: {error}"
+        told = ClientFailure(task.client, reason, code)
         content = codec.failure_content(task, told, reveal)
     return Message(content, reply_to=message)
 
 
 def _whoami(site_of: SiteOf, task: Task, message: Message, context: Context) -> RecordDict:
     """Also a first look at everything that could be missing here."""
-    site_of(context)
-    own = (int(context.node_config[key]) for key in ("partition-id", "num-partitions"))
-    return codec.node_content(task, *own)
+    node = NodeConfig.read(context.node_config)
+    images = _test_images(site_of(context).bench)
+    return codec.claim_content(task, Claim(node.partition_id, node.num_partitions, images))
 
 
 def _forget(site_of: SiteOf, task: Task, message: Message, context: Context) -> RecordDict:
-    _memories(context).forget(task.run)
+    NodeMemories(NodeConfig.read(context.node_config).memories_folder).forget(task.run)
     return codec.task_content(task)
 
 
@@ -136,34 +138,28 @@ def _evaluate(site_of: SiteOf, task: Task, message: Message, context: Context) -
         scores = [score(model, dataset, *part) for part in scored_parts(dataset)]
     right = [sum(counts) for counts in zip(*(part.right for part in scores), strict=True)]
     losses = [loss for part in scores for loss in part.losses]
-    totals = torch.bincount(dataset.test.labels, minlength=dataset.classes).tolist()
-    return codec.score_content(task, Score(right or [0] * dataset.classes, losses), totals)
+    images = _test_images(site.bench)
+    return codec.score_content(task, Score(right or [0] * dataset.classes, losses), images)
 
 
-def _memories(context: Context) -> NodeMemories:
-    own = context.node_config.get("memories")
-    return NodeMemories(Path(str(own)) if own else Path.home() / ".dcfl" / "memories")
+def _test_images(bench: Workbench) -> list[int]:
+    """Per class."""
+    dataset = bench.data.dataset
+    images: list[int] = torch.bincount(dataset.test.labels, minlength=dataset.classes).tolist()
+    return images
 
 
 def site_from_config(context: Context) -> Site:
-    """Of a SuperNode: what the run's config says, with this node's own data where it has some."""
+    """Of a SuperNode: what the run's config says, as far as this node's own allows it."""
+    node = NodeConfig.read(context.node_config)
     experiment = config.from_toml(str(context.run_config["experiment"])).seeded
-    least = float(context.node_config.get("privacy-noise", 0.0))
-    experiment = replace(experiment, privacy=at_site(experiment.privacy, least))
-    settings = experiment.data
-    if "data-path" in context.node_config:
-        settings = replace(settings, path=str(context.node_config["data-path"]))
-    if settings.dataset == "remote":
-        data, site = (str(context.node_config.get(key, "")) for key in ("data", "site"))
-        client = int(context.node_config["partition-id"])
-        dataset, partition = load_own_site(settings, data, site, client)
-    else:
-        dataset = load_dataset(settings)
-        partition = settings.split(dataset)
+    experiment = replace(experiment, privacy=at_site(experiment.privacy, node.privacy_noise))
+    dataset, partition = node.load(experiment.data)
     bench = workbench(experiment, dataset, partition)
     keep_freed_memory()
     device = choose_devices(experiment.engine.device)[0]
-    return Site(bench.on(device), _memories(context), experiment.engine.threads)
+    memories = NodeMemories(node.memories_folder)
+    return Site(bench.on(device), memories, experiment.engine.threads)
 
 
 app = client_app(site_from_config)

@@ -2,12 +2,14 @@
 
 Each set of named tensors is one array record with one array of safetensors bytes: exact for every
 dtype, nothing that could run code, and one object to send instead of one per layer. What comes from
-a client is not trusted: whatever cannot be read is a ProtocolError.
+a client is not trusted: whatever cannot be read is a ProtocolError. Each text of a node's own comes
+in through `_text`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from secrets import token_hex
 from typing import NamedTuple
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -15,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from dcfl.errors import CODES, LONGEST_REASON, ClientFailure, ProtocolError
+from dcfl.errors import CODES, LONGEST_REASON, ClientFailure, ProtocolError, ProtocolMismatch
 from dcfl.evaluation import Score
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic
 from dcfl.server.validation import LARGEST_METRIC, LONGEST_NAME
@@ -23,6 +25,8 @@ from dcfl.weights import as_rows, from_rows
 
 FORMAT = "dcfl.safetensors"
 PART = "tensors"  # the one array of a record
+REFUSED = "refused"  # the code of a SiteRefusal
+PROTOCOL = 2  # of what server and nodes say to each other; both must speak the same
 
 
 class Task(NamedTuple):
@@ -33,6 +37,20 @@ class Task(NamedTuple):
     client: int
     memory_round: int = 0  # of the client's memory to start from; 0: it has none
     oldest_round: int = 0  # of the memories that may still be asked for
+    ticket: str = ""  # a secret of this one message, which its answer repeats
+
+    def ticketed(self) -> Task:
+        """For one message. Flower checks which node sends a reply, not in whose name it does; the
+        ticket is known to nobody but the message's reader."""
+        return self._replace(ticket=token_hex(16))
+
+
+class Claim(NamedTuple):
+    """What a node says of itself."""
+
+    partition: int
+    partitions: int
+    images: list[int]  # of its test set, per class
 
 
 def encode(tensors: Tensors) -> ArrayRecord:
@@ -80,28 +98,37 @@ def task_content(task: Task) -> RecordDict:
     return RecordDict({"task": _task_record(task)})
 
 
-def node_content(task: Task, partition: int, partitions: int) -> RecordDict:
-    said = ConfigRecord({"partition-id": partition, "num-partitions": partitions})
+def claim_content(task: Task, claim: Claim) -> RecordDict:
+    said = ConfigRecord(
+        {
+            "partition-id": claim.partition,
+            "num-partitions": claim.partitions,
+            "images": claim.images,
+        }
+    )
     return RecordDict({"task": _task_record(task), "node": said})
 
 
-def read_node(content: RecordDict, task: Task) -> tuple[int, int]:
-    """A node's partition id, and how many there are."""
+def read_claim(content: RecordDict, task: Task, classes: int) -> Claim:
     if "failed" in content:
-        raise ProtocolError(CODES.get(_text(_config(content, "failed"), "code"), "it failed"))
+        read_task(content)  # the version comes first
+        raise ProtocolError(_read_failure(_config(content, "failed"))[1])
+    _check_task(content, task)
     record = _config(content, "node")
     own, count = (_count(record, key) for key in ("partition-id", "num-partitions"))
     if own >= count:
-        raise ProtocolError(f"a node is number {own} of {count}, counted from 0")
-    return own, count
+        raise ProtocolError(f"its node config says partition-id={own} of {count}, counted from 0")
+    return Claim(own, count, _counts(record, "images", classes))
 
 
 def read_task(content: RecordDict) -> Task:
     record = _config(content, "task")
-    return Task(
-        _text(record, "run"),
-        *(_count(record, key) for key in ("round", "client", "memory-round", "oldest-round")),
-    )
+    if record.get("protocol") != PROTOCOL:
+        raise ProtocolMismatch(CODES["version"])
+    keys = ("round", "client", "memory-round", "oldest-round")
+    round, client, memory_round, oldest_round = (_count(record, key) for key in keys)
+    run, ticket = (_text(record, key) for key in ("run", "ticket"))
+    return Task(run, round, client, memory_round, oldest_round, ticket)
 
 
 def read_broadcast(content: RecordDict, task: Task) -> Broadcast:
@@ -112,11 +139,13 @@ def read_broadcast(content: RecordDict, task: Task) -> Broadcast:
 def _task_record(task: Task) -> ConfigRecord:
     return ConfigRecord(
         {
+            "protocol": PROTOCOL,
             "run": task.run,
             "round": task.round,
             "client": task.client,
             "memory-round": task.memory_round,
             "oldest-round": task.oldest_round,
+            "ticket": task.ticket,
         }
     )
 
@@ -147,7 +176,7 @@ def update_content(task: Task, update: ClientUpdate, kept: bool) -> RecordDict:
 def failure_content(task: Task, failure: ClientFailure, reveal: bool = False) -> RecordDict:
     """`reveal` what exactly went wrong: where server and client are the same person's."""
     said = ConfigRecord({"code": failure.code})
-    if reveal:
+    if reveal or failure.code == REFUSED:
         said["reason"] = failure.reason
     return RecordDict({"task": _task_record(task), "failed": said})
 
@@ -168,11 +197,7 @@ def read_reply(
     _check_task(content, task)
     traffic = Traffic(num_bytes(content), down)
     if "failed" in content:
-        said = _config(content, "failed")
-        code = _text(said, "code")
-        if code not in CODES:
-            raise ProtocolError("a failure with an unknown code")
-        reason = _text(said, "reason", LONGEST_REASON) if reveal else CODES[code]
+        code, reason = _read_failure(_config(content, "failed"), reveal)
         return ClientFailure(task.client, reason, code, traffic)
     counts = _config(content, "counts")
     return ClientUpdate(
@@ -186,17 +211,29 @@ def read_reply(
     )
 
 
-def read_score(content: RecordDict, task: Task, classes: int) -> tuple[Score, list[int]]:
-    """Of a site's own test images: the score, and how many images it has of each class."""
+def _read_failure(said: ConfigRecord, reveal: bool = False) -> tuple[str, str]:
+    """The code, and the reason in our words, or in the node's where it may have its own."""
+    code = _text(said, "code")
+    if code not in CODES:
+        raise ProtocolError("a failure with an unknown code")
+    if reveal or code == REFUSED:
+        return code, _text(said, "reason", LONGEST_REASON)
+    return code, CODES[code]
+
+
+def read_score(content: RecordDict, task: Task, images: list[int]) -> Score:
+    """Of a site's own test images; `images`: how many it said it has of each class."""
     _check_task(content, task)
     record = _config(content, "score")
-    right, totals = (_counts(record, key, classes) for key in ("right", "totals"))
+    right, totals = (_counts(record, key, len(images)) for key in ("right", "totals"))
+    if totals != images:
+        raise ProtocolError("a score of other test images than it said it has when it joined")
     if any(hits > total for hits, total in zip(right, totals, strict=True)):
         raise ProtocolError("a score of more right answers than images")
     losses = record.get("losses")
     if not isinstance(losses, list) or not all(map(_is_reasonable, losses)):
         raise ProtocolError("a score whose losses are not numbers within reason")
-    return Score(right, [float(loss) for loss in losses]), totals
+    return Score(right, [float(loss) for loss in losses])
 
 
 def _counts(record: ConfigRecord, key: str, length: int) -> list[int]:
@@ -213,6 +250,8 @@ def _check_task(content: RecordDict, task: Task) -> None:
             f"an answer to round {said.round} for client {said.client}, where round {task.round} "
             f"was asked of client {task.client}"
         )
+    if said.ticket != task.ticket:
+        raise ProtocolError("an answer from somebody who has not read the question")
 
 
 def _config(content: RecordDict, key: str) -> ConfigRecord:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +14,7 @@ from dcfl.printable import printable
 from dcfl.words import AsJSON, Out, Words, experiment_of, print_json
 
 if TYPE_CHECKING:
+    from dcfl.flower.roster import Roster
     from dcfl.flower.superlink import Connection
 
 flower = typer.Typer(
@@ -24,18 +26,28 @@ Home = Annotated[
     Path, typer.Option(metavar="DIR", help="Where the local SuperLink keeps everything.")
 ]
 HERE = Path(".dcfl-flower")
+Sites = Annotated[
+    str,
+    typer.Option(
+        metavar="N|A.pub,B.pub",
+        help="How many SuperNodes there are, or their public keys in the order of partition-id.",
+    ),
+]
 
 
 @flower.command("init")
 def init_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", show_default=False)],
     words: Words = None,
+    sites: Sites = "",
 ) -> None:
     """Write a Flower app that runs a config with the dcfl that is installed at each site."""
     from dcfl.flower.bundle import experiment_text, write_bundle
 
     experiment = experiment_text(experiment_of(words, engine="flower"))
-    print(printable(f"wrote  {write_bundle(folder, experiment)}"))
+    roster = _roster(sites)
+    wrote = write_bundle(folder, experiment, roster.to_text() if roster else "")
+    print(printable(f"wrote  {wrote}"))
     print(printable(f"run    flwr run {folder} SUPERLINK"))
 
 
@@ -73,12 +85,18 @@ def up_command(
 
     configs = [_node_data(text) for text in data or ()]
     link = up(home, len(configs) or sites, tls, configs)
-    how = "TLS and node keys" if tls else "without TLS, for this machine only"
+    how = "TLS and node keys" if tls else "without TLS: any process of this machine can be a site"
     print(
         f"SuperLink  {link.address}, {how}\n"
         f"sites      {len(configs) or sites} online\n"
         f"next       dcfl flower run CONFIG.toml; dcfl flower down"
     )
+
+
+def _roster(words: str) -> Roster | None:
+    from dcfl.flower.roster import Roster
+
+    return Roster.from_words(words) if words else None
 
 
 def _node_data(text: str) -> str:
@@ -127,12 +145,15 @@ def run_command(
         Path | None, typer.Option(metavar="FILE", help="Of the SuperLink's authority (ca.crt).")
     ] = None,
     insecure: Annotated[bool, typer.Option(help="Without TLS.")] = False,
+    sites: Sites = "",
     resume: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Go on with the run in this folder.")
     ] = None,
     as_json: AsJSON = False,
 ) -> None:
     """Train at the SuperNodes. The run folder is written on the SuperLink's machine."""
+    from dcfl.flower.deployment import roster_of
+    from dcfl.flower.roster import UNBOUND
     from dcfl.flower.submission import for_superlink, submit
     from dcfl.recording import RecordedRun
     from dcfl.terminal import progress, run_result
@@ -142,7 +163,11 @@ def run_command(
         experiment = RecordedRun.open(resume).experiment
     else:
         experiment = for_superlink(experiment_of(words, out=out, engine="flower"))
-    submitted = submit(link, experiment, resume is not None)
+    roster = _roster(sites) or (None if superlink else roster_of(home))
+    if superlink and not (roster and roster.keys):
+        warnings.warn(UNBOUND, stacklevel=1)
+    text = roster.to_text() if roster else ""
+    submitted = submit(link, experiment, text, resume is not None)
     try:
         with progress(experiment.method.name, experiment.federation.rounds) as show:
             for row in submitted.rows():

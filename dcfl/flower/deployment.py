@@ -16,7 +16,9 @@ from pathlib import Path
 
 from dcfl.errors import ConfigError, NetworkError, require
 from dcfl.flower.keys import make_keys, missing_keys
+from dcfl.flower.node_config import ANY, check_keys
 from dcfl.flower.processes import Daemon, end, start_of
+from dcfl.flower.roster import Roster
 from dcfl.flower.superlink import (
     LOOPBACK,
     NAME,
@@ -108,6 +110,15 @@ def connection(home: Path) -> Connection:
     return _connection(home, deployment)
 
 
+def roster_of(home: Path) -> Roster:
+    """The sites that `up` started, by their keys if they have some."""
+    deployment = _read(home.resolve())
+    if not deployment.tls:
+        return Roster(len(deployment.nodes))
+    keys = home.resolve() / "keys"
+    return Roster.of_keys([keys / f"{node.name}.pub" for node in deployment.nodes])
+
+
 def status(home: Path) -> Status:
     """Who is alive, who is online, and the runs."""
     link = connection(home)
@@ -138,7 +149,7 @@ def _start_all(
     for index, port in enumerate(node_ports):
         if tls:
             ask(link, "supernode", "register", str(home / "keys" / f"site-{index}.pub"), NAME)
-        own = node_configs[index] if node_configs else ""
+        own = node_configs[index] if node_configs else f'data="{ANY}"'  # they are this user's
         command = _supernode_command(home, deployment, index, port, sites, own)
         node = replace(_start(home, f"site-{index}", command), partition=index)
         deployment = _write(home, deployment, node)
@@ -189,6 +200,7 @@ def _check_node_config(text: str) -> None:
         values = tomllib.loads("\n".join(f"{key} = {value}" for key, value in pairs))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"node config {text!r}: {hint} ({error})") from None
+    check_keys(values)
     taken = values.keys() & {"partition-id", "num-partitions", "memories"}
     require(not taken, f"node config {text!r}: {', '.join(taken)} is set by `dcfl flower up`")
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from flwr.app import RecordDict
@@ -30,7 +29,9 @@ from dcfl.errors import (
 from dcfl.evaluation import Evaluation, Score, evaluate
 from dcfl.flower import codec
 from dcfl.flower.codec import Task
-from dcfl.flower.post import Lost, Nodes, Post
+from dcfl.flower.nodes import Nodes
+from dcfl.flower.post import Lost, Post
+from dcfl.flower.roster import Roster
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic
 from dcfl.simulation.memories import Index
 from dcfl.simulation.workbench import Workbench
@@ -84,27 +85,29 @@ class GridEngine:
         grid: Grid,
         run: str,
         bench: Workbench,
+        roster: Roster,
         deadline: float = 0.0,
-        nodes: int = 0,
         reveal: bool = False,
         alive: Callable[[], bool] = lambda: True,
         overlaps: bool = False,
         index: Mapping[int, int] | None = None,
         needed: Sequence[Index] = (),
     ) -> None:
-        """`deadline`: seconds, 0 for none. `nodes`: see Nodes. `reveal`: the nodes are this user's,
+        """`deadline`: seconds, 0 for none. `reveal`: the nodes are this user's,
         and may say what exactly went wrong. `alive`: see Post. `overlaps`: evaluate a round while
         the next one trains, which hides the time and shows each round's result later. `index`:
         of what clients have kept already; `needed`: by checkpoints."""
         self._run, self._bench, self._deadline, self._reveal = run, bench, deadline, reveal
         self._post = Post(grid, alive)
-        self._nodes = Nodes(self._post, run, nodes)
+        self._nodes = Nodes(self._post, run, roster, bench.data.dataset.classes)
         self.memories = Remembered(index or {}, needed)
         self._late: set[str] = set()  # messages that no round waits for any more
         self.overlaps, self.dropped = overlaps, 0
         self.own_accuracies: Tensor | None = None
         self._judged: Tensors = {}  # still to be evaluated here
         self._judges: list[Sent] = []  # sites that evaluate
+        self._scores: list[SiteScore] = []  # theirs, by the last evaluation
+        self._told = 0  # notices that stand in a row
         self._evaluation: Evaluation | None = None
 
     # Clients
@@ -120,7 +123,8 @@ class GridEngine:
         for client in cohort:
             message = sent.get(client)
             if message is None:
-                yield ClientFailure(client, "its node is not online", traffic=Traffic(0, 0))
+                reason = self._nodes.absence(client)
+                yield ClientFailure(client, reason, traffic=Traffic(0, 0))
             else:
                 yield self._reply(message, self._await(message.id, end))
 
@@ -134,7 +138,7 @@ class GridEngine:
     def _send(self, broadcast: Broadcast, cohort: Sequence[int]) -> dict[int, Sent]:
         weights, shared = codec.encode(broadcast.weights), codec.encode(broadcast.shared)
         tasks = [
-            Task(self._run, broadcast.round, client, *self.memories.wanted(client))
+            Task(self._run, broadcast.round, client, *self.memories.wanted(client)).ticketed()
             for client in cohort
         ]
         addressed = [
@@ -202,7 +206,7 @@ class GridEngine:
             (node, task, codec.evaluate_content(task, record))
             for own, node in self._nodes.online().items()
             if own < len(self._bench.data.partition)
-            for task in [Task(self._run, 0, own)]
+            for task in [Task(self._run, 0, own).ticketed()]
         ]
         ids = self._post.send(
             "evaluate", [(node, content) for node, _, content in asked], self._patience
@@ -229,39 +233,92 @@ class GridEngine:
 
     def _collected(self) -> Evaluation | None:
         """From the sites that answered in time; as it was, if none did."""
-        dataset, clients = self._bench.data.dataset, len(self._bench.data.partition)
         end = time.monotonic() + (self._deadline or inf)
-        scores: list[tuple[int, Score, list[int]]] = []
+        scores: list[SiteScore] = []
         for sent in self._judges:
+            site = sent.task.client
             answer = self._await(sent.id, end)
             if isinstance(answer, RecordDict):
-                with suppress(ProtocolError):  # as if it had not answered
-                    score, totals = codec.read_score(answer, sent.task, dataset.classes)
-                    scores.append((sent.task.client, score, totals))
+                images = self._nodes.images[site]
+                try:
+                    read = codec.read_score(answer, sent.task, images)
+                    scores.append(SiteScore(site, read, images))
+                except ProtocolError as error:  # as if it had not answered
+                    self._nodes.tell(f"{self._nodes.roster.title(site)} has no say: {error}")
         found = together(scores)
         if found is not None:
+            clients = len(self._bench.data.partition)
             self.own_accuracies = torch.full((clients,), torch.nan, dtype=torch.float64)
-            for client, score, totals in scores:
-                self.own_accuracies[client] = 100 * sum(score.right) / max(sum(totals), 1)
+            for score in scores:
+                self.own_accuracies[score.site] = score.accuracy
+            self._scores = scores
         return found or self._evaluation
+
+    def remarks(self) -> dict[str, Any]:
+        """For the row of a round: the sites' scores, if they are the judges, and the notices since
+        the last row."""
+        found: dict[str, Any] = {}
+        if self._scores:
+            found["sites"] = [
+                {
+                    "client": score.site,
+                    "accuracy": score.accuracy,
+                    "images": sum(score.images),
+                    "weight": weight,
+                }
+                for score, weight in zip(self._scores, image_weights(self._scores), strict=True)
+            ]
+        if news := self._nodes.notices[self._told :]:
+            found["notices"] = news
+            self._told += len(news)
+        return found
 
     # The end
 
     def forget(self) -> None:
         """The run has ended well: nodes need not keep its clients' memories."""
         if self.memories.rounds:
-            content = codec.task_content(Task(self._run, 0, 0))
-            nodes = [(node, content) for node in self._nodes.online().values()]
+            task = Task(self._run, 0, 0)
+            nodes = [
+                (node, codec.task_content(task.ticketed()))
+                for node in self._nodes.online().values()
+            ]
             self._post.ask("query.forget", nodes, FORGET_SECONDS)
 
 
-def together(scores: Sequence[tuple[int, Score, Sequence[int]]]) -> Evaluation | None:
-    """Several sites' scores, each with its images per class, as one evaluation."""
-    right = torch.tensor([score.right for _, score, _ in scores], dtype=torch.float64)
-    counts = torch.tensor([totals for _, _, totals in scores], dtype=torch.float64)
-    images = float(counts.sum())
-    if not images:
+class SiteScore(NamedTuple):
+    """A model on a site's own test images."""
+
+    site: int
+    score: Score
+    images: Sequence[int]  # per class, as the site declared them
+
+    @property
+    def accuracy(self) -> float:
+        return 100 * sum(self.score.right) / max(sum(self.images), 1)
+
+
+def image_weights(scores: Sequence[SiteScore]) -> list[float]:
+    """Of each of a site's test images: 1, or less where the site has more of them than the middle
+    one (the lower, if two are in the middle).
+
+    Nobody can look whether a site has the images that it counts. Of n sites no one has more than
+    1 / (n // 2 + 1) of the say by this, whatever it counts, and 1 / n where the others are alike.
+    """
+    counts = [sum(score.images) for score in scores]
+    judges = sorted(count for count in counts if count)
+    most = judges[(len(judges) - 1) // 2] if judges else 0
+    return [min(most / count, 1.0) if count else 0.0 for count in counts]
+
+
+def together(scores: Sequence[SiteScore]) -> Evaluation | None:
+    """Several sites' scores as one evaluation; None without a single image."""
+    weights = torch.tensor(image_weights(scores), dtype=torch.float64)
+    if not weights.any():
         return None
-    loss = sum(loss for _, score, _ in scores for loss in score.losses)
-    by_class = 100 * right.sum(dim=0) / counts.sum(dim=0)
-    return Evaluation(100 * float(right.sum()) / images, loss / images, by_class)
+    right = weights @ torch.tensor([score.score.right for score in scores], dtype=torch.float64)
+    counts = weights @ torch.tensor([score.images for score in scores], dtype=torch.float64)
+    losses = torch.tensor([sum(score.score.losses) for score in scores], dtype=torch.float64)
+    images = float(counts.sum())
+    loss = float(weights @ losses) / images
+    return Evaluation(100 * float(right.sum()) / images, loss, 100 * right / counts)

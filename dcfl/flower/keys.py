@@ -8,11 +8,14 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -56,6 +59,33 @@ def missing_keys(folder: Path, sites: Sequence[str]) -> bool:
     names = ["ca.crt", "ca.key", "server.pem", "server.key"]
     names += [name for site in sites for name in (site, f"{site}.pub")]
     return not all((folder / name).exists() for name in names)
+
+
+def fingerprint_in(path: Path) -> str:
+    """Of a site's public key (`<site>.pub`), as `ssh-keygen -lf` shows it."""
+    try:
+        return _fingerprint(serialization.load_ssh_public_key(path.read_bytes()))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise ConfigError(f"{path}: not a public key; give a site's .pub file") from None
+
+
+def registered_fingerprint(pem: bytes) -> str:
+    """Of a key as the SuperLink keeps it. Empty if it is none: without node authentication nodes
+    bring what they like."""
+    try:
+        return _fingerprint(serialization.load_pem_public_key(pem))
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return ""
+
+
+def _fingerprint(key: object) -> str:
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise ValueError("not a key of a SuperNode")
+    line = key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    digest = sha256(b64decode(line.split()[1])).digest()
+    return f"SHA256:{b64encode(digest).decode().rstrip('=')}"
 
 
 def _check_sites(sites: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Messages to Flower's nodes, what becomes of each, and who the nodes are."""
+"""Messages to Flower's nodes, and what becomes of each."""
 
 from __future__ import annotations
 
@@ -10,12 +10,8 @@ import httpx
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from dcfl.errors import NetworkError, ProtocolError
-from dcfl.flower import codec
-from dcfl.flower.codec import Task
+from dcfl.errors import NetworkError
 
-JOIN_SECONDS = 120  # for all nodes to come up and say who they are
-AGAIN_SECONDS = 120  # until a node that could not be used, or did not answer, is asked again
 LONGEST = 7 * 24 * 3600.0  # seconds that a message without a deadline may take
 
 # Flower's error codes, in our words. Its own texts may hold what a client's exception said.
@@ -44,8 +40,11 @@ class Post:
         """`alive`: whether there is still somebody who carries messages."""
         self._grid, self._alive = grid, alive
 
-    def node_ids(self) -> set[int]:
-        return set(self._grid.get_node_ids())
+    def nodes(self) -> dict[int, bytes]:
+        """Who is online: the id that the SuperLink has given out, and the public key that it was
+        given out for. With node authentication an id has one key and a key one id, and whoever acts
+        as a node has shown the SuperLink, in each of its calls, that it holds the private key."""
+        return {node.node_id: node.public_key for node in self._grid.get_nodes()}
 
     def send(
         self, kind: str, addressed: Sequence[tuple[int, RecordDict]], seconds: float
@@ -90,86 +89,3 @@ class Post:
         while waiting and time.monotonic() < end:
             waiting = {message for message in waiting if self.collect(message) is None}
             time.sleep(0.05)
-
-
-class Nodes:
-    """Which node each client lives with: client % nodes is the node's partition id."""
-
-    def __init__(self, post: Post, run: str, count: int = 0) -> None:
-        """`count`: of the nodes that there will be; 0: what they say themselves."""
-        self._post, self._task, self._count = post, Task(run, 0, 0), count
-        self._ids: dict[int, int] = {}  # by partition id
-        self._spare: dict[int, int] = {}  # the same: a node that was restarted, perhaps
-        self._asked: dict[int, tuple[float, str | None]] = {}  # by node id: when, by which message
-        self._trouble: dict[int, str] = {}  # by node id: why it cannot be used
-        self._join()
-
-    def of(self, client: int) -> int | None:
-        return self._ids.get(client % self._count)
-
-    def online(self) -> dict[int, int]:
-        """Node ids by partition id."""
-        return dict(sorted(self._ids.items()))
-
-    def refresh(self) -> None:
-        """Forget the nodes that have gone, ask new ones who they are, and hear what they say.
-        Nobody is waited for."""
-        there = self._post.node_ids()
-        for known in (self._ids, self._spare):
-            for own in [own for own, node in known.items() if node not in there]:
-                del known[own]
-        for own in [own for own in self._spare if own not in self._ids]:
-            self._ids[own] = self._spare.pop(own)
-        self._ask(sorted(there - {*self._ids.values(), *self._spare.values()}))
-        for node, (when, message) in list(self._asked.items()):
-            reply = self._post.collect(message) if message else None
-            if reply is not None:
-                self._asked[node] = when, None
-                try:
-                    self._admit(node, reply)
-                except ProtocolError as error:
-                    self._trouble[node] = str(error)
-
-    def _ask(self, strangers: Sequence[int]) -> None:
-        """Not all the time: one that cannot be used may be mended."""
-        now = time.monotonic()
-        due = [
-            node
-            for node in strangers
-            if node not in self._asked or now > self._asked[node][0] + AGAIN_SECONDS
-        ]
-        content = codec.task_content(self._task)
-        ids = self._post.send("query.whoami", [(node, content) for node in due], AGAIN_SECONDS)
-        self._asked.update((node, (now, message)) for node, message in zip(due, ids, strict=True))
-
-    def _join(self) -> None:
-        """Wait until all nodes are known, or will not be."""
-        end = time.monotonic() + JOIN_SECONDS
-        while not self._ids or len(self._ids) < self._count:
-            self.refresh()
-            known = len(self._ids) + len(self._trouble)
-            if time.monotonic() > end or (self._trouble and known >= max(self._count, 1)):
-                break
-            time.sleep(0.05)
-        if not self._ids:
-            reasons = "; ".join(sorted({*self._trouble.values()}))
-            raise NetworkError(
-                f"no node can be used: {reasons}"
-                if reasons
-                else f"no node has come up within {JOIN_SECONDS} s"
-            )
-
-    def _admit(self, node: int, reply: RecordDict | Lost) -> None:
-        if isinstance(reply, Lost):
-            raise ProtocolError(reply.reason)
-        own, count = codec.read_node(reply, self._task)
-        if self._count not in (0, count):
-            raise ProtocolError(
-                f"a node counts {count} of them (num-partitions) and another {self._count}"
-            )
-        self._count = count
-        self._trouble.pop(node, None)
-        if own in self._ids:
-            self._spare[own] = node
-            raise ProtocolError(f"two nodes have the partition-id {own}")
-        self._ids[own] = node

@@ -13,6 +13,7 @@ from dcfl import config
 from dcfl.engines import Session
 from dcfl.errors import DCFLError
 from dcfl.flower.grid_backend import GridEngine
+from dcfl.flower.roster import UNBOUND, Roster
 from dcfl.printable import printable
 from dcfl.report import write_report
 from dcfl.running import Run
@@ -35,6 +36,7 @@ def main(grid: Grid, context: Context) -> None:
             grid,
             session.run,
             session.bench.on(session.placement.devices[0]),
+            roster,
             experiment.federation.deadline,
             index=session.index,
             needed=session.needed,
@@ -44,11 +46,16 @@ def main(grid: Grid, context: Context) -> None:
 
     resume = str(context.run_config.get("resume", ""))
     try:
+        roster = Roster.from_text(str(context.run_config.get("sites", "")), experiment.data)
+        if not roster.keys:
+            print(UNBOUND, flush=True)
         if resume:
             run = Run.resume(Path(resume), connect=connect)
         else:
             run = Run(experiment, connect=connect)
         for row in run.rounds():
+            for notice in row.get("notices", ()):
+                print(f"warning: {notice}", flush=True)
             print(f"round {row['round']}: accuracy {row['accuracy']:.2f} %", flush=True)
         for engine in engines:
             engine.forget()  # not before the run has really ended

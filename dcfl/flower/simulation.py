@@ -35,6 +35,7 @@ from dcfl.errors import NetworkError
 from dcfl.flower.client_app import Site, SiteOf, client_app
 from dcfl.flower.grid_backend import GridEngine
 from dcfl.flower.memories import NodeMemories
+from dcfl.flower.roster import Roster
 from dcfl.methods.loading import OWN_FILE
 from dcfl.processes import handlers_put_back, signals_held_back
 from dcfl.simulation.allocator import keep_freed_memory
@@ -66,7 +67,9 @@ def simulation(
         with _flower(partial(_site_in_actor, site), nodes, resources) as (grid, alive):
             kept = index, needed
             try:
-                yield GridEngine(grid, run, bench, deadline, nodes, True, alive, True, *kept)
+                yield GridEngine(
+                    grid, run, bench, Roster(nodes), deadline, True, alive, True, *kept
+                )
             finally:
                 if not resumable:
                     shutil.rmtree(memories, ignore_errors=True)

@@ -14,6 +14,7 @@ from dcfl.errors import ConfigError, RemoteRunFailed
 from dcfl.experiment import Experiment, OutputSettings
 from dcfl.flower import superlink
 from dcfl.flower.bundle import experiment_text, write_bundle
+from dcfl.flower.roster import Roster
 from dcfl.flower.server_app import ENDED
 from dcfl.flower.superlink import Connection
 from dcfl.methods import METHODS
@@ -81,11 +82,16 @@ class Submitted:
         superlink.stop(self.link, self.run)
 
 
-def submit(link: Connection, experiment: Experiment, resume: bool = False) -> Submitted:
-    """`experiment`: made ready by `for_superlink`, or that of a run in its folder to `resume`."""
+def submit(
+    link: Connection, experiment: Experiment, sites: str = "", resume: bool = False
+) -> Submitted:
+    """`experiment`: made ready by `for_superlink`, or that of a run in its folder to `resume`.
+    `sites`: a roster's text."""
+    Roster.from_text(sites, experiment.data)  # better refused here than at the SuperLink
     config = {
         "experiment": experiment_text(experiment),
         "resume": experiment.output.dir if resume else "",
+        "sites": sites,
     }
     with tempfile.TemporaryDirectory() as folder:
         bundle = write_bundle(Path(folder) / "app")

@@ -44,6 +44,18 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Judge:
+    """A site that scores the model on test images of its own."""
+
+    run: str
+    client: int
+    accuracy: float  # after the last round in which it was heard
+    round: int
+    images: int
+    share: float  # of the say in the run's accuracy then, percent
+
+
+@dataclass(frozen=True)
 class Detail:
     """All that is needed to repeat a run and to check that it came out the same."""
 
@@ -73,6 +85,7 @@ def render(runs: Sequence[RecordedRun]) -> str:
         curves=_curves(groups) if any(run.rounds for run in runs) else [],
         partitions=_partitions(runs, names),
         partition_note=_partition_note(runs),
+        judges=_judges(runs, names),
         failures=failures[:SHOWN_FAILURES],
         more_failures=len(failures) - SHOWN_FAILURES,
         empty_rounds=_empty_rounds(runs, names),
@@ -166,6 +179,12 @@ def _cautions(
         f"{setting(run, 'federation.rounds')} rounds so far."
         for run in runs
         if not is_finished(run)
+    ]
+    cautions += [
+        f"{names[run]}, round {row['round']}: {notice}."
+        for run in runs
+        for row in run.rounds
+        for notice in row.get("notices", ())
     ]
     if any(len(group.counted) < len(group.runs) for group in groups):
         cautions.append("Means are over finished runs only; the curves show all.")
@@ -279,6 +298,25 @@ def _failures(runs: Sequence[RecordedRun], names: dict[RecordedRun, str]) -> lis
         Failure(*key, len(own), _span(own, "client"), _span(own, "round"))
         for key, own in rows.items()
     ]
+
+
+def _judges(runs: Sequence[RecordedRun], names: dict[RecordedRun, str]) -> list[Judge]:
+    found: dict[tuple[str, int], Judge] = {}
+    for run in runs:
+        for row in run.rounds:
+            sites = row.get("sites", ())
+            say = sum(site["images"] * site["weight"] for site in sites) or 1
+            for site in sites:
+                share = 100 * site["images"] * site["weight"] / say
+                found[names[run], site["client"]] = Judge(
+                    names[run],
+                    site["client"],
+                    site["accuracy"],
+                    row["round"],
+                    site["images"],
+                    share,
+                )
+    return [found[key] for key in sorted(found)]
 
 
 def _span(rows: Sequence[dict[str, Any]], key: str, most: int = 6) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dcfl.client import frozen
 from dcfl.errors import ClientFailure
@@ -33,6 +34,9 @@ class Embedded:
                 here = {name: tensor.cpu() for name, tensor in memory.items()}
                 self.memories.stage(client, broadcast.round, here)
             yield reply
+
+    def remarks(self) -> dict[str, Any]:
+        return {}
 
     def settle(self, accepted: Collection[int]) -> None:
         self.memories.settle(accepted)

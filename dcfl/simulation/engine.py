@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -41,6 +41,9 @@ class Engine(Backend, Protocol):
     @property
     def own_accuracies(self) -> Tensor | None:
         """By the last evaluation, of each client on test images of its own, if it has some."""
+
+    def remarks(self) -> dict[str, Any]:
+        """What else there is to say in the row of the round that was evaluated last."""
 
     def begin_evaluation(self, weights: Tensors) -> None: ...
 

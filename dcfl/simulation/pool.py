@@ -23,6 +23,7 @@ from mmap import mmap
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
+from typing import Any
 
 import torch
 
@@ -228,6 +229,9 @@ class Pool:
             num_steps=answer["num_steps"],
             metrics=answer["metrics"],
         )
+
+    def remarks(self) -> dict[str, Any]:
+        return {}
 
     def settle(self, accepted: Collection[int]) -> None:
         self.memories.settle(accepted)

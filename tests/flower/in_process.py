@@ -12,15 +12,18 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.message_pb2 import Message as Encoded
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from dcfl.engines import Session
 from dcfl.flower import grid_backend, post
+from dcfl.flower import nodes as identity
 from dcfl.flower.client_app import Site, client_app
 from dcfl.flower.grid_backend import GridEngine
 from dcfl.flower.memories import NodeMemories
+from dcfl.flower.roster import Roster
 
 # Outside a run Flower makes no messages. Private: test_in_process.py says when this moves.
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
@@ -46,7 +49,7 @@ class Clock:
 
     def rule(self, monkeypatch: pytest.MonkeyPatch) -> Clock:
         """Over all that waits for Flower."""
-        for module in (post, grid_backend):
+        for module in (post, identity, grid_backend):
             monkeypatch.setattr(module, "time", self)
         return self
 
@@ -66,6 +69,7 @@ class InProcessGrid(Grid):
             )
             for own in range(nodes)
         }
+        self.keys: dict[int, bytes] = {}  # public, by node id
         self.waiting: dict[str, Message] = {}
         self.replies: dict[str, Message] = {}  # that have not been handed over yet
         self.tamper: Callable[[Message], Message | None] = lambda reply: reply
@@ -83,7 +87,7 @@ class InProcessGrid(Grid):
         return list(self.contexts)
 
     def get_nodes(self) -> Iterable[Any]:
-        return []
+        return [NodeInfo(node_id=node, public_key=self.keys.get(node)) for node in self.contexts]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         ids = []
@@ -126,8 +130,7 @@ def in_process(
         grid = InProcessGrid(client_app(lambda context: site), nodes)
         connect.grid = grid  # type: ignore[attr-defined]
         prepare(grid)
-        yield GridEngine(
-            grid, session.run, session.bench, session.experiment.federation.deadline, **engine
-        )
+        deadline = session.experiment.federation.deadline
+        yield GridEngine(grid, session.run, session.bench, Roster(nodes), deadline, **engine)
 
     return connect

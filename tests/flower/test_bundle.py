@@ -12,7 +12,7 @@ from dcfl.flower.bundle import write_bundle
 
 def test_the_bundle_is_one_file_that_points_into_dcfl(tmp_path: Path) -> None:
     experiment = '[data]\ndataset = "digits"'
-    folder = write_bundle(tmp_path / "deep" / "app", experiment)
+    folder = write_bundle(tmp_path / "deep" / "app", experiment, "2")
     assert [path.name for path in folder.iterdir()] == ["pyproject.toml"]
     project = tomllib.loads((folder / "pyproject.toml").read_text())
     app = project["tool"]["flwr"]["app"]
@@ -21,7 +21,7 @@ def test_the_bundle_is_one_file_that_points_into_dcfl(tmp_path: Path) -> None:
         "dcfl.flower.server_app:app",
         "dcfl.flower.client_app:app",
     }
-    assert app["config"] == {"experiment": experiment, "resume": ""}
+    assert app["config"] == {"experiment": experiment, "resume": "", "sites": "2"}
 
 
 def test_an_empty_folder_is_filled_and_a_full_one_refused(tmp_path: Path) -> None:

@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dcfl.client import LocalTraining
-from dcfl.errors import CODES, ClientFailure, ProtocolError
+from dcfl.errors import CODES, ClientFailure, ProtocolError, ProtocolMismatch
 from dcfl.evaluation import Score
 from dcfl.flower import codec
-from dcfl.flower.codec import Task
+from dcfl.flower.codec import Claim, Task
 from dcfl.messages import Broadcast, ClientUpdate
 from dcfl.methods import METHODS
 from dcfl.server.validation import Schema, check_update
@@ -155,7 +155,8 @@ def test_a_failure_says_its_code_and_no_more(code: str) -> None:
     content = delivered(codec.failure_content(TASK, failure))
     found = codec.read_reply(content, TASK)
     assert isinstance(found, ClientFailure)
-    assert (found.client, found.code, found.reason) == (TASK.client, code, CODES[code])
+    reason = failure.reason if code == "refused" else CODES[code]  # see SiteRefusal
+    assert (found.client, found.code, found.reason) == (TASK.client, code, reason)
 
 
 # Hostile replies
@@ -570,17 +571,60 @@ def test_fuzzed_tensors_are_read_or_turned_away(seed: int) -> None:
     ],
 )
 def test_a_node_must_say_a_number_among_its_count(said: dict[str, Any]) -> None:
-    assert codec.read_node(delivered(codec.node_content(TASK, 1, 2)), TASK) == (1, 2)
-    content = codec.task_content(TASK)
-    content["node"] = ConfigRecord(said)
+    claim = Claim(1, 2, [4, 0])
+    content = codec.claim_content(TASK, claim)
+    assert codec.read_claim(delivered(content), TASK, 2) == claim
+    content["node"] = ConfigRecord({"images": [4, 0], **said})
     with pytest.raises(ProtocolError):
-        codec.read_node(delivered(content), TASK)
+        codec.read_claim(delivered(content), TASK, 2)
+
+
+@pytest.mark.parametrize("images", [None, [4], [4, 0, 1], [4, -1], [4, 2**62], [4.0, 0.0], 4])
+def test_a_node_must_say_how_many_test_images_it_has(images: Any) -> None:
+    content = codec.claim_content(TASK, Claim(1, 2, [4, 0]))
+    entry("node", "images", images)(content)
+    with pytest.raises(ProtocolError, match="images"):
+        codec.read_claim(delivered(content), TASK, 2)
+
+
+# Whose answer, and in which language
+
+
+def test_nobody_answers_a_question_that_it_has_not_read() -> None:
+    """Flower checks which node sends, and not in whose name it does."""
+    asked = TASK.ticketed()
+    assert len({TASK.ticketed().ticket for _ in range(100)}) == 100
+    answer = codec.read_reply(delivered(codec.update_content(asked, UPDATE, True)), asked)
+    assert isinstance(answer, ClientUpdate)
+    for answered in (TASK, TASK.ticketed()):
+        with pytest.raises(ProtocolError, match="not read the question"):
+            codec.read_reply(delivered(codec.update_content(answered, UPDATE, True)), asked)
+        claim = delivered(codec.claim_content(answered, Claim(0, 1, [1])))
+        with pytest.raises(ProtocolError, match="not read the question"):
+            codec.read_claim(claim, asked, 1)
+
+
+@pytest.mark.parametrize("protocol", [None, 1, 3, "2", 2.5])
+def test_another_version_of_the_protocol_is_refused_by_name(protocol: Any) -> None:
+    """Versions up to 1 said nothing about it."""
+    for content in (
+        codec.claim_content(TASK, Claim(0, 1, [1])),
+        codec.failure_content(TASK, ClientFailure(0, "", "data")),
+    ):
+        entry("task", "protocol", protocol)(content)
+        for read in (
+            lambda content: codec.read_task(content),
+            lambda content: codec.read_claim(content, TASK, 1),
+            lambda content: codec.read_reply(content, TASK),
+        ):
+            with pytest.raises(ProtocolMismatch, match="another version"):
+                read(delivered(content))
 
 
 def test_a_score_survives() -> None:
     score = Score([3, 0], [0.25, 1.5])
     content = delivered(codec.score_content(TASK, score, [4, 0]))
-    assert codec.read_score(content, TASK, 2) == (score, [4, 0])
+    assert codec.read_score(content, TASK, [4, 0]) == score
 
 
 SCORES: dict[str, Change] = {
@@ -591,7 +635,10 @@ SCORES: dict[str, Change] = {
         f"right is {value}": entry("score", "right", value)
         for value in (None, [5, 0], [-1, 0], [3], [3, 0, 0], [3.0, 0.0], [True, False])
     },
-    **{f"totals are {value}": entry("score", "totals", value) for value in ([2**62, 0], 4, None)},
+    **{
+        f"totals are {value}": entry("score", "totals", value)
+        for value in ([2**62, 0], [5, 0], [3, 0], [4, 1], 4, None)
+    },
     **{
         f"losses are {value}": entry("score", "losses", value)
         for value in (None, 0.5, [1, 2], ["1"], [np.nan], [np.inf], [1e308, 1e308])
@@ -604,4 +651,4 @@ def test_a_score_that_cannot_be_is_turned_away(case: str) -> None:
     content = codec.score_content(TASK, Score([3, 0], [0.25]), [4, 0])
     SCORES[case](content)
     with pytest.raises(ProtocolError):
-        codec.read_score(delivered(content), TASK, 2)
+        codec.read_score(delivered(content), TASK, [4, 0])

@@ -256,7 +256,16 @@ def test_who_does_not_come_up_in_time_is_named(home: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    "text", ["site=north", 'site="a" b', 'data="x', "partition-id=3", 'a="1" a="2"', "memories='x'"]
+    "text",
+    [
+        "site=north",
+        'site="a" b',
+        'data="x',
+        "partition-id=3",
+        'a="1" a="2"',
+        "memories='x'",
+        "privacy_noise=4.0",
+    ],
 )
 def test_node_configs_that_flower_would_choke_on(home: Path, text: str) -> None:
     with pytest.raises(ConfigError, match="node config"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import statistics
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,8 @@ from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, Record
 from flwr.app.message import make_message
 from flwr.clientapp import ClientApp
 from flwr.common.serde import message_to_proto
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dcfl.client import Client
 from dcfl.data import FederatedData
@@ -30,7 +33,7 @@ from dcfl.errors import (
     StorageError,
     TooFewClients,
 )
-from dcfl.evaluation import evaluate
+from dcfl.evaluation import Score, evaluate
 from dcfl.experiment import (
     EngineSettings,
     Experiment,
@@ -40,8 +43,9 @@ from dcfl.experiment import (
 from dcfl.flower import codec
 from dcfl.flower.client_app import Site, client_app
 from dcfl.flower.codec import Task
-from dcfl.flower.grid_backend import GridEngine
+from dcfl.flower.grid_backend import GridEngine, SiteScore, image_weights, together
 from dcfl.flower.memories import NodeMemories
+from dcfl.flower.roster import Roster
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods import METHODS, Method, Objective
 from dcfl.recording import RecordedRun, Row
@@ -575,14 +579,16 @@ def federate(
     tamper: Tamper = lambda reply: reply,
     site_of: Callable[[Context], Any] = lambda context: None,
     deadline: float = 10.0,
+    roster: Roster | None = None,
 ) -> Federation:
-    """`site_of` may raise."""
+    """`site_of` may raise. The roster, if none is given, is as long as the first node says."""
     bench = toys.bench("fedavg", flat(), toys.federated(4))
     site = Site(bench, NodeMemories(folder), 1)
     grid = InProcessGrid(client_app(lambda context: site_of(context) or site), 0)
     with_nodes(grid, nodes)
     grid.tamper = tamper
-    engine = GridEngine(grid, "a" * 32, bench, deadline)
+    roster = roster or Roster(next(iter(nodes.values()), (0, 1))[1])
+    engine = GridEngine(grid, "a" * 32, bench, roster, deadline)
     return Federation(grid, engine, snapshot(bench.model))
 
 
@@ -752,10 +758,25 @@ def test_without_nodes_there_is_no_run(tmp_path: Path) -> None:
 # Sites that judge the model on test images of their own
 
 
+def boast(images: int) -> Change:
+    """So many test images, and all of them right."""
+
+    def change(content: RecordDict) -> None:
+        for key in ("right", "totals"):
+            entry("score", key, [images, 0, 0, 0])(content)
+
+    return change
+
+
 def judged(
-    folder: Path, nodes: Nodes, change: Change = lambda content: None, silent: tuple[int, ...] = ()
+    folder: Path,
+    nodes: Nodes,
+    change: Change = lambda content: None,
+    silent: tuple[int, ...] = (),
+    declared: list[int] | None = None,
 ) -> GridEngine:
-    """After an evaluation in which the second node's score was changed."""
+    """After an evaluation in which the second node's score was changed; `declared`: the images that
+    it said it has when it joined."""
     data = toys.federated(4)
     blind = FederatedData(
         replace(data.dataset, test=Images(*(part[:0] for part in images(data)))), data.partition
@@ -770,10 +791,13 @@ def judged(
                 return None
             if reply.metadata.src_node_id == 101:
                 change(reply.content)
+        elif declared and reply.metadata.src_node_id == 101:
+            entry("node", "images", declared)(reply.content)
         return reply
 
     grid.tamper = tamper
-    engine = GridEngine(grid, "a" * 32, toys.bench("fedavg", flat(), blind), 10.0)
+    roster = Roster(next(iter(nodes.values()))[1])
+    engine = GridEngine(grid, "a" * 32, toys.bench("fedavg", flat(), blind), roster, 10.0)
     engine.begin_evaluation(snapshot(flat()))
     return engine
 
@@ -794,13 +818,24 @@ def test_sites_with_the_same_images_judge_as_one_does(tmp_path: Path) -> None:
     ("change", "silent"),
     [
         (entry("score", "right", [1000, 0, 0, 0]), ()),
+        (boast(2**39 - 1), ()),
+        (boast(10**4), ()),
         (entry("score", "losses", [float("nan")]), ()),
         (entry("score", "losses", [1e308, 1e308]), ()),
         (entry("task", "client", 0), ()),
         (lambda content: content.clear(), ()),
         (lambda content: None, (101,)),
     ],
-    ids=["too good", "NaN", "overflow", "another's", "empty", "silence"],
+    ids=[
+        "too good",
+        "too many",
+        "more than before",
+        "NaN",
+        "overflow",
+        "another's",
+        "empty",
+        "silence",
+    ],
 )
 def test_a_site_whose_score_cannot_be_has_no_say(
     change: Change, silent: tuple[int, ...], tmp_path: Path
@@ -810,6 +845,60 @@ def test_a_site_whose_score_cannot_be_has_no_say(
     assert engine.end_evaluation().loss == alone.loss
     assert engine.own_accuracies is not None
     assert engine.own_accuracies.isfinite().tolist() == [True, False, False, False]
+
+
+def test_a_site_that_lies_about_its_images_from_the_start_weighs_as_the_middle_one(
+    tmp_path: Path,
+) -> None:
+    """Four sites with the same images; one says that it has 2**39 and gets all of them right."""
+    four = {100 + own: (own, 4) for own in range(4)}
+    honest = evaluate(flat(), toys.dataset()).accuracy
+    engine = judged(tmp_path, four, boast(2**39 - 1), declared=[2**39 - 1, 0, 0, 0])
+    found = engine.end_evaluation()
+    assert found.accuracy == pytest.approx((3 * honest + 100) / 4)
+    assert engine.remarks()["sites"] == [
+        {
+            "client": own,
+            "accuracy": 100.0 if own == 1 else honest,
+            "images": 2**39 - 1 if own == 1 else len(toys.dataset().test),
+            "weight": pytest.approx(len(toys.dataset().test) / (2**39 - 1)) if own == 1 else 1.0,
+        }
+        for own in range(4)
+    ]
+
+
+def test_a_site_with_other_images_than_it_said_has_no_say_and_a_person_is_told(
+    tmp_path: Path,
+) -> None:
+    engine = judged(tmp_path, TWO, boast(10**4))
+    engine.end_evaluation()
+    (notice,) = engine.remarks()["notices"]
+    assert notice.startswith("site 1 has no say: a score of other test images")
+    assert "notices" not in engine.remarks()  # once
+
+
+COUNTS = st.lists(st.integers(0, 2**40 - 1), min_size=1, max_size=12).filter(any)
+
+
+@given(COUNTS)
+def test_no_site_decides_alone(counts: list[int]) -> None:
+    """Whatever each of them counts: the share of the largest, and sites that are alike."""
+    scores = [SiteScore(own, Score([0], []), [count]) for own, count in enumerate(counts)]
+    say = [weight * count for weight, count in zip(image_weights(scores), counts, strict=True)]
+    judges = sum(count > 0 for count in counts)
+    assert max(say) / sum(say) <= 1 / (judges // 2 + 1) + 1e-9
+    middle = statistics.median_low(count for count in counts if count)
+    assert say == pytest.approx([min(count, middle) for count in counts])
+
+
+@given(st.integers(1, 2**40 - 1), st.integers(1, 10), st.data())
+def test_sites_alike_are_pooled(count: int, sites: int, data: st.DataObject) -> None:
+    right = data.draw(st.lists(st.integers(0, count), min_size=sites, max_size=sites))
+    scores = [SiteScore(own, Score([hits], [1.0]), [count]) for own, hits in enumerate(right)]
+    found = together(scores)
+    assert found is not None
+    assert found.accuracy == pytest.approx(100 * sum(right) / (count * sites))
+    assert found.loss == pytest.approx(1 / count)
 
 
 def test_without_any_score_there_is_no_evaluation(tmp_path: Path) -> None:
@@ -881,15 +970,18 @@ def test_an_exceptions_text_stays_on_the_client_in_its_log(
 def test_unreadable_tasks_are_answered_without_their_story(tmp_path: Path) -> None:
     app: ClientApp = federate(tmp_path, TWO).grid.app
     context = Context(1, 100, {"partition-id": 0, "num-partitions": 2}, RecordDict(), {})
-    for content in (
-        RecordDict(),
-        codec.task_content(Task("a" * 32, 1, 0)),
-        codec.task_content(Task("a" * 32, 1, 10**9)),
-        RecordDict({"task": ConfigRecord({"run": SECRET * 100})}),
+    strange = codec.task_content(Task("a" * 32, 1, 0))
+    entry("task", "run", SECRET * 100)(strange)
+    for content, code in (
+        (RecordDict(), "error"),
+        (codec.task_content(Task("a" * 32, 1, 0)), "error"),
+        (codec.task_content(Task("a" * 32, 1, 10**9)), "error"),
+        (strange, "error"),
+        (RecordDict({"task": ConfigRecord({"run": SECRET * 100})}), "version"),
     ):
         reply = app(Message(content, dst_node_id=100, message_type="train"), context)
         assert codec.read_task(reply.content).run in ("", "a" * 32)
-        assert reply.content["failed"] == ConfigRecord({"code": "error"})
+        assert reply.content["failed"] == ConfigRecord({"code": code})
 
 
 def test_the_model_is_not_touched_by_a_run_that_cannot_begin(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from dcfl.flower.client_app import Site, client_app
 from dcfl.flower.codec import Task
 from dcfl.flower.grid_backend import GridEngine
 from dcfl.flower.memories import KEPT_RUNS, NodeMemories
+from dcfl.flower.roster import Roster
 from dcfl.messages import Broadcast
 from dcfl.methods import METHODS, Method, Objective
 from dcfl.methods.moon import MOON
@@ -343,7 +344,7 @@ def test_the_end_of_a_run_clears_up_at_the_nodes(tmp_path: Path) -> None:
     grid = InProcessGrid(client_app(lambda context: Site(bench, memories, 1)), 2)
     for context in grid.contexts.values():
         context.node_config["memories"] = str(memories.folder)
-    engine = GridEngine(grid, RUN, bench)
+    engine = GridEngine(grid, RUN, bench, Roster(len(grid.contexts)))
     broadcast = Broadcast(1, snapshot(bench.model), {})
     assert len(list(engine.run(broadcast, [0, 1]))) == 2
     engine.settle([0, 1])

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,21 +48,35 @@ def dcfl(folder: Path) -> Dcfl:
     return call
 
 
+@contextmanager
+def deployed(dcfl: Dcfl, home: Path, *words: str) -> Iterator[Path]:
+    """With TLS and two SuperNodes."""
+    assert "2 online" in dcfl("flower", "up", "--tls", *words, "--home", str(home))
+    yield home
+    dcfl("flower", "down", "--home", str(home))
+    assert not processes.ours(home, ())
+
+
 @pytest.fixture(scope="module")
 def superlink(dcfl: Dcfl, folder: Path) -> Iterator[Path]:
-    """With TLS and two SuperNodes, each with pictures of its own."""
+    with deployed(dcfl, folder / "shared") as home:
+        yield home
+
+
+@pytest.fixture
+def hospitals(dcfl: Dcfl, folder: Path) -> Iterator[Path]:
+    """Each with pictures of its own."""
     pictures(folder / "scans")
     data = [word for site in ("north", "south") for word in ("--data", f"folder:scans/{site}")]
-    assert "2 online" in dcfl("flower", "up", "--tls", *data)
-    yield folder / ".dcfl-flower"
-    dcfl("flower", "down")
-    assert not processes.ours(folder / ".dcfl-flower", ())
+    with deployed(dcfl, folder / "hospitals", *data) as home:
+        yield home
 
 
 def pictures(folder: Path) -> None:
-    """Noise in two shades, unevenly spread over two sites; the south has one class alone."""
+    """Noise in two shades, unevenly spread over two sites; the south has one class alone. Each has
+    eight test pictures, so that both weigh as in one set."""
     rng = np.random.default_rng(0)
-    for site, counts in {"north": {"dark": 30, "light": 12}, "south": {"light": 20}}.items():
+    for site, counts in {"north": {"dark": 30, "light": 12}, "south": {"light": 40}}.items():
         for shade, count in counts.items():
             (folder / site / shade).mkdir(parents=True)
             for number in range(count):
@@ -86,7 +101,8 @@ def test_supernodes_have_the_bits_of_the_embedded_engine(
     method: str, superlink: Path, dcfl: Dcfl, tmp_path: Path
 ) -> None:
     words = [*FEW, f"method.name={method}"]
-    said = json.loads(dcfl("flower", "run", *words, "--out", str(tmp_path / "there"), "--json"))
+    told = [*words, "--home", str(superlink), "--out", str(tmp_path / "there"), "--json"]
+    said = json.loads(dcfl("flower", "run", *told))
     assert said["weights_sha256"] == embedded(tmp_path / "here", *words)
     there, here = (RecordedRun.open(tmp_path / name) for name in ("there", "here"))
     assert [row["accuracy"] for row in there.rounds] == [row["accuracy"] for row in here.rounds]
@@ -96,20 +112,26 @@ def test_supernodes_have_the_bits_of_the_embedded_engine(
     assert not memories  # the run has ended
 
 
-def test_sites_with_their_own_pictures(superlink: Path, dcfl: Dcfl, tmp_path: Path) -> None:
+def test_sites_with_their_own_pictures(hospitals: Path, dcfl: Dcfl, tmp_path: Path) -> None:
     """Nobody has both sites' pictures, and the weights are those of a run that has."""
     words = [
         *FEW,
         *('data.class_names=["dark","light"]', "data.image_size=8", "method.name=dcfl-pw"),
     ]
-    told = ["data.dataset=remote", *words, "--out", str(tmp_path / "there"), "--json"]
-    said = json.loads(dcfl("flower", "run", *told))
-    together = [f"data.dataset=sites:{superlink.parent / 'scans'}", *words]
+    told = ["data.dataset=remote", *words, "--home", str(hospitals)]
+    said = json.loads(dcfl("flower", "run", *told, "--out", str(tmp_path / "there"), "--json"))
+    together = [f"data.dataset=sites:{hospitals.parent / 'scans'}", *words]
     usual = ["data.mean=[0.5,0.5,0.5]", "data.std=[0.25,0.25,0.25]"]
     assert said["weights_sha256"] == embedded(tmp_path / "here", *together, *usual)
     there, here = (RecordedRun.open(tmp_path / name) for name in ("there", "here"))
     assert [row["accuracy"] for row in there.rounds] == [row["accuracy"] for row in here.rounds]
-    assert {row["client"]: row["num_examples"] for row in there.clients} == {0: 34, 1: 16}
+    assert {row["client"]: row["num_examples"] for row in there.clients} == {0: 34, 1: 32}
+    sites = there.rounds[-1]["sites"]
+    assert [(site["client"], site["images"], site["weight"]) for site in sites] == [
+        (0, 8, 1.0),
+        (1, 8, 1.0),
+    ]
+    assert "own test images" in (there.folder / "report.html").read_text()
 
 
 @pytest.mark.parametrize("method", ["dcfl-pw", "moon"])

@@ -180,6 +180,25 @@ def test_failures_are_summed_up_by_reason(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_sites_that_judge_are_shown_with_their_own_figures(tmp_path: Path) -> None:
+    """And what a person was told of them: a site that is not heard any more keeps its last."""
+
+    def site(client: int, accuracy: float, images: int, weight: float) -> dict[str, float]:
+        return {"client": client, "accuracy": accuracy, "images": images, "weight": weight}
+
+    first = [site(0, 5.0, 40, 1.0), site(1, 100.0, 120, 1 / 3)]
+    told = {"sites": first, "notices": [f"node 7 {HOSTILE} cannot be used"]}
+    last = {"sites": [site(0, 6.0, 40, 1.0)]}
+    write_run(tmp_path / "run", row_changes={1: told, 3: last})
+    page = page_of(tmp_path / "run")
+    assert page.rows[-2:] == [
+        ["run", "0", "6.00", "3", "40", "100.00"],
+        ["run", "1", "100.00", "1", "120", "50.00"],
+    ]
+    assert f"run, round 1: node 7 {HOSTILE} cannot be used." in page.text
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_different_partitions_are_shown_apart(tmp_path: Path) -> None:
     for name in ("one", "two"):
         write_run(tmp_path / name, method=name, partition_sha256=name)

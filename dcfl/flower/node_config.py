@@ -1,0 +1,83 @@
+"""What a site says of itself to its own SuperNode (`flower-supernode --node-config`), and so to
+nobody else.
+
+partition-id, num-partitions   which clients live here: those with client % num-partitions == id
+memories                       the folder for what clients keep (MOON, SCAFFOLD)
+data                           `folder:PATH` or `sites:PATH` on this disk: the site serves this, to
+                               runs whose own data set is `remote`, and nothing else. Without it,
+                               the public data sets by name. `any`: whatever a run names, for a
+                               trial on one's own machine
+site                           names the folder of `sites:PATH`
+data-path                      where the public data sets lie here
+privacy-noise                  the least noise of [privacy] with which this site sends anything
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from dcfl.config import nearest
+from dcfl.data import Dataset, load_dataset
+from dcfl.data.catalogue import load_own_site
+from dcfl.data.partition import Partition
+from dcfl.data.settings import DataSettings
+from dcfl.errors import SiteRefusal
+
+ANY = "any"
+
+
+@dataclass(frozen=True)
+class NodeConfig:
+    partition_id: int
+    num_partitions: int
+    memories: str = ""
+    data: str = ""
+    site: str = ""
+    data_path: str = ""
+    privacy_noise: float = 0.0
+
+    @classmethod
+    def read(cls, given: Mapping[str, object]) -> NodeConfig:
+        """A protection whose name is misspelt would be off: nothing is passed over."""
+        check_keys(given)
+        kinds: dict[str, tuple[type, ...]] = {"int": (int,), "str": (str,), "float": (int, float)}
+        for field in fields(cls):
+            key = field.name.replace("_", "-")
+            if key not in given and field.name in ("partition_id", "num_partitions"):
+                raise SiteRefusal(f"its node config has no {key}")
+            value = given.get(key, field.default)
+            if isinstance(value, bool) or not isinstance(value, kinds[str(field.type)]):
+                raise SiteRefusal(f"{key} in its node config is not of the type {field.type}")
+        return cls(**{key.replace("-", "_"): value for key, value in given.items()})  # type: ignore[arg-type]
+
+    @property
+    def memories_folder(self) -> Path:
+        return Path(self.memories) if self.memories else Path.home() / ".dcfl" / "memories"
+
+    def load(self, settings: DataSettings) -> tuple[Dataset, Partition]:
+        """The data that a run asks for, if the site serves that."""
+        if settings.dataset == "remote":
+            return load_own_site(settings, self.data, self.site, self.partition_id)
+        if self.data not in ("", ANY):
+            raise SiteRefusal(
+                'it has data of its own, and serves that to runs with data.dataset = "remote" only'
+            )
+        if self.data != ANY and ":" in settings.dataset:
+            raise SiteRefusal(
+                "its node config names no data: a run does not choose among its files"
+            )
+        here = self.data_path or (settings.path if self.data == ANY else DataSettings().path)
+        settings = replace(settings, path=here)
+        dataset = load_dataset(settings)
+        return dataset, settings.split(dataset)
+
+
+KEYS = tuple(field.name.replace("_", "-") for field in fields(NodeConfig))
+
+
+def check_keys(given: Iterable[str]) -> None:
+    for key in given:
+        if key not in KEYS:
+            raise SiteRefusal(f"its node config has an unknown key {key}{nearest(key, KEYS)}")

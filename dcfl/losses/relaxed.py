@@ -32,13 +32,14 @@ def relaxed_contrastive(
 ) -> Tensor:
     """One level of FedRCL for `features` [B, d] and `labels` [B].
 
-        contrast_i = mean_{p in P_i} log(1 + sum_{n in N_i} exp((s_in - s_ip) / tau))
+        contrast_i = sum_{p in P_i} log(1 + sum_{n in N_i} exp((s_in - s_ip) / tau))
         divergence_i = log(1 + sum_{q in Q_i} exp((q - 1) / tau))
-        result = mean_i contrast_i + penalty * mean_i divergence_i
+        result = mean_i (contrast_i + penalty * divergence_i) / k
 
-    P_i: the hardest (least similar) of i's class, i itself included; N_i: the hardest (most
-    similar) of other classes; Q_i: the hardest of i's class without i, where one that is missing or
-    below the threshold stands at -1, so that only pairs that are already close are pushed apart.
+    P_i: the k = `hardest_positives` hardest (least similar) of i's class, i itself included; N_i:
+    the hardest (most similar) of other classes; Q_i: the k hardest of i's class without i, where
+    one that is missing or below the threshold stands at -1, so that only pairs that are already
+    close are pushed apart. Both are divided by k, also where a class has fewer members.
     """
     similarity = cosine_similarity(features, features)
     same = labels[:, None] == labels[None, :]
@@ -50,9 +51,9 @@ def relaxed_contrastive(
     gaps = negatives[:, None, :] - positives.masked_fill(~exists, 0.0)[:, :, None]
     # log(1 + sum exp) is a log-sum-exp with a zero in the row; a missing negative is exp(-inf) = 0.
     contrast = F.pad(gaps / temperature, (1, 0)).logsumexp(dim=2)
-    contrast = contrast.masked_fill(~exists, 0.0).sum(dim=1) / exists.sum(dim=1)
+    contrast = contrast.masked_fill(~exists, 0.0).sum(dim=1)
 
     close = _smallest(similarity, same & ~itself, hardest_positives)
     close = torch.where(close.isfinite() & (close >= threshold), close, -1.0)
     divergence = F.pad((close - 1.0) / temperature, (1, 0)).logsumexp(dim=1)
-    return (contrast + penalty * divergence).sum() / max(len(labels), 1)
+    return (contrast + penalty * divergence).sum() / (hardest_positives * max(len(labels), 1))

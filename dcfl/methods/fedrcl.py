@@ -29,7 +29,7 @@ class FedRCL(Method):
 
     mu: float = 1.0
     temperature: float = 0.05  # tau
-    hardest_positives: int = 1
+    hardest_positives: int = 1  # k: contrast and penalty are divided by it, as released
     hardest_negatives: int = 2
     threshold: float = 0.7  # similarity from which a pair of one class is pushed apart
     penalty: float = 1.0  # weight of that push; beta

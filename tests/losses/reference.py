@@ -103,8 +103,12 @@ def relaxed_contrastive(
     threshold: float = 0.7,
     penalty: float = 1.0,
 ) -> Tensor:
-    """mean_i mean_{p in P_i} log(1 + sum_{n in N_i} exp((n - p) / tau))
-    + penalty * mean_i log(1 + sum_q exp((q - 1) / tau))."""
+    """mean_i (1/k) sum_{p in P_i} log(1 + sum_{n in N_i} exp((n - p) / tau))
+    + penalty * mean_i (1/k) log(1 + sum_q exp((q - 1) / tau)).
+
+    The released code gives every anchor k places for positives, one softmax each, and averages over
+    the places, taken or not. The penalty's only positive is the anchor itself: one place of k.
+    """
     rows, y = table(features), labels.tolist()
     contrasts, penalties = [], []
     for i in range(len(rows)):
@@ -115,10 +119,11 @@ def relaxed_contrastive(
         different = sorted((s[j] for j in everyone if y[j] != y[i]), key=Tensor.item, reverse=True)
         hard_negatives = different[:hardest_negatives]
         contrasts.append(
-            mean(
+            total(
                 log(1 + total(exp((n - p) / temperature) for n in hard_negatives))
                 for p in same[:hardest_positives]
             )
+            / hardest_positives
         )
 
         partners = sorted((s[j] for j in everyone if y[j] == y[i] and j != i), key=Tensor.item)
@@ -126,7 +131,8 @@ def relaxed_contrastive(
         for k in range(hardest_positives):
             too_far = k >= len(partners) or partners[k] < threshold
             slots.append(number(-1.0) if too_far else partners[k])
-        penalties.append(log(1 + total(exp((q - 1) / temperature) for q in slots)))
+        own_pair = log(1 + total(exp((q - 1) / temperature) for q in slots))
+        penalties.append(own_pair / hardest_positives)
     return mean(contrasts) + penalty * mean(penalties)
 
 

@@ -142,15 +142,28 @@ def test_missing_positive_slots_count_as_minus_one_in_the_penalty(hardest):
     value = relaxed_contrastive(features, labels, temperature=0.5, hardest_positives=hardest)
     q = math.cos(math.radians(10))
     expected = math.log(1 + math.exp((q - 1) / 0.5) + (hardest - 1) * math.exp(-2 / 0.5))
+    assert value.item() == pytest.approx(expected / hardest, abs=1e-12)
+
+
+def test_two_positives_halve_the_penalty_as_in_the_released_code():
+    # One class at 0, 20 and 40 degrees, no negatives: the penalty is all there is.
+    features, labels = directions(0, 20, 40), torch.tensor([1, 1, 1])
+    value = relaxed_contrastive(features, labels, hardest_positives=2)
+
+    def pushed(*degrees):
+        pairs = [math.exp((math.cos(math.radians(d)) - 1) / 0.05) for d in degrees]
+        return math.log(1 + sum(pairs)) / 2
+
+    expected = (pushed(20, 40) + pushed(20, 20) + pushed(20, 40)) / 3
     assert value.item() == pytest.approx(expected, abs=1e-12)
 
 
-def test_missing_positives_do_not_dilute_the_contrast():
+def test_a_place_without_a_positive_counts_as_zero_in_the_contrast():
     features, labels = directions(0, 10, 50, 70), torch.tensor([0, 0, 1, 1])
     two, many = (
         relaxed_contrastive(features, labels, hardest_positives=k, penalty=0.0) for k in (2, 20)
     )
-    close(two, many)
+    close(two / 10, many)
 
 
 def test_more_negatives_than_there_are_changes_nothing():

@@ -49,17 +49,18 @@ def level_loss(features: Tensor, y: list[int], m: FedRCL) -> Tensor:
         negatives = sorted(
             (s[j] for j in range(len(y)) if y[j] != y[i]), key=Tensor.item, reverse=True
         )
-        hardest = same[: m.hardest_positives]
-        for p in hardest:
+        for p in same[: m.hardest_positives]:
             terms = [torch.exp((n - p) / m.temperature) for n in negatives[: m.hardest_negatives]]
-            contrast = contrast + torch.log(1 + sum(terms, torch.tensor(0.0))) / len(hardest)
+            contrast = contrast + torch.log(1 + sum(terms, torch.tensor(0.0)))
         close = torch.tensor(0.0, dtype=torch.float64)
         for k in range(m.hardest_positives):
             q = partners[k] if k < len(partners) else torch.tensor(-1.0)
             q = q if q.item() >= m.threshold else torch.tensor(-1.0, dtype=torch.float64)
             close = close + torch.exp((q - 1) / m.temperature)
         divergence = divergence + torch.log(1 + close)
-    return (contrast + m.penalty * divergence) / len(y)
+    # The released code averages over k places for positives, taken or not, of which the penalty has
+    # one: the anchor itself.
+    return (contrast + m.penalty * divergence) / (len(y) * m.hardest_positives)
 
 
 def transcription(who: Client, given: Batch, m: FedRCL, levels: list[int]) -> Tensor:

@@ -23,6 +23,10 @@ class ConfigError(DCFLError, ValueError):
     """A setting that does not exist, or whose value cannot be used."""
 
 
+class SettingsWarning(UserWarning):
+    """Settings that can be used and that somebody may regret."""
+
+
 def require(condition: bool, message: str) -> None:
     """The value check of a settings dataclass, for its `__post_init__`."""
     if not condition:

@@ -291,6 +291,20 @@ def test_broken_pictures_are_named(cli, pictures: Path) -> None:  # type: ignore
     assert "half.png" in err
 
 
+def test_a_setting_that_trains_to_chance_is_warned_of_once(tmp_path: Path) -> None:
+    """Not again by the workers, nor for each of several such runs."""
+    chosen = ["method.name=dcfl-sw", "method.reduction=sum", "method.mu=10", "engine.workers=2"]
+    for command in (["run"], ["compare", "--methods", "fedavg,dcfl-sw", "--seeds", "0,1"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "dcfl", *command, *chosen, *FAST],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stderr.count("dcfl: warning: ") == done.stderr.count("trains to chance") == 1
+
+
 def test_data_that_is_not_there_says_how_to_get_it(cli) -> None:  # type: ignore[no-untyped-def]
     for name in ("cifar10", "cifar100", "tiny-imagenet"):
         code, _, err = cli("run", f"data.dataset={name}")

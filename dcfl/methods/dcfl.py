@@ -7,7 +7,8 @@ Kim, Baek and Chung, "Decoupled Contrastive Learning for Federated Learning". Eq
     L = L_CE + mu * mean_i l_i
 
 A client's few positives keep their pull, and its few and biased negatives their own weight. SW and
-PW are this one loss with two pairs of masks.
+PW are this one loss with two pairs of masks. SW takes the mean over P_i, l_i / |P_i|, so that one
+mu means the same for both; `reduction = "sum"` is Eq. 10 as printed.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dcfl.client import Batch, Client
+from dcfl.errors import SettingsWarning
 from dcfl.losses import cosine_similarity, decoupled_contrastive
 from dcfl.methods.method import Method, Objective, above_zero, at_least_zero
 from dcfl.methods.prototypes import PrototypeMethod
@@ -50,6 +52,7 @@ class Decoupled(Method):
         if not isclose(self.align + self.uniform, 1, abs_tol=1e-9):
             warnings.warn(
                 f"align + uniform = {self.align + self.uniform:g}; the paper asks for 1",
+                SettingsWarning,
                 stacklevel=4,
             )
 
@@ -61,17 +64,27 @@ class DCFLSampleWise(Decoupled):
     P_i are the other samples of the batch with i's label, N_i those with another label.
     """
 
-    mu: float = 0.01  # smaller than PW's: "sum" adds up some twenty positives
-    reduction: Literal["sum", "mean"] = "sum"  # over P_i: Eq. 10 as printed, or divided by |P_i|
+    reduction: Literal["mean", "sum"] = "mean"  # over P_i: divided by |P_i|, or Eq. 10 as printed
     anchors: Literal["all", "with-positives", "sum"] = "all"  # over i: mean of all, of some, or sum
     positives: Literal["same-class", "view", "same-class+view"] = "same-class"
-    negatives: Literal["other-classes", "all-others"] = "other-classes"
+    negatives: Literal["other-classes", "all-others", "all-but-positives"] = "other-classes"
 
     name: ClassVar = "dcfl-sw"
     equation: ClassVar = (
-        "L = L_CE + mu * mean_i [ -align * sum_{p in P_i} sim(z_i, p)/tau"
-        " + uniform * |P_i| * log sum_{n in N_i} exp(sim(z_i, n)/tau) ]"
+        "L = L_CE + mu * mean_i [ -align * mean_{p in P_i} sim(z_i, p)/tau"
+        " + uniform * log sum_{n in N_i} exp(sim(z_i, n)/tau) ]"
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.reduction == "sum" and self.positives != "view" and self.mu >= 1:
+            warnings.warn(  # without its numbers: several such runs of a command are told once
+                'dcfl-sw with method.reduction = "sum" and a mu of 1 or more trains to chance: '
+                "the pull of all positives of a batch drowns the cross-entropy; "
+                'take "mean", or a mu of 0.01',
+                SettingsWarning,
+                stacklevel=3,
+            )
 
     @property
     def second_view(self) -> bool:
@@ -97,7 +110,11 @@ class DCFLSampleWise(Decoupled):
             positives = (
                 _same(torch.arange(len(labels), device=labels.device).repeat(views)) & others
             )
-        negatives = ~same_class if self.negatives == "other-classes" else others
+        negatives = {
+            "other-classes": ~same_class,
+            "all-others": others,
+            "all-but-positives": others & ~positives,
+        }[self.negatives]
         mean = decoupled_contrastive(
             cosine_similarity(embedding, embedding),
             positives,

@@ -19,7 +19,13 @@ from typing import Any
 
 from dcfl.config import from_toml
 from dcfl.data import Dataset, DataSettings, load_dataset
-from dcfl.errors import NO_LONGER_FINITE, DCFLError, Interrupted, TooFewClients
+from dcfl.errors import (
+    NO_LONGER_FINITE,
+    DCFLError,
+    Interrupted,
+    SettingsWarning,
+    TooFewClients,
+)
 from dcfl.printable import printable, printable_lines
 from dcfl.processes import stop_when_signalled
 from dcfl.recipes.cells import FAILED
@@ -107,6 +113,7 @@ def told(jobs: Jobs) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     warnings.showwarning = warn
+    warnings.simplefilter("ignore", SettingsWarning)  # the settings are the recipe's own
     worker, jobs = Worker(), Jobs()
     stop_when_signalled(worker.stop)
     threading.Thread(target=listen, args=(worker, jobs), daemon=True).start()

@@ -1,7 +1,11 @@
 """DCFL's objectives against Eq. 10 written as loops over anchors."""
 
+import copy
+import pickle
+import warnings
 from dataclasses import replace
 from math import exp, log
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +14,7 @@ from torch import Tensor
 
 from dcfl.checking import TRAINING, toy_client, toy_model
 from dcfl.client import Batch, Client
-from dcfl.errors import ConfigError
+from dcfl.errors import ConfigError, SettingsWarning
 from dcfl.methods import METHODS, Method
 from dcfl.methods.dcfl import DCFLPrototypeWise, DCFLSampleWise
 
@@ -52,7 +56,7 @@ def cosines(a: Tensor, b: Tensor) -> list[list[float]]:
 
 
 @pytest.mark.parametrize("positives", ["same-class", "view", "same-class+view"])
-@pytest.mark.parametrize("negatives", ["other-classes", "all-others"])
+@pytest.mark.parametrize("negatives", ["other-classes", "all-others", "all-but-positives"])
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 @pytest.mark.parametrize("anchors", ["all", "with-positives", "sum"])
 def test_sample_wise_is_equation_10(
@@ -77,14 +81,32 @@ def test_sample_wise_is_equation_10(
         for j in range(len(labels)):
             other_view = j != i and j % len(LABELS) == i % len(LABELS)
             same = j != i and labels[j] == labels[i]
-            if other_view if positives == "view" else same:
+            is_positive = other_view if positives == "view" else same
+            if is_positive:
                 p.append(s[i][j])
-            if labels[j] != labels[i] or (negatives == "all-others" and j != i):
+            is_negative = {
+                "other-classes": labels[j] != labels[i],
+                "all-others": j != i,
+                "all-but-positives": j != i and not is_positive,
+            }[negatives]
+            if is_negative:
                 n.append(s[i][j])
         losses.append(anchor_loss(p, n, method))
         with_positives += bool(p)
     divisor = {"all": len(losses), "with-positives": with_positives, "sum": 1}[anchors]
     assert contrastive_part(method, who, given) == pytest.approx(sum(losses) / divisor, abs=1e-9)
+
+
+def test_without_its_own_view_among_the_negatives_an_image_is_not_pushed_from_it() -> None:
+    """The bullet's reading: the positive is not in N_i, so attraction and repulsion stay apart."""
+    torch.manual_seed(2)
+    z = torch.randn(2, 5, dtype=torch.float64, requires_grad=True)  # one image, two views
+    repulsion = DCFLSampleWise(
+        positives="view", negatives="all-but-positives", align=0.0, uniform=1.0
+    )
+    assert repulsion._contrast(z, torch.tensor([0])).item() == 0
+    coupled = replace(repulsion, negatives="all-others")
+    assert coupled._contrast(z, torch.tensor([0])).item() != 0
 
 
 def test_prototype_wise_is_equation_10_over_the_known_prototypes() -> None:
@@ -98,7 +120,7 @@ def test_prototype_wise_is_equation_10_over_the_known_prototypes() -> None:
     for i, label in enumerate(LABELS):
         others = [s[i][g] for g in range(4) if g != label and known[g]]
         own = [s[i][label]] if known[label] else []  # class 2 has no prototype: nothing for it
-        losses.append(anchor_loss(own, others, DCFLSampleWise()))
+        losses.append(anchor_loss(own, others, DCFLSampleWise()))  # one positive: sum is mean
     expected = sum(losses) / len(losses)
     assert contrastive_part(method, who, given) == pytest.approx(expected, abs=1e-9)
 
@@ -136,3 +158,40 @@ def test_impossible_values_are_refused(values: dict[str, float]) -> None:
 def test_weights_that_do_not_sum_to_one_are_warned_about() -> None:
     with pytest.warns(UserWarning, match="the paper asks for 1"):
         DCFLSampleWise(align=1.0, uniform=1.0)
+
+
+@pytest.mark.parametrize("dataset", ["digits", "cifar10"])
+def test_sample_wise_takes_the_mean_over_positives_and_the_mu_of_prototype_wise(
+    dataset: str,
+) -> None:
+    method = DCFLSampleWise.for_dataset(dataset)
+    assert method.reduction == "mean"
+    assert method.mu == DCFLPrototypeWise.for_dataset(dataset).mu
+
+
+@pytest.mark.parametrize("mu", [1.0, 10.0])
+def test_the_sum_over_positives_with_a_mu_that_collapses_is_warned_about(mu: float) -> None:
+    with pytest.warns(SettingsWarning, match="trains to chance"):
+        DCFLSampleWise(reduction="sum", mu=mu)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"mu": 10.0},  # the mean
+        {"mu": 0.1, "reduction": "sum"},
+        {"mu": 10.0, "reduction": "sum", "positives": "view"},  # one positive: the sum is the mean
+    ],
+)
+def test_what_trains_is_not_warned_about(values: dict[str, Any]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        DCFLSampleWise(**values)
+
+
+def test_neither_a_copy_nor_another_process_repeats_the_warning() -> None:
+    with pytest.warns(SettingsWarning):
+        method = DCFLSampleWise(reduction="sum", mu=10.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert pickle.loads(pickle.dumps(copy.deepcopy(method))) == method

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -59,6 +60,16 @@ def test_without_a_name_it_lists_the_recipes(reproduce: Call) -> None:
     code, out, _ = reproduce("--json")
     assert code == 0
     assert set(json.loads(out)) == set(RECIPES)
+
+
+def test_readings_that_do_not_train_are_tried_without_a_warning(tmp_path: Path) -> None:
+    """Neither by the command nor by the processes that train: nobody asked for that setting."""
+    chosen = ("--only", "dcfl-sw-holdout0.1-max_grad_norm0-mu1-reduction-sum-seed0")
+    command = [sys.executable, "-m", "dcfl", "reproduce", "sample-wise", *SMOKE, *chosen]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "1 cells" in done.stderr
+    assert "warning" not in done.stderr
 
 
 def test_the_cost_comes_first_and_a_plan_trains_nothing(reproduce: Call, tmp_path: Path) -> None:

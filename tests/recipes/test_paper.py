@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from functools import cache
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dcfl.config import load_experiment
 from dcfl.experiment import Experiment
 from dcfl.recipes.order import leaders, leads, published_contests, published_order
 from dcfl.recipes.paper import RECIPES, Cell
@@ -128,6 +130,17 @@ def test_the_paper_scale_is_the_papers() -> None:
             assert (training.epochs, training.batch_size) == (5, 64)
             assert (training.lr, training.lr_decay) == (0.01, 0.998)
             assert training.weight_decay == 5e-4
+
+
+@pytest.mark.parametrize("dataset", ["cifar10", "cifar100"])
+@pytest.mark.parametrize("method", ["dcfl-sw", "dcfl-pw"])
+def test_dcfl_is_the_same_for_run_and_reproduce(method: str, dataset: str) -> None:
+    config = Path(__file__).parents[2] / "configs" / f"{dataset}.toml"
+    typed = load_experiment(config, {"method": {"name": method}})
+    row, column = method.upper(), "0.3"
+    assert found("participation-5", row=row, block=dataset, column=column).experiment.method == (
+        typed.method
+    )
 
 
 def test_the_methods_have_the_papers_weights_for_the_data_set() -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -40,8 +43,11 @@ class LocalTraining:
     batch_size: int = 64
     lr: float = 0.01
     lr_decay: float = 0.998  # per round: lr * lr_decay ** (round - 1)
+    # "round+epoch": within a visit also after each epoch, as in FedRCL's and FedACG's code
+    lr_decay_per: Literal["round", "round+epoch"] = "round"
     momentum: float = 0.9
-    weight_decay: float = 5e-4  # on all parameters
+    weight_decay: float = 5e-4
+    decay_norm_and_bias: bool = True  # false: they have no weight decay
     max_grad_norm: float = 10.0  # of the whole gradient; 0 = no clipping
 
     def __post_init__(self) -> None:
@@ -67,16 +73,29 @@ class LocalTraining:
             f"training.max_grad_norm must be 0 (off) or more, not {self.max_grad_norm:g}",
         )
 
-    def lr_in(self, round: int) -> float:
-        return self.lr * self.lr_decay ** (round - 1)
+    def lr_in(self, round: int, epoch: int = 0) -> float:
+        """The rate of a visit's epoch, counted from 0."""
+        return self.lr * self.lr_decay ** (round - 1) * self._share_of(epoch)
+
+    def _share_of(self, epoch: int) -> float:
+        """An epoch's rate as a share of the first one's."""
+        return self.lr_decay**epoch if self.lr_decay_per == "round+epoch" else 1.0
 
     def effective_steps(self, steps: int) -> float:
-        """How many plain steps as many steps with momentum are worth (a_i in FedNova).
+        """How many plain steps at the visit's first rate all its steps are worth (a_i in FedNova).
 
-        Each gradient acts again in all later steps, with weights 1, m, m^2, ...
+        Each gradient acts again in all later steps, with weights 1, m, m^2, ... and their rates.
         """
+        if self.lr_decay_per == "round":
+            return self._with_momentum(steps)
+        # By epochs and not by steps: their number is what a client says it is.
+        ends = [self._with_momentum(steps * done / self.epochs) for done in range(self.epochs + 1)]
+        gained = [after - before for before, after in pairwise(ends)]
+        return sum(self._share_of(epoch) * each for epoch, each in enumerate(gained))
+
+    def _with_momentum(self, steps: float) -> float:
         m = self.momentum
-        return (steps - m * (1 - m**steps) / (1 - m)) / (1 - m)
+        return (steps - m * (1 - math.pow(m, steps)) / (1 - m)) / (1 - m)
 
 
 @dataclass

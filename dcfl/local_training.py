@@ -6,9 +6,10 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.amp import GradScaler
 
 from dcfl.client import Client, LocalTraining
@@ -20,7 +21,9 @@ from dcfl.models.output import FeatureModel
 from dcfl.seeding import derived_seed
 from dcfl.weights import apart_from, canonical, not_finite, snapshot
 
-__all__ = ["LocalTraining", "train_client"]
+__all__ = ["LocalTraining", "norms_and_biases", "train_client"]
+
+NORMALISATIONS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
 def train_client(
@@ -93,17 +96,38 @@ def _loss_scaler(model: FeatureModel) -> GradScaler:
     return GradScaler(device, init_scale=2.0**12, growth_interval=2**31 - 1, enabled=half)
 
 
-def _descend(method: Method, client: Client, seed: int) -> float:
-    """Train the client's model in place; returns the mean loss over the steps."""
+def _optimizer(client: Client) -> torch.optim.SGD:
     training = client.training
-    parameters = [p for p in client.model.parameters() if p.requires_grad]
-    optimizer = torch.optim.SGD(
-        parameters,
-        lr=training.lr_in(client.round),
+    spared = frozenset() if training.decay_norm_and_bias else norms_and_biases(client.model)
+    groups: list[dict[str, Any]] = [
+        {"params": [p for n, p in client.trainable() if n not in spared]},
+        {"params": [p for n, p in client.trainable() if n in spared], "weight_decay": 0.0},
+    ]
+    return torch.optim.SGD(
+        [group for group in groups if group["params"]],
+        lr=training.lr,  # of the first step of all; each has its own
         momentum=training.momentum,
         weight_decay=training.weight_decay,
         fused=True,  # one pass over all parameters
     )
+
+
+def norms_and_biases(model: nn.Module) -> frozenset[str]:
+    """The names of all biases and of what normalisation layers learn. Other vectors count too: in
+    a module of the user's they are scales and offsets."""
+    return frozenset(
+        f"{path}.{name}" if path else name
+        for path, layer in model.named_modules()
+        for name, parameter in layer.named_parameters(recurse=False)
+        if isinstance(layer, NORMALISATIONS) or "bias" in name or parameter.ndim < 2
+    )
+
+
+def _descend(method: Method, client: Client, seed: int) -> float:
+    """Train the client's model in place; returns the mean loss over the steps."""
+    training = client.training
+    parameters = [parameter for _, parameter in client.trainable()]
+    optimizer = _optimizer(client)
     objective = method.objective(client)
     losses: list[Tensor] = []
     for batch in client.data.training_batches(
@@ -111,6 +135,8 @@ def _descend(method: Method, client: Client, seed: int) -> float:
     ):
         for parameter in parameters:
             parameter.grad = None
+        for group in optimizer.param_groups:
+            group["lr"] = training.lr_in(client.round, batch.epoch)
         losses.append(method.gradient(client, objective, batch).detach())
         if training.max_grad_norm:
             client.scaler.unscale_(optimizer)

@@ -1,30 +1,41 @@
 from dataclasses import replace
+from typing import Literal, get_args, get_type_hints
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
 
-from dcfl.checking import TRAINING, toy_client, toy_model, visit
+from dcfl.checking import CLASSES, TRAINING, toy_client, toy_model, visit
 from dcfl.client import Client, LocalTraining, evaluating
 from dcfl.data import Augmentation
 from dcfl.errors import ConfigError, Diverged
-from dcfl.local_training import train_client
+from dcfl.local_training import norms_and_biases, train_client
 from dcfl.messages import Broadcast
 from dcfl.methods import METHODS
+from dcfl.models import FeatureModel, ModelSettings, build_model
+from dcfl.models.layers import Head, Norm
+from dcfl.models.output import Output
 from dcfl.weights import sha256, snapshot
 
 FEDAVG = METHODS["fedavg"]()
 
 
-def test_two_steps_of_sgd_by_hand() -> None:
+@pytest.mark.parametrize("lr_decay_per", ["round", "round+epoch"])
+@pytest.mark.parametrize("decay_norm_and_bias", [True, False])
+def test_four_steps_of_sgd_by_hand(
+    lr_decay_per: Literal["round", "round+epoch"], decay_norm_and_bias: bool
+) -> None:
     """Momentum, weight decay, clipping and the decayed rate, written out for every parameter."""
     training = LocalTraining(
         epochs=2,
-        batch_size=8,
+        batch_size=4,
         lr=0.1,
         lr_decay=0.5,
+        lr_decay_per=lr_decay_per,
         momentum=0.9,
         weight_decay=0.01,
+        decay_norm_and_bias=decay_norm_and_bias,
         max_grad_norm=0.5,
     )
     data = toy_client([0, 1, 2, 3] * 2, Augmentation())
@@ -32,22 +43,81 @@ def test_two_steps_of_sgd_by_hand() -> None:
 
     model = toy_model().train()
     velocity = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
-    lr = 0.1 * 0.5 * 0.5  # round 3
-    for step, batch in enumerate(data.training_batches(2, 8, 0, 3, 0, second_view=False)):
+    rates = [0.025] * 4 if lr_decay_per == "round" else [0.025, 0.025, 0.0125, 0.0125]  # round 3
+    batches = data.training_batches(2, 4, 0, 3, 0, second_view=False)
+    for lr, batch in zip(rates, batches, strict=True):
         model.zero_grad()
         F.cross_entropy(model(batch.images).logits, batch.labels).backward()
         norm = torch.sqrt(sum((p.grad**2).sum() for p in model.parameters()))  # type: ignore
         scale = min(1.0, 0.5 / (norm.item() + 1e-6))
         with torch.no_grad():
             for name, p in model.named_parameters():
-                gradient = p.grad * scale + 0.01 * p  # type: ignore[operator]
-                velocity[name] = gradient if step == 0 else 0.9 * velocity[name] + gradient
+                decays = decay_norm_and_bias or p.ndim > 1  # this model's vectors are those
+                gradient = p.grad * scale + 0.01 * decays * p  # type: ignore[operator]
+                velocity[name] = 0.9 * velocity[name] + gradient
                 p -= lr * velocity[name]
     assert scale < 1  # the clipping was at work
     for name, p in model.named_parameters():
         torch.testing.assert_close(update.weights[name], p.detach())
-    assert update.num_steps == 2
+    assert update.num_steps == 4
     assert update.num_examples == 8
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ModelSettings(name, norm, head)
+        for name in get_args(get_type_hints(ModelSettings)["name"])
+        for norm in get_args(Norm)
+        for head in get_args(Head)
+        if name != "lenet" or norm == "batch"  # it has no normalisation layers
+    ],
+    ids=str,
+)
+def test_matrices_and_kernels_decay_and_norms_and_biases_need_not(settings: ModelSettings) -> None:
+    model = build_model(settings, channels=3, size=32, classes=10, seed=0)
+    spared = set()
+    for path, layer in model.named_modules():
+        if isinstance(layer, nn.BatchNorm2d | nn.GroupNorm):
+            spared |= {f"{path}.weight", f"{path}.bias"}
+        elif isinstance(layer, nn.Linear | nn.Conv2d) and layer.bias is not None:
+            spared |= {f"{path}.bias"}
+    assert norms_and_biases(model) == spared
+    assert {n for n, p in model.named_parameters() if p.ndim > 1}.isdisjoint(spared)
+
+
+class OwnModule(FeatureModel):
+    """A normalisation, a bias and a scale as a user may write them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.normalise = nn.LayerNorm((8, 8))  # its weight is a matrix
+        self.scale = nn.Parameter(torch.ones(64))
+        self.offset_bias = nn.Parameter(torch.ones(1, 64))
+        self.classifier = nn.Linear(64, CLASSES)
+
+    def forward(self, images: Tensor) -> Output:
+        z = self.normalise(images).flatten(1) * self.scale + self.offset_bias
+        return Output(self.classifier(z), z, (z,))
+
+
+def test_what_does_not_decay_moves_by_its_gradient_alone() -> None:
+    """One step of a module of the user's, with a decay that takes a half of what it acts on."""
+    data = toy_client([0, 1, 2, 3] * 2, Augmentation())
+    training = LocalTraining(1, 8, lr=0.5, momentum=0.0, weight_decay=1.0, max_grad_norm=0.0)
+    broadcast = Broadcast(1, snapshot(OwnModule()), {})
+    none, some, all_ = (
+        train_client(FEDAVG, OwnModule(), data, broadcast, {}, settings, 0, seed=0)[0].weights
+        for settings in (
+            replace(training, weight_decay=0.0),
+            replace(training, decay_norm_and_bias=False),
+            training,
+        )
+    )
+    for name, received in broadcast.weights.items():
+        torch.testing.assert_close(all_[name], none[name] - 0.5 * received)
+        wanted = all_ if name == "classifier.weight" else none
+        torch.testing.assert_close(some[name], wanted[name])
 
 
 def test_clipping_can_be_switched_off() -> None:

@@ -20,6 +20,7 @@ class Batch:
     images: Tensor  # [B, C, H, W], float32, normalised
     labels: Tensor  # [B], int64
     second_view: Tensor | None = None  # the same images transformed anew, if the method asks
+    epoch: int = 0  # of the client's visit, counted from 0
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class ClientData:
         pixels = self.own.pixels
         if self.preparation.augmentation.active:
             pixels = with_border(pixels)
-        for _ in range(epochs):
+        for epoch in range(epochs):
             permutation = torch.randperm(len(self), generator=order).to(self.own.labels.device)
             for chosen in torch.split(permutation, batch_size):
                 if len(chosen) > 1:
@@ -54,6 +55,7 @@ class ClientData:
                         self._view(pixels, chosen, first),
                         self.own.labels[chosen],
                         self._view(pixels, chosen, second) if second else None,
+                        epoch,
                     )
 
     def _view(self, pixels: Tensor, chosen: Tensor, generator: torch.Generator) -> Tensor:

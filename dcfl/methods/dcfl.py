@@ -64,7 +64,7 @@ class DCFLSampleWise(Decoupled):
     P_i are the other samples of the batch with i's label, N_i those with another label.
     """
 
-    reduction: Literal["mean", "sum"] = "mean"  # over P_i: divided by |P_i|, or Eq. 10 as printed
+    reduction: Literal["sum", "mean"] = "mean"  # over P_i: Eq. 10 as printed, or divided by |P_i|
     anchors: Literal["all", "with-positives", "sum"] = "all"  # over i: mean of all, of some, or sum
     positives: Literal["same-class", "view", "same-class+view"] = "same-class"
     negatives: Literal["other-classes", "all-others", "all-but-positives"] = "other-classes"

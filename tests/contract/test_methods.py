@@ -1,7 +1,10 @@
 """What every entry of METHODS must do, with running statistics and without."""
 
+from dataclasses import replace
+
 import pytest
 
+from dcfl import checking
 from dcfl.checking import PROPERTIES, check_method
 from dcfl.methods import METHODS, Method
 from dcfl.models.layers import Norm
@@ -13,6 +16,18 @@ def test_every_property_holds(method: type[Method], norm: Norm) -> None:
     verdicts = check_method(method, norm)
     assert len(verdicts) == len(PROPERTIES)
     assert [verdict for verdict in verdicts if not verdict.holds] == []
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
+def test_every_property_holds_with_the_other_kinds_of_decay(
+    method: type[Method], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = replace(
+        checking.TRAINING, lr_decay=0.7, lr_decay_per="round+epoch", decay_norm_and_bias=False
+    )
+    monkeypatch.setattr(checking, "TRAINING", other)
+    monkeypatch.setitem(checking.visit.__kwdefaults__, "training", other)
+    assert [verdict for verdict in check_method(method, "batch") if not verdict.holds] == []
 
 
 def test_the_methods_of_the_paper_are_there() -> None:

@@ -47,11 +47,6 @@ def data(client: int) -> ClientData:
     return ClientData(images, CLASSES, Preparation((0.3,), (0.3,)))
 
 
-def effective_steps(steps: int, momentum: float) -> float:
-    """How often each gradient acts, with weights 1, m, m^2, ... in its own and all later steps."""
-    return sum(momentum**j for k in range(steps) for j in range(steps - k))
-
-
 @dataclass
 class ByHand:
     """The algorithm in numpy."""
@@ -74,22 +69,27 @@ class ByHand:
     def visit(self, client: int, round: int) -> tuple[Arrays, Arrays]:
         """The trained weights and the new variate c_i."""
         t = self.training
-        lr = t.lr * t.lr_decay ** (round - 1)
         c_i = self.own.get(client, {name: np.zeros_like(self.w[name]) for name in NAMES})
         w = {name: array.copy() for name, array in self.w.items()}
         velocity = {name: np.zeros_like(array) for name, array in w.items()}
-        steps = 0
-        for batch in data(client).training_batches(
-            t.epochs, t.batch_size, 0, round, client, second_view=False
-        ):
+        reach = carried = 0.0  # how far a gradient of 1 would have got, and its velocity
+        batches = list(
+            data(client).training_batches(
+                t.epochs, t.batch_size, 0, round, client, second_view=False
+            )
+        )
+        for step, batch in enumerate(batches):
+            lr = t.lr * t.lr_decay ** (round - 1)
+            if t.lr_decay_per == "round+epoch" and step >= len(batches) // 2:
+                lr *= t.lr_decay  # the second of two epochs
+            carried = t.momentum * carried + 1
+            reach += lr * carried
             g = self.gradient(w, batch)
             for name in NAMES:
                 corrected = g[name] - c_i[name] + self.c[name] + t.weight_decay * w[name]
                 velocity[name] = t.momentum * velocity[name] + corrected
                 w[name] = w[name] - lr * velocity[name]
-            steps += 1
-        whole = lr * effective_steps(steps, t.momentum)
-        new = {n: c_i[n] - self.c[n] + (self.w[n] - w[n]) / whole for n in NAMES}
+        new = {n: c_i[n] - self.c[n] + (self.w[n] - w[n]) / reach for n in NAMES}
         return w, new
 
     def round(self, round: int, cohort: tuple[int, ...]) -> None:
@@ -114,8 +114,14 @@ def same(tensors: dict[str, Tensor], arrays: Arrays) -> None:
 
 @pytest.mark.parametrize(
     "training",
-    [PLAIN, replace(PLAIN, momentum=0.9), replace(PLAIN, momentum=0.5, weight_decay=0.01)],
-    ids=["plain", "momentum", "momentum and decay"],
+    [
+        PLAIN,
+        replace(PLAIN, momentum=0.9),
+        replace(PLAIN, momentum=0.5, weight_decay=0.01),
+        replace(PLAIN, lr_decay_per="round+epoch"),
+        replace(PLAIN, lr_decay_per="round+epoch", momentum=0.9),
+    ],
+    ids=["plain", "momentum", "momentum and decay", "rate per epoch", "rate and momentum"],
 )
 def test_three_rounds_with_partial_participation_are_as_in_numpy(training: LocalTraining) -> None:
     hand = ByHand(training)

@@ -44,16 +44,20 @@ def direction(
     return result.tolist()
 
 
-def effective(steps: int, momentum: float) -> float:
-    """How far a momentum SGD gets with lr 1 and a constant gradient of 1, step by step."""
+def effective(steps: int, momentum: float, epochs: int = 1, decay: float = 1.0) -> float:
+    """How far a momentum SGD gets with lr 1 and a constant gradient of 1, step by step; the rate
+    falls by `decay` after each epoch."""
     position = velocity = 0.0
-    for _ in range(steps):
-        velocity = momentum * velocity + 1.0
-        position += velocity
+    for epoch in range(epochs):
+        for _ in range(steps // epochs):
+            velocity = momentum * velocity + 1.0
+            position += decay**epoch * velocity
     return position
 
 
-def fednova(replies: list[ClientUpdate], momentum: float) -> list[float]:
+def fednova(
+    replies: list[ClientUpdate], momentum: float, epochs: int = 1, decay: float = 1.0
+) -> list[float]:
     """tau_eff * sum_i p_i Delta_i / a_i with tau_eff = sum_i p_i a_i, number by number.
 
     A client without a step has moved nowhere, so it adds nothing to either sum.
@@ -61,7 +65,7 @@ def fednova(replies: list[ClientUpdate], momentum: float) -> list[float]:
     total = sum(each.num_examples for each in replies)
     tau_eff, sums = 0.0, [0.0, 0.0]
     for each in replies:
-        p, a = each.num_examples / total, effective(each.num_steps, momentum)
+        p, a = each.num_examples / total, effective(each.num_steps, momentum, epochs, decay)
         tau_eff += p * a
         for k in range(2):
             delta = each.weights["w"][k].item() - SENT["w"][k].item()
@@ -118,6 +122,24 @@ def test_fednova_is_its_formula(clients: list[tuple[float, int, int]], momentum:
     replies = [reply(k, w, n, steps) for k, (w, n, steps) in enumerate(clients)]
     ours = direction("fednova", replies, LocalTraining(momentum=momentum))
     assert ours == pytest.approx(fednova(replies, momentum), rel=1e-8, abs=1e-8)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    clients=CLIENTS,
+    momentum=st.sampled_from([0.0, 0.3, 0.9]),
+    epochs=st.integers(1, 7),
+    decay=st.floats(0.1, 1.0),
+)
+def test_fednova_weighs_each_step_with_its_own_rate(
+    clients: list[tuple[float, int, int]], momentum: float, epochs: int, decay: float
+) -> None:
+    replies = [reply(k, w, n, steps * epochs) for k, (w, n, steps) in enumerate(clients)]
+    training = LocalTraining(
+        epochs=epochs, momentum=momentum, lr_decay=decay, lr_decay_per="round+epoch"
+    )
+    expected = fednova(replies, momentum, epochs, decay)
+    assert direction("fednova", replies, training) == pytest.approx(expected, rel=1e-8, abs=1e-8)
 
 
 @settings(max_examples=50, deadline=None)
@@ -186,3 +208,24 @@ def test_effective_steps_are_those_of_torch() -> None:
         w.grad = torch.ones_like(w)
         optimizer.step()
     assert -w.item() / 0.5 == pytest.approx(MOMENTUM.effective_steps(7))
+
+
+def test_effective_steps_with_a_rate_per_epoch_are_those_of_torchs_schedule() -> None:
+    w = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.SGD([w], lr=0.5, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.7)
+    for _ in range(3):
+        for _ in range(4):
+            w.grad = torch.ones_like(w)
+            optimizer.step()
+        schedule.step()
+    training = LocalTraining(3, lr=0.5, lr_decay=0.7, lr_decay_per="round+epoch", momentum=0.9)
+    assert -w.item() / 0.5 == pytest.approx(training.effective_steps(12))
+
+
+@pytest.mark.parametrize("steps", [1, 5, 2**39 + 1])
+def test_a_number_of_steps_that_no_client_takes_is_answered_at_once(steps: int) -> None:
+    """Replies are not to be trusted: neither a part of an epoch nor a huge number may hurt."""
+    training = LocalTraining(3, lr_decay=0.5, lr_decay_per="round+epoch", momentum=0.9)
+    one, more = (training.effective_steps(count) for count in (steps, 2 * steps))
+    assert 0 < one < more < 20 * steps

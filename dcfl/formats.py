@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,7 +96,7 @@ class DataTable(Known):
     clients: Annotated[int, Field(ge=1, lt=2**31)] = 1
     partition: Text = ""
     alpha: float = 1.0
-    seed: Seed = 0
+    seed: Seed | Literal["federation"] = 0
 
 
 class FederationTable(Known):

@@ -286,7 +286,7 @@ class RecordedRun:
 
 def used(row: Row) -> int:
     """How many replies a round's new model was made of; rows once told valid ones alone."""
-    count: int = row.get("used", row["ok"])
+    count: int = row["used" if "used" in row else "ok"]
     return count
 
 

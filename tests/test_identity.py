@@ -6,19 +6,21 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import dcfl
 from dcfl.comparison import group_runs
 from dcfl.config import apply, as_tables, load_experiment, to_toml
-from dcfl.data import DataSettings, load_dataset
+from dcfl.data import DataSettings, FederatedData, load_dataset
 from dcfl.errors import ConfigError, RunFolderError
 from dcfl.experiment import Experiment
 from dcfl.identity import FAMILIES, KINDS, flat, kind_of
 from dcfl.methods import METHODS
 from dcfl.recipes.cells import require_same
 from dcfl.recording import RecordedRun
-from dcfl.resuming import fingerprint
+from dcfl.resuming import fingerprint, own_code
 from dcfl.resuming import require_same as may_go_on
 from dcfl.server.optimizers import OPTIMIZERS
 from tests.report.folders import write_run
@@ -84,6 +86,10 @@ CASES = [(kind, key, value) for kind, pairs in OTHER.items() for key, value in p
 EACH = pytest.mark.parametrize(("kind", "key", "value"), CASES, ids=[key for _, key, _ in CASES])
 
 
+# With a seed for the split, so that the federation's changes nothing else.
+BASE = apply(Experiment(), {"data": {"seed": 0}})
+
+
 def changed(experiment: Experiment, key: str, value: Any) -> Experiment:
     section, _, name = key.partition(".")
     return apply(experiment, {section: {name: value}})
@@ -100,8 +106,8 @@ def test_runs_share_a_row_unless_their_numbers_may_differ(
     kind: str, key: str, value: Any, tmp_path: Path
 ) -> None:
     runs = [
-        recorded(tmp_path / "a", Experiment()),
-        recorded(tmp_path / "b", changed(Experiment(), key, value)),
+        recorded(tmp_path / "a", BASE),
+        recorded(tmp_path / "b", changed(BASE, key, value)),
     ]
     groups = group_runs(runs)
     if kind == "result":
@@ -117,23 +123,24 @@ def test_runs_share_a_row_unless_their_numbers_may_differ(
 def test_a_cell_is_shared_unless_its_numbers_may_differ(
     kind: str, key: str, value: Any, tmp_path: Path
 ) -> None:
-    run = recorded(tmp_path / "run", changed(Experiment(), key, value))
+    run = recorded(tmp_path / "run", changed(BASE, key, value))
     if kind == "place":
-        require_same(Experiment(), run)
+        require_same(BASE, run)
     else:
         with pytest.raises(RunFolderError, match=rf"holds another run: {key} was "):
-            require_same(Experiment(), run)
+            require_same(BASE, run)
 
 
 def begun_with(experiment: Experiment, device: str = "cpu") -> dict[str, Any]:
     dataset = federation((5, 5, 5))
     assert dataset.partition is not None
-    return fingerprint(experiment, dataset, dataset.partition, False, device)
+    data, code = FederatedData(dataset, dataset.partition), own_code(experiment.method, None)
+    return {**fingerprint(experiment, data, code, torch.device("cpu")), "device": device}
 
 
 @EACH
 def test_a_run_goes_on_unless_its_bits_would_differ(kind: str, key: str, value: Any) -> None:
-    before, now = begun_with(Experiment()), begun_with(changed(Experiment(), key, value))
+    before, now = begun_with(BASE), begun_with(changed(BASE, key, value))
     if kind == "place":
         may_go_on(before, now, ())
         return
@@ -144,9 +151,9 @@ def test_a_run_goes_on_unless_its_bits_would_differ(kind: str, key: str, value: 
 
 
 def test_a_run_goes_on_on_the_kind_of_device_that_it_was_begun_on() -> None:
-    with pytest.raises(ConfigError, match="device was 'cpu' and is 'cuda'"):
-        may_go_on(begun_with(Experiment()), begun_with(Experiment(), "cuda"), ())
-    may_go_on(begun_with(Experiment()), begun_with(Experiment(), "cuda"), ["device"])
+    with pytest.raises(ConfigError, match="device was 'cpu' and is 'some GPU'"):
+        may_go_on(begun_with(Experiment()), begun_with(Experiment(), "some GPU"), ())
+    may_go_on(begun_with(Experiment()), begun_with(Experiment(), "some GPU"), ["device"])
 
 
 def test_a_checkpoint_that_is_older_than_a_key_has_its_default() -> None:
@@ -156,6 +163,9 @@ def test_a_checkpoint_that_is_older_than_a_key_has_its_default() -> None:
         for key, value in now.items()
         if key not in ("device", "model.head", "method.align") and not key.startswith("attack.")
     }
+    with pytest.raises(ConfigError, match="device was 'not recorded' and is 'cpu'"):
+        may_go_on(old, now, ())
+    old["device"] = "cpu"
     may_go_on({**old, "engine.device": "auto"}, now, ())
     with pytest.raises(ConfigError, match=r"model\.head was 'none' and is 'mlp256'"):
         may_go_on(old, {**now, "model.head": "mlp256"}, ())
@@ -210,11 +220,15 @@ def test_pictures_of_ones_own_are_known_by_what_is_in_them(tmp_path: Path) -> No
     assert len(group_runs([RecordedRun.open(one.folder) for one in held_out])) == 1
 
 
-def test_a_run_says_what_is_in_its_data(tmp_path: Path) -> None:
-    words = {"federation.rounds": 1, "data.clients": 2, "training.epochs": 1}
+def test_a_run_says_what_is_in_pictures_of_ones_own(tmp_path: Path) -> None:
+    images, labels = np.zeros((40, 8, 8, 3), np.uint8), np.arange(40) % 2
+    parts = {f"{part}_{kind}": v for part in ("train", "test")
+             for kind, v in (("images", images), ("labels", labels))}  # fmt: skip
+    np.savez(tmp_path / "own.npz", **parts)
+    words = {"federation.rounds": 1, "data.clients": 2, "data.dataset": f"npz:{tmp_path}/own.npz"}
     result = dcfl.run(out=tmp_path / "run", **words)
     content = RecordedRun.open(result.folder).environment["data"]
-    assert load_dataset(DataSettings()).fingerprint.startswith(content)
+    assert load_dataset(DataSettings(words["data.dataset"])).fingerprint.startswith(content)
     assert len(content) == 16
 
 

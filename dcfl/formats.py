@@ -32,6 +32,13 @@ class Known(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
 
+class SiteScore(Known):
+    client: Count
+    accuracy: Percent
+    images: Count
+    weight: Annotated[float, Field(ge=0, le=1)]
+
+
 class RoundRow(Known):
     """Of rounds.jsonl."""
 
@@ -56,6 +63,8 @@ class RoundRow(Known):
     worst_decile_accuracy: Percent | None = None
     train_loss: Number | None = None
     evaluation_seconds: Seconds = 0.0
+    notices: list[Text] = []
+    sites: list[SiteScore] = []
 
     @model_validator(mode="after")
     def _whole(self) -> RoundRow:

@@ -121,7 +121,7 @@ def _plain_lines(label: str, rounds: int) -> ShowRound:
 
 def _warn_of(row: dict[str, Any]) -> None:
     for notice in row.get("notices", ()):
-        stderr.print(f"dcfl: warning: {notice}", markup=False, soft_wrap=True)
+        stderr.print(printable(f"dcfl: warning: {notice}"), soft_wrap=True)
 
 
 class _Status:

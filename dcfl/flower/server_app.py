@@ -55,7 +55,7 @@ def main(grid: Grid, context: Context) -> None:
             run = Run(experiment, connect=connect)
         for row in run.rounds():
             for notice in row.get("notices", ()):
-                print(f"warning: {notice}", flush=True)
+                print(printable(f"warning: {notice}"), flush=True)
             print(f"round {row['round']}: accuracy {row['accuracy']:.2f} %", flush=True)
         for engine in engines:
             engine.forget()  # not before the run has really ended

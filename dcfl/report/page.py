@@ -181,7 +181,7 @@ def _cautions(
         if not is_finished(run)
     ]
     cautions += [
-        f"{names[run]}, round {row['round']}: {notice}."
+        f"{names[run]}, round {row['round']}: {printable(notice)}."
         for run in runs
         for row in run.rounds
         for notice in row.get("notices", ())

@@ -109,7 +109,8 @@ def handlers_put_back() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            if handler is not None:  # it was not Python's, which cannot put it back
+                signal.signal(number, handler)
 
 
 def _terminated() -> NoReturn:

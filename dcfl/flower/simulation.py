@@ -123,7 +123,7 @@ def _ray(workers: int) -> Iterator[None]:
     folder = tempfile.mkdtemp(prefix="dcfl-ray-")
     try:
         # Ray makes an abort of a SIGTERM, here and in processes that a round still needs.
-        with handlers_put_back(), signals_held_back():
+        with signals_held_back(), handlers_put_back():
             if os.environ.get("RAY_ADDRESS"):
                 ray.init(**common)
             else:

@@ -88,8 +88,8 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of all pixels and labels: a fifth of a second for CIFAR-10, where the processor has
-        instructions for SHA-256, and half a second where it has none."""
+        """Of all pixels and labels: about a fifth of a second for CIFAR-10, where the processor has
+        instructions for SHA-256."""
         digest = hashlib.sha256(f"{self.class_names} {self.preparation}".encode())
         for part in (self.train, self.test):
             digest.update(f"{tuple(part.pixels.shape)}".encode())

@@ -11,7 +11,15 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from dcfl.data.npz import read_arrays
 from dcfl.errors import DatasetCorrupt, RunFolderError
@@ -22,7 +30,17 @@ Count = Annotated[int, Field(ge=0, le=2**53)]
 Number = Annotated[float, Field(ge=-1e100, le=1e100)]  # not NaN, and no picture breaks on it
 Percent = Annotated[float, Field(ge=0, le=100.001)]  # rounding may add a little
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
-Text = Annotated[str, Field(max_length=100_000)]
+
+
+def _text(value: object) -> object:
+    """Not pydantic's own, which refuses what stands for bytes of a path that are not UTF-8."""
+    if not isinstance(value, str) or len(value) > LONGEST_TEXT:
+        raise ValueError("a text of reasonable length is expected")
+    return value
+
+
+LONGEST_TEXT = 100_000
+Text = Annotated[Any, PlainValidator(_text)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Plain = str | int | float | bool | None
 Environment = dict[str, Plain | list[Plain] | dict[str, Plain]]

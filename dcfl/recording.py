@@ -150,9 +150,11 @@ class Recorder:
 
     def finish(self, weights: Tensors, model: Mapping[str, Any], summary: Row) -> None:
         contiguous = {name: weights[name].cpu().contiguous() for name in sorted(weights)}
-        text = strict_json(dict(model))
-        metadata = {"dcfl": text, "checksum": named.checksum(contiguous, text)}
-        write_stored(self.folder / "model.safetensors", contiguous, metadata)
+        # One entry: safetensors has no order for several, and equal runs leave equal files.
+        own = {"checksum": named.checksum(contiguous, strict_json(dict(model)))}
+        write_stored(
+            self.folder / "model.safetensors", contiguous, {"dcfl": strict_json({**model, **own})}
+        )
         self._write_json("summary.json", summary)
 
     def _write_json(self, name: str, value: Row) -> None:
@@ -306,8 +308,8 @@ def load_model(run_folder: str | Path) -> FeatureModel:
         weights, metadata = read_stored(path)
     except CheckpointError as error:
         raise damaged(path, str(error.__cause__)) from error
-    _require_whole(path, weights, metadata)
     shape = parsed(metadata.get("dcfl", "{}"), path)
+    _require_whole(path, weights, shape)
     if "settings" not in shape:
         raise RunFolderError(
             f"{path} holds the weights of a module of your own: build it and load them with "
@@ -320,12 +322,13 @@ def load_model(run_folder: str | Path) -> FeatureModel:
     return model.eval()
 
 
-def _require_whole(path: Path, weights: Tensors, metadata: Mapping[str, str]) -> None:
+def _require_whole(path: Path, weights: Tensors, shape: Row) -> None:
     """By the file's own checksum, and by the hash in summary.json if there is one."""
-    own = metadata.get("checksum")
+    own = shape.get("checksum")
     if own is not None:
         ordered = {name: weights[name] for name in sorted(weights)}
-        if own != named.checksum(ordered, metadata.get("dcfl", "")):
+        said = strict_json({key: value for key, value in shape.items() if key != "checksum"})
+        if own != named.checksum(ordered, said):
             raise damaged(path, "its checksum is another one")
     noted = RecordedRun(path.parent).summary.get("weights_sha256")
     if noted and noted != named.sha256(weights):

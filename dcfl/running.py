@@ -419,7 +419,7 @@ class Run:
 
     def _finish(self, state: ServerState) -> None:
         experiment, dataset, last = self.experiment, self.data.dataset, self.rows[-1]
-        totals = {key: sum(row[key] for row in self.rows) for key in TOTALS}
+        totals = {key: sum(row.get(key, 0) for row in self.rows) for key in TOTALS}
         if not any(map(used, self.rows)):
             raise TooFewClients(
                 f"no round had enough usable replies; the rounds are in {self.folder}"

@@ -22,21 +22,26 @@ from dcfl.weights import as_rows, checksum, from_rows
 NOT_WHOLE = (OSError, SafetensorError, KeyError, ValueError, TypeError, RuntimeError)
 
 
-def write_tensors(path: Path, tensors: Tensors, text: str) -> None:
-    """With a text that comes back with them, and on the disk when this ends."""
+def write_tensors(path: Path, tensors: Tensors, text: str, private: bool = False) -> None:
+    """With a text that comes back with them, and on the disk when this ends. `private`: see
+    `replacing`."""
     metadata = {
         "names": json.dumps(list(tensors)),
         "text": text,
         "checksum": checksum(tensors, text),
     }
-    write_stored(path, as_rows(tensors), metadata, durable=True)
+    write_stored(path, as_rows(tensors), metadata, durable=True, private=private)
 
 
 def write_stored(
-    path: Path, tensors: dict[str, Tensor], metadata: dict[str, str], durable: bool = False
+    path: Path,
+    tensors: dict[str, Tensor],
+    metadata: dict[str, str],
+    durable: bool = False,
+    private: bool = False,
 ) -> None:
     """Contiguous tensors on the CPU, as they are."""
-    with replacing(path, durable) as partial:
+    with replacing(path, durable, private) as partial:
         try:
             save_file(tensors, partial, metadata)
         except SafetensorError as error:  # how safetensors says that the disk is full

@@ -104,7 +104,7 @@ def test_methods_lists_equations_fields_and_costs(cli) -> None:  # type: ignore[
     code, out, _ = cli("methods")
     assert code == 0
     assert all(name in out for name in dcfl.METHODS)
-    assert 'reduction = "sum"  ("sum" or "mean")' in out
+    assert 'reduction = "mean"  ("sum" or "mean")' in out
     _, one, _ = cli("methods", "dcfl-pw")
     assert "prototype_momentum" in one
     assert "fedavg" not in one

@@ -50,6 +50,8 @@ NO_STREAMS_OF_THEIR_OWN = {
     ("privacy.py", "Draws(key)"),
     ("theory/limits.py", "np.random.default_rng([seed, sphere.dimension, negatives])"),
     ("checking.py", "torch.Generator().manual_seed(seed)"),
+    ("resuming.py", "torch.Generator().manual_seed(0)"),
+    ("resuming.py", "np.random.default_rng([0, 1])"),
     ("checking.py", "torch.manual_seed(seed)"),
     ("checking.py", "torch.Generator().manual_seed(1)"),
 }

@@ -19,7 +19,7 @@ def test_a_comparison_of_the_clients_own_mixes(tmp_path: Path) -> None:
     runs.append(write_run(tmp_path / "moon", [54.0], method="moon", row_changes=changed))
     table = comparison_table(group_runs(runs), own_mixes=True)
     assert "own mixes" in str(table.title)
-    columns = [list(column.cells) for column in table.columns[:4]]
+    columns = [[str(cell) for cell in column.cells] for column in table.columns[:4]]
     assert columns[0] == ["fedavg", "fedprox", "moon"]
     assert columns[1] == columns[2] == ["49.00", "52.00", "51.50"]
     assert columns[3] == ["", "+3.00", "+2.50"]
@@ -36,7 +36,7 @@ def test_sparklines_go_from_lowest_to_highest() -> None:
 def test_what_a_person_should_know_of_is_said_with_its_round(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(terminal, "stderr", Console(stderr=True, highlight=False))
+    monkeypatch.setattr(terminal, "stderr", Console(stderr=True, highlight=False, markup=False))
     row = {"round": 3, "sampled": 2, "ok": 2, "accuracy": 50.0}
     with terminal.progress("fedavg", 1000) as show:
         show({**row, "notices": ["node 7 [bold]is a stranger[/bold] " + 100 * "x"]})

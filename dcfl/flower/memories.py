@@ -50,7 +50,7 @@ class NodeMemories:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 path.parent.parent.mkdir(mode=0o700, exist_ok=True)  # it may tell of the images
             path.parent.mkdir(exist_ok=True)
-            write_tensors(path, memory, _owner(task, task.round))
+            write_tensors(path, memory, _owner(task, task.round), private=True)
             # Not newer ones: a straggler's message may be done after a later one.
             for old in path.parent.glob("round-*.safetensors"):
                 number = old.stem.removeprefix("round-")

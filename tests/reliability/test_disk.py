@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from safetensors import SafetensorError
 
-from dcfl import recording, tensor_files
+from dcfl import tensor_files
 from dcfl.checkpoints import Checkpoints
 from dcfl.errors import StorageError
 from dcfl.recording import RecordedRun
@@ -103,8 +103,7 @@ def failing(at: int, number: int = errno.EIO) -> Iterator[Failing]:
             patch.setattr(os, name, fault.plain(getattr(os, name)))
         patch.setattr(Path, "write_text", fault.writing(Path.write_text))
         patch.setattr(Path, "open", fault.opening(Path.open))
-        for module in (tensor_files, recording):
-            patch.setattr(module, "save_file", fault.saving(module.save_file))
+        patch.setattr(tensor_files, "save_file", fault.saving(tensor_files.save_file))
         yield fault
 
 
@@ -170,9 +169,13 @@ def test_a_disk_that_is_full_when_the_result_is_written_can_be_resumed(
     """What clients kept is needed until then: the last rounds have no checkpoint."""
     settings = {**MOON, "checkpoint": 2}
     train(experiment(tmp_path / "whole", **settings))
-    full = Failing(1, errno.ENOSPC)
+    usual, full = tensor_files.save_file, Failing(1, errno.ENOSPC).saving(tensor_files.save_file)
+
+    def save(tensors: Any, path: Path, *args: Any) -> None:
+        (full if "model.safetensors" in path.name else usual)(tensors, path, *args)
+
     with monkeypatch.context() as patch:
-        patch.setattr(recording, "save_file", full.saving(recording.save_file))
+        patch.setattr(tensor_files, "save_file", save)
         with pytest.raises(StorageError, match=r"model\.safetensors"):
             train(experiment(tmp_path / "run", **settings))
     resume(tmp_path / "run")

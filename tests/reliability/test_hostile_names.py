@@ -449,10 +449,13 @@ def test_the_progress_of_a_reproduction(capsys: pytest.CaptureFixture[str]) -> N
     from dcfl.recipes.cells import Kept
     from dcfl.recipes.paper import Cell
     from dcfl.recipes.runner import News
+    from dcfl.recipes.scales import Where
 
-    kept = Kept(Cell("digits", "r", "c", 0, "cell", Experiment()), Path("nowhere"))
+    where, plain = Where("digits", 0.3, 0.5), Experiment()
+    kept = Kept(Cell("digits", "r", "c", 0, where, plain, plain), Path("nowhere"))
     Progress([kept]).after(News(kept, "failed", why="\x1b[31m\nred\udcff"))
-    assert capsys.readouterr().err == "[1/1] cell  failed  \\x1b[31m\\nred\\udcff\n"
+    told = f"[1/1] {kept.cell.name}  failed  \\x1b[31m\\nred\\udcff\n"
+    assert capsys.readouterr().err == told
 
 
 def test_flower_carries_valid_unicode_only() -> None:

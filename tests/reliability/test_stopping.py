@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -156,9 +157,19 @@ def test_what_workers_do_with_each_signal(alone: dict[str, Any], tmp_path: Path)
     same(folder, alone)
 
 
+@contextmanager
+def hearing_hangups() -> Iterator[None]:
+    """Also where the tests themselves were started with nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_closed_terminal_ends_the_round(alone: dict[str, Any], tmp_path: Path) -> None:
     folder, said = tmp_path / "run", tmp_path / "said"
-    with slow_from(2, 0.3):
+    with slow_from(2, 0.3), hearing_hangups():
         process = command("run", *POOL, "--out", str(folder), said=said)
         assert until(lambda: rows_in(folder) >= 1)
         os.killpg(process.pid or 0, signal.SIGHUP)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import select
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,7 +14,8 @@ STDOUT, STDERR = 1, 2
 
 
 class _Forgiving(io.FileIO):
-    """A stream whose reader may go away: what is written afterwards goes nowhere."""
+    """A stream whose reader may go away: what is written afterwards goes nowhere. Where it fails
+    instead of waiting for a slow reader, it is waited for, unless any failure is forgiven."""
 
     def __init__(self, descriptor: int, forgiven: type[OSError]) -> None:
         super().__init__(descriptor, "w", closefd=False)
@@ -21,12 +23,21 @@ class _Forgiving(io.FileIO):
 
     def write(self, data: Any) -> int:
         try:
-            return super().write(data)
+            while (written := self._written(data)) is None:
+                select.select([], [self], [])
+            return written
         except self._forgiven:
             return memoryview(data).nbytes
         except OSError as error:
             error.filename = "standard output"
             raise
+
+    def _written(self, data: Any) -> int | None:
+        """How many bytes; None if a stream that does not wait can take none now."""
+        written: int | None = super().write(data)
+        if written is None and issubclass(BlockingIOError, self._forgiven):
+            raise BlockingIOError
+        return written
 
 
 @contextmanager

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import dcfl.cli
+import dcfl.streams
 from tests.reliability.victims import SMALL, exit_code, forked
 
 QUICK = (*SMALL, "federation.rounds=2")
@@ -40,8 +43,27 @@ def broken(descriptor: int) -> None:
     os.dup2(write, descriptor)
 
 
+def full_pipe() -> tuple[int, int]:
+    """That does not wait for its reader, as a program that started us may have set it up."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(write, b"x")
+    return read, write
+
+
+def impatient(descriptor: int) -> None:
+    os.dup2(full_pipe()[1], descriptor)
+
+
 Spoil = Callable[[int], None]
-SPOILED: dict[str, Spoil] = {"closed": closed, "full": full, "broken": broken}
+SPOILED: dict[str, Spoil] = {
+    "closed": closed,
+    "full": full,
+    "broken": broken,
+    "impatient": impatient,
+}
 
 
 def ended(
@@ -113,6 +135,19 @@ def test_a_result_that_the_disk_refuses_is_said(tmp_path: Path) -> None:
 def test_a_mistake_keeps_its_exit_code_when_nobody_hears_of_it(tmp_path: Path) -> None:
     for how in SPOILED.values():
         assert ended(tmp_path, "run", "data.alpha=0", spoiled={1: how, 2: how})[0] == 2
+
+
+def test_a_result_waits_for_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in a full pipe that does not wait: whoever asks when there is room, makes some."""
+    read, write = full_pipe()
+    monkeypatch.setattr(select, "select", lambda *_: os.read(read, 2**20))
+    with monkeypatch.context() as patched, os.fdopen(write, "w") as stream:
+        patched.setattr(sys, "stdout", stream)
+        patched.setattr(dcfl.streams, "STDOUT", write)
+        with dcfl.streams.forgiving_streams():
+            print("the result")
+    with os.fdopen(read, "rb") as reader:
+        assert reader.read() == b"the result\n"
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])

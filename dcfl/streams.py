@@ -8,36 +8,41 @@ import select
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO, cast
 
 STDOUT, STDERR = 1, 2
 
 
 class _Forgiving(io.FileIO):
-    """A stream whose reader may go away: what is written afterwards goes nowhere. Where it fails
-    instead of waiting for a slow reader, it is waited for, unless any failure is forgiven."""
+    """A stream whose reader may go away: what is written afterwards goes nowhere."""
 
     def __init__(self, descriptor: int, forgiven: type[OSError]) -> None:
         super().__init__(descriptor, "w", closefd=False)
         self._forgiven = forgiven
 
     def write(self, data: Any) -> int:
+        """All of it: there may be no buffer that comes again with the rest."""
+        rest = memoryview(data)
+        size = rest.nbytes
         try:
-            while (written := self._written(data)) is None:
-                select.select([], [self], [])
-            return written
+            while rest:
+                rest = rest[self._written(rest) :]
         except self._forgiven:
-            return memoryview(data).nbytes
+            pass
         except OSError as error:
             error.filename = "standard output"
             raise
+        return size
 
-    def _written(self, data: Any) -> int | None:
-        """How many bytes; None if a stream that does not wait can take none now."""
-        written: int | None = super().write(data)
-        if written is None and issubclass(BlockingIOError, self._forgiven):
-            raise BlockingIOError
-        return written
+    def _written(self, data: memoryview) -> int:
+        """How many bytes. A stream that does not wait may have room for none: then it is asked
+        again when it has, unless any failure is forgiven."""
+        written = super().write(data)
+        if written is None:
+            if issubclass(BlockingIOError, self._forgiven):
+                raise BlockingIOError
+            select.select([], [self], [])
+        return written or 0
 
 
 @contextmanager
@@ -77,9 +82,13 @@ def _forgiving(stream: TextIO | None, descriptor: int, forgiven: type[OSError]) 
     encoding = stream.encoding if stream else "utf-8"
     # A path that is no text comes out as it is where that is possible.
     unicode = encoding.lower().replace("-", "").startswith("utf")
+    raw = _Forgiving(descriptor, forgiven)
+    # Handlers of signals write to standard error, and a buffer lets nobody in while it is written.
+    direct = descriptor == STDERR
     return io.TextIOWrapper(
-        io.BufferedWriter(_Forgiving(descriptor, forgiven)),
+        cast(BinaryIO, raw) if direct else io.BufferedWriter(raw),
         encoding,
         errors="surrogateescape" if unicode else "replace",
-        line_buffering=descriptor == STDERR or os.isatty(descriptor),
+        line_buffering=direct or os.isatty(descriptor),
+        write_through=direct,
     )

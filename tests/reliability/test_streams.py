@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +17,8 @@ import pytest
 
 import dcfl.cli
 import dcfl.streams
+from dcfl.processes import stopped_by_signals
+from dcfl.streams import forgiving_streams
 from tests.reliability.victims import SMALL, exit_code, forked
 
 QUICK = (*SMALL, "federation.rounds=2")
@@ -144,10 +147,33 @@ def test_a_result_waits_for_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched, os.fdopen(write, "w") as stream:
         patched.setattr(sys, "stdout", stream)
         patched.setattr(dcfl.streams, "STDOUT", write)
-        with dcfl.streams.forgiving_streams():
+        with forgiving_streams():
             print("the result")
     with os.fdopen(read, "rb") as reader:
         assert reader.read() == b"the result\n"
+
+
+def test_a_signal_is_answered_in_the_middle_of_a_message(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As when the terminal is held up by Ctrl-S and somebody sends SIGTERM."""
+    signals, stops = [signal.SIGTERM], []
+    written = dcfl.streams._Forgiving._written
+
+    def interrupted(stream: dcfl.streams._Forgiving, data: memoryview) -> int:
+        if signals:
+            os.kill(os.getpid(), signals.pop())
+        return written(stream, data)
+
+    monkeypatch.setattr(dcfl.streams._Forgiving, "_written", interrupted)
+    with monkeypatch.context() as patched, (tmp_path / "said").open("w") as stream:
+        patched.setattr(sys, "stderr", stream)
+        patched.setattr(dcfl.streams, "STDERR", stream.fileno())
+        with forgiving_streams(), stopped_by_signals(lambda: stops.append(True)):
+            print("round 1", file=sys.stderr)
+    assert stops == [True]
+    said = (tmp_path / "said").read_text().splitlines()
+    assert said == ["dcfl: stopping after this round; once more to stop at once", "round 1"]
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])

@@ -41,6 +41,14 @@ SECTIONS = {field.name: field for field in fields(Experiment)}
 SERVER_KEYS = [field.name for field in fields(ServerSettings) if field.name != "optimizer"]
 
 
+# Keys that are gone, and the values with which they did nothing: run folders still have them.
+GONE: dict[tuple[str, str], object] = {("privacy", "prototype_clip"): 0.0}
+
+
+def is_gone(section: str, key: str, value: object) -> bool:
+    return (section, key) in GONE and GONE[section, key] == value
+
+
 def read_toml(path: Path, errors: Literal["strict", "surrogateescape"] = "strict") -> Tables:
     """The tables of a config file, not yet checked. `errors`: what to make of bytes that are not
     UTF-8."""

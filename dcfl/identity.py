@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
-from dcfl.config import Tables, as_tables, load_experiment
+from dcfl.config import Tables, as_tables, is_gone, load_experiment
 from dcfl.methods import METHODS
 from dcfl.server.optimizers import OPTIMIZERS
 
@@ -110,6 +110,8 @@ def complete(settings: Mapping[str, Any]) -> Settings:
     """With the default of every key that is missing: the settings may be those of a run that was
     made before there was such a key. Lists, as files have them, become tuples again."""
     found = {**defaults(settings), **settings}
+    for key in [key for key in found if is_gone(*key.partition(".")[::2], found[key])]:
+        del found[key]
     if found["data.seed"] == "federation":
         found["data.seed"] = found["federation.seed"]
     return {key: tuple(value) if isinstance(value, list) else value for key, value in found.items()}

@@ -224,7 +224,10 @@ class RecordedRun:
             if name not in tables:
                 raise RunFolderError(f"{path} has no [{name}]")
         checked(Tables, tables, path)
-        return tables
+        return {
+            name: {k: v for k, v in table.items() if not config.is_gone(name, k, v)}
+            for name, table in tables.items()
+        }
 
     @property
     def experiment(self) -> Experiment:

@@ -187,6 +187,23 @@ def test_a_run_that_is_older_than_a_key_is_compared_by_its_default(tmp_path: Pat
         require_same(changed(usual, "method.temperature", 0.4), runs[1])
 
 
+def test_a_key_that_is_gone_and_did_nothing_makes_no_other_run(tmp_path: Path) -> None:
+    """All folders of earlier versions have it."""
+    usual = apply(Experiment(), {"data": {"seed": 0}})
+    runs = [recorded(tmp_path / "new", usual), recorded(tmp_path / "old", usual)]
+    path = tmp_path / "old" / "config.toml"
+    whole = path.read_text()
+    path.write_text(whole.replace("[privacy]", "[privacy]\nprototype_clip = 0.0"))
+    runs[1] = RecordedRun.open(tmp_path / "old")
+    assert len(group_runs(runs)) == 1
+    require_same(usual, runs[1])
+    assert runs[1].experiment.privacy == usual.privacy
+    now = begun_with(usual)
+    may_go_on({**now, "privacy.prototype_clip": 0.0}, now, ())
+    with pytest.raises(ConfigError, match=r"privacy\.prototype_clip was 1\.0"):
+        may_go_on({**now, "privacy.prototype_clip": 1.0}, now, ())
+
+
 def test_a_method_that_is_not_known_here_is_compared_by_what_was_written(tmp_path: Path) -> None:
     runs = [
         write_run(

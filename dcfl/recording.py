@@ -150,11 +150,10 @@ class Recorder:
 
     def finish(self, weights: Tensors, model: Mapping[str, Any], summary: Row) -> None:
         contiguous = {name: weights[name].cpu().contiguous() for name in sorted(weights)}
-        # One entry: safetensors has no order for several, and equal runs leave equal files.
-        own = {"checksum": named.checksum(contiguous, strict_json(dict(model)))}
-        write_stored(
-            self.folder / "model.safetensors", contiguous, {"dcfl": strict_json({**model, **own})}
-        )
+        checksum = named.checksum(contiguous, strict_json(dict(model)))
+        # One text: safetensors writes several in any order, and equal runs have equal files.
+        metadata = {"dcfl": strict_json({**model, "checksum": checksum})}
+        write_stored(self.folder / "model.safetensors", contiguous, metadata)
         self._write_json("summary.json", summary)
 
     def _write_json(self, name: str, value: Row) -> None:
@@ -330,8 +329,8 @@ def _require_whole(path: Path, weights: Tensors, shape: Row) -> None:
     own = shape.get("checksum")
     if own is not None:
         ordered = {name: weights[name] for name in sorted(weights)}
-        said = strict_json({key: value for key, value in shape.items() if key != "checksum"})
-        if own != named.checksum(ordered, said):
+        described = {key: value for key, value in shape.items() if key != "checksum"}
+        if own != named.checksum(ordered, strict_json(described)):
             raise damaged(path, "its checksum is another one")
     noted = RecordedRun(path.parent).summary.get("weights_sha256")
     if noted and noted != named.sha256(weights):

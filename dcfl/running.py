@@ -51,6 +51,10 @@ from dcfl.simulation.placement import Placement, place
 from dcfl.simulation.workbench import reproducible
 
 TOTALS = ("bytes_up", "bytes_down", "sampled", "ok", "failed", "late", "rejected", "dropped")
+OWN_MIXES = (
+    *("client_accuracy", "max_client_accuracy", "ema_client_accuracy"),
+    "worst_decile_accuracy",
+)
 MEMORIES = "memories"  # of clients: a folder in the run's
 CHECKPOINT_SECONDS = 10.0  # between two checkpoints, if it is for us to choose
 LONGEST_NAME = 200  # bytes of a folder's name beside the time; file systems allow some 255
@@ -419,6 +423,7 @@ class Run:
 
     def _finish(self, state: ServerState) -> None:
         experiment, dataset, last = self.experiment, self.data.dataset, self.rows[-1]
+        # Rows of a run that goes on need not have all keys: see formats.RoundRow.
         totals = {key: sum(row.get(key, 0) for row in self.rows) for key in TOTALS}
         if not any(map(used, self.rows)):
             raise TooFewClients(
@@ -431,10 +436,7 @@ class Run:
             "max_accuracy": last["max_accuracy"],
             "ema_accuracy": last["ema_accuracy"],
             "final_accuracy": last["accuracy"],
-            "client_accuracy": last["client_accuracy"],
-            "max_client_accuracy": last["max_client_accuracy"],
-            "ema_client_accuracy": last["ema_client_accuracy"],
-            "worst_decile_accuracy": last["worst_decile_accuracy"],
+            **{key: last.get(key) for key in OWN_MIXES},
             "seconds": self._elapsed(),
             **totals,
             "parameters": sum(parameter.numel() for parameter in self.model.parameters()),

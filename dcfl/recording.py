@@ -53,6 +53,7 @@ from dcfl.storage import (
     LOCK,
     PARTIAL,
     lock,
+    open_to_append,
     remove_partial,
     replacing,
     sign,
@@ -97,7 +98,7 @@ class Recorder:
         found = {}
         for name in LOGS:
             path = self.folder / name
-            with storage(path), path.open("ab") as stream:
+            with storage(path), open_to_append(path, "ab") as stream:
                 os.fsync(stream.fileno())
                 found[name] = stream.tell()
         return found
@@ -107,7 +108,7 @@ class Recorder:
         for name in LOGS:
             path = self.folder / name
             wanted = lengths.get(name, 0)
-            with storage(path), path.open("ab") as stream:
+            with storage(path), open_to_append(path, "ab") as stream:
                 if stream.tell() < wanted:
                     raise CheckpointError(f"{path}: shorter than at the checkpoint")
                 stream.truncate(wanted)
@@ -161,7 +162,7 @@ class Recorder:
 
     def _append(self, name: str, rows: Iterable[Row]) -> None:
         path = self.folder / name
-        with storage(path), path.open("a", encoding="utf-8") as stream:
+        with storage(path), open_to_append(path, "a") as stream:
             stream.writelines(strict_json(row) + "\n" for row in rows)
 
 
@@ -174,6 +175,12 @@ def require_unused(folder: Path) -> None:
         names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
         if any(name != LOCK and not name.endswith(PARTIAL) for name in names):
             raise RunFolderError(f"{folder} is not empty: choose another folder with --out")
+
+
+def require_own(folder: Path) -> None:
+    """A folder in a run's folder, which may have come from somebody else."""
+    if folder.is_symlink():
+        raise RunFolderError(f"{folder} is a link, which may lead anywhere: remove it")
 
 
 def require_utf8(folder: Path) -> None:

@@ -41,7 +41,7 @@ from dcfl.experiment import Experiment
 from dcfl.federation import Round, cohort_size, federate
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.models import FeatureModel, ModelSettings
-from dcfl.recording import RecordedRun, Recorder, Row, used
+from dcfl.recording import RecordedRun, Recorder, Row, require_own, used
 from dcfl.report import write_report
 from dcfl.resuming import fingerprint, own_code, require_same
 from dcfl.server import ClientReport, Server, ServerState
@@ -168,6 +168,7 @@ class Run:
         """A run that did not end, from its newest checkpoint. `allow` keys in which it may differ
         from how it was begun."""
         recorded = RecordedRun.open(folder)
+        require_own(folder / MEMORIES)
         recorder = Recorder(folder, again=True)
         try:
             if recorded.summary:

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any, Literal
 from weakref import WeakSet
 
 from dcfl.errors import DCFLError, RunLocked, StorageError
@@ -49,6 +49,8 @@ def replacing(path: Path, durable: bool = False, private: bool = False) -> Itera
     `durable`: it is on the disk, not only on its way there, when this ends. `private`: for this
     user alone; else the umask decides, also where a library creates files with a mode of its own.
     """
+    if path.exists() and not path.is_file():  # os.replace would put a device away, if it may
+        raise StorageError(f"{path}: cannot be written (there is something that is not a file)")
     partial = path.with_name(f".{path.name}{PARTIAL}")
     with storage(path):
         try:
@@ -103,6 +105,22 @@ def write_whole(path: Path, text: str, durable: bool = False, private: bool = Fa
         partial.write_text(text, encoding="utf-8", errors="surrogateescape")
 
 
+def open_to_append(path: Path, mode: Literal["a", "a+", "ab"]) -> IO[Any]:
+    """A file in a folder that may be somebody else's: a link would lead out of it, and a pipe would
+    wait for ever. OSError for both."""
+
+    def opener(name: str, flags: int) -> int:
+        if os.path.islink(name):
+            raise OSError(errno.ELOOP, "it is a link, which may lead anywhere", name)
+        descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "not a file", name)
+        return descriptor
+
+    return open(path, mode, encoding=None if "b" in mode else "utf-8", opener=opener)
+
+
 def strict_json(value: Any, indent: int | None = None) -> str:
     """As the standard has it: NaN and infinity, which it has no words for, are null."""
     try:
@@ -128,17 +146,17 @@ def remove_partial(folder: Path) -> None:
                 path.unlink(missing_ok=True)
 
 
-_HELD: WeakSet[TextIO] = WeakSet()
+_HELD: WeakSet[IO[str]] = WeakSet()
 
 
-def lock(folder: Path) -> TextIO:
+def lock(folder: Path) -> IO[str]:
     """Held until it is closed, or this process ends in whatever way; RunLocked if somebody has it.
 
     By the kernel: there is nothing to clear up after a kill.
     """
     path = folder / LOCK
     with storage(path):
-        file = path.open("a+", encoding="utf-8")
+        file: IO[str] = open_to_append(path, "a+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -152,7 +170,7 @@ def lock(folder: Path) -> TextIO:
     return file
 
 
-def sign(held: TextIO) -> None:
+def sign(held: IO[str]) -> None:
     """Say in the lock who holds it."""
     with storage(Path(held.name)):
         held.truncate(0)

@@ -67,6 +67,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
 
 def read_stored(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Tensors and metadata, mapped and as they are. CheckpointError if it cannot be read."""
+    if path.exists() and not path.is_file():  # a pipe would wait for ever
+        raise CheckpointError(f"{path}: damaged (not a file)")
     try:
         with safe_open(path, "pt") as stored:
             metadata = stored.metadata() or {}

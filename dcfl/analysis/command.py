@@ -52,20 +52,22 @@ def analyse(
     from dcfl.analysis.page import write_analysis
     from dcfl.analysis.runs import analyse_runs
     from dcfl.analysis.similarity import Exponents
+    from dcfl.recording import require_own
     from dcfl.report import find_runs
     from dcfl.terminal import stdout
 
     exponents = Exponents(alpha, t)
     if method_file:
         register(method_file)
+    if out is None:
+        out = folders[0] / "analysis" if len(folders) == 1 else Path("analysis")
+        require_own(out)
     runs = {run.folder.resolve(): run for folder in folders for run in find_runs(folder)}
 
     def tell(text: str) -> None:
         print(printable(f"analyse  {text}"), file=sys.stderr, flush=True)
 
     analyses = analyse_runs(list(runs.values()), clients, drift, tell, exponents)
-    if out is None:
-        out = folders[0] / "analysis" if len(folders) == 1 else Path("analysis")
     page = write_analysis(analyses, out)
     if as_json:
         print_json({"runs": [each.as_json() for each in analyses], "page": str(page)})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import random
 import re
 import shutil
@@ -24,6 +25,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from dcfl.analysis import command as analysis
 from dcfl.analysis.features import open_subject
 from dcfl.comparison import group_runs
 from dcfl.errors import DCFLError, RunFolderError
@@ -33,7 +35,16 @@ from dcfl.report import write_report
 from dcfl.running import Run
 from dcfl.terminal import comparison_table
 from dcfl.words import experiment_of
-from tests.reliability.victims import DATA, SLOW, experiment, flat, interrupted
+from tests.reliability.victims import (
+    DATA,
+    SLOW,
+    experiment,
+    flat,
+    interrupted,
+    refusal,
+    resume,
+    stopped,
+)
 
 MUTATIONS = 4_000 if SLOW else 400
 PAGES = 10 if SLOW else 40  # every so many-th mutation is drawn as a page, which takes a second
@@ -400,3 +411,49 @@ def test_what_earlier_versions_wrote_is_read(ended: Path, tmp_path: Path) -> Non
     path = tmp_path / "run" / "rounds.jsonl"
     path.write_text(re.sub(r'"loss": [0-9.e-]+', '"loss": NaN', path.read_text()))
     assert {row["loss"] for row in RecordedRun.open(tmp_path / "run").rounds} == {None}
+
+
+@pytest.mark.parametrize("name", [".lock", "rounds.jsonl", "clients.jsonl"])
+def test_resuming_writes_to_nothing_that_a_link_leads_to(name: str, tmp_path: Path) -> None:
+    folder = stopped(experiment(tmp_path / "run"))
+    precious = tmp_path / "precious"
+    (folder / name).rename(precious)
+    (folder / name).symlink_to(precious)
+    before = precious.read_bytes()
+    assert "is a link" in str(refusal(lambda: resume(folder)))
+    assert precious.read_bytes() == before
+
+
+def test_memories_are_not_kept_where_a_link_leads_to(tmp_path: Path) -> None:
+    folder = stopped(experiment(tmp_path / "run", "moon"))
+    elsewhere = (folder / "memories").rename(tmp_path / "elsewhere")
+    before = sorted(elsewhere.iterdir())
+    (folder / "memories").symlink_to(elsewhere)
+    assert "is a link" in str(refusal(lambda: resume(folder)))
+    assert sorted(elsewhere.iterdir()) == before
+
+
+def test_an_analysis_is_not_written_where_a_link_leads_to(ended: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(ended, tmp_path / "run")
+    (tmp_path / "elsewhere").mkdir()
+    (folder / "analysis").symlink_to(tmp_path / "elsewhere")
+    assert "is a link" in str(refusal(lambda: analysis.analyse([folder], drift=False)))
+    assert not [*(tmp_path / "elsewhere").iterdir()]
+
+
+@pytest.mark.parametrize("name", [".lock", "rounds.jsonl", "clients.jsonl"])
+def test_a_pipe_in_a_run_folder_is_refused(name: str, tmp_path: Path) -> None:
+    """Whoever reads or writes it would wait for ever."""
+    folder = stopped(experiment(tmp_path / "run"))
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    assert name in str(refusal(lambda: resume(folder)))
+
+
+def test_a_pipe_in_place_of_a_checkpoint_is_passed_over(tmp_path: Path) -> None:
+    folder = stopped(experiment(tmp_path / "run"), after=2)
+    newest = max(folder.glob("checkpoint-0*"))
+    newest.unlink()
+    os.mkfifo(newest)
+    with pytest.warns(UserWarning, match="not a file"):
+        assert resume(folder).rows[-1]["round"] == 3

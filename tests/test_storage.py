@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dcfl.errors import StorageError
 from dcfl.storage import replacing, write_whole
 from tests.reliability.victims import experiment, stopped, train
 
@@ -49,3 +50,15 @@ def test_a_private_file_is_private_from_its_first_byte(tmp_path: Path) -> None:
     with replacing(tmp_path / "key", private=True) as partial:
         assert partial.stat().st_mode & 0o777 == 0o600
         assert partial.read_bytes() == b""
+
+
+def test_what_is_not_a_file_is_not_replaced(tmp_path: Path) -> None:
+    """Root may put a pipe away, or /dev/full."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    (tmp_path / "link").symlink_to(pipe)
+    for path in (pipe, tmp_path / "link", tmp_path, Path()):
+        with pytest.raises(StorageError, match="not a file"):
+            write_whole(path, "page")
+    assert pipe.is_fifo()
+    assert (tmp_path / "link").is_symlink()

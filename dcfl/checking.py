@@ -25,6 +25,7 @@ from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods import METHODS, Method
 from dcfl.models import CNN, FeatureModel
 from dcfl.models.layers import Norm
+from dcfl.processes import Terminated
 from dcfl.server import Server, ServerState
 from dcfl.server.validation import Schema, check_update
 from dcfl.weights import as_rows, checksum, from_rows, sha256, snapshot
@@ -60,7 +61,9 @@ def _verdict(name: str, check: Check, method: type[Method], norm: Norm) -> Verdi
         remark = check(method, norm)
     except Broken as broken:
         return Verdict(name, False, str(broken))
-    except Exception as error:  # a method that raises is the finding, whatever it raises
+    except Terminated:
+        raise
+    except (Exception, SystemExit) as error:  # a method that raises is the finding, or that exits
         return Verdict(name, False, f"{type(error).__name__}: {error}")
     return Verdict(name, True, remark or "")
 

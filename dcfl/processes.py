@@ -113,9 +113,13 @@ def handlers_put_back() -> Iterator[None]:
                 signal.signal(number, handler)
 
 
+class Terminated(SystemExit):
+    """By a signal, unlike an exit that a method of the user's makes: nobody may hold it up."""
+
+
 def _terminated() -> NoReturn:
     print("dcfl: terminated", file=sys.stderr)
-    raise SystemExit(143)
+    raise Terminated(143)
 
 
 # Memory -------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dcfl.errors import ConfigError
 from dcfl.methods.method import Method, require_plain_name
+from dcfl.processes import Terminated
 
 OWN_FILE = "dcfl_own_"  # begins the names of modules that users' files become
 
@@ -25,7 +26,9 @@ def load_methods(path: Path) -> dict[str, type[Method]]:
     sys.modules[module.__name__] = module  # dataclasses look their module up
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except Terminated:
+        raise
+    except (Exception, SystemExit) as error:  # an exit would end us as if all were well
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)]
         where = error.lineno if isinstance(error, SyntaxError) else lines[-1]
         raise ConfigError(
@@ -40,6 +43,13 @@ def load_methods(path: Path) -> dict[str, type[Method]]:
     ]
     if not found:
         raise ConfigError(f"{path} defines no method: derive a class from dcfl.Method")
-    for method in found:
+    named: dict[str, type[Method]] = {}
+    for method in dict.fromkeys(found):  # a class may have two names
         require_plain_name(method.name)
-    return {method.name: method for method in found}
+        if method.name in named:
+            raise ConfigError(
+                f"{path}: {named[method.name].__name__} and {method.__name__} are both called "
+                f'{method.name}: set name = "..." in the class'
+            )
+        named[method.name] = method
+    return named

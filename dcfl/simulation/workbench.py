@@ -19,6 +19,7 @@ from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import Method
 from dcfl.models.output import FeatureModel
 from dcfl.privacy import PrivacySettings, protected
+from dcfl.processes import Terminated
 from dcfl.simulation.attacks import Attack
 from dcfl.simulation.faults import FaultSettings
 
@@ -68,13 +69,13 @@ class Workbench:
             )
             update = self._protected(update, broadcast)
             return attack.reply(update, broadcast, self.model) if attack else update, kept
-        except ConfigError:
+        except (ConfigError, Terminated):
             raise
         except Diverged as error:
             return ClientFailure(client, str(error), "diverged"), {}
         except (MemoryError, torch.OutOfMemoryError) as error:
             return ClientFailure(client, _described(error), "memory"), {}
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # an exit would end the run as if all were well
             return ClientFailure(client, _described(error)), {}
 
     def _protected(self, update: ClientUpdate, broadcast: Broadcast) -> ClientUpdate:
@@ -102,7 +103,7 @@ def reproducible(threads: int) -> Iterator[None]:
             torch.set_num_threads(before)
 
 
-def _described(error: Exception) -> str:
+def _described(error: BaseException) -> str:
     """With the place: the traceback stays where the client ran."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""

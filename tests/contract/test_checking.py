@@ -211,6 +211,14 @@ def test_a_gradient_of_ones_own_is_not_vouched_for() -> None:
     assert "its own test" in verdict.detail
 
 
+def test_a_method_that_exits_does_not_pass() -> None:
+    class Leaving(Method):
+        def objective(self, client: Client) -> Objective:
+            raise SystemExit(0)
+
+    assert check_method(Leaving)[0].detail == "SystemExit: 0"
+
+
 def test_the_sound_version_passes() -> None:
     assert [verdict for verdict in check_method(Broken) if not verdict.holds] == []
 

@@ -34,6 +34,12 @@ def test_the_methods_of_a_file_are_found_by_name(tmp_path: Path) -> None:
         ("import dcfl\nx = dcfl.Method\n", "defines no method"),
         ("def broken(:\n", "line 1: SyntaxError"),
         ("\n\nraise RuntimeError('two\\nlines')\n", "line 3: RuntimeError: two lines"),
+        ("import sys\nsys.exit(0)\n", "line 2: SystemExit: 0"),
+        (
+            "import dcfl\nclass A(dcfl.Method):\n    name = 'mine'\n"
+            "class B(dcfl.Method):\n    name = 'mine'\n",
+            "A and B are both called mine",
+        ),
         ("import no_such_module_at_all\n", "line 1: ModuleNotFoundError"),
     ],
 )
@@ -45,6 +51,12 @@ def test_files_that_cannot_be_used_are_said_in_one_line(
     with pytest.raises(ConfigError, match=message) as caught:
         load_methods(file)
     assert "\n" not in str(caught.value)
+
+
+def test_a_class_may_have_two_names_in_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(f"{GOOD}\nTheirs = Mine\n")
+    assert list(load_methods(file)) == ["mine"]
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

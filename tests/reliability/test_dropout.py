@@ -12,9 +12,11 @@ import pytest
 from safetensors.torch import load_file
 
 from dcfl.checkpoints import Checkpoint, Checkpoints, read_checkpoint
+from dcfl.client import Client
 from dcfl.engines import Connect, connect
 from dcfl.errors import TooFewClients
-from dcfl.methods import METHODS
+from dcfl.methods import METHODS, Method, Objective
+from dcfl.processes import Terminated
 from dcfl.recording import RecordedRun, Row
 from dcfl.running import Run
 from dcfl.simulation.faults import FaultSettings
@@ -213,3 +215,34 @@ def test_every_method_survives_the_loss_of_clients(method: str, tmp_path: Path) 
     assert 0 < sum(row["failed"] for row in rows) < 15
     weights = load_file(run.folder / "model.safetensors")
     assert all(bool(tensor.isfinite().all()) for tensor in weights.values())
+
+
+class Leaving(Method):
+    """Its first client ends the program, or would like to."""
+
+    how: type[SystemExit] = SystemExit
+
+    def objective(self, client: Client) -> Objective:
+        if client.id == 0:
+            raise self.how(0)
+        return super().objective(client)
+
+
+class Ended(Leaving):
+    how = Terminated
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_client_that_exits_costs_its_own_update(workers: int, tmp_path: Path) -> None:
+    run = train(experiment(tmp_path / "run", Leaving(), workers))
+    assert [(row["ok"], row["failed"]) for row in run.rows] == [(2, 1)] * 3
+    assert "SystemExit: 0" in run_reasons(run)
+
+
+def test_a_signal_in_the_middle_of_a_client_is_not_that_client_s(tmp_path: Path) -> None:
+    with pytest.raises(Terminated):
+        train(experiment(tmp_path / "run", Ended()))
+
+
+def run_reasons(run: Run) -> str:
+    return " ".join(row["reason"] for row in RecordedRun.open(run.folder).clients)

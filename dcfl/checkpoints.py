@@ -61,14 +61,17 @@ class Checkpoints:
 
     def paths(self) -> list[Path]:
         """The oldest first."""
-        return sorted(self._folder.glob("checkpoint-[0-9]*.safetensors"))
+        return sorted(self._folder.glob("checkpoint-[0-9]*.safetensors"), key=_by_round)
+
+    def _path(self, round: int) -> Path:
+        return self._folder / f"checkpoint-{round:06d}.safetensors"
 
     def write(self, checkpoint: Checkpoint) -> list[Index]:
         """Returns which memories all checkpoints together need."""
         state, facts = checkpoint.state, checkpoint.facts
         tensors = named.together(weights=state.weights, shared=state.shared, slots=state.slots)
         text = strict_json(asdict(facts))
-        path = self._folder / f"checkpoint-{facts.round:06d}.safetensors"
+        path = self._path(facts.round)
         write_tensors(path, tensors, text)
         self._indexes[path] = facts.index
         if facts.accuracy > self._best:
@@ -120,7 +123,7 @@ class Checkpoints:
     def drop_after(self, round: int) -> None:
         """Those that were damaged must not come before the ones that are written now."""
         for path in self.paths():
-            if path.name > f"checkpoint-{round:06d}.safetensors":
+            if _by_round(path) > _by_round(self._path(round)):
                 with storage(path):
                     path.unlink()
                 self._indexes.pop(path, None)
@@ -130,6 +133,11 @@ class Checkpoints:
         for path in self.paths():
             with storage(path):
                 path.unlink()
+
+
+def _by_round(path: Path) -> tuple[int, str]:
+    """A key to sort by: from round 1,000,000 on the names are longer."""
+    return len(path.name), path.name
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

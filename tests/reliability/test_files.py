@@ -11,6 +11,7 @@ import random
 import struct
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -398,3 +399,14 @@ def test_a_memory_of_another_client_or_round_is_refused(tmp_path: Path) -> None:
     for owner in ("client 1, round 3", "client 2, round 2"):
         with pytest.raises(CheckpointError, match="belongs to client 1, round 2"):
             read_memory(tmp_path / "m", owner)
+
+
+def test_the_newest_checkpoint_is_that_of_the_last_round_beyond_a_million(tmp_path: Path) -> None:
+    kept = Checkpoints(tmp_path)
+    for round in range(999_998, 1_000_002):
+        kept.write(Checkpoint(replace(state(), round=round), replace(FACTS, round=round)))
+    newest = Checkpoints(tmp_path).newest()
+    assert newest is not None
+    assert newest[0].facts.round == 1_000_001
+    kept.drop_after(1_000_000)
+    assert [path.name for path in kept.paths()] == ["checkpoint-1000000.safetensors"]

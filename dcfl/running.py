@@ -35,6 +35,7 @@ from dcfl.errors import (
     Interrupted,
     RunFolderError,
     TooFewClients,
+    require,
 )
 from dcfl.evaluation import Evaluation, ema, fairness, max_and_ema, own_mix_accuracies
 from dcfl.experiment import Experiment
@@ -187,6 +188,11 @@ class Run:
             return False
         (state, facts), damaged = found
         require_same(facts.begun_with, self._begun_with, allow)
+        rounds = self.experiment.federation.rounds
+        require(
+            facts.round <= rounds,
+            f"federation.rounds = {rounds}, and the run has done {facts.round} already",
+        )
         for what in damaged:
             warnings.warn(f"{what}; going on from round {facts.round}", stacklevel=3)
         self._checkpoints.drop_after(facts.round)

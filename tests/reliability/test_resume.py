@@ -654,3 +654,10 @@ def test_without_checkpoints_a_stopped_run_does_not_promise_to_go_on(tmp_path: P
     with pytest.raises(Interrupted) as stop:
         next(rows)
     assert "resume" not in str(stop.value)
+
+
+def test_fewer_rounds_than_were_done_are_refused(tmp_path: Path) -> None:
+    folder = stopped(experiment(tmp_path / "run"), after=2)
+    edited(folder, "rounds = 3", "rounds = 1")
+    error = refusal(lambda: Run.resume(folder, DATA, MODEL, allow=["federation.rounds"]))
+    assert "has done 2 already" in str(error)

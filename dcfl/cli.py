@@ -109,7 +109,10 @@ def resume_command(
     if recorded.summary:
         with suppress(RunFolderError):
             Run.resume(folder)  # it tidies up, and says what we say
-        print(f"{printable(folder)}: the run has ended, there is nothing to resume")
+        if as_json:
+            print_json({**recorded.summary, "folder": str(folder)})
+        else:
+            print(f"{printable(folder)}: the run has ended, there is nothing to resume")
         return
     if recorded.config.get("engine", {}).get("name") == "flower":
         raise ConfigError(f"{folder} trains at SuperNodes: `dcfl flower run --resume {folder}`")

@@ -407,3 +407,9 @@ def test_who_submits_elsewhere_says_which_sites_there_are(cli) -> None:  # type:
     assert "how many SuperNodes hold the 20 clients?" in refusal
     code, _, err = cli("flower", "run", *there, "--sites", "nowhere.pub")
     assert (code, err) == (2, "dcfl: nowhere.pub: cannot be read (No such file or directory)\n")
+
+
+def test_resuming_a_run_that_has_ended_is_json_too(cli) -> None:  # type: ignore[no-untyped-def]
+    _, ran, _ = cli("run", *FAST, "--out", "run", "--json")
+    code, out, _ = cli("resume", "run", "--json")
+    assert (code, json.loads(out)) == (0, json.loads(ran))

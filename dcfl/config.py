@@ -127,8 +127,24 @@ def _changed_method(current: Method, table: Table, dataset: str) -> Method:
     fields_only = {key: value for key, value in table.items() if key != "name"}
     name = table.get("name", current.name)
     if name != current.name:
-        current = method_named(name).for_dataset(dataset)
+        current = _made(method_named(name), dataset)
     return _changed(current, fields_only, "method", also=("name",) if fields(current) else ())
+
+
+def _made(method: type[Method], dataset: str) -> Method:
+    """One of the user's own may have fields that no config can hold."""
+    try:
+        made = method.for_dataset(dataset)
+        get_type_hints(method)
+        for value in asdict(made).values():
+            if isinstance(value, Mapping) or (value is not None and not to_toml(value)):
+                raise TypeError(f"{value!r} has no place in a table")
+    except (TypeError, NameError) as error:
+        raise ConfigError(
+            f"the method {method.name} cannot be used ({error}): each of its fields needs a type "
+            f"and a default that a config file can hold"
+        ) from error
+    return made
 
 
 def method_named(name: object) -> type[Method]:
@@ -185,6 +201,8 @@ def _changed(
 
 def _require_writable(value: object, key: str) -> None:
     """A path may have bytes that are no text, which config.toml keeps; nothing keeps the rest."""
+    if isinstance(value, str) and "\0" in value:
+        raise ConfigError(f"{key} = {value!r}: no path and no name has a zero byte in it")
     try:
         str(value).encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:

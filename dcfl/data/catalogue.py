@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -81,7 +82,7 @@ def _load(settings: DataSettings) -> Dataset:
             f"data.dataset: unknown data set {settings.dataset!r}; known: digits, "
             f"{', '.join(PAPER)}, {', '.join(f'{kind}:PATH' for kind in OWN)}, remote"
         )
-    arrays = _own(name, Path(where).expanduser(), settings)
+    arrays = _own(name, Path(os.path.expanduser(where)), settings)  # of nobody: as it is
     return _dataset(settings.dataset, arrays, _measured(arrays, flip=name != "npz"))
 
 

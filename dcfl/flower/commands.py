@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from dataclasses import asdict
 from pathlib import Path
@@ -101,7 +102,7 @@ def _roster(words: str) -> Roster | None:
 
 def _node_data(text: str) -> str:
     kind, _, where = text.partition(":")
-    path = Path(where).expanduser().resolve()
+    path = Path(os.path.expanduser(where)).resolve()
     if kind != "folder" or not path.is_dir():
         raise ConfigError(f"--data {text}: give folder:PATH with a folder that exists")
     return f'data="folder:{path}" site="{path.name}"'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,7 @@ class Roster:
         """As a person gives it: a number, or the files of the sites' public keys with commas."""
         if words.strip().isdecimal():
             return cls(int(words))
-        return cls.of_keys([Path(word.strip()).expanduser() for word in words.split(",")])
+        return cls.of_keys([Path(os.path.expanduser(word.strip())) for word in words.split(",")])
 
     @classmethod
     def of_keys(cls, files: Sequence[Path]) -> Roster:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 import time
@@ -40,7 +41,7 @@ def for_superlink(experiment: Experiment) -> Experiment:
 
 def _absolute(data: DataSettings) -> DataSettings:
     kind, colon, where = data.dataset.partition(":")
-    dataset = f"{kind}:{Path(where).expanduser().resolve()}" if colon else data.dataset
+    dataset = f"{kind}:{Path(os.path.expanduser(where)).resolve()}" if colon else data.dataset
     return replace(data, dataset=dataset, path=str(Path(data.path).resolve()))
 
 

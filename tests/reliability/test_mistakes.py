@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from dcfl.methods import METHODS
 from tests.reliability.victims import experiment, stopped, train
 from tests.test_cli import FAST, call
 
@@ -16,7 +17,9 @@ Cli = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+def cli(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Iterator[Cli]:
     """In a folder with some things that are in the way."""
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("x")
@@ -36,9 +39,26 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     Path("empty.npz").write_bytes(b"")
     Path("method.py").write_text("raise RuntimeError('mine')\n")
     Path("nothing.py").write_text("x = 1\n")
-    return lambda *words: call(monkeypatch, capsys, *words)
+    for name, field in FIELDS.items():
+        Path(f"{name}.py").write_text(OWN_METHOD.format(field))
+    known = dict(METHODS)
+    yield lambda *words: call(monkeypatch, capsys, *words)
+    METHODS.clear()
+    METHODS.update(known)  # without those of our files
 
 
+OWN_METHOD = """from dataclasses import dataclass, field
+from dcfl import Method
+@dataclass(frozen=True)
+class Own(Method):
+    {}
+"""
+FIELDS = {
+    "required": "mu: float",
+    "unknown_type": "mu: 'Nobody' = 1.0",
+    "object": "mu: object = object()",
+    "table": "mu: dict = field(default_factory=dict)",
+}
 RUN = ("run", *FAST)
 MISTAKES: list[tuple[tuple[str, ...], int, str]] = [
     # paths
@@ -68,6 +88,12 @@ MISTAKES: list[tuple[tuple[str, ...], int, str]] = [
     ((*RUN, "--method-file", "none.py"), 2, "none.py: no such file"),
     ((*RUN, "--method-file", "method.py"), 2, "RuntimeError: mine"),
     ((*RUN, "--method-file", "nothing.py"), 2, "defines no method"),
+    *(
+        ((*RUN, "--method-file", f"{name}.py"), 2, "each of its fields needs a type and a default")
+        for name in FIELDS
+    ),
+    ((*RUN, "data.dataset=npz:~nobody-of-that-name/x.npz"), 2, "no such file"),
+    ((*RUN, 'output.dir="a\\u0000b"'), 2, "zero byte"),
     (("resume", "nowhere"), 2, "nowhere"),
     (("resume", "folder"), 2, "not a run folder"),
     (("resume", "file"), 2, "not a run folder"),

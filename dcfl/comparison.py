@@ -14,7 +14,7 @@ from dcfl.config import apply
 from dcfl.errors import ConfigError
 from dcfl.evaluation import max_and_ema
 from dcfl.experiment import Experiment
-from dcfl.identity import Settings, complete, differences, flat, of_kind
+from dcfl.identity import BUILT_IN, Settings, complete, differences, flat, of_kind
 from dcfl.printable import printable
 from dcfl.recording import RecordedRun
 
@@ -212,12 +212,17 @@ def _seeds(run: RecordedRun) -> tuple[Any, ...]:
 
 def _results(run: RecordedRun) -> Settings:
     """The settings that change numbers. Pictures of one's own are known by what is in them rather
-    than by where they lie, if the run has recorded that."""
+    than by where they lie, and code of one's own by its source rather than by its name, if the run
+    has recorded that."""
     settings = of_kind(complete(flat(run.config)), "result")
     kind, colon, where = str(settings["data.dataset"]).partition(":")
     content = run.environment.get("data")
     if colon and content and not settings["data.holdout"]:  # which is another one for every seed
         settings["data.dataset"] = f"{kind}:{PurePath(where).name} ({content})"
+    for code in ("method", "model"):
+        source = run.environment.get(code, BUILT_IN)
+        if source != BUILT_IN:
+            settings[f"{code}.source"] = source
     return settings
 
 

@@ -19,6 +19,7 @@ Kind = Literal[
     "seed",  # luck: runs that differ in nothing else are repetitions of one experiment
 ]
 Settings = dict[str, Any]  # by dotted key
+BUILT_IN = "built in"  # where code of the user's has a hash of its source
 
 # Their fields depend on what is chosen by name, and all of them change numbers.
 FAMILIES = ("method.", "server.")

@@ -119,10 +119,12 @@ class Recorder:
         dataset: Dataset,
         partition: Partition,
         placement: Placement,
+        code: Mapping[str, str],
     ) -> None:
+        """`code`: what is known about code of the user's, see `resuming.own_code`."""
         text = config.to_toml(config.as_tables(experiment)) + "\n"
         write_whole(self.folder / "config.toml", text)
-        environment = _environment(experiment, placement)
+        environment = {**_environment(experiment, placement), **code}
         if ":" in dataset.name:  # pictures of one's own are known by what is in them
             environment["data"] = dataset.fingerprint[:16]
         self._write_json("environment.json", environment)

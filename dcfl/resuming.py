@@ -19,7 +19,7 @@ from dcfl.data import FederatedData
 from dcfl.data.catalogue import OWN
 from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
-from dcfl.identity import complete, differences, flat, of_kind
+from dcfl.identity import BUILT_IN, complete, differences, flat, of_kind
 from dcfl.methods import Method
 from dcfl.models import FeatureModel
 from dcfl.simulation.workbench import reproducible
@@ -55,13 +55,13 @@ def _plain(value: Any) -> Any:
 
 def own_code(method: Method, model: FeatureModel | None) -> dict[str, str]:
     """What is known about code of the user's, which no version number covers."""
-    described = "built in"
+    described = BUILT_IN
     if model is not None:
         tensors = [(name, each.dtype, each.shape) for name, each in model.state_dict().items()]
         layers = hashlib.sha256(f"{model} {tensors}".encode()).hexdigest()[:16]
         kinds = {type(module) for module in model.modules()}
         described = f"{type(model).__qualname__} {layers} {_source(kinds)}".strip()
-    return {"method": _source({type(method)}) or "built in", "model": described}
+    return {"method": _source({type(method)}) or BUILT_IN, "model": described}
 
 
 def _source(classes: Collection[type]) -> str:

@@ -152,7 +152,9 @@ class Run:
         self._checkpoints = Checkpoints(self.folder)
         try:
             if not (again and self._take_up(allow)):
-                self._recorder.start(self.experiment, dataset, partition, self._placement)
+                self._recorder.start(
+                    self.experiment, dataset, partition, self._placement, self._code
+                )
         except BaseException:
             self._recorder.close()
             raise

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -6,7 +7,12 @@ import pytest
 from dcfl.comparison import Outcome, Spread, group_runs, plan, runs_by_partition
 from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
+from dcfl.methods.loading import load_methods
+from dcfl.recording import RecordedRun
+from dcfl.running import Run
+from tests.reliability.victims import DATA, experiment, train
 from tests.report.folders import write_run
+from tests.simulation.runs import Flat
 
 
 def test_a_plan_has_one_run_per_method_and_seed() -> None:
@@ -47,6 +53,34 @@ def test_a_sweep_is_not_mistaken_for_seeds(tmp_path: Path) -> None:
     other = write_run(tmp_path / "other", method="moon", settings={"method.mu": 5.0})
     labels = [group.label for group in group_runs([*runs, other])]
     assert labels == ["fedprox mu=0.01", "fedprox mu=1", "moon"]
+
+
+def test_a_method_that_was_edited_is_another_method(tmp_path: Path) -> None:
+    """By the name alone its two versions would be seeds of one."""
+    runs = []
+    for seed, extra in enumerate(["", "", "    # edited\n"]):
+        file = tmp_path / "mine.py"
+        file.write_text(f"import dcfl\nclass Mine(dcfl.Method):\n    pass\n{extra}")
+        (mine,) = load_methods(file).values()
+        what = experiment(tmp_path / f"run{seed}", mine(), rounds=1)
+        what = replace(what, federation=replace(what.federation, seed=seed))
+        runs.append(RecordedRun.open(train(what).folder))
+    first, second = group_runs(runs)
+    assert (first.runs, second.runs) == (tuple(runs[:2]), tuple(runs[2:]))
+    assert first.label.startswith("mine source=")
+    assert first.label != second.label
+
+
+def test_a_model_of_ones_own_is_known_by_its_source(tmp_path: Path) -> None:
+    class Other(Flat):
+        """The same tensors, and another class."""
+
+    runs = []
+    for name, model in (("a", Flat()), ("b", Other())):
+        run = Run(experiment(tmp_path / name, rounds=1), DATA, model)
+        assert [row["round"] for row in run.rounds()] == [1]
+        runs.append(RecordedRun.open(run.folder))
+    assert len(group_runs(runs)) == 2
 
 
 def test_settings_outside_the_method_are_compared_across_methods(tmp_path: Path) -> None:

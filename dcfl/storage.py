@@ -20,7 +20,7 @@ from dcfl.errors import DCFLError, RunLocked, StorageError
 
 PARTIAL = ".partial"  # ends the name of a file that is being written
 LOCK = ".lock"
-PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
+PRIVATE_FILE, PUBLIC_FILE, PRIVATE_FOLDER = 0o600, 0o644, 0o700
 
 
 @contextmanager

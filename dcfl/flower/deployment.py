@@ -33,7 +33,7 @@ from dcfl.flower.superlink import (
     script,
     write_private,
 )
-from dcfl.storage import storage
+from dcfl.storage import private_folder, storage
 
 _RECORD = "processes.json"
 
@@ -181,7 +181,7 @@ def _supernode_command(
         security = ["--root-certificates", str(home / "keys" / "ca.crt")]
         security += ["--auth-supernode-private-key", str(home / "keys" / f"site-{index}")]
     memories = home / "memories" / f"site-{index}"
-    memories.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private_folder(memories)
     # The quote at the end matters: Flower takes a config that ends in .toml for a file.
     config = f'{own} partition-id={index} num-partitions={sites} memories="{memories}"'
     return [
@@ -282,11 +282,10 @@ def _make_home(home: Path) -> Path:
     with storage(home):
         if home.is_dir() and any(home.iterdir()) and not (home / "lock").exists():
             raise ConfigError(f"{home}: not empty and not from `dcfl flower up`; give a new folder")
-        home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        home.chmod(0o700)  # the logs and the database tell much
+        private_folder(home)  # the logs and the database tell much
         (home / "lock").touch()
         for name in ("flwr", "logs", "work", "memories"):
-            (home / name).mkdir(mode=0o700, exist_ok=True)
+            private_folder(home / name)
     return home
 
 

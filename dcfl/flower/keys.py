@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from dcfl.errors import ConfigError, require
-from dcfl.storage import storage
+from dcfl.storage import PRIVATE_FILE, PUBLIC_FILE, private_folder, storage
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1")
 _SITE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -114,12 +114,9 @@ def _alternative_name(host: str) -> x509.GeneralName:
 
 
 def _prepare(folder: Path) -> None:
-    try:
-        folder.mkdir(mode=0o700, parents=True)
-    except FileExistsError:
-        if any(folder.iterdir()) and not (folder / "ca.crt").exists():
-            raise ConfigError(f"{folder}: not empty; give keys a folder of their own") from None
-        folder.chmod(0o700)
+    if folder.exists() and any(folder.iterdir()) and not (folder / "ca.crt").exists():
+        raise ConfigError(f"{folder}: not empty; give keys a folder of their own")
+    private_folder(folder)
 
 
 def _pair(folder: Path, private: str, public: str) -> bool:
@@ -141,11 +138,11 @@ def _write_private(
     path: Path, key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat
 ) -> None:
     pem = serialization.Encoding.PEM
-    _write(path, key.private_bytes(pem, form, serialization.NoEncryption()), 0o600)
+    _write(path, key.private_bytes(pem, form, serialization.NoEncryption()), PRIVATE_FILE)
 
 
 def _write_certificate(path: Path, certificate: x509.Certificate) -> None:
-    _write(path, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+    _write(path, certificate.public_bytes(serialization.Encoding.PEM), PUBLIC_FILE)
 
 
 def _make_site(folder: Path, site: str) -> None:
@@ -154,7 +151,7 @@ def _make_site(folder: Path, site: str) -> None:
     public = key.public_key().public_bytes(
         serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     )
-    _write(folder / f"{site}.pub", public + f" {site}\n".encode(), 0o644)
+    _write(folder / f"{site}.pub", public + f" {site}\n".encode(), PUBLIC_FILE)
 
 
 def _make_authority(folder: Path, days: int) -> None:

@@ -18,7 +18,7 @@ from dcfl.errors import CheckpointError, ProtocolError
 from dcfl.flower.codec import Task
 from dcfl.messages import Tensors
 from dcfl.simulation.memories import read_memory
-from dcfl.storage import storage
+from dcfl.storage import private_folder, storage
 from dcfl.tensor_files import write_tensors
 
 KEPT_RUNS = 3  # beside the one that begins: a run that was killed has not said that it ended
@@ -48,7 +48,7 @@ class NodeMemories:
             if not path.parent.parent.is_dir():
                 self._make_room()
                 self.folder.mkdir(parents=True, exist_ok=True)
-                path.parent.parent.mkdir(mode=0o700, exist_ok=True)  # it may tell of the images
+                private_folder(path.parent.parent)  # it may tell of the images
             path.parent.mkdir(exist_ok=True)
             write_tensors(path, memory, _owner(task, task.round), private=True)
             # Not newer ones: a straggler's message may be done after a later one.

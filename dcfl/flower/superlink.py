@@ -18,7 +18,7 @@ from dcfl.config import to_toml
 from dcfl.errors import ConfigError, NetworkError, require
 from dcfl.flower import OFFLINE
 from dcfl.flower.processes import MARKER
-from dcfl.storage import storage, write_whole
+from dcfl.storage import private_folder, storage, write_whole
 
 NAME = "dcfl"  # of the connection, in config.toml
 LOOPBACK = "127.0.0.1"
@@ -146,7 +146,7 @@ def prepare_calls(link: Connection) -> None:
     path = link.flwr_home / "config.toml"
     text = _config_text(link)
     with storage(path):
-        link.flwr_home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(link.flwr_home)
         found = path.read_text(encoding="utf-8") if path.exists() else ""
     if found and not found.startswith(_CONFIG_HEAD):
         raise ConfigError(f"{path}: not written by dcfl; give it a Flower home of its own")

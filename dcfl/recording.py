@@ -64,6 +64,9 @@ from dcfl.storage import (
 from dcfl.tensor_files import read_stored, write_stored
 
 LOGS = ("rounds.jsonl", "clients.jsonl")
+FILES = {
+    *LOGS, "config.toml", "environment.json", "partition.npz", "model.safetensors", "summary.json"
+}  # fmt: skip
 
 
 class Recorder:

@@ -26,9 +26,9 @@ def load_methods(path: Path) -> dict[str, type[Method]]:
     sys.modules[module.__name__] = module  # dataclasses look their module up
     try:
         spec.loader.exec_module(module)
-    except Terminated:
+    except (KeyboardInterrupt, Terminated):
         raise
-    except (Exception, SystemExit) as error:  # an exit would end us as if all were well
+    except BaseException as error:  # an exit would end us as if all were well
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)]
         where = error.lineno if isinstance(error, SyntaxError) else lines[-1]
         raise ConfigError(

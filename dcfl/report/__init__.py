@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from dcfl.errors import RunFolderError, RunMissing
-from dcfl.recording import RecordedRun
+from dcfl.recording import FILES, RecordedRun
 from dcfl.storage import storage, write_whole
 
 __all__ = ["find_runs", "write_report"]
@@ -25,6 +25,8 @@ def write_report(*folders: Path, out: Path | None = None) -> Path:
         raise RunFolderError("no folder given: name a run folder, or a folder of run folders")
     if out is None:
         out = folders[0] / "report.html" if len(folders) == 1 else Path("report.html")
+    if out.name in FILES and out.parent.resolve() in runs:
+        raise RunFolderError(f"{out} belongs to the run: give the page another name")
     page = render(list(runs.values()))
     with storage(out):
         out.parent.mkdir(parents=True, exist_ok=True)

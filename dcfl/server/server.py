@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from torch import Tensor
+
 from dcfl import weights as named
 from dcfl.client import LARGEST, LocalTraining
-from dcfl.errors import ClientFailure, ProtocolError, require
+from dcfl.errors import ClientFailure, ConfigError, ProtocolError, require
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic
 from dcfl.methods.method import Method
 from dcfl.server.aggregation import AGGREGATIONS, ROBUST, Aggregation, replies_needed
@@ -132,12 +134,27 @@ class Server:
         folded = fold.finish(broadcast.weights)
         weights, slots = self._step(state, folded)
         used = [upload for client, upload in uploads if client not in folded.rejected]
-        shared = settings.fitted(self.method).merge(state.shared, used, self.population)
+        shared = self._merged(state.shared, used)
         reports = [
             replace(report, used=report.outcome == "ok" and report.client not in folded.rejected)
             for report in reports
         ]
         return ServerState(broadcast.round, weights, shared, slots), reports
+
+    def _merged(self, shared: Tensors, uploads: Sequence[Tensors]) -> Tensors:
+        """A method of the user's may do anything here, and the next round would trip over it."""
+        method = self.settings.fitted(self.method)
+        try:
+            merged = method.merge(shared, uploads, self.population)
+        except Exception as error:
+            raise ConfigError(
+                f"{method.name}: merge raised {type(error).__name__}: {error}"
+            ) from error
+        if not (
+            isinstance(merged, Mapping) and all(isinstance(t, Tensor) for t in merged.values())
+        ):
+            raise ConfigError(f"{method.name}: merge must return tensors by name")
+        return merged
 
     def wanted(self, replies: int) -> int:
         """How many valid replies change the model, if there are so many."""

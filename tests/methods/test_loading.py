@@ -86,3 +86,11 @@ def test_names_that_would_not_work_are_refused(name: str, tmp_path: Path) -> Non
     with pytest.raises(ConfigError, match="not a name"):
         new_method(name, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("raised", ["GeneratorExit", "type('Mine', (BaseException,), {})"])
+def test_whatever_a_file_raises_is_one_line(raised: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(f"raise {raised}('\x1b[31m')\n")
+    with pytest.raises(ConfigError, match=r"mine\.py, line 1: "):
+        load_methods(file)

@@ -32,3 +32,11 @@ def test_a_folder_without_runs_is_refused_in_one_line(tmp_path: Path, name: str)
 def test_no_folder_at_all_is_refused() -> None:
     with pytest.raises(RunFolderError, match="no folder given"):
         write_report()
+
+
+def test_a_page_does_not_replace_what_a_run_has_written(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    before = (run.folder / "rounds.jsonl").read_bytes()
+    with pytest.raises(RunFolderError, match="another name"):
+        write_report(run.folder, out=run.folder / "rounds.jsonl")
+    assert (run.folder / "rounds.jsonl").read_bytes() == before

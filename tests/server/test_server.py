@@ -5,6 +5,7 @@ import re
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -12,10 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dcfl.client import LocalTraining
-from dcfl.errors import ClientFailure
+from dcfl.errors import ClientFailure, ConfigError
 from dcfl.messages import Broadcast, ClientUpdate
 from dcfl.methods import METHODS
 from dcfl.methods.dcfl import DCFLPrototypeWise
+from dcfl.methods.fedavg import FedAvg
 from dcfl.server import Server, ServerSettings, ServerState
 from dcfl.server.aggregation import ROBUST
 from dcfl.weights import sha256
@@ -240,3 +242,20 @@ def test_a_variance_below_zero_is_turned_away() -> None:
     replies = [ClientUpdate(0, wrong, {}, 1, 1, {})]
     _, (report,) = server().aggregate(state, server().broadcast(state), replies)
     assert (report.outcome, report.reason) == ("rejected", "bn.running_var is negative")
+
+
+@pytest.mark.parametrize(
+    ("merge", "said"),
+    [
+        (lambda *_: 1 / 0, "merge raised ZeroDivisionError"),
+        (lambda *_: None, "tensors by name"),
+        (lambda *_: {"c": 1.0}, "tensors by name"),
+    ],
+)
+def test_a_merge_that_goes_wrong_is_the_methods_own(merge: Any, said: str) -> None:
+    method = type("Mine", (FedAvg,), {"merge": merge})()
+    server = Server(method, 10, frozenset({"w"}), LocalTraining())
+    state = ServerState(0, {"w": torch.zeros(2)}, {}, {})
+    update = ClientUpdate(0, {"w": torch.ones(2)}, {}, 1, 1, {})
+    with pytest.raises(ConfigError, match=said):
+        server.aggregate(state, server.broadcast(state), [update])

@@ -4,14 +4,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test test-flower smoke lint clean
+.PHONY: run test test-slow test-flower smoke lint clean
 
 run: $(VENV)/core
 	$(BIN)/dcfl compare
 
 # One thread per test process: small tensors gain nothing from more, and two processes share two cores.
 test: $(VENV)/dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not flower"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not flower and not slow"
+
+# What takes tens of seconds each: compilers, attacks on sampled clients, kills of whole commands.
+test-slow: $(VENV)/dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m slow
 
 # Real SuperLinks, SuperNodes and Ray: minutes, and they want the machine to themselves.
 test-flower: $(VENV)/dev

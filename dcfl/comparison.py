@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from statistics import fmean, stdev
 from typing import Any
 
-from dcfl.config import apply
+from dcfl.config import apply, method_named
 from dcfl.errors import ConfigError
 from dcfl.evaluation import max_and_ema
 from dcfl.experiment import Experiment
@@ -26,6 +26,8 @@ def plan(
 
     The experiment's own method keeps its fields, the others have their defaults.
     """
+    for method in methods:
+        method_named(method)  # first of all: it becomes part of a folder's name
     planned = {
         f"{method}-seed{seed}": apply(
             experiment,

@@ -14,6 +14,7 @@ from dcfl.bench.results import from_json, jobs_table
 from dcfl.errors import ConfigError
 
 
+@pytest.mark.slow
 def test_a_job_is_measured_for_everybody(tmp_path: Path) -> None:
     out = tmp_path / "jobs.json"
     table = time_jobs("J3", repeats=2, peers=None, out=out, small=True)

@@ -130,6 +130,7 @@ def test_quantity_skew_changes_sizes_and_not_mixes() -> None:
     assert np.abs(counts / counts.sum(axis=1, keepdims=True) - 0.1).max() < 0.07
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", REAL)
 def test_ten_thousand_clients_are_split_or_refused_within_reason(scheme: Scheme) -> None:
     labels = np.repeat(np.arange(10), 5000)

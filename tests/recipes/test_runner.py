@@ -84,6 +84,7 @@ def test_cells_in_parallel_are_the_same_runs(tmp_path: Path) -> None:
     assert len(schedules) == 1
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_or_stopped_costs_one_cell_some_time(tmp_path: Path) -> None:
     """By somebody else: a cell fails, or is stopped, and the next has a process that is not about
     to end."""
@@ -163,6 +164,7 @@ def commands() -> Iterator[list[Command]]:
             command.process.wait()
 
 
+@pytest.mark.slow
 def test_stopped_in_three_ways_it_goes_on(tmp_path: Path, commands: list[Command]) -> None:
     out = tmp_path / "out"
     cells = kept_cells(out)

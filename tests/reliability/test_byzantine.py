@@ -70,11 +70,13 @@ def test_multi_krum_stays_near_what_it_is_without_an_attack(attack: str) -> None
 STRONG: dict[str, Any] = {"name": "dcfl-pw", "mu": 10.0}
 
 
+@pytest.mark.slow
 def test_flipped_prototypes_spoil_their_mean() -> None:
     clean = accuracy("uniform", "none", **STRONG)
     assert accuracy("uniform", "prototype flip x10", **STRONG) < clean - 10
 
 
+@pytest.mark.slow
 def test_flipped_prototypes_are_outvoted() -> None:
     clean = accuracy("uniform", "none", **STRONG)
     voted = {**STRONG, "prototype_merge": "median"}
@@ -82,6 +84,7 @@ def test_flipped_prototypes_are_outvoted() -> None:
     assert accuracy("uniform", "prototype flip x10", **voted) >= clean - 5
 
 
+@pytest.mark.slow
 def test_multi_krum_and_the_vote_that_comes_with_it() -> None:
     clean = accuracy("uniform", "none", name="dcfl-pw")
     assert accuracy("multi-krum", "prototype flip x10", name="dcfl-pw") >= clean - 5

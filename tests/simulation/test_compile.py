@@ -50,6 +50,7 @@ def weights(folder: Path, workers: int, cache: Path) -> str:
         process.wait()
 
 
+@pytest.mark.slow
 def test_workers_compile_after_they_are_forked(tmp_path: Path) -> None:
     if subprocess.run(["sh", "-c", "command -v g++ c++ clang++"], capture_output=True).returncode:
         pytest.skip("torch.compile wants a C++ compiler")

@@ -44,6 +44,13 @@ WITHOUT_A_CLOCK = FaultSettings(crash=0.12, memory=0.09, exit=0.09)
 DEADLINE = 0.75  # seconds; a client that trains takes milliseconds
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _past_the_first_step(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What torch imports at its first step takes longer than the deadline; workers that are forked
+    afterwards have it."""
+    train(experiment(tmp_path_factory.mktemp("first") / "run", rounds=1))
+
+
 def adds_up(row: Row) -> bool:
     return bool(row["sampled"] == row["ok"] + row["failed"] + row["late"] + row["rejected"])
 

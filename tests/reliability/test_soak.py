@@ -24,7 +24,8 @@ def in_use(folder: Path) -> dict[str, int]:
         "fds": len(os.listdir("/proc/self/fd")),
         "threads": int(status["Threads"]),
         "files": len(files(folder)),
-        "kB": int(status["VmRSS"].split()[0]),
+        # Not VmRSS: a fork has its parent's libraries mapped, and touches more of them as it goes.
+        "kB": sum(int(status[name].split()[0]) for name in ("RssAnon", "RssShmem")),
     }
 
 

@@ -270,7 +270,8 @@ def squared_distances(rows: Rows) -> Tensor:
 def _in_median_deviations(rows: Rows) -> list[Tensor]:
     """Each coordinate as its distance from the median, in units of the median distance."""
     middle = (len(rows) - 1) // 2
-    apart = [row - middle_mean(rows, middle) for row in rows]
+    centre = middle_mean(rows, middle)
+    apart = [row - centre for row in rows]
     usual = middle_mean([row.abs() for row in apart], middle)
     return [row / usual.where(usual > 0, 1) for row in apart]
 

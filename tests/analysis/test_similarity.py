@@ -38,6 +38,14 @@ def cosine(a: list[float], b: list[float]) -> float:
     return sum(x * y for x, y in zip(a, b, strict=True)) / lengths if lengths else 0.0
 
 
+FEATURES = {
+    "n": st.integers(2, 30),
+    "d": st.integers(1, 8),
+    "classes": st.integers(1, 4),
+    "seed": st.integers(0, 1000),
+}
+
+
 def unit(a: list[float]) -> list[float]:
     length = math.dist(a, [0.0] * len(a))
     return [x / length for x in a] if length else a
@@ -45,10 +53,7 @@ def unit(a: list[float]) -> list[float]:
 
 @settings(max_examples=20, deadline=None)
 @given(
-    n=st.integers(2, 30),
-    d=st.integers(1, 8),
-    classes=st.integers(1, 4),
-    seed=st.integers(0, 1000),
+    **FEATURES,
     alpha=st.floats(0.5, 6),
     t=st.floats(0.1, 20),
 )
@@ -90,10 +95,7 @@ def test_exponents_that_cannot_be(wrong: tuple[float, float]) -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(
-    n=st.integers(2, 30),
-    d=st.integers(1, 8),
-    classes=st.integers(1, 4),
-    seed=st.integers(0, 1000),
+    **FEATURES,
     relu=st.booleans(),  # which also gives zero vectors
 )
 def test_numbers_are_those_of_a_loop_over_all_pairs(

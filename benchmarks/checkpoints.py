@@ -12,11 +12,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from dcfl.checkpoints import Checkpoint, Checkpoints, Facts
+from dcfl.engines.memories import Memories
 from dcfl.models import ResNet18
+from dcfl.runs.checkpoints import Checkpoint, Checkpoints, Facts
 from dcfl.server import ServerState
-from dcfl.simulation.memories import Memories
-from dcfl.weights import snapshot, zeros_like
+from dcfl.tensors import snapshot, zeros_like
 
 REPEATS = 7
 

@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dcfl.processes import python
-from dcfl.recording import RecordedRun
+from dcfl.runs.folder import RecordedRun
+from dcfl.system.processes import python
 
 REPEATS = 3
 SETTINGS = ["method.name=fedavg", "engine.threads=1"]
@@ -31,7 +31,7 @@ ENGINES: dict[str, tuple[list[str], int]] = {
 
 
 def dcfl(*words: str, cwd: Path) -> None:
-    command = python("-c", "from dcfl.cli import main; main()", *words)
+    command = python("-c", "from dcfl.cli.main import main; main()", *words)
     subprocess.run(command, cwd=cwd, check=True, capture_output=True)
 
 

@@ -20,12 +20,12 @@ from statistics import median
 
 import numpy as np
 
-from dcfl.bench.jobs import Job, write_job
-from dcfl.bench.measure import Contender, measure
-from dcfl.bench.results import machine, table
 from dcfl.data import Partition
 from dcfl.federation import sample_cohort
-from dcfl.processes import python
+from dcfl.studies.bench.jobs import Job, write_job
+from dcfl.studies.bench.measure import Contender, measure
+from dcfl.studies.bench.measurements import machine, table
+from dcfl.system.processes import python
 
 LARGE = Job("growth", "lenet", 10_000, 20, 10, 1, 10, rounds=12)
 REPEATS = 2
@@ -37,7 +37,7 @@ def trained() -> dict[str, list[dict[str, float]]]:
         f"{cohort:,} of {clients:,}": replace(LARGE, clients=clients, cohort=cohort)
         for clients, cohort in ((100, 10), (10_000, 10), (10_000, 100), (10_000, 1_000))
     }
-    command = python("-m", "dcfl.bench.ours", "{folder}", "2")
+    command = python("-m", "dcfl.studies.bench.ours", "{folder}", "2")
     found: dict[str, list[dict[str, float]]] = {name: [] for name in jobs}
     with tempfile.TemporaryDirectory() as scratch:
         for name, job in jobs.items():

@@ -13,11 +13,11 @@ from statistics import mean
 
 from torch import Tensor, nn
 
-from dcfl.assembly import schedule
 from dcfl.config import load_experiment, parse_words
 from dcfl.models import FeatureModel, Output
 from dcfl.privacy import PrivacySettings, spent
-from dcfl.running import Run
+from dcfl.runs.prepare import schedule
+from dcfl.runs.run import Run
 
 COMMON = ["engine.workers=1", "output.checkpoint=0", "data.seed=0"]  # one split for all seeds
 # The default run, but for a model and a method that [privacy] takes.

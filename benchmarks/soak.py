@@ -18,10 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from dcfl.bench.measure import memory_of
-from dcfl.bench.results import machine
 from dcfl.config import load_experiment
-from dcfl.running import Run
+from dcfl.runs.run import Run
+from dcfl.studies.bench.measure import memory_of
+from dcfl.studies.bench.measurements import machine
 
 
 def main() -> None:

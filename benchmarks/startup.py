@@ -16,13 +16,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from dcfl.bench.results import machine, spread
-from dcfl.processes import python
+from dcfl.studies.bench.measurements import machine, spread
+from dcfl.system.processes import python
 
 FIRST_STEP = """
 import os, sys, time
 from dcfl import local_training
-from dcfl.cli import main
+from dcfl.cli.main import main
 
 def first_step(*_):
     os.write(1, f"{time.time()}\\n".encode())

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dcfl.experiment import Experiment
     from dcfl.methods import METHODS, Method
-    from dcfl.recording import load_model
-    from dcfl.running import run
+    from dcfl.runs.folder import load_model
+    from dcfl.runs.run import run
 
 __all__ = ["METHODS", "Experiment", "Method", "load_model", "run"]
 
@@ -22,8 +22,8 @@ _HOMES = {
     "Experiment": "dcfl.experiment",
     "METHODS": "dcfl.methods",
     "Method": "dcfl.methods",
-    "load_model": "dcfl.recording",
-    "run": "dcfl.running",
+    "load_model": "dcfl.runs.folder",
+    "run": "dcfl.runs.run",
 }
 
 

@@ -1,5 +1,5 @@
 """`python -m dcfl` is `dcfl`."""
 
-from dcfl.cli import main
+from dcfl.cli.main import main
 
 main()

@@ -16,8 +16,6 @@ from dcfl.methods.prototypes import PrototypeMethod
 from dcfl.models import ModelSettings
 from dcfl.privacy import PrivacySettings
 from dcfl.server import ServerSettings
-from dcfl.simulation.attacks import AttackSettings
-from dcfl.simulation.faults import FaultSettings
 
 
 @dataclass(frozen=True)
@@ -107,6 +105,44 @@ class OutputSettings:
         require(
             self.checkpoint == "auto" or self.checkpoint >= 0,
             f'output.checkpoint must be "auto" or 0 rounds or more, not {self.checkpoint}',
+        )
+
+
+@dataclass(frozen=True)
+class FaultSettings:
+    """The [faults] table: shares of a round's clients, which do this instead of training."""
+
+    crash: float = 0.0  # raise an exception
+    memory: float = 0.0  # run out of memory
+    exit: float = 0.0  # end their process
+    hang: float = 0.0  # never answer; needs federation.deadline
+
+    def __post_init__(self) -> None:
+        rates = (self.crash, self.memory, self.exit, self.hang)
+        require(
+            all(0 <= rate <= 1 for rate in rates) and sum(rates) <= 1,
+            "faults: each share must lie in 0 to 1, and all together too",
+        )
+
+    @property
+    def lethal(self) -> bool:
+        """To the process that they happen in."""
+        return bool(self.exit or self.hang)
+
+
+@dataclass(frozen=True)
+class AttackSettings:
+    """The [attack] table."""
+
+    kind: Literal["none", "sign-flip", "noise", "scaling", "label-flip", "prototype-flip"] = "none"
+    share: float = 0.2  # of the clients, rounded up
+    strength: float = 10.0
+
+    def __post_init__(self) -> None:
+        require(0 < self.share <= 1, f"attack.share must lie in (0, 1], not {self.share:g}")
+        require(
+            0 < self.strength <= 1e6,
+            f"attack.strength must be above 0 and at most 1,000,000, not {self.strength:g}",
         )
 
 

@@ -19,7 +19,7 @@ from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import Method
 from dcfl.models.output import FeatureModel
 from dcfl.seeding import derived_seed
-from dcfl.weights import apart_from, canonical, not_finite, snapshot
+from dcfl.tensors import apart_from, canonical, not_finite, snapshot
 
 __all__ = ["LocalTraining", "norms_and_biases", "train_client"]
 

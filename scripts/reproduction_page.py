@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from dcfl.recipes.order import DUELS, Contests, Place, Score, checks, leaders, leads
-from dcfl.recipes.order_page import claims_table, duels_table, leaders_table, leads_table
-from dcfl.recipes.published import CLAIMS, figures
 from dcfl.report.document import Table
+from dcfl.studies.recipes.order import DUELS, Contests, Place, Score, checks, leaders, leads
+from dcfl.studies.recipes.order_page import claims_table, duels_table, leaders_table, leads_table
+from dcfl.studies.recipes.published import CLAIMS, figures
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "reproduction.md"

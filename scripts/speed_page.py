@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from dcfl.bench.results import from_json, jobs_table, methods_table, spread, table
+from dcfl.studies.bench.measurements import from_json, jobs_table, methods_table, spread, table
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "speed.md"

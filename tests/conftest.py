@@ -2,8 +2,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from dcfl.engines.instructions import avoid_broken_instructions
 from dcfl.methods import METHODS
-from dcfl.simulation.instructions import avoid_broken_instructions
+from dcfl.runs.folder import RecordedRun
+from tests.studies.analysis.trained import train
 
 
 def pytest_configure() -> None:
@@ -17,3 +19,18 @@ def _methods_of_a_test_are_its_own() -> Iterator[None]:
     yield
     METHODS.clear()
     METHODS.update(before)
+
+
+@pytest.fixture(scope="session")
+def fedavg(tmp_path_factory: pytest.TempPathFactory) -> RecordedRun:
+    return train(tmp_path_factory.mktemp("runs") / "c", **{"method.name": "fedavg"})
+
+
+@pytest.fixture(scope="session")
+def fedproc(tmp_path_factory: pytest.TempPathFactory) -> RecordedRun:
+    return train(tmp_path_factory.mktemp("runs") / "a", **{"method.name": "fedproc"})
+
+
+@pytest.fixture(scope="session")
+def dcfl_pw(tmp_path_factory: pytest.TempPathFactory) -> RecordedRun:
+    return train(tmp_path_factory.mktemp("runs") / "b", **{"method.name": "dcfl-pw"})

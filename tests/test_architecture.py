@@ -3,6 +3,8 @@
 import ast
 import subprocess
 import sys
+from collections import Counter
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -11,48 +13,71 @@ import dcfl
 
 PACKAGE = Path(dcfl.__file__).parent
 
-# Each room may import from the rooms before it.
-ORDER = [
-    "printable", "errors", "processes", "streams", "storage", "seeding", "messages", "weights",
-    "tensor_files", "losses", "data", "models", "client", "methods", "local_training",
-    "evaluation", "server", "federation", "privacy", "simulation", "experiment", "config",
-    "identity", "assembly", "flower", "engines", "checkpoints", "resuming", "formats", "recording",
-    "comparison", "report", "running", "checking", "scaffolding", "terminal", "words",
-    "deployment", "bench", "doctor", "theory", "analysis", "recipes", "cli", "__main__",
-]  # fmt: skip
-
-
-# The part of the Flower room that has a whole run in it, and what comes after.
-DEPLOYMENT = {f"flower.{name}" for name in ("server_app", "submission", "commands")}
-
-
-def room(module: str) -> str:
-    _, _, inside = module.partition(".")
-    return "deployment" if inside in DEPLOYMENT else inside.split(".")[0]
-
-
-def imported_rooms(path: Path) -> set[str]:
-    """The rooms that a file imports, at the top or inside functions."""
-    rooms = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("dcfl"):
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-            inner = node.module in ("dcfl", "dcfl.flower")
-            rooms |= {room(name) for name in names} if inner else {room(node.module)}
-    return rooms - {""}
-
+# From the ground up. A file may import from its own layer and from those before it.
+LAYERS = {
+    "the vocabulary": "errors messages tensors seeding system",
+    "the mathematics": "losses",
+    "what is trained, on what": "models data",
+    "a client's half of a round": "client methods local_training",
+    "the server's half, and what came out": "server federation evaluation",
+    "a run as a value": "privacy experiment config",
+    "where clients train": "engines",
+    "at Flower's nodes": "flower",
+    "a run from beginning to end, and its page": "runs report",
+    "sites": "flower.deploy",
+    "experiments about experiments": "studies testing",
+    "people": "cli __main__",
+}
+LEVELS = {room: level for level, rooms in enumerate(LAYERS.values()) for room in rooms.split()}
 
 # The peers' scripts run in environments of their own.
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.parent.name != "peers")
+MODULES = {
+    ".".join(("dcfl", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+    for path in FILES
+}
+
+
+def level(module: str) -> int:
+    inside = module.removeprefix("dcfl.")
+    return LEVELS["flower.deploy" if inside.startswith("flower.deploy") else inside.split(".")[0]]
+
+
+def imported(path: Path, also_later: bool = True) -> set[str]:
+    """The modules of ours that a file imports: at the top, or also inside functions."""
+    tree = ast.parse(path.read_text())
+    nodes = ast.walk(tree) if also_later else tree.body
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("dcfl"):
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                found.add(inner if inner in MODULES else node.module)
+    return found - {"dcfl"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_point_one_way(path: Path) -> None:
-    if path == PACKAGE / "__init__.py":
+    if path == PACKAGE / "__init__.py":  # the public names, from wherever they live
         return
-    own = room(".".join(("dcfl", *path.relative_to(PACKAGE).with_suffix("").parts)))
-    allowed = ORDER[: ORDER.index(own) + 1]
-    assert imported_rooms(path) <= set(allowed)
+    own = ".".join(("dcfl", *path.relative_to(PACKAGE).with_suffix("").parts))
+    assert {module for module in imported(path) if level(module) > level(own)} == set()
+
+
+def test_no_module_imports_itself_by_a_detour() -> None:
+    graph = {
+        ".".join(("dcfl", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(
+            ".__init__"
+        ): imported(path, also_later=False)
+        for path in FILES
+        if path != PACKAGE / "__init__.py"
+    }
+    assert tuple(TopologicalSorter(graph).static_order())  # CycleError names the detour
+
+
+def test_a_name_means_one_thing() -> None:
+    stems = Counter(path.stem for path in FILES if path.stem != "__init__")
+    assert [stem for stem, count in stems.items() if count > 1] == ["engine"]  # and ours at Flower
 
 
 def modules_after(statement: str) -> set[str]:
@@ -62,7 +87,7 @@ def modules_after(statement: str) -> set[str]:
 
 
 def test_importing_dcfl_is_cheap() -> None:
-    assert not {"torch", "matplotlib", "numpy"} & modules_after("import dcfl, dcfl.cli")
+    assert not {"torch", "matplotlib", "numpy"} & modules_after("import dcfl, dcfl.cli.main")
 
 
 def test_training_needs_no_plots() -> None:

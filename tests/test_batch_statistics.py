@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from dcfl import evaluation
-from dcfl.analysis.features import embed
-from dcfl.checking import toy_images
 from dcfl.client import Client, LocalTraining
 from dcfl.data import ClientData, Dataset, Images, client_data
 from dcfl.data.client_data import clean_batches
@@ -21,6 +19,8 @@ from dcfl.data.datasets import load_digits
 from dcfl.evaluation import Evaluation, evaluate, scored_parts
 from dcfl.methods.dcfl import DCFLPrototypeWise
 from dcfl.models import FeatureModel, ModelSettings, build_model
+from dcfl.studies.analysis.features import embed
+from dcfl.testing.contract import toy_images
 from tests import toys
 
 Resort = Callable[[Images], Images]

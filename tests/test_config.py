@@ -14,7 +14,7 @@ from dcfl.experiment import Experiment
 from dcfl.methods import METHODS
 from dcfl.methods.dcfl import DCFLSampleWise
 from dcfl.models import ModelSettings
-from dcfl.running import with_overrides
+from dcfl.runs.run import with_overrides
 from dcfl.server import ServerSettings
 from dcfl.server.optimizers import FedAdam, FedAvgM
 

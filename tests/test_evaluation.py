@@ -7,7 +7,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from dcfl.checking import toy_model
 from dcfl.evaluation import (
     alignment,
     ema,
@@ -17,6 +16,7 @@ from dcfl.evaluation import (
     similarity_histogram,
     uniformity,
 )
+from dcfl.testing.contract import toy_model
 from tests import toys
 
 

@@ -5,15 +5,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcfl.checking import TRAINING, toy_model
+from dcfl.engines.embedded import Embedded
 from dcfl.errors import ClientFailure
 from dcfl.federation import federate, sample_cohort
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods import METHODS
 from dcfl.seeding import derived_seed, generator_for
 from dcfl.server import Server, ServerSettings, ServerState
-from dcfl.simulation.embedded import Embedded
-from dcfl.weights import sha256, snapshot
+from dcfl.tensors import sha256, snapshot
+from dcfl.testing.contract import TRAINING, toy_model
 from tests import toys
 
 

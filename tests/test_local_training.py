@@ -6,7 +6,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dcfl.checking import CLASSES, TRAINING, toy_client, toy_model, visit
 from dcfl.client import Client, LocalTraining, evaluating
 from dcfl.data import Augmentation
 from dcfl.errors import ConfigError, Diverged
@@ -16,7 +15,8 @@ from dcfl.methods import METHODS
 from dcfl.models import FeatureModel, ModelSettings, build_model
 from dcfl.models.layers import Head, Norm
 from dcfl.models.output import Output
-from dcfl.weights import sha256, snapshot
+from dcfl.tensors import sha256, snapshot
+from dcfl.testing.contract import CLASSES, TRAINING, toy_client, toy_model, visit
 
 FEDAVG = METHODS["fedavg"]()
 

@@ -20,10 +20,9 @@ from hypothesis.extra import numpy as arrays
 from scipy import optimize, stats
 from torch import Tensor, nn
 
-from dcfl.assembly import privacy_spent, schedule
 from dcfl.client import Client
 from dcfl.config import apply, as_tables, from_toml, parse_words, to_toml
-from dcfl.engines import Connect, connect
+from dcfl.engines.engine import Connect
 from dcfl.errors import ConfigError
 from dcfl.experiment import EngineSettings, Experiment, FederationSettings, OutputSettings
 from dcfl.federation import sample_cohort
@@ -42,10 +41,12 @@ from dcfl.privacy import (
     protected,
     spent,
 )
-from dcfl.running import Run
+from dcfl.runs.connect import connect
+from dcfl.runs.prepare import privacy_spent, schedule
+from dcfl.runs.run import Run
 from tests import toys
+from tests.engines.runs import TRAINING, Flat, bits, federation
 from tests.flower.in_process import in_process
-from tests.simulation.runs import TRAINING, Flat, bits, federation
 
 FEDAVG = METHODS["fedavg"]()
 ON = PrivacySettings(clip=0.5, noise=0.01)
@@ -452,10 +453,10 @@ def trained(
 
 def test_off_costs_nothing_and_changes_nothing() -> None:
     """Nothing is even looked at: the reply is the one that training made."""
-    bench = toys.bench("dcfl-pw", Flat(), toys.federated())
-    broadcast = Broadcast(1, bench.model.state_dict(), {})
+    runner = toys.runner("dcfl-pw", Flat(), toys.federated())
+    broadcast = Broadcast(1, runner.model.state_dict(), {})
     update = ClientUpdate(0, {}, {}, 9, 3, {"loss": 1.0})
-    assert bench._protected(update, broadcast) is update
+    assert runner._protected(update, broadcast) is update
 
 
 @pytest.mark.parametrize("method", ["fedavg", "dcfl-sw", "fedscl", "moon"])

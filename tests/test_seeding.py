@@ -22,18 +22,21 @@ SPLIT = ("data/partition.py", "np.random.default_rng(seed)")
 DERIVED = {
     ("models/__init__.py", "derived_seed(seed, 0, 0, 'initialisation')"): "initialisation",
     ("data/datasets.py", "generator_for(seed, 0, 0, 'holdout')"): "holdout",
-    ("simulation/attacks.py", "generator_for(seed, 0, 0, 'attackers')"): "attackers",
+    ("engines/attacks.py", "generator_for(seed, 0, 0, 'attackers')"): "attackers",
     # Which test images are looked at closely, and two views of them.
-    ("analysis/features.py", "generator_for(seed, 0, 0, 'order')"): "order",
-    ("analysis/features.py", "generator_for(seed, 0, 0, purpose)"): "augmentation, second view",
+    ("studies/analysis/features.py", "generator_for(seed, 0, 0, 'order')"): "order",
+    (
+        "studies/analysis/features.py",
+        "generator_for(seed, 0, 0, purpose)",
+    ): "augmentation, second view",
 }
 PER_VISIT = {
     ("data/client_data.py", "generator_for(seed, round, client, 'order')"): "order",
     ("data/client_data.py", "generator_for(seed, round, client, 'augmentation')"): "augmentation",
     ("data/client_data.py", "generator_for(seed, round, client, 'second view')"): "second view",
     ("local_training.py", "derived_seed(seed, broadcast.round, client_id, 'model')"): "model",
-    ("simulation/faults.py", "derived_seed(seed, round, client, 'faults')"): "faults",
-    ("simulation/attacks.py", "generator_for(self.seed, round, client, 'attack')"): "attack",
+    ("engines/faults.py", "derived_seed(seed, round, client, 'faults')"): "faults",
+    ("engines/attacks.py", "generator_for(self.seed, round, client, 'attack')"): "attack",
 }
 # Of a derived seed that is listed above, of keys that name their purpose, of programs that train
 # nothing, and of toys.
@@ -44,16 +47,16 @@ NO_STREAMS_OF_THEIR_OWN = {
     ("local_training.py", "torch.default_generator.manual_seed(seed)"),
     ("local_training.py", "torch.cuda.manual_seed(seed)"),
     (
-        "simulation/faults.py",
+        "engines/faults.py",
         "np.random.default_rng(derived_seed(seed, round, client, 'faults'))",
     ),
     ("privacy.py", "Draws(key)"),
-    ("theory/limits.py", "np.random.default_rng([seed, sphere.dimension, negatives])"),
-    ("checking.py", "torch.Generator().manual_seed(seed)"),
-    ("resuming.py", "torch.Generator().manual_seed(0)"),
-    ("resuming.py", "np.random.default_rng([0, 1])"),
-    ("checking.py", "torch.manual_seed(seed)"),
-    ("checking.py", "torch.Generator().manual_seed(1)"),
+    ("studies/theory/limits.py", "np.random.default_rng([seed, sphere.dimension, negatives])"),
+    ("testing/contract.py", "torch.Generator().manual_seed(seed)"),
+    ("runs/fingerprint.py", "torch.Generator().manual_seed(0)"),
+    ("runs/fingerprint.py", "np.random.default_rng([0, 1])"),
+    ("testing/contract.py", "torch.manual_seed(seed)"),
+    ("testing/contract.py", "torch.Generator().manual_seed(1)"),
 }
 
 
@@ -62,7 +65,7 @@ def calls() -> set[tuple[str, str]]:
     found = set()
     for path in PACKAGE.rglob("*.py"):
         name = path.relative_to(PACKAGE).as_posix()
-        if name.startswith("bench/"):
+        if name.startswith("studies/bench/"):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):

@@ -1,4 +1,4 @@
-"""Small federations for tests, beside those of `dcfl.checking`."""
+"""Small federations for tests, beside those of `dcfl.testing.contract`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from pathlib import Path
 
 import numpy as np
 
-from dcfl.checking import CLASSES, TRAINING, toy_images
 from dcfl.client import LocalTraining
 from dcfl.data import Augmentation, Dataset, FederatedData, Partition
 from dcfl.data.augment import Preparation
+from dcfl.engines.embedded import Embedded
+from dcfl.engines.memories import Memories
+from dcfl.engines.runner import ClientRunner
 from dcfl.methods import METHODS
 from dcfl.models import FeatureModel
-from dcfl.simulation.embedded import Embedded
-from dcfl.simulation.memories import Memories
-from dcfl.simulation.workbench import Workbench
+from dcfl.testing.contract import CLASSES, TRAINING, toy_images
 
 
 def dataset(train: int = 60, test: int = 20) -> Dataset:
@@ -34,14 +34,14 @@ def federated(clients: int = 3) -> FederatedData:
     return FederatedData(toys, Partition.of_parts(parts))
 
 
-def bench(
+def runner(
     method: str, model: FeatureModel, data: FederatedData, training: LocalTraining = TRAINING
-) -> Workbench:
-    return Workbench(METHODS[method](), model, data, training, seed=0)
+) -> ClientRunner:
+    return ClientRunner(METHODS[method](), model, data, training, seed=0)
 
 
 def embedded(
     method: str, model: FeatureModel, data: FederatedData, training: LocalTraining = TRAINING
 ) -> Embedded:
     everything_fits = Memories(Path("never written"), budget=10**9)
-    return Embedded(bench(method, model, data, training), everything_fits)
+    return Embedded(runner(method, model, data, training), everything_fits)

@@ -26,7 +26,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from dcfl.data.arrays import Arrays
-from dcfl.storage import PRIVATE_FILE, PRIVATE_FOLDER, private_folder
+from dcfl.system.storage import PRIVATE_FILE, PRIVATE_FOLDER, private_folder
 
 FORMAT = 1  # of the entries, and of what readers make of files: raise it when either changes
 ARRAYS: dict[str, np.dtype[Any]] = {

@@ -28,7 +28,7 @@ from dcfl.data.pictures import (
     subfolders,
 )
 from dcfl.errors import DatasetCorrupt, require
-from dcfl.printable import printable
+from dcfl.system.printable import printable
 
 TRAIN = ("train", "training")
 TEST = ("test", "testing", "val", "valid", "validation")

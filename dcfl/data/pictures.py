@@ -18,7 +18,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from dcfl.data.arrays import Arrays
 from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing
-from dcfl.printable import printable
+from dcfl.system.printable import printable
 
 Fit = Literal["resize", "crop"]
 Broken = Literal["refuse", "skip"]

@@ -32,7 +32,7 @@ from dcfl.data import cifar
 from dcfl.data.tiny_imagenet import tiny_imagenet_files
 from dcfl.data.unpacking import CHUNK, brief, unpack
 from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing, NetworkError
-from dcfl.storage import storage
+from dcfl.system.storage import storage
 
 Report = Callable[[int, int | None], None]
 

@@ -19,7 +19,7 @@ from dcfl.data.pictures import (
     require_two,
 )
 from dcfl.errors import DatasetCorrupt, DatasetMissing
-from dcfl.printable import printable
+from dcfl.system.printable import printable
 
 
 def read_tiny_imagenet(folder: Path) -> Arrays:

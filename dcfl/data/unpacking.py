@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from dcfl.errors import DatasetCorrupt, DCFLError
-from dcfl.storage import storage
+from dcfl.system.storage import storage
 
 CHUNK = 1 << 18
 

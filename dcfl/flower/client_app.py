@@ -16,8 +16,10 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from dcfl import config
-from dcfl.assembly import workbench
 from dcfl.client import frozen
+from dcfl.engines.allocator import keep_freed_memory
+from dcfl.engines.placement import choose_devices
+from dcfl.engines.runner import ClientRunner, client_runner, reproducible
 from dcfl.errors import (
     ClientFailure,
     ConfigError,
@@ -30,13 +32,10 @@ from dcfl.errors import (
 from dcfl.evaluation import Score, score, scored_parts
 from dcfl.flower import codec
 from dcfl.flower.codec import Claim, Task
-from dcfl.flower.memories import NodeMemories
 from dcfl.flower.node_config import NodeConfig
-from dcfl.printable import printable, printable_lines
+from dcfl.flower.node_memories import NodeMemories
 from dcfl.privacy import at_site
-from dcfl.simulation.allocator import keep_freed_memory
-from dcfl.simulation.placement import choose_devices
-from dcfl.simulation.workbench import Workbench, reproducible
+from dcfl.system.printable import printable, printable_lines
 
 CODE_OF = {  # the first that fits
     ProtocolMismatch: "version",
@@ -53,7 +52,7 @@ CODE_OF = {  # the first that fits
 class Site:
     """What a node needs to serve its clients."""
 
-    bench: Workbench
+    runner: ClientRunner
     memories: NodeMemories
     threads: int
 
@@ -97,7 +96,7 @@ def _answered(
 def _whoami(site_of: SiteOf, task: Task, message: Message, context: Context) -> RecordDict:
     """Also a first look at everything that could be missing here."""
     node = NodeConfig.read(context.node_config)
-    images = _test_images(site_of(context).bench)
+    images = _test_images(site_of(context).runner)
     return codec.claim_content(task, Claim(node.partition_id, node.num_partitions, images))
 
 
@@ -111,11 +110,11 @@ def _train(site_of: SiteOf, task: Task, message: Message, context: Context) -> R
     broadcast = codec.read_broadcast(message.content, task)
     memory = site.memories.load(task)
     with reproducible(site.threads):
-        reply, kept = site.bench.train(
+        reply, kept = site.runner.train(
             replace(
                 broadcast,
-                weights=site.bench.here(broadcast.weights),
-                shared=site.bench.here(broadcast.shared),
+                weights=site.runner.here(broadcast.weights),
+                shared=site.runner.here(broadcast.shared),
             ),
             task.client,
             memory or {},
@@ -131,20 +130,20 @@ def _train(site_of: SiteOf, task: Task, message: Message, context: Context) -> R
 def _evaluate(site_of: SiteOf, task: Task, message: Message, context: Context) -> RecordDict:
     """The model on this site's own test images."""
     site = site_of(context)
-    dataset = site.bench.data.dataset
-    weights = site.bench.here(codec.decode(message.content.get("weights")))
+    dataset = site.runner.data.dataset
+    weights = site.runner.here(codec.decode(message.content.get("weights")))
     with reproducible(site.threads):
-        model = frozen(site.bench.model, weights)
+        model = frozen(site.runner.model, weights)
         scores = [score(model, dataset, *part) for part in scored_parts(dataset)]
     right = [sum(counts) for counts in zip(*(part.right for part in scores), strict=True)]
     losses = [loss for part in scores for loss in part.losses]
-    images = _test_images(site.bench)
+    images = _test_images(site.runner)
     return codec.score_content(task, Score(right or [0] * dataset.classes, losses), images)
 
 
-def _test_images(bench: Workbench) -> list[int]:
+def _test_images(runner: ClientRunner) -> list[int]:
     """Per class."""
-    dataset = bench.data.dataset
+    dataset = runner.data.dataset
     images: list[int] = torch.bincount(dataset.test.labels, minlength=dataset.classes).tolist()
     return images
 
@@ -155,11 +154,11 @@ def site_from_config(context: Context) -> Site:
     experiment = config.from_toml(str(context.run_config["experiment"])).seeded
     experiment = replace(experiment, privacy=at_site(experiment.privacy, node.privacy_noise))
     dataset, partition = node.load(experiment.data)
-    bench = workbench(experiment, dataset, partition)
+    runner = client_runner(experiment, dataset, partition)
     keep_freed_memory()
     device = choose_devices(experiment.engine.device)[0]
     memories = NodeMemories(node.memories_folder)
-    return Site(bench.on(device), memories, experiment.engine.threads)
+    return Site(runner.on(device), memories, experiment.engine.threads)
 
 
 app = client_app(site_from_config)

@@ -21,7 +21,7 @@ from dcfl.errors import CODES, LONGEST_REASON, ClientFailure, ProtocolError, Pro
 from dcfl.evaluation import Score
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic
 from dcfl.server.validation import LARGEST_METRIC, LONGEST_NAME
-from dcfl.weights import as_rows, from_rows
+from dcfl.tensors import as_rows, from_rows
 
 FORMAT = "dcfl.safetensors"
 PART = "tensors"  # the one array of a record

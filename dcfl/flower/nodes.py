@@ -14,7 +14,7 @@ from flwr.app import RecordDict
 from dcfl.errors import NetworkError, ProtocolError
 from dcfl.flower import codec
 from dcfl.flower.codec import Claim, Task
-from dcfl.flower.keys import registered_fingerprint
+from dcfl.flower.key_fingerprints import registered_fingerprint
 from dcfl.flower.post import Lost, Post
 from dcfl.flower.roster import Roster
 

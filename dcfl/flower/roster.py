@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dcfl.data.settings import DataSettings
 from dcfl.errors import ConfigError, require
-from dcfl.flower.keys import fingerprint_in
+from dcfl.flower.key_fingerprints import fingerprint_in
 
 UNBOUND = (
     "the sites are not bound to keys: whoever first claims a partition-id has its clients; "

@@ -1,7 +1,7 @@
 """Flower's simulation on Ray, as an engine: actors on this machine, or on a cluster (RAY_ADDRESS).
 
 Flower calls a server app and wants to be in charge; here it runs in a thread of its own, and its
-grid is handed to whoever asked for an engine. The workbench travels to the actors once, so methods,
+grid is handed to whoever asked for an engine. The runner travels to the actors once, so methods,
 models and data that exist in this process alone can be trained on.
 """
 
@@ -31,23 +31,23 @@ from ray._private import ray_constants, worker
 from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 from ray.job_config import JobConfig
 
+from dcfl.engines.allocator import keep_freed_memory
+from dcfl.engines.memories import Index
+from dcfl.engines.runner import ClientRunner
 from dcfl.errors import NetworkError
 from dcfl.flower.client_app import Site, SiteOf, client_app
-from dcfl.flower.grid_backend import GridEngine
-from dcfl.flower.memories import NodeMemories
+from dcfl.flower.engine import GridEngine
+from dcfl.flower.node_memories import NodeMemories
 from dcfl.flower.roster import Roster
 from dcfl.methods.loading import OWN_FILE
-from dcfl.processes import handlers_put_back, signals_held_back
-from dcfl.simulation.allocator import keep_freed_memory
-from dcfl.simulation.memories import Index
-from dcfl.simulation.workbench import Workbench
+from dcfl.system.processes import handlers_put_back, signals_held_back
 
 MOST_NODES = 100  # Flower looks through all waiting messages once per node, ten times a second
 
 
 @contextmanager
 def simulation(
-    bench: Workbench,
+    runner: ClientRunner,
     run: str,
     memories: Path,
     devices: Sequence[torch.device],
@@ -59,16 +59,16 @@ def simulation(
 ) -> Iterator[GridEngine]:
     """`devices` has one entry per actor. `memories`: a folder that all actors reach; it is gone
     afterwards, unless the run can be resumed."""
-    nodes = min(len(bench.data.partition), MOST_NODES)
+    nodes = min(len(runner.data.partition), MOST_NODES)
     with _quiet(), _ray(len(devices)):
-        _send_own_file(bench)
-        site = ray.put(Site(bench, NodeMemories(memories.resolve()), threads))
+        _send_own_file(runner)
+        site = ray.put(Site(runner, NodeMemories(memories.resolve()), threads))
         resources = _resources(devices)
         with _flower(partial(_site_in_actor, site), nodes, resources) as (grid, alive):
             kept = index, needed
             try:
                 yield GridEngine(
-                    grid, run, bench, Roster(nodes), deadline, True, alive, True, *kept
+                    grid, run, runner, Roster(nodes), deadline, True, alive, True, *kept
                 )
             finally:
                 if not resumable:
@@ -85,12 +85,12 @@ def _unpacked(site: Any) -> Site:
     keep_freed_memory()
     found: Site = ray.get(site)
     device = torch.device("cuda" if ray.get_gpu_ids() else "cpu")
-    return replace(found, bench=found.bench.on(device))
+    return replace(found, runner=found.runner.on(device))
 
 
-def _send_own_file(bench: Workbench) -> None:
+def _send_own_file(runner: ClientRunner) -> None:
     """A method from `--method-file` lives in a module that no actor can import."""
-    module = sys.modules[type(bench.method).__module__]
+    module = sys.modules[type(runner.method).__module__]
     if module.__name__.startswith(OWN_FILE):
         ray.cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 

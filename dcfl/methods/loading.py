@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dcfl.errors import ConfigError
 from dcfl.methods.method import Method, require_plain_name
-from dcfl.processes import Terminated
+from dcfl.system.processes import Terminated
 
 OWN_FILE = "dcfl_own_"  # begins the names of modules that users' files become
 

@@ -21,7 +21,7 @@ from dcfl.client import Batch, Client, observe
 from dcfl.losses import model_contrastive
 from dcfl.messages import Tensors
 from dcfl.methods.method import Cost, Method, Objective, above_zero, at_least_zero
-from dcfl.weights import snapshot
+from dcfl.tensors import snapshot
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from dcfl import weights as named
+from dcfl import tensors as named
 from dcfl.client import Batch, Client
 from dcfl.messages import Tensors
 from dcfl.methods.method import Cost, Method, Objective, at_least_zero

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from dcfl.errors import RunFolderError, RunMissing
-from dcfl.recording import FILES, RecordedRun
-from dcfl.storage import storage, write_whole
+from dcfl.runs.folder import FILES, RecordedRun
+from dcfl.system.storage import storage, write_whole
 
 __all__ = ["find_runs", "write_report"]
 
@@ -18,7 +18,7 @@ def write_report(*folders: Path, out: Path | None = None) -> Path:
     The order of the folders is the order on the page; differences are taken against the first
     method. Without `out` it is report.html, inside the folder if there is only one.
     """
-    from dcfl.report.page import render  # draws: `find_runs` alone does without matplotlib
+    from dcfl.report.run_page import render  # draws: `find_runs` alone does without matplotlib
 
     runs = {run.folder.resolve(): run for folder in folders for run in find_runs(folder)}
     if not runs:

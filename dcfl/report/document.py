@@ -15,8 +15,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from dcfl.printable import printable, printable_lines
 from dcfl.report import plots, text
+from dcfl.system.printable import printable, printable_lines
 
 # What LaTeX would take for a command, and how it is written instead.
 LATEX = {

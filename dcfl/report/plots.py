@@ -20,11 +20,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from dcfl.comparison import Group
 from dcfl.data.overview import MANY_CLIENTS, Overview
-from dcfl.printable import printable
-from dcfl.recording import RecordedRun
 from dcfl.report.text import data_unit
+from dcfl.runs.comparison import Group
+from dcfl.runs.folder import RecordedRun
+from dcfl.system.printable import printable
 
 Arguments = ParamSpec("Arguments")
 Dashes = Literal["-", "--", ":"]

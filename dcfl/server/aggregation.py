@@ -11,7 +11,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from dcfl import weights as named
+from dcfl import tensors as named
 from dcfl.client import LocalTraining
 from dcfl.messages import ClientUpdate, Tensors
 from dcfl.server import robust

@@ -18,7 +18,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from dcfl import weights as named
+from dcfl import tensors as named
 from dcfl.errors import require
 from dcfl.messages import Tensors
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from dcfl import weights as named
+from dcfl import tensors as named
 from dcfl.client import LARGEST, LocalTraining
 from dcfl.errors import ClientFailure, ConfigError, ProtocolError, require
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from dcfl import checking
-from dcfl.checking import PROPERTIES, check_method
 from dcfl.methods import METHODS, Method
 from dcfl.models.layers import Norm
+from dcfl.testing import contract as checking
+from dcfl.testing.contract import PROPERTIES, check_method
 
 
 @pytest.mark.parametrize("norm", ["batch", "group"])

@@ -2,13 +2,13 @@
 
 import pytest
 
-from dcfl.checking import TRAINING, toy_model
 from dcfl.federation import federate
 from dcfl.methods import METHODS
 from dcfl.server import Server, ServerSettings, ServerState
 from dcfl.server.aggregation import AGGREGATIONS, Aggregation
 from dcfl.server.optimizers import OPTIMIZERS
-from dcfl.weights import sha256, snapshot
+from dcfl.tensors import sha256, snapshot
+from dcfl.testing.contract import TRAINING, toy_model
 from tests import toys
 
 ROUNDS = 3

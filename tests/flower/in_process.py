@@ -17,12 +17,13 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from dcfl.engines import Session
-from dcfl.flower import grid_backend, post
+from dcfl.engines.engine import Session
+from dcfl.flower import engine as grid_backend
 from dcfl.flower import nodes as identity
+from dcfl.flower import post
 from dcfl.flower.client_app import Site, client_app
-from dcfl.flower.grid_backend import GridEngine
-from dcfl.flower.memories import NodeMemories
+from dcfl.flower.engine import GridEngine
+from dcfl.flower.node_memories import NodeMemories
 from dcfl.flower.roster import Roster
 
 # Outside a run Flower makes no messages. Private: test_in_process.py says when this moves.
@@ -125,12 +126,12 @@ def in_process(
     @contextmanager
     def connect(session: Session) -> Iterator[GridEngine]:
         site = Site(
-            session.bench, NodeMemories(session.memories), session.experiment.engine.threads
+            session.runner, NodeMemories(session.memories), session.experiment.engine.threads
         )
         grid = InProcessGrid(client_app(lambda context: site), nodes)
         connect.grid = grid  # type: ignore[attr-defined]
         prepare(grid)
         deadline = session.experiment.federation.deadline
-        yield GridEngine(grid, session.run, session.bench, Roster(nodes), deadline, **engine)
+        yield GridEngine(grid, session.run, session.runner, Roster(nodes), deadline, **engine)
 
     return connect

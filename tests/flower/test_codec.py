@@ -29,7 +29,7 @@ from dcfl.flower.codec import Claim, Task
 from dcfl.messages import Broadcast, ClientUpdate
 from dcfl.methods import METHODS
 from dcfl.server.validation import Schema, check_update
-from dcfl.weights import canonical
+from dcfl.tensors import canonical
 from tests.flower.in_process import over_the_wire
 
 MEGABYTE = "x" * 10**6

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from dcfl.flower import deployment
-from dcfl.flower.deployment import down, roster_of, up
-from dcfl.flower.keys import fingerprint_in, make_keys
-from dcfl.flower.processes import Daemon
-from dcfl.flower.superlink import NAME, Connection, ask, online_nodes, script
-from dcfl.recording import RecordedRun
-from dcfl.running import run
+from dcfl.flower.deploy import deployment
+from dcfl.flower.deploy.daemons import Daemon
+from dcfl.flower.deploy.deployment import down, roster_of, up
+from dcfl.flower.deploy.keys import make_keys
+from dcfl.flower.deploy.superlink import NAME, Connection, ask, online_nodes, script
+from dcfl.flower.key_fingerprints import fingerprint_in
+from dcfl.runs.folder import RecordedRun
+from dcfl.runs.run import run
 
 pytestmark = pytest.mark.flower
 
@@ -58,7 +59,14 @@ def wait_until_online(home: Path, link: Connection, node: Daemon, seconds: float
 
 def federated(home: Path, out: Path) -> tuple[RecordedRun, str]:
     """A run of one round, as a person starts it, and what it wrote on stderr."""
-    command = [sys.executable, "-c", "from dcfl.cli import main; main()", "flower", "run", *FEW]
+    command = [
+        sys.executable,
+        "-c",
+        "from dcfl.cli.main import main; main()",
+        "flower",
+        "run",
+        *FEW,
+    ]
     command += ["--home", str(home), "--out", str(out), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr

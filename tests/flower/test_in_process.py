@@ -73,7 +73,7 @@ EMBEDDED = """
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from dcfl.methods import METHODS
-from tests.simulation.runs import Flat, trained
+from tests.engines.runs import Flat, trained
 with TemporaryDirectory() as folder:
     trained(Path(folder), METHODS["fedavg"](), workers=1, rounds=1, model=Flat())
 """
@@ -81,7 +81,7 @@ with TemporaryDirectory() as folder:
 
 @pytest.mark.parametrize(
     "code",
-    ["import dcfl, dcfl.cli", EMBEDDED],
+    ["import dcfl, dcfl.cli.main", EMBEDDED],
     ids=["the command line", "an embedded run"],
 )
 def test_who_does_not_ask_for_flower_does_not_import_it(code: str) -> None:

@@ -16,16 +16,17 @@ from dcfl.data.settings import DataSettings
 from dcfl.errors import ConfigError, NetworkError
 from dcfl.flower import codec
 from dcfl.flower.client_app import Site, client_app
-from dcfl.flower.grid_backend import GridEngine
-from dcfl.flower.keys import fingerprint_in, make_keys, registered_fingerprint
-from dcfl.flower.memories import NodeMemories
+from dcfl.flower.deploy.keys import make_keys
+from dcfl.flower.engine import GridEngine
+from dcfl.flower.key_fingerprints import fingerprint_in, registered_fingerprint
+from dcfl.flower.node_memories import NodeMemories
 from dcfl.flower.nodes import MOST_NOTICES
 from dcfl.flower.roster import Roster
 from dcfl.messages import Broadcast, ClientUpdate
-from dcfl.weights import snapshot
+from dcfl.tensors import snapshot
 from tests import toys
+from tests.engines.runs import Flat
 from tests.flower.in_process import Clock, InProcessGrid
-from tests.simulation.runs import Flat
 
 PEM = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
 KEYS = [ec.generate_private_key(ec.SECP384R1()).public_key().public_bytes(*PEM) for _ in range(4)]
@@ -48,12 +49,12 @@ class Federation:
     def __init__(self, folder: Path, roster: Roster, claims: Claims) -> None:
         self.answered: set[int] = set()
         self.deaf: set[int] = set()
-        site = Site(toys.bench("fedavg", Flat(), toys.federated(6)), NodeMemories(folder), 1)
+        site = Site(toys.runner("fedavg", Flat(), toys.federated(6)), NodeMemories(folder), 1)
         self.grid = InProcessGrid(client_app(lambda context: site), 0)
         self.grid.tamper = self._seen
         self.join(claims)
-        self.weights = snapshot(site.bench.model)
-        self.engine = GridEngine(self.grid, "a" * 32, site.bench, roster, 10.0)
+        self.weights = snapshot(site.runner.model)
+        self.engine = GridEngine(self.grid, "a" * 32, site.runner, roster, 10.0)
 
     def join(self, claims: Claims, key: bytes | None = None) -> None:
         for node, (own, count) in claims.items():

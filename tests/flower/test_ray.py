@@ -18,11 +18,11 @@ INSIDE = """
 import json, os, sys
 from pathlib import Path
 import grpc, ray, torch
-from dcfl.flower import processes
+from dcfl.flower.deploy import daemons as processes
 from dcfl.flower.simulation import simulation
 from tests import toys
-from tests.flower.test_deployment import listeners
-from tests.simulation.runs import Flat
+from tests.flower.deploy.test_deployment import listeners
+from tests.engines.runs import Flat
 
 def call(address, token):
     said = [("authorization", f"Bearer {token}")] if token else []
@@ -34,8 +34,8 @@ def call(address, token):
         except grpc.RpcError as error:
             return error.code().name
 
-bench = toys.bench("fedavg", Flat(), toys.federated(4))
-with simulation(bench, "a" * 32, Path(sys.argv[1]), [torch.device("cpu")], 1):
+runner = toys.runner("fedavg", Flat(), toys.federated(4))
+with simulation(runner, "a" * 32, Path(sys.argv[1]), [torch.device("cpu")], 1):
     table = processes.processes(Path("/"))
     ours = processes.with_children(table, {os.getpid()})
     session = Path(ray._private.worker._global_node.get_session_dir_path())

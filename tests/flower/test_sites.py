@@ -20,10 +20,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dcfl.flower import processes
-from dcfl.flower.deployment import down
-from dcfl.recording import RecordedRun
-from dcfl.running import run
+from dcfl.flower.deploy import daemons as processes
+from dcfl.flower.deploy.deployment import down
+from dcfl.runs.folder import RecordedRun
+from dcfl.runs.run import run
 
 pytestmark = pytest.mark.flower
 
@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def dcfl(folder: Path) -> Dcfl:
     def call(*words: str) -> str:
-        command = [sys.executable, "-c", "from dcfl.cli import main; main()", *words]
+        command = [sys.executable, "-c", "from dcfl.cli.main import main; main()", *words]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -174,7 +174,14 @@ def test_clients_and_supernodes_that_are_killed(folder: Path, dcfl: Dcfl, tmp_pa
         *FEW,
         *("federation.rounds=3", "federation.deadline=25.0", "training.epochs=30"),
     ]
-    command = [sys.executable, "-c", "from dcfl.cli import main; main()", "flower", "run", *words]
+    command = [
+        sys.executable,
+        "-c",
+        "from dcfl.cli.main import main; main()",
+        "flower",
+        "run",
+        *words,
+    ]
     running = subprocess.Popen([*command, "--home", str(home), "--out", str(out)])
     try:
         rows = lambda: RecordedRun(out).rounds  # noqa: E731

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from dcfl.checking import CLASSES, MIXED, TRAINING, toy_client, toy_model, two_rounds, visit
 from dcfl.client import Client
 from dcfl.messages import num_bytes
 from dcfl.methods import METHODS, fedsol
 from dcfl.models import CNN
+from dcfl.testing.contract import CLASSES, MIXED, TRAINING, toy_client, toy_model, two_rounds, visit
 
 
 @pytest.fixture

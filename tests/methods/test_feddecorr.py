@@ -6,14 +6,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dcfl.checking import TRAINING, toy_client
 from dcfl.client import Batch, Client
 from dcfl.errors import ConfigError
 from dcfl.methods.fedavg import FedAvg
 from dcfl.methods.feddecorr import FedDecorr
 from dcfl.models import FeatureModel
 from dcfl.models.output import Output
-from dcfl.weights import snapshot
+from dcfl.tensors import snapshot
+from dcfl.testing.contract import TRAINING, toy_client
 
 LABELS = [0, 0, 1, 2, 0, 1, 3]
 EXACT = {"rtol": 1e-9, "atol": 1e-9}

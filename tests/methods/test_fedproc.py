@@ -5,12 +5,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dcfl.checking import CLASSES, TRAINING, toy_client, toy_model
 from dcfl.client import Batch, Client
 from dcfl.errors import ConfigError
 from dcfl.methods.fedavg import FedAvg
 from dcfl.methods.fedproc import FedProc
-from dcfl.weights import snapshot
+from dcfl.tensors import snapshot
+from dcfl.testing.contract import CLASSES, TRAINING, toy_client, toy_model
 
 LABELS = [0, 0, 1, 2, 0, 1, 3]
 KNOWN = [True, True, False, True]

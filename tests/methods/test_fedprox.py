@@ -6,12 +6,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from dcfl.checking import TRAINING, toy_client, toy_model, visit
 from dcfl.client import Batch, Client, LocalTraining
 from dcfl.errors import ConfigError
 from dcfl.methods.fedavg import FedAvg
 from dcfl.methods.fedprox import FedProx
-from dcfl.weights import sha256, snapshot
+from dcfl.tensors import sha256, snapshot
+from dcfl.testing.contract import TRAINING, toy_client, toy_model, visit
 
 LABELS = [0, 0, 1, 2, 0, 1, 3]
 EXACT = {"rtol": 1e-9, "atol": 1e-9}

@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from dcfl.checking import check_method
+from dcfl.cli.new_method import new_method
 from dcfl.errors import ConfigError
 from dcfl.methods.loading import load_methods
-from dcfl.scaffolding import new_method
+from dcfl.testing.contract import check_method
 
 GOOD = """
 from dataclasses import dataclass

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dcfl.checking import CLASSES, TRAINING, toy_client, toy_images, toy_model, two_rounds, visit
 from dcfl.client import Batch, Client, LocalTraining
 from dcfl.data import ClientData
 from dcfl.data.augment import Preparation
@@ -18,7 +17,16 @@ from dcfl.methods.scaffold import Scaffold
 from dcfl.models import FeatureModel
 from dcfl.models.output import Output
 from dcfl.server import Server, ServerState
-from dcfl.weights import snapshot
+from dcfl.tensors import snapshot
+from dcfl.testing.contract import (
+    CLASSES,
+    TRAINING,
+    toy_client,
+    toy_images,
+    toy_model,
+    two_rounds,
+    visit,
+)
 
 POPULATION = 5
 COHORTS = [(0, 1), (0, 2), (1, 2)]  # some come again, 2 joins when c is no longer zero

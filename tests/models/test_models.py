@@ -5,7 +5,7 @@ from torch import nn
 
 from dcfl.models import CNN, FeatureModel, ModelSettings, ResNet18, build_model
 from dcfl.models.layers import Head, Norm
-from dcfl.weights import sha256
+from dcfl.tensors import sha256
 
 NETWORKS = [CNN, ResNet18]
 

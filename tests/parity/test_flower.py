@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from dcfl.methods import METHODS, Method
-from dcfl.running import Run
+from dcfl.runs.run import Run
 from dcfl.server import ServerSettings
 from dcfl.server.optimizers import OPTIMIZERS
+from tests.engines.runs import Flat, bits, federation, trained
 from tests.flower.in_process import in_process
-from tests.simulation.runs import Flat, bits, federation, trained
 
 BYTES = {"bytes_up", "bytes_down"}  # on the wire tensors have names and shapes too
 

@@ -14,17 +14,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dcfl import evaluation
-from dcfl.checking import toy_model
 from dcfl.client import Batch, Client
 from dcfl.data import Dataset, Images
 from dcfl.data.augment import Preparation
+from dcfl.engines import pool
 from dcfl.messages import Tensors
 from dcfl.methods import METHODS, Method, Objective
 from dcfl.models import FeatureModel, Output
 from dcfl.server import ServerSettings
 from dcfl.server.optimizers import OPTIMIZERS
-from dcfl.simulation import pool
-from tests.simulation.runs import Flat, bits, federation, made_ready, trained
+from dcfl.testing.contract import toy_model
+from tests.engines.runs import Flat, bits, federation, made_ready, trained
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from safetensors import SafetensorError
 
-from dcfl import tensor_files
-from dcfl.checkpoints import Checkpoints
 from dcfl.errors import StorageError
-from dcfl.recording import RecordedRun
-from dcfl.storage import lock
+from dcfl.runs.checkpoints import Checkpoints
+from dcfl.runs.folder import RecordedRun
+from dcfl.system import tensor_files
+from dcfl.system.storage import lock
 from tests.reliability.victims import (
     SLOW,
     SMALL,

@@ -11,16 +11,18 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from dcfl.checkpoints import Checkpoint, Checkpoints, read_checkpoint
 from dcfl.client import Client
-from dcfl.engines import Connect, connect
+from dcfl.engines.engine import Connect
+from dcfl.engines.faults import strike
 from dcfl.errors import TooFewClients
+from dcfl.experiment import FaultSettings
 from dcfl.methods import METHODS, Method, Objective
-from dcfl.processes import Terminated
-from dcfl.recording import RecordedRun, Row
-from dcfl.running import Run
-from dcfl.simulation.faults import FaultSettings
-from dcfl.weights import sha256
+from dcfl.runs.checkpoints import Checkpoint, Checkpoints, read_checkpoint
+from dcfl.runs.connect import connect
+from dcfl.runs.folder import RecordedRun, Row
+from dcfl.runs.run import Run
+from dcfl.system.processes import Terminated
+from dcfl.tensors import sha256
 from tests.reliability.victims import (
     DATA,
     MODEL,
@@ -95,7 +97,7 @@ def test_another_seed_other_faults(tmp_path: Path) -> None:
         found = []
         for client in range(200):
             try:
-                FaultSettings(crash=0.3).strike(seed, 1, client)
+                strike(FaultSettings(crash=0.3), seed, 1, client)
             except RuntimeError:
                 found.append(client)
         return found

@@ -19,18 +19,18 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from dcfl.checkpoints import Checkpoint, Checkpoints, Facts, read_checkpoint
 from dcfl.config import as_tables, load_experiment, to_toml
+from dcfl.engines.memories import read_memory
 from dcfl.errors import CheckpointError, ConfigError
 from dcfl.experiment import Experiment
 from dcfl.methods import METHODS
+from dcfl.runs.checkpoints import Checkpoint, Checkpoints, Facts, read_checkpoint
 from dcfl.server import ServerState
 from dcfl.server.optimizers import OPTIMIZERS
-from dcfl.simulation.memories import read_memory
-from dcfl.tensor_files import read_tensors, write_tensors
-from dcfl.weights import checksum
+from dcfl.system.tensor_files import read_tensors, write_tensors
+from dcfl.tensors import checksum
+from tests.cli.test_main import call
 from tests.reliability.victims import SLOW
-from tests.test_cli import call
 
 CONFIGS = 2_000
 CHECKPOINTS = 5_000

@@ -25,16 +25,17 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from dcfl.analysis import command as analysis
-from dcfl.analysis.features import open_subject
-from dcfl.comparison import group_runs
+from dcfl.cli import analyse_verb as analysis
+from dcfl.cli.options import experiment_of
+from dcfl.cli.terminal import comparison_table
 from dcfl.errors import DCFLError, RunFolderError
-from dcfl.formats import RoundRow
-from dcfl.recording import RecordedRun, Recorder, load_model
 from dcfl.report import write_report
-from dcfl.running import Run
-from dcfl.terminal import comparison_table
-from dcfl.words import experiment_of
+from dcfl.runs.comparison import group_runs
+from dcfl.runs.folder import RecordedRun, load_model
+from dcfl.runs.recorder import Recorder
+from dcfl.runs.rows import RoundRow
+from dcfl.runs.run import Run
+from dcfl.studies.analysis.features import open_subject
 from tests.reliability.victims import (
     DATA,
     SLOW,

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from dcfl.errors import RunLocked
-from dcfl.recording import RecordedRun
 from dcfl.report import write_report
-from dcfl.storage import LOCK, lock
+from dcfl.runs.folder import RecordedRun
+from dcfl.system.storage import LOCK, lock
 from tests.reliability.victims import (
     SMALL,
     children_of,

@@ -12,9 +12,9 @@ from uuid import uuid4
 import pytest
 import torch
 
-from dcfl.recording import RecordedRun
-from dcfl.running import Run
-from dcfl.simulation.workbench import Workbench
+from dcfl.engines.runner import ClientRunner
+from dcfl.runs.folder import RecordedRun
+from dcfl.runs.run import Run
 from tests.reliability.victims import (
     DATA,
     MODEL,
@@ -80,7 +80,7 @@ def test_a_client_too_large_for_the_memory_costs_itself(tmp_path: Path) -> None:
 
         def work() -> None:
             (group / "cgroup.procs").write_text(str(os.getpid()))
-            original = Workbench.train
+            original = ClientRunner.train
 
             def greedy(self, broadcast, client, memory):  # type: ignore[no-untyped-def]
                 more = torch.ones(90 * 2**20) if broadcast.round == 4 and client == 1 else None
@@ -88,7 +88,7 @@ def test_a_client_too_large_for_the_memory_costs_itself(tmp_path: Path) -> None:
                 del more
                 return reply
 
-            Workbench.train = greedy  # type: ignore[method-assign]
+            ClientRunner.train = greedy  # type: ignore[method-assign]
             held = []
             for _ in Run(experiment(folder, workers=2, rounds=5), DATA, MODEL).rounds():
                 held = held or [torch.ones(100 * 2**20)]  # 400 MB that workers do not share

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from dcfl.methods import METHODS
+from tests.cli.test_main import FAST, call
 from tests.reliability.victims import experiment, stopped, train
-from tests.test_cli import FAST, call
 
 Cli = Callable[..., tuple[int, str, str]]
 

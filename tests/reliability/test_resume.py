@@ -17,18 +17,20 @@ from typing import Any
 
 import pytest
 
-import dcfl.resuming
-from dcfl import running
-from dcfl.checkpoints import BEST, Checkpoints
-from dcfl.engines import Connect, connect
+import dcfl.runs.fingerprint
+from dcfl.engines.engine import Connect
 from dcfl.errors import CheckpointError, ConfigError, Interrupted, RunFolderError
 from dcfl.experiment import Experiment
 from dcfl.methods import METHODS
-from dcfl.processes import ECHO
-from dcfl.recording import RecordedRun
-from dcfl.running import Run
+from dcfl.runs import run as running
+from dcfl.runs.checkpoints import BEST, Checkpoints
+from dcfl.runs.connect import connect
+from dcfl.runs.folder import RecordedRun
+from dcfl.runs.run import Run
 from dcfl.server import ServerSettings
 from dcfl.server.optimizers import OPTIMIZERS
+from dcfl.system.processes import ECHO
+from tests.engines.runs import federation
 from tests.reliability.victims import (
     DATA,
     MODEL,
@@ -57,7 +59,6 @@ from tests.reliability.victims import (
     train,
     until,
 )
-from tests.simulation.runs import federation
 
 ADAM = ServerSettings(optimizer=OPTIMIZERS["fedadam"]())
 # Methods with state of all kinds: what clients keep, what the server shares, what it has in slots.
@@ -557,9 +558,9 @@ def test_other_data_is_refused(tmp_path: Path) -> None:
 
 def test_another_torch_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = stopped(experiment(tmp_path / "run", rounds=4))
-    here = dcfl.resuming.version
+    here = dcfl.runs.fingerprint.version
     monkeypatch.setattr(
-        dcfl.resuming, "version", lambda name: "9.9.9" if name == "torch" else here(name)
+        dcfl.runs.fingerprint, "version", lambda name: "9.9.9" if name == "torch" else here(name)
     )
     error = refusal(lambda: resume(folder))
     assert re.search(r"torch was '.*' and is '9\.9\.9'", str(error))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dcfl.running import Run
+from dcfl.runs.run import Run
 from tests.reliability.victims import DATA, MODEL, SLOW, experiment, files, in_a_fork
 
 ROUNDS = 1_000 if SLOW else 100

@@ -17,10 +17,11 @@ from typing import Any
 
 import pytest
 
-from dcfl.engines import Connect, Session, connect
+from dcfl.engines.engine import Connect, Session
 from dcfl.errors import Interrupted
-from dcfl.processes import ENDING
-from dcfl.running import Run
+from dcfl.runs.connect import connect
+from dcfl.runs.run import Run
+from dcfl.system.processes import ENDING
 from tests.reliability.victims import (
     DATA,
     MODEL,
@@ -123,7 +124,7 @@ def test_timeout_ends_the_round_and_costs_no_client(
     """It sends SIGTERM to its child, and then to the child's group: once more for the child."""
     folder, said = tmp_path / "run", tmp_path / "said"
     slow = (
-        "import sys\nfrom dcfl.cli import main\n"
+        "import sys\nfrom dcfl.cli.main import main\n"
         "from tests.reliability.victims import slow_from\n"
         "with slow_from(2, 0.15): main()"
     )

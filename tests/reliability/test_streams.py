@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-import dcfl.cli
-import dcfl.streams
-from dcfl.processes import stopped_by_signals
-from dcfl.streams import forgiving_streams
+import dcfl.cli.main
+import dcfl.system.streams
+from dcfl.system.processes import stopped_by_signals
+from dcfl.system.streams import forgiving_streams
 from tests.reliability.victims import SMALL, exit_code, forked
 
 QUICK = (*SMALL, "federation.rounds=2")
@@ -91,7 +91,7 @@ def ended(
         ]
         sys.stdout, sys.stderr = streams  # type: ignore[assignment]
         sys.argv = ["dcfl", *words]
-        dcfl.cli.main()
+        dcfl.cli.main.main()
 
     code = exit_code(forked(main), 120)
     out, err = (files[number].read_text(encoding) for number in (1, 2))
@@ -146,7 +146,7 @@ def test_a_result_waits_for_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(select, "select", lambda *_: os.read(read, 2**20))
     with monkeypatch.context() as patched, os.fdopen(write, "w") as stream:
         patched.setattr(sys, "stdout", stream)
-        patched.setattr(dcfl.streams, "STDOUT", write)
+        patched.setattr(dcfl.system.streams, "STDOUT", write)
         with forgiving_streams():
             print("the result")
     with os.fdopen(read, "rb") as reader:
@@ -158,17 +158,17 @@ def test_a_signal_is_answered_in_the_middle_of_a_message(
 ) -> None:
     """As when the terminal is held up by Ctrl-S and somebody sends SIGTERM."""
     signals, stops = [signal.SIGTERM], []
-    written = dcfl.streams._Forgiving._written
+    written = dcfl.system.streams._Forgiving._written
 
-    def interrupted(stream: dcfl.streams._Forgiving, data: memoryview) -> int:
+    def interrupted(stream: dcfl.system.streams._Forgiving, data: memoryview) -> int:
         if signals:
             os.kill(os.getpid(), signals.pop())
         return written(stream, data)
 
-    monkeypatch.setattr(dcfl.streams._Forgiving, "_written", interrupted)
+    monkeypatch.setattr(dcfl.system.streams._Forgiving, "_written", interrupted)
     with monkeypatch.context() as patched, (tmp_path / "said").open("w") as stream:
         patched.setattr(sys, "stderr", stream)
-        patched.setattr(dcfl.streams, "STDERR", stream.fileno())
+        patched.setattr(dcfl.system.streams, "STDERR", stream.fileno())
         with forgiving_streams(), stopped_by_signals(lambda: stops.append(True)):
             print("round 1", file=sys.stderr)
     assert stops == [True]

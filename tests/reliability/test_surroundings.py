@@ -16,9 +16,10 @@ import pytest
 from PIL import Image
 from torch import nn
 
-from dcfl.checkpoints import Checkpoints
-from dcfl.resuming import require_same
-from dcfl.running import Run
+from dcfl.runs.checkpoints import Checkpoints
+from dcfl.runs.fingerprint import require_same
+from dcfl.runs.run import Run
+from tests.engines.runs import Flat
 from tests.reliability.victims import (
     DATA,
     SMALL,
@@ -33,7 +34,6 @@ from tests.reliability.victims import (
     stopped,
     until,
 )
-from tests.simulation.runs import Flat
 
 METHOD = """
 from dcfl.methods.fedavg import FedAvg
@@ -122,7 +122,7 @@ def test_two_pictures_of_a_class_changed_places(tmp_path: Path) -> None:
 )
 def test_another_processor_or_less_of_it(tmp_path: Path, variable: str) -> None:
     name, _, value = variable.partition("=")
-    probe = "from dcfl.resuming import _arithmetic; print(_arithmetic())"
+    probe = "from dcfl.runs.fingerprint import _arithmetic; print(_arithmetic())"
     seen = {
         subprocess.run(
             [sys.executable, "-c", probe],

@@ -23,19 +23,25 @@ from typing import Any
 import pytest
 import torch
 
-import dcfl.cli
-from dcfl.engines import Connect, Session, connect
+import dcfl.cli.main
+from dcfl.engines.engine import Connect, Session
+from dcfl.engines.runner import ClientRunner
 from dcfl.errors import DCFLError, Interrupted, RunFolderError
-from dcfl.experiment import EngineSettings, Experiment, FederationSettings, OutputSettings
+from dcfl.experiment import (
+    EngineSettings,
+    Experiment,
+    FaultSettings,
+    FederationSettings,
+    OutputSettings,
+)
 from dcfl.messages import Broadcast, Tensors
 from dcfl.methods import METHODS, Method
-from dcfl.recording import RecordedRun
-from dcfl.running import Run
+from dcfl.runs.connect import connect
+from dcfl.runs.folder import RecordedRun
+from dcfl.runs.run import Run
 from dcfl.server import ServerSettings
-from dcfl.simulation.faults import FaultSettings
-from dcfl.simulation.workbench import Workbench
-from dcfl.storage import PARTIAL
-from tests.simulation.runs import TRAINING, Flat, federation, untimed
+from dcfl.system.storage import PARTIAL
+from tests.engines.runs import TRAINING, Flat, federation, untimed
 
 SLOW = bool(os.environ.get("DCFL_SLOW"))  # the whole dose of what takes long
 SIZES = (9, 6, 4)
@@ -276,7 +282,7 @@ def command(*words: str, said: Path) -> BaseProcess:
         sys.argv = ["dcfl", *words]
         # pytest sets its own.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        dcfl.cli.main()
+        dcfl.cli.main.main()
 
     return forked(main)
 
@@ -284,18 +290,18 @@ def command(*words: str, said: Path) -> BaseProcess:
 @contextmanager
 def slow_from(round: int, seconds: float) -> Iterator[None]:
     """Clients take their time from this round on, in processes that are forked meanwhile."""
-    original = Workbench.train
+    original = ClientRunner.train
 
-    def slow(self: Workbench, broadcast: Broadcast, client: int, memory: Tensors) -> Any:
+    def slow(self: ClientRunner, broadcast: Broadcast, client: int, memory: Tensors) -> Any:
         if broadcast.round >= round:
             time.sleep(seconds)
         return original(self, broadcast, client, memory)
 
-    Workbench.train = slow  # type: ignore[method-assign]
+    ClientRunner.train = slow  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Workbench.train = original  # type: ignore[method-assign]
+        ClientRunner.train = original  # type: ignore[method-assign]
 
 
 def at_nodes(nodes: int = len(SIZES)) -> Connect:
@@ -326,6 +332,6 @@ def edited(folder: Path, old: str, new: str) -> None:
 
 
 def facts_of(path: Path) -> dict[str, Any]:
-    from dcfl.tensor_files import read_tensors
+    from dcfl.system.tensor_files import read_tensors
 
     return dict(json.loads(read_tensors(path)[1]))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dcfl.config import to_toml
 from dcfl.evaluation import ema
-from dcfl.recording import RecordedRun
+from dcfl.runs.folder import RecordedRun
 
 TEN = tuple(str(digit) for digit in range(10))
 WEIGHTS_SHA256 = "5" * 64

@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from dcfl.comparison import group_runs
-from dcfl.recording import RecordedRun
 from dcfl.report import plots
+from dcfl.runs.comparison import group_runs
+from dcfl.runs.folder import RecordedRun
 from tests.report.folders import some_counts, write_run
 
 CURVES = [plots.accuracy_figure, plots.loss_figure, plots.traffic_figure]

@@ -20,7 +20,7 @@ from dcfl.server.optimizers import (
     FedYogi,
     ServerOptimizer,
 )
-from dcfl.weights import sha256
+from dcfl.tensors import sha256
 
 START = 1.0
 DELTAS = [0.5, -0.2, 0.003]  # large, small and of another sign

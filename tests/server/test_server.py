@@ -20,7 +20,7 @@ from dcfl.methods.dcfl import DCFLPrototypeWise
 from dcfl.methods.fedavg import FedAvg
 from dcfl.server import Server, ServerSettings, ServerState
 from dcfl.server.aggregation import ROBUST
-from dcfl.weights import sha256
+from dcfl.tensors import sha256
 
 
 def weights(w: float, mean: float = 0.0, steps: int = 0) -> dict[str, Tensor]:

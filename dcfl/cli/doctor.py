@@ -1,0 +1,85 @@
+"""Is this machine fit? Each finding is something that could be wrong, looked at."""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+
+import torch
+
+from dcfl.config import Tables, load_experiment
+from dcfl.data import DataSettings, load_dataset
+from dcfl.engines.placement import available_cores, choose_devices
+from dcfl.runs.run import Run
+
+
+@dataclass(frozen=True)
+class Finding:
+    what: str
+    fine: bool
+    detail: str
+
+
+def examine() -> list[Finding]:
+    return [_look(what, check) for what, check in CHECKS.items()]
+
+
+def _look(what: str, check: Callable[[], str]) -> Finding:
+    try:
+        return Finding(what, True, check())
+    except Exception as error:  # whatever it is, it is the finding
+        return Finding(what, False, f"{type(error).__name__}: {error}")
+
+
+def _python() -> str:
+    return f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+
+
+def _packages() -> str:
+    names = ("dcfl", "torch", "numpy", "pydantic", "typer", "rich", "safetensors", "matplotlib")
+    return ", ".join(f"{name} {version(name)}" for name in names)
+
+
+def _device() -> str:
+    devices = choose_devices("auto")
+    if devices[0].type == "cuda":
+        return f"{torch.cuda.get_device_name(devices[0])} ({len(devices)} GPUs)"
+    return f"CPU, {available_cores()} of {os.cpu_count()} cores; no GPU that torch can use"
+
+
+def _folder() -> str:
+    with tempfile.NamedTemporaryFile(dir="."):
+        return "runs can be written to this folder"
+
+
+def _data() -> str:
+    digits = load_dataset(DataSettings())
+    return f"{len(digits.train):,} training and {len(digits.test):,} test images"
+
+
+def _training() -> str:
+    """Two rounds of two clients, twice: the same bits?"""
+    tables: Tables = {"data": {"clients": 10}, "federation": {"rounds": 2, "participation": 0.2}}
+    hashes = []
+    for _ in range(2):
+        with tempfile.TemporaryDirectory() as folder:
+            run = Run(load_experiment(None, {**tables, "output": {"dir": folder}}))
+            seconds = [row["seconds"] for row in run.rounds()]
+            hashes.append(run.result().summary["weights_sha256"])
+    if hashes[0] != hashes[1]:
+        raise RuntimeError("two equal runs gave different weights")
+    return f"two equal runs gave equal weights; {min(seconds):.2f} s a round"
+
+
+CHECKS: dict[str, Callable[[], str]] = {
+    "Python": _python,
+    "packages": _packages,
+    "device": _device,
+    "folder": _folder,
+    "built-in data": _data,
+    "training": _training,
+}

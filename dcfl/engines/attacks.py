@@ -1,0 +1,90 @@
+"""Clients that lie, for experiments on what a federation withstands: the [attack] table.
+
+A share of the clients, the same ones for the whole run, does one of these in every round that it is
+sampled for; with w the weights received and D the honest change of the parameters:
+
+    sign-flip        sends w - strength * D
+    noise            sends w + a Gaussian vector, strength times as long as D
+    scaling          sends w + strength * D
+    label-flip       trains honestly on labels y -> K - 1 - y (strength plays no part)
+    prototype-flip   sends its prototype sums times -strength; unit vectors as long as they may be
+
+All of it passes the server's validation: names, shapes and counts are an honest client's, and its
+buffers are as trained. Whoever defends has to do it in the aggregation.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from dcfl.data.client_data import ClientData
+from dcfl.data.datasets import Images
+from dcfl.experiment import AttackSettings
+from dcfl.messages import Broadcast, ClientUpdate, Tensors
+from dcfl.seeding import generator_for
+
+
+@dataclass(frozen=True)
+class Attack:
+    """Who lies, and how."""
+
+    settings: AttackSettings
+    clients: frozenset[int]
+    seed: int
+    unit_prototypes: bool = False  # longer ones than honest would be turned away
+
+    def data(self, data: ClientData) -> ClientData:
+        """What an attacker trains on."""
+        if self.settings.kind != "label-flip":
+            return data
+        flipped = Images(data.own.pixels, data.classes - 1 - data.own.labels)
+        return replace(data, own=flipped)
+
+    def reply(self, honest: ClientUpdate, broadcast: Broadcast, model: nn.Module) -> ClientUpdate:
+        """What an attacker sends; the model tells parameters from buffers."""
+        if self.settings.kind == "prototype-flip":
+            factor = -1.0 if self.unit_prototypes else -self.settings.strength
+            sums = honest.upload["sums"] * factor
+            return replace(honest, upload={**honest.upload, "sums": sums})
+        if self.settings.kind == "label-flip":
+            return honest
+        names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+        received = {name: broadcast.weights[name] for name in names}
+        change = {name: honest.weights[name] - received[name] for name in names}
+        if self.settings.kind == "noise":
+            change = self._noise(change, honest.client, broadcast.round)
+        factor = -1.0 if self.settings.kind == "sign-flip" else 1.0
+        sent = {
+            name: received[name].add(change[name], alpha=factor * self.settings.strength)
+            for name in change
+        }
+        return replace(honest, weights={**honest.weights, **sent})
+
+    def _noise(self, change: Tensors, client: int, round: int) -> dict[str, Tensor]:
+        """As long as the change, in another direction."""
+        generator = generator_for(self.seed, round, client, "attack")
+        drawn = {  # on the CPU, so that the numbers are the same on every device
+            name: torch.randn(tensor.shape, generator=generator).to(tensor)
+            for name, tensor in change.items()
+        }
+        ratio = _length(change) / _length(drawn)
+        return {name: tensor * ratio for name, tensor in drawn.items()}
+
+
+def attack_on(
+    clients: int, settings: AttackSettings, seed: int, unit_prototypes: bool = False
+) -> Attack | None:
+    """Attackers among so many clients, drawn from the seed alone; None if nobody lies."""
+    if settings.kind == "none":
+        return None
+    order = torch.randperm(clients, generator=generator_for(seed, 0, 0, "attackers")).tolist()
+    liars = frozenset(order[: math.ceil(settings.share * clients - 1e-9)])  # 0.2 * 15 is 3
+    return Attack(settings, liars, seed, unit_prototypes)
+
+
+def _length(tensors: Tensors) -> float:
+    return math.hypot(*(float(tensor.double().norm()) for tensor in tensors.values()))

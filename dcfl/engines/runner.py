@@ -1,0 +1,202 @@
+"""What it takes to train and to judge: a model as scratch space, the data, the method. One per
+process."""
+
+from __future__ import annotations
+
+import copy
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dcfl.client import LocalTraining, evaluating
+from dcfl.data import Dataset, Partition
+from dcfl.data.client_data import FederatedData
+from dcfl.engines.attacks import Attack, attack_on
+from dcfl.engines.faults import strike
+from dcfl.engines.instructions import (
+    LIMIT,
+    WITHOUT_AMX,
+    avoid_broken_instructions,
+    half_precision_works,
+)
+from dcfl.engines.placement import choose_devices
+from dcfl.errors import ClientFailure, ConfigError, Diverged
+from dcfl.experiment import Experiment, FaultSettings
+from dcfl.local_training import train_client
+from dcfl.messages import Broadcast, ClientUpdate, Tensors
+from dcfl.methods.method import Method
+from dcfl.methods.prototypes import PrototypeMethod
+from dcfl.models import FeatureModel, Output, build_model
+from dcfl.privacy import PrivacySettings, check_covered, protected
+from dcfl.system.processes import Terminated
+
+
+@dataclass(frozen=True)
+class ClientRunner:
+    method: Method
+    model: FeatureModel  # every client in turn trains it
+    data: FederatedData
+    training: LocalTraining
+    seed: int
+    faults: FaultSettings = FaultSettings()
+    privacy: PrivacySettings = PrivacySettings()
+    attack: Attack | None = None
+    compile: bool = False
+
+    def on(self, device: torch.device) -> ClientRunner:
+        """With its model and data on a device, in the process that is to use it: a compiler has
+        threads, which do not survive a fork."""
+        dataset = self.data.dataset.to(device)
+        if self.compile:
+            self.model.compile()
+        return replace(
+            self, model=self.model.to(device), data=FederatedData(dataset, self.data.partition)
+        )
+
+    def train(
+        self, broadcast: Broadcast, client: int, memory: Tensors
+    ) -> tuple[ClientUpdate | ClientFailure, Tensors]:
+        """One client's round: its reply and what it keeps.
+
+        Whatever goes wrong in it costs this client alone, but for a setting that no client can use.
+        """
+        try:
+            strike(self.faults, self.seed, broadcast.round, client)
+            attack = self.attack if self.attack and client in self.attack.clients else None
+            own = self.data.client(client)
+            update, kept = train_client(
+                self.method,
+                self.model,
+                attack.data(own) if attack else own,
+                broadcast,
+                self.here(memory),
+                self.training,
+                client,
+                self.seed,
+            )
+            update = self._protected(update, broadcast)
+            return attack.reply(update, broadcast, self.model) if attack else update, kept
+        except (ConfigError, Terminated):
+            raise
+        except Diverged as error:
+            return ClientFailure(client, str(error), "diverged"), {}
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            return ClientFailure(client, _described(error), "memory"), {}
+        except (Exception, SystemExit) as error:  # an exit would end the run as if all were well
+            return ClientFailure(client, _described(error)), {}
+
+    def _protected(self, update: ClientUpdate, broadcast: Broadcast) -> ClientUpdate:
+        """As it may leave the client."""
+        if not self.privacy.active:
+            return update
+        trainable = {name for name, live in self.model.named_parameters() if live.requires_grad}
+        return protected(update, broadcast, trainable, self.privacy, self.seed)
+
+    def here(self, tensors: Tensors) -> Tensors:
+        """On the model's device."""
+        device = next(self.model.parameters()).device
+        return {name: tensor.to(device) for name, tensor in tensors.items()}
+
+
+def client_runner(
+    experiment: Experiment,
+    dataset: Dataset,
+    partition: Partition,
+    model: FeatureModel | None = None,
+) -> ClientRunner:
+    """On the CPU. `experiment` is resolved; a `model` of the user's is copied."""
+    avoid_broken_instructions()
+    if model is None:
+        shape = (dataset.channels, dataset.size, dataset.classes)
+        made = build_model(experiment.model, *shape, experiment.federation.seed)
+    else:
+        made = copy.deepcopy(model)
+    made = made.to("cpu", memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if model is not None:
+        _check_outputs(made, dataset)
+    engine = experiment.engine
+    if engine.precision != "float32":
+        if not isinstance(made, FeatureModel):
+            raise ConfigError(
+                "engine.precision: the model must derive from dcfl.models.FeatureModel"
+            )
+        on_cpu = choose_devices(engine.device)[0].type == "cpu"
+        if on_cpu and not half_precision_works():
+            raise ConfigError(
+                f"engine.precision: this CPU dies of half precision, and torch was in use before "
+                f"dcfl could help it: set {LIMIT}={WITHOUT_AMX} before Python starts"
+            )
+        made.autocast = getattr(torch, engine.precision)
+    check_covered(experiment.privacy, experiment.method, experiment.server.aggregation, made)
+    augmentation = experiment.data.augmentation(dataset.preparation.augmentation)
+    return ClientRunner(
+        experiment.method,
+        made,
+        FederatedData(dataset.augmented_by(augmentation), partition),
+        experiment.training,
+        experiment.federation.seed,
+        experiment.faults,
+        privacy=experiment.privacy,
+        attack=_attack(experiment),
+        compile=engine.compile,
+    )
+
+
+def _attack(experiment: Experiment) -> Attack | None:
+    method = experiment.method
+    return attack_on(
+        experiment.data.clients,
+        experiment.attack,
+        experiment.federation.seed,
+        isinstance(method, PrototypeMethod) and method.prototype_normalize,
+    )
+
+
+def expected_upload(runner: ClientRunner) -> Tensors | None:
+    """By its names, shapes and dtypes; None if the method does not say."""
+    with torch.no_grad(), evaluating(runner.model):
+        width = runner.model(two_images(runner.data.dataset)).embedding.shape[1]
+    parameters = dict(runner.model.named_parameters())
+    return runner.method.upload_like(parameters, runner.data.dataset.classes, width)
+
+
+def two_images(dataset: Dataset) -> Tensor:
+    """To try a model on; blank if the data set's images are elsewhere."""
+    if not len(dataset.train):
+        return torch.zeros(2, dataset.channels, dataset.size, dataset.size)
+    return dataset.preparation.clean(dataset.train.pixels[:2])
+
+
+def _check_outputs(model: FeatureModel, dataset: Dataset) -> None:
+    """A module of the user's: does it return what methods need?"""
+    with torch.no_grad(), evaluating(model):
+        output = model(two_images(dataset))
+    if not isinstance(output, Output) or output.logits.shape != (2, dataset.classes):
+        raise ConfigError(
+            f"the model must return dcfl.models.Output with logits [batch, {dataset.classes}], "
+            f"not {type(output).__name__}"
+        )
+
+
+@contextmanager
+def reproducible(threads: int) -> Iterator[None]:
+    """The same bits on every run: a fixed number of threads, and deterministic kernels on a GPU."""
+    before = torch.get_num_threads()
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
+        torch.set_num_threads(threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+
+def _described(error: BaseException) -> str:
+    """With the place: the traceback stays where the client ran."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"

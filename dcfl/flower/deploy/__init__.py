@@ -1,0 +1,1 @@
+"""Runs on real SuperLinks and SuperNodes: keys, processes, submission."""

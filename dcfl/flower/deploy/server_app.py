@@ -1,0 +1,65 @@
+"""What runs beside a SuperLink: a whole run, with its clients at the SuperNodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from dcfl import config
+from dcfl.engines.engine import Session
+from dcfl.errors import DCFLError
+from dcfl.flower.engine import GridEngine
+from dcfl.flower.roster import UNBOUND, Roster
+from dcfl.report import write_report
+from dcfl.runs.run import Run
+from dcfl.system.printable import printable
+
+ENDED = "dcfl ended with"  # then the exit code and the reason: for `dcfl flower run`, in the log
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """The run config has the experiment as one text, so that nothing in it needs to be declared."""
+    experiment = config.from_toml(str(context.run_config["experiment"]))
+
+    engines: list[GridEngine] = []
+
+    @contextmanager
+    def connect(session: Session) -> Iterator[GridEngine]:
+        engine = GridEngine(
+            grid,
+            session.run,
+            session.runner.on(session.placement.devices[0]),
+            roster,
+            experiment.federation.deadline,
+            index=session.index,
+            needed=session.needed,
+        )
+        engines.append(engine)
+        yield engine
+
+    resume = str(context.run_config.get("resume", ""))
+    try:
+        roster = Roster.from_text(str(context.run_config.get("sites", "")), experiment.data)
+        if not roster.keys:
+            print(UNBOUND, flush=True)
+        if resume:
+            run = Run.resume(Path(resume), connect=connect)
+        else:
+            run = Run(experiment, connect=connect)
+        for row in run.rounds():
+            for notice in row.get("notices", ()):
+                print(printable(f"warning: {notice}"), flush=True)
+            print(f"round {row['round']}: accuracy {row['accuracy']:.2f} %", flush=True)
+        for engine in engines:
+            engine.forget()  # not before the run has really ended
+        write_report(run.folder)
+    except DCFLError as error:
+        print(printable(f"{ENDED} {error.exit_code} {error}"), flush=True)
+        raise  # for Flower the run has failed

@@ -1,0 +1,100 @@
+"""A run on a SuperLink as seen from outside: submitted, followed, brought to its end."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dcfl.data.settings import DataSettings
+from dcfl.errors import ConfigError, RemoteRunFailed
+from dcfl.experiment import Experiment, OutputSettings
+from dcfl.flower.deploy import superlink
+from dcfl.flower.deploy.bundle import experiment_text, write_bundle
+from dcfl.flower.deploy.server_app import ENDED
+from dcfl.flower.deploy.superlink import Connection
+from dcfl.flower.roster import Roster
+from dcfl.methods import METHODS
+from dcfl.runs.folder import RecordedRun, Row, require_unused
+from dcfl.runs.run import folder_for
+
+LOOK_SECONDS = 0.5  # between two looks at the rows
+ASK_SECONDS = 5.0  # between two questions to the SuperLink, each of which starts a process
+
+
+def for_superlink(experiment: Experiment) -> Experiment:
+    """With paths that mean the same in another process's working folder."""
+    if METHODS.get(experiment.method.name) is not type(experiment.method):
+        raise ConfigError(f"{experiment.method.name}: SuperNodes know only the methods of dcfl")
+    folder = folder_for(experiment, experiment.data.dataset).resolve()
+    require_unused(folder)
+    return replace(
+        experiment,
+        data=_absolute(experiment.data),
+        output=OutputSettings(str(folder)),
+    )
+
+
+def _absolute(data: DataSettings) -> DataSettings:
+    kind, colon, where = data.dataset.partition(":")
+    dataset = f"{kind}:{Path(os.path.expanduser(where)).resolve()}" if colon else data.dataset
+    return replace(data, dataset=dataset, path=str(Path(data.path).resolve()))
+
+
+@dataclass(frozen=True)
+class Submitted:
+    link: Connection
+    run: int  # Flower's number
+    folder: Path  # on the SuperLink's machine, which may be this one
+
+    def rows(self) -> Iterator[Row]:
+        """The rows of rounds.jsonl as they come, until the run has ended.
+
+        If it ended badly, RemoteRunFailed says why. Nothing comes from a SuperLink elsewhere: its
+        rows are on its own disk.
+        """
+        seen, asked, status = len(RecordedRun(self.folder).rounds), time.monotonic(), ""
+        while not status.startswith("finished"):
+            time.sleep(LOOK_SECONDS)
+            ended = (self.folder / "summary.json").is_file()
+            if ended or time.monotonic() > asked + ASK_SECONDS:
+                status = superlink.run_status(self.link, self.run)
+                asked = time.monotonic()
+            rows = RecordedRun(self.folder).rounds
+            yield from rows[seen:]
+            seen = len(rows)
+        if status != "finished:completed":
+            raise self._failure(status)
+
+    def _failure(self, status: str) -> RemoteRunFailed:
+        said = re.findall(rf"{ENDED} (\d+) (.*)", superlink.log(self.link, self.run))
+        if said:
+            code, reason = said[-1]
+            return RemoteRunFailed(reason, int(code))
+        how = status.removeprefix("finished:")
+        hint = f"`flwr log {self.run}` shows why"
+        return RemoteRunFailed(f"run {self.run} ended at the SuperLink: {how}; {hint}")
+
+    def stop(self) -> None:
+        superlink.stop(self.link, self.run)
+
+
+def submit(
+    link: Connection, experiment: Experiment, sites: str = "", resume: bool = False
+) -> Submitted:
+    """`experiment`: made ready by `for_superlink`, or that of a run in its folder to `resume`.
+    `sites`: a roster's text."""
+    Roster.from_text(sites, experiment.data)  # better refused here than at the SuperLink
+    config = {
+        "experiment": experiment_text(experiment),
+        "resume": experiment.output.dir if resume else "",
+        "sites": sites,
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        bundle = write_bundle(Path(folder) / "app")
+        run = superlink.submit(link, bundle, config)
+    return Submitted(link, run, Path(experiment.output.dir))

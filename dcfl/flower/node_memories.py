@@ -1,0 +1,81 @@
+"""What clients keep between their rounds, on the disk of the node that they live on.
+
+Keyed by run, client and round: a round that is taken up again asks for the memory as it was before
+it. Rounds before that go.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from dcfl.engines.memories import read_memory
+from dcfl.errors import CheckpointError, ProtocolError
+from dcfl.flower.codec import Task
+from dcfl.messages import Tensors
+from dcfl.system.storage import private_folder, storage
+from dcfl.system.tensor_files import write_tensors
+
+KEPT_RUNS = 3  # beside the one that begins: a run that was killed has not said that it ended
+RUN_NAME = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True)
+class NodeMemories:
+    folder: Path
+
+    def load(self, task: Task) -> dict[str, Tensor] | None:
+        """What the client kept in the round that the task names; None if that is lost."""
+        if not task.memory_round:
+            return {}
+        try:
+            path = self._path(task, task.memory_round)
+            return read_memory(path, _owner(task, task.memory_round))
+        except CheckpointError:
+            return None
+
+    def save(self, task: Task, memory: Tensors) -> None:
+        """As the client's after the task's round; what nobody will ask for any more goes."""
+        if not memory:
+            return
+        path = self._path(task, task.round)
+        with storage(path):
+            if not path.parent.parent.is_dir():
+                self._make_room()
+                self.folder.mkdir(parents=True, exist_ok=True)
+                private_folder(path.parent.parent)  # it may tell of the images
+            path.parent.mkdir(exist_ok=True)
+            write_tensors(path, memory, _owner(task, task.round), private=True)
+            # Not newer ones: a straggler's message may be done after a later one.
+            for old in path.parent.glob("round-*.safetensors"):
+                number = old.stem.removeprefix("round-")
+                if number.isdecimal() and int(number) < task.oldest_round:
+                    with suppress(OSError):
+                        old.unlink()
+
+    def _path(self, task: Task, round: int) -> Path:
+        return self._run(task.run) / f"client-{task.client:06d}" / f"round-{round:06d}.safetensors"
+
+    def _run(self, run: str) -> Path:
+        if not RUN_NAME.fullmatch(run):  # it becomes a path on this disk
+            raise ProtocolError("a run without a proper name")
+        return self.folder / run
+
+    def forget(self, run: str) -> None:
+        """The run has ended."""
+        shutil.rmtree(self._run(run), ignore_errors=True)
+
+    def _make_room(self) -> None:
+        runs = [path for path in self.folder.glob("*") if RUN_NAME.fullmatch(path.name)]
+        runs.sort(key=lambda path: path.stat().st_mtime)
+        for old in runs[: max(0, len(runs) - KEPT_RUNS)]:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _owner(task: Task, round: int) -> str:
+    return f"{task.run}, client {task.client}, round {round}"

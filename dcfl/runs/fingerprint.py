@@ -1,0 +1,135 @@
+"""May a run go on from its checkpoint? With what it was begun with, or its bits would differ."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import math
+from collections.abc import Collection
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from dcfl.config import as_tables
+from dcfl.data import FederatedData
+from dcfl.data.catalogue import OWN
+from dcfl.engines.runner import reproducible
+from dcfl.errors import ConfigError
+from dcfl.experiment import Experiment
+from dcfl.methods import Method
+from dcfl.models import FeatureModel
+from dcfl.runs.identity import BUILT_IN, complete, differences, flat, of_kind
+
+NOT_KNOWN = "not recorded"  # by the version of dcfl that wrote the checkpoint
+
+
+def fingerprint(
+    experiment: Experiment, data: FederatedData, code: dict[str, str], device: torch.device
+) -> dict[str, Any]:
+    """What the bits of a run depend on, by key: settings, and facts that no setting tells. `code`:
+    see `own_code`."""
+    settings = of_kind(flat(as_tables(experiment)), "result", "seed")
+    facts = {
+        **code,
+        "data": f"{data.dataset.fingerprint[:16]} {data.partition.sha256[:16]}",
+        "dcfl": version("dcfl"),
+        "torch": version("torch"),
+        "cpu": f"{torch.backends.cpu.get_cpu_capability()} {_arithmetic()[:16]}",
+    }
+    if experiment.engine.name != "flower":  # SuperNodes have devices of their own
+        on_gpu = device.type == "cuda"
+        facts["device"] = torch.cuda.get_device_name(device) if on_gpu else device.type
+    return {**{key: _plain(value) for key, value in settings.items()}, **facts}
+
+
+def _plain(value: Any) -> Any:
+    """As it comes back from JSON, which has neither tuples nor infinity."""
+    if isinstance(value, tuple):
+        return list(value)
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def own_code(method: Method, model: FeatureModel | None) -> dict[str, str]:
+    """What is known about code of the user's, which no version number covers."""
+    described = BUILT_IN
+    if model is not None:
+        tensors = [(name, each.dtype, each.shape) for name, each in model.state_dict().items()]
+        layers = hashlib.sha256(f"{model} {tensors}".encode()).hexdigest()[:16]
+        kinds = {type(module) for module in model.modules()}
+        described = f"{type(model).__qualname__} {layers} {_source(kinds)}".strip()
+    return {"method": _source({type(method)}) or BUILT_IN, "model": described}
+
+
+def _source(classes: Collection[type]) -> str:
+    """A hash of the source of these classes and those they derive from; empty if all of it is ours
+    or torch's."""
+    derived_from = {base for each in classes for base in each.__mro__}
+    texts = {
+        _text(each)
+        for each in derived_from
+        if each.__module__.partition(".")[0] not in ("builtins", "abc", "typing", "dcfl", "torch")
+    }
+    return hashlib.sha256("\0".join(sorted(texts)).encode()).hexdigest()[:16] if texts else ""
+
+
+def _text(which: type) -> str:
+    """The file, because a class uses what stands beside it; of the script that was started only the
+    class, because the script that resumes is another one. The name alone of what has no source."""
+    try:
+        file = inspect.getsourcefile(which) if which.__module__ != "__main__" else None
+        return Path(file).read_text("utf-8", "replace") if file else inspect.getsource(which)
+    except (OSError, TypeError):
+        return f"{which.__module__}.{which.__qualname__}"
+
+
+def _arithmetic() -> str:
+    """The bits that this machine makes of a small step of training and of a draw.
+
+    ATen, oneDNN and MKL each choose their kernels by the processor and by environment variables of
+    their own. What they chose shows in the last bits, and nowhere else in one place.
+    """
+    draw = torch.Generator().manual_seed(0)
+    images = torch.randn(4, 16, 16, 16, generator=draw)
+    kernels, matrix = (
+        torch.randn(shape, generator=draw).requires_grad_() for shape in ((32, 16, 3, 3), (32, 100))
+    )
+    with reproducible(threads=1):
+        maps = F.conv2d(images.contiguous(memory_format=torch.channels_last), kernels, padding=1)
+        features = F.relu(F.batch_norm(maps, None, None, training=True)).mean(dim=(2, 3))
+        loss = F.cross_entropy(features @ matrix, torch.arange(len(images)))
+        gradients = torch.autograd.grad(loss, (kernels, matrix))
+    drawn = np.random.default_rng([0, 1]).choice(1000, 20, replace=False)
+    digest = hashlib.sha256(repr(drawn.tolist()).encode())
+    for found in (features.detach(), *gradients):
+        digest.update(found.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def require_same(begun_with: dict[str, Any], now: dict[str, Any], allowed: Collection[str]) -> None:
+    """Raise ConfigError that names every key that differs and is not allowed to."""
+    facts = {key: NOT_KNOWN for key in now if "." not in key}
+    before = _without_folders(complete({**facts, **begun_with}))
+    after = _without_folders(complete(now))
+    keys = sorted(of_kind({**before, **after}, "result", "seed"))
+    for key in allowed:
+        if key not in keys:
+            raise ConfigError(f"--allow {key}: there is no such key; known: {', '.join(keys)}")
+    different = sorted(differences(before, after, "result", "seed"))
+    refused = [one for one in different if one.key not in allowed]
+    if refused:
+        changes = "; ".join(f"{key} was {was!r} and is {now!r}" for key, was, now in refused)
+        words = " ".join(f"--allow {one.key}" for one in refused)
+        raise ConfigError(
+            f"the run was begun with something else: {changes}. It would not end as it should; "
+            f"{words} goes on all the same"
+        )
+
+
+def _without_folders(settings: dict[str, Any]) -> dict[str, Any]:
+    """Pictures of one's own may have been moved: the fact `data` tells whether they are others."""
+    kind, _, _ = str(settings["data.dataset"]).partition(":")
+    return {**settings, "data.dataset": kind} if kind in OWN else settings

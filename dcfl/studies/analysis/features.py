@@ -1,0 +1,152 @@
+"""The embeddings of the images that a run is judged by: the z that the losses see.
+
+These are `dataset.test`: the test images, or with `data.holdout` training images kept back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dcfl.client import evaluating
+from dcfl.data import Dataset, Images, load_dataset
+from dcfl.data.augment import Preparation, with_border
+from dcfl.data.client_data import clean_batches, normalises_by_batch
+from dcfl.engines.placement import choose_devices
+from dcfl.errors import ConfigError, DatasetMissing, RunFolderError
+from dcfl.experiment import Experiment
+from dcfl.methods import METHODS
+from dcfl.models import FeatureModel
+from dcfl.runs.folder import RecordedRun, load_model
+from dcfl.seeding import generator_for
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A finished run, with all that it takes to look at its model."""
+
+    run: RecordedRun
+    experiment: Experiment
+    model: FeatureModel  # as it was at the end, in evaluation mode
+    dataset: Dataset  # with the run's own augmentation; on the model's device
+
+    @property
+    def round(self) -> int:
+        """The last one."""
+        return int(self.run.rounds[-1]["round"])
+
+
+class Features(NamedTuple):
+    embeddings: Tensor  # [n, d], float32, on the CPU
+    labels: Tensor  # [n]
+    accuracy: float  # of the classifier on them, percent
+
+
+def open_subject(run: RecordedRun) -> Subject:
+    """Everything that can be refused is refused here, in one line that names the run."""
+    folder = run.folder
+    model = load_model(folder)
+    if not run.rounds:
+        raise RunFolderError(f"{folder}: rounds.jsonl is missing or empty")
+    method = run.config["method"].get("name")
+    if method not in METHODS:
+        raise ConfigError(
+            f"{folder} was trained with a method of your own, {method!r}: "
+            f"name its file with --method-file"
+        )
+    experiment = run.experiment
+    if experiment.data.dataset == "remote":
+        raise ConfigError(
+            f"{folder}: its images never left the sites they lie at, and there are no others here"
+        )
+    try:
+        dataset = load_dataset(experiment.data)
+    except DatasetMissing as error:
+        raise DatasetMissing(f"{folder}: its data set is no longer there: {error}") from error
+    _require_same(folder.name, model, dataset)
+    augmentation = experiment.data.augmentation(dataset.preparation.augmentation)
+    # Wherever the run was trained: the folder may have been copied from another machine.
+    device = choose_devices("auto")[0]
+    return Subject(run, experiment, model.to(device), dataset.augmented_by(augmentation).to(device))
+
+
+def _require_same(name: str, model: FeatureModel, dataset: Dataset) -> None:
+    trained, now = model.preparation, dataset.preparation
+    same = trained is not None and (trained.mean, trained.std) == (now.mean, now.std)
+    if model.class_names != dataset.class_names or not same:
+        raise ConfigError(
+            f"{name}: {dataset.name} is not what it was when the run was trained: other classes, "
+            f"or images of another mean and deviation"
+        )
+    if len(dataset.test) < 2:
+        raise ConfigError(f"{name}: {dataset.name} has no pair of test images to compare")
+
+
+def features_of(subject: Subject) -> Features:
+    """Of all test images, in their order."""
+    dataset = subject.dataset
+    embeddings, logits = embed(subject.model, dataset.test, dataset.preparation)
+    if not embeddings.isfinite().all():
+        raise RunFolderError(
+            f"{subject.run.folder}: the model's embeddings are not finite: the run has diverged"
+        )
+    labels = dataset.test.labels.cpu()
+    accuracy = 100 * float((logits.argmax(dim=1) == labels).double().mean())
+    return Features(embeddings, labels, accuracy)
+
+
+@torch.inference_mode()
+def embed(model: FeatureModel, images: Images, preparation: Preparation) -> tuple[Tensor, Tensor]:
+    """Embeddings [n, d] and logits [n, classes] in the images' order, float32 on the CPU."""
+    with evaluating(model):
+        outputs = [model(batch.images) for batch in clean_batches(images, preparation, model)]
+    embeddings = torch.cat([output.embedding.float().cpu() for output in outputs])
+    logits = torch.cat([output.logits.float().cpu() for output in outputs])
+    if not normalises_by_batch(model):
+        return embeddings, logits
+    back = images.mixed_order.argsort().cpu()
+    return embeddings[back], logits[back]
+
+
+@torch.inference_mode()
+def embed_two_views(subject: Subject, most: int) -> tuple[Tensor, Tensor] | None:
+    """Embeddings of two augmentations of the same test images, as the run augmented its training
+    images; None if it did not."""
+    preparation = subject.dataset.preparation
+    if not preparation.augmentation.active:
+        return None
+    chosen = some_images(subject, most)
+    mixed = normalises_by_batch(subject.model)
+    order = chosen.mixed_order.cpu() if mixed else torch.arange(len(chosen))
+    bordered = with_border(chosen.pixels)
+    seed, views = subject.experiment.federation.seed, []
+    for purpose in ("augmentation", "second view"):
+        generator = generator_for(seed, 0, 0, purpose)
+        parts = []
+        with evaluating(subject.model):
+            # Even batches: a model without running statistics cannot normalise a small rest.
+            for rows in torch.tensor_split(order, -(-len(chosen) // 100)):
+                images = preparation.augmented(bordered, rows.to(bordered.device), generator)
+                parts.append(subject.model(images).embedding.float().cpu())
+        views.append(torch.cat(parts))
+    return views[0], views[1]
+
+
+def some_images(subject: Subject, most: int) -> Images:
+    """At most so many test images, drawn by the run's seed."""
+    test = subject.dataset.test
+    if len(test) <= most:
+        return test
+    chosen = drawn(len(test), most, subject.experiment.federation.seed).to(test.labels.device)
+    return test[chosen]
+
+
+def drawn(count: int, most: int, seed: int) -> Tensor:
+    """`most` of `count` indices without replacement, in ascending order; all if there are fewer."""
+    if count <= most:
+        return torch.arange(count)
+    generator = generator_for(seed, 0, 0, "order")
+    return torch.randperm(count, generator=generator)[:most].sort().values

@@ -1,0 +1,176 @@
+"""Everything that `dcfl analyse` finds out about a run, as numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dcfl.runs.comparison import setting
+from dcfl.runs.folder import RecordedRun
+from dcfl.studies.analysis.drift import Drift, measure_drift
+from dcfl.studies.analysis.features import (
+    Features,
+    Subject,
+    embed_two_views,
+    features_of,
+    open_subject,
+)
+from dcfl.studies.analysis.projection import Dimensions, Plane, look_at
+from dcfl.studies.analysis.similarity import (
+    USUAL,
+    Cosines,
+    Exponents,
+    Similarity,
+    measure_similarity,
+)
+from dcfl.system.printable import printable
+
+VIEWED = 2000  # images of which two views are compared
+SAME_ACCURACY = 0.011  # percent: what other kernels may change, and no other data
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """Of the final global model of one run, on the images that the run was judged by: the test
+    images, or those that `data.holdout` kept back from the training images."""
+
+    label: str
+    run: RecordedRun
+    method: str
+    dataset: str
+    rounds: int
+    images: int
+    kind_of_images: str  # "test images" or "kept-back training images"
+    images_id: tuple[str, int, float, int]  # equal for two runs if the images are the same
+    class_names: tuple[str, ...]
+    accuracy: float  # measured here, percent
+    similarity: Similarity
+    dimensions: Dimensions
+    plane: Plane
+    drift: Drift | None
+    cautions: tuple[str, ...]
+
+    @property
+    def kinds(self) -> list[tuple[str, Cosines]]:
+        """Pairs of the same class, and of different classes."""
+        return [("intra", self.similarity.intra), ("inter", self.similarity.inter)]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "run": self.label,
+            "method": self.method,
+            "dataset": self.dataset,
+            "seed": setting(self.run, "federation.seed"),
+            "rounds": self.rounds,
+            "images": self.images,
+            "kind_of_images": self.kind_of_images,
+            "accuracy": self.accuracy,
+            "weights_sha256": self.run.summary.get("weights_sha256"),
+            "similarity": self.similarity.as_json(),
+            "dimensions": self.dimensions.as_json(),
+            "plane": {"explained": list(self.plane.explained)},
+            "drift": self.drift.as_json() if self.drift else None,
+            "cautions": list(self.cautions),
+        }
+
+
+def analyse_runs(
+    runs: Sequence[RecordedRun],
+    clients: int = 10,
+    drift: bool = True,
+    tell: Callable[[str], None] = lambda _: None,
+    exponents: Exponents = USUAL,
+) -> list[Analysis]:
+    """`clients`: how many train a round for the drift; `tell`: hears what is being done;
+    `exponents`: of alignment and uniformity."""
+    subjects = [open_subject(run) for run in runs]  # before the first minute is spent on any
+    analyses = []
+    for subject, label in zip(subjects, labels(runs), strict=True):
+        tell(f"{label}: embeddings of {len(subject.dataset.test):,} {kind_of_images(subject)}")
+        features = features_of(subject)
+
+        def of_this(text: str, label: str = label) -> None:
+            tell(f"{label}: {text}")
+
+        moved = measure_drift(subject, clients, of_this) if drift else None
+        analyses.append(_analysis(subject, label, features, moved, exponents))
+    return analyses
+
+
+def labels(runs: Sequence[RecordedRun]) -> list[str]:
+    """The method's name, and the folder's where two runs have the same."""
+    methods = [str(setting(run, "method.name")) for run in runs]
+    often = Counter(methods)
+    names = [
+        method if often[method] == 1 else run.folder.resolve().name
+        for run, method in zip(runs, methods, strict=True)
+    ]
+    often = Counter(names)
+    return [
+        printable(name if often[name] == 1 else f"{run.folder.resolve().parent.name}/{name}")
+        for run, name in zip(runs, names, strict=True)
+    ]
+
+
+def _analysis(
+    subject: Subject, label: str, features: Features, drift: Drift | None, exponents: Exponents
+) -> Analysis:
+    seed = subject.experiment.federation.seed
+    views = embed_two_views(subject, VIEWED)
+    plane, dimensions = look_at(features.embeddings, features.labels, seed)
+    return Analysis(
+        label,
+        subject.run,
+        subject.experiment.method.name,
+        subject.dataset.name,
+        subject.round,
+        len(features.labels),
+        kind_of_images(subject),
+        _images_id(subject),
+        subject.dataset.class_names,
+        features.accuracy,
+        measure_similarity(features.embeddings, features.labels, views, seed, exponents),
+        dimensions,
+        plane,
+        drift,
+        tuple(_cautions(subject, features, drift)),
+    )
+
+
+def kind_of_images(subject: Subject) -> str:
+    return "kept-back training images" if subject.experiment.data.holdout else "test images"
+
+
+def _images_id(subject: Subject) -> tuple[str, int, float, int]:
+    """Which images are kept back depends on the seed of the split."""
+    data = subject.experiment.data
+    seed = data.split_seed if data.holdout else 0
+    return subject.dataset.name, len(subject.dataset.test), data.holdout, seed
+
+
+def _cautions(subject: Subject, features: Features, drift: Drift | None) -> list[str]:
+    cautions = []
+    if subject.experiment.data.holdout:
+        cautions.append(
+            f"the images are training images that data.holdout = "
+            f"{subject.experiment.data.holdout:g} kept back to choose settings by, not test images"
+        )
+    recorded = subject.run.rounds[-1]["accuracy"]
+    if recorded is not None and abs(recorded - features.accuracy) > SAME_ACCURACY:
+        cautions.append(
+            f"the model's accuracy is {features.accuracy:.2f} % now and was {recorded:.2f} % "
+            f"when the run ended: the images may have changed"
+        )
+    if drift is not None and drift.failures:
+        lost = "; ".join(drift.failures[:3])
+        cautions.append(f"{len(drift.failures)} clients did not finish their round: {lost}")
+    experiment = subject.experiment
+    if drift is not None and (experiment.privacy.active or experiment.attack.kind != "none"):
+        cautions.append(
+            "the drift is that of honest clients before anything is clipped or blurred: the run's "
+            "attack and privacy settings play no part in it"
+        )
+    return cautions

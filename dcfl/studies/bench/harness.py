@@ -1,0 +1,66 @@
+"""The two benchmarks as `dcfl bench` runs them: check what is asked for, measure, keep, show."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from dcfl.config import method_named
+from dcfl.errors import ConfigError
+from dcfl.methods import METHODS
+from dcfl.studies.bench.jobs import JOBS, tiny, write_job
+from dcfl.studies.bench.measure import Measurement, contenders, measure_all, peer_environment
+from dcfl.studies.bench.measurements import as_json, jobs_table, machine, methods_table
+from dcfl.studies.bench.method_costs import IMAGES, Seconds, method_seconds
+from dcfl.system.storage import strict_json, write_whole
+
+
+def time_jobs(jobs: str, repeats: int, peers: Path | None, out: Path | None, small: bool) -> str:
+    """The table. `jobs` are names with commas; `peers` holds the peers' environments."""
+    chosen = _names(jobs, JOBS, "--jobs: no job")
+    pythons = {}
+    if peers is not None:
+        for name in ("pfl", "flower"):
+            _say("environment of")(name)
+            pythons[name] = peer_environment(name, peers.absolute())
+    measured: dict[str, dict[str, list[Measurement]]] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in chosen:
+            folder = Path(scratch) / name
+            write_job(tiny(JOBS[name]) if small else JOBS[name], folder)
+            measured[name] = measure_all(contenders(pythons), folder, repeats, _say(name))
+            _keep(out, as_json(measured))
+    return jobs_table(measured)
+
+
+def time_methods(models: str, methods: str, repeats: int, out: Path | None) -> str:
+    """The table. Without `methods`, all of them."""
+    chosen = _names(models, IMAGES, "--models: no model")
+    others = [method_named(name.strip()).name for name in methods.split(",") if name.strip()]
+    compared = list(dict.fromkeys(["fedavg", *(others or METHODS)]))
+    measured: dict[str, Seconds] = {}
+    for name in chosen:
+        measured[name] = method_seconds(name, compared, repeats, _say(name))
+        _keep(out, {"machine": machine(), "models": measured})
+    return methods_table(measured)
+
+
+def _names(text: str, known: Collection[str], complaint: str) -> list[str]:
+    chosen = [name.strip() for name in text.split(",")]
+    for name in chosen:
+        if name not in known:
+            raise ConfigError(f"{complaint} {name!r}; known: {', '.join(known)}")
+    return chosen
+
+
+def _say(about: str) -> Callable[[str], None]:
+    return lambda text: print(f"{about} {text}", file=sys.stderr)
+
+
+def _keep(out: Path | None, measured: Mapping[str, Any]) -> None:
+    """After each part, so that a benchmark that is stopped leaves what it has."""
+    if out is not None:
+        write_whole(out, strict_json(measured, indent=1) + "\n")

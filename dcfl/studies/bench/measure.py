@@ -1,0 +1,186 @@
+"""Contenders run as programs, one after the other and in turn, and are watched from outside."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import resource
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from dcfl.errors import DCFLError
+from dcfl.system.processes import python
+
+PEERS = Path(__file__).parent / "peers"
+
+
+class BenchmarkFailed(DCFLError, RuntimeError):
+    """A contender did not finish its job."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True)
+class Contender:
+    name: str
+    command: Sequence[str]  # the job's folder goes into {folder}
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Of one contender and one job, once."""
+
+    start_up: float  # seconds from the program's start to its first training step
+    round: float  # seconds, the median over the rounds after the first
+    cpu: float  # seconds of user and system time, in all
+    pss: float  # GB at most, over all its processes; shared memory counts once
+    steps: int
+
+
+def peer_environment(name: str, folder: Path) -> Path:
+    """The Python of the peer's own environment below `folder`, which is made if it is not there."""
+    home = folder / name
+    its_own = home / "bin" / "python"
+    marker = home / "installed"
+    if marker.exists():
+        return its_own
+    wanted = ["--quiet", "-r", str(PEERS / f"{name}.txt")]
+    install = [str(its_own), "-P", "-m", "pip", "install", *wanted]
+    for command in (python("-m", "venv", str(home)), install):
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            last = (done.stderr.strip() or "no error was printed").splitlines()[-1]
+            raise BenchmarkFailed(f"the environment of {name} cannot be made: {last}")
+    marker.touch()
+    return its_own
+
+
+def contenders(peers: Mapping[str, Path]) -> list[Contender]:
+    """Us and the floor; and the peers for which an environment's Python is given."""
+    floor = python("-m", "dcfl.studies.bench.floor", "{folder}")
+    ours = python("-m", "dcfl.studies.bench.ours", "{folder}")
+    found = [
+        Contender("floor", [*floor, "2"], {}),
+        Contender("dcfl", [*ours, "2"], {}),
+        Contender("floor, 1 core", [*floor, "1"], {}),
+        Contender("dcfl, 1 core", [*ours, "1"], {}),
+    ]
+    package = {"PYTHONPATH": str(Path(__file__).parents[3])}
+    if "pfl" in peers:
+        command = [str(peers["pfl"]), str(PEERS / "pfl_job.py"), "{folder}"]
+        found.append(Contender("pfl, 2 processes", [*command, "2"], package))
+    if "flower" in peers:
+        command = [str(peers["flower"]), str(PEERS / "flower_job.py"), "{folder}"]
+        found.append(Contender("flower", command, package))
+    return found
+
+
+def measure_all(
+    competing: Sequence[Contender], folder: Path, repeats: int, show: Callable[[str], None]
+) -> dict[str, list[Measurement]]:
+    """Everybody once, then everybody again, each time from another one on: what disturbs the
+    machine, and what one leaves behind for the next, disturbs all alike."""
+    found: dict[str, list[Measurement]] = {contender.name: [] for contender in competing}
+    for repeat in range(repeats):
+        first = repeat % len(competing)
+        for contender in (*competing[first:], *competing[:first]):
+            one = measure(contender, folder)
+            found[contender.name].append(one)
+            show(f"{repeat + 1}/{repeats} {contender.name}: {one.round:.3f} s a round")
+    steps = {name: each[0].steps for name, each in found.items()}
+    if len(set(steps.values())) > 1:
+        raise BenchmarkFailed(f"not everybody took the same number of steps: {steps}")
+    return found
+
+
+def measure(contender: Contender, folder: Path) -> Measurement:
+    """Run a contender on a job and watch it."""
+    command = [word.format(folder=folder) for word in contender.command]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    started = time.time()
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **contender.environment},
+    )
+    with _MemoryWatch(process.pid) as watch:
+        output, errors = process.communicate()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    events = _events(output)
+    end = [event for event in events if event["event"] == "end"]
+    if process.returncode or not end:
+        last = (errors.strip() or "no error was printed").splitlines()[-1]
+        raise BenchmarkFailed(f"{contender.name} ended with {process.returncode}: {last}")
+    return Measurement(
+        start_up=min(e["at"] for e in events if e["event"] == "first-step") - started,
+        round=median(_round_seconds(events)),
+        cpu=after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        pss=watch.peak / 1e9,
+        steps=end[0]["steps"],
+    )
+
+
+def _events(output: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in output.splitlines() if line.startswith('{"event"')]
+
+
+def _round_seconds(events: list[dict[str, Any]]) -> list[float]:
+    """As the contender says, or from the end of the round before to its own."""
+    rounds = [event for event in events if event["event"] == "round"]
+    return [
+        event.get("seconds", event["at"] - before["at"])
+        for before, event in itertools.pairwise(rounds)
+    ]
+
+
+class _MemoryWatch:
+    """Looks at the memory of a process and its descendants twice a second."""
+
+    def __init__(self, pid: int) -> None:
+        self.peak = 0
+        self._pid, self._over = pid, threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> _MemoryWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.5):
+            self.peak = max(self.peak, memory_of(self._pid))
+
+
+def memory_of(pid: int) -> int:
+    """Bytes of a process and all that descend from it; what they share counts once (PSS)."""
+    return sum(_pss(member) for member in _family(pid))
+
+
+def _family(pid: int) -> list[int]:
+    try:
+        tasks = Path(f"/proc/{pid}/task").iterdir()
+        children = [int(c) for task in tasks for c in (task / "children").read_text().split()]
+    except OSError:  # it has just ended
+        return []
+    return [pid, *(member for child in children for member in _family(child))]
+
+
+def _pss(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+    except (OSError, StopIteration):
+        return 0

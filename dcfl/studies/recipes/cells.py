@@ -1,0 +1,159 @@
+"""The cells of a reproduction on disk: which are done, and what the others will cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from dcfl import tensors as named
+from dcfl.config import as_tables
+from dcfl.data import Dataset, load_dataset
+from dcfl.engines.placement import choose_devices
+from dcfl.engines.runner import client_runner, reproducible
+from dcfl.errors import ConfigError, RunFolderError
+from dcfl.evaluation import score
+from dcfl.experiment import Experiment
+from dcfl.federation import cohort_size
+from dcfl.messages import Broadcast
+from dcfl.methods import METHODS
+from dcfl.models import FeatureModel
+from dcfl.runs.folder import RecordedRun
+from dcfl.runs.identity import complete, differences, flat
+from dcfl.runs.prepare import resolved
+from dcfl.studies.recipes.paper import Cell
+
+WARM_UP = 5.0  # seconds: a client's epoch that took less is timed a second time
+FAILED = "failed.txt"  # in the folder of a cell whose clients all diverged: why
+TIMED_IMAGES = 500  # of the test set, to see what evaluation costs
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A cell and its folder."""
+
+    cell: Cell
+    folder: Path
+
+    @cached_property
+    def run(self) -> RecordedRun | None:
+        """As it was when first looked at; None if it has not begun."""
+        if not (self.folder / "config.toml").is_file():
+            return None
+        run = RecordedRun.open(self.folder)
+        require_same(self.cell.experiment, run)
+        return run
+
+    def check(self) -> None:
+        """Refuse what is damaged, or another run, before any time is spent on the others."""
+        if self.run is not None and self.run.summary:
+            _ = self.run.rounds
+
+    @property
+    def finished(self) -> bool:
+        return self.run is not None and bool(self.run.summary)
+
+    @property
+    def failed(self) -> str:
+        """Why the method did not get through; empty if it did, or may yet."""
+        path = self.folder / FAILED
+        return path.read_text(encoding="utf-8") if path.is_file() and not self.finished else ""
+
+    @property
+    def ended(self) -> bool:
+        return self.finished or bool(self.failed)
+
+    @property
+    def rounds_left(self) -> int:
+        done = len(self.run.rounds) if self.run else 0
+        return 0 if self.ended else self.cell.experiment.federation.rounds - done
+
+    @property
+    def experiment(self) -> Experiment:
+        return replace(
+            self.cell.experiment,
+            output=replace(self.cell.experiment.output, dir=str(self.folder)),
+        )
+
+
+def require_same(experiment: Experiment, run: RecordedRun) -> None:
+    """A folder of that name with other settings would be taken for a result of this recipe."""
+    wanted, there = complete(flat(as_tables(experiment))), complete(flat(run.config))
+    for key, value, found in differences(wanted, there, "result", "seed"):
+        if value != "auto":  # what suits the data set: the folder has that written out
+            raise RunFolderError(
+                f"{run.folder} holds another run: {key} was {found!r} and would be {value!r}; "
+                f"give the recipe another folder with --out"
+            )
+
+
+def chosen(cells: Iterable[Cell], only: Sequence[str]) -> list[Cell]:
+    """Those whose name holds one of the words; each once, although recipes may share them."""
+    unique = {cell.name: cell for cell in cells}
+    if not only:
+        return list(unique.values())
+    for word in only:
+        if not any(word in name for name in unique):
+            raise ConfigError(
+                f"--only {word}: no such cell; the first is {next(iter(unique))}, and `--plan` "
+                f"shows all {len(unique)}"
+            )
+    return [cell for cell in unique.values() if any(word in cell.name for word in only)]
+
+
+class Costs:
+    """Seconds, from a measured part of a round of FedAvg and what the methods say of theirs."""
+
+    def __init__(self) -> None:
+        self._measured: dict[tuple[object, ...], tuple[float, float]] = {}
+
+    def of(self, kept: Kept) -> float:
+        return kept.rounds_left * self.round(kept.cell.experiment) if kept.rounds_left else 0.0
+
+    def round(self, experiment: Experiment) -> float:
+        epoch, evaluation = self._parts(experiment)
+        method, data = experiment.method, experiment.data
+        step = (method.cost.forwards + 2 * method.cost.backwards) / 3
+        passes = step * (2 if method.second_view else 1) * experiment.training.epochs
+        cohort = cohort_size(data.clients, experiment.federation.participation)
+        return cohort * epoch * (passes + method.cost.passes / 3) + evaluation
+
+    def _parts(self, experiment: Experiment) -> tuple[float, float]:
+        """An epoch of one client, and an evaluation; measured once for all that have them alike."""
+        data, batch = experiment.data, experiment.training.batch_size
+        key = (data.dataset, data.clients, experiment.model, batch, experiment.engine)
+        if key not in self._measured:
+            self._measured[key] = _measure(experiment)
+        return self._measured[key]
+
+
+def _measure(experiment: Experiment) -> tuple[float, float]:
+    plain = replace(
+        experiment,
+        method=METHODS["fedavg"](),
+        training=replace(experiment.training, epochs=1),
+    ).seeded
+    dataset = load_dataset(plain.data)
+    device = choose_devices(plain.engine.device)[0]
+    partition = plain.data.split(dataset)
+    runner = client_runner(resolved(plain, dataset, partition), dataset, partition).on(device)
+    broadcast = Broadcast(1, named.snapshot(runner.model), {})
+    with reproducible(plain.engine.threads):
+        epoch = _timed(lambda: runner.train(broadcast, 0, {}))
+        if epoch < WARM_UP:  # most of it was the first step's own
+            epoch = _timed(lambda: runner.train(broadcast, 0, {}))
+        return epoch, _evaluation(runner.model, runner.data.dataset)
+
+
+def _timed(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def _evaluation(model: FeatureModel, dataset: Dataset) -> float:
+    some = replace(dataset, test=dataset.test[:TIMED_IMAGES])
+    images = len(some.test)
+    return _timed(lambda: score(model, some, 0, images)) * len(dataset.test) / max(images, 1)

@@ -1,0 +1,86 @@
+"""The figures that only a reproduction has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.colors import TwoSlopeNorm
+from matplotlib.figure import Figure
+
+from dcfl.report.plots import COLOURS, INK, WIDTH, curve_figure, styled
+from dcfl.runs.comparison import Group
+from dcfl.runs.folder import RecordedRun
+from dcfl.studies.recipes.paper import REFERENCE
+from dcfl.studies.recipes.results import Results
+
+
+def client_time_figure(groups: Sequence[Group]) -> Figure:
+    """The moving average against the seconds that clients have worked so far."""
+    return curve_figure(groups, _client_seconds, "seconds of clients' work")
+
+
+def _client_seconds(run: RecordedRun) -> list[float]:
+    by_round = {row["round"]: 0.0 for row in run.rounds}
+    for row in run.clients:
+        by_round[row["round"]] = by_round.get(row["round"], 0.0) + row["metrics"].get(
+            "seconds", 0.0
+        )
+    return list(np.cumsum([by_round[row["round"]] for row in run.rounds]))
+
+
+@styled
+def gain_figure(results: Results, block: str) -> Figure:
+    """What each method gains over FedAvg, from column to column."""
+    columns = results.columns(block)
+    figure = Figure(figsize=(WIDTH, 0.62 * WIDTH), layout="constrained")
+    axes = figure.add_subplot()
+    axes.axhline(0, color=INK, linewidth=1)
+    rows = [row for row in results.rows(block) if row != REFERENCE]
+    for row, colour in zip(rows, COLOURS, strict=False):
+        points = []
+        for index, column in enumerate(columns):
+            entry = results.entries.get((block, column), {}).get(row)
+            paired = entry and results.against_reference((block, column), entry, "ema")
+            if paired:
+                low, high = min(paired.differences), max(paired.differences)
+                points.append((index, paired.spread.mean, low, high))
+        if points:
+            x, mean, low, high = np.array(points).T
+            axes.plot(x, mean, "o-", color=colour, label=row)
+            axes.vlines(x, low, high, color=colour, alpha=0.35, linewidth=4)
+    axes.set_xticks(range(len(columns)), columns)
+    axes.set_xlabel(results.recipe.columns)
+    axes.set_ylabel("EMA against FedAvg (points)")
+    figure.legend(loc="outside upper left", ncols=3, fontsize=9.5)
+    return figure
+
+
+@styled
+def weights_figure(results: Results, block: str) -> Figure:
+    """Gains over FedAvg by row and column, as colours and numbers."""
+    columns = results.columns(block)
+    rows = [row for row in results.rows(block) if row != REFERENCE]
+    gains = np.full((len(rows), len(columns)), np.nan)
+    for across, column in enumerate(columns):
+        for down, row in enumerate(rows):
+            entry = results.entries.get((block, column), {}).get(row)
+            paired = entry and results.against_reference((block, column), entry, "ema")
+            if paired:
+                gains[down, across] = paired.spread.mean
+    figure = Figure(figsize=(WIDTH, 1.2 + 0.5 * len(rows)), layout="constrained")
+    axes = figure.add_subplot()
+    axes.grid(visible=False)
+    widest = max(float(np.nanmax(np.abs(gains), initial=0.0)), 0.5)
+    norm = TwoSlopeNorm(0.0, -widest, widest)
+    axes.imshow(gains, cmap="RdBu", norm=norm, aspect="auto")
+    for (down, across), gain in np.ndenumerate(gains):
+        if np.isfinite(gain):
+            pale = abs(gain) < 0.6 * widest
+            axes.text(
+                across, down, f"{gain:+.1f}", ha="center", va="center", color=INK if pale else "w"
+            )
+    axes.set_xticks(range(len(columns)), columns)
+    axes.set_yticks(range(len(rows)), rows)
+    axes.set_xlabel(results.recipe.columns)
+    return figure

@@ -1,0 +1,209 @@
+"""What came out of a recipe's cells: means over seeds, pairs, ranks, the paper's beside them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+from typing import Literal
+
+from dcfl.runs.comparison import Group, Outcome, Spread
+from dcfl.runs.folder import RecordedRun
+from dcfl.studies.recipes.cells import Kept
+from dcfl.studies.recipes.order import (
+    DUELS,
+    ClaimCheck,
+    Contests,
+    Lead,
+    Leaders,
+    Score,
+    checks,
+    leaders,
+    leads,
+    ranks,
+)
+from dcfl.studies.recipes.paper import REFERENCE, Recipe
+from dcfl.studies.recipes.published import CLAIMS, Figures, figures
+from dcfl.studies.recipes.scales import Scale
+
+Metric = Literal["max", "ema", "client-max", "client-ema"]
+METRICS: tuple[Metric, ...] = ("max", "ema")
+# Each client on its own mix of classes, then the mean: the paper's test data, too, were split.
+OWN_MIXES: tuple[Metric, ...] = ("client-max", "client-ema")
+QUANTITIES: dict[Metric, str] = {
+    "max": "max_accuracy",
+    "ema": "ema_accuracy",
+    "client-max": "max_client_accuracy",
+    "client-ema": "ema_client_accuracy",
+}
+Place = tuple[str, str]  # block and column: where methods are compared
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row in one place, over its finished seeds."""
+
+    row: str
+    runs: dict[int, RecordedRun]  # by seed
+    paper: Figures | None
+
+    @cached_property
+    def outcomes(self) -> dict[int, Outcome]:
+        return {seed: Outcome.of(run) for seed, run in self.runs.items()}
+
+    def values(self, metric: Metric) -> dict[int, float]:
+        return {seed: getattr(out, QUANTITIES[metric]) for seed, out in self.outcomes.items()}
+
+    def spread(self, metric: Metric) -> Spread:
+        return Spread.of(list(self.values(metric).values()))
+
+    def mean(self, metric: Metric, seeds: Collection[int]) -> float:
+        """Over these seeds, so that it can be compared; over its own if there are none."""
+        values = self.values(metric)
+        return fmean([values[seed] for seed in seeds] or values.values())
+
+    def published(self, metric: Metric) -> float | None:
+        """The paper has one MAX and one EMA, and does not say on which test data."""
+        return getattr(self.paper, metric.removeprefix("client-")) if self.paper else None
+
+    @property
+    def group(self) -> Group:
+        return Group(self.row, tuple(self.runs.values()))
+
+
+@dataclass(frozen=True)
+class Paired:
+    """One entry minus another, seed by seed."""
+
+    differences: tuple[float, ...]
+
+    @property
+    def spread(self) -> Spread:
+        return Spread.of(self.differences)
+
+    @property
+    def wins(self) -> int:
+        return sum(difference > 0 for difference in self.differences)
+
+
+@dataclass(frozen=True)
+class Results:
+    recipe: Recipe
+    scale: Scale
+    cells: Sequence[Kept]  # all that the recipe asks for
+    changes: Sequence[str] = ()  # settings, as words, that are not the scale's
+
+    @cached_property
+    def entries(self) -> dict[Place, dict[str, Entry]]:
+        """Only those with a finished run, in the recipe's order whatever was finished first."""
+        runs: dict[Place, dict[str, dict[int, RecordedRun]]] = {}
+        for kept in self.cells:
+            cell = kept.cell
+            here = runs.setdefault((cell.block, cell.column), {}).setdefault(cell.row, {})
+            if kept.finished and kept.run is not None:
+                here[cell.seed] = kept.run
+        found = {
+            place: {
+                row: Entry(row, own, self._paper(place, row)) for row, own in rows.items() if own
+            }
+            for place, rows in runs.items()
+        }
+        return {place: rows for place, rows in found.items() if rows}
+
+    def metrics(self, block: str) -> tuple[Metric, ...]:
+        """Of all runs in the block: older ones may not know the clients' own mixes."""
+        spreads = [
+            entry.spread("client-max").mean
+            for (own, _), rows in self.entries.items()
+            if own == block
+            for entry in rows.values()
+        ]
+        return METRICS if any(map(math.isnan, spreads)) else METRICS + OWN_MIXES
+
+    def _paper(self, place: Place, row: str) -> Figures | None:
+        return figures(self.recipe.published, row, *place)
+
+    @property
+    def finished(self) -> int:
+        return sum(kept.finished for kept in self.cells)
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """Why, by the name of the cell."""
+        return {kept.cell.name: kept.failed for kept in self.cells if kept.failed}
+
+    @property
+    def blocks(self) -> list[str]:
+        return list(dict.fromkeys(block for block, _ in self.entries))
+
+    def columns(self, block: str) -> list[str]:
+        """In the recipe's order, and without the reference's own if it has one."""
+        asked = dict.fromkeys(kept.cell.column for kept in self.cells if kept.cell.block == block)
+        return [column for column in asked if column and (block, column) in self.entries]
+
+    def rows(self, block: str) -> list[str]:
+        return list(
+            dict.fromkeys(
+                kept.cell.row
+                for kept in self.cells
+                if kept.cell.block == block
+                and kept.cell.row in self.entries.get((block, kept.cell.column), {})
+            )
+        )
+
+    def reference(self, place: Place) -> Entry | None:
+        """FedAvg in the same place, or the block's only one."""
+        block, _ = place
+        here = self.entries.get(place, {})
+        return here.get(REFERENCE) or self.entries.get((block, ""), {}).get(REFERENCE)
+
+    def against_reference(self, place: Place, entry: Entry, metric: Metric) -> Paired | None:
+        other = self.reference(place)
+        if other is None or other.row == entry.row:
+            return None
+        mine, theirs = entry.values(metric), other.values(metric)
+        shared = [seed for seed in mine if seed in theirs]
+        return Paired(tuple(mine[seed] - theirs[seed] for seed in shared)) if shared else None
+
+    def ranks(self, place: Place, metric: Metric) -> dict[str, int]:
+        """Among the rows that the paper has there too, if it has any: its ranks are of those."""
+        entries = self.entries[place]
+        shared = {row: entry for row, entry in entries.items() if entry.paper} or entries
+        seeds = set.intersection(*(set(entry.runs) for entry in shared.values()))
+        return ranks({row: entry.mean(metric, seeds) for row, entry in shared.items()})
+
+    def papers_ranks(self, place: Place, metric: Metric) -> dict[str, int]:
+        entries = self.entries[place].items()
+        known = {row: value for row, e in entries if (value := e.published(metric)) is not None}
+        return ranks(known)
+
+    @cached_property
+    def contests(self) -> Contests:
+        """Where rows that the paper has too can be put in order."""
+        return {
+            (self.recipe.name, *place, metric): {
+                row: Score(entry.values(metric), figure)
+                for row, entry in rows.items()
+                if (figure := entry.published(metric)) is not None
+            }
+            for place, rows in self.entries.items()
+            for metric in METRICS
+        }
+
+    def order(self) -> list[ClaimCheck]:
+        """Each of the paper's inequalities over the places where we have both sides."""
+        return checks(CLAIMS, self.contests)
+
+    def duels(self) -> list[ClaimCheck]:
+        """Both DCFL variants against every other method."""
+        return checks(DUELS, self.contests)
+
+    def leaders(self) -> list[Leaders]:
+        """The best and the second best of each place, ours and the paper's."""
+        return leaders(self.contests)
+
+    def leads(self) -> list[Lead]:
+        """In how many places the better DCFL variant is above every other method."""
+        return leads(self.leaders())

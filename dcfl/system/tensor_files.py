@@ -1,0 +1,79 @@
+"""Named tensors in files that say whether they are whole.
+
+safetensors, because reading it runs no code; it has no checksum and sorts the names, so both stand
+in its metadata.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from dcfl.errors import CheckpointError
+from dcfl.messages import Tensors
+from dcfl.system.storage import replacing
+from dcfl.tensors import as_rows, checksum, from_rows
+
+# What safetensors and torch meet hostile bytes with.
+NOT_WHOLE = (OSError, SafetensorError, KeyError, ValueError, TypeError, RuntimeError)
+
+
+def write_tensors(path: Path, tensors: Tensors, text: str, private: bool = False) -> None:
+    """With a text that comes back with them, and on the disk when this ends. `private`: see
+    `replacing`."""
+    metadata = {
+        "names": json.dumps(list(tensors)),
+        "text": text,
+        "checksum": checksum(tensors, text),
+    }
+    write_stored(path, as_rows(tensors), metadata, durable=True, private=private)
+
+
+def write_stored(
+    path: Path,
+    tensors: dict[str, Tensor],
+    metadata: dict[str, str],
+    durable: bool = False,
+    private: bool = False,
+) -> None:
+    """Contiguous tensors on the CPU, as they are."""
+    with replacing(path, durable, private) as partial:
+        try:
+            save_file(tensors, partial, metadata)
+        except SafetensorError as error:  # how safetensors says that the disk is full
+            raise OSError(str(error)) from error
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
+    """Mapped, not copied: pages come in as they are used. CheckpointError if it is not whole."""
+    stored, metadata = read_stored(path)
+    try:
+        stored_tensors = from_rows(stored)
+        tensors = {name: stored_tensors[name] for name in json.loads(metadata["names"])}
+        text = metadata["text"]
+        whole = len(tensors) == len(stored_tensors) and metadata["checksum"] == checksum(
+            tensors, text
+        )
+    except NOT_WHOLE as error:
+        raise CheckpointError(f"{path}: damaged ({type(error).__name__})") from error
+    if not whole:
+        raise CheckpointError(f"{path}: damaged (its checksum is another one)")
+    return tensors, text
+
+
+def read_stored(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and metadata, mapped and as they are. CheckpointError if it cannot be read."""
+    if path.exists() and not path.is_file():  # a pipe would wait for ever
+        raise CheckpointError(f"{path}: damaged (not a file)")
+    try:
+        with safe_open(path, "pt") as stored:
+            metadata = stored.metadata() or {}
+        return load_file(path), metadata
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path}: not there any more") from error
+    except NOT_WHOLE as error:
+        raise CheckpointError(f"{path}: damaged ({type(error).__name__})") from error

@@ -1,0 +1,322 @@
+"""As a person types it. The verb is registered here, whatever else the command line has."""
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+
+import dcfl
+import dcfl.cli.main
+from dcfl.cli.analyse_verb import analyse
+from dcfl.report.plots import as_svg
+from dcfl.runs.folder import RecordedRun
+from dcfl.studies.analysis.analysis_page import (
+    cautions,
+    claim,
+    headline,
+    similarity_csv,
+    write_analysis,
+)
+from dcfl.studies.analysis.figures import plane_figure
+from dcfl.studies.analysis.findings import Analysis, analyse_runs, labels
+from dcfl.testing.contract import toy_model
+from tests import toys
+from tests.studies.analysis.trained import copied, train
+
+Call = Callable[..., tuple[int, str, str]]
+
+OWN_METHOD = """
+from dataclasses import dataclass
+import dcfl
+
+@dataclass(frozen=True)
+class Mine(dcfl.Method):
+    mu: float = 1.0
+"""
+
+
+@pytest.fixture
+def cli(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Call:
+    """Exit code, standard output and standard error of `dcfl analyse WORDS`, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(dcfl.cli.main, "app", dcfl.cli.main.typer.Typer(add_completion=False))
+    dcfl.cli.main.app.command()(analyse)
+    dcfl.cli.main.app.callback()(lambda: None)
+
+    def call(*words: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["dcfl", "analyse", *map(str, words)])
+        with pytest.raises(SystemExit) as stop:
+            dcfl.cli.main.main()
+        shown = capsys.readouterr()
+        return stop.value.code, shown.out, shown.err  # type: ignore[return-value]
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def both(fedproc: RecordedRun, dcfl_pw: RecordedRun) -> list[Analysis]:
+    return analyse_runs([fedproc, dcfl_pw], clients=2)
+
+
+def test_two_runs_side_by_side(both: list[Analysis], tmp_path: Path) -> None:
+    page = write_analysis(both, tmp_path / "new" / "folder")
+    text = page.read_text()
+    assert len(text) < 2_000_000
+    for words in ("fedproc", "dcfl-pw", "Alignment and uniformity", "Drift of a local round"):
+        assert words in text
+    assert ">nan" not in text
+    found = json.loads((tmp_path / "new" / "folder" / "analysis.json").read_text())
+    assert [each["run"] for each in found] == ["fedproc", "dcfl-pw"]
+    for each, analysis in zip(found, both, strict=True):
+        assert each["accuracy"] == pytest.approx(analysis.run.summary["final_accuracy"])
+        assert each["images"] == 355
+        counts = [sum(each["similarity"][kind]["counts"]) for kind in ("intra", "inter")]
+        assert sum(counts) == 355 * 354 // 2
+        assert each["drift"]["rehearsed"] is True
+        assert len(each["drift"]["clients"]) == 2
+    lines = (tmp_path / "new" / "folder" / "similarity.csv").read_text().splitlines()
+    assert lines[0] == "run,pairs,from,to,count,density"
+    assert len(lines) == 1 + 2 * 2 * 200
+    assert lines[1].startswith("fedproc,intra,-1.00,-0.99,")
+
+
+def test_alpha_and_t_are_options_that_every_output_names(cli: Call, fedavg: RecordedRun) -> None:
+    words = (fedavg.folder, "--no-drift", "--out", "other")
+    changed = ("--alignment-alpha", "3", "--uniformity-t", "5")
+    code, out, _ = cli(*words, *changed)
+    assert code == 0
+    assert "α = 3" in out
+    assert "t = 5" in out
+    page = Path("other/analysis.html").read_text()
+    assert "Alignment with alpha = 3, uniformity with t = 5." in page
+    (other,) = json.loads(Path("other/analysis.json").read_text())
+    _, as_json, _ = cli(*words, "--json")
+    (usual,) = json.loads(as_json)["runs"]
+    named = ("alignment_alpha", "uniformity_t")
+    assert [other["similarity"][name] for name in named] == [3, 5]
+    assert [usual["similarity"][name] for name in named] == [2, 2]
+    for name in ("alignment", "view_alignment", "uniformity", "inter_uniformity"):
+        assert other["similarity"][name] != usual["similarity"][name]
+    code, _, err = cli(*words, "--uniformity-t", "0")
+    assert (code, "--uniformity-t must lie above 0" in err) == (2, True)
+
+
+def test_the_embedding_is_the_one_that_the_classifier_sees(both: list[Analysis]) -> None:
+    analysis = both[0]
+    dataset = dcfl.data.load_dataset(analysis.run.experiment.data)
+    model = dcfl.load_model(analysis.run.folder)
+    with torch.no_grad():
+        output = model(dataset.preparation.clean(dataset.test.pixels))
+    unit = torch.nn.functional.normalize(output.embedding.double(), dim=1)
+    first, second = np.triu_indices(len(unit), 1)
+    cosines = (unit[first] * unit[second]).sum(dim=1)
+    same = dataset.test.labels[first] == dataset.test.labels[second]
+    assert analysis.similarity.intra.mean == pytest.approx(float(cosines[same].mean()), abs=1e-6)
+    assert analysis.similarity.inter.mean == pytest.approx(float(cosines[~same].mean()), abs=1e-6)
+
+
+def test_what_the_paper_says_is_held_against_the_two_runs(both: list[Analysis]) -> None:
+    (sentence,) = claim(both)
+    ours, theirs = both[1].similarity, both[0].similarity
+    nearer = ours.intra.mean > theirs.intra.mean
+    assert f"nearer to 1: {'yes' if nearer else 'no'}" in sentence
+    tighter = ours.inter.mean**2 + ours.inter.deviation**2 < (
+        theirs.inter.mean**2 + theirs.inter.deviation**2
+    )
+    assert f"away from 0: {'yes' if tighter else 'no'}" in sentence
+    assert claim(both[:1]) == claim([*both, both[0]]) == []
+    assert "overlap least for" in headline(both)
+    assert "within a class" in headline(both[:1])
+
+
+def test_a_narrow_cone_is_not_gathered_around_zero(both: list[Analysis]) -> None:
+    """However little its cosines differ from each other."""
+    theirs, ours = both
+    inter = replace(ours.similarity.inter, mean=0.9, deviation=0.01)
+    cone = replace(ours, similarity=replace(ours.similarity, inter=inter))
+    wide = replace(theirs.similarity.inter, mean=0.3, deviation=0.2)
+    spread = replace(theirs, similarity=replace(theirs.similarity, inter=wide))
+    (sentence,) = claim([spread, cone])
+    assert "nearer to 0: no" in sentence
+    assert "away from 0: no" in sentence
+
+
+def test_images_that_were_kept_back_are_not_called_test_images(
+    both: list[Analysis], tmp_path: Path
+) -> None:
+    held = {"method.name": "fedavg", "data.holdout": 0.1}
+    (kept,) = analyse_runs([train(tmp_path / "run", **held)], drift=False)
+    assert kept.images == 144
+    assert kept.accuracy == pytest.approx(kept.run.summary["final_accuracy"])
+    assert kept.as_json()["kind_of_images"] == "kept-back training images"
+    text = write_analysis([kept], tmp_path / "alone").read_text()
+    assert "144 kept-back training images" in text
+    assert "data.holdout = 0.1" in text
+    assert "different images" in " ".join(cautions([kept, both[0]]))
+    assert "different images" not in " ".join(cautions(both))
+
+
+def test_many_runs_and_many_classes(both: list[Analysis], tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(3000, 2)) / 3
+    plane = replace(both[0].plane, points=points, labels=rng.integers(0, 100, 3000))
+    names = tuple(f"class <{number}>" for number in range(100))
+    many = [replace(both[0], label=f"<{name}>", plane=plane, class_names=names) for name in "abcd"]
+    text = write_analysis(many, tmp_path).read_text()
+    assert len(text) < 5_000_000
+    assert "10 of the 100 classes" in text
+    assert "<a>" not in text
+    svg = as_svg(plane_figure(many[:3]))
+    ElementTree.fromstring(svg)
+    assert len(svg) < 1_000_000
+
+
+def test_a_representation_without_pairs_of_one_kind(both: list[Analysis], tmp_path: Path) -> None:
+    nobody = replace(
+        both[0].similarity.inter,
+        pairs=0,
+        mean=math.nan,
+        deviation=math.nan,
+        percentiles=(math.nan,) * 3,
+        counts=np.zeros(200, dtype=np.int64),
+    )
+    similarity = replace(both[0].similarity, inter=nobody, overlap=math.nan)
+    lonely = replace(both[0], similarity=similarity, drift=None)
+    assert "Drift" not in write_analysis([lonely], tmp_path / "alone").read_text()
+    assert "Drift" in write_analysis([lonely, both[1]], tmp_path / "beside").read_text()
+    stored = json.loads((tmp_path / "alone" / "analysis.json").read_text())
+    assert stored[0]["similarity"]["overlap"] is None
+    assert lonely.as_json()["drift"] is None
+    assert "fedproc,inter,0.99,1.00,0,0" in similarity_csv([lonely])
+
+
+def test_labels_are_methods_until_two_are_the_same(
+    fedproc: RecordedRun, dcfl_pw: RecordedRun, tmp_path: Path
+) -> None:
+    assert labels([fedproc, dcfl_pw]) == ["fedproc", "dcfl-pw"]
+    copy = RecordedRun(tmp_path / "copy")
+    copy.folder.mkdir()
+    (copy.folder / "config.toml").write_text(fedproc.config_text)
+    assert labels([fedproc, copy]) == ["a", "copy"]
+
+
+def test_the_verb(cli: Call, fedproc: RecordedRun, dcfl_pw: RecordedRun, tmp_path: Path) -> None:
+    code, out, err = cli(fedproc.folder, dcfl_pw.folder, "--clients", "2")
+    assert (code, out.splitlines()[-1]) == (0, "page  analysis/analysis.html")
+    for words in ("fedproc", "dcfl-pw", "intra-class cosine", "overlap", "drift of features"):
+        assert words in out
+    assert "2 clients rehearse" in err
+    assert (tmp_path / "analysis" / "analysis.html").is_file()
+
+
+def test_the_verb_in_json_and_without_drift(
+    cli: Call, fedproc: RecordedRun, tmp_path: Path
+) -> None:
+    code, out, err = cli(fedproc.folder, "--json", "--no-drift", "--out", "there")
+    found = json.loads(out)
+    assert code == 0
+    assert found["runs"][0]["drift"] is None
+    assert found["page"] == "there/analysis.html"
+    assert "clients" not in err
+    assert "Drift" not in (tmp_path / "there" / "analysis.html").read_text()
+
+
+def test_without_out_the_page_is_in_the_runs_folder(
+    cli: Call, fedavg: RecordedRun, tmp_path: Path
+) -> None:
+    copied(fedavg, tmp_path / "mine")
+    code, out, _ = cli("mine", "--no-drift")
+    assert (code, out.splitlines()[-1]) == (0, "page  mine/analysis/analysis.html")
+
+
+def refused(answer: tuple[int, str, str], *words: str) -> None:
+    code, out, err = answer
+    assert (code, out) == (2, "")
+    assert err.startswith("dcfl: ")
+    assert err.count("\n") == 1
+    for word in words:
+        assert word in err
+
+
+def test_no_such_folder_and_no_run(cli: Call, tmp_path: Path) -> None:
+    refused(cli("nowhere"), "nowhere: no such folder")
+    refused(cli(tmp_path), "holds no run")
+
+
+def test_an_unfinished_run(cli: Call, fedproc: RecordedRun, tmp_path: Path) -> None:
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "config.toml").write_text(fedproc.config_text)
+    refused(cli(fedproc.folder, "half"), "half", "has the run finished?")
+
+
+def test_a_model_of_the_users_own(cli: Call, tmp_path: Path) -> None:
+    dcfl.run(
+        out=tmp_path / "own",
+        dataset=toys.dataset(),
+        model=toy_model(),
+        **{"method.name": "fedavg", "data.clients": 2, "federation.rounds": 1, "data.min_size": 2,
+           "federation.participation": 1.0, "engine.workers": 1},
+    )  # fmt: skip
+    refused(cli("own"), "a module of your own")
+
+
+def test_data_that_is_gone_or_elsewhere(cli: Call, fedproc: RecordedRun, tmp_path: Path) -> None:
+    for name, dataset, *words in (
+        ("moved", "npz:gone.npz", "no longer there", "gone.npz"),
+        ("far", "remote", "never left the sites"),
+    ):
+        folder = copied(fedproc, tmp_path / name).folder
+        text = fedproc.config_text.replace('dataset = "digits"', f'dataset = "{dataset}"')
+        if dataset == "remote":
+            text = text.replace("class_names = []", 'class_names = ["a", "b"]')
+        (folder / "config.toml").write_text(text)
+        refused(cli(name), name, *words)
+
+
+def test_data_that_has_changed(cli: Call, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    arrays = {
+        "x_train": rng.integers(0, 256, (80, 8, 8, 1), dtype=np.uint8),
+        "y_train": np.arange(80) % 4,
+        "x_test": rng.integers(0, 256, (40, 8, 8, 1), dtype=np.uint8),
+        "y_test": np.arange(40) % 4,
+    }
+    np.savez(tmp_path / "own.npz", **arrays)
+    own = {"method.name": "fedavg", "data.dataset": f"npz:{tmp_path / 'own.npz'}"}
+    train(tmp_path / "run", **{**own, "data.clients": 4, "data.min_size": 2,
+                               "federation.participation": 0.5})  # fmt: skip
+    np.savez(tmp_path / "own.npz", **{**arrays, "y_test": (np.arange(40) + 1) % 4})
+    code, _, err = cli("run", "--no-drift")
+    assert code == 0
+    assert "the images may have changed" in err
+    np.savez(tmp_path / "own.npz", **{**arrays, "x_train": arrays["x_train"] // 2})
+    refused(cli("run"), "is not what it was")
+
+
+def test_a_method_of_ones_own_is_named(cli: Call, fedavg: RecordedRun, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN_METHOD)
+    run = copied(fedavg, tmp_path / "run")
+    text = run.config_text.replace('name = "fedavg"', 'name = "mine"', 1)
+    (tmp_path / "run" / "config.toml").write_text(text)
+    try:
+        refused(cli("run"), "--method-file")
+        code, out, _ = cli("run", "--method-file", "mine.py", "--clients", "1")
+        assert (code, "mine" in out) == (0, True)
+    finally:
+        dcfl.METHODS.pop("mine", None)
+
+
+def test_the_command_line_starts_without_torch() -> None:
+    code = "import dcfl.cli.analyse_verb, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "numpy", "matplotlib"} & set(done.stdout.split())

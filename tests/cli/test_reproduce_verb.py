@@ -1,0 +1,314 @@
+"""`dcfl reproduce` as a person types it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import dcfl.cli.main
+from dcfl.methods import METHODS
+from dcfl.runs.folder import RecordedRun
+from dcfl.studies.recipes.paper import RECIPES, ROWS
+from dcfl.system.storage import lock
+from tests.studies.recipes.hand_made import cells_of, kept_in, pretend
+
+Call = Callable[..., tuple[int, str, str]]
+SMOKE = ("--scale", "smoke", "--out", "out")
+AVERAGING = [
+    name for name in ROWS.values() if getattr(METHODS[name](), "reduction", "") == "mean"
+]  # over positives, unless they are told otherwise
+
+
+@pytest.fixture
+def reproduce(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Call:
+    """Exit code, standard output and standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["dcfl", "reproduce", *words])
+        with pytest.raises(SystemExit) as stop:
+            dcfl.cli.main.main()
+        shown = capsys.readouterr()
+        assert isinstance(stop.value.code, int)
+        assert "Traceback" not in shown.err
+        return stop.value.code, shown.out, shown.err
+
+    return call
+
+
+def one_line(answer: tuple[int, str, str], code: int) -> str:
+    assert answer[0] == code, answer
+    assert answer[1] == ""
+    lines = answer[2].strip().splitlines()
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("dcfl: ")
+    return lines[0]
+
+
+def test_without_a_name_it_lists_the_recipes(reproduce: Call) -> None:
+    code, out, _ = reproduce()
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == [*RECIPES, "all"]
+    code, out, _ = reproduce("--json")
+    assert code == 0
+    assert set(json.loads(out)) == set(RECIPES)
+
+
+def test_readings_that_do_not_train_are_tried_without_a_warning(tmp_path: Path) -> None:
+    """Neither by the command nor by the processes that train: nobody asked for that setting."""
+    chosen = ("--only", "dcfl-sw-holdout0.1-max_grad_norm0-mu1-reduction-sum-seed0")
+    command = [sys.executable, "-m", "dcfl", "reproduce", "sample-wise", *SMOKE, *chosen]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "1 cells" in done.stderr
+    assert "warning" not in done.stderr
+
+
+def test_the_cost_comes_first_and_a_plan_trains_nothing(reproduce: Call, tmp_path: Path) -> None:
+    code, out, err = reproduce("tiny-imagenet", *SMOKE, "--plan")
+    assert code == 0
+    assert "30 cells, 0 finished; 30 to do take about" in err
+    assert len(out.splitlines()) == 30
+    assert all(line.endswith("2 rounds to do") for line in out.splitlines())
+    assert not (tmp_path / "out").exists()
+    code, out, _ = reproduce("tiny-imagenet", *SMOKE, "--plan", "--json", "--seeds", "5,6,5")
+    names = json.loads(out)
+    assert len(names) == 60  # a seed that is named twice counts once
+    assert all(name.endswith(("-seed5", "-seed6")) for name in names)
+
+
+def test_all_has_every_cell_once(reproduce: Call) -> None:
+    code, out, _ = reproduce("all", *SMOKE, "--plan", "--json")
+    assert code == 0
+    wanted = {cell.name for recipe in RECIPES for cell in cells_of(recipe)}
+    assert set(json.loads(out)) == wanted
+
+
+def test_one_cell_then_nothing_is_done_again(reproduce: Call, tmp_path: Path) -> None:
+    only = ("--only", "cifar100-iid-p2-fedavg", "federation.rounds=1")
+    code, out, err = reproduce("ablation", *SMOKE, *only, "--json")
+    assert code == 0
+    answer = json.loads(out)  # and nothing else
+    ablation = answer["recipes"]["ablation"]
+    assert (ablation["finished"], ablation["cells"]) == (1, 30)
+    assert [(row["block"], row["column"], row["row"]) for row in ablation["rows"]] == [
+        ("cifar100", "iid", "FedAvg")
+    ] * 4  # MAX and EMA, on the test images and on the clients' own mixes
+    assert err.splitlines()[0].startswith("1 cells, 0 finished; 1 to do take about")
+    assert "[1/1] cifar100-iid-p2-fedavg-rounds1-seed0  finished  MAX" in err
+    for path in answer["files"]:
+        assert (tmp_path / path).is_file()
+    with (tmp_path / "out" / "ablation-runs.csv").open() as stream:
+        (run,) = csv.DictReader(stream)
+    folder = tmp_path / "out" / "cells" / "cifar100-iid-p2-fedavg-rounds1-seed0"
+    summary = json.loads((folder / "summary.json").read_text())
+    assert run["weights_sha256"] == summary["weights_sha256"]
+    assert run["rounds"] == "1"
+    assert "federation.rounds=1" in (tmp_path / "out" / "ablation.md").read_text()
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    code, out, err = reproduce("ablation", *SMOKE, *only)
+    assert code == 0
+    assert err == "1 cells, nothing left to do\n"
+    assert "ablation: 1 of 30 cells" in out
+    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+    # The same folder with other settings.
+    folder.rename(folder.with_name("cifar100-iid-p2-fedavg-seed0"))
+    said = one_line(reproduce("ablation", *SMOKE, "--only", "p2-dcfl-pw"), 2)
+    assert "cifar100-iid-p2-fedavg-seed0 holds another run" in said
+    assert "federation.rounds was 1 and would be 2" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("config.toml", "[data]\ndataset = "),
+        ("config.toml", ""),
+        ("rounds.jsonl", "\x00\x01 garbage\n"),
+        ("rounds.jsonl", "[]\n"),
+        ("summary.json", "{half"),
+    ],
+)
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_damaged_cell_is_named_before_anything_is_trained(
+    name: str, text: str, finished: bool, reproduce: Call, tmp_path: Path
+) -> None:
+    kept = kept_in(tmp_path / "out", cells_of("similarity"))[1]
+    pretend(kept, [1.0, 2.0], finished)
+    (kept.folder / name).write_text(text)
+    said = one_line(reproduce("similarity", *SMOKE), 2)
+    assert f"{kept.cell.name}/{name}" in said
+
+
+def test_a_cell_in_use_is_reported_and_the_rest_is_written(reproduce: Call, tmp_path: Path) -> None:
+    kept = kept_in(tmp_path / "out", cells_of("server-side"))[0]
+    kept.folder.mkdir(parents=True)
+    held = lock(kept.folder)
+    code, out, err = reproduce("server-side", *SMOKE, "--only", kept.cell.name, "--json")
+    held.close()
+    assert code == 4
+    assert f"[1/1] {kept.cell.name}  failed  " in err
+    assert "is in use by" in err
+    assert json.loads(out)["recipes"]["server-side"]["finished"] == 0
+    assert "18 cells of 18 are not finished." in (tmp_path / "out" / "server-side.md").read_text()
+
+
+def test_a_folder_that_cannot_be_written_is_said_at_once(reproduce: Call, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    said = one_line(reproduce("ablation", "--scale", "smoke", "--out", "file/out"), 3)
+    assert "file/out" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("ablations",), "no recipe 'ablations'"),
+        (("ablation", "--scale", "big"), "must be one of paper, small, smoke"),
+        (("ablation", "--seeds", "a"), "--seeds takes whole numbers"),
+        (("ablation", "--only", "nosuch"), "no such cell"),
+        (("ablation", "federation.round=2"), "did you mean rounds"),
+        (("ablation", "rounds"), "not of the form section.key=value"),
+        (("ablation", "federation.seed=3"), "federation.seed is for the recipe ablation to choose"),
+        (("ablation", "data.seed=3"), "data.seed is for the recipe ablation to choose"),
+        (("ablation", "method.name=moon"), "method.name is for the recipe ablation to choose"),
+        (("ablation", "data.alpha=0.1"), "data.alpha is for the recipe ablation to choose"),
+    ],
+)
+def test_mistakes_are_one_line(words: tuple[str, ...], said: str, reproduce: Call) -> None:
+    scale = () if "--scale" in words else ("--scale", "smoke")
+    assert said in one_line(reproduce(*words, *scale, "--out", "out"), 2)
+    assert not Path("out").exists()
+
+
+def test_the_figure(reproduce: Call, tmp_path: Path) -> None:
+    code, out, _ = reproduce("similarity", *SMOKE, "federation.rounds=1")
+    assert code == 0
+    assert "similarity: 2 of 2 cells" in out
+    written = [Path(line) for line in out.splitlines()[1:]]
+    assert written
+    assert all((tmp_path / path).exists() for path in written)
+    pages = list((tmp_path / "out").rglob("similarity*/*.html"))
+    assert pages
+    assert all(str(tmp_path) not in page.read_text() for page in pages)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "word"),
+    [
+        ("positives", "training.batch_size=32"),
+        ("server-side", "server.optimizer=fedadam"),
+        ("sample-wise", "training.lr=0.5"),
+        ("mu-search", "method.mu=3"),
+    ],
+)
+def test_what_a_recipe_is_about_is_not_for_others_to_set(
+    recipe: str, word: str, reproduce: Call
+) -> None:
+    said = one_line(reproduce(recipe, word, *SMOKE), 2)
+    assert f"{word.partition('=')[0]} is for the recipe {recipe} to choose" in said
+
+
+def test_every_word_of_only_must_mean_something(reproduce: Call) -> None:
+    words = ("--only", "cifar10-iid", "--only", "nonsense")
+    said = one_line(reproduce("ablation", *SMOKE, *words), 2)
+    assert "--only nonsense: no such cell" in said
+
+
+@pytest.mark.parametrize(
+    ("word", "mark", "changed"),
+    [
+        ("method.reduction=sum", "reduction-sum", AVERAGING),
+        ("method.positives=view", "positives-view", ["dcfl-sw"]),
+        (
+            "method.temperature=0.25",
+            "temperature0.25",
+            ["moon", "fedrcl", "fedsol", "fedscl", "fedproc", "dcfl-sw", "dcfl-pw"],
+        ),
+        ("model.head=mlp256", "head-mlp256", list(ROWS.values())),
+    ],
+)
+def test_a_word_changes_the_methods_that_know_it_and_their_names(
+    word: str, mark: str, changed: list[str], reproduce: Call, tmp_path: Path
+) -> None:
+    where = "cifar10-0.3-p5"
+    words = ("participation-5", *SMOKE, "--only", f"{where}-", "federation.rounds=1")
+    first = [f"{where}-{method}" for method in (changed[0], "fedprox")]
+    chosen = [word for name in first for word in ("--only", name)]
+    names = {name.replace("-rounds1", "") for name in planned(reproduce, *words, word)}
+    assert names == {
+        f"{where}-{method}-{mark}-seed0" if method in changed else f"{where}-{method}-seed0"
+        for method in ROWS.values()
+    }
+    # And they train: into folders of their own, said in the tables.
+    code, _, err = reproduce("participation-5", *SMOKE, *chosen, "federation.rounds=1", word)
+    assert code == 0, err
+    text = (tmp_path / "out" / "participation-5.md").read_text()
+    rows = [row for row, method in ROWS.items() if method in changed]
+    which = "" if len(rows) == len(ROWS) else f" ({', '.join(rows)})"
+    assert f"Not the settings of this scale: federation.rounds=1, {word}{which}." in text
+    folder = next((tmp_path / "out" / "cells").glob(f"{first[0]}-*{mark}*"))
+    key, _, value = word.partition("=")
+    section, _, name = key.partition(".")
+    assert str(RecordedRun.open(folder).config[section][name]) == value
+    plain = planned(reproduce, "participation-5", *SMOKE, "--only", f"{where}-")
+    assert not {folder.name for folder in (tmp_path / "out" / "cells").iterdir()} & plain
+
+
+def planned(reproduce: Call, *words: str) -> set[str]:
+    code, out, err = reproduce(*words, "--plan", "--json")
+    assert code == 0, err
+    return set(json.loads(out))
+
+
+@pytest.mark.parametrize(
+    "word", ["data.path=elsewhere", "engine.device=cpu", "engine.workers=1", "output.checkpoint=3"]
+)
+def test_where_the_work_is_done_changes_no_name_and_no_caption(
+    word: str, reproduce: Call, tmp_path: Path
+) -> None:
+    plain = {cell.name for cell in cells_of("similarity")}
+    assert planned(reproduce, "similarity", *SMOKE, word) == plain
+    assert reproduce("similarity", *SMOKE, word, "--no-train")[0] == 0
+    assert "Not the settings" not in (tmp_path / "out" / "similarity.md").read_text()
+
+
+def test_a_word_that_says_what_is_so_anyway_changes_nothing(
+    reproduce: Call, tmp_path: Path
+) -> None:
+    words = ("similarity", *SMOKE, "method.temperature=0.5", "federation.rounds=2")
+    assert planned(reproduce, *words) == {cell.name for cell in cells_of("similarity")}
+    assert reproduce(*words, "--no-train")[0] == 0
+    assert "Not the settings" not in (tmp_path / "out" / "similarity.md").read_text()
+
+
+def test_a_field_that_no_method_of_the_recipe_has_is_refused(reproduce: Call) -> None:
+    said = one_line(reproduce("similarity", *SMOKE, "method.rho=2"), 2)
+    assert "method.rho: no method of the recipe similarity has such a field" in said
+    assert "temperature" in said
+
+
+def test_settings_of_one_name_in_two_tables_are_told_apart() -> None:
+    def name(*words: str) -> str:
+        return cells_of("similarity", words=words)[0].name
+
+    server = ("server.optimizer=fedavgm", "server.momentum=0.5")
+    words: list[tuple[str, ...]] = [
+        (),
+        server,
+        server[:1],
+        ("training.momentum=0.5",),
+        (*server[:1], "training.momentum=0.5"),
+        ("model.name=lenet",),
+        ("training.lr=0.1234567",),
+        ("training.lr=0.1234568",),
+        ("data.crop=0",),
+        ("engine.precision=bfloat16",),
+    ]
+    assert len({name(*some) for some in words}) == len(words)

@@ -1,0 +1,100 @@
+"""Whole runs of small federations, and what of them must be equal bit for bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dcfl.client import LocalTraining
+from dcfl.data import Dataset, Partition
+from dcfl.engines.engine import Connect
+from dcfl.experiment import (
+    AttackSettings,
+    EngineSettings,
+    Experiment,
+    FederationSettings,
+    OutputSettings,
+)
+from dcfl.methods import Method
+from dcfl.models import FeatureModel, Output
+from dcfl.runs.connect import connect
+from dcfl.runs.folder import RecordedRun, Row
+from dcfl.runs.run import Run
+from dcfl.server import ServerSettings
+from tests import toys
+
+SIZES = (5, 20, 3, 9, 16, 7)  # of the clients: unequal, the longest is not the first
+TRAINING = LocalTraining(epochs=1, batch_size=8, lr=0.05)
+TIMES = {"seconds", "evaluation_seconds"}
+
+
+class Flat(FeatureModel):
+    """A linear model of the toys' 64 pixels: quick to train, easy to derive from."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dropout, self.classifier = dropout, nn.Linear(64, 4)
+
+    def forward(self, images: Tensor) -> Output:
+        pixels = F.dropout(images.flatten(1), self.dropout, self.training)
+        return Output(self.classifier(pixels), pixels, (pixels,))
+
+
+def federation(sizes: tuple[int, ...] = SIZES, test: int = 20) -> Dataset:
+    """The toys, split among clients of these sizes."""
+    dataset = toys.dataset(sum(sizes), test)
+    parts = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    return replace(dataset, partition=Partition.of_parts(list(parts)))
+
+
+def made_ready(
+    folder: Path,
+    method: Method,
+    workers: int,
+    *,
+    rounds: int = 3,
+    participation: float = 1.0,
+    dataset: Dataset | None = None,
+    model: FeatureModel | None = None,
+    training: LocalTraining = TRAINING,
+    server: ServerSettings | None = None,
+    attack: AttackSettings | None = None,
+    connect: Connect = connect,
+    **engine: Any,
+) -> Run:
+    experiment = Experiment(
+        method=method,
+        training=training,
+        server=server or ServerSettings(),
+        federation=FederationSettings(rounds, participation),
+        engine=EngineSettings(workers=workers, device="cpu", **engine),
+        output=OutputSettings(str(folder)),
+        attack=attack or AttackSettings(),
+    )
+    return Run(experiment, dataset or federation(), model, connect)
+
+
+def trained(folder: Path, method: Method, workers: int, **settings: Any) -> Run:
+    run = made_ready(folder, method, workers, **settings)
+    for _ in run.rounds():
+        pass
+    return run
+
+
+def bits(run: Run) -> dict[str, Any]:
+    """All that a run says, but for how long it took."""
+    recorded = RecordedRun.open(run.folder)
+    return {
+        "weights": run.result().summary["weights_sha256"],
+        "rounds": [untimed(row) for row in recorded.rounds],
+        "clients": [{**row, "metrics": untimed(row["metrics"])} for row in recorded.clients],
+    }
+
+
+def untimed(row: Row) -> Row:
+    return {key: value for key, value in row.items() if key not in TIMES}

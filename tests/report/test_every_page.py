@@ -1,0 +1,35 @@
+"""Pages that are made from the code are what the code makes."""
+
+import csv
+import runpy
+from pathlib import Path
+
+from dcfl.methods import METHODS
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_methods_page_is_up_to_date() -> None:
+    made = runpy.run_path(str(ROOT / "scripts" / "methods_page.py"))["page"]()
+    written = (ROOT / "docs" / "methods.md").read_text()
+    assert written == made, "run scripts/methods_page.py"
+    assert all(f"## {name}\n" in written for name in METHODS)
+
+
+def test_the_tables_of_the_speed_page_are_the_measured_ones() -> None:
+    made = runpy.run_path(str(ROOT / "scripts" / "speed_page.py"))["page"]()
+    assert (ROOT / "docs" / "speed.md").read_text() == made, "run scripts/speed_page.py"
+
+
+def test_the_tables_of_the_reproduction_page_are_the_measured_ones() -> None:
+    made = runpy.run_path(str(ROOT / "scripts" / "reproduction_page.py"))["page"]()
+    written = (ROOT / "docs" / "reproduction.md").read_text()
+    assert written == made, "run scripts/reproduction_page.py"
+    assert "| FedAvg |" in written
+
+
+def test_the_order_from_the_single_runs_is_the_one_that_was_recorded_with_them() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "reproduction_page.py"))
+    recorded = (script["RESULTS"] / "participation-5-order.csv").read_text().splitlines()[1:]
+    made = script["order"]("participation-5").splitlines()[2:]
+    assert [line.strip("| ").split(" | ") for line in made] == list(csv.reader(recorded))

@@ -1,0 +1,261 @@
+"""What makes two runs the same: one table, and everything that goes by it."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import dcfl
+from dcfl.config import apply, as_tables, load_experiment, to_toml
+from dcfl.data import DataSettings, FederatedData, load_dataset
+from dcfl.errors import ConfigError, RunFolderError
+from dcfl.experiment import Experiment
+from dcfl.methods import METHODS
+from dcfl.runs.comparison import group_runs
+from dcfl.runs.fingerprint import fingerprint, own_code
+from dcfl.runs.fingerprint import require_same as may_go_on
+from dcfl.runs.folder import RecordedRun
+from dcfl.runs.identity import FAMILIES, KINDS, flat, kind_of
+from dcfl.server.optimizers import OPTIMIZERS
+from dcfl.studies.recipes.cells import require_same
+from tests.engines.runs import federation
+from tests.report.folders import write_run
+
+
+def every_key() -> set[str]:
+    return {
+        key
+        for method, optimizer in product(METHODS, OPTIMIZERS)
+        for key in flat(
+            as_tables(
+                load_experiment(
+                    None, {"method": {"name": method}, "server": {"optimizer": optimizer}}
+                )
+            )
+        )
+    }
+
+
+def test_every_key_of_the_config_has_its_kind_and_no_other_has() -> None:
+    listed = {key for key in every_key() if not key.startswith(FAMILIES)}
+    assert listed == set(KINDS)
+    assert {kind_of(key) for key in every_key() if key.startswith(FAMILIES)} == {"result"}
+
+
+def test_the_kinds_that_matter_most() -> None:
+    kinds = {
+        "result": "engine.precision engine.compile engine.threads federation.deadline faults.crash "
+        "attack.kind privacy.noise method.mu server.optimizer server.momentum",
+        "place": "data.path engine.name engine.workers engine.device engine.memory_budget "
+        "output.dir output.checkpoint",
+        "seed": "data.seed federation.seed",
+    }
+    for kind, keys in kinds.items():
+        assert {kind_of(key) for key in keys.split()} == {kind}
+
+
+OTHER: dict[str, list[tuple[str, Any]]] = {
+    "result": [
+        ("engine.precision", "bfloat16"),
+        ("engine.compile", True),
+        ("engine.threads", 2),
+        ("federation.deadline", 5.0),
+        ("faults.crash", 0.1),
+        ("attack.kind", "sign-flip"),
+        ("privacy.clip", 1.0),
+        ("server.optimizer", "fedavgm"),
+        ("method.mu", 3.0),
+        ("model.head", "mlp256"),
+    ],
+    "place": [
+        ("data.path", "/elsewhere"),
+        ("engine.workers", 3),
+        ("engine.device", "cpu"),
+        ("engine.memory_budget", 7),
+        ("output.checkpoint", 4),
+        ("engine.name", "flower-simulation"),
+    ],
+    "seed": [("federation.seed", 3), ("data.seed", 3)],
+}
+CASES = [(kind, key, value) for kind, pairs in OTHER.items() for key, value in pairs]
+EACH = pytest.mark.parametrize(("kind", "key", "value"), CASES, ids=[key for _, key, _ in CASES])
+
+
+# With a seed for the split, so that the federation's changes nothing else.
+BASE = apply(Experiment(), {"data": {"seed": 0}})
+
+
+def changed(experiment: Experiment, key: str, value: Any) -> Experiment:
+    section, _, name = key.partition(".")
+    return apply(experiment, {section: {name: value}})
+
+
+def recorded(folder: Path, experiment: Experiment) -> RecordedRun:
+    write_run(folder)
+    (folder / "config.toml").write_text(to_toml(as_tables(experiment)) + "\n")
+    return RecordedRun.open(folder)
+
+
+@EACH
+def test_runs_share_a_row_unless_their_numbers_may_differ(
+    kind: str, key: str, value: Any, tmp_path: Path
+) -> None:
+    runs = [
+        recorded(tmp_path / "a", BASE),
+        recorded(tmp_path / "b", changed(BASE, key, value)),
+    ]
+    groups = group_runs(runs)
+    if kind == "result":
+        shown = key.removeprefix("method.")
+        assert len(groups) == 2
+        assert f"{shown}={str(value).removesuffix('.0')}" in groups[1].label.split()
+    else:
+        (group,) = groups
+        assert group.seeds == (2 if kind == "seed" else 1)
+
+
+@EACH
+def test_a_cell_is_shared_unless_its_numbers_may_differ(
+    kind: str, key: str, value: Any, tmp_path: Path
+) -> None:
+    run = recorded(tmp_path / "run", changed(BASE, key, value))
+    if kind == "place":
+        require_same(BASE, run)
+    else:
+        with pytest.raises(RunFolderError, match=rf"holds another run: {key} was "):
+            require_same(BASE, run)
+
+
+def begun_with(experiment: Experiment, device: str = "cpu") -> dict[str, Any]:
+    dataset = federation((5, 5, 5))
+    assert dataset.partition is not None
+    data, code = FederatedData(dataset, dataset.partition), own_code(experiment.method, None)
+    return {**fingerprint(experiment, data, code, torch.device("cpu")), "device": device}
+
+
+@EACH
+def test_a_run_goes_on_unless_its_bits_would_differ(kind: str, key: str, value: Any) -> None:
+    before, now = begun_with(BASE), begun_with(changed(BASE, key, value))
+    if kind == "place":
+        may_go_on(before, now, ())
+        return
+    with pytest.raises(ConfigError, match=rf"{key} was "):
+        may_go_on(before, now, ())
+    new = now.keys() - before.keys()  # another optimiser brings fields of its own
+    may_go_on(before, now, [key, *new])
+
+
+def test_a_run_goes_on_on_the_kind_of_device_that_it_was_begun_on() -> None:
+    with pytest.raises(ConfigError, match="device was 'cpu' and is 'some GPU'"):
+        may_go_on(begun_with(Experiment()), begun_with(Experiment(), "some GPU"), ())
+    may_go_on(begun_with(Experiment()), begun_with(Experiment(), "some GPU"), ["device"])
+
+
+def test_a_checkpoint_that_is_older_than_a_key_has_its_default() -> None:
+    now = begun_with(Experiment())
+    old = {
+        key: value
+        for key, value in now.items()
+        if key not in ("device", "model.head", "method.align") and not key.startswith("attack.")
+    }
+    with pytest.raises(ConfigError, match="device was 'not recorded' and is 'cpu'"):
+        may_go_on(old, now, ())
+    old["device"] = "cpu"
+    may_go_on({**old, "engine.device": "auto"}, now, ())
+    with pytest.raises(ConfigError, match=r"model\.head was 'none' and is 'mlp256'"):
+        may_go_on(old, {**now, "model.head": "mlp256"}, ())
+
+
+def test_a_run_that_is_older_than_a_key_is_compared_by_its_default(tmp_path: Path) -> None:
+    """Without [engine], [faults] and the like, and a method's field."""
+    usual = apply(Experiment(), {"data": {"seed": 0}})
+    tables = as_tables(usual)
+    old = {name: tables[name] for name in ("data", "method", "federation")}
+    old["method"] = {key: value for key, value in old["method"].items() if key != "temperature"}
+    runs = [recorded(tmp_path / "new", usual), recorded(tmp_path / "old", usual)]
+    (tmp_path / "old" / "config.toml").write_text(to_toml(old))
+    runs[1] = RecordedRun.open(tmp_path / "old")
+    (group,) = group_runs(runs)
+    assert group.seeds == 1
+    require_same(usual, runs[1])
+    with pytest.raises(RunFolderError, match=r"method\.temperature was 0\.5 and would be 0\.4"):
+        require_same(changed(usual, "method.temperature", 0.4), runs[1])
+
+
+def test_a_key_that_is_gone_and_did_nothing_makes_no_other_run(tmp_path: Path) -> None:
+    """All folders of earlier versions have it."""
+    usual = apply(Experiment(), {"data": {"seed": 0}})
+    runs = [recorded(tmp_path / "new", usual), recorded(tmp_path / "old", usual)]
+    path = tmp_path / "old" / "config.toml"
+    whole = path.read_text()
+    path.write_text(whole.replace("[privacy]", "[privacy]\nprototype_clip = 0.0"))
+    runs[1] = RecordedRun.open(tmp_path / "old")
+    assert len(group_runs(runs)) == 1
+    require_same(usual, runs[1])
+    assert runs[1].experiment.privacy == usual.privacy
+    now = begun_with(usual)
+    may_go_on({**now, "privacy.prototype_clip": 0.0}, now, ())
+    with pytest.raises(ConfigError, match=r"privacy\.prototype_clip was 1\.0"):
+        may_go_on({**now, "privacy.prototype_clip": 1.0}, now, ())
+
+
+def test_a_method_that_is_not_known_here_is_compared_by_what_was_written(tmp_path: Path) -> None:
+    runs = [
+        write_run(
+            tmp_path / f"{seed}-{mu}", method="of-mine", seed=seed, settings={"method.mu": mu}
+        )
+        for seed in (0, 1)
+        for mu in (1.0, 2.0)
+    ]
+    assert [group.label for group in group_runs(runs)] == ["of-mine mu=1", "of-mine mu=2"]
+
+
+def test_pictures_of_ones_own_are_known_by_what_is_in_them(tmp_path: Path) -> None:
+    """Where that was recorded; by where they lie where it was not."""
+
+    def run(name: str, where: str, content: str) -> RecordedRun:
+        made = write_run(tmp_path / name, settings={"data.dataset": f"folder:{where}/pictures"})
+        if content:
+            (made.folder / "environment.json").write_text(f'{{"data": "{content}"}}')
+        return RecordedRun.open(made.folder)
+
+    moved = [run("a", "/here", "1f"), run("b", "/there", "1f")]
+    assert len(group_runs(moved)) == 1
+    labels = [group.label for group in group_runs([*moved, run("c", "/here", "2e")])]
+    assert labels == [f"fedavg data.dataset=folder:pictures ({c})" for c in ("1f", "2e")]
+    assert len(group_runs([run("d", "/here", ""), run("e", "/there", "")])) == 2
+    # What is held out, and so what is left to train on, is drawn by the seed.
+    held_out = [run("f", "/here", "3d"), run("g", "/here", "4c")]
+    for one in held_out:
+        text = one.config_text.replace("[data]", "[data]\nholdout = 0.1")
+        (one.folder / "config.toml").write_text(text)
+    assert len(group_runs([RecordedRun.open(one.folder) for one in held_out])) == 1
+
+
+def test_a_run_says_what_is_in_pictures_of_ones_own(tmp_path: Path) -> None:
+    images, labels = np.zeros((40, 8, 8, 3), np.uint8), np.arange(40) % 2
+    parts = {f"{part}_{kind}": v for part in ("train", "test")
+             for kind, v in (("images", images), ("labels", labels))}  # fmt: skip
+    np.savez(tmp_path / "own.npz", **parts)
+    words = {"federation.rounds": 1, "data.clients": 2, "data.dataset": f"npz:{tmp_path}/own.npz"}
+    result = dcfl.run(out=tmp_path / "run", **words)
+    content = RecordedRun.open(result.folder).environment["data"]
+    assert load_dataset(DataSettings(words["data.dataset"])).fingerprint.startswith(content)
+    assert len(content) == 16
+
+
+def test_pictures_that_were_moved_are_gone_on_with() -> None:
+    def own(where: str) -> Experiment:
+        return changed(Experiment(), "data.dataset", where)
+
+    may_go_on(begun_with(own("folder:/here/a")), begun_with(own("folder:/there/b")), ())
+    with pytest.raises(ConfigError, match=r"data\.dataset was 'folder' and is 'npz'"):
+        may_go_on(begun_with(own("folder:/here/a")), begun_with(own("npz:/here/a.npz")), ())
+    other = {**begun_with(own("folder:/there/b")), "data": "something else"}
+    with pytest.raises(ConfigError, match="data was "):
+        may_go_on(begun_with(own("folder:/here/a")), other, ())

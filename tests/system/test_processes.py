@@ -1,0 +1,67 @@
+"""Programs that we start import nothing from the folder that we were started in."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dcfl
+from dcfl.system.processes import python
+
+ROOT = Path(dcfl.__file__).parents[1]
+HOSTILE = "open('owned', 'w').close()\nraise SystemExit('hostile')\n"
+ENTRY = [sys.executable, "-P", "-c", "from dcfl.cli.main import main; main()"]
+SMOKE = ("--scale", "smoke", "--only", "cifar10-0.3-p5", "federation.rounds=1")
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """A folder with modules that stand in the way of the library's, ours and others'."""
+    for name in ("queue", "json", "typer", "torch", "tempfile", "dcfl"):
+        (tmp_path / f"{name}.py").write_text(HOSTILE)
+    return tmp_path
+
+
+def test_our_python_does_not_look_into_the_working_folder(hostile: Path) -> None:
+    for words in (("-c", "import queue"), ("-m", "dcfl.studies.bench.floor", "--nothing")):
+        subprocess.run(python(*words), cwd=hostile, capture_output=True)
+    assert not (hostile / "owned").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("reproduce", "similarity", *SMOKE, "--out", "out"),
+        ("bench", "--tiny", "--jobs", "J3", "--repeats", "1"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_commands_that_start_programs_run_nothing_of_the_folder(
+    words: tuple[str, ...], hostile: Path
+) -> None:
+    done = subprocess.run([*ENTRY, *words], cwd=hostile, capture_output=True, text=True)
+    assert not (hostile / "owned").exists()
+    assert done.returncode == 0, done.stderr
+
+
+# Those that run a script by its path, which puts the script's own folder first.
+BY_PATH = {"dcfl/studies/bench/peers/pfl_job.py"}
+
+
+def starts_python(path: Path) -> bool:
+    """Whether a file makes a command of its own from sys.executable."""
+    return any(
+        isinstance(node, ast.List)
+        and any(ast.unparse(one) == "sys.executable" for one in node.elts)
+        for node in ast.walk(ast.parse(path.read_text()))
+    )
+
+
+def test_all_of_our_programs_are_started_in_one_way() -> None:
+    files = [*ROOT.glob("dcfl/**/*.py"), *ROOT.glob("benchmarks/*.py"), *ROOT.glob("scripts/*.py")]
+    found = {path.relative_to(ROOT).as_posix() for path in files if starts_python(path)}
+    assert found == {"dcfl/system/processes.py", *BY_PATH}

@@ -1,0 +1,66 @@
+import hashlib
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dcfl.tensors import RunningMean, add, cast_like, sha256, snapshot, split, subtract
+from dcfl.testing.contract import toy_model
+
+
+def test_sha256_is_over_sorted_names_and_bytes() -> None:
+    tensors = {"b": torch.tensor([1.0, 2.0]), "a": torch.tensor(3)}
+    expected = hashlib.sha256(
+        b"a" + (3).to_bytes(8, "little") + b"b" + torch.tensor([1.0, 2.0]).numpy().tobytes()
+    )
+    assert sha256(tensors) == expected.hexdigest()
+    assert sha256(dict(reversed(tensors.items()))) == expected.hexdigest()
+
+
+def test_sha256_sees_values_not_layout() -> None:
+    w = torch.randn(2, 3, 4, 4)
+    assert sha256({"w": w}) == sha256({"w": w.to(memory_format=torch.channels_last)})
+    assert sha256({"w": w}) != sha256({"w": w.nextafter(w + 1)})
+
+
+@given(st.lists(st.tuples(st.floats(-1e3, 1e3), st.floats(0.1, 100)), min_size=1, max_size=8))
+def test_the_running_mean_is_the_weighted_mean(pairs: list[tuple[float, float]]) -> None:
+    fold = RunningMean()
+    for value, weight in pairs:
+        fold.add({"w": torch.tensor([value])}, weight)
+    values, weights = (
+        torch.tensor(column, dtype=torch.float64) for column in zip(*pairs, strict=True)
+    )
+    expected = (values.float().double() * weights).sum() / weights.sum()
+    torch.testing.assert_close(fold.mean()["w"], expected.reshape(1))
+
+
+def test_the_running_mean_does_not_keep_what_it_was_given() -> None:
+    given = {"w": torch.ones(2), "n": torch.tensor(1)}
+    fold = RunningMean()
+    fold.add(given, 1.0)
+    given["w"].zero_(), given["n"].zero_()
+    assert fold.mean()["w"].tolist() == [1.0, 1.0]
+    assert fold.mean()["n"].item() == 1
+
+
+def test_small_arithmetic() -> None:
+    a, b = (
+        {"x": torch.tensor([3.0]), "y": torch.tensor([1.0])},
+        {"x": torch.tensor([1.0]), "y": torch.tensor([5.0])},
+    )
+    assert add(a, b)["x"].item() == 4
+    assert subtract(a, b)["y"].item() == -4
+    chosen, others = split(a, {"y"})
+    assert (list(chosen), list(others)) == (["y"], ["x"])
+    assert cast_like({"x": torch.tensor([1.5]).double()}, a)["x"].dtype == torch.float32
+
+
+def test_a_snapshot_is_not_moved_by_training() -> None:
+    model = toy_model()
+    kept = snapshot(model)
+    before = sha256(kept)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1)
+    assert sha256(kept) == before

@@ -1,0 +1,230 @@
+"""The checker catches the mistakes that published federated code is full of."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dcfl.client import Batch, Client
+from dcfl.messages import Tensors
+from dcfl.methods import METHODS, Method, Objective
+from dcfl.methods.prototypes import PrototypeMethod
+from dcfl.testing.contract import check_method
+
+ZERO = "differs from FedAvg otherwise"
+NEUTRAL = "equals FedAvg at its neutral value"
+SLOPE = "gradient agrees with finite differences"
+AGAIN = "gives the same bits again"
+STATISTICS = "BatchNorm moves with training alone and is averaged"
+UNTOUCHED = "leaves received, shared, memory and data untouched"
+
+
+@dataclass(frozen=True)
+class Broken(Method):
+    """A base for methods with one mistake each: the proximal term, unless overridden."""
+
+    mu: float = 1.0
+
+    def term(self, client: Client, batch: Batch) -> Tensor:
+        return self.distance(client, client.received)
+
+    def distance(self, client: Client, anchor: Tensors) -> Tensor:
+        return torch.stack([(w - anchor[n]).square().sum() for n, w in client.trainable()]).sum()
+
+    def objective(self, client: Client) -> Objective:
+        cross_entropy = super().objective(client)
+
+        def loss(batch: Batch) -> Tensor:
+            return cross_entropy(batch) + self.mu * self.term(client, batch)
+
+        return loss
+
+
+@dataclass(frozen=True)
+class LiveReference(Broken):
+    """FedProx with references to the live parameters as "global" ones: identically zero."""
+
+    def term(self, client: Client, batch: Batch) -> Tensor:
+        return self.distance(client, dict(client.model.named_parameters()))
+
+
+@dataclass(frozen=True)
+class Detached(Broken):
+    """The term is in the loss and not in its gradient."""
+
+    def term(self, client: Client, batch: Batch) -> Tensor:
+        return self.distance(client, client.received).detach()
+
+
+@dataclass(frozen=True)
+class HalfDetached(Broken):
+    """Some of the gradient is missing."""
+
+    def term(self, client: Client, batch: Batch) -> Tensor:
+        z = client.model(batch.images).embedding
+        return (z * z.detach()).sum(dim=1).mean()
+
+
+@dataclass(frozen=True)
+class NotNeutral(Broken):
+    """mu = 0 is not FedAvg, because something else is always on."""
+
+    def objective(self, client: Client) -> Objective:
+        inner = super().objective(client)
+        return lambda batch: inner(batch) + 1e-3 * self.distance(client, client.received)
+
+
+@dataclass(frozen=True)
+class Unseeded(Broken):
+    def term(self, client: Client, batch: Batch) -> Tensor:
+        return random.random() * self.distance(client, client.received)
+
+
+@dataclass(frozen=True)
+class MovesTheAnchor(Broken):
+    """An exponential moving average written into the received weights."""
+
+    def term(self, client: Client, batch: Batch) -> Tensor:
+        with torch.no_grad():
+            for name, parameter in client.trainable():
+                client.received[name].lerp_(parameter, 0.1)
+        return super().term(client, batch)
+
+
+@dataclass(frozen=True)
+class NeedsNegatives(Broken):
+    """The log of an empty sum in a batch of one class."""
+
+    def term(self, client: Client, batch: Batch) -> Tensor:
+        z = F.normalize(client.model(batch.images).embedding, dim=1)
+        other = batch.labels[:, None] != batch.labels[None, :]
+        return (z @ z.T).exp().mul(other).sum(dim=1).log().mean()
+
+
+@dataclass(frozen=True)
+class DividesByAbsentClasses(Method):
+    """A class that nobody has becomes 0 / 0."""
+
+    mu: float = 0.0
+
+    def upload(self, client: Client) -> Tensors:
+        return {"counts": torch.bincount(client.data.own.labels, minlength=4).double()}
+
+    def merge(self, shared: Tensors, uploads: Sequence[Tensors], population: int) -> Tensors:
+        if not uploads:
+            return shared
+        total = torch.stack([upload["counts"] for upload in uploads])
+        return {"mean": total.sum(dim=0) / total.sum(dim=0)}
+
+
+@dataclass(frozen=True)
+class NeedsPrototypesAtOnce(Method):
+    """Does not think of the first round."""
+
+    mu: float = 0.0
+
+    def objective(self, client: Client) -> Objective:
+        client.shared["prototypes"]
+        return super().objective(client)
+
+
+@dataclass(frozen=True)
+class NoNeutral(Method):
+    """Overrides a hook and does not say when it is FedAvg."""
+
+    def gradient(self, client: Client, objective: Objective, batch: Batch) -> Tensor:
+        return super().gradient(client, objective, batch) * 1.0
+
+
+@dataclass(frozen=True)
+class FirstOnly(PrototypeMethod):
+    """The server listens to one client."""
+
+    mu: float = 0.0
+
+    def merge(self, shared: Tensors, uploads: Sequence[Tensors], population: int) -> Tensors:
+        return super().merge(shared, uploads[:1], population)
+
+
+@dataclass(frozen=True)
+class Mangler(Method):
+    """Changes the client's data."""
+
+    mu: float = 0.0
+
+    def upload(self, client: Client) -> Tensors:
+        client.data.own.pixels.zero_()
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("method", "broken"),
+    [
+        (LiveReference, ZERO),
+        (Detached, ZERO),
+        (Detached, SLOPE),
+        (HalfDetached, SLOPE),
+        (NotNeutral, NEUTRAL),
+        (Unseeded, AGAIN),
+        (MovesTheAnchor, UNTOUCHED),
+        (NeedsNegatives, "survives a client with one class"),
+        (NeedsNegatives, "survives a batch of two without negatives"),
+        (DividesByAbsentClasses, "survives a class that nobody has"),
+        (NeedsPrototypesAtOnce, "works in the first round"),
+        (NoNeutral, NEUTRAL),
+        (FirstOnly, "hears every client's upload"),
+        (Mangler, UNTOUCHED),
+    ],
+)
+def test_a_broken_method_is_caught(method: type[Method], broken: str) -> None:
+    failed = {
+        verdict.property: verdict.detail for verdict in check_method(method) if not verdict.holds
+    }
+    assert broken in failed
+    assert failed[broken]
+
+
+@dataclass(frozen=True)
+class ExtraForward(Broken):
+    """A second forward pass in training mode, so the statistics move twice a step."""
+
+    def term(self, client: Client, batch: Batch) -> Tensor:
+        return client.model(batch.images).embedding.square().mean()
+
+
+def test_statistics_that_move_twice_a_step_are_caught() -> None:
+    failed = {verdict.property for verdict in check_method(ExtraForward) if not verdict.holds}
+    assert STATISTICS in failed
+    assert STATISTICS not in {
+        v.property for v in check_method(ExtraForward, "group") if not v.holds
+    }
+
+
+def test_a_gradient_of_ones_own_is_not_vouched_for() -> None:
+    (verdict,) = (v for v in check_method(METHODS["fedsol"]) if v.property == SLOPE)
+    assert verdict.holds
+    assert "its own test" in verdict.detail
+
+
+def test_a_method_that_exits_does_not_pass() -> None:
+    class Leaving(Method):
+        def objective(self, client: Client) -> Objective:
+            raise SystemExit(0)
+
+    assert check_method(Leaving)[0].detail == "SystemExit: 0"
+
+
+def test_the_sound_version_passes() -> None:
+    assert [verdict for verdict in check_method(Broken) if not verdict.holds] == []
+
+
+def test_names_come_from_the_class_unless_set() -> None:
+    class Named(Method):
+        name: ClassVar = "my-name"
+
+    assert (Broken.name, Named.name, METHODS["moon"].name) == ("broken", "my-name", "moon")

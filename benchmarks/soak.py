@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dcfl.config import load_experiment
+from dcfl.config import experiment_from
 from dcfl.runs.run import Run
 from dcfl.studies.bench.measure import memory_of
 from dcfl.studies.bench.measurements import machine
@@ -35,7 +35,7 @@ def main() -> None:
     seen: list[dict[str, float]] = []
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(load_experiment(None, {**tables, "output": {"dir": folder}}))
+        run = Run(experiment_from(None, {**tables, "output": {"dir": folder}}))
         for row in run.rounds():
             if row["round"] % 20 == 0:
                 seen.append(look(row["round"], Path(folder)))

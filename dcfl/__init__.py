@@ -1,8 +1,13 @@
 """Federated learning on non-IID data: DCFL and the methods it is compared with.
 
-import dcfl
-result = dcfl.run(method="dcfl-pw", federation={"rounds": 20})
-print(result.summary["ema_accuracy"], result.folder)
+    import dcfl
+
+    result = dcfl.run(method="dcfl-pw", federation={"rounds": 20})
+    print(result.summary.ema_accuracy, result.folder)
+
+The names in `__all__` are the public ones. `dcfl.losses`, `dcfl.evaluation` and `dcfl.errors` are
+modules of public functions and exceptions; `METHODS` is the dict of all methods by name. Everything
+else in the package is internal and may change.
 """
 
 from __future__ import annotations
@@ -11,18 +16,57 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dcfl import errors, evaluation, losses
+    from dcfl.client import Batch, Client
+    from dcfl.config import load_experiment
+    from dcfl.data import Dataset
     from dcfl.experiment import Experiment
-    from dcfl.methods import METHODS, Method
-    from dcfl.runs.folder import load_model
-    from dcfl.runs.run import run
+    from dcfl.methods import METHODS, Method, Objective
+    from dcfl.models import FeatureModel, Output
+    from dcfl.runs.comparison import Comparison, compare
+    from dcfl.runs.model_file import load_model
+    from dcfl.runs.run import Result, Run, resume, run
 
-__all__ = ["METHODS", "Experiment", "Method", "load_model", "run"]
+__all__ = [
+    "METHODS",
+    "Batch",
+    "Client",
+    "Comparison",
+    "Dataset",
+    "Experiment",
+    "FeatureModel",
+    "Method",
+    "Objective",
+    "Output",
+    "Result",
+    "Run",
+    "compare",
+    "errors",
+    "evaluation",
+    "load_experiment",
+    "load_model",
+    "losses",
+    "resume",
+    "run",
+]
 
 _HOMES = {
-    "Experiment": "dcfl.experiment",
     "METHODS": "dcfl.methods",
+    "Batch": "dcfl.client",
+    "Client": "dcfl.client",
+    "Comparison": "dcfl.runs.comparison",
+    "Dataset": "dcfl.data",
+    "Experiment": "dcfl.experiment",
+    "FeatureModel": "dcfl.models",
     "Method": "dcfl.methods",
-    "load_model": "dcfl.runs.folder",
+    "Objective": "dcfl.methods",
+    "Output": "dcfl.models",
+    "Result": "dcfl.runs.run",
+    "Run": "dcfl.runs.run",
+    "compare": "dcfl.runs.comparison",
+    "load_experiment": "dcfl.config",
+    "load_model": "dcfl.runs.model_file",
+    "resume": "dcfl.runs.run",
     "run": "dcfl.runs.run",
 }
 

@@ -230,7 +230,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"; known: {', '.join(names)}" if names else ": there is nothing to set"
 
 
-def load_experiment(
+def experiment_from(
     source: Experiment | str | Path | None = None, changes: Tables | None = None
 ) -> Experiment:
     """From a config file, an experiment or nothing (the defaults), with changes on top.
@@ -247,10 +247,57 @@ def load_experiment(
     return apply(replace(default, method=method), tables)
 
 
+def load_experiment(
+    experiment_or_path: Experiment | str | Path | None = None, **overrides: Any
+) -> Experiment:
+    """An experiment from a config file, or from another experiment, with settings on top.
+
+    Args:
+        experiment_or_path: A config file, an Experiment, or nothing: the defaults.
+        **overrides: Tables (`federation={"rounds": 20}`), choices by name (`method="fedavg"`),
+            settings objects (`method=MyMethod(mu=0.5)`) or dotted keys
+            (`**{"training.lr": 0.05}`).
+
+    Returns:
+        The experiment. Nothing is loaded or trained yet.
+
+    Raises:
+        ConfigError: A table or key is unknown, or a value is not of its type.
+
+    Example:
+        >>> import dcfl
+        >>> experiment = dcfl.load_experiment(method="moon", federation={"rounds": 20})
+        >>> experiment.method.name, experiment.federation.rounds
+        ('moon', 20)
+    """
+    tables: Tables = {}
+    settings_objects: dict[str, Any] = {}
+    kinds = get_type_hints(Experiment)
+    for key, value in overrides.items():
+        section, _, name = key.partition(".")
+        if name:
+            tables.setdefault(section, {})[name] = value
+        elif isinstance(value, Mapping):
+            tables.setdefault(section, {}).update(value)
+        elif isinstance(value, str):
+            chooser, _ = CHOICES.get(section, ("name", ""))
+            tables.setdefault(section, {})[chooser] = value
+        elif section in kinds and isinstance(value, kinds[section]):
+            settings_objects[section] = value
+        else:
+            raise ConfigError(
+                f"{section} = {value!r}: give the settings of a table of the config, as a dict, "
+                f"a name or a settings object ({', '.join(kinds)})"
+            )
+    on_top = {name: tables.pop(name) for name in settings_objects if name in tables}
+    experiment = replace(experiment_from(experiment_or_path, tables), **settings_objects)
+    return apply(experiment, on_top)
+
+
 def from_toml(text: str) -> Experiment:
     """What `to_toml(as_tables(experiment))` wrote."""
     try:
-        return load_experiment(None, tomllib.loads(text))
+        return experiment_from(None, tomllib.loads(text))
     except NOT_TOML as error:
         raise ConfigError(f"not a config: {error}") from error
 

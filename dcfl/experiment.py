@@ -100,6 +100,7 @@ class OutputSettings:
     dir: str = ""  # the run's folder; empty: a new one below runs/
     # What `dcfl resume` goes on from: after every so many rounds, 0: never, "auto": by the clock.
     checkpoint: int | Literal["auto"] = "auto"
+    report: bool = True  # write report.html at the end
 
     def __post_init__(self) -> None:
         require(

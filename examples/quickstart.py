@@ -12,8 +12,8 @@ def main() -> None:
         federation={"rounds": 20, "participation": 0.25, "seed": 0},
     )
     for row in result.rounds[::5]:
-        print(f"round {row['round']:2}: accuracy {row['accuracy']:.1f} %")
-    print(f"MAX {result.summary['max_accuracy']:.1f}, EMA {result.summary['ema_accuracy']:.1f}")
+        print(f"round {row.round:2}: accuracy {row.accuracy:.1f} %")
+    print(f"MAX {result.summary.max_accuracy:.1f}, EMA {result.summary.ema_accuracy:.1f}")
 
     model = dcfl.load_model(result.folder)
     with torch.no_grad():

@@ -25,4 +25,4 @@ class ConfidencePenalty(dcfl.Method):
 
 if __name__ == "__main__":
     result = dcfl.run(method=ConfidencePenalty(), federation={"rounds": 20})
-    print(f"accuracy {result.summary['final_accuracy']:.1f} %, see {result.folder}/report.html")
+    print(f"accuracy {result.summary.final_accuracy:.1f} %, see {result.folder}/report.html")

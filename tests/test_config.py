@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcfl.client import LocalTraining
-from dcfl.config import CHOICES, apply, as_tables, load_experiment, merge, parse_words, to_toml
+from dcfl.config import CHOICES, apply, as_tables, experiment_from, merge, parse_words, to_toml
 from dcfl.data import DataSettings
 from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
 from dcfl.methods import METHODS
 from dcfl.methods.dcfl import DCFLSampleWise
 from dcfl.models import ModelSettings
-from dcfl.runs.run import with_overrides
+from dcfl.runs.run import load_experiment
 from dcfl.server import ServerSettings
 from dcfl.server.optimizers import FedAdam, FedAvgM
 
@@ -28,7 +28,7 @@ def test_a_file_and_words_on_top(tmp_path: Path) -> None:
     file = written(
         tmp_path / "c.toml", '[data]\nclients = 7\nalpha = 1\n[method]\nname = "dcfl-sw"\nmu = 2\n'
     )
-    experiment = load_experiment(file, parse_words(["data.alpha=inf", "training.lr=1e-3"]))
+    experiment = experiment_from(file, parse_words(["data.alpha=inf", "training.lr=1e-3"]))
     assert experiment.data.clients == 7
     assert experiment.data.alpha == float("inf")
     assert experiment.training.lr == 0.001
@@ -39,9 +39,9 @@ def test_a_file_and_words_on_top(tmp_path: Path) -> None:
 def test_naming_another_method_drops_the_fields_of_the_first(tmp_path: Path) -> None:
     file = written(tmp_path / "c.toml", '[method]\nname = "dcfl-sw"\nmu = 2\n')
     with pytest.warns(UserWarning, match=r"method.mu of the config belongs to dcfl-sw"):
-        other = load_experiment(file, parse_words(["method.name=fedavg"]))
+        other = experiment_from(file, parse_words(["method.name=fedavg"]))
     assert other.method == METHODS["fedavg"]()
-    kept = load_experiment(file, parse_words(["method.temperature=0.1"])).method
+    kept = experiment_from(file, parse_words(["method.temperature=0.1"])).method
     assert (kept.name, kept.mu, kept.temperature) == ("dcfl-sw", 2.0, 0.1)  # type: ignore[attr-defined]
 
 
@@ -76,32 +76,32 @@ def test_naming_another_method_drops_the_fields_of_the_first(tmp_path: Path) -> 
 )  # fmt: skip
 def test_mistakes_are_named(words: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
-        load_experiment(None, parse_words(words))
+        experiment_from(None, parse_words(words))
     assert "\n" not in str(caught.value)
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such config file"):
-        load_experiment(tmp_path / "none.toml")
+        experiment_from(tmp_path / "none.toml")
     with pytest.raises(ConfigError, match="not valid TOML"):
-        load_experiment(written(tmp_path / "a.toml", "[data\n"))
+        experiment_from(written(tmp_path / "a.toml", "[data\n"))
     with pytest.raises(ConfigError, match="must stand in a table"):
-        load_experiment(written(tmp_path / "b.toml", "rounds = 3\n"))
+        experiment_from(written(tmp_path / "b.toml", "rounds = 3\n"))
     with pytest.raises(ConfigError, match="cannot be read"):
-        load_experiment(tmp_path)
+        experiment_from(tmp_path)
     binary = tmp_path / "c.toml"
     binary.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="cannot be read"):
-        load_experiment(binary)
+        experiment_from(binary)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_an_experiment_survives_being_written_as_toml(method: str, tmp_path: Path) -> None:
-    experiment = load_experiment(
+    experiment = experiment_from(
         None, {"method": {"name": method}, "data": {"alpha": float("inf")}}
     )
     file = written(tmp_path / "c.toml", to_toml(as_tables(experiment)))
-    assert load_experiment(file) == experiment
+    assert experiment_from(file) == experiment
 
 
 @settings(max_examples=200)
@@ -124,7 +124,7 @@ def test_no_value_gets_past_as_anything_but_a_config_error(
 
 
 def test_overrides_from_python() -> None:
-    experiment = with_overrides(
+    experiment = load_experiment(
         None,
         {
             "method": "dcfl-sw",
@@ -137,12 +137,12 @@ def test_overrides_from_python() -> None:
     assert experiment.federation.rounds == 3
     assert experiment.training.lr == 0.5
     assert experiment.model.norm == "group"
-    assert with_overrides(None, {"server": "fedadam"}).server.optimizer == FedAdam()
-    assert with_overrides(experiment, {"training": LocalTraining(epochs=9)}).training.epochs == 9
-    on_top = with_overrides(None, {"method": DCFLSampleWise(mu=0.3), "method.temperature": 0.2})
+    assert load_experiment(None, {"server": "fedadam"}).server.optimizer == FedAdam()
+    assert load_experiment(experiment, {"training": LocalTraining(epochs=9)}).training.epochs == 9
+    on_top = load_experiment(None, {"method": DCFLSampleWise(mu=0.3), "method.temperature": 0.2})
     assert on_top.method == DCFLSampleWise(mu=0.3, temperature=0.2)
     assert (
-        with_overrides(None, {"method": "dcfl-pw", "data": {"dataset": "cifar10"}}).method.mu == 10
+        load_experiment(None, {"method": "dcfl-pw", "data": {"dataset": "cifar10"}}).method.mu == 10
     )  # type: ignore[attr-defined]
 
 
@@ -158,21 +158,21 @@ def test_overrides_from_python() -> None:
 )
 def test_overrides_that_fit_no_table_are_refused(overrides: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="table"):
-        with_overrides(None, overrides)
+        load_experiment(None, overrides)
 
 
 def test_naming_the_default_method_keeps_the_files_fields(tmp_path: Path) -> None:
     file = written(tmp_path / "c.toml", "\ufeff[method]\nmu = 0.7\n")  # with a byte order mark
-    assert load_experiment(file, {"method": {"name": "dcfl-pw"}}).method.mu == 0.7  # type: ignore[attr-defined]
+    assert experiment_from(file, {"method": {"name": "dcfl-pw"}}).method.mu == 0.7  # type: ignore[attr-defined]
 
 
 def test_naming_another_optimiser_drops_the_fields_of_the_first(tmp_path: Path) -> None:
     text = '[server]\naggregation = "samples"\noptimizer = "fedadam"\nlr = 0.1\n'
     file = written(tmp_path / "c.toml", text)
     with pytest.warns(UserWarning, match=r"server.lr of the config belongs to fedadam"):
-        server = load_experiment(file, parse_words(["server.optimizer=fedavgm"])).server
+        server = experiment_from(file, parse_words(["server.optimizer=fedavgm"])).server
     assert server == ServerSettings("samples", FedAvgM())
-    assert load_experiment(file, parse_words(["server.beta1=0.5"])).server.optimizer == FedAdam(
+    assert experiment_from(file, parse_words(["server.beta1=0.5"])).server.optimizer == FedAdam(
         lr=0.1, beta1=0.5
     )
 
@@ -186,23 +186,23 @@ def test_the_choices_are_the_defaults() -> None:
 
 def test_the_server_table_holds_the_optimisers_fields(tmp_path: Path) -> None:
     words = ["server.optimizer=fedadam", "server.lr=0.1", "server.aggregation=samples"]
-    server = load_experiment(None, parse_words(words)).server
+    server = experiment_from(None, parse_words(words)).server
     assert server == ServerSettings("samples", FedAdam(lr=0.1))
-    tables = as_tables(load_experiment(None, parse_words(words)))
+    tables = as_tables(experiment_from(None, parse_words(words)))
     assert tables["server"] == {
         "aggregation": "samples", "byzantine": 0.2, "clip_norm": 0.0, "optimizer": "fedadam",
         "lr": 0.1, "beta1": 0.9, "epsilon": 1e-3, "beta2": 0.99,
     }  # fmt: skip
     file = written(tmp_path / "c.toml", to_toml(tables))
-    assert load_experiment(file).server == server
+    assert experiment_from(file).server == server
     with pytest.raises(ConfigError, match=r"unknown key server.lr"):
-        load_experiment(None, parse_words(["server.lr=0.1"]))
+        experiment_from(None, parse_words(["server.lr=0.1"]))
     with pytest.raises(ConfigError, match="no optimiser 'adam': did you mean fedadam"):
-        load_experiment(None, parse_words(["server.optimizer=adam"]))
+        experiment_from(None, parse_words(["server.optimizer=adam"]))
     with pytest.raises(ConfigError, match="no optimiser 3"):
-        load_experiment(None, parse_words(["server.optimizer=3"]))
+        experiment_from(None, parse_words(["server.optimizer=3"]))
     with pytest.raises(ConfigError, match="did you mean optimizer"):
-        load_experiment(None, parse_words(["server.optimiser=fedadam"]))
+        experiment_from(None, parse_words(["server.optimiser=fedadam"]))
 
 
 # The DCFL paper's supplementary table.
@@ -216,24 +216,24 @@ PAPER_MU = {
 def test_mu_is_the_papers_on_the_papers_data_sets(name: str) -> None:
     for dataset, mu in zip(("cifar10", "cifar100", "tiny-imagenet"), PAPER_MU[name], strict=True):
         tables = {"method": {"name": name}, "data": {"dataset": dataset}}
-        assert load_experiment(None, tables).method.mu == mu  # type: ignore[attr-defined]
+        assert experiment_from(None, tables).method.mu == mu  # type: ignore[attr-defined]
         digits = Experiment(data=DataSettings(dataset=dataset))
         assert apply(digits, {"method": {"name": name}}).method.name == name
         given = {**tables, "method": {"name": name, "mu": 0.5}}
-        assert load_experiment(None, given).method.mu == 0.5  # type: ignore[attr-defined]
-    plain = load_experiment(None, {"method": {"name": name}})
+        assert experiment_from(None, given).method.mu == 0.5  # type: ignore[attr-defined]
+    plain = experiment_from(None, {"method": {"name": name}})
     assert plain.method == METHODS[name]()
 
 
 def test_the_default_method_has_the_papers_mu_too() -> None:
-    assert load_experiment(None, {"data": {"dataset": "cifar10"}}).method.mu == 10  # type: ignore[attr-defined]
+    assert experiment_from(None, {"data": {"dataset": "cifar10"}}).method.mu == 10  # type: ignore[attr-defined]
 
 
 def test_lists_become_tuples() -> None:
     words = ["method.name=fedrcl", "method.levels=[0, 2]"]
-    assert load_experiment(None, parse_words(words)).method.levels == (0, 2)  # type: ignore[attr-defined]
+    assert experiment_from(None, parse_words(words)).method.levels == (0, 2)  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match="a list, each a whole number"):
-        load_experiment(None, parse_words(["method.name=fedrcl", "method.levels=[0.5]"]))
+        experiment_from(None, parse_words(["method.name=fedrcl", "method.levels=[0.5]"]))
 
 
 def test_merge_leaves_its_arguments_alone() -> None:

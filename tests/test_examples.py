@@ -8,7 +8,7 @@ import pytest
 
 import dcfl
 from dcfl.client import LocalTraining
-from dcfl.config import load_experiment
+from dcfl.config import experiment_from
 from dcfl.experiment import Experiment
 
 ROOT = Path(__file__).parent.parent
@@ -39,12 +39,12 @@ def test_the_readmes_python_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 def test_the_digits_config_is_the_default_written_out() -> None:
-    assert load_experiment(ROOT / "configs" / "digits.toml") == Experiment()
+    assert experiment_from(ROOT / "configs" / "digits.toml") == Experiment()
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "tiny-imagenet"])
 def test_the_papers_configs_are_the_papers(name: str) -> None:
-    experiment = load_experiment(ROOT / "configs" / f"{name}.toml")
+    experiment = experiment_from(ROOT / "configs" / f"{name}.toml")
     assert experiment.data.dataset == name
     assert (experiment.data.clients, experiment.federation.participation) == (100, 0.05)
     assert experiment.model.name == "resnet18"
@@ -53,7 +53,7 @@ def test_the_papers_configs_are_the_papers(name: str) -> None:
 
 
 def test_the_config_for_own_images_is_sound() -> None:
-    assert load_experiment(ROOT / "configs" / "own-images.toml").data.dataset == "folder:pictures"
+    assert experiment_from(ROOT / "configs" / "own-images.toml").data.dataset == "folder:pictures"
 
 
 def test_the_readmes_first_screen_has_the_two_commands() -> None:

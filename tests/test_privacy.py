@@ -443,7 +443,7 @@ def trained(
         federation=FederationSettings(rounds=3, participation=0.5),
         engine=EngineSettings(workers=workers, device="cpu"),
         privacy=privacy,
-        output=OutputSettings(str(folder)),
+        output=OutputSettings(str(folder), report=False),
     )
     run = Run(experiment, federation(), MODEL, connect)
     for _ in run.rounds():

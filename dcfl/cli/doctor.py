@@ -11,7 +11,7 @@ from importlib.metadata import version
 
 import torch
 
-from dcfl.config import Tables, load_experiment
+from dcfl.config import Tables, experiment_from
 from dcfl.data import DataSettings, load_dataset
 from dcfl.engines.placement import available_cores, choose_devices
 from dcfl.runs.run import Run
@@ -67,9 +67,9 @@ def _training() -> str:
     hashes = []
     for _ in range(2):
         with tempfile.TemporaryDirectory() as folder:
-            run = Run(load_experiment(None, {**tables, "output": {"dir": folder}}))
-            seconds = [row["seconds"] for row in run.rounds()]
-            hashes.append(run.result().summary["weights_sha256"])
+            run = Run(experiment_from(None, {**tables, "output": {"dir": folder}}))
+            seconds = [row.seconds for row in run.rounds()]
+            hashes.append(run.result().summary.weights_sha256)
     if hashes[0] != hashes[1]:
         raise RuntimeError("two equal runs gave different weights")
     return f"two equal runs gave equal weights; {min(seconds):.2f} s a round"

@@ -176,15 +176,14 @@ def run_command(
     except (KeyboardInterrupt, SystemExit):
         submitted.stop()
         raise
-    if not (submitted.folder / "summary.json").is_file():
+    recorded = RecordedRun(submitted.folder)
+    if recorded.summary is None:
         where = printable(submitted.folder)
         print(f"run {submitted.run} has ended; its folder is at the SuperLink: {where}")
-        return
-    recorded = RecordedRun.open(submitted.folder)
-    if as_json:
-        print_json({**recorded.summary, "folder": str(submitted.folder)})
-        return
-    print(run_result(recorded.summary, recorded.rounds, "SuperNodes", submitted.folder))
+    elif as_json:
+        print_json({**recorded.summary.to_json(), "folder": str(submitted.folder)})
+    else:
+        print(run_result(recorded.summary, recorded.rounds, "SuperNodes", submitted.folder))
 
 
 def _link(home: Path, address: str, root_certificate: Path | None, insecure: bool) -> Connection:

@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -50,7 +49,7 @@ app = typer.Typer(
 )
 
 
-def _train(run: Run, label: str) -> None:
+def _train(label: str, run: Run) -> None:
     from dcfl.cli.terminal import progress
 
     total = run.experiment.federation.rounds
@@ -62,12 +61,10 @@ def _train(run: Run, label: str) -> None:
 def _finished(run: Run, as_json: bool) -> None:
     """Say how a run has ended."""
     from dcfl.cli.terminal import run_result
-    from dcfl.report import write_report
 
-    write_report(run.folder)
     result = run.result()
     if as_json:
-        print_json({**result.summary, "folder": str(run.folder)})
+        print_json({**result.summary.to_json(), "folder": str(run.folder)})
     else:
         print(run_result(result.summary, result.rounds, run.workers, run.folder))
 
@@ -84,7 +81,7 @@ def run_command(
 
     experiment = experiment_of(words, method_file, out)
     run = Run(experiment)
-    _train(run, experiment.method.name)
+    _train(experiment.method.name, run)
     _finished(run, as_json)
 
 
@@ -110,14 +107,14 @@ def resume_command(
         with suppress(RunFolderError):
             Run.resume(folder)  # it tidies up, and says what we say
         if as_json:
-            print_json({**recorded.summary, "folder": str(folder)})
+            print_json({**recorded.summary.to_json(), "folder": str(folder)})
         else:
             print(f"{printable(folder)}: the run has ended, there is nothing to resume")
         return
     if recorded.config.get("engine", {}).get("name") == "flower":
         raise ConfigError(f"{folder} trains at SuperNodes: `dcfl flower run --resume {folder}`")
     run = Run.resume(folder, allow=allow or ())
-    _train(run, run.experiment.method.name)
+    _train(run.experiment.method.name, run)
     _finished(run, as_json)
 
 
@@ -152,38 +149,25 @@ def compare(
     Another seed is another split too; data.seed=0 keeps one split for all of them.
     """
     from dcfl.cli.terminal import comparison_table, stdout
-    from dcfl.data import load_dataset
-    from dcfl.report import write_report
-    from dcfl.runs.comparison import group_runs, plan
-    from dcfl.runs.folder import RecordedRun, require_unused
-    from dcfl.runs.run import Run, new_folder
+    from dcfl.runs import comparison
 
-    base = experiment_of(words, method_file)
-    names = [name.strip() for name in methods.split(",")]
-    numbers = whole_numbers(seeds) if seeds else [base.federation.seed]
-    chosen = out or (Path(base.output.dir) if base.output.dir else None)
-    folder = chosen or new_folder(f"{base.data.dataset}-comparison")
-    require_unused(folder)
-    planned = plan(base, names, numbers, folder)
-    load = lru_cache(1)(load_dataset)  # the methods of a seed have it in common
-    lost: TooFewClients | None = None
-    for name, experiment in planned.items():
-        try:
-            _train(Run(experiment, load(experiment.seeded.data)), name)
-        except TooFewClients as error:  # the other methods still have something to say
-            print(printable(f"dcfl: {name}: {error}"), file=sys.stderr)
-            lost = error
-    folders = [folder / name for name in planned]
-    page = write_report(*folders, out=folder / "report.html")
-    groups = group_runs([RecordedRun.open(path) for path in folders])
+    experiment = experiment_of(words, method_file, out)
+    compared = comparison.compare(
+        experiment,
+        methods=[name.strip() for name in methods.split(",")],
+        seeds=whole_numbers(seeds) if seeds else (),
+        train=_train,
+    )
+    for name, error in compared.failures.items():
+        print(printable(f"dcfl: {name}: {error}"), file=sys.stderr)
     if as_json:
-        rows = [group.as_json(groups[0]) for group in groups]
-        print_json({"methods": rows, "folder": str(folder)})
+        rows = [group.as_json(compared.groups[0]) for group in compared.groups]
+        print_json({"methods": rows, "folder": str(compared.folder)})
     else:
-        stdout.print(comparison_table(groups, own_mixes))
-        print(printable(f"report  {page}"))
-    if lost:
-        raise typer.Exit(lost.exit_code)
+        stdout.print(comparison_table(compared.groups, own_mixes))
+        print(printable(f"report  {compared.report}"))
+    if compared.failures:
+        raise typer.Exit(TooFewClients.exit_code)
 
 
 @app.command("methods")

@@ -40,7 +40,7 @@ def experiment_of(
     engine: str = "",
 ) -> Experiment:
     """`engine` is the one to use whatever the config says."""
-    from dcfl.config import load_experiment, parse_words
+    from dcfl.config import experiment_from, parse_words
 
     own = register(method_file) if method_file else []
     files = [word for word in words or () if "=" not in word]
@@ -53,7 +53,7 @@ def experiment_of(
         changes.setdefault("output", {})["dir"] = str(out)
     if engine:
         changes.setdefault("engine", {})["name"] = engine
-    return load_experiment(files[0] if files else None, changes)
+    return experiment_from(files[0] if files else None, changes)
 
 
 def register(path: Path) -> list[str]:

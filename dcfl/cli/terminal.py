@@ -25,8 +25,8 @@ from rich.text import Text
 
 from dcfl.config import to_toml
 from dcfl.data.overview import MANY_CLIENTS, PERCENTILES, Overview
-from dcfl.runs.comparison import Group
-from dcfl.runs.folder import Row, used
+from dcfl.runs.groups import Group
+from dcfl.runs.rows import RoundRow, Summary
 from dcfl.system.printable import printable
 
 # Without markup: a class may be called [/red].
@@ -40,7 +40,7 @@ LONGEST_NAME = 60  # characters of a name in a table or a list
 
 
 class ShowRound(Protocol):
-    def __call__(self, row: dict[str, Any]) -> None: ...
+    def __call__(self, row: RoundRow) -> None: ...
 
 
 def sparkline(values: Sequence[float], width: int = 20) -> str:
@@ -55,16 +55,16 @@ def sparkline(values: Sequence[float], width: int = 20) -> str:
     return "".join(BARS[round((point - low) * scale)] for point in points)
 
 
-def run_result(summary: Row, rounds: Sequence[Row], engine: str, folder: Path) -> str:
+def run_result(summary: Summary, rounds: Sequence[RoundRow], engine: str, folder: Path) -> str:
     """What `dcfl run` says at the end."""
-    lost = sum(summary[key] for key in ("failed", "late", "rejected"))
+    lost = f", {summary.lost} replies lost" if summary.lost else ""
     lines = (
-        f"{summary['method']} on {summary['dataset']}: accuracy {summary['final_accuracy']:.2f} %, "
-        f"MAX {summary['max_accuracy']:.2f}, EMA {summary['ema_accuracy']:.2f}, "
-        f"{summary['seconds']:.1f} s{f', {lost} replies lost' if lost else ''}",
-        sparkline([row["accuracy"] for row in rounds], 40),
+        f"{summary.method} on {summary.dataset}: accuracy {summary.final_accuracy:.2f} %, "
+        f"MAX {summary.max_accuracy:.2f}, EMA {summary.ema_accuracy:.2f}, "
+        f"{summary.seconds:.1f} s{lost}",
+        sparkline([row.accuracy for row in rounds if row.accuracy is not None], 40),
         f"engine  {engine}",
-        f"weights {summary['weights_sha256'][:16]}",
+        f"weights {summary.weights_sha256[:16]}",
         f"report  {folder / 'report.html'}",
     )
     return "\n".join(map(printable, lines))
@@ -94,9 +94,9 @@ def _live_bar(label: str, rounds: int) -> Iterator[ShowRound]:
         task = bar.add_task(label, total=rounds, status="")
         status = _Status(rounds)
 
-        def show(row: dict[str, Any]) -> None:
+        def show(row: RoundRow) -> None:
             _warn_of(row)
-            bar.update(task, completed=row["round"], status=status.after(row)[0])
+            bar.update(task, completed=row.round, status=status.after(row)[0])
 
         yield show
 
@@ -109,18 +109,18 @@ def _plain_lines(label: str, rounds: int) -> ShowRound:
     status = _Status(rounds)
     every = max(1, rounds // 10)
 
-    def show(row: dict[str, Any]) -> None:
+    def show(row: RoundRow) -> None:
         _warn_of(row)
         text, left = status.after(row)
-        if row["round"] % every == 0 or row["round"] in (1, rounds):
-            line = f"{label}  round {row['round']}/{rounds}  {text}  {left:.0f} s left"
+        if row.round % every == 0 or row.round in (1, rounds):
+            line = f"{label}  round {row.round}/{rounds}  {text}  {left:.0f} s left"
             print(line, file=sys.stderr, flush=True)
 
     return show
 
 
-def _warn_of(row: dict[str, Any]) -> None:
-    for notice in row.get("notices", ()):
+def _warn_of(row: RoundRow) -> None:
+    for notice in row.notices:
         stderr.print(printable(f"dcfl: warning: {notice}"), soft_wrap=True)
 
 
@@ -132,15 +132,15 @@ class _Status:
         self.first: int | None = None
         self.clients = 0
 
-    def after(self, row: dict[str, Any]) -> tuple[str, float]:
-        self.first = row["round"] - 1 if self.first is None else self.first
-        self.clients += row["sampled"]
+    def after(self, row: RoundRow) -> tuple[str, float]:
+        self.first = row.round - 1 if self.first is None else self.first
+        self.clients += row.sampled
         elapsed = max(time.perf_counter() - self.began, 1e-9)
-        left = elapsed / (row["round"] - self.first) * (self.rounds - row["round"])
-        lost = row["sampled"] - row["ok"]
-        text = f"accuracy {row['accuracy']:.1f} %  {self.clients / elapsed:.0f} clients/s"
+        left = elapsed / (row.round - self.first) * (self.rounds - row.round)
+        lost = row.sampled - row.ok
+        text = f"accuracy {row.accuracy:.1f} %  {self.clients / elapsed:.0f} clients/s"
         text += f"  {lost} clients lost" if lost else ""
-        return text + ("" if used(row) else "  the model stays as it was"), left
+        return text + ("" if row.used else "  the model stays as it was"), left
 
 
 @contextmanager

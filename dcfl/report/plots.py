@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from dcfl.data.overview import MANY_CLIENTS, Overview
 from dcfl.report.text import data_unit
-from dcfl.runs.comparison import Group
 from dcfl.runs.folder import RecordedRun
+from dcfl.runs.groups import Group
 from dcfl.system.printable import printable
 
 Arguments = ParamSpec("Arguments")
@@ -222,12 +222,12 @@ def _draw_heat(axes: Axes, counts: NDArray[np.int64]) -> AxesImage:
 
 
 def _rounds(run: RecordedRun) -> list[float]:
-    return [row["round"] for row in run.rounds]
+    return [row.round for row in run.rounds]
 
 
 def _sent(run: RecordedRun) -> list[float]:
     """Bytes up and down since the beginning, after each round."""
-    return list(np.cumsum([row["bytes_up"] + row["bytes_down"] for row in run.rounds]))
+    return list(np.cumsum([row.bytes_up + row.bytes_down for row in run.rounds]))
 
 
 def _points(
@@ -235,9 +235,9 @@ def _points(
 ) -> Points:
     """The rounds in which the quantity was measured and is finite."""
     return {
-        row["round"]: (x, y)
+        row.round: (x, y)
         for row, x in zip(run.rounds, across(run), strict=True)
-        if (y := row.get(quantity)) is not None and math.isfinite(y)
+        if (y := row[quantity]) is not None and math.isfinite(y)
     }
 
 

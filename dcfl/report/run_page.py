@@ -7,7 +7,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -15,16 +14,16 @@ from dcfl.data.overview import MANY_CLIENTS, Overview
 from dcfl.federation import cohort_size
 from dcfl.report import plots, text
 from dcfl.report.document import Picture, rendered
-from dcfl.runs.comparison import (
+from dcfl.runs.folder import RecordedRun
+from dcfl.runs.groups import (
     Group,
     Outcome,
     each_seed_has_one_partition,
     group_runs,
-    is_finished,
     runs_by_partition,
     setting,
 )
-from dcfl.runs.folder import RecordedRun, used
+from dcfl.runs.rows import ClientRow
 from dcfl.system.printable import printable
 
 SHOWN_PARTITIONS = 4
@@ -129,7 +128,8 @@ def _facts(runs: Sequence[RecordedRun]) -> list[tuple[str, str]]:
 
 
 def _dataset(run: RecordedRun) -> str:
-    return text.without_folders(str(run.summary.get("dataset") or setting(run, "data.dataset")))
+    name = run.summary.dataset if run.summary else ""
+    return text.without_folders(name or str(setting(run, "data.dataset")))
 
 
 def _partition(run: RecordedRun) -> str | None:
@@ -178,13 +178,13 @@ def _cautions(
         f"{names[run]} is unfinished: {Outcome.of(run).rounds} of "
         f"{setting(run, 'federation.rounds')} rounds so far."
         for run in runs
-        if not is_finished(run)
+        if not run.finished
     ]
     cautions += [
-        f"{names[run]}, round {row['round']}: {printable(notice)}."
+        f"{names[run]}, round {row.round}: {printable(notice)}."
         for run in runs
         for row in run.rounds
-        for notice in row.get("notices", ())
+        for notice in row.notices
     ]
     if any(len(group.counted) < len(group.runs) for group in groups):
         cautions.append("Means are over finished runs only; the curves show all.")
@@ -288,12 +288,12 @@ def _partition_note(runs: Sequence[RecordedRun]) -> str:
 
 
 def _failures(runs: Sequence[RecordedRun], names: dict[RecordedRun, str]) -> list[Failure]:
-    rows: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    rows: dict[tuple[str, str, str], list[ClientRow]] = {}
     for run in runs:
         for row in run.clients:
-            if row["outcome"] != "ok":
-                reason = text.without_folders(row["reason"])
-                rows.setdefault((names[run], row["outcome"], reason), []).append(row)
+            if row.outcome != "ok":
+                reason = text.without_folders(row.reason)
+                rows.setdefault((names[run], row.outcome, reason), []).append(row)
     return [
         Failure(*key, len(own), _span(own, "client"), _span(own, "round"))
         for key, own in rows.items()
@@ -304,22 +304,22 @@ def _judges(runs: Sequence[RecordedRun], names: dict[RecordedRun, str]) -> list[
     found: dict[tuple[str, int], Judge] = {}
     for run in runs:
         for row in run.rounds:
-            sites = row.get("sites", ())
-            say = sum(site["images"] * site["weight"] for site in sites) or 1
+            sites = row.sites
+            say = sum(site.images * site.weight for site in sites) or 1
             for site in sites:
-                share = 100 * site["images"] * site["weight"] / say
-                found[names[run], site["client"]] = Judge(
+                share = 100 * site.images * site.weight / say
+                found[names[run], site.client] = Judge(
                     names[run],
-                    site["client"],
-                    site["accuracy"],
-                    row["round"],
-                    site["images"],
+                    site.client,
+                    site.accuracy,
+                    row.round,
+                    site.images,
                     share,
                 )
     return [found[key] for key in sorted(found)]
 
 
-def _span(rows: Sequence[dict[str, Any]], key: str, most: int = 6) -> str:
+def _span(rows: Sequence[ClientRow], key: str, most: int = 6) -> str:
     values = sorted({row[key] for row in rows})
     if len(values) > most:
         return f"{len(values)} between {values[0]} and {values[-1]}"
@@ -327,7 +327,7 @@ def _span(rows: Sequence[dict[str, Any]], key: str, most: int = 6) -> str:
 
 
 def _empty_rounds(runs: Sequence[RecordedRun], names: dict[RecordedRun, str]) -> list[str]:
-    empty = {run: sum(not used(row) for row in run.rounds) for run in runs}
+    empty = {run: sum(not row.used for row in run.rounds) for run in runs}
     return [
         f"{names[run]}: {text.plural(count, 'round')} with too few usable replies; "
         f"the model stayed as it was."
@@ -339,8 +339,8 @@ def _empty_rounds(runs: Sequence[RecordedRun], names: dict[RecordedRun, str]) ->
 def _detail(run: RecordedRun, name: str) -> Detail:
     return Detail(
         name,
-        "finished" if is_finished(run) else "unfinished",
-        run.summary.get("weights_sha256", ""),
+        "finished" if run.finished else "unfinished",
+        run.summary.weights_sha256 if run.summary else "",
         run.partition_sha256,
         text.without_folders(run.config_text.strip()),
         text.without_folders(json.dumps(run.environment, indent=2)),

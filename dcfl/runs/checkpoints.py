@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import ConfigDict, TypeAdapter
 
@@ -22,13 +23,14 @@ from dcfl.server import ServerState
 from dcfl.system.storage import replacing, storage, strict_json
 from dcfl.system.tensor_files import read_tensors, write_tensors
 
+CHECKPOINT_SECONDS = 10.0  # between two, with output.checkpoint = "auto"
 KEPT = 2  # the newest may be damaged
 BEST = "checkpoint-best.safetensors"
 
 
 @dataclass(frozen=True)
-class Facts:
-    """Of a run, at the end of a round."""
+class Progress:
+    """How far a run had come at the end of a round."""
 
     run: str  # its id
     round: int
@@ -36,7 +38,7 @@ class Facts:
     accuracy: float
     memories: dict[str, int]  # the round of each client's memory, by client
     lengths: dict[str, int]  # of the logs, in bytes
-    begun_with: dict[str, Any]  # see `resuming.fingerprint`
+    begun_with: dict[str, Any]  # see `fingerprint.fingerprint`
     again: int = 0  # rounds that were done a second time
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
@@ -48,7 +50,7 @@ class Facts:
 
 class Checkpoint(NamedTuple):
     state: ServerState
-    facts: Facts
+    progress: Progress
 
 
 class Checkpoints:
@@ -58,6 +60,19 @@ class Checkpoints:
         self._folder = folder
         self._indexes: dict[Path, Index] = {}  # of what was written or read here
         self._best = -1.0
+        self._saved_at = time.monotonic()  # the run's first rounds come soon after
+
+    def due(self, every: int | Literal["auto"], round: int) -> bool:
+        """Whether the round gets a checkpoint. With "auto" a run that is killed loses some seconds,
+        and none is slowed down by it."""
+        now = time.monotonic()
+        if every == "auto":
+            due = now - self._saved_at > CHECKPOINT_SECONDS
+        else:
+            due = every > 0 and round % every == 0
+        if due:
+            self._saved_at = now
+        return due
 
     def paths(self) -> list[Path]:
         """The oldest first."""
@@ -68,14 +83,14 @@ class Checkpoints:
 
     def write(self, checkpoint: Checkpoint) -> list[Index]:
         """Returns which memories all checkpoints together need."""
-        state, facts = checkpoint.state, checkpoint.facts
+        state, progress = checkpoint.state, checkpoint.progress
         tensors = named.together(weights=state.weights, shared=state.shared, slots=state.slots)
-        text = strict_json(asdict(facts))
-        path = self._path(facts.round)
+        text = strict_json(asdict(progress))
+        path = self._path(progress.round)
         write_tensors(path, tensors, text)
-        self._indexes[path] = facts.index
-        if facts.accuracy > self._best:
-            self._best = facts.accuracy
+        self._indexes[path] = progress.index
+        if progress.accuracy > self._best:
+            self._best = progress.accuracy
             self._keep_as_best(path)
         for old in self.paths()[:-KEPT]:
             with storage(old):
@@ -103,12 +118,12 @@ class Checkpoints:
             for other in self.paths():
                 if other != path:
                     with suppress(CheckpointError):
-                        self._indexes[other] = read_checkpoint(other).facts.index
-            self._indexes[path] = found.facts.index
+                        self._indexes[other] = read_checkpoint(other).progress.index
+            self._indexes[path] = found.progress.index
             with suppress(CheckpointError):
-                self._best = read_checkpoint(self._folder / BEST).facts.accuracy
-            if found.facts.accuracy > self._best:  # it was killed in between
-                self._best = found.facts.accuracy
+                self._best = read_checkpoint(self._folder / BEST).progress.accuracy
+            if found.progress.accuracy > self._best:  # it was killed in between
+                self._best = found.progress.accuracy
                 self._keep_as_best(path)
             return found, damaged
         if damaged:
@@ -145,8 +160,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
     # Not mapped: the file goes before the state does.
     own = {name: tensor.clone() for name, tensor in tensors.items()}
     try:
-        facts = TypeAdapter(Facts).validate_json(text, strict=True)
+        progress = TypeAdapter(Progress).validate_json(text, strict=True)
         parts = named.apart(own, "weights", "shared", "slots")
     except (ValueError, KeyError) as error:
         raise CheckpointError(f"{path}: not a checkpoint of this version of dcfl") from error
-    return Checkpoint(ServerState(facts.round, *parts), facts)
+    return Checkpoint(ServerState(progress.round, *parts), progress)

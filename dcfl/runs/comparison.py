@@ -1,249 +1,124 @@
-"""Several runs side by side: planned alike, and read as means over seeds and paired differences."""
+"""Several methods on the same splits, schedules and initial weights."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
-from functools import cached_property
-from pathlib import Path, PurePath
-from statistics import fmean, stdev
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-from dcfl.config import apply, method_named
-from dcfl.errors import ConfigError
-from dcfl.evaluation import max_and_ema
+from dcfl.config import apply, load_experiment, method_named
+from dcfl.data import load_dataset
+from dcfl.errors import ConfigError, TooFewClients
 from dcfl.experiment import Experiment
-from dcfl.runs.folder import RecordedRun
-from dcfl.runs.identity import BUILT_IN, Settings, complete, differences, flat, of_kind
-from dcfl.system.printable import printable
+from dcfl.methods import Method
+from dcfl.methods.method import require_plain_name
+from dcfl.report import write_report
+from dcfl.runs.folder import RecordedRun, new_folder, require_unused
+from dcfl.runs.groups import Group, group_runs
+from dcfl.runs.run import Run
+
+USUAL = ("fedavg", "dcfl-sw", "dcfl-pw")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `compare` ends with."""
+
+    folder: Path  # a run folder for each method and seed
+    groups: list[Group]  # one for each method; differences are taken to the first
+    failures: dict[str, TooFewClients]  # runs that lost their clients, by the name of their folder
+
+    @property
+    def report(self) -> Path:
+        return self.folder / "report.html"
 
 
 def plan(
-    experiment: Experiment, methods: Sequence[str], seeds: Sequence[int], folder: Path
+    experiment: Experiment, methods: Sequence[str | Method], seeds: Sequence[int], folder: Path
 ) -> dict[str, Experiment]:
     """One experiment per method and seed, by the name of its run folder below `folder`.
 
-    The experiment's own method keeps its fields, the others have their defaults.
+    The experiment's own method keeps its fields, other methods by name have their defaults.
     """
-    for method in methods:
-        method_named(method)  # first of all: it becomes part of a folder's name
+    with_methods = [_with_method(experiment, method) for method in methods]  # refused first
     planned = {
-        f"{method}-seed{seed}": apply(
-            experiment,
+        f"{chosen.method.name}-seed{seed}": apply(
+            chosen,
             {
-                "method": {"name": method},
                 "federation": {"seed": seed},
-                "output": {"dir": str(folder / f"{method}-seed{seed}")},
+                "output": {"dir": str(folder / f"{chosen.method.name}-seed{seed}")},
             },
         )
         for seed in seeds
-        for method in methods
+        for chosen in with_methods
     }
     if len(planned) < len(methods) * len(seeds):
         raise ConfigError("each method and each seed may be named once")
     return planned
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Where a run has got to. Accuracies are NaN before the first round has ended."""
-
-    rounds: int
-    max_accuracy: float
-    ema_accuracy: float
-    final_accuracy: float
-    client_accuracy: float  # mean over clients, each on its own mix of classes
-    max_client_accuracy: float
-    ema_client_accuracy: float
-    worst_decile_accuracy: float
-    bytes_up: int
-    bytes_down: int
-    seconds: float
-
-    @classmethod
-    def of(cls, run: RecordedRun) -> Outcome:
-        rows = run.rounds
-        evaluated = [row for row in rows if row["accuracy"] is not None]
-        last = evaluated[-1] if evaluated else {}
-        # From the rounds, because not every folder was written with these two.
-        own_max, own_ema = max_and_ema(row.get("client_accuracy") for row in evaluated)
-        return cls(
-            rounds=rows[-1]["round"] if rows else 0,
-            max_accuracy=last.get("max_accuracy", math.nan),
-            ema_accuracy=last.get("ema_accuracy", math.nan),
-            final_accuracy=last.get("accuracy", math.nan),
-            client_accuracy=_known(last.get("client_accuracy")),
-            max_client_accuracy=_known(own_max),
-            ema_client_accuracy=_known(own_ema),
-            worst_decile_accuracy=_known(last.get("worst_decile_accuracy")),
-            bytes_up=sum(row["bytes_up"] for row in rows),
-            bytes_down=sum(row["bytes_down"] for row in rows),
-            seconds=run.summary.get("seconds", sum(row["seconds"] for row in rows)),
-        )
+def _with_method(experiment: Experiment, method: str | Method) -> Experiment:
+    if isinstance(method, Method):
+        require_plain_name(method.name)  # it becomes part of a folder's name
+        return replace(experiment, method=method)
+    return apply(experiment, {"method": {"name": method_named(method).name}})
 
 
-def _known(value: float | None) -> float:
-    return math.nan if value is None else value
+def _to_the_end(name: str, run: Run) -> None:
+    for _ in run.rounds():
+        pass
 
 
-QUANTITIES = [field.name for field in fields(Outcome)]
+def compare(
+    experiment_or_path: Experiment | str | Path | None = None,
+    *,
+    methods: Sequence[str | Method] = USUAL,
+    seeds: Sequence[int] = (),
+    out: str | Path | None = None,
+    train: Callable[[str, Run], None] = _to_the_end,
+    **overrides: Any,
+) -> Comparison:
+    """Train several methods as `dcfl compare` does: per seed on one split, schedule and start.
 
+    A method whose clients are all lost does not stop the others.
 
-@dataclass(frozen=True)
-class Spread:
-    """The mean of a few values and their sample standard deviation (None for a single value)."""
+    Args:
+        experiment_or_path: An Experiment, a config file, or nothing: the built-in digits.
+        methods: By name, or as objects such as `MyMethod(mu=0.5)`. Differences are taken to the
+            first.
+        seeds: One run of each method per seed; by default the experiment's own.
+        out: A new folder for the run folders and the report; by default one below `runs/`.
+        train: What is done with each run, by name; by default all of its rounds.
+        **overrides: As in `run`.
 
-    mean: float
-    deviation: float | None
-    count: int
+    Returns:
+        The folder, and a group of runs per method.
 
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        known = not any(map(math.isnan, values))  # stdev has no answer to NaN
-        return cls(fmean(values), stdev(values) if len(values) > 1 and known else None, len(values))
+    Raises:
+        ConfigError: A method or a setting is unknown, or named twice.
 
-    def __format__(self, sign: str) -> str:
-        """`f"{spread}"`, or with a sign in front `f"{spread:+}"`."""
-        deviation = "" if self.deviation is None else f" ± {self.deviation:.2f}"
-        return f"{self.mean:{sign}.2f}{deviation}"
-
-
-@dataclass(frozen=True)
-class Group:
-    """The runs of one method with the same settings; they differ in their seeds only."""
-
-    label: str
-    runs: tuple[RecordedRun, ...]
-
-    @cached_property
-    def counted(self) -> tuple[RecordedRun, ...]:
-        """The finished runs, because half a run would distort a mean; all if none has finished."""
-        return tuple(filter(is_finished, self.runs)) or self.runs
-
-    @cached_property
-    def outcomes(self) -> dict[RecordedRun, Outcome]:
-        return {run: Outcome.of(run) for run in self.counted}
-
-    @property
-    def seeds(self) -> int:
-        return len(self._by_seed)
-
-    @property
-    def unfinished(self) -> bool:
-        return not any(map(is_finished, self.runs))
-
-    def spread(self, quantity: str) -> Spread:
-        return Spread.of([getattr(outcome, quantity) for outcome in self.outcomes.values()])
-
-    @cached_property
-    def curve(self) -> list[float]:
-        """Mean accuracy after each round that all counted runs have reached."""
-        rounds = zip(*(run.rounds for run in self.counted), strict=False)
-        return [
-            fmean(row["accuracy"] for row in rows)
-            for rows in rounds
-            if all(row["accuracy"] is not None for row in rows)
-        ]
-
-    def difference(self, reference: Group, quantity: str = "ema_accuracy") -> Spread | None:
-        """This minus the reference, seed by seed; None if they share no seed."""
-        own, other = self._by_seed, reference._by_seed
-        differences = [
-            getattr(own[seed], quantity) - getattr(other[seed], quantity)
-            for seed in own
-            if seed in other
-        ]
-        return Spread.of(differences) if differences else None
-
-    def as_json(self, reference: Group) -> dict[str, Any]:
-        """Plain values, for programs; `gain` is the paired difference of EMA to the reference."""
-        spreads = {name: asdict(self.spread(name)) for name in QUANTITIES}
-        gain = None if self is reference else self.difference(reference)
-        return {"method": self.label, **spreads, "gain": gain and asdict(gain), "curve": self.curve}
-
-    @property
-    def _by_seed(self) -> dict[tuple[Any, Any], Outcome]:
-        return {_seeds(run): outcome for run, outcome in self.outcomes.items()}
-
-
-def is_finished(run: RecordedRun) -> bool:
-    return bool(run.summary)
-
-
-def setting(run: RecordedRun, key: str) -> Any:
-    """By its dotted name; None if this run has no such setting."""
-    section, _, name = key.partition(".")
-    return run.config.get(section, {}).get(name)
-
-
-def group_runs(runs: Sequence[RecordedRun]) -> list[Group]:
-    """One group per method and settings, in the order in which they come.
-
-    The label is the method's name, with the settings that tell its groups apart (as in a sweep).
+    Example:
+        >>> import dcfl
+        >>> comparison = dcfl.compare(methods=["fedavg", "dcfl-pw"], federation={"rounds": 2})
+        >>> [group.label for group in comparison.groups]
+        ['fedavg', 'dcfl-pw']
+        >>> comparison.report.is_file()
+        True
     """
-    members: list[tuple[Settings, list[RecordedRun]]] = []
-    for run in runs:
-        own = _results(run)
-        alike = (known for first, known in members if not differences(first, own, "result"))
-        same = next(alike, None)
-        if same is None:
-            members.append((own, [run]))
-        else:
-            same.append(run)
-    firsts = [first for first, _ in members]
-    return [Group(_label(first, firsts), tuple(own)) for first, own in members]
-
-
-def runs_by_partition(runs: Iterable[RecordedRun]) -> dict[str, list[RecordedRun]]:
-    users: dict[str, list[RecordedRun]] = {}
-    for run in runs:
-        if run.partition_sha256:
-            users.setdefault(run.partition_sha256, []).append(run)
-    return users
-
-
-def each_seed_has_one_partition(runs: Iterable[RecordedRun]) -> bool:
-    pairs = {(_seeds(run), run.partition_sha256) for run in runs}
-    return len(pairs) == len({seeds for seeds, _ in pairs})
-
-
-def _seeds(run: RecordedRun) -> tuple[Any, ...]:
-    return tuple(of_kind(complete(flat(run.config)), "seed").values())
-
-
-def _results(run: RecordedRun) -> Settings:
-    """The settings that change numbers. Pictures of one's own are known by what is in them rather
-    than by where they lie, and code of one's own by its source rather than by its name, if the run
-    has recorded that."""
-    settings = of_kind(complete(flat(run.config)), "result")
-    kind, colon, where = str(settings["data.dataset"]).partition(":")
-    content = run.environment.get("data")
-    if colon and content and not settings["data.holdout"]:  # which is another one for every seed
-        settings["data.dataset"] = f"{kind}:{PurePath(where).name} ({content})"
-    for code in ("method", "model"):
-        source = run.environment.get(code, BUILT_IN)
-        if source != BUILT_IN:
-            settings[f"{code}.source"] = source
-    return settings
-
-
-def _label(own: Settings, others: Sequence[Settings]) -> str:
-    """A method's own settings are compared with those of the same method, all others with all."""
-    name = own.get("method.name")
-    different = {
-        key
-        for other in others
-        for key, _, _ in differences(own, other, "result")
-        if not key.startswith("method.") or other.get("method.name") == name
-    }
-    words = [
-        f"{key.removeprefix('method.')}={_plain(value)}"
-        for key, value in own.items()
-        if key in different
-    ]
-    return printable(" ".join([str(name), *words]))
-
-
-def _plain(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    experiment = load_experiment(experiment_or_path, **overrides)
+    chosen = out or experiment.output.dir
+    folder = Path(chosen) if chosen else new_folder(f"{experiment.data.dataset}-comparison")
+    require_unused(folder)
+    planned = plan(experiment, methods, seeds or [experiment.federation.seed], folder)
+    load = lru_cache(1)(load_dataset)  # the methods of a seed have it in common
+    failures = {}
+    for name, one in planned.items():
+        try:
+            train(name, Run(one, load(one.seeded.data)))
+        except TooFewClients as error:
+            failures[name] = error
+    folders = [folder / name for name in planned]
+    write_report(*folders, out=folder / "report.html")
+    return Comparison(folder, group_runs([RecordedRun.open(path) for path in folders]), failures)

@@ -1,11 +1,11 @@
-"""May a run go on from its checkpoint? With what it was begun with, or its bits would differ."""
+"""What the bits of a run depend on: settings, and facts that no setting tells."""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,22 +16,17 @@ import torch.nn.functional as F
 
 from dcfl.config import as_tables
 from dcfl.data import FederatedData
-from dcfl.data.catalogue import OWN
 from dcfl.engines.runner import reproducible
-from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
 from dcfl.methods import Method
 from dcfl.models import FeatureModel
-from dcfl.runs.identity import BUILT_IN, complete, differences, flat, of_kind
-
-NOT_KNOWN = "not recorded"  # by the version of dcfl that wrote the checkpoint
+from dcfl.runs.identity import BUILT_IN, flat, of_kind
 
 
 def fingerprint(
-    experiment: Experiment, data: FederatedData, code: dict[str, str], device: torch.device
+    experiment: Experiment, data: FederatedData, code: Mapping[str, str], device: torch.device
 ) -> dict[str, Any]:
-    """What the bits of a run depend on, by key: settings, and facts that no setting tells. `code`:
-    see `own_code`."""
+    """By key: the dotted ones are settings, the others facts. `code`: see `own_code`."""
     settings = of_kind(flat(as_tables(experiment)), "result", "seed")
     facts = {
         **code,
@@ -107,29 +102,3 @@ def _arithmetic() -> str:
     for found in (features.detach(), *gradients):
         digest.update(found.contiguous().numpy().tobytes())
     return digest.hexdigest()
-
-
-def require_same(begun_with: dict[str, Any], now: dict[str, Any], allowed: Collection[str]) -> None:
-    """Raise ConfigError that names every key that differs and is not allowed to."""
-    facts = {key: NOT_KNOWN for key in now if "." not in key}
-    before = _without_folders(complete({**facts, **begun_with}))
-    after = _without_folders(complete(now))
-    keys = sorted(of_kind({**before, **after}, "result", "seed"))
-    for key in allowed:
-        if key not in keys:
-            raise ConfigError(f"--allow {key}: there is no such key; known: {', '.join(keys)}")
-    different = sorted(differences(before, after, "result", "seed"))
-    refused = [one for one in different if one.key not in allowed]
-    if refused:
-        changes = "; ".join(f"{key} was {was!r} and is {now!r}" for key, was, now in refused)
-        words = " ".join(f"--allow {one.key}" for one in refused)
-        raise ConfigError(
-            f"the run was begun with something else: {changes}. It would not end as it should; "
-            f"{words} goes on all the same"
-        )
-
-
-def _without_folders(settings: dict[str, Any]) -> dict[str, Any]:
-    """Pictures of one's own may have been moved: the fact `data` tells whether they are others."""
-    kind, _, _ = str(settings["data.dataset"]).partition(":")
-    return {**settings, "data.dataset": kind} if kind in OWN else settings

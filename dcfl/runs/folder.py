@@ -1,59 +1,59 @@
-"""The run folder: what a run leaves on disk, and how it is read back.
+"""The run folder: its name, its files, and how they are read back.
 
 config.toml        the resolved settings        partition.npz      who owned which sample
 environment.json   versions and machine         model.safetensors  the final weights
 rounds.jsonl       a row per round              summary.json       the result
 clients.jsonl      a row per client and round   report.html        all of it as a page
-checkpoint-*       what `dcfl resume` goes on from, while the run has not ended, and the best
+checkpoint-*       what `dcfl resume` continues from until the run has finished, and the best
 """
 
 from __future__ import annotations
 
-import warnings
+import re
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from dcfl import config
-from dcfl import tensors as named
-from dcfl.data.augment import Preparation
-from dcfl.errors import CheckpointError, RunFolderError, RunMissing
+from dcfl.errors import RunFolderError, RunMissing
 from dcfl.experiment import Experiment
-from dcfl.messages import Tensors
-from dcfl.models import FeatureModel, build_model
-from dcfl.runs.rows import (
-    ENVIRONMENT,
-    SETTINGS,
-    ClientRow,
-    Known,
-    ModelShape,
-    RoundRow,
-    Summary,
-    Tables,
-    checked,
-    damaged,
-    parsed,
-    read_partition,
-)
-from dcfl.runs.rows import Row as Row
-from dcfl.system.storage import (
-    LOCK,
-    PARTIAL,
-    storage,
-    strict_json,
-)
-from dcfl.system.tensor_files import read_stored
+from dcfl.runs.reading import Count, Json, Seed, Text, parsed, read_partition, validated
+from dcfl.runs.rows import ClientRow, RoundRow, Row, Summary
+from dcfl.system.storage import LOCK, PARTIAL, storage
 
 LOGS = ("rounds.jsonl", "clients.jsonl")
 FILES = {
     *LOGS, "config.toml", "environment.json", "partition.npz", "model.safetensors", "summary.json"
 }  # fmt: skip
+MEMORIES = "memories"  # the folder, within a run's, of what its clients remember
+LONGEST_NAME = 200  # bytes of a folder's name beside the time; file systems allow some 255
+
+Plain = str | int | float | bool | None
+Environment = dict[str, Plain | list[Plain] | dict[str, Plain]]
+RowKind = TypeVar("RowKind", bound=Row)
+
+
+def folder_for(experiment: Experiment, dataset: str) -> Path:
+    """Where a new run goes: as the config says, or a new folder."""
+    if experiment.output.dir:
+        return Path(experiment.output.dir)
+    return new_folder(f"{dataset}-{experiment.method.name}")
+
+
+def new_folder(name: str) -> Path:
+    """A folder below runs/ that does not exist yet, named after the time and `name`."""
+    short = re.sub(r":.*[/\\]", "-", name)  # folder:/some/where would be several folders
+    plain = re.sub(r"[^\w.-]+", "-", short).encode()[-LONGEST_NAME:].decode(errors="ignore")
+    stamped = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{plain}"
+    numbered = (stamped.with_name(f"{stamped.name}-{count}") for count in range(2, 10_000))
+    return next(path for path in chain([stamped], numbered) if not path.exists())
 
 
 def require_unused(folder: Path) -> None:
@@ -81,6 +81,41 @@ def require_utf8(folder: Path) -> None:
         raise RunFolderError(f"{folder}: the name is not valid UTF-8, choose another") from error
 
 
+class Known(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
+class DataTable(Known):
+    dataset: Text = ""
+    clients: Annotated[int, Field(ge=1, lt=2**31)] = 1
+    partition: Text = ""
+    alpha: float = 1.0
+    seed: Seed | Literal["federation"] = 0
+
+
+class FederationTable(Known):
+    rounds: Count = 1
+    participation: Annotated[float, Field(gt=0, le=1)] = 1.0
+    seed: Seed = 0
+
+
+class Named(Known):
+    name: Text = ""
+
+
+class ShownTables(Known):
+    """The part of config.toml that pages show. Resuming checks all of it, as a config."""
+
+    data: DataTable
+    federation: FederationTable
+    method: Named
+    model: Named = Named()
+
+
+SHOWN_TABLES: TypeAdapter[ShownTables] = TypeAdapter(ShownTables)
+ENVIRONMENT: TypeAdapter[Environment] = TypeAdapter(Environment)
+
+
 @dataclass(frozen=True)
 class RecordedRun:
     """A run folder, read."""
@@ -104,7 +139,7 @@ class RecordedRun:
         for name in ("data", "method", "federation"):
             if name not in tables:
                 raise RunFolderError(f"{path} has no [{name}]")
-        checked(Tables, tables, path)
+        validated(SHOWN_TABLES, tables, path)
         return {
             name: {k: v for k, v in table.items() if not config.is_gone(name, k, v)}
             for name, table in tables.items()
@@ -114,26 +149,31 @@ class RecordedRun:
     def experiment(self) -> Experiment:
         """As it was begun, in the folder where it is now."""
         tables = config.merge(self.config, {"output": {"dir": str(self.folder.resolve())}})
-        return config.load_experiment(None, tables)
+        return config.experiment_from(None, tables)
 
     @cached_property
-    def rounds(self) -> list[Row]:
+    def rounds(self) -> list[RoundRow]:
         return self._rows("rounds.jsonl", RoundRow)
 
     @cached_property
-    def clients(self) -> list[Row]:
+    def clients(self) -> list[ClientRow]:
         return self._rows("clients.jsonl", ClientRow)
 
     @cached_property
-    def environment(self) -> Row:
+    def environment(self) -> Environment:
         path = self.folder / "environment.json"
-        return checked(ENVIRONMENT, self._json(path), path)
+        return validated(ENVIRONMENT, self._json(path), path, strict=True)
 
     @cached_property
-    def summary(self) -> Row:
-        """Empty while the run has not ended."""
+    def summary(self) -> Summary | None:
+        """None while the run has not finished."""
         path = self.folder / "summary.json"
-        return checked(Summary, self._json(path), path)
+        written = self._json(path)
+        return Summary.from_json(written, path) if written else None
+
+    @property
+    def finished(self) -> bool:
+        return self.summary is not None
 
     @cached_property
     def partition_counts(self) -> NDArray[np.int64]:
@@ -159,85 +199,12 @@ class RecordedRun:
         path = self.folder / "partition.npz"
         return read_partition(path) if path.is_file() else {}
 
-    def _rows(self, name: str, kind: type[Known]) -> list[Row]:
+    def _rows(self, name: str, kind: type[RowKind]) -> list[RowKind]:
         path = self.folder / name
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
         # A run that is being written, or was killed, may end in half a line: that row is not there.
         whole_lines = text[: text.rfind("\n") + 1].splitlines()
-        return [checked(kind, parsed(line, path), path) for line in whole_lines]
+        return [kind.from_json(parsed(line, path), path) for line in whole_lines]
 
-    def _json(self, path: Path) -> Row:
+    def _json(self, path: Path) -> Json:
         return parsed(path.read_bytes(), path) if path.is_file() else {}
-
-
-def used(row: Row) -> int:
-    """How many replies a round's new model was made of; rows once told valid ones alone."""
-    count: int = row["used" if "used" in row else "ok"]
-    return count
-
-
-def load_model(run_folder: str | Path) -> FeatureModel:
-    """The trained model of a finished run, in evaluation mode, on the CPU.
-
-    It carries `class_names` and `preparation`, which turns uint8 pixels into its inputs. Trained
-    with `model.norm = "batch-nostats"`, it wants batches that mix the classes, not single images.
-    """
-    path = Path(run_folder) / "model.safetensors"
-    require_utf8(path)
-    if not path.is_file():
-        known = Path(run_folder).is_dir()
-        reason = "holds no model.safetensors: has the run finished?" if known else "no such folder"
-        raise RunMissing(f"{run_folder}: {reason}")
-    try:
-        weights, metadata = read_stored(path)
-    except CheckpointError as error:
-        raise damaged(path, str(error.__cause__)) from error
-    shape = parsed(metadata.get("dcfl", "{}"), path)
-    _require_whole(path, weights, shape)
-    if "settings" not in shape:
-        raise RunFolderError(
-            f"{path} holds the weights of a module of your own: build it and load them with "
-            f"safetensors.torch.load_file"
-        )
-    model = _rebuilt(checked(ModelShape, shape, path), weights, path)
-    model.load_state_dict(weights)
-    model.class_names = tuple(shape["class_names"])
-    model.preparation = Preparation(tuple(shape["mean"]), tuple(shape["std"]))
-    return model.eval()
-
-
-def _require_whole(path: Path, weights: Tensors, shape: Row) -> None:
-    """By the file's own checksum, and by the hash in summary.json if there is one."""
-    own = shape.get("checksum")
-    if own is not None:
-        ordered = {name: weights[name] for name in sorted(weights)}
-        described = {key: value for key, value in shape.items() if key != "checksum"}
-        if own != named.checksum(ordered, strict_json(described)):
-            raise damaged(path, "its checksum is another one")
-    noted = RecordedRun(path.parent).summary.get("weights_sha256")
-    if noted and noted != named.sha256(weights):
-        raise damaged(path, "summary.json has the hash of other weights")
-    if not own and not noted:
-        warnings.warn(
-            f"{path}: neither the file nor a summary.json beside it has a hash of the weights: "
-            f"nobody would notice damage",
-            stacklevel=3,
-        )
-
-
-def _rebuilt(shape: Row, weights: Tensors, path: Path) -> FeatureModel:
-    """The model of that shape, if its tensors are those of the file."""
-    size = (shape["channels"], shape["size"], shape["classes"])
-    try:
-        settings = SETTINGS.validate_python(shape["settings"])
-        with torch.device("meta"):  # takes no memory, whatever the size
-            expected = build_model(settings, *size, seed=0).state_dict()
-    except (ValidationError, ValueError, RuntimeError) as error:
-        raise damaged(path, f"settings: {error}") from error
-
-    def described(tensors: Tensors) -> dict[str, tuple[torch.dtype, torch.Size]]:
-        return {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
-
-    if described(expected) != described(weights):
-        raise damaged(path, "its tensors are not those of the model that it names")
-    return build_model(settings, *size, seed=0)

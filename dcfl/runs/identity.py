@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
-from dcfl.config import Tables, as_tables, is_gone, load_experiment
+from dcfl.config import Tables, as_tables, experiment_from, is_gone
 from dcfl.methods import METHODS
 from dcfl.server.optimizers import OPTIMIZERS
 
@@ -77,6 +77,7 @@ KINDS: dict[str, Kind] = {
     "privacy.secret": "result",
     "output.dir": "place",
     "output.checkpoint": "place",
+    "output.report": "place",
     "faults.crash": "result",
     "faults.memory": "result",
     "faults.exit": "result",
@@ -135,7 +136,7 @@ def _defaults(dataset: str, method: str, optimizer: str) -> Settings:
         chosen["method"] = {"name": method}
     if optimizer:
         chosen["server"] = {"optimizer": optimizer}
-    found = flat(as_tables(load_experiment(None, chosen)))
+    found = flat(as_tables(experiment_from(None, chosen)))
     if not method:  # one of the user's, whose fields only its file knows
         found = {key: value for key, value in found.items() if not key.startswith("method.")}
     return found

@@ -1,21 +1,110 @@
-"""From an experiment and its data to a workbench: the same one wherever clients train."""
+"""From an experiment to all that a run needs. What can be refused is refused here, before anything
+is written."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from dcfl.data import Augmentation, Dataset, Partition
+from dcfl import tensors as named
+from dcfl.data import Augmentation, Dataset, DataSettings, FederatedData, Partition, load_dataset
+from dcfl.engines.engine import Session
+from dcfl.engines.memories import Index
+from dcfl.engines.placement import Placement, place
+from dcfl.engines.runner import ClientRunner, client_runner, expected_upload, two_images
 from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
 from dcfl.federation import cohort_size
 from dcfl.methods import Method
+from dcfl.models import FeatureModel
 from dcfl.privacy import Schedule, account, check_budget
+from dcfl.runs.fingerprint import fingerprint, own_code
+from dcfl.server import Server, ServerState
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run before its first round."""
+
+    experiment: Experiment  # resolved: nothing is left open
+    runner: ClientRunner  # trains clients: the method, the model, the data
+    placement: Placement  # how many processes, on which devices
+    code: Mapping[str, str]  # what is known about the user's own code, see `own_code`
+    own_model: bool  # whether the model is the user's own module
+
+    @property
+    def data(self) -> FederatedData:
+        return self.runner.data
+
+    @property
+    def model(self) -> FeatureModel:
+        return self.runner.model
+
+    @cached_property
+    def fingerprint(self) -> dict[str, Any]:
+        """What the run's bits depend on. Hashes all images, so only on demand."""
+        return fingerprint(self.experiment, self.data, self.code, self.placement.devices[0])
+
+    @property
+    def workers(self) -> str:
+        """How many processes train, and why so many."""
+        count, engine = len(self.placement.devices), self.experiment.engine.name
+        if engine == "flower":
+            return "SuperNodes"
+        if engine == "flower-simulation":
+            return f"Flower's simulation, {count} Ray actors ({self.placement.reason})"
+        where = "clients train in this process" if count == 1 else f"{count} worker processes"
+        return f"{where} ({self.placement.reason})"
+
+    @property
+    def initial_state(self) -> ServerState:
+        return ServerState(0, named.snapshot(self.model), {}, {})
+
+    def server(self) -> Server:
+        experiment = self.experiment
+        return Server(
+            experiment.method,
+            experiment.data.clients,
+            frozenset(name for name, _ in self.model.named_parameters()),
+            experiment.training,
+            experiment.server,
+            experiment.federation.minimum_replies,
+            expected_upload(self.runner),
+        )
+
+    def session(self, run: str, memories: Path, index: Index, needed: list[Index]) -> Session:
+        """What an engine is made from; `index` of what clients remember already, `needed` by
+        checkpoints."""
+        return Session(run, self.experiment, self.runner, self.placement, memories, index, needed)
+
+
+def prepare(
+    experiment: Experiment, dataset: Dataset | None = None, model: FeatureModel | None = None
+) -> Prepared:
+    """Load and split the data, settle what the config leaves open, build the model, choose the
+    processes. `dataset` and `model` stand in for those that the config names."""
+    experiment = experiment.seeded
+    dataset = dataset or load_dataset(experiment.data)
+    partition = experiment.data.split(dataset)
+    if experiment.data.clients not in (len(partition), DataSettings().clients):
+        warnings.warn(
+            f"data.clients = {experiment.data.clients} is not used: "
+            f"the data comes as {len(partition)} sites",
+            stacklevel=3,
+        )
+    experiment = resolved(experiment, dataset, partition)
+    runner = client_runner(experiment, dataset, partition, model)
+    code = own_code(experiment.method, model)  # now: a file may be edited during the run
+    return Prepared(experiment, runner, _placement(experiment, runner), code, model is not None)
 
 
 def resolved(experiment: Experiment, dataset: Dataset, partition: Partition) -> Experiment:
-    """With what was left open written out: the data's name, its clients and its augmentation, and
-    how the server merges what the method sends."""
+    """With everything written out that the config left open: the data's name, its clients and its
+    augmentation, and how the server merges what the method sends."""
     augmentation = experiment.data.augmentation(dataset.preparation.augmentation)
     _check_augmentation(augmentation, experiment.method, dataset)
     experiment.federation.require_cohorts(len(partition))
@@ -32,9 +121,21 @@ def resolved(experiment: Experiment, dataset: Dataset, partition: Partition) -> 
             **asdict(augmentation),
         ),
     )
-    whole = schedule(complete, complete.federation.rounds)
-    check_budget(complete.privacy, whole)
+    check_budget(complete.privacy, schedule(complete, complete.federation.rounds))
     return complete
+
+
+def _placement(experiment: Experiment, runner: ClientRunner) -> Placement:
+    engine = experiment.engine
+    return place(
+        engine.workers,
+        engine.threads,
+        engine.device,
+        cohort_size(experiment.data.clients, experiment.federation.participation),
+        runner.model,
+        two_images(runner.data.dataset),
+        experiment.training.batch_size,
+    )
 
 
 def schedule(experiment: Experiment, rounds: int) -> Schedule:
@@ -43,11 +144,11 @@ def schedule(experiment: Experiment, rounds: int) -> Schedule:
     return Schedule(experiment.data.clients, federation.participation, federation.seed, rounds)
 
 
-def privacy_spent(experiment: Experiment, rounds: int, again: int = 0) -> dict[str, Any]:
+def privacy_spent(experiment: Experiment, rounds: int, repeated: int = 0) -> dict[str, Any]:
     """What a client gave away in so many rounds, for the summary; see `privacy.account`."""
     at_sites = experiment.engine.name == "flower"
     privacy = replace(experiment.privacy, secret=experiment.privacy.secret or at_sites)
-    return account(privacy, schedule(experiment, rounds), again)
+    return account(privacy, schedule(experiment, rounds), repeated)
 
 
 def _check_augmentation(augmentation: Augmentation, method: Method, dataset: Dataset) -> None:

@@ -12,15 +12,12 @@ from typing import Any
 import torch
 
 from dcfl import config
-from dcfl import tensors as named
-from dcfl.data import Dataset, Partition
-from dcfl.engines.placement import Placement
 from dcfl.errors import CheckpointError
-from dcfl.experiment import Experiment
 from dcfl.messages import Tensors
 from dcfl.runs.folder import LOGS, require_unused, require_utf8
-from dcfl.runs.rows import Row
-from dcfl.server import ClientReport
+from dcfl.runs.model_file import write_model
+from dcfl.runs.prepare import Prepared
+from dcfl.runs.rows import ClientRow, RoundRow, Row, Summary
 from dcfl.system.storage import (
     LOCK,
     lock,
@@ -32,26 +29,22 @@ from dcfl.system.storage import (
     strict_json,
     write_whole,
 )
-from dcfl.system.tensor_files import write_stored
 
 
 class Recorder:
-    """Writes one run folder. Whole files appear at once; rows are appended as rounds end.
+    """Writes one run folder, and holds its lock until it is closed."""
 
-    It holds the folder's lock until it is closed.
-    """
-
-    def __init__(self, folder: Path, again: bool = False) -> None:
-        """`again`: for a run that is in the folder already."""
+    def __init__(self, folder: Path, resumed: bool = False) -> None:
+        """`resumed`: the folder holds the run already; else it must be unused."""
         require_utf8(folder)
-        if not again and not (folder / LOCK).exists():  # else: first of all, who holds it?
+        if not resumed and not (folder / LOCK).exists():  # else: first of all, who holds it?
             require_unused(folder)
             with storage(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.site_names = folder, tuple[str, ...]()
+        self.folder, self.resumed = folder, resumed
         self._lock = lock(folder)
         try:
-            if not again:
+            if not resumed:
                 require_unused(folder)  # somebody may have come and gone in between
             sign(self._lock)
             remove_partial(folder)
@@ -62,18 +55,36 @@ class Recorder:
     def close(self) -> None:
         self._lock.close()
 
-    def lengths(self) -> dict[str, int]:
-        """Of the logs, in bytes; they are on the disk when this ends."""
-        found = {}
+    def start(self, prepared: Prepared) -> None:
+        """What is known before the first round."""
+        text = config.to_toml(config.as_tables(prepared.experiment)) + "\n"
+        write_whole(self.folder / "config.toml", text)
+        self._write_json("environment.json", _environment(prepared))
+        dataset, partition = prepared.data.dataset, prepared.data.partition
+        counts = partition.counts(dataset.train.labels.cpu().numpy(), dataset.classes)
+        with replacing(self.folder / "partition.npz") as partial:
+            partition.save(partial, counts, dataset.class_names)
+
+    def round(self, row: RoundRow, clients: Sequence[ClientRow]) -> None:
+        self._append("rounds.jsonl", [row])
+        self._append("clients.jsonl", clients)
+
+    def finish(self, prepared: Prepared, weights: Tensors, summary: Summary) -> None:
+        write_model(self.folder, prepared, weights)
+        self._write_json("summary.json", summary.to_json())
+
+    def synced_log_lengths(self) -> dict[str, int]:
+        """In bytes; the logs are on the disk when this returns."""
+        lengths = {}
         for name in LOGS:
             path = self.folder / name
             with storage(path), open_to_append(path, "ab") as stream:
                 os.fsync(stream.fileno())
-                found[name] = stream.tell()
-        return found
+                lengths[name] = stream.tell()
+        return lengths
 
-    def cut(self, lengths: Mapping[str, int]) -> None:
-        """Back to how long the logs were: what came after is done again."""
+    def truncate_logs(self, lengths: Mapping[str, int]) -> None:
+        """Back to these lengths: what came after is done again."""
         for name in LOGS:
             path = self.folder / name
             wanted = lengths.get(name, 0)
@@ -82,64 +93,19 @@ class Recorder:
                     raise CheckpointError(f"{path}: shorter than at the checkpoint")
                 stream.truncate(wanted)
 
-    def start(
-        self,
-        experiment: Experiment,
-        dataset: Dataset,
-        partition: Partition,
-        placement: Placement,
-        code: Mapping[str, str],
-    ) -> None:
-        """`code`: what is known about code of the user's, see `resuming.own_code`."""
-        text = config.to_toml(config.as_tables(experiment)) + "\n"
-        write_whole(self.folder / "config.toml", text)
-        environment = {**_environment(experiment, placement), **code}
-        if ":" in dataset.name:  # pictures of one's own are known by what is in them
-            environment["data"] = dataset.fingerprint[:16]
-        self._write_json("environment.json", environment)
-        labels = dataset.train.labels.cpu().numpy()
-        counts = partition.counts(labels, dataset.classes)
-        with replacing(self.folder / "partition.npz") as partial:
-            partition.save(partial, counts, dataset.class_names)
-
-    def round(
-        self, row: Row, clients: Sequence[ClientReport], own_accuracies: Sequence[float | None]
-    ) -> None:
-        """`own_accuracies`: of the new global model on each of the clients' own mix of classes."""
-        self._append("rounds.jsonl", [row])
-        self._append(
-            "clients.jsonl",
-            [
-                {
-                    "round": row["round"],
-                    **vars(client),
-                    **({"site": self.site_names[client.client]} if self.site_names else {}),
-                    "own_accuracy": own,
-                }
-                for client, own in zip(clients, own_accuracies, strict=True)
-            ],
-        )
-
-    def finish(self, weights: Tensors, model: Mapping[str, Any], summary: Row) -> None:
-        contiguous = {name: weights[name].cpu().contiguous() for name in sorted(weights)}
-        checksum = named.checksum(contiguous, strict_json(dict(model)))
-        # One text: safetensors writes several in any order, and equal runs have equal files.
-        metadata = {"dcfl": strict_json({**model, "checksum": checksum})}
-        write_stored(self.folder / "model.safetensors", contiguous, metadata)
-        self._write_json("summary.json", summary)
-
-    def _write_json(self, name: str, value: Row) -> None:
+    def _write_json(self, name: str, value: Mapping[str, Any]) -> None:
         write_whole(self.folder / name, strict_json(value, indent=2) + "\n")
 
     def _append(self, name: str, rows: Iterable[Row]) -> None:
         path = self.folder / name
         with storage(path), open_to_append(path, "a") as stream:
-            stream.writelines(strict_json(row) + "\n" for row in rows)
+            stream.writelines(strict_json(row.to_json()) + "\n" for row in rows)
 
 
-def _environment(experiment: Experiment, placement: Placement) -> Row:
+def _environment(prepared: Prepared) -> dict[str, Any]:
     packages = ("dcfl", "torch", "numpy", "pydantic", "safetensors")
-    return {
+    placement, dataset = prepared.placement, prepared.data.dataset
+    environment = {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cores": os.cpu_count(),
@@ -147,6 +113,10 @@ def _environment(experiment: Experiment, placement: Placement) -> Row:
         "gpus": torch.cuda.device_count(),
         "workers": len(placement.devices),
         "workers_because": placement.reason,
-        "threads": experiment.engine.threads,
+        "threads": prepared.experiment.engine.threads,
         "packages": {name: version(name) for name in packages},
+        **prepared.code,
     }
+    if ":" in dataset.name:  # one's own pictures are known by their content
+        environment["data"] = dataset.fingerprint[:16]
+    return environment

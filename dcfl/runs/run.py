@@ -2,65 +2,39 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import time
-import warnings
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime
-from functools import cached_property
-from itertools import chain
-from math import isfinite
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
-from uuid import uuid4
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
-from dcfl import tensors as named
-from dcfl.config import CHOICES, Tables, apply, load_experiment
-from dcfl.data import Dataset, DataSettings, load_dataset
-from dcfl.engines.engine import Connect, Engine, Session
+from dcfl.config import load_experiment
+from dcfl.data import Dataset
+from dcfl.engines.engine import Connect, Engine
 from dcfl.engines.memories import Index
-from dcfl.engines.placement import Placement, place
-from dcfl.engines.runner import client_runner, expected_upload, reproducible, two_images
-from dcfl.errors import (
-    CheckpointError,
-    ClientFailure,
-    ClientLost,
-    ConfigError,
-    DCFLError,
-    Interrupted,
-    RunFolderError,
-    TooFewClients,
-    require,
-)
-from dcfl.evaluation import Evaluation, ema, fairness, max_and_ema, own_mix_accuracies
+from dcfl.engines.runner import reproducible
+from dcfl.errors import DCFLError, Interrupted, RunFolderError
+from dcfl.evaluation import own_mix_accuracies
 from dcfl.experiment import Experiment
-from dcfl.federation import Round, cohort_size, federate
-from dcfl.messages import Broadcast, ClientUpdate, Tensors
+from dcfl.federation import Round
+from dcfl.messages import Tensors
 from dcfl.models import FeatureModel, ModelSettings
 from dcfl.report import write_report
-from dcfl.runs.checkpoints import Checkpoint, Checkpoints, Facts
+from dcfl.runs.checkpoints import Checkpoint, Checkpoints, Progress
 from dcfl.runs.connect import connect
-from dcfl.runs.fingerprint import fingerprint, own_code, require_same
-from dcfl.runs.folder import RecordedRun, Row, require_own, used
-from dcfl.runs.prepare import privacy_spent, resolved
+from dcfl.runs.folder import MEMORIES, RecordedRun, folder_for, require_own
+from dcfl.runs.prepare import prepare
 from dcfl.runs.recorder import Recorder
-from dcfl.server import ClientReport, Server, ServerState
-
-TOTALS = ("bytes_up", "bytes_down", "sampled", "ok", "failed", "late", "rejected", "dropped")
-OWN_MIXES = (
-    *("client_accuracy", "max_client_accuracy", "ema_client_accuracy"),
-    "worst_decile_accuracy",
-)
-MEMORIES = "memories"  # of clients: a folder in the run's
-CHECKPOINT_SECONDS = 10.0  # between two checkpoints, if it is for us to choose
-LONGEST_NAME = 200  # bytes of a folder's name beside the time; file systems allow some 255
-EMPTY_ROUNDS = 3  # so many in a row without one usable reply end a run
+from dcfl.runs.replies import require_replies, require_some_replies
+from dcfl.runs.rows import RoundRow, Summary
+from dcfl.runs.start import started
+from dcfl.runs.stopping import trained_rounds
+from dcfl.runs.summaries import Judged, Spent, client_rows, round_row, summarise
+from dcfl.server import ServerState
 
 
 @dataclass(frozen=True)
@@ -68,8 +42,8 @@ class Result:
     """What a run ends with."""
 
     folder: Path
-    summary: Row  # as in summary.json
-    rounds: list[Row]  # as in rounds.jsonl
+    summary: Summary  # as in summary.json
+    rounds: list[RoundRow]  # as in rounds.jsonl
     weights: Tensors
     model: FeatureModel  # with these weights, in evaluation mode
 
@@ -79,37 +53,32 @@ class Trained(NamedTuple):
 
     round: Round
     seconds: float
-    kept: Index | None  # by clients, if the round gets a checkpoint
-
-
-class RoundAbandoned(Exception):
-    """The run is being stopped, and its clients' processes are going with it."""
-
-
-@dataclass(frozen=True)
-class Stoppable:
-    """An engine's clients, who may be lost to a signal that reached all processes of a run: a round
-    without them would be another one than that of a run that nobody stops."""
-
-    engine: Engine
-    stopping: Callable[[], bool]
-
-    def run(
-        self, broadcast: Broadcast, cohort: Sequence[int]
-    ) -> Iterator[ClientUpdate | ClientFailure]:
-        for reply in self.engine.run(broadcast, cohort):
-            if isinstance(reply, ClientLost) and self.stopping():
-                raise RoundAbandoned
-            yield reply
-
-    def settle(self, accepted: Collection[int]) -> None:
-        self.engine.settle(accepted)
+    saved: Index | None  # what clients remember, if the round gets a checkpoint
 
 
 class Run:
     """An experiment made ready: `for row in run.rounds()` trains it, `run.result()` is the outcome.
 
-    Nothing is written before everything that can be refused has been looked at.
+    Evaluation, logging and stopping early are the caller's loop. Nothing is written before
+    everything that can be refused has been checked.
+
+    Args:
+        experiment: What to train.
+        dataset: The images, in place of those that the config names.
+        model: A module of your own, in place of the config's. A copy of it is trained.
+        connect: Makes the engine; by default the one that the config names.
+        recorder: Of a run to resume; see `Run.resume`.
+        allow: Keys in which a resumed run may differ from how it was begun.
+
+    Example:
+        >>> import dcfl
+        >>> run = dcfl.Run(dcfl.load_experiment(federation={"rounds": 2}))
+        >>> for row in run.rounds():
+        ...     print(row.round, row.sampled)
+        1 5
+        2 5
+        >>> run.result().summary.rounds
+        2
     """
 
     def __init__(
@@ -118,47 +87,24 @@ class Run:
         dataset: Dataset | None = None,
         model: FeatureModel | None = None,
         connect: Connect = connect,
-        again: Recorder | None = None,
+        recorder: Recorder | None = None,
         allow: Collection[str] = (),
     ) -> None:
-        """`connect` to clients: by default to the engine that the config names. `again` and
-        `allow`: see `resume`."""
-        experiment = experiment.seeded
-        dataset = dataset or load_dataset(experiment.data)
-        partition = experiment.data.split(dataset)
-        if experiment.data.clients not in (len(partition), DataSettings().clients):
-            warnings.warn(
-                f"data.clients = {experiment.data.clients} is not used: "
-                f"the data comes as {len(partition)} sites",
-                stacklevel=2,
-            )
-        self.experiment = resolved(experiment, dataset, partition)
-        self._own_model = model is not None
-        self._runner = client_runner(self.experiment, dataset, partition, model)
-        self.model, self.data = self._runner.model, self._runner.data
-        self._placement = self._placed()
+        self._prepared = prepare(experiment, dataset, model)
+        self.experiment = self._prepared.experiment
         self._connect = connect
-        self.id = uuid4().hex
-        self.rows: list[Row] = []
-        self._summary: Row = {}
-        self._stopping, self._dropped = False, 0
-        self._again = 0  # rounds that were done a second time
-        # Now: a file may be edited while the run goes on.
-        self._code = own_code(self.experiment.method, model)
-        self._state = ServerState(0, named.snapshot(self.model), {}, {})
-        self._index: Index = {}
-        self._seconds = 0.0  # before this process took it up
-        self._recorder = again or Recorder(folder_for(experiment, dataset.name))
-        self._recorder.site_names = dataset.site_names
+        name = self._prepared.data.dataset.name
+        self._recorder = recorder or Recorder(folder_for(experiment, name))
         self._checkpoints = Checkpoints(self.folder)
         try:
-            if not (again and self._take_up(allow)):
-                self._recorder.start(
-                    self.experiment, dataset, partition, self._placement, self._code
-                )
+            self._start = started(self._prepared, self._recorder, self._checkpoints, allow)
         except BaseException:
             self._recorder.close()
             raise
+        self._state, self.rows = self._start.state, list(self._start.rows)
+        self._stopping = False
+        self._dropped = 0  # replies so far that came too late
+        self._summary: Summary | None = None
 
     @classmethod
     def resume(
@@ -169,13 +115,13 @@ class Run:
         connect: Connect = connect,
         allow: Collection[str] = (),
     ) -> Run:
-        """A run that did not end, from its newest checkpoint. `allow` keys in which it may differ
-        from how it was begun."""
+        """A run that did not finish, from its newest checkpoint. `allow`: keys in which it may
+        differ from how it was begun."""
         recorded = RecordedRun.open(folder)
         require_own(folder / MEMORIES)
-        recorder = Recorder(folder, again=True)
+        recorder = Recorder(folder, resumed=True)
         try:
-            if recorded.summary:
+            if recorded.finished:
                 _tidy(folder)  # it may have been killed right before it did
                 raise RunFolderError(f"{folder}: the run has ended, there is nothing to resume")
             return cls(recorded.experiment, dataset, model, connect, recorder, allow)
@@ -183,309 +129,140 @@ class Run:
             recorder.close()
             raise
 
-    def _take_up(self, allow: Collection[str]) -> bool:
-        """From the newest checkpoint; False: there is none yet, so from the beginning."""
-        found = self._checkpoints.newest()
-        if found is None:
-            self._recorder.cut({})
-            return False
-        (state, facts), damaged = found
-        require_same(facts.begun_with, self._begun_with, allow)
-        rounds = self.experiment.federation.rounds
-        require(
-            facts.round <= rounds,
-            f"federation.rounds = {rounds}, and the run has done {facts.round} already",
-        )
-        for what in damaged:
-            warnings.warn(f"{what}; going on from round {facts.round}", stacklevel=3)
-        self._checkpoints.drop_after(facts.round)
-        # Done twice: the rounds that have a row, and perhaps two that were under way.
-        lost = len(RecordedRun.open(self.folder).rounds) - facts.round
-        self._again = facts.again + lost + 2
-        self._recorder.cut(facts.lengths)
-        self.rows = RecordedRun.open(self.folder).rounds
-        if [row["round"] for row in self.rows if row["accuracy"] is not None] != [
-            *range(1, facts.round + 1)
-        ]:
-            raise CheckpointError(f"{self.folder / 'rounds.jsonl'}: a row is not as it was written")
-        self.id, self._state, self._index = facts.run, state, facts.index
-        self._seconds = facts.seconds
-        return True
+    @property
+    def folder(self) -> Path:
+        return self._recorder.folder
+
+    @property
+    def workers(self) -> str:
+        """How many processes train, and why so many."""
+        return self._prepared.workers
 
     def stop(self) -> None:
         """Finish the round, write a checkpoint, and end with Interrupted."""
         self._stopping = True
 
-    def _placed(self) -> Placement:
-        """Choose the processes and devices."""
-        engine, federation = self.experiment.engine, self.experiment.federation
-        return place(
-            engine.workers,
-            engine.threads,
-            engine.device,
-            cohort_size(self.experiment.data.clients, federation.participation),
-            self.model,
-            two_images(self.data.dataset),
-            self.experiment.training.batch_size,
-        )
-
-    @cached_property
-    def _begun_with(self) -> dict[str, Any]:
-        """Hashes all images, so not before there is a checkpoint to write or to compare with."""
-        device = self._placement.devices[0]
-        return fingerprint(self.experiment, self.data, self._code, device)
-
-    @property
-    def workers(self) -> str:
-        """How many processes train, and why so many."""
-        count, name = len(self._placement.devices), self.experiment.engine.name
-        if name == "flower":
-            return "SuperNodes"
-        if name == "flower-simulation":
-            return f"Flower's simulation, {count} Ray actors ({self._placement.reason})"
-        where = "clients train in this process" if count == 1 else f"{count} worker processes"
-        return f"{where} ({self._placement.reason})"
-
-    @property
-    def folder(self) -> Path:
-        return self._recorder.folder
-
-    def rounds(self) -> Generator[Row]:
+    def rounds(self) -> Generator[RoundRow]:
         """Train, evaluate and record, one row of rounds.jsonl at a time."""
         try:
             yield from self._rounds()
         finally:
             self._recorder.close()
 
-    def _rounds(self) -> Generator[Row]:
-        experiment, self._began = self.experiment, time.perf_counter()
-        self._mixes = self.data.label_mixes()
-        self._server = Server(
-            experiment.method,
-            experiment.data.clients,
-            frozenset(name for name, _ in self.model.named_parameters()),
-            experiment.training,
-            experiment.server,
-            experiment.federation.minimum_replies,
-            expected_upload(self._runner),
+    def result(self) -> Result:
+        """After the last round."""
+        if self._summary is None:
+            raise RunFolderError(f"{self.folder}: the run has not finished")
+        model = self._prepared.model.eval()
+        return Result(self.folder, self._summary, self.rows, self._state.weights, model)
+
+    def _rounds(self) -> Generator[RoundRow]:
+        self._began = time.perf_counter()
+        session = self._prepared.session(
+            self._start.run, self.folder / MEMORIES, self._start.memories, self._checkpoints.indexes
         )
-        federation = experiment.federation
-        session = Session(
-            self.id,
-            experiment,
-            self._runner,
-            self._placement,
-            self.folder / MEMORIES,
-            self._index,
-            self._checkpoints.indexes,
+        threads = self.experiment.engine.threads
+        with reproducible(threads), self._connect(session) as engine:
+            yield from self._recorded(engine)
+            if self._state.round < self.experiment.federation.rounds:
+                self._end_early(engine)
+        self._finish()
+
+    def _recorded(self, engine: Engine) -> Generator[RoundRow]:
+        """The rows of all rounds. Where the engine can, it evaluates one while the next trains."""
+        self._server, self._mixes = self._prepared.server(), self._prepared.data.label_mixes()
+        pending: Trained | None = None  # not evaluated to the end
+        rounds = trained_rounds(
+            self._server, engine, self._state, self.experiment, lambda: self._stopping
         )
-        with reproducible(experiment.engine.threads), self._connect(session) as engine:
-            mark = self._saved_at = time.perf_counter()
-            last: Trained | None = None  # and perhaps still being evaluated
-            rounds = federate(
-                self._server,
-                Stoppable(engine, lambda: self._stopping),
-                self._state,
-                federation.rounds,
-                federation.participation,
-                federation.seed,
-            )
-            while (round := self._next(rounds, engine, last)) is not None:
-                seconds = time.perf_counter() - mark
-                if last is not None:
-                    yield self._record(engine, last)
-                last = Trained(round, seconds, self._save(engine, round))
+        try:
+            for round, seconds in rounds:
+                before, pending = pending, None
+                if before is not None:
+                    yield self._record(engine, before)
+                pending = Trained(round, seconds, self._save(engine, round))
                 self._state = round.state
                 engine.begin_evaluation(round.state.weights)
                 if not engine.overlaps:
-                    yield self._record(engine, last)
-                    last = None
-                mark = time.perf_counter()
-            if last is not None:
-                yield self._record(engine, last)
-            if self._state.round < federation.rounds:
-                self._end_early(engine)
-        self._finish(self._state)
+                    current, pending = pending, None
+                    yield self._record(engine, current)
+        except Exception:
+            if pending is not None:  # it has been trained, and is worth its row
+                with suppress(DCFLError):
+                    self._record(engine, pending)
+            raise
+        if pending is not None:
+            yield self._record(engine, pending)
+
+    def _record(self, engine: Engine, trained: Trained) -> RoundRow:
+        """End the round's evaluation, write its row, and its checkpoint if it gets one."""
+        round, training, saved = trained
+        began = time.perf_counter()
+        result = engine.end_evaluation()
+        spent = Spent(training, time.perf_counter() - began)
+        accuracies = engine.own_accuracies
+        if accuracies is None:
+            accuracies = own_mix_accuracies(result.by_class, self._mixes)
+        before = self.rows[-1] if self.rows else None
+        dropped, self._dropped = engine.dropped - self._dropped, engine.dropped
+        row = round_row(round, Judged(result, accuracies), spent, before, dropped, engine.remarks())
+        self.rows.append(row)
+        site_names = self._prepared.data.dataset.site_names
+        self._recorder.round(row, client_rows(round, accuracies, site_names))
+        if saved is not None:
+            self._commit(engine, round.state, saved)
+        require_replies(self.rows, round.clients, self._server, self.folder)
+        return row
 
     def _save(self, engine: Engine, round: Round) -> Index | None:
-        """Begin a checkpoint, if one is due: what clients keep is written while the next round
-        runs. With "auto" a run that is killed loses some seconds, and none is slowed down by it."""
+        """Begin a checkpoint, if one is due: what clients remember is written while the next round
+        trains."""
         every = self.experiment.output.checkpoint
-        now = time.perf_counter()
-        if every == "auto":
-            due = now - self._saved_at > CHECKPOINT_SECONDS
-        else:
-            due = every > 0 and round.state.round % every == 0
-        if not (due or (self._stopping and every)):
-            return None
-        self._saved_at = now
-        return engine.memories.save()
+        due = self._checkpoints.due(every, round.state.round) or (self._stopping and every)
+        return engine.memories.save() if due else None
 
-    def _commit(self, engine: Engine, state: ServerState, index: Index) -> None:
+    def _commit(self, engine: Engine, state: ServerState, memories: Index) -> None:
         """Write the checkpoint: everything that it names is on the disk before it is."""
         engine.memories.saved()
-        facts = Facts(
-            run=self.id,
+        progress = Progress(
+            run=self._start.run,
             round=state.round,
             seconds=self._elapsed(),
-            accuracy=self.rows[-1]["accuracy"],
-            memories={str(client): round for client, round in index.items()},
-            lengths=self._recorder.lengths(),
-            begun_with=self._begun_with,
-            again=self._again,
+            accuracy=self.rows[-1].accuracy or 0.0,
+            memories={str(client): round for client, round in memories.items()},
+            lengths=self._recorder.synced_log_lengths(),
+            begun_with=self._prepared.fingerprint,
+            again=self._start.repeated,
         )
-        engine.memories.keep_only(self._checkpoints.write(Checkpoint(state, facts)))
+        engine.memories.keep_only(self._checkpoints.write(Checkpoint(state, progress)))
 
     def _elapsed(self) -> float:
-        return self._seconds + time.perf_counter() - self._began
+        return self._start.seconds + time.perf_counter() - self._began
 
     def _end_early(self, engine: Engine) -> None:
-        """Somebody has asked for it."""
         where = f"after round {self._state.round} of {self.experiment.federation.rounds}"
         if not self.experiment.output.checkpoint or not self.rows:
             raise Interrupted(f"stopped {where}")
         self._commit(engine, self._state, engine.memories.save())
         raise Interrupted(f"stopped {where}; `dcfl resume {self.folder}` goes on")
 
-    def _next(self, rounds: Iterator[Round], engine: Engine, last: Trained | None) -> Round | None:
-        """Train a round. If that fails, the one before, which may not be evaluated yet, is still
-        worth its row."""
-        if self._stopping:
-            return None
-        try:
-            return next(rounds, None)
-        except RoundAbandoned:
-            engine.settle(())  # as before the round
-            return None
-        except Exception:
-            if last is not None:
-                with suppress(DCFLError):
-                    self._record(engine, last)
-            raise
-
-    def _record(self, engine: Engine, trained: Trained) -> Row:
-        """End the round's evaluation, write its row, and its checkpoint if it gets one."""
-        round, seconds, kept = trained
-        began = time.perf_counter()
-        result = engine.end_evaluation()
-        waited = time.perf_counter() - began
-        row, own = self._row(round, result, engine.own_accuracies, seconds, waited)
-        row["dropped"] = engine.dropped - self._dropped
-        self._dropped = engine.dropped
-        row |= engine.remarks()
-        self.rows.append(row)
-        self._recorder.round(row, round.clients, own)
-        if kept is not None:
-            self._commit(engine, round.state, kept)
-        self._give_up_if_alone(round)
-        return row
-
-    def _row(
-        self,
-        round: Round,
-        result: Evaluation,
-        own: Tensor | None,
-        training: float,
-        evaluating: float,
-    ) -> tuple[Row, list[float | None]]:
-        """The row, and the model's accuracy on each sampled client's own images, or if those are
-        not known on its own mix of classes."""
-        accuracy, loss, by_class = result
-        if own is None:
-            own = own_mix_accuracies(by_class, self._mixes)
-        mean, worst = fairness(own)
-        ok = [client for client in round.clients if client.outcome == "ok"]
-        steps = sum(client.num_steps for client in ok)
-        total = sum(client.metrics.get("loss", 0.0) * client.num_steps for client in ok)
-        before = self.rows[-1:]
-        own_max, own_ema = max_and_ema([*(row.get("client_accuracy") for row in self.rows), mean])
-        row = {
-            "round": round.state.round,
-            "accuracy": accuracy,
-            "max_accuracy": max([accuracy, *(row["max_accuracy"] for row in before)]),
-            "ema_accuracy": ema([*(row["ema_accuracy"] for row in before), accuracy]),
-            "client_accuracy": mean,
-            "max_client_accuracy": own_max,
-            "ema_client_accuracy": own_ema,
-            "worst_decile_accuracy": worst,
-            "loss": loss,
-            "train_loss": total / steps if steps else None,
-            "seconds": training + evaluating,
-            "evaluation_seconds": evaluating,  # that were waited for
-            **_replies(round.clients),
-        }
-        sampled = own[[client.client for client in round.clients]].tolist()
-        return row, [value if isfinite(value) else None for value in sampled]
-
-    def _give_up_if_alone(self, round: Round) -> None:
-        last = self.rows[-EMPTY_ROUNDS:]
-        if len(last) == EMPTY_ROUNDS and not any(map(used, last)):
-            wanted = self._server.wanted(last[-1]["ok"])
-            lost = next(client for client in reversed(round.clients) if client.outcome != "ok")
-            few = (
-                "no client has given" if wanted == 1 else f"fewer than {wanted} clients have given"
-            )
-            raise TooFewClients(
-                f"{few} a usable reply for {EMPTY_ROUNDS} rounds "
-                f"(client {lost.client}: {lost.reason}); "
-                f"the rounds so far are in {self.folder}"
-            )
-
-    def _finish(self, state: ServerState) -> None:
-        experiment, dataset, last = self.experiment, self.data.dataset, self.rows[-1]
-        # Rows of a run that goes on need not have all keys: see formats.RoundRow.
-        totals = {key: sum(row.get(key, 0) for row in self.rows) for key in TOTALS}
-        if not any(map(used, self.rows)):
-            raise TooFewClients(
-                f"no round had enough usable replies; the rounds are in {self.folder}"
-            )
-        self._summary = {
-            "method": experiment.method.name,
-            "dataset": dataset.name,
-            "rounds": last["round"],
-            "max_accuracy": last["max_accuracy"],
-            "ema_accuracy": last["ema_accuracy"],
-            "final_accuracy": last["accuracy"],
-            **{key: last.get(key) for key in OWN_MIXES},
-            "seconds": self._elapsed(),
-            **totals,
-            "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
-            "clients": experiment.data.clients,
-            "seed": experiment.federation.seed,
-            "partition_sha256": self.data.partition.sha256,
-            "weights_sha256": named.sha256(state.weights),
-            **privacy_spent(experiment, last["round"], self._again),
-        }
-        shape: Row = {
-            "channels": dataset.channels,
-            "size": dataset.size,
-            "classes": dataset.classes,
-            "class_names": dataset.class_names,
-            "mean": dataset.preparation.mean,
-            "std": dataset.preparation.std,
-        }
-        if not self._own_model:
-            shape["settings"] = asdict(experiment.model)
-        self._recorder.finish(state.weights, shape, self._summary)
+    def _finish(self) -> None:
+        require_some_replies(self.rows, self.folder)
+        summary = summarise(
+            self._prepared, self._state, self.rows, self._elapsed(), self._start.repeated
+        )
+        self._recorder.finish(self._prepared, self._state.weights, summary)
         _tidy(self.folder)
-        self._weights = state.weights
-        self.model.load_state_dict(state.weights)
-
-    def result(self) -> Result:
-        """After the last round."""
-        return Result(self.folder, self._summary, self.rows, self._weights, self.model.eval())
+        self._prepared.model.load_state_dict(self._state.weights)
+        self._summary = summary
+        if self.experiment.output.report:
+            write_report(self.folder)
 
 
-def _replies(clients: Sequence[ClientReport]) -> Row:
-    """What was sent, and what became of it."""
-    outcomes = ("ok", "failed", "late", "rejected")
-    return {
-        "bytes_up": sum(client.bytes_up for client in clients),
-        "bytes_down": sum(client.bytes_down for client in clients),
-        "sampled": len(clients),
-        **{name: sum(client.outcome == name for client in clients) for name in outcomes},
-        "used": sum(client.used for client in clients),  # 0: the model stayed as it was
-    }
+def _tidy(folder: Path) -> None:
+    """The run has finished: nothing continues from what is left of its rounds."""
+    Checkpoints(folder).clear()
+    shutil.rmtree(folder / MEMORIES, ignore_errors=True)
 
 
 def run(
@@ -498,69 +275,78 @@ def run(
 ) -> Result:
     """Train one federation and write its run folder, as `dcfl run` does.
 
-    `experiment_or_path` is an Experiment, a config file or nothing: the built-in digits, DCFL-PW.
-    Overrides name tables or dotted keys:
+    Args:
+        experiment_or_path: An Experiment, a config file, or nothing: DCFL-PW on the built-in
+            digits.
+        out: The run folder; by default a new one below `runs/`.
+        dataset: The images, in place of those that the config names.
+        model: A model's name or settings, or a module of your own, of which a copy is trained.
+        **overrides: Tables (`federation={"rounds": 20}`), choices by name (`method="fedavg"`),
+            settings objects (`method=MyMethod(mu=0.5)`) or dotted keys
+            (`**{"training.lr": 0.05}`) on top of the experiment.
 
-        dcfl.run("configs/digits.toml", method="fedavg", federation={"rounds": 20})
-        dcfl.run(method=MyMethod(mu=0.5), model="resnet18", **{"training.lr": 0.05})
+    Returns:
+        The folder, the summary, the rows of all rounds, the weights and the model.
 
-    `model` may also be a module of your own; a copy of it is trained.
+    Raises:
+        ConfigError: A setting is unknown or does not fit.
+        TooFewClients: Too few clients gave a usable reply.
+
+    Example:
+        >>> import dcfl
+        >>> result = dcfl.run(method="fedavg", federation={"rounds": 2})
+        >>> result.summary.method, result.summary.rounds
+        ('fedavg', 2)
+        >>> (result.folder / "report.html").is_file()
+        True
     """
-    own = model if isinstance(model, torch.nn.Module) else None
-    if model is not None and own is None:
+    own_module = model if isinstance(model, torch.nn.Module) else None
+    if model is not None and own_module is None:
         overrides["model"] = model
     if out is not None:
         overrides["output.dir"] = str(out)
-    run = Run(with_overrides(experiment_or_path, overrides), dataset, own)
+    return _finished(Run(load_experiment(experiment_or_path, **overrides), dataset, own_module))
+
+
+def resume(
+    folder: str | Path,
+    *,
+    dataset: Dataset | None = None,
+    model: FeatureModel | None = None,
+    allow: Collection[str] = (),
+) -> Result:
+    """Finish a run that was stopped or killed, as `dcfl resume` does.
+
+    The result is that of a run that was never stopped, to the last bit.
+
+    Args:
+        folder: The run folder.
+        dataset: The images, if the run was begun with a data set from Python.
+        model: The module, if the run was begun with one of your own.
+        allow: Keys in which the run may differ from how it was begun.
+
+    Returns:
+        What `run` would have returned.
+
+    Raises:
+        RunFolderError: The run has finished already, or its files are damaged.
+        ConfigError: Something has changed that the result depends on.
+
+    Example:
+        >>> import dcfl
+        >>> run = dcfl.Run(dcfl.load_experiment(federation={"rounds": 4}))
+        >>> for row in run.rounds():
+        ...     if row.round == 2:
+        ...         run.stop()
+        Traceback (most recent call last):
+        dcfl.errors.Interrupted: stopped after round ...
+        >>> dcfl.resume(run.folder).summary.rounds
+        4
+    """
+    return _finished(Run.resume(Path(folder), dataset, model, allow=allow))
+
+
+def _finished(run: Run) -> Result:
     for _ in run.rounds():
         pass
-    write_report(run.folder)
     return run.result()
-
-
-def with_overrides(
-    source: Experiment | str | Path | None, overrides: Mapping[str, Any]
-) -> Experiment:
-    """Overrides as `run` takes them: whole settings objects first, then single values on top."""
-    tables: Tables = {}
-    whole: dict[str, Any] = {}
-    kinds = get_type_hints(Experiment)
-    for key, value in overrides.items():
-        section, _, name = key.partition(".")
-        if name:
-            tables.setdefault(section, {})[name] = value
-        elif isinstance(value, Mapping):
-            tables.setdefault(section, {}).update(value)
-        elif isinstance(value, str):
-            chooser, _ = CHOICES.get(section, ("name", ""))
-            tables.setdefault(section, {})[chooser] = value
-        elif section in kinds and isinstance(value, kinds[section]):
-            whole[section] = value
-        else:
-            raise ConfigError(
-                f"{section} = {value!r}: give the settings of a table of the config, as a dict, "
-                f"a name or a settings object ({', '.join(kinds)})"
-            )
-    on_top = {name: tables.pop(name) for name in whole if name in tables}
-    return apply(replace(load_experiment(source, tables), **whole), on_top)
-
-
-def _tidy(folder: Path) -> None:
-    """The run has ended: nothing goes on from what is left of its rounds."""
-    Checkpoints(folder).clear()
-    shutil.rmtree(folder / MEMORIES, ignore_errors=True)
-
-
-def folder_for(experiment: Experiment, dataset: str) -> Path:
-    if experiment.output.dir:
-        return Path(experiment.output.dir)
-    return new_folder(f"{dataset}-{experiment.method.name}")
-
-
-def new_folder(name: str) -> Path:
-    """A folder below runs/ that does not exist yet, named after the time and `name`."""
-    short = re.sub(r":.*[/\\]", "-", name)  # folder:/some/where would be several folders
-    plain = re.sub(r"[^\w.-]+", "-", short).encode()[-LONGEST_NAME:].decode(errors="ignore")
-    stamped = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{plain}"
-    numbered = (stamped.with_name(f"{stamped.name}-{count}") for count in range(2, 10_000))
-    return next(path for path in chain([stamped], numbered) if not path.exists())

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 import dcfl.cli.main
-from dcfl.config import load_experiment
+from dcfl.config import experiment_from
 from dcfl.runs.folder import RecordedRun
 from dcfl.testing.contract import PROPERTIES
 from tests.data.pictures import class_folders
@@ -276,7 +276,7 @@ def test_a_small_share_of_many_sites(  # type: ignore[no-untyped-def]
 
 def test_a_small_share_is_not_refused_before_the_sites_are_known() -> None:
     """As `dcfl flower run` and `dcfl reproduce` read their settings."""
-    load_experiment(None, {"federation": {"participation": 0.02}})
+    experiment_from(None, {"federation": {"participation": 0.02}})
 
 
 @pytest.mark.filterwarnings("default")
@@ -316,7 +316,7 @@ def test_settings_show_every_key(cli, tmp_path: Path) -> None:  # type: ignore[n
     code, out, _ = cli("settings", "server.optimizer=fedyogi", "method.name=moon")
     assert code == 0
     (tmp_path / "all.toml").write_text(out)
-    assert load_experiment(tmp_path / "all.toml").server.optimizer.name == "fedyogi"
+    assert experiment_from(tmp_path / "all.toml").server.optimizer.name == "fedyogi"
 
 
 def test_compare_goes_on_without_a_method_that_diverges(cli, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

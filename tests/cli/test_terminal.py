@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -6,7 +7,9 @@ from rich.console import Console
 
 from dcfl.cli import terminal
 from dcfl.cli.terminal import comparison_table, partition_table, sparkline, stdout
-from dcfl.runs.comparison import group_runs
+from dcfl.runs.groups import group_runs
+from dcfl.runs.rows import RoundRow
+from tests.report import folders
 from tests.report.folders import write_run
 
 
@@ -37,9 +40,9 @@ def test_what_a_person_should_know_of_is_said_with_its_round(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(terminal, "stderr", Console(stderr=True, highlight=False, markup=False))
-    row = {"round": 3, "sampled": 2, "ok": 2, "accuracy": 50.0}
+    row = RoundRow.from_json(folders.row(3, [50.0, 50.0, 50.0]), Path("rounds.jsonl"))
     with terminal.progress("fedavg", 1000) as show:
-        show({**row, "notices": ["node 7 [bold]is a stranger[/bold] " + 100 * "x"]})
+        show(replace(row, notices=("node 7 [bold]is a stranger[/bold] " + 100 * "x",)))
         show(row)
     said = capsys.readouterr().err
     assert said == f"dcfl: warning: node 7 [bold]is a stranger[/bold] {100 * 'x'}\n"

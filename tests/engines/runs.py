@@ -23,7 +23,8 @@ from dcfl.experiment import (
 from dcfl.methods import Method
 from dcfl.models import FeatureModel, Output
 from dcfl.runs.connect import connect
-from dcfl.runs.folder import RecordedRun, Row
+from dcfl.runs.folder import RecordedRun
+from dcfl.runs.rows import ClientRow, Row
 from dcfl.runs.run import Run
 from dcfl.server import ServerSettings
 from tests import toys
@@ -73,7 +74,7 @@ def made_ready(
         server=server or ServerSettings(),
         federation=FederationSettings(rounds, participation),
         engine=EngineSettings(workers=workers, device="cpu", **engine),
-        output=OutputSettings(str(folder)),
+        output=OutputSettings(str(folder), report=False),
         attack=attack or AttackSettings(),
     )
     return Run(experiment, dataset or federation(), model, connect)
@@ -92,9 +93,14 @@ def bits(run: Run) -> dict[str, Any]:
     return {
         "weights": run.result().summary["weights_sha256"],
         "rounds": [untimed(row) for row in recorded.rounds],
-        "clients": [{**row, "metrics": untimed(row["metrics"])} for row in recorded.clients],
+        "clients": [untimed_client(row) for row in recorded.clients],
     }
 
 
-def untimed(row: Row) -> Row:
-    return {key: value for key, value in row.items() if key not in TIMES}
+def untimed(row: Row) -> dict[str, Any]:
+    return {key: value for key, value in row.to_json().items() if key not in TIMES}
+
+
+def untimed_client(row: ClientRow) -> dict[str, Any]:
+    metrics = {key: value for key, value in row.metrics.items() if key not in TIMES}
+    return {**row.to_json(), "metrics": metrics}

@@ -30,7 +30,8 @@ from dcfl.engines.pool import Pool
 from dcfl.errors import ConfigError, WorkersLost
 from dcfl.methods import METHODS, Method, Objective
 from dcfl.models import FeatureModel, Output
-from dcfl.runs.folder import RecordedRun, Row
+from dcfl.runs.folder import RecordedRun
+from dcfl.runs.rows import ClientRow
 from dcfl.testing.contract import toy_client, visit
 from tests.engines.runs import SIZES, Flat, bits, federation, made_ready, trained
 
@@ -136,7 +137,7 @@ def without_reasons(run_bits: dict[str, Any]) -> dict[str, Any]:
     return {**run_bits, "clients": clients}
 
 
-def failures(folder: Path) -> list[Row]:
+def failures(folder: Path) -> list[ClientRow]:
     return [row for row in RecordedRun.open(folder).clients if row["outcome"] == "failed"]
 
 

@@ -48,7 +48,8 @@ from dcfl.flower.node_memories import NodeMemories
 from dcfl.flower.roster import Roster
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods import METHODS, Method, Objective
-from dcfl.runs.folder import RecordedRun, Row
+from dcfl.runs.folder import RecordedRun
+from dcfl.runs.rows import ClientRow, RoundRow
 from dcfl.runs.run import Run
 from dcfl.tensors import sha256, snapshot
 from tests import toys
@@ -95,7 +96,7 @@ def ready(
         training=TRAINING,
         federation=FederationSettings(rounds, 1.0, **settings),
         engine=EngineSettings("flower-simulation", workers=1, device="cpu"),
-        output=OutputSettings(str(folder)),
+        output=OutputSettings(str(folder), report=False),
     )
     return Run(experiment, federation((3, 10, 5, 8)), flat(), in_process(2, prepared))
 
@@ -111,7 +112,7 @@ def weights_of(run: Run) -> str:
     return str(run.result().summary["weights_sha256"])
 
 
-def rows_of(folder: Path) -> tuple[list[Row], list[Row]]:
+def rows_of(folder: Path) -> tuple[list[RoundRow], list[ClientRow]]:
     """Rounds and clients, as strict JSON; all sampled clients are accounted for."""
 
     def no_json(constant: str) -> None:

@@ -147,7 +147,7 @@ def survive_an_error(folder: Path, step: int, number: int) -> None:
     if rows_in(folder) > 1:
         found = Checkpoints(folder).newest()
         assert found is not None
-        assert found[0].facts.round >= 1
+        assert found[0].progress.round >= 1
         assert not found[1]  # none of them is damaged
 
 

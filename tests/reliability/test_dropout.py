@@ -19,7 +19,8 @@ from dcfl.experiment import FaultSettings
 from dcfl.methods import METHODS, Method, Objective
 from dcfl.runs.checkpoints import Checkpoint, Checkpoints, read_checkpoint
 from dcfl.runs.connect import connect
-from dcfl.runs.folder import RecordedRun, Row
+from dcfl.runs.folder import RecordedRun
+from dcfl.runs.rows import RoundRow
 from dcfl.runs.run import Run
 from dcfl.system.processes import Terminated
 from dcfl.tensors import sha256
@@ -53,7 +54,7 @@ def _past_the_first_step(tmp_path_factory: pytest.TempPathFactory) -> None:
     train(experiment(tmp_path_factory.mktemp("first") / "run", rounds=1))
 
 
-def adds_up(row: Row) -> bool:
+def adds_up(row: RoundRow) -> bool:
     return bool(row["sampled"] == row["ok"] + row["failed"] + row["late"] + row["rejected"])
 
 
@@ -127,11 +128,11 @@ def test_a_round_without_a_reply_leaves_the_model_alone_and_says_so(
         before, after = (states.get(f"{row['round'] + step:06d}") for step in (-1, 0))
         if before and after:
             assert sha256(after.state.weights) == sha256(before.state.weights)
-            assert after.facts.memories == before.facts.memories
+            assert after.progress.memories == before.progress.memories
         assert row["accuracy"] == rows[row["round"] - 2]["accuracy"]
         assert row["loss"] == rows[row["round"] - 2]["loss"]
         assert (row["failed"], row["train_loss"]) == (row["sampled"], None)
-        assert row.get("skipped", row["ok"] < 1)
+        assert row["used"] == 0
 
 
 def test_too_few_replies_leave_the_model_alone_too(tmp_path: Path) -> None:
@@ -180,7 +181,7 @@ def test_a_round_that_was_not_used_is_nothing_to_remember(
     for round in unused:
         before, after = states[round - 1], states[round]
         assert after is not None
-        assert after.facts.memories == (before.facts.memories if before else {})
+        assert after.progress.memories == (before.progress.memories if before else {})
         assert sha256(after.state.shared) == sha256(before.state.shared if before else {})
     stopped(experiment(tmp_path / "again", **settings), partly[1], how)
     resume(tmp_path / "again", how)

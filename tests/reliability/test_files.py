@@ -19,12 +19,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from dcfl.config import as_tables, load_experiment, to_toml
+from dcfl.config import as_tables, experiment_from, to_toml
 from dcfl.engines.memories import read_memory
 from dcfl.errors import CheckpointError, ConfigError
 from dcfl.experiment import Experiment
 from dcfl.methods import METHODS
-from dcfl.runs.checkpoints import Checkpoint, Checkpoints, Facts, read_checkpoint
+from dcfl.runs.checkpoints import Checkpoint, Checkpoints, Progress, read_checkpoint
 from dcfl.server import ServerState
 from dcfl.server.optimizers import OPTIMIZERS
 from dcfl.system.tensor_files import read_tensors, write_tensors
@@ -52,7 +52,7 @@ def base_texts() -> list[str]:
     names = [("method", "name", name) for name in METHODS]
     names += [("server", "optimizer", name) for name in OPTIMIZERS]
     return [
-        to_toml(as_tables(load_experiment(None, {section: {key: name}})))
+        to_toml(as_tables(experiment_from(None, {section: {key: name}})))
         for section, key, name in names
     ]
 
@@ -126,7 +126,7 @@ def test_fuzzed_configs_are_understood_or_refused_in_one_line(tmp_path: Path) ->
     for text in fuzzed_configs(CONFIGS):
         path.write_text(text, encoding="utf-8")
         try:
-            assert isinstance(load_experiment(path), Experiment)
+            assert isinstance(experiment_from(path), Experiment)
         except ConfigError as error:
             refused += 1
             if "\n" in str(error).strip():
@@ -147,7 +147,7 @@ def test_no_key_takes_a_value_that_breaks_it(value: str, tmp_path: Path) -> None
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 try:
-                    load_experiment(path)
+                    experiment_from(path)
                 except ConfigError:
                     pass
                 except Exception as error:
@@ -160,7 +160,7 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     for length in (1, 10, 1_000):
         path.write_bytes(b"\xff" + generator.randbytes(length))
         with pytest.raises(ConfigError):
-            load_experiment(path)
+            experiment_from(path)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -201,7 +201,7 @@ def state() -> ServerState:
     )
 
 
-FACTS = Facts(
+PROGRESS = Progress(
     run="0" * 32,
     round=3,
     seconds=1.5,
@@ -214,7 +214,7 @@ FACTS = Facts(
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    Checkpoints(tmp_path).write(Checkpoint(state(), FACTS))
+    Checkpoints(tmp_path).write(Checkpoint(state(), PROGRESS))
     return tmp_path / "checkpoint-000003.safetensors"
 
 
@@ -311,10 +311,10 @@ def test_fuzzed_checkpoints_are_refused_or_unchanged(checkpoint: Path) -> None:
     def read(path: Path) -> Any:
         found = read_checkpoint(path)
         tensors = (found.state.weights, found.state.shared, found.state.slots)
-        return [bits_of(dict(each)) for each in tensors], found.state.round, found.facts
+        return [bits_of(dict(each)) for each in tensors], found.state.round, found.progress
 
     tensors = (state().weights, state().shared, state().slots)
-    known = [bits_of(dict(each)) for each in tensors], 3, FACTS
+    known = [bits_of(dict(each)) for each in tensors], 3, PROGRESS
     survive_fuzzing(checkpoint, CHECKPOINTS * (4 if SLOW else 1), read, known)
 
 
@@ -367,7 +367,7 @@ def test_a_text_that_is_no_checkpoint_is_refused(text: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("key", OTHER_FACTS)
 def test_facts_of_another_form_are_refused(key: str, tmp_path: Path) -> None:
     """With a checksum that is right: another version of dcfl's."""
-    refuse_newest(tmp_path, json.dumps({**vars(FACTS), key: OTHER_FACTS[key]}))
+    refuse_newest(tmp_path, json.dumps({**vars(PROGRESS), key: OTHER_FACTS[key]}))
 
 
 def refuse_newest(folder: Path, text: str) -> None:
@@ -380,7 +380,7 @@ def refuse_newest(folder: Path, text: str) -> None:
 @pytest.mark.parametrize("name", ["w", "other/w", "", "/"])
 def test_tensors_that_belong_nowhere_are_refused(name: str, tmp_path: Path) -> None:
     path = tmp_path / "checkpoint-000003.safetensors"
-    write_tensors(path, {name: torch.ones(2)}, json.dumps(vars(FACTS)))
+    write_tensors(path, {name: torch.ones(2)}, json.dumps(vars(PROGRESS)))
     with pytest.raises(CheckpointError):
         read_checkpoint(path)
 
@@ -404,9 +404,9 @@ def test_a_memory_of_another_client_or_round_is_refused(tmp_path: Path) -> None:
 def test_the_newest_checkpoint_is_that_of_the_last_round_beyond_a_million(tmp_path: Path) -> None:
     kept = Checkpoints(tmp_path)
     for round in range(999_998, 1_000_002):
-        kept.write(Checkpoint(replace(state(), round=round), replace(FACTS, round=round)))
+        kept.write(Checkpoint(replace(state(), round=round), replace(PROGRESS, round=round)))
     newest = Checkpoints(tmp_path).newest()
     assert newest is not None
-    assert newest[0].facts.round == 1_000_001
+    assert newest[0].progress.round == 1_000_001
     kept.drop_after(1_000_000)
     assert [path.name for path in kept.paths()] == ["checkpoint-1000000.safetensors"]

@@ -29,16 +29,15 @@ from rich.console import Console
 
 import dcfl.cli.main
 from dcfl.cli import terminal
-from dcfl.config import apply, as_tables, from_toml, load_experiment, to_toml
+from dcfl.config import apply, as_tables, experiment_from, from_toml, to_toml
 from dcfl.errors import ClientFailure, ConfigError, ProtocolError
 from dcfl.experiment import Experiment
 from dcfl.messages import Broadcast, ClientUpdate
 from dcfl.methods import METHODS, Method
 from dcfl.report import write_report
 from dcfl.report.document import Table
-from dcfl.runs.comparison import group_runs, plan
-from dcfl.runs.folder import RecordedRun
-from dcfl.runs.run import new_folder
+from dcfl.runs.folder import RecordedRun, new_folder
+from dcfl.runs.groups import group_runs, plan
 from dcfl.server.validation import Schema, check_update
 from dcfl.studies.recipes.progress import Progress
 from dcfl.testing.contract import TRAINING
@@ -300,7 +299,7 @@ def test_words_of_a_config(key: str, value: str) -> None:
 )
 def test_a_config_is_read_back_equal(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     folder = tmp_path_factory.mktemp("run")
-    experiment = load_experiment(None, {"data": {"path": text, "class_names": [text, "b"]}})
+    experiment = experiment_from(None, {"data": {"path": text, "class_names": [text, "b"]}})
     written = to_toml(as_tables(experiment))
     assert_plain(re.sub("[\udc80-\udcff]", "", written))
     assert tomllib.loads(written)["data"]["path"] == text
@@ -322,7 +321,7 @@ def test_fields_of_a_method_are_read_back_equal() -> None:
 
 def test_settings_that_no_file_can_hold() -> None:
     with pytest.raises(ConfigError, match=r"data\.path.*not valid Unicode"):
-        load_experiment(None, {"data": {"path": "\ud800"}})
+        experiment_from(None, {"data": {"path": "\ud800"}})
     assert main("settings", f"data.path={BROKEN[0]}")[0] == 0
 
 

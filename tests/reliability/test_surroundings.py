@@ -17,8 +17,8 @@ from PIL import Image
 from torch import nn
 
 from dcfl.runs.checkpoints import Checkpoints
-from dcfl.runs.fingerprint import require_same
 from dcfl.runs.run import Run
+from dcfl.runs.start import require_resumable
 from tests.engines.runs import Flat
 from tests.reliability.victims import (
     DATA,
@@ -181,10 +181,10 @@ def test_a_single_pixel_of_a_large_data_set(tmp_path: Path) -> None:
 def test_a_checkpoint_that_says_less_is_refused_and_can_be_allowed() -> None:
     before: dict[str, Any] = {"torch": "2", "data": "1 2"}
     now = {**before, "cpu": "AVX2 1", "dcfl": "1"}
-    said = str(refusal(lambda: require_same(before, now, ())))
+    said = str(refusal(lambda: require_resumable(before, now, ())))
     assert "cpu was 'not recorded' and is 'AVX2 1'" in said
     assert "--allow cpu --allow dcfl goes on" in said
-    require_same(before, now, ("cpu", "dcfl"))
+    require_resumable(before, now, ("cpu", "dcfl"))
 
 
 def test_an_even_split_without_a_number_survives_the_checkpoint(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ from dcfl.runs.folder import RecordedRun
 from dcfl.runs.run import Run
 from dcfl.server import ServerSettings
 from dcfl.system.storage import PARTIAL
-from tests.engines.runs import TRAINING, Flat, federation, untimed
+from tests.engines.runs import TRAINING, Flat, federation, untimed, untimed_client
 
 SLOW = bool(os.environ.get("DCFL_SLOW"))  # the whole dose of what takes long
 SIZES = (9, 6, 4)
@@ -79,7 +79,7 @@ def experiment(
             rounds, participation, deadline=deadline, minimum_replies=minimum_replies
         ),
         engine=EngineSettings(workers=workers, device="cpu", **engine),
-        output=OutputSettings(str(folder), checkpoint),
+        output=OutputSettings(str(folder), checkpoint, report=False),
         faults=faults or FaultSettings(),
     )
 
@@ -122,7 +122,7 @@ def outcome(folder: Path) -> dict[str, Any]:
     return {
         "summary": untimed(recorded.summary),
         "rounds": [untimed(row) for row in recorded.rounds],
-        "clients": [{**row, "metrics": untimed(row["metrics"])} for row in recorded.clients],
+        "clients": [untimed_client(row) for row in recorded.clients],
         "model": (folder / "model.safetensors").read_bytes(),
         "files": files(folder),
     }

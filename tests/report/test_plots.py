@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from dcfl.report import plots
-from dcfl.runs.comparison import group_runs
 from dcfl.runs.folder import RecordedRun
+from dcfl.runs.groups import group_runs
 from tests.report.folders import some_counts, write_run
 
 CURVES = [plots.accuracy_figure, plots.loss_figure, plots.traffic_figure]

@@ -7,8 +7,8 @@ import pytest
 from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
 from dcfl.methods.loading import load_methods
-from dcfl.runs.comparison import Outcome, Spread, group_runs, plan, runs_by_partition
 from dcfl.runs.folder import RecordedRun
+from dcfl.runs.groups import Outcome, Spread, group_runs, plan, runs_by_partition
 from dcfl.runs.run import Run
 from tests.engines.runs import Flat
 from tests.reliability.victims import DATA, experiment, train

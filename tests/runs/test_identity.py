@@ -11,18 +11,18 @@ import pytest
 import torch
 
 import dcfl
-from dcfl.config import apply, as_tables, load_experiment, to_toml
+from dcfl.config import apply, as_tables, experiment_from, to_toml
 from dcfl.data import DataSettings, FederatedData, load_dataset
 from dcfl.errors import ConfigError, RunFolderError
 from dcfl.experiment import Experiment
 from dcfl.methods import METHODS
-from dcfl.runs.comparison import group_runs
 from dcfl.runs.fingerprint import fingerprint, own_code
-from dcfl.runs.fingerprint import require_same as may_go_on
 from dcfl.runs.folder import RecordedRun
+from dcfl.runs.groups import group_runs
 from dcfl.runs.identity import FAMILIES, KINDS, flat, kind_of
+from dcfl.runs.start import require_resumable
 from dcfl.server.optimizers import OPTIMIZERS
-from dcfl.studies.recipes.cells import require_same
+from dcfl.studies.recipes.cells import refuse_another_run
 from tests.engines.runs import federation
 from tests.report.folders import write_run
 
@@ -33,7 +33,7 @@ def every_key() -> set[str]:
         for method, optimizer in product(METHODS, OPTIMIZERS)
         for key in flat(
             as_tables(
-                load_experiment(
+                experiment_from(
                     None, {"method": {"name": method}, "server": {"optimizer": optimizer}}
                 )
             )
@@ -125,10 +125,10 @@ def test_a_cell_is_shared_unless_its_numbers_may_differ(
 ) -> None:
     run = recorded(tmp_path / "run", changed(BASE, key, value))
     if kind == "place":
-        require_same(BASE, run)
+        refuse_another_run(BASE, run)
     else:
         with pytest.raises(RunFolderError, match=rf"holds another run: {key} was "):
-            require_same(BASE, run)
+            refuse_another_run(BASE, run)
 
 
 def begun_with(experiment: Experiment, device: str = "cpu") -> dict[str, Any]:
@@ -142,18 +142,18 @@ def begun_with(experiment: Experiment, device: str = "cpu") -> dict[str, Any]:
 def test_a_run_goes_on_unless_its_bits_would_differ(kind: str, key: str, value: Any) -> None:
     before, now = begun_with(BASE), begun_with(changed(BASE, key, value))
     if kind == "place":
-        may_go_on(before, now, ())
+        require_resumable(before, now, ())
         return
     with pytest.raises(ConfigError, match=rf"{key} was "):
-        may_go_on(before, now, ())
+        require_resumable(before, now, ())
     new = now.keys() - before.keys()  # another optimiser brings fields of its own
-    may_go_on(before, now, [key, *new])
+    require_resumable(before, now, [key, *new])
 
 
 def test_a_run_goes_on_on_the_kind_of_device_that_it_was_begun_on() -> None:
     with pytest.raises(ConfigError, match="device was 'cpu' and is 'some GPU'"):
-        may_go_on(begun_with(Experiment()), begun_with(Experiment(), "some GPU"), ())
-    may_go_on(begun_with(Experiment()), begun_with(Experiment(), "some GPU"), ["device"])
+        require_resumable(begun_with(Experiment()), begun_with(Experiment(), "some GPU"), ())
+    require_resumable(begun_with(Experiment()), begun_with(Experiment(), "some GPU"), ["device"])
 
 
 def test_a_checkpoint_that_is_older_than_a_key_has_its_default() -> None:
@@ -164,11 +164,11 @@ def test_a_checkpoint_that_is_older_than_a_key_has_its_default() -> None:
         if key not in ("device", "model.head", "method.align") and not key.startswith("attack.")
     }
     with pytest.raises(ConfigError, match="device was 'not recorded' and is 'cpu'"):
-        may_go_on(old, now, ())
+        require_resumable(old, now, ())
     old["device"] = "cpu"
-    may_go_on({**old, "engine.device": "auto"}, now, ())
+    require_resumable({**old, "engine.device": "auto"}, now, ())
     with pytest.raises(ConfigError, match=r"model\.head was 'none' and is 'mlp256'"):
-        may_go_on(old, {**now, "model.head": "mlp256"}, ())
+        require_resumable(old, {**now, "model.head": "mlp256"}, ())
 
 
 def test_a_run_that_is_older_than_a_key_is_compared_by_its_default(tmp_path: Path) -> None:
@@ -182,9 +182,9 @@ def test_a_run_that_is_older_than_a_key_is_compared_by_its_default(tmp_path: Pat
     runs[1] = RecordedRun.open(tmp_path / "old")
     (group,) = group_runs(runs)
     assert group.seeds == 1
-    require_same(usual, runs[1])
+    refuse_another_run(usual, runs[1])
     with pytest.raises(RunFolderError, match=r"method\.temperature was 0\.5 and would be 0\.4"):
-        require_same(changed(usual, "method.temperature", 0.4), runs[1])
+        refuse_another_run(changed(usual, "method.temperature", 0.4), runs[1])
 
 
 def test_a_key_that_is_gone_and_did_nothing_makes_no_other_run(tmp_path: Path) -> None:
@@ -196,12 +196,12 @@ def test_a_key_that_is_gone_and_did_nothing_makes_no_other_run(tmp_path: Path) -
     path.write_text(whole.replace("[privacy]", "[privacy]\nprototype_clip = 0.0"))
     runs[1] = RecordedRun.open(tmp_path / "old")
     assert len(group_runs(runs)) == 1
-    require_same(usual, runs[1])
+    refuse_another_run(usual, runs[1])
     assert runs[1].experiment.privacy == usual.privacy
     now = begun_with(usual)
-    may_go_on({**now, "privacy.prototype_clip": 0.0}, now, ())
+    require_resumable({**now, "privacy.prototype_clip": 0.0}, now, ())
     with pytest.raises(ConfigError, match=r"privacy\.prototype_clip was 1\.0"):
-        may_go_on({**now, "privacy.prototype_clip": 1.0}, now, ())
+        require_resumable({**now, "privacy.prototype_clip": 1.0}, now, ())
 
 
 def test_a_method_that_is_not_known_here_is_compared_by_what_was_written(tmp_path: Path) -> None:
@@ -253,9 +253,9 @@ def test_pictures_that_were_moved_are_gone_on_with() -> None:
     def own(where: str) -> Experiment:
         return changed(Experiment(), "data.dataset", where)
 
-    may_go_on(begun_with(own("folder:/here/a")), begun_with(own("folder:/there/b")), ())
+    require_resumable(begun_with(own("folder:/here/a")), begun_with(own("folder:/there/b")), ())
     with pytest.raises(ConfigError, match=r"data\.dataset was 'folder' and is 'npz'"):
-        may_go_on(begun_with(own("folder:/here/a")), begun_with(own("npz:/here/a.npz")), ())
+        require_resumable(begun_with(own("folder:/here/a")), begun_with(own("npz:/here/a.npz")), ())
     other = {**begun_with(own("folder:/there/b")), "data": "something else"}
     with pytest.raises(ConfigError, match="data was "):
-        may_go_on(begun_with(own("folder:/here/a")), other, ())
+        require_resumable(begun_with(own("folder:/here/a")), other, ())

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import dcfl
 from dcfl.client import Batch, Client
-from dcfl.config import load_experiment
+from dcfl.config import experiment_from
 from dcfl.data import Dataset, DataSettings, load_dataset
 from dcfl.engines.placement import choose_devices
 from dcfl.errors import ConfigError, RunFolderError, RunMissing, StorageError, TooFewClients
@@ -35,7 +35,7 @@ SHORT = {"federation": {"rounds": 2, "participation": 0.1}}
 def finished(folder: Path, **tables: dict[str, object]) -> Run:
     # No checkpoints: on a busy machine the clock would ask for one.
     output = {"dir": str(folder), "checkpoint": 0}
-    run = Run(load_experiment(None, {**SHORT, **tables, "output": output}))
+    run = Run(experiment_from(None, {**SHORT, **tables, "output": output}))
     for _ in run.rounds():
         pass
     return run
@@ -243,7 +243,7 @@ def test_losing_every_client_is_not_a_success(tmp_path: Path) -> None:
 )
 def test_augmentations_that_make_no_sense_are_refused(tables: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Run(load_experiment(None, tables))
+        Run(experiment_from(None, tables))
 
 
 def test_a_full_disk_is_a_storage_error_and_leaves_no_half_file(
@@ -359,7 +359,7 @@ def test_krum_with_too_few_clients_a_round_is_refused_with_the_numbers(
     """The default run: 5 of 20 clients, of which two may be attackers."""
     tables: dict[str, Any] = {"server": {"aggregation": rule}, "output": {"dir": str(tmp_path)}}
     with pytest.raises(ConfigError) as refusal:
-        Run(load_experiment(None, tables))
+        Run(experiment_from(None, tables))
     said = str(refusal.value)
     assert said.startswith(f'server.aggregation = "{rule}" with 5 of 20 clients a round')
     assert "server.byzantine = 0.2 lets 2 be attackers, needs 7 replies" in said
@@ -370,10 +370,10 @@ def test_krum_with_too_few_clients_a_round_is_refused_with_the_numbers(
         tables["federation"] = {"participation": participation}
         tables["server"]["byzantine"] = byzantine
         folder = tmp_path / f"{participation}"
-        Run(load_experiment(None, {**tables, "output": {"dir": str(folder)}}))
+        Run(experiment_from(None, {**tables, "output": {"dir": str(folder)}}))
     tables["server"]["byzantine"] = 0.49
     with pytest.raises(ConfigError, match=r"replies: set a smaller server\.byzantine or another"):
-        Run(load_experiment(None, tables))
+        Run(experiment_from(None, tables))
 
 
 @pytest.mark.parametrize(
@@ -388,7 +388,7 @@ def test_the_config_says_how_prototypes_are_merged(
     rule: str, asked: str, used: str, tmp_path: Path
 ) -> None:
     run = Run(
-        load_experiment(
+        experiment_from(
             None,
             {
                 "server": {"aggregation": rule},

@@ -14,7 +14,6 @@ from dcfl.engines.engine import Session
 from dcfl.errors import DCFLError
 from dcfl.flower.engine import GridEngine
 from dcfl.flower.roster import UNBOUND, Roster
-from dcfl.report import write_report
 from dcfl.runs.run import Run
 from dcfl.system.printable import printable
 
@@ -54,12 +53,11 @@ def main(grid: Grid, context: Context) -> None:
         else:
             run = Run(experiment, connect=connect)
         for row in run.rounds():
-            for notice in row.get("notices", ()):
+            for notice in row.notices:
                 print(printable(f"warning: {notice}"), flush=True)
-            print(f"round {row['round']}: accuracy {row['accuracy']:.2f} %", flush=True)
+            print(f"round {row.round}: accuracy {row.accuracy:.2f} %", flush=True)
         for engine in engines:
             engine.forget()  # not before the run has really ended
-        write_report(run.folder)
     except DCFLError as error:
         print(printable(f"{ENDED} {error.exit_code} {error}"), flush=True)
         raise  # for Flower the run has failed

@@ -19,8 +19,8 @@ from dcfl.flower.deploy.server_app import ENDED
 from dcfl.flower.deploy.superlink import Connection
 from dcfl.flower.roster import Roster
 from dcfl.methods import METHODS
-from dcfl.runs.folder import RecordedRun, Row, require_unused
-from dcfl.runs.run import folder_for
+from dcfl.runs.folder import RecordedRun, folder_for, require_unused
+from dcfl.runs.rows import RoundRow
 
 LOOK_SECONDS = 0.5  # between two looks at the rows
 ASK_SECONDS = 5.0  # between two questions to the SuperLink, each of which starts a process
@@ -51,7 +51,7 @@ class Submitted:
     run: int  # Flower's number
     folder: Path  # on the SuperLink's machine, which may be this one
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[RoundRow]:
         """The rows of rounds.jsonl as they come, until the run has ended.
 
         If it ended badly, RemoteRunFailed says why. Nothing comes from a SuperLink elsewhere: its

@@ -12,7 +12,7 @@ import numpy as np
 
 from dcfl.report.document import Picture, Section, Table, render_document
 from dcfl.report.text import listed, number, plural, without_folders
-from dcfl.runs.comparison import setting
+from dcfl.runs.groups import setting
 from dcfl.studies.analysis.figures import (
     EDGES,
     NAMED,

@@ -20,7 +20,8 @@ from dcfl.errors import ConfigError, DatasetMissing, RunFolderError
 from dcfl.experiment import Experiment
 from dcfl.methods import METHODS
 from dcfl.models import FeatureModel
-from dcfl.runs.folder import RecordedRun, load_model
+from dcfl.runs.folder import RecordedRun
+from dcfl.runs.model_file import load_model
 from dcfl.seeding import generator_for
 
 
@@ -36,7 +37,7 @@ class Subject:
     @property
     def round(self) -> int:
         """The last one."""
-        return int(self.run.rounds[-1]["round"])
+        return self.run.rounds[-1].round
 
 
 class Features(NamedTuple):
@@ -66,14 +67,14 @@ def open_subject(run: RecordedRun) -> Subject:
         dataset = load_dataset(experiment.data)
     except DatasetMissing as error:
         raise DatasetMissing(f"{folder}: its data set is no longer there: {error}") from error
-    _require_same(folder.name, model, dataset)
+    _require_fitting(folder.name, model, dataset)
     augmentation = experiment.data.augmentation(dataset.preparation.augmentation)
     # Wherever the run was trained: the folder may have been copied from another machine.
     device = choose_devices("auto")[0]
     return Subject(run, experiment, model.to(device), dataset.augmented_by(augmentation).to(device))
 
 
-def _require_same(name: str, model: FeatureModel, dataset: Dataset) -> None:
+def _require_fitting(name: str, model: FeatureModel, dataset: Dataset) -> None:
     trained, now = model.preparation, dataset.preparation
     same = trained is not None and (trained.mean, trained.std) == (now.mean, now.std)
     if model.class_names != dataset.class_names or not same:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dcfl.runs.comparison import setting
 from dcfl.runs.folder import RecordedRun
+from dcfl.runs.groups import setting
 from dcfl.studies.analysis.drift import Drift, measure_drift
 from dcfl.studies.analysis.features import (
     Features,
@@ -68,7 +68,7 @@ class Analysis:
             "images": self.images,
             "kind_of_images": self.kind_of_images,
             "accuracy": self.accuracy,
-            "weights_sha256": self.run.summary.get("weights_sha256"),
+            "weights_sha256": self.run.summary.weights_sha256 if self.run.summary else None,
             "similarity": self.similarity.as_json(),
             "dimensions": self.dimensions.as_json(),
             "plane": {"explained": list(self.plane.explained)},
@@ -158,7 +158,7 @@ def _cautions(subject: Subject, features: Features, drift: Drift | None) -> list
             f"the images are training images that data.holdout = "
             f"{subject.experiment.data.holdout:g} kept back to choose settings by, not test images"
         )
-    recorded = subject.run.rounds[-1]["accuracy"]
+    recorded = subject.run.rounds[-1].accuracy
     if recorded is not None and abs(recorded - features.accuracy) > SAME_ACCURACY:
         cautions.append(
             f"the model's accuracy is {features.accuracy:.2f} % now and was {recorded:.2f} % "

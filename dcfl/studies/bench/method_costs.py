@@ -37,7 +37,7 @@ def method_seconds(
             for name, rows in rounds.items():
                 row = next(rows)
                 if repeat:
-                    found[name].append(row["seconds"] - row["evaluation_seconds"])
+                    found[name].append(row.seconds - row.evaluation_seconds)
             show(f"{repeat}/{repeats}")
         for rows in rounds.values():
             rows.close()

@@ -58,11 +58,11 @@ def main() -> None:
         run = Run(experiment(job, int(sys.argv[2]), folder), dataset)
         for row in run.rounds():
             # A row may come late: its evaluation goes on during the next round.
-            say("round", round=row["round"], seconds=row["seconds"])
+            say("round", round=row.round, seconds=row.seconds)
         weights = run.result().weights
-        steps = sum(client["num_steps"] for client in RecordedRun.open(run.folder).clients)
+        steps = sum(client.num_steps for client in RecordedRun.open(run.folder).clients)
     total = sum(float(tensor.double().sum()) for tensor in weights.values())
-    say("end", steps=steps, loss=row["train_loss"], weights_sum=total)
+    say("end", steps=steps, loss=row.train_loss, weights_sum=total)
 
 
 if __name__ == "__main__":

@@ -51,13 +51,13 @@ class Worker:
     def train(self, folder: Path, config: str) -> dict[str, Any]:
         """The answer: how it went."""
         try:
-            if (folder / "config.toml").is_file() and RecordedRun.open(folder).summary:
+            if (folder / "config.toml").is_file() and RecordedRun.open(folder).finished:
                 return {"state": "finished"}  # by somebody else, while it was waiting for us
             self.run = run = self._made(folder, config)
             if self.stopping:  # before there was a run to tell
                 run.stop()
             for row in run.rounds():
-                say({"round": row["round"], "accuracy": row["accuracy"]})
+                say({"round": row.round, "accuracy": row.accuracy})
             return {"state": "finished"}
         except Interrupted:
             return {"state": "stopped"}

@@ -43,17 +43,17 @@ class Kept:
         if not (self.folder / "config.toml").is_file():
             return None
         run = RecordedRun.open(self.folder)
-        require_same(self.cell.experiment, run)
+        refuse_another_run(self.cell.experiment, run)
         return run
 
     def check(self) -> None:
         """Refuse what is damaged, or another run, before any time is spent on the others."""
-        if self.run is not None and self.run.summary:
+        if self.run is not None and self.run.finished:
             _ = self.run.rounds
 
     @property
     def finished(self) -> bool:
-        return self.run is not None and bool(self.run.summary)
+        return self.run is not None and self.run.finished
 
     @property
     def failed(self) -> str:
@@ -78,7 +78,7 @@ class Kept:
         )
 
 
-def require_same(experiment: Experiment, run: RecordedRun) -> None:
+def refuse_another_run(experiment: Experiment, run: RecordedRun) -> None:
     """A folder of that name with other settings would be taken for a result of this recipe."""
     wanted, there = complete(flat(as_tables(experiment))), complete(flat(run.config))
     for key, value, found in differences(wanted, there, "result", "seed"):

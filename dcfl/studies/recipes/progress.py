@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 
 from dcfl.runs.folder import RecordedRun
+from dcfl.runs.groups import Outcome
 from dcfl.studies.recipes.cells import Kept
 from dcfl.studies.recipes.parallel import News
 from dcfl.system.printable import printable
@@ -33,8 +34,8 @@ class Progress:
         self.ended += 1
         text = printable(news.why) if news.state == "failed" else ""
         if news.state == "finished":
-            summary = RecordedRun.open(news.kept.folder).summary
-            text = f"MAX {summary['max_accuracy']:.2f}  EMA {summary['ema_accuracy']:.2f}"
+            outcome = Outcome.of(RecordedRun.open(news.kept.folder))
+            text = f"MAX {outcome.max_accuracy:.2f}  EMA {outcome.ema_accuracy:.2f}"
             text += f"  {self._left()} left"
         self._say(f"[{self.ended}/{self.cells}] {name}  {news.state}  {text}".rstrip() + "\n")
 

@@ -9,8 +9,8 @@ from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 
 from dcfl.report.plots import COLOURS, INK, WIDTH, curve_figure, styled
-from dcfl.runs.comparison import Group
 from dcfl.runs.folder import RecordedRun
+from dcfl.runs.groups import Group
 from dcfl.studies.recipes.paper import REFERENCE
 from dcfl.studies.recipes.results import Results
 
@@ -21,12 +21,10 @@ def client_time_figure(groups: Sequence[Group]) -> Figure:
 
 
 def _client_seconds(run: RecordedRun) -> list[float]:
-    by_round = {row["round"]: 0.0 for row in run.rounds}
+    by_round = {row.round: 0.0 for row in run.rounds}
     for row in run.clients:
-        by_round[row["round"]] = by_round.get(row["round"], 0.0) + row["metrics"].get(
-            "seconds", 0.0
-        )
-    return list(np.cumsum([by_round[row["round"]] for row in run.rounds]))
+        by_round[row.round] = by_round.get(row.round, 0.0) + row.seconds
+    return list(np.cumsum([by_round[row.round] for row in run.rounds]))
 
 
 @styled

@@ -12,7 +12,7 @@ from typing import Any
 from dcfl.report.document import Picture, Section, Table, render_document
 from dcfl.report.plots import accuracy_figure, traffic_figure
 from dcfl.report.text import number, plural, signed
-from dcfl.runs.comparison import Outcome, Spread
+from dcfl.runs.groups import Outcome, Spread
 from dcfl.studies.recipes.order import Contests
 from dcfl.studies.recipes.order_page import leaders_csv, order_csv, order_section, split_name
 from dcfl.studies.recipes.published import papers_mu
@@ -343,7 +343,7 @@ def _run_rows(results: Results) -> Iterator[list[str]]:
         if not kept.finished or kept.run is None:
             continue
         cell, out = kept.cell, Outcome.of(kept.run)
-        worked = sum(row["metrics"].get("seconds", 0.0) for row in kept.run.clients)
+        worked = sum(row.seconds for row in kept.run.clients)
         yield [
             cell.name,
             cell.block,
@@ -354,7 +354,7 @@ def _run_rows(results: Results) -> Iterator[list[str]]:
             *_plain(out.max_client_accuracy, out.ema_client_accuracy),
             str(out.rounds),
             *_plain(out.bytes_up / 1e6, out.bytes_down / 1e6, worked, out.seconds),
-            str(kept.run.summary.get("weights_sha256", "")),
+            kept.run.summary.weights_sha256 if kept.run.summary else "",
         ]
 
 

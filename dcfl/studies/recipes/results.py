@@ -9,8 +9,8 @@ from functools import cached_property
 from statistics import fmean
 from typing import Literal
 
-from dcfl.runs.comparison import Group, Outcome, Spread
 from dcfl.runs.folder import RecordedRun
+from dcfl.runs.groups import Group, Outcome, Spread
 from dcfl.studies.recipes.cells import Kept
 from dcfl.studies.recipes.order import (
     DUELS,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf, isinf
 
-from dcfl.config import Table, Tables, load_experiment, merge
+from dcfl.config import Table, Tables, experiment_from, merge
 from dcfl.errors import SettingsWarning
 from dcfl.experiment import Experiment
 
@@ -63,7 +63,7 @@ class Scale:
         with warnings.catch_warnings():
             # A recipe tries readings that do not train, to show that they do not.
             warnings.simplefilter("ignore", SettingsWarning)
-            return load_experiment(None, merge(merge(self.tables, chosen), changes))
+            return experiment_from(None, merge(merge(self.tables, chosen), changes))
 
 
 IID = inf

@@ -13,7 +13,8 @@ from dcfl.local_training import train_client
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods import METHODS
 from dcfl.models import FeatureModel
-from dcfl.runs.folder import RecordedRun, load_model
+from dcfl.runs.folder import RecordedRun
+from dcfl.runs.model_file import load_model
 from dcfl.studies.analysis import drift as drifting
 from dcfl.studies.analysis.drift import Drift, keeps_state, measure_drift, pairwise_cosines
 from dcfl.studies.analysis.features import Subject, open_subject

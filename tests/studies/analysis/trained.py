@@ -13,6 +13,7 @@ QUICK = {
     "training.epochs": 1,
     "engine.workers": 1,
     "output.checkpoint": 0,
+    "output.report": False,
 }
 
 

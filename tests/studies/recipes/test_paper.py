@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dcfl.config import load_experiment
+from dcfl.config import experiment_from
 from dcfl.experiment import Experiment
 from dcfl.studies.recipes.order import leaders, leads, published_contests, published_order
 from dcfl.studies.recipes.paper import RECIPES, Cell
@@ -136,7 +136,7 @@ def test_the_paper_scale_is_the_papers() -> None:
 @pytest.mark.parametrize("method", ["dcfl-sw", "dcfl-pw"])
 def test_dcfl_is_the_same_for_run_and_reproduce(method: str, dataset: str) -> None:
     config = Path(__file__).parents[3] / "configs" / f"{dataset}.toml"
-    typed = load_experiment(config, {"method": {"name": method}})
+    typed = experiment_from(config, {"method": {"name": method}})
     row, column = method.upper(), "0.3"
     assert found("participation-5", row=row, block=dataset, column=column).experiment.method == (
         typed.method

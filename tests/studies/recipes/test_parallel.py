@@ -50,10 +50,8 @@ def undisturbed() -> dict[str, str]:
 
 
 def trained(kept: Sequence[Kept]) -> dict[str, str]:
-    return {
-        one.cell.name: RecordedRun.open(one.folder).summary.get("weights_sha256", "")
-        for one in kept
-    }
+    runs = {one.cell.name: RecordedRun.open(one.folder) for one in kept}
+    return {name: run.summary.weights_sha256 if run.summary else "" for name, run in runs.items()}
 
 
 def holder(folder: Path) -> int:

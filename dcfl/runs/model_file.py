@@ -1,0 +1,157 @@
+"""model.safetensors: the trained weights with all that it takes to build the model again."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+from dcfl import tensors as named
+from dcfl.data.augment import Preparation
+from dcfl.errors import CheckpointError, RunFolderError, RunMissing
+from dcfl.messages import Tensors
+from dcfl.models import FeatureModel, ModelSettings, build_model
+from dcfl.runs.folder import RecordedRun, require_utf8
+from dcfl.runs.prepare import Prepared
+from dcfl.runs.reading import Json, Number, Text, damaged, parsed, validated
+from dcfl.system.storage import strict_json
+from dcfl.system.tensor_files import read_stored, write_stored
+
+MODEL = "model.safetensors"
+
+
+class ModelShape(BaseModel):
+    """How to build the model again, and what its inputs and outputs mean."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    settings: dict[str, Any]
+    channels: Annotated[int, Field(ge=1, le=4096)]
+    size: Annotated[int, Field(ge=1, le=4096)]
+    classes: Annotated[int, Field(ge=2, le=10**6)]
+    class_names: list[Text]
+    mean: list[Number]
+    std: list[Annotated[float, Field(gt=0, le=1e100)]]
+
+    @model_validator(mode="after")
+    def _lengths_agree(self) -> ModelShape:
+        if len(self.class_names) != self.classes:
+            raise ValueError(f"{len(self.class_names)} names of {self.classes} classes")
+        if {len(self.mean), len(self.std)} != {self.channels}:
+            raise ValueError("a mean and a std for each channel")
+        return self
+
+
+SHAPE: TypeAdapter[ModelShape] = TypeAdapter(ModelShape)
+SETTINGS: TypeAdapter[ModelSettings] = TypeAdapter(ModelSettings)
+
+
+def write_model(folder: Path, prepared: Prepared, weights: Tensors) -> None:
+    """Equal runs leave equal files."""
+    dataset = prepared.data.dataset
+    shape: Json = {
+        "channels": dataset.channels,
+        "size": dataset.size,
+        "classes": dataset.classes,
+        "class_names": dataset.class_names,
+        "mean": dataset.preparation.mean,
+        "std": dataset.preparation.std,
+    }
+    if not prepared.own_model:
+        shape["settings"] = asdict(prepared.experiment.model)
+    contiguous = {name: weights[name].cpu().contiguous() for name in sorted(weights)}
+    checksum = named.checksum(contiguous, strict_json(shape))
+    # One entry: safetensors writes several in any order.
+    metadata = {"dcfl": strict_json({**shape, "checksum": checksum})}
+    write_stored(folder / MODEL, contiguous, metadata)
+
+
+def load_model(run_folder: str | Path) -> FeatureModel:
+    """The trained model of a finished run, in evaluation mode, on the CPU.
+
+    It carries `class_names` and `preparation`, which turns uint8 pixels into its inputs. A model
+    with `model.norm = "batch-nostats"` wants batches that mix the classes, not single images.
+
+    Args:
+        run_folder: The folder of a run that has finished.
+
+    Returns:
+        The model, ready to be called on a batch of prepared images.
+
+    Raises:
+        RunMissing: There is no trained model in the folder.
+        RunFolderError: The file is damaged, or holds the weights of a module of your own.
+
+    Example:
+        >>> import dcfl, torch
+        >>> result = dcfl.run(federation={"rounds": 1}, out="runs/first")
+        >>> model = dcfl.load_model(result.folder)
+        >>> pixels = torch.zeros(1, 8, 8, 1, dtype=torch.uint8)
+        >>> model(model.preparation.clean(pixels)).logits.shape
+        torch.Size([1, 10])
+    """
+    path = Path(run_folder) / MODEL
+    require_utf8(path)
+    if not path.is_file():
+        known = Path(run_folder).is_dir()
+        reason = f"holds no {MODEL}: has the run finished?" if known else "no such folder"
+        raise RunMissing(f"{run_folder}: {reason}")
+    try:
+        weights, metadata = read_stored(path)
+    except CheckpointError as error:
+        raise damaged(path, str(error.__cause__)) from error
+    description = parsed(metadata.get("dcfl", "{}"), path)
+    _require_whole(path, weights, description)
+    if "settings" not in description:
+        raise RunFolderError(
+            f"{path} holds the weights of a module of your own: build it and load them with "
+            f"safetensors.torch.load_file"
+        )
+    shape = validated(SHAPE, description, path)
+    model = _rebuilt(shape, weights, path)
+    model.load_state_dict(weights)
+    model.class_names = tuple(shape.class_names)
+    model.preparation = Preparation(tuple(shape.mean), tuple(shape.std))
+    return model.eval()
+
+
+def _require_whole(path: Path, weights: Tensors, description: Json) -> None:
+    """By the file's own checksum, and by the hash in summary.json if there is one."""
+    checksum = description.get("checksum")
+    if checksum is not None:
+        ordered = {name: weights[name] for name in sorted(weights)}
+        shape = {key: value for key, value in description.items() if key != "checksum"}
+        if checksum != named.checksum(ordered, strict_json(shape)):
+            raise damaged(path, "its checksum is another one")
+    summary = RecordedRun(path.parent).summary
+    recorded_hash = summary.weights_sha256 if summary else ""
+    if recorded_hash and recorded_hash != named.sha256(weights):
+        raise damaged(path, "summary.json has the hash of other weights")
+    if not checksum and not recorded_hash:
+        warnings.warn(
+            f"{path}: neither the file nor a summary.json beside it has a hash of the weights: "
+            f"nobody would notice damage",
+            stacklevel=3,
+        )
+
+
+def _rebuilt(shape: ModelShape, weights: Tensors, path: Path) -> FeatureModel:
+    """The model of that shape, if its tensors are those of the file."""
+    size = (shape.channels, shape.size, shape.classes)
+    try:
+        settings = SETTINGS.validate_python(shape.settings)
+        with torch.device("meta"):  # takes no memory, whatever the size
+            expected = build_model(settings, *size, seed=0).state_dict()
+    except (ValidationError, ValueError, RuntimeError) as error:
+        raise damaged(path, f"settings: {error}") from error
+
+    def described(tensors: Tensors) -> dict[str, tuple[torch.dtype, torch.Size]]:
+        return {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
+
+    if described(expected) != described(weights):
+        raise damaged(path, "its tensors are not those of the model that it names")
+    return build_model(settings, *size, seed=0)

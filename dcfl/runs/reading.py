@@ -1,0 +1,82 @@
+"""Reading what others may have written: JSON and arrays of a run folder, checked at the door.
+
+Nothing behind this asks again. Keys that are not known belong to another version and pass.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, PlainValidator, TypeAdapter, ValidationError
+
+from dcfl.data.npz import read_arrays
+from dcfl.errors import DatasetCorrupt, RunFolderError
+
+Json = dict[str, Any]  # an object of JSON
+T = TypeVar("T")
+
+Flag = Annotated[bool, Field(strict=True)]
+Count = Annotated[int, Field(strict=True, ge=0, le=2**53)]
+Number = Annotated[float, Field(strict=True, ge=-1e100, le=1e100)]  # not NaN; can be drawn
+Percent = Annotated[float, Field(strict=True, ge=0, le=100.001)]  # rounding may add a little
+Seconds = Annotated[float, Field(strict=True, ge=0, le=1e12)]
+Seed = Annotated[int, Field(strict=True, ge=-(2**63), lt=2**63)]
+
+LONGEST_TEXT = 100_000
+
+
+def _text(value: object) -> object:
+    """Pydantic's own check refuses what stands for bytes of a path that are not UTF-8."""
+    if not isinstance(value, str) or len(value) > LONGEST_TEXT:
+        raise ValueError("a text of reasonable length is expected")
+    return value
+
+
+Text = Annotated[str, PlainValidator(_text)]
+
+
+def parsed(text: str | bytes, path: Path) -> Json:
+    """An object of JSON; NaN and infinity, which earlier versions wrote, become None."""
+    try:
+        value = json.loads(text, parse_constant=lambda _: None)
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, str(error)) from error
+    if not isinstance(value, dict):
+        raise damaged(path, f"{type(value).__name__} where an object should be")
+    return value
+
+
+def validated(kind: TypeAdapter[T], value: Json, path: Path, strict: bool | None = None) -> T:
+    """The value as what it should be; RunFolderError if it is not."""
+    try:
+        return kind.validate_python(value, strict=strict)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise damaged(path, f"{where}: {first['msg']}" if where else first["msg"]) from error
+
+
+def damaged(path: Path, reason: str) -> RunFolderError:
+    return RunFolderError(f"{path} is damaged ({' '.join(reason.split())[:200]})")
+
+
+def read_partition(path: Path) -> dict[str, NDArray[Any]]:
+    """The samples per client and class, the classes' names, and the hash of the split."""
+    try:
+        stored = read_arrays(path, ("counts", "class_names", "sha256"))
+    except DatasetCorrupt as error:
+        raise damaged(path, str(error).removeprefix(f"{path}: ")) from error
+    counts, names, sha256 = stored["counts"], stored["class_names"], stored["sha256"]
+    if counts.dtype.kind not in "iu" or counts.ndim != 2 or not counts.size:
+        raise damaged(path, f"counts: {list(counts.shape)} of {counts.dtype}")
+    if counts.min() < 0 or counts.max() > 2**31:
+        raise damaged(path, f"counts from {counts.min()} to {counts.max()}")
+    if names.dtype.kind != "U" or names.shape != counts.shape[1:]:
+        raise damaged(path, f"class_names: {list(names.shape)} of {names.dtype}")
+    if sha256.dtype.kind != "U" or sha256.ndim:
+        raise damaged(path, f"sha256: {list(sha256.shape)} of {sha256.dtype}")
+    return {**stored, "counts": counts.astype(np.int64)}

@@ -1,0 +1,101 @@
+"""Where a run starts: at the beginning, or at its newest checkpoint."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from dcfl.data.catalogue import OWN
+from dcfl.engines.memories import Index
+from dcfl.errors import CheckpointError, ConfigError, require
+from dcfl.runs.checkpoints import Checkpoints
+from dcfl.runs.folder import RecordedRun
+from dcfl.runs.identity import Settings, complete, differences, of_kind
+from dcfl.runs.prepare import Prepared
+from dcfl.runs.recorder import Recorder
+from dcfl.runs.rows import RoundRow
+from dcfl.server import ServerState
+
+NOT_KNOWN = "not recorded"  # by the version of dcfl that wrote the checkpoint
+
+
+@dataclass(frozen=True)
+class Start:
+    state: ServerState
+    run: str = field(default_factory=lambda: uuid4().hex)  # what nodes elsewhere know the run by
+    rows: list[RoundRow] = field(default_factory=list)
+    memories: Index = field(default_factory=dict)  # the round of what each client remembers
+    seconds: float = 0.0  # that the run has taken before
+    repeated: int = 0  # rounds that had been done before and are done again
+
+
+def started(
+    prepared: Prepared, recorder: Recorder, checkpoints: Checkpoints, allow: Collection[str]
+) -> Start:
+    """Where the run in the recorder's folder starts; a new run's first files are written."""
+    resumed = _from_checkpoint(prepared, recorder, checkpoints, allow) if recorder.resumed else None
+    if resumed is not None:
+        return resumed
+    recorder.start(prepared)
+    return Start(prepared.initial_state)
+
+
+def _from_checkpoint(
+    prepared: Prepared, recorder: Recorder, checkpoints: Checkpoints, allow: Collection[str]
+) -> Start | None:
+    """At the newest whole checkpoint, with the logs cut back to it; None if there is none."""
+    newest = checkpoints.newest()
+    if newest is None:
+        recorder.truncate_logs({})
+        return None
+    (state, progress), damaged = newest
+    require_resumable(progress.begun_with, prepared.fingerprint, allow)
+    rounds = prepared.experiment.federation.rounds
+    require(
+        progress.round <= rounds,
+        f"federation.rounds = {rounds}, and the run has done {progress.round} already",
+    )
+    for reason in damaged:
+        warnings.warn(f"{reason}; going on from round {progress.round}", stacklevel=5)
+    checkpoints.drop_after(progress.round)
+    # Done twice: the rounds that have a row, and perhaps two that were under way.
+    repeated = len(RecordedRun.open(recorder.folder).rounds) - progress.round + 2
+    recorder.truncate_logs(progress.lengths)
+    rows = RecordedRun.open(recorder.folder).rounds
+    if [row.round for row in rows if row.accuracy is not None] != [*range(1, progress.round + 1)]:
+        raise CheckpointError(f"{recorder.folder / 'rounds.jsonl'}: a row is not as it was written")
+    return Start(
+        state, progress.run, rows, progress.index, progress.seconds, progress.again + repeated
+    )
+
+
+def require_resumable(
+    begun_with: Mapping[str, Any], now: Mapping[str, Any], allowed: Collection[str]
+) -> None:
+    """Refuse to resume with another fingerprint, naming every key that differs and is not allowed
+    to: the result would not be that of a run that was never stopped."""
+    facts = {key: NOT_KNOWN for key in now if "." not in key}
+    before = _without_folders(complete({**facts, **begun_with}))
+    after = _without_folders(complete(now))
+    keys = sorted(of_kind({**before, **after}, "result", "seed"))
+    for key in allowed:
+        if key not in keys:
+            raise ConfigError(f"--allow {key}: there is no such key; known: {', '.join(keys)}")
+    different = sorted(differences(before, after, "result", "seed"))
+    refused = [difference for difference in different if difference.key not in allowed]
+    if refused:
+        changes = "; ".join(f"{key} was {was!r} and is {now!r}" for key, was, now in refused)
+        options = " ".join(f"--allow {difference.key}" for difference in refused)
+        raise ConfigError(
+            f"the run was begun with something else: {changes}. It would not end as it should; "
+            f"{options} goes on all the same"
+        )
+
+
+def _without_folders(settings: Settings) -> Settings:
+    """One's own pictures may have been moved: the fact `data` tells whether they are others."""
+    kind, _, _ = str(settings["data.dataset"]).partition(":")
+    return {**settings, "data.dataset": kind} if kind in OWN else settings

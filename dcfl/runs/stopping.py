@@ -1,0 +1,70 @@
+"""Rounds until all are done or the run is stopped.
+
+A signal reaches all processes of a run, and must not change what the run computes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from dcfl.engines.engine import Engine
+from dcfl.errors import ClientFailure, ClientLost
+from dcfl.experiment import Experiment
+from dcfl.federation import Round, federate
+from dcfl.messages import Broadcast, ClientUpdate
+from dcfl.server import Server, ServerState
+
+
+class RoundAbandoned(Exception):
+    """The run is being stopped, and its clients' processes are going with it."""
+
+
+@dataclass(frozen=True)
+class Stoppable:
+    """An engine whose rounds are abandoned if clients are lost while the run is being stopped: a
+    round without them would not be that of a run that nobody stops."""
+
+    engine: Engine
+    stopping: Callable[[], bool]
+
+    def run(
+        self, broadcast: Broadcast, cohort: Sequence[int]
+    ) -> Iterator[ClientUpdate | ClientFailure]:
+        for reply in self.engine.run(broadcast, cohort):
+            if isinstance(reply, ClientLost) and self.stopping():
+                raise RoundAbandoned
+            yield reply
+
+    def settle(self, accepted: Collection[int]) -> None:
+        self.engine.settle(accepted)
+
+
+def trained_rounds(
+    server: Server,
+    engine: Engine,
+    state: ServerState,
+    experiment: Experiment,
+    stopping: Callable[[], bool],
+) -> Iterator[tuple[Round, float]]:
+    """Each round when its clients are done, with its seconds."""
+    federation = experiment.federation
+    rounds = federate(
+        server,
+        Stoppable(engine, stopping),
+        state,
+        federation.rounds,
+        federation.participation,
+        federation.seed,
+    )
+    while not stopping():
+        began = time.perf_counter()
+        try:
+            round = next(rounds, None)
+        except RoundAbandoned:
+            engine.settle(())  # as before the round
+            return
+        if round is None:
+            return
+        yield round, time.perf_counter() - began

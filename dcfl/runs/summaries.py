@@ -1,0 +1,137 @@
+"""What came out of a round and of a run, as rows: pure functions of what happened."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from dcfl import tensors as named
+from dcfl.evaluation import Evaluation, fairness, max_and_ema
+from dcfl.federation import Round
+from dcfl.runs.prepare import Prepared, privacy_spent
+from dcfl.runs.rows import ClientRow, RoundRow, Summary
+from dcfl.server import ClientReport, ServerState
+
+TOTALS = ("bytes_up", "bytes_down", "sampled", "ok", "failed", "late", "rejected", "dropped")
+
+
+class Judged(NamedTuple):
+    """A round's model on the test images, and on each client's own images or mix of classes."""
+
+    result: Evaluation
+    client_accuracies: Tensor  # [clients], percent; NaN where there is none
+
+
+class Spent(NamedTuple):
+    """Seconds."""
+
+    training: float
+    evaluating: float  # that were waited for
+
+
+def round_row(
+    round: Round,
+    judged: Judged,
+    spent: Spent,
+    before: RoundRow | None,
+    dropped: int = 0,
+    remarks: Mapping[str, Any] | None = None,
+) -> RoundRow:
+    """`before`: the last row, which MAX and EMA continue."""
+    accuracy, loss, _ = judged.result
+    outcomes = Counter(client.outcome for client in round.clients)
+    mean, worst = fairness(judged.client_accuracies)
+    highest, average = _continued(before, "accuracy", accuracy)
+    highest_mean, average_mean = _continued(before, "client_accuracy", mean)
+    return RoundRow(
+        round=round.state.round,
+        accuracy=accuracy,
+        max_accuracy=highest,
+        ema_accuracy=average,
+        client_accuracy=mean,
+        max_client_accuracy=highest_mean,
+        ema_client_accuracy=average_mean,
+        worst_decile_accuracy=worst,
+        loss=loss,
+        train_loss=_training_loss(round.clients),
+        seconds=spent.training + spent.evaluating,
+        evaluation_seconds=spent.evaluating,
+        bytes_up=sum(client.bytes_up for client in round.clients),
+        bytes_down=sum(client.bytes_down for client in round.clients),
+        sampled=len(round.clients),
+        ok=outcomes["ok"],
+        failed=outcomes["failed"],
+        late=outcomes["late"],
+        rejected=outcomes["rejected"],
+        used=sum(client.used for client in round.clients),
+        dropped=dropped,
+        **(remarks or {}),
+    )
+
+
+def _continued(
+    before: RoundRow | None, quantity: str, value: float | None
+) -> tuple[float | None, float | None]:
+    """MAX and EMA of a quantity, with one more value."""
+    highest, _ = max_and_ema([before[f"max_{quantity}"] if before else None, value])
+    _, average = max_and_ema([before[f"ema_{quantity}"] if before else None, value])
+    return highest, average
+
+
+def _training_loss(clients: Sequence[ClientReport]) -> float | None:
+    """The mean over the steps of all clients whose reply was valid."""
+    valid = [client for client in clients if client.outcome == "ok"]
+    steps = sum(client.num_steps for client in valid)
+    total = sum(client.metrics.get("loss", 0.0) * client.num_steps for client in valid)
+    return total / steps if steps else None
+
+
+def client_rows(
+    round: Round, client_accuracies: Tensor, site_names: Sequence[str] = ()
+) -> list[ClientRow]:
+    """One for each sampled client."""
+    sampled = client_accuracies[[client.client for client in round.clients]].tolist()
+    return [
+        ClientRow(
+            round=round.state.round,
+            site=site_names[client.client] if site_names else "",
+            own_accuracy=accuracy if isfinite(accuracy) else None,
+            **vars(client),
+        )
+        for client, accuracy in zip(round.clients, sampled, strict=True)
+    ]
+
+
+def summarise(
+    prepared: Prepared,
+    state: ServerState,
+    rows: Sequence[RoundRow],
+    seconds: float,
+    repeated: int = 0,
+) -> Summary:
+    """`repeated`: rounds that a resumed run has done a second time, which privacy may pay for."""
+    experiment, last = prepared.experiment, rows[-1]
+    return Summary(
+        method=experiment.method.name,
+        dataset=prepared.data.dataset.name,
+        rounds=last.round,
+        max_accuracy=last.max_accuracy,
+        ema_accuracy=last.ema_accuracy,
+        final_accuracy=last.accuracy,
+        client_accuracy=last.client_accuracy,
+        max_client_accuracy=last.max_client_accuracy,
+        ema_client_accuracy=last.ema_client_accuracy,
+        worst_decile_accuracy=last.worst_decile_accuracy,
+        seconds=seconds,
+        **{name: sum(row[name] for row in rows) for name in TOTALS},
+        parameters=sum(parameter.numel() for parameter in prepared.model.parameters()),
+        clients=experiment.data.clients,
+        seed=experiment.federation.seed,
+        partition_sha256=prepared.data.partition.sha256,
+        weights_sha256=named.sha256(state.weights),
+        **privacy_spent(experiment, last.round, repeated),
+    )

@@ -30,6 +30,7 @@ lint: $(VENV)/dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy --strict dcfl
+	$(BIN)/codespell
 
 clean:
 	rm -rf $(VENV)

@@ -23,57 +23,66 @@ RESULTS = ROOT / "benchmarks" / "results" / "digits-methods.json"
 
 HEAD = """# The methods
 
-Made by `scripts/methods_page.py` from the code and from measured results; do not edit by hand.
+<!-- Made by scripts/methods_page.py from the code and from measured results; do not edit. -->
 
-Each method is one short file in `dcfl/methods/` that overrides one or more of five hooks; the local
-loop, the server and the data are the same for all. What was decided where papers are open stands in
-[protocol.md](protocol.md). `dcfl methods NAME` shows the same facts, `dcfl check NAME` looks
-whether a method keeps its promises, and `dcfl new method NAME` starts one of your own.
+Eleven methods for federated learning, in short files of their own in `dcfl/methods/`. There are
+five hooks (`objective`, `gradient`, `upload`, `remember`, `merge`) with FedAvg as their default;
+every other method overrides one or more of them. The local loop, the server and the data are the
+same for all. [protocol.md](protocol.md) lists what was decided where the papers leave something
+open. `dcfl methods NAME` prints the facts below, `dcfl check NAME` tests whether a method keeps
+its promises, and `dcfl new method NAME` starts one of your own.
 
 ## Measured on the built-in digits
 
-20 clients, Dirichlet 0.3, 5 clients a round, 80 rounds, the compact CNN, default fields; five
-seeds on one split (`data.seed=0`), mean ± deviation: the deviation is that of the training, without
-what another split would add. *vs fedavg* is the difference of EMA, seed by seed.
-
-    dcfl compare --methods {names} --seeds 0,1,2,3,4 data.seed=0
+FedRCL, SCAFFOLD and FedSOL gain most. The terms of DCFL, FedProc and FedSCL change little at
+weights that do no harm. The digits are easy: FedAvg's best round is near the ceiling, and what EMA
+tells apart is how steadily a method gets there. The DCFL paper's claims are about larger networks
+on CIFAR and cannot be judged here; see [reproduction.md](reproduction.md).
 
 | method | MAX % | EMA % | vs fedavg |
 |---|---|---|---|
 {rows}
 
-The digits are easy and the rounds few: FedAvg's best round is near the ceiling, and what EMA tells
-apart is how steadily a method gets there. FedRCL, SCAFFOLD and FedSOL do so best; the prototype and
-sample-wise terms of DCFL, FedProc and FedSCL change little at weights that do no harm. The paper's
-claims are about larger networks on CIFAR and cannot be judged here.
+**MAX** is the accuracy of the best round, **EMA** the final value of a moving average over the
+rounds that keeps 0.9 of its old value, *vs fedavg* the difference of EMA, seed by seed. Mean ±
+deviation of five seeds on one split (`data.seed=0`), so the deviation is that of the training
+alone. 20 clients with non-IID data (each draws its mix of classes from a Dirichlet distribution
+with alpha 0.3), 5 clients a round, 80 rounds, the compact CNN, default fields:
+
+    dcfl compare --methods {names} --seeds 0,1,2,3,4 data.seed=0
+
+In the equations, z is the embedding that the classifier sees, y the label, sim the cosine, tau the
+temperature, c_g the prototype (mean embedding) of class g, and P_i and N_i are the positives and
+negatives of image i. In the tables, d is the length of an embedding and *kept* is what a client
+stores between rounds.
 """
 
 SERVER = """## The server side
 
-`[server] aggregation` and `optimizer` combine with every method
-(`tests/contract/test_orthogonality.py` trains all of them together). Optimisers move parameters
+Any `server.aggregation` and any `server.optimizer` combine with every method;
+`tests/contract/test_orthogonality.py` trains all of them together. Optimisers move parameters
 only; buffers are averaged.
 
 | `aggregation` | direction |
 |---|---|
 | `uniform` | the plain mean (Algorithm 1) |
 | `samples` | weighted by the number of samples, over the sampled clients (Eq. 1) |
-| `fednova` | changes per effective step, times the average number of steps; momentum counted in |
+| `fednova` | changes per effective step, times the average number of steps; counts momentum in |
 | `norm-clipping` | the plain mean of changes cut to `clip_norm`, or to the median of their norms |
 | `median`, `trimmed-mean` | coordinate by coordinate |
 | `krum`, `multi-krum` | the reply, or the mean of the replies, nearest to the others |
-| `geometric-median` | the point nearest to all replies |
+| `geometric-median` | the point with the least summed distance from all replies |
 
-The last six withstand a share of attackers (`byzantine = 0.2`); what that is worth and what it
-costs was measured: [robustness.md](robustness.md).
+The last six withstand a share of attackers (`byzantine = 0.2`); [robustness.md](robustness.md) has
+what that is worth and what it costs.
 
 | `optimizer` | rule, with D the direction | fields |
 |---|---|---|
 | `fedavg` | w + D | |
 | `fedavgm` | m = momentum m + (1 - dampening) D; w + m | `momentum = 0.9`, `dampening = 0` |
 | `fedadam` | m and v as in Adam; w + lr m / (sqrt(v) + epsilon) | ADAM |
-| `fedyogi` | v - (1 - beta2) D^2 sign(v - D^2) | the same |
-| `fedadagrad` | v + D^2 | `lr = 0.01`, `beta1 = 0`, `epsilon = 0.001` |
+| `fedyogi` | as FedAdam, with v - (1 - beta2) D^2 sign(v - D^2) | the same |
+| `fedadagrad` | as FedAdam, with v + D^2 | `lr = 0.01`, `beta1 = 0`, `epsilon = 0.001` |
 | `fedacg` | clients start from w + momentum m; m = momentum m + D; w + m | `momentum = 0.85` |
 
     dcfl run method.name=dcfl-pw server.optimizer=fedyogi server.aggregation=samples
@@ -108,8 +117,6 @@ def _row(result: dict[str, Any]) -> str:
 
 def _section(method: type[Method]) -> str:
     facts = describe_method(method)
-    cost = facts["cost"]
-    lines = (inspect.getdoc(inspect.getmodule(method)) or "").splitlines()
     fields = ", ".join(f"`{f['name']} = {to_toml(f['default'])}`" for f in facts["fields"])
     published = ", ".join(
         f"{key} = {value:g} on {dataset}"
@@ -122,14 +129,36 @@ def _section(method: type[Method]) -> str:
         ("file", f"[{module}.py](../{module}.py)"),
         ("overrides", hooks),
         ("fields", fields or "none"),
-        *([("paper's values, the default there", published)] if published else []),
-        ("per step", f"{cost['forwards']} forward, {cost['backwards']} backward"),
-        ("per round", f"{cost['passes']} extra pass, {cost['copies']} extra copies of the model"),
-        ("bytes beyond the weights", f"up {cost['up']}, down {cost['down']}, kept {cost['kept']}"),
+        *([("paper's values, default on these data sets", published)] if published else []),
+        ("cost", _cost(facts["cost"])),
+        ("bytes beyond the weights", _bytes(facts["cost"])),
         ("try it", f"`dcfl run method.name={method.name}`"),
     ]
     rows = "\n".join(f"| {term} | {text} |" for term, text in table)
-    return "\n".join([f"## {method.name}", "", *lines, "", "| | |", "|---|---|", rows, ""])
+    head = [f"## {method.name}", "", *_about(method, facts), "", "| | |", "|---|---|"]
+    return "\n".join([*head, rows, ""])
+
+
+def _about(method: type[Method], facts: dict[str, Any]) -> list[str]:
+    """What its module says; of the second method of a module, its own idea and equation."""
+    first = next(one for one in METHODS.values() if one.__module__ == method.__module__)
+    if method is first:
+        return (inspect.getdoc(inspect.getmodule(method)) or "").splitlines()
+    see = f"The same loss as [{first.name}](#{first.name}), with other positives and negatives."
+    return [facts["idea"], "", f"    {facts['equation']}", "", see]
+
+
+def _cost(cost: dict[str, Any]) -> str:
+    parts = [f"{cost['forwards']} forward, {cost['backwards']} backward per step"]
+    if cost["passes"]:
+        parts.append(f"{cost['passes']} extra pass over the local data per round")
+    if cost["copies"]:
+        parts.append(f"{cost['copies']} extra copies of the model")
+    return "; ".join(parts)
+
+
+def _bytes(cost: dict[str, Any]) -> str:
+    return ", ".join(f"{k} {cost[k]}" for k in ("up", "down", "kept") if cost[k] != "0") or "none"
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from dcfl.report.document import Table
-from dcfl.studies.recipes.order import DUELS, Contests, Place, Score, checks, leaders, leads
-from dcfl.studies.recipes.order_page import claims_table, duels_table, leaders_table, leads_table
+from dcfl.studies.recipes.order import Contests, Place, Score, checks
+from dcfl.studies.recipes.order_page import claims_table
 from dcfl.studies.recipes.published import CLAIMS, figures
 
 ROOT = Path(__file__).parent.parent
@@ -78,18 +78,6 @@ def grid(recipe: str, value: str, metric: str = "ema", block: str = "cifar10") -
     return Table(["", *(column or "–" for column in columns)], rows).markdown()
 
 
-def rows(recipe: str, start: str) -> str:
-    """MAX and EMA of the rows that begin with a word."""
-    here = [row for row in _rows(recipe) if row["row"].startswith(start)]
-    names = _in_order(row["row"] for row in here)
-    found = {(row["row"], row["metric"]): row for row in here}
-    cells = [
-        [name, *(_number(found[name, metric]["ours"]) for metric in ("max", "ema"))]
-        for name in names
-    ]
-    return Table(["", "MAX", "EMA"], cells).markdown()
-
-
 def contests(recipe: str) -> Contests:
     """From every run's own figures, which are in NAME-runs.csv."""
     found: dict[Place, dict[str, dict[int, float]]] = {}
@@ -110,25 +98,7 @@ def contests(recipe: str) -> Contests:
 
 def order(recipe: str) -> str:
     """In how many cells each of the paper's inequalities holds."""
-    return _bare(claims_table(checks(CLAIMS, contests(recipe))))
-
-
-def duels(recipe: str) -> str:
-    """Both DCFL variants against every other method."""
-    return _bare(duels_table(checks(DUELS, contests(recipe))))
-
-
-def best(recipe: str) -> str:
-    """The best and the second best, ours and the paper's."""
-    return _bare(leaders_table(leaders(contests(recipe))))
-
-
-def leading(recipe: str) -> str:
-    """In how many cells DCFL is above every other method."""
-    return _bare(leads_table(leads(leaders(contests(recipe)))))
-
-
-def _bare(table: Table) -> str:
+    table = claims_table(checks(CLAIMS, contests(recipe)))
     return Table(table.columns, table.rows).markdown()
 
 
@@ -138,7 +108,7 @@ def _in_order(values: Iterable[Any]) -> list[Any]:
 
 def page() -> str:
     """The page as it is, with every `<!-- table: CALL -->` followed by what the call makes."""
-    makers = (beside_the_paper, grid, rows, order, duels, best, leading)
+    makers = (beside_the_paper, grid, order)
     known: dict[str, Callable[..., str]] = {maker.__name__: maker for maker in makers}
 
     def made(match: re.Match[str]) -> str:

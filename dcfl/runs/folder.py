@@ -42,8 +42,8 @@ from dcfl.runs.rows import (
     read_partition,
 )
 from dcfl.runs.rows import Row as Row
+from dcfl.system.locks import LOCK
 from dcfl.system.storage import (
-    LOCK,
     PARTIAL,
     storage,
     strict_json,

@@ -21,13 +21,11 @@ from dcfl.messages import Tensors
 from dcfl.runs.folder import LOGS, require_unused, require_utf8
 from dcfl.runs.rows import Row
 from dcfl.server import ClientReport
+from dcfl.system.locks import LOCK, lock, sign
 from dcfl.system.storage import (
-    LOCK,
-    lock,
     open_to_append,
     remove_partial,
     replacing,
-    sign,
     storage,
     strict_json,
     write_whole,

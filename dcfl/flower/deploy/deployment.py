@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import re
 import socket
@@ -33,6 +32,7 @@ from dcfl.flower.deploy.superlink import (
 )
 from dcfl.flower.node_config import ANY, check_keys
 from dcfl.flower.roster import Roster
+from dcfl.system.locks import try_lock
 from dcfl.system.storage import private_folder, storage
 
 _RECORD = "processes.json"
@@ -292,10 +292,8 @@ def _make_home(home: Path) -> Path:
 @contextmanager
 def _alone(home: Path) -> Iterator[None]:
     with (home / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(f"{home}: another `dcfl flower up` is at work here") from None
+        if not try_lock(file):
+            raise ConfigError(f"{home}: another `dcfl flower up` is at work here")
         yield
 
 

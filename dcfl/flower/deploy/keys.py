@@ -99,7 +99,8 @@ def _pair(folder: Path, private: str, public: str) -> bool:
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    binary = getattr(os, "O_BINARY", 0)  # Windows would change line ends
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | binary, mode)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
 

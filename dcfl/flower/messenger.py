@@ -1,4 +1,4 @@
-"""Messages to Flower's nodes, and what becomes of each."""
+"""Messages to Flower's nodes, and their replies or what came instead."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from dcfl.errors import NetworkError
+from dcfl.flower import codec
+from dcfl.flower.codec import Task
 
-LONGEST = 7 * 24 * 3600.0  # seconds that a message without a deadline may take
+SECONDS_WITHOUT_DEADLINE = 7 * 24 * 3600.0
+EXPIRY_FACTOR = 2.0  # deadlines after which Flower gives up a late message too
 
-# Flower's error codes, in our words. Its own texts may hold what a client's exception said.
-FATES = {
+# Flower's error codes. Its own texts may contain what a client's exception said.
+ERROR_REASONS = {
     0: "its process died",
     1: "its client app cannot be loaded",
     2: "its client app raised an exception",
@@ -27,42 +30,64 @@ FATES = {
 }
 
 
-class Lost(NamedTuple):
-    """What came instead of a reply."""
-
+class LostReply(NamedTuple):
     reason: str
 
 
-class Post:
-    """Sends and collects; nothing waits here."""
+class AddressedTask(NamedTuple):
+    node: int
+    task: Task
+    content: RecordDict
 
+
+class SentTask(NamedTuple):
+    message: str  # its id
+    task: Task
+    bytes_down: int
+
+
+class Messenger:
     def __init__(self, grid: Grid, alive: Callable[[], bool] = lambda: True) -> None:
         """`alive`: whether there is still somebody who carries messages."""
         self._grid, self._alive = grid, alive
 
     def nodes(self) -> dict[int, bytes]:
-        """Who is online: the id that the SuperLink has given out, and the public key that it was
-        given out for. With node authentication an id has one key and a key one id, and whoever acts
-        as a node has shown the SuperLink, in each of its calls, that it holds the private key."""
+        """Who is online: ids that the SuperLink has given out, each with its public key. With node
+        authentication an id has one key and a key one id, and in each of its calls a node has
+        proved to the SuperLink that it holds the private key."""
         return {node.node_id: node.public_key for node in self._grid.get_nodes()}
 
     def send(
         self, kind: str, addressed: Sequence[tuple[int, RecordDict]], seconds: float
     ) -> list[str | None]:
-        """The id of each message, None for one that was not taken; given up after `seconds`."""
+        """The id of each message, None for one that was not taken; Flower gives them up after
+        `seconds`."""
+        ttl = seconds or SECONDS_WITHOUT_DEADLINE
         messages = [
-            Message(content, dst_node_id=node, message_type=kind, ttl=seconds or LONGEST)
+            Message(content, dst_node_id=node, message_type=kind, ttl=ttl)
             for node, content in addressed
         ]
         ids = list(self._grid.push_messages(messages) or ()) if messages else []
         return [message or None for message in ids] + [None] * (len(messages) - len(ids))
 
-    def collect(self, message: str) -> RecordDict | Lost | None:
-        """The reply to a message, if it is there.
+    def send_tasks(
+        self, kind: str, addressed: Sequence[AddressedTask], deadline: float
+    ) -> list[SentTask]:
+        """Those that were taken."""
+        contents = [(node, content) for node, _, content in addressed]
+        ids = self.send(kind, contents, EXPIRY_FACTOR * deadline)
+        return [
+            SentTask(message, task, codec.num_bytes(content))
+            for message, (_, task, content) in zip(ids, addressed, strict=True)
+            if message is not None
+        ]
 
-        One at a time: a reply that Flower cannot read would take the others with it. Whose reply it
-        is, is known by what was asked for: what it says of itself may be forged, and a dead node's
-        error comes from the SuperLink.
+    def collect(self, message: str) -> RecordDict | LostReply | None:
+        """The reply to a message, if it has come.
+
+        One at a time: a reply that Flower cannot read would take the others with it. The message
+        asked for tells whose reply it is: what a reply says of itself may be forged, and the error
+        for a dead node comes from the SuperLink.
         """
         if not self._alive():
             raise NetworkError("Flower has ended, and with it all replies")
@@ -70,20 +95,33 @@ class Post:
             replies = list(self._grid.pull_messages([message]))
         except (httpx.HTTPError, OSError) as error:
             raise NetworkError(f"the SuperLink does not answer: {error}") from error
-        except Exception:  # it was made of the client's bytes
-            return Lost("its reply cannot be read")
+        except Exception:  # the client's bytes may cause any
+            return LostReply("its reply cannot be read")
         if not replies:
             return None
         reply = replies[0]
         if reply.metadata.reply_to_message_id != message:
-            return Lost("its reply answers something else")
+            return LostReply("its reply answers something else")
         if reply.has_error():
             code = reply.error.code
-            return Lost(FATES.get(code, f"Flower's error {code}"))
+            return LostReply(ERROR_REASONS.get(code, f"Flower's error {code}"))
         return reply.content
 
-    def ask(self, kind: str, addressed: Sequence[tuple[int, RecordDict]], seconds: float) -> None:
-        """Send, and wait until all have answered or the time is over."""
+    def wait_for(self, message: str, end: float) -> RecordDict | LostReply | None:
+        """The reply, or None when the time is over; it is asked for once in any case."""
+        began = time.monotonic()
+        while (reply := self.collect(message)) is None:
+            now = time.monotonic()
+            if now >= end:
+                break
+            # Often at first: in a simulation a client may take milliseconds.
+            time.sleep(min(0.005 + (now - began) / 50, 0.25, end - now))
+        return reply
+
+    def send_and_wait(
+        self, kind: str, addressed: Sequence[tuple[int, RecordDict]], seconds: float
+    ) -> None:
+        """Until all have answered or the time is over."""
         waiting = {message for message in self.send(kind, addressed, seconds) if message}
         end = time.monotonic() + seconds
         while waiting and time.monotonic() < end:

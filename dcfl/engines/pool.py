@@ -16,24 +16,22 @@ from math import inf
 from typing import Any
 
 from dcfl.engines.allocator import give_freed_memory_back
+from dcfl.engines.client_orders import ClientOrders
 from dcfl.engines.engine import Session
 from dcfl.engines.memories import Memories
 from dcfl.engines.pool_evaluation import PoolEvaluation
 from dcfl.engines.regions import SharedRegions, slot_count
 from dcfl.engines.tasks import ClientTask, PoolTask, Schedule, ScoreTask
-from dcfl.engines.worker import Answer, Order
+from dcfl.engines.worker import Answer
 from dcfl.engines.worker_processes import WorkerHandle, WorkerProcesses
 from dcfl.errors import (
     CheckpointError,
     ClientFailure,
-    ClientLate,
-    ClientLost,
     ConfigError,
     WorkersLost,
 )
 from dcfl.evaluation import Evaluation
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, num_bytes
-from dcfl.tensors import apart, together
 
 MAX_SCORE_ATTEMPTS = 3  # a worker that dies while it evaluates is no client's fault
 
@@ -51,7 +49,7 @@ class Pool:
         self._runner, self.memories = runner, memories
         model_bytes = num_bytes(runner.model.state_dict())
         self._regions = SharedRegions(slot_count(model_bytes, len(devices)))
-        self._broadcast: Order = {"number": 0}
+        self._orders = ClientOrders(self._regions, memories)
         self._schedule = Schedule()
         self._answers: dict[int, tuple[ClientTask, Answer]] = {}  # by position in the cohort
         self._evaluation = PoolEvaluation(runner.data.dataset, self._regions.evaluated)
@@ -88,7 +86,7 @@ class Pool:
                 self._assign(position)
                 self._nap()
                 self._listen(end)
-            yield self._reply(*self._answers.pop(position))
+            yield self._orders.reply(*self._answers.pop(position))
 
     def _begin_round(self, broadcast: Broadcast) -> None:
         """Wait until nobody trains on the last broadcast any more (a round that was given up may
@@ -97,17 +95,11 @@ class Pool:
         while any(worker.client_tasks for worker in self._workers.handles):
             self._listen()
         self._answers.clear()
-        sent = together(weights=broadcast.weights, shared=broadcast.shared)
-        self._broadcast = {
-            "number": self._broadcast["number"] + 1,
-            "round": broadcast.round,
-            "sent": self._regions.broadcast.put(sent),
-        }
+        self._orders.begin_round(broadcast)
         give_freed_memory_back()
 
     def _assign(self, next_position: int) -> None:
-        """Give every worker enough to do. A client may start when its slot will be free by its
-        turn."""
+        """Give every worker enough to do. A client may start only when its slot is free."""
         workers = self._workers.handles
         before = next_position + len(self._regions.slots)
         while True:
@@ -118,25 +110,8 @@ class Pool:
             if task is None:
                 return
             if isinstance(task, ClientTask):
-                task.order = self._training_order(task)
+                task.order = self._orders.order(task)
             worker.give(task)
-
-    def _training_order(self, task: ClientTask) -> Order:
-        slot = task.position % len(self._regions.slots)
-        version, in_ram = self.memories.version(task.client), self.memories.in_ram(task.client)
-        memory: int | str = (
-            str(self.memories.path(version))
-            if in_ram is None
-            else self._regions.slots[slot].memory.put(in_ram)
-        )
-        return {
-            "do": "train",
-            "broadcast": self._broadcast,
-            "client": task.client,
-            "slot": slot,
-            "memory": memory,
-            "owner": version.owner,
-        }
 
     def _nap(self) -> None:
         """Let answers of short clients come in: reading several together costs this process, and
@@ -144,26 +119,6 @@ class Pool:
         queues = [worker.tasks for worker in self._workers.handles]
         if min(map(len, queues)) > 2:
             time.sleep(min(map(self._schedule.seconds_of, queues)) / 3)
-
-    def _reply(self, task: ClientTask, answer: Answer) -> ClientUpdate | ClientFailure:
-        if "late" in answer:
-            return ClientLate(task.client, answer["late"])
-        if "died" in answer:
-            return ClientLost(task.client, answer["died"])
-        if "failed" in answer:
-            return ClientFailure(task.client, answer["failed"])
-        tensors = self._regions.slots[task.order["slot"]].reply.get(answer["reply"])
-        weights, upload, memory = apart(tensors, "weights", "upload", "memory")
-        if memory:
-            self.memories.stage(task.client, self._broadcast["round"], _copies(memory))
-        return ClientUpdate(
-            client=task.client,
-            weights=weights,
-            upload=_copies(upload),  # the server keeps it for the merge
-            num_examples=answer["num_examples"],
-            num_steps=answer["num_steps"],
-            metrics=answer["metrics"],
-        )
 
     def settle(self, accepted: Collection[int]) -> None:
         self.memories.settle(accepted)
@@ -249,7 +204,3 @@ def worker_pool(session: Session, memories: Memories) -> Iterator[Pool]:
         yield pool
     finally:
         pool.close()
-
-
-def _copies(tensors: Tensors) -> Tensors:
-    return {name: tensor.clone() for name, tensor in tensors.items()}

@@ -125,10 +125,14 @@ def read_task(content: RecordDict) -> Task:
     record = _config(content, "task")
     if record.get("protocol") != PROTOCOL:
         raise ProtocolMismatch(CODES["version"])
-    keys = ("round", "client", "memory-round", "oldest-round")
-    round, client, memory_round, oldest_round = (_count(record, key) for key in keys)
-    run, ticket = (_text(record, key) for key in ("run", "ticket"))
-    return Task(run, round, client, memory_round, oldest_round, ticket)
+    return Task(
+        run=_text(record, "run"),
+        round=_count(record, "round"),
+        client=_count(record, "client"),
+        memory_round=_count(record, "memory-round"),
+        oldest_round=_count(record, "oldest-round"),
+        ticket=_text(record, "ticket"),
+    )
 
 
 def read_broadcast(content: RecordDict, task: Task) -> Broadcast:

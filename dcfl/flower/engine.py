@@ -61,7 +61,11 @@ class GridEngine:
         data = session.runner.data
         self._nodes = Nodes(self._messenger, session.run, roster, data.dataset.classes)
         self._sites = SiteEvaluation(
-            self._messenger, self._nodes, session.run, len(data.partition), self._deadline
+            self._messenger,
+            self._nodes,
+            run=session.run,
+            clients=len(data.partition),
+            deadline=self._deadline,
         )
         self.memories = RemoteMemories(session.index, session.needed)
         self._late: set[str] = set()  # messages that no round waits for any more

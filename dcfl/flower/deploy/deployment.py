@@ -52,7 +52,13 @@ def up(
             raise ConfigError(f"{home}: a deployment is running; `dcfl flower down` ends it")
         end_processes(home, read_record(home).daemons)  # leftovers of one that was killed
         try:
-            return start_all(home, sites, tls, node_configs, time.monotonic() + wait)
+            return start_all(
+                home,
+                sites,
+                tls=tls,
+                node_configs=node_configs,
+                deadline=time.monotonic() + wait,
+            )
         except BaseException:
             down(home)
             raise
@@ -94,11 +100,18 @@ def status(home: Path) -> Status:
     alive = all(daemon.alive for daemon in deployment.daemons if daemon.partition is None)
     online = online_nodes(link) if alive else set()
     nodes = tuple(
-        NodeStatus(node.partition, node.pid, node.alive, node.node in online, node.node)
+        NodeStatus(
+            partition=node.partition,
+            pid=node.pid,
+            alive=node.alive,
+            online=node.node in online,
+            node=node.node,
+        )
         for node in deployment.nodes
         if node.partition is not None
     )
-    return Status(link.address, deployment.tls, alive, nodes, newest_runs(link) if alive else ())
+    runs = newest_runs(link) if alive else ()
+    return Status(link.address, deployment.tls, alive, nodes=nodes, runs=runs)
 
 
 def _make_home(home: Path) -> Path:

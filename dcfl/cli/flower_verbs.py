@@ -97,7 +97,7 @@ def up_command(
 def _roster(words: str) -> Roster | None:
     from dcfl.flower.roster import Roster
 
-    return Roster.from_words(words) if words else None
+    return Roster.from_option(words) if words else None
 
 
 def _node_data(text: str) -> str:

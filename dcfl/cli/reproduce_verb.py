@@ -64,7 +64,8 @@ def reproduce(
     """
     from dcfl.studies.recipes.cells import chosen
     from dcfl.studies.recipes.paper import RECIPES
-    from dcfl.system.storage import locked, storage
+    from dcfl.system.locks import locked
+    from dcfl.system.storage import storage
 
     if name is None:
         _list_recipes(as_json)

@@ -16,7 +16,7 @@ from dcfl.messages import Broadcast, ClientUpdate, Tensors
 
 @dataclass
 class Embedded:
-    """An engine."""
+    """An Engine."""
 
     runner: ClientRunner
     memories: Memories
@@ -31,8 +31,8 @@ class Embedded:
         for client in cohort:
             reply, memory = self.runner.train(broadcast, client, self.memories[client])
             if memory:
-                here = {name: tensor.cpu() for name, tensor in memory.items()}
-                self.memories.stage(client, broadcast.round, here)
+                on_cpu = {name: tensor.cpu() for name, tensor in memory.items()}
+                self.memories.stage(client, broadcast.round, on_cpu)
             yield reply
 
     def remarks(self) -> dict[str, Any]:
@@ -42,7 +42,7 @@ class Embedded:
         self.memories.settle(accepted)
 
     def begin_evaluation(self, weights: Tensors) -> None:
-        self._judged = weights
+        self._evaluated = weights
 
     def end_evaluation(self) -> Evaluation:
-        return evaluate(frozen(self.runner.model, self._judged), self.runner.data.dataset)
+        return evaluate(frozen(self.runner.model, self._evaluated), self.runner.data.dataset)

@@ -1,4 +1,4 @@
-"""What runs a federation on this machine: clients, and the evaluation of what they made."""
+"""The protocol of everything that can train the clients of a run and evaluate their model."""
 
 from __future__ import annotations
 
@@ -19,55 +19,58 @@ from dcfl.federation import Backend
 from dcfl.messages import Tensors
 
 
-class Keeper(Protocol):
-    """Of what clients keep between their rounds: which of it a checkpoint needs."""
+class CheckpointedMemories(Protocol):
+    """What clients keep between their rounds, as far as checkpoints are concerned."""
 
     def save(self) -> Index:
-        """Begin to put everything of now where it outlives this process; what it is."""
+        """Begin to make the present memories outlive this process; returns which they are."""
 
     def saved(self) -> None:
-        """Wait for that."""
+        """Wait until everything of the last `save` does."""
 
     def keep_only(self, indexes: Collection[Index]) -> None:
         """From now on checkpoints need these alone."""
 
 
 class Engine(Backend, Protocol):
+    """Where clients train: in this process, in a pool of workers, at Flower's nodes."""
+
     @property
-    def memories(self) -> Keeper: ...
+    def memories(self) -> CheckpointedMemories: ...
 
     @property
     def overlaps(self) -> bool:
-        """Whether an evaluation that has begun goes on while the next round runs."""
+        """Whether an evaluation runs while the next round trains."""
 
     @property
     def dropped(self) -> int:
-        """Replies so far that came after their round's deadline."""
+        """The number of replies so far that came after their round's deadline."""
 
     @property
     def own_accuracies(self) -> Tensor | None:
-        """By the last evaluation, of each client on test images of its own, if it has some."""
+        """The last evaluation's accuracy of each client on its own test images, where clients have
+        some."""
 
     def remarks(self) -> dict[str, Any]:
-        """What else there is to say in the row of the round that was evaluated last."""
+        """Further entries for the row of the round that was evaluated last."""
 
     def begin_evaluation(self, weights: Tensors) -> None: ...
 
     def end_evaluation(self) -> Evaluation:
-        """Of the weights that the last evaluation began with."""
+        """Wait for the result of the last `begin_evaluation`."""
 
 
 @dataclass(frozen=True)
 class Session:
     """What an engine is made from."""
 
-    run: str  # what nodes elsewhere know the run by
+    run: str  # the run's id, by which nodes elsewhere know it
     experiment: Experiment
     runner: ClientRunner
     placement: Placement
-    memories: Path  # a folder of the run's own, for what clients keep
-    index: Index = field(default_factory=dict)  # of what they have kept already
-    needed: Sequence[Index] = ()  # by checkpoints
+    memories: Path  # a folder of this run for what clients keep
+    index: Index = field(default_factory=dict)  # the memories to continue from
+    needed: Sequence[Index] = ()  # the memories of each checkpoint
 
     @property
     def resumable(self) -> bool:

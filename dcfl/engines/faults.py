@@ -12,7 +12,7 @@ from dcfl.seeding import derived_seed
 
 
 def strike(faults: FaultSettings, seed: int, round: int, client: int) -> None:
-    """Fail, if it is this client's turn; a function of (seed, round, client)."""
+    """Fail if it is this client's turn, which is a function of (seed, round, client)."""
     if not (faults.crash or faults.memory or faults.lethal):
         return
     draw = np.random.default_rng(derived_seed(seed, round, client, "faults")).random()

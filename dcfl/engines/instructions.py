@@ -1,8 +1,8 @@
 """Instructions that a CPU advertises and cannot run.
 
-Some virtual machines show AMX and hide the description of its tiles. oneDNN believes the first and
-misses the second, and the process dies of an illegal instruction at its first product of matrices
-in half precision. There oneDNN is told to leave AMX alone; float32 never uses it.
+Some virtual machines advertise AMX but hide the description of its tiles. oneDNN then uses AMX, and
+the process dies of an illegal instruction at its first matrix product in half precision. On such
+machines oneDNN is told not to use AMX; float32 never needs it.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ WITHOUT_AMX = "AVX512_CORE_FP16"
 
 @cache
 def avoid_broken_instructions() -> None:
-    """Of use before torch has convolved or multiplied anything in this process, and harmless
-    later."""
+    """Works only before torch's first convolution or matrix product in this process; harmless
+    afterwards."""
     if LIMIT not in os.environ and _advertises_amx() and not half_precision_works():
         os.environ[LIMIT] = WITHOUT_AMX
 
 
 def half_precision_works() -> bool:
-    """A product of bfloat16 matrices, tried in a process that may die of it."""
+    """Try a product of bfloat16 matrices in a process that may die of it."""
     if not hasattr(os, "fork"):
         return True
     exits: list[int] = []
-    # From a thread of its own: OpenMP's idea of the threads it leads does not survive a fork.
+    # From a thread of its own: OpenMP's record of the threads it leads does not survive a fork.
     thread = threading.Thread(target=lambda: exits.append(_exit_of_a_product()))
     thread.start()
     thread.join()
@@ -42,7 +42,7 @@ def half_precision_works() -> bool:
 def _exit_of_a_product() -> int:
     child = os.fork()
     if child == 0:
-        faulthandler.disable()  # the death is what is asked for
+        faulthandler.disable()  # if it dies, that is the answer and no news
         torch.set_num_threads(1)
         matrix = torch.ones(64, 64, dtype=torch.bfloat16)
         os._exit(0 if float((matrix @ matrix)[0, 0]) == 64 else 1)

@@ -1,11 +1,11 @@
 """What clients keep between their rounds: in RAM up to a budget, beyond it on disk.
 
-MOON with a ResNet-18 and 100 clients keeps 4.5 GB. Files are written behind the training by a
-thread and read through a memory map, so that only the client in turn takes up memory.
+MOON with a ResNet-18 and 100 clients keeps 4.5 GB. A thread writes the files while clients train,
+and they are read through a memory map, so that only the client in turn takes up memory.
 
-Each memory belongs to a client and a round. What a client brings home is staged until the server
-has used its reply: a client whose reply was turned away goes on from what it had before. A
-checkpoint names the rounds that it needs, and their files stay.
+Each memory belongs to a client and a round. A new one is staged until the server has used the
+client's reply: a client whose reply was rejected continues from its memory before. A checkpoint
+names the rounds that it needs, and their files stay.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Version(NamedTuple):
 
 
 class Memories:
-    """By client. `folder` appears when the budget (in bytes) is used up, or a checkpoint is due."""
+    """By client. `folder` is made when the budget (in bytes) is used up or a checkpoint is due."""
 
     def __init__(
         self,
@@ -46,25 +46,26 @@ class Memories:
         index: Mapping[int, int] | None = None,
         needed: Collection[Index] = (),
     ) -> None:
-        """`index`: of memories that are in the folder already; `needed`: by which checkpoints."""
+        """`index`: the memories to start from; `needed`: those of each checkpoint. Their files are
+        in the folder."""
         self._folder, self._budget = folder, budget
         self._current: Index = dict(index or {})
         self._staged: Index = {}
-        self._held: dict[Version, Tensors] = {}
-        self._held_bytes = 0
+        self._in_ram: dict[Version, Tensors] = {}
+        self._ram_bytes = 0
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="memories")
         self._writing: dict[Version, tuple[Tensors, Future[None]]] = {}
-        self._needed = {Version(*item) for each in needed for item in each.items()}
-        self._files = self._needed | {Version(*item) for item in self._current.items()}
+        self._needed = _versions(needed)
+        self._files = self._needed | _versions([self._current])
 
     def version(self, client: int) -> Version:
         return Version(client, self._current.get(client, 0))
 
-    def held(self, client: int) -> Tensors | None:
-        """What is in RAM of this client's memory; None if its file is to be read."""
+    def in_ram(self, client: int) -> Tensors | None:
+        """The client's memory; None if it has to be read from its file."""
         version = self.version(client)
-        if version in self._held:
-            return self._held[version]
+        if version in self._in_ram:
+            return self._in_ram[version]
         if version in self._writing:
             return self._writing[version][0]
         return None if version in self._files else {}
@@ -74,23 +75,23 @@ class Memories:
         return self._folder / name
 
     def __getitem__(self, client: int) -> Tensors:
-        held, version = self.held(client), self.version(client)
-        return read_memory(self.path(version), version.owner) if held is None else held
+        in_ram, version = self.in_ram(client), self.version(client)
+        return read_memory(self.path(version), version.owner) if in_ram is None else in_ram
 
     def stage(self, client: int, round: int, memory: Tensors) -> None:
         """The tensors must not change afterwards."""
         self._drop(Version(client, self._staged.pop(client, -1)))
         version, size = Version(client, round), num_bytes(memory)
         self._staged[client] = round
-        leaving = num_bytes(self._held.get(self.version(client), {}))  # with the next settlement
-        if self._held_bytes - leaving + size <= self._budget:
-            self._held[version] = memory
-            self._held_bytes += size
+        replaced = num_bytes(self._in_ram.get(self.version(client), {}))  # once this is settled
+        if self._ram_bytes - replaced + size <= self._budget:
+            self._in_ram[version] = memory
+            self._ram_bytes += size
         else:
             self._write_behind(version, memory)
 
     def settle(self, accepted: Collection[int]) -> None:
-        """These clients' replies were used; the others' memories are as they were."""
+        """These clients' replies were used; the others' new memories are dropped."""
         for client, round in self._staged.items():
             if client in accepted:
                 before = self.version(client)
@@ -103,11 +104,11 @@ class Memories:
     # Checkpoints
 
     def save(self) -> Index:
-        """Begin to write what is not on disk, for `saved` to wait for; which rounds' it is."""
+        """Begin to write what is not on disk (`saved` waits for it); returns which rounds it is."""
         for item in self._current.items():
             version = Version(*item)
             if version not in self._files and version not in self._writing:
-                self._write_behind(version, self._held[version])
+                self._write_behind(version, self._in_ram[version])
             self._needed.add(version)
         return dict(self._current)
 
@@ -118,15 +119,15 @@ class Memories:
 
     def keep_only(self, indexes: Collection[Index]) -> None:
         """From now on checkpoints need these alone."""
-        self._needed = {Version(*item) for index in indexes for item in index.items()}
-        current = {Version(*item) for item in (*self._current.items(), *self._staged.items())}
+        self._needed = _versions(indexes)
+        current = _versions([self._current, self._staged])
         for version in self._files - self._needed - current:
             self._unlink(version)
 
     # Files
 
     def _write_behind(self, version: Version, memory: Tensors) -> None:
-        while len(self._writing) >= 2:  # a slow disk holds the training up, not the memory
+        while len(self._writing) >= 2:  # a slow disk delays the training instead of filling RAM
             self._wait(next(iter(self._writing)))
         future = self._writer.submit(self._write, version, memory)
         self._writing[version] = memory, future
@@ -144,7 +145,7 @@ class Memories:
             self._files.add(version)
 
     def _drop(self, version: Version) -> None:
-        self._held_bytes -= num_bytes(self._held.pop(version, {}))
+        self._ram_bytes -= num_bytes(self._in_ram.pop(version, {}))
         self._wait(version)
         if version in self._files and version not in self._needed:
             self._unlink(version)
@@ -155,11 +156,15 @@ class Memories:
             self.path(version).unlink(missing_ok=True)
 
     def close(self, resumable: bool = False) -> None:
-        """Files stay if the run can be resumed and a checkpoint needs them: also after the last
-        round, because the run has not ended before its summary is written."""
+        """Files stay if the run can be resumed and a checkpoint needs them. That includes the last
+        round's: a run has not ended before its summary is written."""
         self._writer.shutdown(wait=True, cancel_futures=True)
         if not (resumable and self._needed):
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _versions(indexes: Collection[Index]) -> set[Version]:
+    return {Version(*item) for index in indexes for item in index.items()}
 
 
 @contextmanager
@@ -170,7 +175,7 @@ def client_memories(
     needed: Collection[Index] = (),
     resumable: bool = False,
 ) -> Iterator[Memories]:
-    """Forgotten at the end, unless the run can be resumed."""
+    """Removed at the end, unless the run can be resumed."""
     memories = Memories(folder, budget, index, needed)
     try:
         yield memories
@@ -179,7 +184,7 @@ def client_memories(
 
 
 def read_memory(path: Path, owner: str) -> dict[str, Tensor]:
-    """`owner`: whose it must be, and of which round."""
+    """`owner`: the client and round that the file must belong to."""
     memory, text = read_tensors(path)
     if text != owner:
         raise CheckpointError(f"{path}: belongs to {text}, not to {owner}")

@@ -15,9 +15,11 @@ from torch import Tensor, nn
 from dcfl.errors import ConfigError
 from dcfl.models.output import FeatureModel
 
+NO_FORK = "no fork on this system"
+
 
 class Placement(NamedTuple):
-    devices: list[torch.device]  # one per worker; a single one: this process does it all
+    devices: list[torch.device]  # one per worker; if there is one, this process trains
     reason: str
 
     @property
@@ -37,7 +39,7 @@ def place(
     images: Tensor,
     batch_size: int,
 ) -> Placement:
-    """Decide for a model that trains on batches of images like these."""
+    """Decide how many processes train, for a model and batches of images like these."""
     devices = choose_devices(device)
     if workers != "auto":
         if workers > 1 and (obstacle := _obstacle(devices)):
@@ -50,7 +52,7 @@ def place(
     if devices[0].type == "cuda":
         return Placement(devices, "one for each GPU" if len(devices) > 1 else "one GPU")
     cores = available_cores()
-    # Even for a single client a second worker is of use: it evaluates the round before.
+    # Even for a single client a second worker helps: it evaluates the round before.
     useful = max(1, min(cores // threads, max(cohort, 2)))
     need = training_bytes(model, images, batch_size)
     fitting = max(1, _available_bytes() // need)
@@ -69,8 +71,7 @@ def place(
 def choose_devices(name: str) -> list[torch.device]:
     """`auto`, `cpu`, `cuda` (all GPUs) or `cuda:0,1`.
 
-    CUDA is asked how many GPUs there are and is not started: workers that are forked afterwards
-    could not use it.
+    This counts the GPUs without starting CUDA, which workers forked afterwards could not use.
     """
     count = torch.cuda.device_count()
     if name == "cpu" or (name == "auto" and not count):
@@ -85,7 +86,7 @@ def choose_devices(name: str) -> list[torch.device]:
 
 
 def available_cores() -> int:
-    """That this process may use: its affinity, and the share that a container gives it."""
+    """The cores that this process may use, by its affinity and its container's quota."""
     cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
@@ -97,8 +98,8 @@ def available_cores() -> int:
 
 
 def training_bytes(model: FeatureModel, images: Tensor, batch_size: int) -> int:
-    """About what a process needs to train this model: the model five times over (weights, gradient,
-    momentum, the reply and what is sent), and twice the outputs of its layers."""
+    """An estimate for one process that trains this model: five times the model (weights, gradient,
+    momentum, reply, broadcast) and twice the outputs of its layers."""
     outputs = 0
 
     def count(module: nn.Module, inputs: object, output: object) -> None:
@@ -120,46 +121,50 @@ def training_bytes(model: FeatureModel, images: Tensor, batch_size: int) -> int:
 
 
 def _available_bytes() -> int:
-    """Of this machine, or of the container if that has less."""
+    """Free memory of this machine, or of the container if that has less."""
     machine = sys.maxsize
     with suppress(OSError, StopIteration, ValueError):
         lines = Path("/proc/meminfo").read_text().splitlines()
         machine = next(int(line.split()[1]) * 1024 for line in lines if "MemAvailable" in line)
-    return max(0, min([machine, *map(_left_in, _memory_groups())]))
+    return max(0, min([machine, *map(_free_bytes_of, _memory_groups())]))
 
 
 def _memory_groups() -> list[Path]:
-    """The folders of this process's control group and of those around it, of either version; in a
-    container the outermost is its own."""
+    """The folders of this process's control group and of its parents, for either version; a
+    container sees its own group as the root."""
     roots = {"": Path("/sys/fs/cgroup"), "memory": Path("/sys/fs/cgroup/memory")}
-    found = list(roots.values())
+    folders = list(roots.values())
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
-            _, kind, name = line.split(":", 2)
-            group = PurePosixPath(name.lstrip("/"))
+            _, kind, path = line.split(":", 2)
+            group = PurePosixPath(path.lstrip("/"))
             if kind in roots:
-                found += [roots[kind] / each for each in (group, *group.parents)]
-    return found
+                folders += [roots[kind] / name for name in (group, *group.parents)]
+    return folders
 
 
-def _left_in(group: Path) -> int:
-    """Bytes that a control group may still use; files in the cache can be dropped."""
+def _free_bytes_of(group: Path) -> int:
+    """What a control group may still use; cached files do not count, as they can be dropped."""
     for limit, kinds in (
         ("memory.max", ("anon", "kernel")),
         ("memory.limit_in_bytes", ("total_rss",)),
     ):
         with suppress(OSError, ValueError):  # "max" is not a number
-            most = int((group / limit).read_text())
+            total = int((group / limit).read_text())
             lines = (group / "memory.stat").read_text().splitlines()
             used = dict(line.split() for line in lines)
-            return most - sum(int(used.get(kind, 0)) for kind in kinds)
+            return total - sum(int(used.get(kind, 0)) for kind in kinds)
     return sys.maxsize
+
+
+def can_fork() -> bool:
+    return "fork" in multiprocessing.get_all_start_methods()
 
 
 def _obstacle(devices: list[torch.device]) -> str | None:
     """Why there can be no pool."""
-    if not hasattr(os, "fork"):
-        return "this system cannot fork processes"
+    if not can_fork():
+        return NO_FORK
     if multiprocessing.current_process().daemon:
         return "this process is a daemon of multiprocessing, which may have no children"
     if devices[0].type == "cuda" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

@@ -1,6 +1,6 @@
-"""Tensors that several processes see without sending them.
+"""Shared memory: tensors that several processes see without sending them.
 
-A region has no name in any file system: it is reached by processes forked after it was made, and
+A region has no name in any file system: only processes forked after it was made can reach it, and
 the kernel frees it when the last of them ends, however it ends.
 """
 
@@ -18,28 +18,32 @@ from torch import Tensor
 from dcfl.messages import Tensors
 from dcfl.tensors import ALIGNMENT
 
+# Replies that wait for their turn: so much memory, but two per worker in any case, and no more than
+# 32, because each holds up to four file descriptors.
+SLOTS_BYTES, MAX_SLOTS = 64 * 2**20, 32
+
 
 class Region:
     """Memory that grows with what is put into it: a description of the tensors, then the tensors.
 
-    The description lies here and not in a message, because a message must not fill a pipe whose
-    other end may be busy filling the one back.
+    The description is here and not in a message, because a message must not fill a pipe: the other
+    process might be busy filling the pipe back.
     """
 
     def __init__(self) -> None:
         self._file = _nameless_file()
         self._memory = mmap.mmap(-1, 1)  # replaced by the first use
         self._bytes = torch.empty(0, dtype=torch.uint8)  # the same, as a tensor
-        self._put: tuple[list[object], bytes, dict[str, Tensor]] = ([None], b"", {})
-        self._got: tuple[bytes, dict[str, Tensor]] = (b"", {})
+        self._last_put: tuple[list[object], bytes, dict[str, Tensor]] = ([None], b"", {})
+        self._last_got: tuple[bytes, dict[str, Tensor]] = (b"", {})
 
     def put(self, tensors: Tensors) -> int:
-        """Copy the tensors in, over whatever was there; returns what `get` asks for."""
+        """Copy the tensors in, over what was there; returns the length that `get` needs."""
         signature: list[object] = [(n, t.dtype, t.shape) for n, t in tensors.items()]
-        if signature != self._put[0]:  # mostly it is what it was last time
+        if signature != self._last_put[0]:  # mostly the same as last time
             description = json.dumps([_described(*item) for item in tensors.items()]).encode()
-            self._put = signature, description, self._views(description)
-        _, description, views = self._put
+            self._last_put = signature, description, self._views(description)
+        _, description, views = self._last_put
         self._memory[: len(description)] = description
         with torch.no_grad():
             for view, tensor in zip(views.values(), tensors.values(), strict=True):
@@ -51,16 +55,16 @@ class Region:
         if length > len(self._bytes):
             self._map(length)
         description = self._memory[:length]
-        if description != self._got[0]:
-            self._got = description, self._views(description)
-        return dict(self._got[1])
+        if description != self._last_got[0]:
+            self._last_got = description, self._views(description)
+        return dict(self._last_got[1])
 
     def close(self) -> None:
-        """Tensors that were got stay valid."""
+        """Tensors that `get` returned stay valid."""
         os.close(self._file)
 
     def _views(self, description: bytes) -> dict[str, Tensor]:
-        """In the canonical layout: the channels of images and kernels are the last axis."""
+        """In the canonical layout, which has the channels of images and kernels last."""
         kinds = [
             (name, getattr(torch, dtype), shape) for name, dtype, shape in json.loads(description)
         ]
@@ -85,6 +89,34 @@ class Region:
             os.ftruncate(self._file, size)
         self._memory = mmap.mmap(self._file, os.fstat(self._file).st_size)
         self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
+
+
+class ReplySlot:
+    """The shared memory for one client's turn."""
+
+    def __init__(self) -> None:
+        self.memory = Region()  # to the worker: the client's memory
+        self.reply = Region()  # from it: weights, upload and the client's new memory
+
+
+class SharedRegions:
+    """All shared memory of a pool; made before its workers are forked."""
+
+    def __init__(self, slots: int) -> None:
+        self.broadcast = Region()  # weights, and what the method shares
+        self.evaluated = Region()  # the weights to evaluate
+        self.slots = [ReplySlot() for _ in range(slots)]
+
+    def close(self) -> None:
+        for region in (self.broadcast, self.evaluated):
+            region.close()
+        for slot in self.slots:
+            slot.memory.close()
+            slot.reply.close()
+
+
+def slot_count(update_bytes: int, workers: int) -> int:
+    return max(2 * workers, min(SLOTS_BYTES // max(update_bytes, 1), MAX_SLOTS))
 
 
 def _nameless_file() -> int:

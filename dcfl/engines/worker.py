@@ -1,6 +1,6 @@
-"""One process of the pool: it trains the clients and scores the test images that it is told to.
+"""The life of one worker process: it trains clients and scores test images as it is ordered to.
 
-Orders and answers are small JSON messages; tensors lie in regions of shared memory.
+Orders and answers are small JSON messages; tensors are in shared memory.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import gc
 import json
 import os
 import threading
+from dataclasses import dataclass
 from mmap import mmap
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -19,7 +20,7 @@ import torch
 from dcfl.client import frozen
 from dcfl.engines.allocator import keep_freed_memory
 from dcfl.engines.memories import read_memory
-from dcfl.engines.regions import Region
+from dcfl.engines.regions import ReplySlot, SharedRegions
 from dcfl.engines.runner import ClientRunner
 from dcfl.errors import CheckpointError, ClientFailure, ConfigError
 from dcfl.evaluation import score
@@ -28,127 +29,110 @@ from dcfl.models.output import FeatureModel
 from dcfl.system.processes import first_to_be_killed, leave_signals_to_the_parent
 from dcfl.tensors import apart, together
 
-Message = dict[str, Any]
+Order = dict[str, Any]
+Answer = dict[str, Any]
 
 
-class Slot:
-    """The shared memory that one client's visit uses."""
+@dataclass(frozen=True)
+class WorkerSetup:
+    """What all workers of a pool inherit."""
 
-    def __init__(self) -> None:
-        self.memory = Region()  # in: what the client kept
-        self.reply = Region()  # out: its weights, its upload and what it keeps now
-
-
-class Desk:
-    """The shared memory that all processes of a pool see; one is made before they are."""
-
-    def __init__(self, slots: int) -> None:
-        self.sent = Region()  # the broadcast: weights, and what the method shares
-        self.judged = Region()  # the weights that are evaluated
-        self.slots = [Slot() for _ in range(slots)]
-
-    def close(self) -> None:
-        for region in (self.sent, self.judged):
-            region.close()
-        for slot in self.slots:
-            slot.memory.close()
-            slot.reply.close()
+    runner: ClientRunner
+    regions: SharedRegions
+    threads: int
+    lifeline: Connection  # nothing is ever sent; it breaks when the pool's process ends
 
 
 class Worker:
-    def __init__(self, runner: ClientRunner, desk: Desk, device: torch.device) -> None:
-        self._runner, self._desk = runner.on(device), desk
-        self._heard = 0  # the number of the broadcast that is here
+    def __init__(self, runner: ClientRunner, regions: SharedRegions, device: torch.device) -> None:
+        self._runner, self._regions = runner.on(device), regions
+        self._broadcast_number = 0
         self._broadcast = Broadcast(0, {}, {})
-        self._judging = 0  # the number of the evaluation whose model is here
-        self._judged: FeatureModel = self._runner.model
+        self._evaluation_number = 0
+        self._evaluated: FeatureModel = self._runner.model
 
-    def answer(self, order: Message) -> Message:
+    def answer(self, order: Order) -> Answer:
         if order["do"] == "score":
             return self._score(order["evaluation"], order["weights"], *order["part"])
-        self._hear(**order["broadcast"])
-        slot = self._desk.slots[order["slot"]]
+        self._read_broadcast(**order["broadcast"])
+        slot = self._regions.slots[order["slot"]]
         memory = order["memory"]
         try:
-            kept = (
+            memory_before = (
                 read_memory(Path(memory), order["owner"])
                 if isinstance(memory, str)
                 else slot.memory.get(memory)
             )
         except CheckpointError as error:  # not this client's fault
             return {"lost": str(error)}
-        return self._train(order["client"], slot, kept)
+        return self._train(order["client"], slot, memory_before)
 
-    def _hear(self, number: int, round: int, sent: int) -> None:
-        """Not before a task needs it: as long as one is under way, the pool leaves it alone."""
-        if self._heard != number:
-            here = self._runner.here(self._desk.sent.get(sent))
-            self._broadcast = Broadcast(round, *apart(here, "weights", "shared"))
-            self._heard = number
+    def _read_broadcast(self, number: int, round: int, sent: int) -> None:
+        """Read it once, and only when a task needs it: until that task is done, the pool leaves the
+        region alone."""
+        if self._broadcast_number != number:
+            tensors = self._runner.here(self._regions.broadcast.get(sent))
+            self._broadcast = Broadcast(round, *apart(tensors, "weights", "shared"))
+            self._broadcast_number = number
 
-    def _train(self, client: int, slot: Slot, kept: Tensors) -> Message:
+    def _train(self, client: int, slot: ReplySlot, memory_before: Tensors) -> Answer:
         try:
-            reply, memory_after = self._runner.train(self._broadcast, client, kept)
+            reply, memory_after = self._runner.train(self._broadcast, client, memory_before)
         except ConfigError as error:
             return {"refused": str(error)}
         if isinstance(reply, ClientFailure):
             return {"failed": reply.reason}
         return {
             "reply": slot.reply.put(
-                together(weights=reply.weights, upload=reply.upload, kept=memory_after)
+                together(weights=reply.weights, upload=reply.upload, memory=memory_after)
             ),
             "num_examples": reply.num_examples,
             "num_steps": reply.num_steps,
             "metrics": dict(reply.metrics),
         }
 
-    def _score(self, evaluation: int, weights: int, start: int, end: int) -> Message:
-        if self._judging != evaluation:
-            judged = self._runner.here(self._desk.judged.get(weights))
-            self._judging, self._judged = evaluation, frozen(self._runner.model, judged)
-        return score(self._judged, self._runner.data.dataset, start, end)._asdict()
+    def _score(self, evaluation: int, weights: int, start: int, end: int) -> Answer:
+        if self._evaluation_number != evaluation:
+            evaluated = self._runner.here(self._regions.evaluated.get(weights))
+            self._evaluated = frozen(self._runner.model, evaluated)
+            self._evaluation_number = evaluation
+        return score(self._evaluated, self._runner.data.dataset, start, end)._asdict()
 
 
 def work(
-    runner: ClientRunner,
-    desk: Desk,
+    setup: WorkerSetup,
     device: torch.device,
-    threads: int,
-    orders: Connection,
+    connection: Connection,
     busy: mmap,
-    lifeline: Connection,
-    others: list[Connection],
+    parent_ends: list[Connection],
 ) -> None:
-    """The life of a worker process.
-
-    `others` are ends of pipes that it inherited and must not hold: as long as it does, nobody can
-    tell that the pool is gone. `busy` tells the pool whether it had begun with its first task.
-    """
-    for connection in others:
-        connection.close()
+    """`busy` tells the pool whether a worker that died had begun its first task. `parent_ends` of
+    pipes are inherited and must be closed: while a worker held one, other workers could not tell
+    that the pool is gone."""
+    for parent_end in parent_ends:
+        parent_end.close()
     leave_signals_to_the_parent()
     first_to_be_killed()
-    threading.Thread(target=_end_with_the_pool, args=(lifeline,), daemon=True).start()
-    gc.freeze()  # what the pool made is shared as long as nobody touches it
+    threading.Thread(target=_end_with_the_pool, args=(setup.lifeline,), daemon=True).start()
+    gc.freeze()  # memory inherited from the pool stays shared as long as nobody writes to it
     keep_freed_memory()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(setup.threads)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    worker = Worker(runner, desk, device)
+    worker = Worker(setup.runner, setup.regions, device)
     while True:
         try:
-            order = json.loads(orders.recv_bytes())
+            order = json.loads(connection.recv_bytes())
             busy[0] = True
             answer = worker.answer(order)
             busy[0] = False
-            orders.send_bytes(json.dumps(answer).encode())
+            connection.send_bytes(json.dumps(answer).encode())
         except (EOFError, ConnectionError):  # the pool has gone
             return
 
 
 def _end_with_the_pool(lifeline: Connection) -> None:
-    """Nothing is ever sent over the lifeline; it breaks when the pool's process ends, even by a
-    kill."""
+    """Even in the middle of a client, and when the pool's process was killed."""
     try:
         lifeline.recv_bytes()
     except (EOFError, OSError):

@@ -1,6 +1,6 @@
-"""What runs on a Flower node: decode, train, encode. All of a round is one message.
+"""What runs on a Flower node: decode, train, encode. A round is one message.
 
-What the site itself decides stands in its node config: see node_config.py.
+What the site itself decides is in its node config: see node_config.py.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from dcfl.flower.node_memories import NodeMemories
 from dcfl.privacy import at_site
 from dcfl.system.printable import printable, printable_lines
 
-CODE_OF = {  # the first that fits
+FAILURE_CODES = {  # the first that fits
     ProtocolMismatch: "version",
     SiteRefusal: codec.REFUSED,
     ConfigError: "config",
@@ -57,7 +57,7 @@ class Site:
     threads: int
 
 
-SiteOf = Callable[[Context], Site]  # asked at each message; it may remember its answer
+SiteOf = Callable[[Context], Site]  # called for each message; it may cache its result
 Handler = Callable[[SiteOf, Task, Message, Context], RecordDict]
 
 
@@ -74,27 +74,27 @@ def client_app(site_of: SiteOf, reveal: bool = False) -> ClientApp:
 def _answered(
     handle: Handler, site_of: SiteOf, reveal: bool, message: Message, context: Context
 ) -> Message:
-    """Whatever goes wrong is told to the server as a short code, and explained in the log here:
-    Flower would send the whole text of an exception."""
+    """Whatever goes wrong, the server gets a short code and the log here an explanation: Flower
+    would send the whole text of an exception."""
     task = Task("", 0, 0)
     try:
         task = codec.read_task(message.content)
         content = handle(site_of, task, message, context)
     except ClientFailure as failure:
-        # With the place; a traceback would show this file's.
+        # Its reason names the line; a traceback would only show this file.
         print(printable(failure), file=sys.stderr)
         content = codec.failure_content(task, failure, reveal)
     except Exception as error:
         print(printable_lines(traceback.format_exc()), file=sys.stderr)
-        code = next((code for kind, code in CODE_OF.items() if isinstance(error, kind)), "error")
+        codes = (code for kind, code in FAILURE_CODES.items() if isinstance(error, kind))
+        code = next(codes, "error")
         reason = str(error) if code == codec.REFUSED else f"{type(error).__name__}: {error}"
-        told = ClientFailure(task.client, reason, code)
-        content = codec.failure_content(task, told, reveal)
+        content = codec.failure_content(task, ClientFailure(task.client, reason, code), reveal)
     return Message(content, reply_to=message)
 
 
 def _whoami(site_of: SiteOf, task: Task, message: Message, context: Context) -> RecordDict:
-    """Also a first look at everything that could be missing here."""
+    """Also a first check that nothing is missing here."""
     node = NodeConfig.read(context.node_config)
     images = _test_images(site_of(context).runner)
     return codec.claim_content(task, Claim(node.partition_id, node.num_partitions, images))
@@ -110,7 +110,7 @@ def _train(site_of: SiteOf, task: Task, message: Message, context: Context) -> R
     broadcast = codec.read_broadcast(message.content, task)
     memory = site.memories.load(task)
     with reproducible(site.threads):
-        reply, kept = site.runner.train(
+        reply, memory_after = site.runner.train(
             replace(
                 broadcast,
                 weights=site.runner.here(broadcast.weights),
@@ -123,8 +123,8 @@ def _train(site_of: SiteOf, task: Task, message: Message, context: Context) -> R
         raise reply
     if memory is None:
         reply = replace(reply, metrics={**reply.metrics, "memory_lost": 1.0})
-    site.memories.save(task, kept)
-    return codec.update_content(task, reply, bool(kept))
+    site.memories.save(task, memory_after)
+    return codec.update_content(task, reply, has_memory=bool(memory_after))
 
 
 def _evaluate(site_of: SiteOf, task: Task, message: Message, context: Context) -> RecordDict:
@@ -149,7 +149,7 @@ def _test_images(runner: ClientRunner) -> list[int]:
 
 
 def site_from_config(context: Context) -> Site:
-    """Of a SuperNode: what the run's config says, as far as this node's own allows it."""
+    """For a SuperNode: what the run's config says, as far as this node's own config allows it."""
     node = NodeConfig.read(context.node_config)
     experiment = config.from_toml(str(context.run_config["experiment"])).seeded
     experiment = replace(experiment, privacy=at_site(experiment.privacy, node.privacy_noise))

@@ -2,8 +2,8 @@
 
 Each set of named tensors is one array record with one array of safetensors bytes: exact for every
 dtype, nothing that could run code, and one object to send instead of one per layer. What comes from
-a client is not trusted: whatever cannot be read is a ProtocolError. Each text of a node's own comes
-in through `_text`.
+a client is not trusted: whatever cannot be read is a ProtocolError. Every text that a node chose is
+read by `_text`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PROTOCOL = 2  # of what server and nodes say to each other; both must speak the 
 class Task(NamedTuple):
     """What a message asks a node to do, beside the tensors in it."""
 
-    run: str  # of ours; Flower's own changes when a run is taken up again
+    run: str  # dcfl's id; Flower's own changes when a run is resumed
     round: int
     client: int
     memory_round: int = 0  # of the client's memory to start from; 0: it has none
@@ -40,8 +40,8 @@ class Task(NamedTuple):
     ticket: str = ""  # a secret of this one message, which its answer repeats
 
     def ticketed(self) -> Task:
-        """For one message. Flower checks which node sends a reply, not in whose name it does; the
-        ticket is known to nobody but the message's reader."""
+        """For one message. Flower checks that a node sends a reply, not that it is the node that
+        was asked; only that one has read the ticket."""
         return self._replace(ticket=token_hex(16))
 
 
@@ -68,16 +68,16 @@ def decode(record: object) -> dict[str, Tensor]:
         raise ProtocolError("tensors in an unknown format")
     try:
         stored = load(record[PART].data)
-        found = from_rows({key.partition(".")[2]: stored[key] for key in sorted(stored)})
+        tensors = from_rows({key.partition(".")[2]: stored[key] for key in sorted(stored)})
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:
         raise ProtocolError("tensors that cannot be read") from error
-    if len(found) != len(stored):
+    if len(tensors) != len(stored):
         raise ProtocolError("two tensors of one name")
-    return found
+    return tensors
 
 
 def num_bytes(content: RecordDict) -> int:
-    """Of the tensors as they are sent, with their names and shapes."""
+    """The size of the tensors as they are sent, with their names and shapes."""
     records = content.array_records.values()
     return sum(len(array.data) for record in records for array in record.values())
 
@@ -99,14 +99,14 @@ def task_content(task: Task) -> RecordDict:
 
 
 def claim_content(task: Task, claim: Claim) -> RecordDict:
-    said = ConfigRecord(
+    record = ConfigRecord(
         {
             "partition-id": claim.partition,
             "num-partitions": claim.partitions,
             "images": claim.images,
         }
     )
-    return RecordDict({"task": _task_record(task), "node": said})
+    return RecordDict({"task": _task_record(task), "node": record})
 
 
 def read_claim(content: RecordDict, task: Task, classes: int) -> Claim:
@@ -115,20 +115,24 @@ def read_claim(content: RecordDict, task: Task, classes: int) -> Claim:
         raise ProtocolError(_read_failure(_config(content, "failed"))[1])
     _check_task(content, task)
     record = _config(content, "node")
-    own, count = (_count(record, key) for key in ("partition-id", "num-partitions"))
-    if own >= count:
-        raise ProtocolError(f"its node config says partition-id={own} of {count}, counted from 0")
-    return Claim(own, count, _counts(record, "images", classes))
+    place, count = (_count(record, key) for key in ("partition-id", "num-partitions"))
+    if place >= count:
+        raise ProtocolError(f"its node config says partition-id={place} of {count}, counted from 0")
+    return Claim(place, count, _counts(record, "images", classes))
 
 
 def read_task(content: RecordDict) -> Task:
     record = _config(content, "task")
     if record.get("protocol") != PROTOCOL:
         raise ProtocolMismatch(CODES["version"])
-    keys = ("round", "client", "memory-round", "oldest-round")
-    round, client, memory_round, oldest_round = (_count(record, key) for key in keys)
-    run, ticket = (_text(record, key) for key in ("run", "ticket"))
-    return Task(run, round, client, memory_round, oldest_round, ticket)
+    return Task(
+        run=_text(record, "run"),
+        round=_count(record, "round"),
+        client=_count(record, "client"),
+        memory_round=_count(record, "memory-round"),
+        oldest_round=_count(record, "oldest-round"),
+        ticket=_text(record, "ticket"),
+    )
 
 
 def read_broadcast(content: RecordDict, task: Task) -> Broadcast:
@@ -153,13 +157,13 @@ def _task_record(task: Task) -> ConfigRecord:
 # Up
 
 
-def update_content(task: Task, update: ClientUpdate, kept: bool) -> RecordDict:
-    """`kept`: the client has a memory of this round."""
+def update_content(task: Task, update: ClientUpdate, has_memory: bool) -> RecordDict:
+    """`has_memory`: the client keeps one of this round."""
     counts = ConfigRecord(
         {
             "num-examples": update.num_examples,
             "num-steps": update.num_steps,
-            "kept": int(kept),
+            "kept": int(has_memory),
         }
     )
     return RecordDict(
@@ -175,18 +179,18 @@ def update_content(task: Task, update: ClientUpdate, kept: bool) -> RecordDict:
 
 def failure_content(task: Task, failure: ClientFailure, reveal: bool = False) -> RecordDict:
     """`reveal` what exactly went wrong: where server and client are the same person's."""
-    said = ConfigRecord({"code": failure.code})
+    record = ConfigRecord({"code": failure.code})
     if reveal or failure.code == REFUSED:
-        said["reason"] = failure.reason
-    return RecordDict({"task": _task_record(task), "failed": said})
+        record["reason"] = failure.reason
+    return RecordDict({"task": _task_record(task), "failed": record})
 
 
 def score_content(task: Task, score: Score, totals: list[int]) -> RecordDict:
-    said = ConfigRecord({"right": score.right, "totals": totals, "losses": score.losses})
-    return RecordDict({"task": _task_record(task), "score": said})
+    record = ConfigRecord({"right": score.right, "totals": totals, "losses": score.losses})
+    return RecordDict({"task": _task_record(task), "score": record})
 
 
-def has_kept(content: RecordDict) -> bool:
+def has_memory(content: RecordDict) -> bool:
     return bool(_count(_config(content, "counts"), "kept"))
 
 
@@ -211,18 +215,18 @@ def read_reply(
     )
 
 
-def _read_failure(said: ConfigRecord, reveal: bool = False) -> tuple[str, str]:
-    """The code, and the reason in our words, or in the node's where it may have its own."""
-    code = _text(said, "code")
+def _read_failure(record: ConfigRecord, reveal: bool = False) -> tuple[str, str]:
+    """The code, and our reason for it, or the node's where it may give one."""
+    code = _text(record, "code")
     if code not in CODES:
         raise ProtocolError("a failure with an unknown code")
     if reveal or code == REFUSED:
-        return code, _text(said, "reason", LONGEST_REASON)
+        return code, _text(record, "reason", LONGEST_REASON)
     return code, CODES[code]
 
 
 def read_score(content: RecordDict, task: Task, images: list[int]) -> Score:
-    """Of a site's own test images; `images`: how many it said it has of each class."""
+    """On a site's own test images; `images`: how many it declared of each class."""
     _check_task(content, task)
     record = _config(content, "score")
     right, totals = (_counts(record, key, len(images)) for key in ("right", "totals"))
@@ -244,13 +248,13 @@ def _counts(record: ConfigRecord, key: str, length: int) -> list[int]:
 
 
 def _check_task(content: RecordDict, task: Task) -> None:
-    said = read_task(content)
-    if (said.run, said.round, said.client) != (task.run, task.round, task.client):
+    answered = read_task(content)
+    if (answered.run, answered.round, answered.client) != (task.run, task.round, task.client):
         raise ProtocolError(
-            f"an answer to round {said.round} for client {said.client}, where round {task.round} "
-            f"was asked of client {task.client}"
+            f"an answer to round {answered.round} for client {answered.client}, "
+            f"where round {task.round} was asked of client {task.client}"
         )
-    if said.ticket != task.ticket:
+    if answered.ticket != task.ticket:
         raise ProtocolError("an answer from somebody who has not read the question")
 
 
@@ -284,7 +288,7 @@ def _is_reasonable(value: object) -> bool:
 
 
 def _metrics(content: RecordDict) -> Mapping[str, float]:
-    """Whether there are too many of them is looked at where all replies are."""
+    """Validation of all replies checks that there are not too many."""
     record = content.get("metrics")
     if not isinstance(record, MetricRecord) or not all(map(_is_reasonable, record.values())):
         raise ProtocolError("a reply without metrics, or with some that are not numbers")

@@ -24,8 +24,8 @@ def fingerprint_in(path: Path) -> str:
 
 
 def registered_fingerprint(pem: bytes) -> str:
-    """Of a key as the SuperLink keeps it. Empty if it is none: without node authentication nodes
-    bring what they like."""
+    """Of a key as the SuperLink keeps it; empty if it is not a key: without node authentication
+    nodes may send anything."""
     try:
         return _fingerprint(serialization.load_pem_public_key(pem))
     except (ValueError, TypeError, UnsupportedAlgorithm):

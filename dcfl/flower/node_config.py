@@ -1,5 +1,4 @@
-"""What a site says of itself to its own SuperNode (`flower-supernode --node-config`), and so to
-nobody else.
+"""What a site tells its own SuperNode (`flower-supernode --node-config`), and nobody else.
 
 partition-id, num-partitions   which clients live here: those with client % num-partitions == id
 memories                       the folder for what clients keep (MOON, SCAFFOLD)
@@ -25,7 +24,7 @@ from dcfl.data.partition import Partition
 from dcfl.data.settings import DataSettings
 from dcfl.errors import SiteRefusal
 
-ANY = "any"
+ANY_DATA = "any"
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class NodeConfig:
 
     @classmethod
     def read(cls, given: Mapping[str, object]) -> NodeConfig:
-        """A protection whose name is misspelt would be off: nothing is passed over."""
+        """Unknown keys are refused: a protection whose name is misspelt would be off."""
         check_keys(given)
         kinds: dict[str, tuple[type, ...]] = {"int": (int,), "str": (str,), "float": (int, float)}
         for field in fields(cls):
@@ -60,16 +59,16 @@ class NodeConfig:
         """The data that a run asks for, if the site serves that."""
         if settings.dataset == "remote":
             return load_own_site(settings, self.data, self.site, self.partition_id)
-        if self.data not in ("", ANY):
+        if self.data not in ("", ANY_DATA):
             raise SiteRefusal(
                 'it has data of its own, and serves that to runs with data.dataset = "remote" only'
             )
-        if self.data != ANY and ":" in settings.dataset:
+        if self.data != ANY_DATA and ":" in settings.dataset:
             raise SiteRefusal(
                 "its node config names no data: a run does not choose among its files"
             )
-        here = self.data_path or (settings.path if self.data == ANY else DataSettings().path)
-        settings = replace(settings, path=here)
+        run_path = settings.path if self.data == ANY_DATA else DataSettings().path
+        settings = replace(settings, path=self.data_path or run_path)
         dataset = load_dataset(settings)
         return dataset, settings.split(dataset)
 

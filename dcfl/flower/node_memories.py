@@ -1,7 +1,7 @@
-"""What clients keep between their rounds, on the disk of the node that they live on.
+"""What clients keep between their rounds, on the disk of their node.
 
-Keyed by run, client and round: a round that is taken up again asks for the memory as it was before
-it. Rounds before that go.
+Keyed by run, client and round: a resumed round asks for the memory from before it. Older ones are
+removed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dcfl.messages import Tensors
 from dcfl.system.storage import private_folder, storage
 from dcfl.system.tensor_files import write_tensors
 
-KEPT_RUNS = 3  # beside the one that begins: a run that was killed has not said that it ended
+KEPT_RUNS = 3  # beside the one that begins: a killed run never says that it has ended
 RUN_NAME = re.compile(r"[0-9a-f]{32}")
 
 
@@ -40,7 +40,7 @@ class NodeMemories:
             return None
 
     def save(self, task: Task, memory: Tensors) -> None:
-        """As the client's after the task's round; what nobody will ask for any more goes."""
+        """The client's memory after the task's round; removes those that nobody will ask for."""
         if not memory:
             return
         path = self._path(task, task.round)
@@ -48,10 +48,10 @@ class NodeMemories:
             if not path.parent.parent.is_dir():
                 self._make_room()
                 self.folder.mkdir(parents=True, exist_ok=True)
-                private_folder(path.parent.parent)  # it may tell of the images
+                private_folder(path.parent.parent)  # memories may reveal something of the images
             path.parent.mkdir(exist_ok=True)
             write_tensors(path, memory, _owner(task, task.round), private=True)
-            # Not newer ones: a straggler's message may be done after a later one.
+            # Not newer ones: a late message may be handled after a newer one.
             for old in path.parent.glob("round-*.safetensors"):
                 number = old.stem.removeprefix("round-")
                 if number.isdecimal() and int(number) < task.oldest_round:

@@ -1,4 +1,4 @@
-"""The sites of a run, by the operator's word: how many there are, and with which keys."""
+"""The sites of a run as the operator names them: how many there are, and with which keys."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Roster:
         require(len({*self.keys}) == len(self.keys), "two sites have the same key")
 
     @classmethod
-    def from_words(cls, words: str) -> Roster:
-        """As a person gives it: a number, or the files of the sites' public keys with commas."""
-        if words.strip().isdecimal():
-            return cls(int(words))
-        return cls.of_keys([Path(os.path.expanduser(word.strip())) for word in words.split(",")])
+    def from_option(cls, sites: str) -> Roster:
+        """From `--sites`: a number, or the files of the sites' public keys with commas."""
+        if sites.strip().isdecimal():
+            return cls(int(sites))
+        return cls.of_keys([Path(os.path.expanduser(file.strip())) for file in sites.split(",")])
 
     @classmethod
     def of_keys(cls, files: Sequence[Path]) -> Roster:
@@ -42,13 +42,13 @@ class Roster:
         return cls(len(keys), keys, tuple("-".join(file.stem.split()) for file in files))
 
     def to_text(self) -> str:
-        """For the run config, which holds texts."""
+        """For the run config, whose values are texts."""
         rows = zip(self.keys, self.names, strict=True)
         return "\n".join(" ".join(row) for row in rows) or str(self.count)
 
     @classmethod
     def from_text(cls, text: str, data: DataSettings) -> Roster:
-        """`data`: with pictures at the sites, each of its clients is a site."""
+        """`data`: if the pictures are at the sites, each client is a site."""
         remote = data.dataset == "remote"
         if not text and not remote:
             raise ConfigError(
@@ -73,7 +73,7 @@ class Roster:
         return cls(len(rows), tuple(row[0] for row in rows), tuple(row[1] for row in rows))
 
     def place_of(self, key: str) -> int | None:
-        """The partition id that goes with a key."""
+        """The partition id of the site with this key."""
         return self.keys.index(key) if key in self.keys else None
 
     def title(self, place: int) -> str:

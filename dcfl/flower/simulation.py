@@ -1,8 +1,8 @@
 """Flower's simulation on Ray, as an engine: actors on this machine, or on a cluster (RAY_ADDRESS).
 
-Flower calls a server app and wants to be in charge; here it runs in a thread of its own, and its
-grid is handed to whoever asked for an engine. The runner travels to the actors once, so methods,
-models and data that exist in this process alone can be trained on.
+Flower expects to call a server app; here it runs in a thread of its own and hands its grid to the
+engine. The runner is sent to the actors once, so methods, models and data that exist in this
+process alone can be used.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
-from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
@@ -32,7 +31,7 @@ from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-d
 from ray.job_config import JobConfig
 
 from dcfl.engines.allocator import keep_freed_memory
-from dcfl.engines.memories import Index
+from dcfl.engines.engine import Session
 from dcfl.engines.runner import ClientRunner
 from dcfl.errors import NetworkError
 from dcfl.flower.client_app import Site, SiteOf, client_app
@@ -46,33 +45,24 @@ MOST_NODES = 100  # Flower looks through all waiting messages once per node, ten
 
 
 @contextmanager
-def simulation(
-    runner: ClientRunner,
-    run: str,
-    memories: Path,
-    devices: Sequence[torch.device],
-    threads: int,
-    deadline: float = 0.0,
-    index: Mapping[int, int] | None = None,
-    needed: Sequence[Index] = (),
-    resumable: bool = False,
-) -> Iterator[GridEngine]:
-    """`devices` has one entry per actor. `memories`: a folder that all actors reach; it is gone
-    afterwards, unless the run can be resumed."""
+def simulation(session: Session) -> Iterator[GridEngine]:
+    """One actor per device of the placement. All actors must reach the folder of the memories; it
+    is removed afterwards, unless the run can be resumed."""
+    runner, devices = session.runner, session.placement.devices
     nodes = min(len(runner.data.partition), MOST_NODES)
     with _quiet(), _ray(len(devices)):
         _send_own_file(runner)
-        site = ray.put(Site(runner, NodeMemories(memories.resolve()), threads))
+        memories = NodeMemories(session.memories.resolve())
+        site = ray.put(Site(runner, memories, session.experiment.engine.threads))
         resources = _resources(devices)
         with _flower(partial(_site_in_actor, site), nodes, resources) as (grid, alive):
-            kept = index, needed
             try:
                 yield GridEngine(
-                    grid, run, runner, Roster(nodes), deadline, True, alive, True, *kept
+                    session, grid, Roster(nodes), reveal=True, alive=alive, overlaps=True
                 )
             finally:
-                if not resumable:
-                    shutil.rmtree(memories, ignore_errors=True)
+                if not session.resumable:
+                    shutil.rmtree(session.memories, ignore_errors=True)
 
 
 def _site_in_actor(site: Any, context: Context) -> Site:
@@ -83,9 +73,9 @@ def _site_in_actor(site: Any, context: Context) -> Site:
 def _unpacked(site: Any) -> Site:
     """Once per actor."""
     keep_freed_memory()
-    found: Site = ray.get(site)
+    unpacked: Site = ray.get(site)
     device = torch.device("cuda" if ray.get_gpu_ids() else "cpu")
-    return replace(found, runner=found.runner.on(device))
+    return replace(unpacked, runner=unpacked.runner.on(device))
 
 
 def _send_own_file(runner: ClientRunner) -> None:
@@ -107,7 +97,7 @@ def _resources(devices: Sequence[torch.device]) -> dict[str, Any]:
 
 
 class _WithoutWorkingFolder(JobConfig):
-    """Ray would have its actors import from the folder that we were started in."""
+    """Otherwise Ray's actors would import from the folder that dcfl was started in."""
 
     def _runtime_env_has_working_dir(self) -> bool:
         return True
@@ -115,23 +105,26 @@ class _WithoutWorkingFolder(JobConfig):
 
 @contextmanager
 def _ray(workers: int) -> Iterator[None]:
-    """A Ray of our own, with as many "CPUs" as there are to be actors, or the cluster's."""
+    """A private Ray with one "CPU" per actor, or the cluster's."""
     # Actors import what this process can import.
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     common["job_config"] = _WithoutWorkingFolder()
     folder = tempfile.mkdtemp(prefix="dcfl-ray-")
     try:
-        # Ray makes an abort of a SIGTERM, here and in processes that a round still needs.
+        # Ray turns a SIGTERM into an abort, here and in processes that a round still needs.
         with signals_held_back(), handlers_put_back():
             if os.environ.get("RAY_ADDRESS"):
                 ray.init(**common)
             else:
                 _close_ray()
-                # _temp_dir: a folder that is ours to remove, with a path short enough for sockets.
-                # Ray opens its own to everybody, so it lies in one that is closed.
-                own: dict[str, Any] = {"_temp_dir": f"{folder}/r", "_node_ip_address": "127.0.0.1"}
-                ray.init(num_cpus=workers, include_dashboard=False, **own, **common)
+                # _temp_dir: a folder that we can remove, with a path short enough for sockets. Ray
+                # makes it readable for everybody, so it is inside a private one.
+                local: dict[str, Any] = {
+                    "_temp_dir": f"{folder}/r",
+                    "_node_ip_address": "127.0.0.1",
+                }
+                ray.init(num_cpus=workers, include_dashboard=False, **local, **common)
         yield
     except (ConnectionError, RuntimeError) as error:
         if ray.is_initialized():
@@ -143,8 +136,8 @@ def _ray(workers: int) -> Iterator[None]:
 
 
 def _close_ray() -> None:
-    """Whoever reaches Ray can run code here: it listens on loopback alone, and wants a token. A
-    cluster (RAY_ADDRESS) has its own rules, and its machines must reach each other."""
+    """Whoever reaches Ray can run code here, so it listens on loopback alone and requires a token.
+    A cluster (RAY_ADDRESS) has its own rules, and its machines must reach each other."""
     ray_constants.ENABLE_RAY_CLUSTER = False  # else 127.0.0.1 means all interfaces
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     os.environ.setdefault("RAY_AUTH_TOKEN", token_hex(32))  # else it is written to ~/.ray
@@ -179,10 +172,10 @@ def _flower(site_of: SiteOf, nodes: int, resources: dict[str, Any]) -> Iterator[
     thread = threading.Thread(target=simulate, name="flower-simulation", daemon=True)
     thread.start()
     try:
-        found = grids.get()
-        if isinstance(found, BaseException):
-            raise NetworkError(f"Flower's simulation does not start: {found}") from found
-        yield found, thread.is_alive
+        grid = grids.get()
+        if isinstance(grid, BaseException):
+            raise NetworkError(f"Flower's simulation does not start: {grid}") from grid
+        yield grid, thread.is_alive
     finally:
         over.set()
         thread.join()
@@ -190,8 +183,8 @@ def _flower(site_of: SiteOf, nodes: int, resources: dict[str, Any]) -> Iterator[
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Flower says that its Python interface is deprecated, and Ray prints a page on stdout when an
-    actor dies. What matters of that is in clients.jsonl."""
+    """Flower warns that its Python interface is deprecated, and Ray prints a page to stdout when an
+    actor dies; clients.jsonl has what matters of it."""
     logger = logging.getLogger("flwr")
     level, show = logger.level, worker.print_to_stdstream
     logger.setLevel(logging.CRITICAL)

@@ -8,12 +8,13 @@ from contextlib import AbstractContextManager, contextmanager
 from dcfl.engines.embedded import Embedded
 from dcfl.engines.engine import Engine, Session
 from dcfl.engines.memories import client_memories
+from dcfl.engines.placement import NO_FORK, can_fork
 from dcfl.engines.pool import worker_pool
 from dcfl.errors import ConfigError
 
 
 def connect(session: Session) -> AbstractContextManager[Engine]:
-    """To the engine that the config names."""
+    """The engine that the config names."""
     name = session.experiment.engine.name
     if name == "flower":
         raise ConfigError(
@@ -26,19 +27,31 @@ def connect(session: Session) -> AbstractContextManager[Engine]:
 @contextmanager
 def _embedded(session: Session) -> Iterator[Engine]:
     """In this process, or in a pool of workers."""
-    engine, devices = session.experiment.engine, session.placement.devices
-    budget = engine.memory_budget * 10**6
+    devices = session.placement.devices
     with client_memories(
-        session.memories, budget, session.index, session.needed, session.resumable
+        session.memories,
+        budget=session.experiment.engine.memory_budget * 10**6,
+        index=session.index,
+        needed=session.needed,
+        resumable=session.resumable,
     ) as memories:
-        # What a client may do to its process, or nobody but a kill can end, wants one of its own.
-        apart = session.experiment.federation.deadline or session.experiment.faults.lethal
-        if len(devices) == 1 and not apart:
+        if len(devices) == 1 and not _must_be_killable(session):
             yield Embedded(session.runner.on(devices[0]), memories)
         else:
-            deadline = session.experiment.federation.deadline
-            with worker_pool(session.runner, memories, devices, engine.threads, deadline) as pool:
+            with worker_pool(session, memories) as pool:
                 yield pool
+
+
+def _must_be_killable(session: Session) -> bool:
+    """Whether clients may have to be ended, or end their process, without ending the run's."""
+    experiment = session.experiment
+    if not (experiment.federation.deadline or experiment.faults.lethal):
+        return False
+    if not can_fork():
+        raise ConfigError(
+            f"federation.deadline, faults.exit and faults.hang need worker processes: {NO_FORK}"
+        )
+    return True
 
 
 @contextmanager
@@ -49,16 +62,5 @@ def _flower_simulation(session: Session) -> Iterator[Engine]:
         raise ConfigError(
             f"engine.name = \"flower-simulation\" needs {error.name}: pip install 'dcfl[flower]'"
         ) from error
-    experiment = session.experiment
-    with simulation(
-        session.runner,
-        session.run,
-        session.memories,
-        session.placement.devices,
-        experiment.engine.threads,
-        experiment.federation.deadline,
-        session.index,
-        session.needed,
-        session.resumable,
-    ) as engine:
+    with simulation(session) as engine:
         yield engine

@@ -26,7 +26,8 @@ from dcfl.errors import RunFolderError, RunMissing
 from dcfl.experiment import Experiment
 from dcfl.runs.reading import Count, Json, Seed, Text, parsed, read_partition, validated
 from dcfl.runs.rows import ClientRow, RoundRow, Row, Summary
-from dcfl.system.storage import LOCK, PARTIAL, storage
+from dcfl.system.locks import LOCK
+from dcfl.system.storage import PARTIAL, storage
 
 LOGS = ("rounds.jsonl", "clients.jsonl")
 FILES = {

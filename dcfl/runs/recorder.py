@@ -18,13 +18,11 @@ from dcfl.runs.folder import LOGS, require_unused, require_utf8
 from dcfl.runs.model_file import write_model
 from dcfl.runs.prepare import Prepared
 from dcfl.runs.rows import ClientRow, RoundRow, Row, Summary
+from dcfl.system.locks import LOCK, lock, sign
 from dcfl.system.storage import (
-    LOCK,
-    lock,
     open_to_append,
     remove_partial,
     replacing,
-    sign,
     storage,
     strict_json,
     write_whole,

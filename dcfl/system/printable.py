@@ -1,15 +1,15 @@
-"""Text that others have chosen, made fit to be read: names, paths, reasons, what a library said."""
+"""Text from elsewhere (names, paths, reasons, messages of libraries), made safe to show."""
 
 from __future__ import annotations
 
-LONGEST = 2000  # characters of a message
+MAX_CHARACTERS = 2000
 
 
-def printable(text: object, longest: int = LONGEST) -> str:
-    """On one line, and nothing in it that acts on a terminal, a page or a file: control
-    characters, line breaks, marks that reorder text and broken Unicode are shown as escapes.
+def printable(text: object, longest: int = MAX_CHARACTERS) -> str:
+    """On one line, with nothing that acts on a terminal, a page or a file: control characters, line
+    breaks, marks that reorder text and broken Unicode become escapes.
 
-    What is too long loses its middle: names differ, and messages give advice, at the end.
+    Text that is too long loses its middle: names differ at the end, and messages end with advice.
     """
     shown = escaped(str(text))
     if len(shown) <= longest:
@@ -19,7 +19,7 @@ def printable(text: object, longest: int = LONGEST) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """The same for text whose line breaks are meant, of any length."""
+    """The same for text of any length that may have several lines."""
     return "\n".join(map(escaped, text.split("\n")))
 
 

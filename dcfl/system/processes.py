@@ -1,7 +1,7 @@
-"""Processes of ours: how they are started, which signals they hear, which of them memory costs.
+"""Our processes: how they start, what they do with signals, and which one a lack of memory ends.
 
-One process of a run decides how it ends: the one that writes its checkpoints. `timeout`, systemd
-and Slurm send their signals to all of its processes; workers leave them to that one.
+One process of a run decides how the run ends: the one that writes its checkpoints. `timeout`,
+systemd and Slurm signal all processes of a run; workers ignore the signal and leave it to that one.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from typing import NoReturn
 
 from dcfl.errors import Interrupted
 
-# By which a run is asked to end; SIGHUP is not known everywhere.
+# The signals that ask a run to end; Windows has no SIGHUP.
 ENDING = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
-# Seconds in which a second SIGTERM is the first one again: `timeout` sends one to its child and
-# one to the group that the child is in.
+# Within so many seconds a second SIGTERM is the same request: `timeout` signals its child, and then
+# the child's whole group.
 ECHO = 0.5
 
 
-def python(*words: str) -> list[str]:
-    """To start our Python with. `-P`: a queue.py in the working folder is not the library's."""
-    return [sys.executable, "-P", *words]
+def python(*arguments: str) -> list[str]:
+    """The command that starts our Python. `-P`: a queue.py in the working folder must not shadow
+    the standard library's."""
+    return [sys.executable, "-P", *arguments]
 
 
 # Signals ------------------------------------------------------------------------------------------
@@ -36,8 +37,8 @@ def python(*words: str) -> list[str]:
 
 @contextmanager
 def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Ctrl-C, SIGTERM and SIGHUP ask for an end after the round; the second time they end at once,
-    but for SIGHUP, which systemd sends together with SIGTERM."""
+    """The first Ctrl-C, SIGTERM or SIGHUP calls `stop`, which ends the run after its round; a
+    second one ends it at once, except SIGHUP, which systemd sends together with SIGTERM."""
     asked: list[int] = []
     first = 0.0
 
@@ -64,7 +65,7 @@ def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def stop_when_signalled(stop: Callable[[], None]) -> None:
-    """In a process that ends after its round, and says so to the one that started it."""
+    """For a process that ends after its round and reports that to its parent."""
     for number in ENDING:
         signal.signal(number, lambda *_: stop())
 
@@ -74,16 +75,16 @@ def end_when_terminated() -> None:
 
 
 def leave_signals_to_the_parent() -> None:
-    """In a process that ends when its parent does, or says so."""
+    """For a process that ends when its parent ends it, or has gone."""
     for number in ENDING:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
 
 @contextmanager
 def signals_held_back() -> Iterator[None]:
-    """What is started meanwhile begins with these signals blocked, and this thread does not hear
-    them."""
+    """Block these signals in this thread, and in whatever it starts meanwhile."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -100,8 +101,8 @@ def _ignored(number: int) -> bool:
 
 @contextmanager
 def handlers_put_back() -> Iterator[None]:
-    """Whatever others make of signals meanwhile."""
-    if threading.current_thread() is not threading.main_thread():  # then nobody makes anything
+    """Restore the signal handlers, whatever libraries install meanwhile."""
+    if threading.current_thread() is not threading.main_thread():  # only that one installs any
         yield
         return
     before = {number: signal.getsignal(number) for number in ENDING}
@@ -109,12 +110,13 @@ def handlers_put_back() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            if handler is not None:  # it was not Python's, which cannot put it back
+            if handler is not None:  # None: not installed from Python, which cannot restore it
                 signal.signal(number, handler)
 
 
 class Terminated(SystemExit):
-    """By a signal, unlike an exit that a method of the user's makes: nobody may hold it up."""
+    """An exit by signal. Unlike an exit in a user's method, it must not count as that client's
+    failure."""
 
 
 def _terminated() -> NoReturn:
@@ -126,7 +128,6 @@ def _terminated() -> NoReturn:
 
 
 def first_to_be_killed() -> None:
-    """When memory runs out, Linux is to end this process before any other: what it does can be done
-    again."""
+    """Ask Linux to end this process first when memory runs out: its work can be repeated."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")

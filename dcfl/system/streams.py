@@ -1,4 +1,4 @@
-"""Standard streams may be closed, full or broken: what is said must never cost what is done."""
+"""Standard streams that may be closed, full or broken: a message must never cost a run."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ STDOUT, STDERR = 1, 2
 
 
 class _Forgiving(io.FileIO):
-    """A stream whose reader may go away: what is written afterwards goes nowhere."""
+    """A stream that drops what it cannot write because of a forgiven error."""
 
     def __init__(self, descriptor: int, forgiven: type[OSError]) -> None:
         super().__init__(descriptor, "w", closefd=False)
         self._forgiven = forgiven
 
     def write(self, data: Any) -> int:
-        """All of it: there may be no buffer that comes again with the rest."""
+        """Write everything: there may be no buffer that would retry with the rest."""
         rest = memoryview(data)
         size = rest.nbytes
         try:
@@ -35,8 +35,8 @@ class _Forgiving(io.FileIO):
         return size
 
     def _written(self, data: memoryview) -> int:
-        """How many bytes. A stream that does not wait may have room for none: then it is asked
-        again when it has, unless any failure is forgiven."""
+        """The number of bytes written. A non-blocking stream may have no room: wait for some,
+        unless that is forgiven too."""
         written = super().write(data)
         if written is None:
             if issubclass(BlockingIOError, self._forgiven):
@@ -47,8 +47,8 @@ class _Forgiving(io.FileIO):
 
 @contextmanager
 def forgiving_streams() -> Iterator[None]:
-    """Standard error takes whatever it is given; standard output says when the disk is full, but
-    not that its reader has seen enough. Both take characters that they cannot show."""
+    """Standard error never fails; standard output fails when the disk is full, but not when its
+    reader has gone. Neither fails for characters that it cannot show."""
     _open_closed_ones()
     before = sys.stdout, sys.stderr
     sys.stdout = _forgiving(sys.stdout, STDOUT, BrokenPipeError)
@@ -62,7 +62,7 @@ def forgiving_streams() -> Iterator[None]:
 
 
 def _open_closed_ones() -> None:
-    """Or else the next file that is opened would be the one that messages go to."""
+    """Otherwise the next file to be opened would receive the messages."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
@@ -71,7 +71,7 @@ def _open_closed_ones() -> None:
 
 
 def _forgiving(stream: TextIO | None, descriptor: int, forgiven: type[OSError]) -> TextIO:
-    """In place of what Python has made of a descriptor; what somebody else has put there stays."""
+    """Replaces Python's own stream for a descriptor; one that somebody else installed stays."""
     if stream is not None:
         try:
             if stream.fileno() != descriptor:
@@ -80,10 +80,10 @@ def _forgiving(stream: TextIO | None, descriptor: int, forgiven: type[OSError]) 
         except (OSError, ValueError):
             return stream
     encoding = stream.encoding if stream else "utf-8"
-    # A path that is no text comes out as it is where that is possible.
+    # Paths that are not valid Unicode come out as their bytes where the encoding allows it.
     unicode = encoding.lower().replace("-", "").startswith("utf")
     raw = _Forgiving(descriptor, forgiven)
-    # Handlers of signals write to standard error, and a buffer lets nobody in while it is written.
+    # Signal handlers write to standard error, and a buffer must not be entered twice.
     direct = descriptor == STDERR
     return io.TextIOWrapper(
         cast(BinaryIO, raw) if direct else io.BufferedWriter(raw),

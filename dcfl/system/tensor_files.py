@@ -1,7 +1,7 @@
-"""Named tensors in files that say whether they are whole.
+"""Named tensors in files with a checksum.
 
-safetensors, because reading it runs no code; it has no checksum and sorts the names, so both stand
-in its metadata.
+safetensors, because reading it runs no code. It has no checksum and sorts the names, so checksum
+and order are in its metadata.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from dcfl.messages import Tensors
 from dcfl.system.storage import replacing
 from dcfl.tensors import as_rows, checksum, from_rows
 
-# What safetensors and torch meet hostile bytes with.
-NOT_WHOLE = (OSError, SafetensorError, KeyError, ValueError, TypeError, RuntimeError)
+# What safetensors and torch raise for damaged or hostile bytes.
+UNREADABLE = (OSError, SafetensorError, KeyError, ValueError, TypeError, RuntimeError)
 
 
 def write_tensors(path: Path, tensors: Tensors, text: str, private: bool = False) -> None:
-    """With a text that comes back with them, and on the disk when this ends. `private`: see
-    `replacing`."""
+    """Durably, with a text that `read_tensors` returns too. `private`: see `replacing`."""
     metadata = {
         "names": json.dumps(list(tensors)),
         "text": text,
@@ -40,16 +39,16 @@ def write_stored(
     durable: bool = False,
     private: bool = False,
 ) -> None:
-    """Contiguous tensors on the CPU, as they are."""
+    """Write contiguous CPU tensors as they are."""
     with replacing(path, durable, private) as partial:
         try:
             save_file(tensors, partial, metadata)
-        except SafetensorError as error:  # how safetensors says that the disk is full
+        except SafetensorError as error:  # what safetensors raises for a full disk
             raise OSError(str(error)) from error
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
-    """Mapped, not copied: pages come in as they are used. CheckpointError if it is not whole."""
+    """Mapped, not copied: pages are read when used. CheckpointError if the file is damaged."""
     stored, metadata = read_stored(path)
     try:
         stored_tensors = from_rows(stored)
@@ -58,7 +57,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
         whole = len(tensors) == len(stored_tensors) and metadata["checksum"] == checksum(
             tensors, text
         )
-    except NOT_WHOLE as error:
+    except UNREADABLE as error:
         raise CheckpointError(f"{path}: damaged ({type(error).__name__})") from error
     if not whole:
         raise CheckpointError(f"{path}: damaged (its checksum is another one)")
@@ -66,8 +65,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
 
 
 def read_stored(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and metadata, mapped and as they are. CheckpointError if it cannot be read."""
-    if path.exists() and not path.is_file():  # a pipe would wait for ever
+    """Tensors and metadata as stored, mapped. CheckpointError if the file cannot be read."""
+    if path.exists() and not path.is_file():  # a pipe would block for ever
         raise CheckpointError(f"{path}: damaged (not a file)")
     try:
         with safe_open(path, "pt") as stored:
@@ -75,5 +74,5 @@ def read_stored(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         return load_file(path), metadata
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: not there any more") from error
-    except NOT_WHOLE as error:
+    except UNREADABLE as error:
         raise CheckpointError(f"{path}: damaged ({type(error).__name__})") from error

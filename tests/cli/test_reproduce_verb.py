@@ -15,7 +15,7 @@ import dcfl.cli.main
 from dcfl.methods import METHODS
 from dcfl.runs.folder import RecordedRun
 from dcfl.studies.recipes.paper import RECIPES, ROWS
-from dcfl.system.storage import lock
+from dcfl.system.locks import lock
 from tests.studies.recipes.hand_made import cells_of, kept_in, pretend
 
 Call = Callable[..., tuple[int, str, str]]

@@ -63,7 +63,7 @@ def settled(memories: Memories) -> None:
 def test_a_client_that_never_came_has_no_memory(tmp_path: Path) -> None:
     with client_memories(tmp_path / "m", budget=0) as memories:
         assert memories[3] == {}
-        assert memories.held(3) == {}
+        assert memories.in_ram(3) == {}
 
 
 @pytest.mark.parametrize("budget", [0, 10**6])
@@ -73,7 +73,7 @@ def test_bits_and_layout_are_the_same_in_ram_and_on_disk(tmp_path: Path, budget:
         put(memories, 7, kept)
         if not budget:
             settled(memories)
-            assert memories.held(7) is None
+            assert memories.in_ram(7) is None
         found = memories[7]
         assert sha256(found) == sha256(kept)
         assert found.keys() == kept.keys()
@@ -97,7 +97,12 @@ def test_the_budget_is_used_to_the_last_byte_and_not_exceeded(tmp_path: Path) ->
         for client, size in ((0, KB), (1, 2 * KB), (2, 4), (3, KB)):
             put(memories, client, memory(size, float(client)))
         settled(memories)
-        assert [memories.held(client) is None for client in range(4)] == [False, False, True, True]
+        assert [memories.in_ram(client) is None for client in range(4)] == [
+            False,
+            False,
+            True,
+            True,
+        ]
         assert [float(memories[client]["m"][0]) for client in range(4)] == [0, 1, 2, 3]
 
 
@@ -108,11 +113,11 @@ def test_a_memory_that_shrinks_makes_room_and_one_that_grows_moves_out(tmp_path:
         put(memories, 0, memory(2 * KB, 5.0))
         put(memories, 2, memory(KB, 6.0))
         settled(memories)
-        assert memories.held(0) is None
-        assert memories.held(2) is not None
+        assert memories.in_ram(0) is None
+        assert memories.in_ram(2) is not None
         put(memories, 2, memory(KB // 2, 7.0))
         put(memories, 0, memory(KB // 2, 8.0))
-        assert memories.held(0) is not None
+        assert memories.in_ram(0) is not None
         assert [float(memories[client]["m"][0]) for client in range(3)] == [8, 1, 7]
 
 
@@ -132,7 +137,7 @@ def test_the_last_memory_is_found_whatever_came_before(
             put(memories, client, kept[client])
             assert all(sha256(memories[c]) == sha256(kept[c]) for c in kept)
         settled(memories)
-        held = [memories.held(client) for client in kept]
+        held = [memories.in_ram(client) for client in kept]
         assert sum(num_bytes(each) for each in held if each is not None) <= budget * KB
         assert all(sha256(memories[c]) == sha256(kept[c]) for c in kept)
 

@@ -25,8 +25,10 @@ from torch import Tensor, nn
 
 from dcfl import evaluation
 from dcfl.client import Client
-from dcfl.engines import placement, pool
+from dcfl.engines import placement, regions
 from dcfl.engines.pool import Pool
+from dcfl.engines.regions import slot_count
+from dcfl.engines.worker_processes import WorkerHandle
 from dcfl.errors import ConfigError, WorkersLost
 from dcfl.methods import METHODS, Method, Objective
 from dcfl.models import FeatureModel, Output
@@ -195,9 +197,9 @@ def test_what_waits_at_a_dead_worker_is_done_by_others(
     waiting: list[int] = []
     replace = Pool._replace
 
-    def watched(self: Pool, seat: pool.Seat) -> None:
-        waiting.append(len(seat.doing) - 1)
-        replace(self, seat)
+    def watched(self: Pool, worker: WorkerHandle) -> None:
+        waiting.append(len(worker.tasks) - 1)
+        replace(self, worker)
 
     monkeypatch.setattr(Pool, "_replace", watched)
     method = Harmful("kill", (0,), 2)  # in the first round nobody knows how short clients are
@@ -387,7 +389,7 @@ def shared_bytes() -> int:
 def test_shared_memory_does_not_grow_with_the_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "SLOTS_BYTES", 0)
+    monkeypatch.setattr(regions, "SLOTS_BYTES", 0)
     taken = []
     for clients in (8, 40):
         dataset = federation((4,) * clients)
@@ -400,10 +402,10 @@ def test_shared_memory_does_not_grow_with_the_clients(
 
 def test_slots_are_at_least_two_for_each_worker_and_few() -> None:
     mega = 2**20
-    assert pool._slots(45 * mega, 2) == 4
-    assert pool._slots(mega, 2) == 32
-    assert 16 <= pool._slots(1, 8) <= 256
-    assert pool._slots(0, 300) >= 600
+    assert slot_count(45 * mega, 2) == 4
+    assert slot_count(mega, 2) == 32
+    assert 16 <= slot_count(1, 8) <= 256
+    assert slot_count(0, 300) >= 600
 
 
 def ends_well(work: Callable[[], object], daemon: bool = False) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
+import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.serde import message_from_proto, message_to_proto
@@ -18,9 +20,11 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from dcfl.engines.engine import Session
-from dcfl.flower import engine as grid_backend
-from dcfl.flower import nodes as identity
-from dcfl.flower import post
+from dcfl.engines.placement import Placement
+from dcfl.engines.runner import ClientRunner
+from dcfl.experiment import Experiment, FederationSettings
+from dcfl.flower import engine as grid_engine
+from dcfl.flower import messenger, nodes, site_evaluation
 from dcfl.flower.client_app import Site, client_app
 from dcfl.flower.engine import GridEngine
 from dcfl.flower.node_memories import NodeMemories
@@ -50,7 +54,7 @@ class Clock:
 
     def rule(self, monkeypatch: pytest.MonkeyPatch) -> Clock:
         """Over all that waits for Flower."""
-        for module in (post, identity, grid_backend):
+        for module in (messenger, nodes, grid_engine, site_evaluation):
             monkeypatch.setattr(module, "time", self)
         return self
 
@@ -118,6 +122,16 @@ class InProcessGrid(Grid):
         return self.pull_messages(list(self.push_messages(messages)))
 
 
+def engine_at(
+    grid: Grid, runner: ClientRunner, roster: Roster, deadline: float = 0.0, run: str = "a" * 32
+) -> GridEngine:
+    """An engine without a run around it."""
+    experiment = Experiment(federation=FederationSettings(deadline=deadline))
+    placement = Placement([torch.device("cpu")], "for a test")
+    session = Session(run, experiment, runner, placement, Path("never used"))
+    return GridEngine(session, grid, roster)
+
+
 def in_process(
     nodes: int, prepare: Callable[[InProcessGrid], None] = lambda grid: None, **engine: Any
 ) -> Callable[[Session], Any]:
@@ -131,7 +145,6 @@ def in_process(
         grid = InProcessGrid(client_app(lambda context: site), nodes)
         connect.grid = grid  # type: ignore[attr-defined]
         prepare(grid)
-        deadline = session.experiment.federation.deadline
-        yield GridEngine(grid, session.run, session.runner, Roster(nodes), deadline, **engine)
+        yield GridEngine(session, grid, Roster(nodes), **engine)
 
     return connect

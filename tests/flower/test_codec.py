@@ -163,7 +163,7 @@ def test_a_failure_says_its_code_and_no_more(code: str) -> None:
 
 
 def honest() -> RecordDict:
-    return codec.update_content(TASK, UPDATE, kept=True)
+    return codec.update_content(TASK, UPDATE, has_memory=True)
 
 
 def accepted(content: RecordDict, sent: Broadcast = SENT, task: Task = TASK) -> ClientUpdate:
@@ -172,7 +172,7 @@ def accepted(content: RecordDict, sent: Broadcast = SENT, task: Task = TASK) -> 
     reply = codec.read_reply(content, task)
     if isinstance(reply, ClientFailure):
         raise ProtocolError(reply.reason)
-    codec.has_kept(content)
+    codec.has_memory(content)
     check_update(reply, sent, Schema(METHODS["fedavg"](), LocalTraining()))
     return reply
 

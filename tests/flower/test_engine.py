@@ -43,9 +43,10 @@ from dcfl.experiment import (
 from dcfl.flower import codec
 from dcfl.flower.client_app import Site, client_app
 from dcfl.flower.codec import Task
-from dcfl.flower.engine import GridEngine, SiteScore, image_weights, together
+from dcfl.flower.engine import GridEngine
 from dcfl.flower.node_memories import NodeMemories
 from dcfl.flower.roster import Roster
+from dcfl.flower.site_evaluation import SiteScore, combine, image_weights
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods import METHODS, Method, Objective
 from dcfl.runs.folder import RecordedRun
@@ -54,7 +55,7 @@ from dcfl.runs.run import Run
 from dcfl.tensors import sha256, snapshot
 from tests import toys
 from tests.engines.runs import TRAINING, Flat, federation
-from tests.flower.in_process import Clock, InProcessGrid, in_process
+from tests.flower.in_process import Clock, InProcessGrid, engine_at, in_process
 from tests.flower.test_codec import HOSTILE, MEGABYTE, Change, entry, filled, other_tensors, record
 
 SECRET = "patient-4711-at-/home/alice/scans"
@@ -589,7 +590,7 @@ def federate(
     with_nodes(grid, nodes)
     grid.tamper = tamper
     roster = roster or Roster(next(iter(nodes.values()), (0, 1))[1])
-    engine = GridEngine(grid, "a" * 32, runner, roster, deadline)
+    engine = engine_at(grid, runner, roster, deadline)
     return Federation(grid, engine, snapshot(runner.model))
 
 
@@ -798,7 +799,7 @@ def judged(
 
     grid.tamper = tamper
     roster = Roster(next(iter(nodes.values()))[1])
-    engine = GridEngine(grid, "a" * 32, toys.runner("fedavg", flat(), blind), roster, 10.0)
+    engine = engine_at(grid, toys.runner("fedavg", flat(), blind), roster, deadline=10.0)
     engine.begin_evaluation(snapshot(flat()))
     return engine
 
@@ -896,7 +897,7 @@ def test_no_site_decides_alone(counts: list[int]) -> None:
 def test_sites_alike_are_pooled(count: int, sites: int, data: st.DataObject) -> None:
     right = data.draw(st.lists(st.integers(0, count), min_size=sites, max_size=sites))
     scores = [SiteScore(own, Score([hits], [1.0]), [count]) for own, hits in enumerate(right)]
-    found = together(scores)
+    found = combine(scores)
     assert found is not None
     assert found.accuracy == pytest.approx(100 * sum(right) / (count * sites))
     assert found.loss == pytest.approx(1 / count)

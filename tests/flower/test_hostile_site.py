@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from dcfl.flower.deploy import deployment
+from dcfl.flower.deploy import startup
 from dcfl.flower.deploy.daemons import Daemon
-from dcfl.flower.deploy.deployment import down, roster_of, up
+from dcfl.flower.deploy.deployment import connection, down, roster_of, up
+from dcfl.flower.deploy.deployment_record import read_record
 from dcfl.flower.deploy.keys import make_keys
-from dcfl.flower.deploy.superlink import NAME, Connection, ask, online_nodes, script
+from dcfl.flower.deploy.superlink import CONNECTION_NAME, Connection, ask, online_nodes, script
 from dcfl.flower.key_fingerprints import fingerprint_in
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.run import run
@@ -39,19 +40,19 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def supernode(home: Path, key: str, name: str, claim: str) -> Daemon:
     """A further one, online, with a node config of its own choice."""
-    link, keys = deployment.connection(home), home / "keys"
+    link, keys = connection(home), home / "keys"
     command = [script("flower-supernode"), "--superlink", link.address, "--host", "127.0.0.1"]
-    command += ["--port", str(deployment._free_ports(1)[0]), "--node-config", claim]
+    command += ["--port", str(startup.free_ports(1)[0]), "--node-config", claim]
     command += ["--root-certificates", str(keys / "ca.crt")]
     command += ["--auth-supernode-private-key", str(keys / key)]
-    node = deployment._start(home, name, command)
+    node = startup.start_daemon(home, name, command)
     wait_until_online(home, link, node)
     return node
 
 
 def wait_until_online(home: Path, link: Connection, node: Daemon, seconds: float = 120) -> None:
     end = time.monotonic() + seconds
-    while deployment._node_id(home, node) not in online_nodes(link):
+    while startup.node_id(home, node) not in online_nodes(link):
         assert node.alive
         assert time.monotonic() < end
         time.sleep(0.5)
@@ -74,15 +75,15 @@ def federated(home: Path, out: Path) -> tuple[RecordedRun, str]:
 
 
 def test_a_hostile_site_gets_its_own_clients_and_no_others(home: Path, tmp_path: Path) -> None:
-    link = deployment.connection(home)
-    ask(link, "supernode", "register", str(home / "keys" / "mallory.pub"), NAME)
-    honest = deployment._read(home).nodes[1]
+    link = connection(home)
+    ask(link, "supernode", "register", str(home / "keys" / "mallory.pub"), CONNECTION_NAME)
+    honest = read_record(home).nodes[1]
     os.kill(honest.pid, signal.SIGTERM)
     # Both are there before the run begins: one with a key that is not of this run, one with that of
     # site 1, each of which says that all the clients of site 0 are its own.
     mallory = supernode(home, "mallory", "mallory", 'partition-id=0 num-partitions=1 data="any"')
     liar = supernode(home, "site-1", "liar", 'partition-id=0 num-partitions=2 data="any"')
-    assert deployment._node_id(home, liar) == honest.node  # an id belongs to a key
+    assert startup.node_id(home, liar) == honest.node  # an id belongs to a key
 
     attacked, said = federated(home, tmp_path / "attacked")
     first, second = attacked.clients
@@ -90,7 +91,7 @@ def test_a_hostile_site_gets_its_own_clients_and_no_others(home: Path, tmp_path:
     assert "its key is that of site 1 (site-1)" in second["reason"]
     for node, key in ((mallory, "mallory"), (liar, "site-1")):
         fingerprint = fingerprint_in(home / "keys" / f"{key}.pub")
-        assert f"node {deployment._node_id(home, node)} (key {fingerprint})" in said
+        assert f"node {startup.node_id(home, node)} (key {fingerprint})" in said
     assert "is not one of this run's sites" in said
     assert len(attacked.rounds[0]["notices"]) == 2
     assert "its key is that of site 1" in (attacked.folder / "report.html").read_text()

@@ -20,7 +20,6 @@ from dcfl.errors import ProtocolError
 from dcfl.flower import codec
 from dcfl.flower.client_app import Site, client_app
 from dcfl.flower.codec import Task
-from dcfl.flower.engine import GridEngine
 from dcfl.flower.node_memories import KEPT_RUNS, NodeMemories
 from dcfl.flower.roster import Roster
 from dcfl.messages import Broadcast
@@ -30,7 +29,7 @@ from dcfl.methods.scaffold import Scaffold
 from dcfl.tensors import sha256, snapshot
 from tests import toys
 from tests.engines import runs
-from tests.flower.in_process import Clock, InProcessGrid
+from tests.flower.in_process import Clock, InProcessGrid, engine_at
 from tests.flower.test_codec import HOSTILE
 from tests.flower.test_engine import (
     Tamper,
@@ -344,7 +343,7 @@ def test_the_end_of_a_run_clears_up_at_the_nodes(tmp_path: Path) -> None:
     grid = InProcessGrid(client_app(lambda context: Site(runner, memories, 1)), 2)
     for context in grid.contexts.values():
         context.node_config["memories"] = str(memories.folder)
-    engine = GridEngine(grid, RUN, runner, Roster(len(grid.contexts)))
+    engine = engine_at(grid, runner, Roster(len(grid.contexts)), run=RUN)
     broadcast = Broadcast(1, snapshot(runner.model), {})
     assert len(list(engine.run(broadcast, [0, 1]))) == 2
     engine.settle([0, 1])

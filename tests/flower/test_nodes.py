@@ -17,7 +17,6 @@ from dcfl.errors import ConfigError, NetworkError
 from dcfl.flower import codec
 from dcfl.flower.client_app import Site, client_app
 from dcfl.flower.deploy.keys import make_keys
-from dcfl.flower.engine import GridEngine
 from dcfl.flower.key_fingerprints import fingerprint_in, registered_fingerprint
 from dcfl.flower.node_memories import NodeMemories
 from dcfl.flower.nodes import MOST_NOTICES
@@ -26,7 +25,7 @@ from dcfl.messages import Broadcast, ClientUpdate
 from dcfl.tensors import snapshot
 from tests import toys
 from tests.engines.runs import Flat
-from tests.flower.in_process import Clock, InProcessGrid
+from tests.flower.in_process import Clock, InProcessGrid, engine_at
 
 PEM = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
 KEYS = [ec.generate_private_key(ec.SECP384R1()).public_key().public_bytes(*PEM) for _ in range(4)]
@@ -54,7 +53,7 @@ class Federation:
         self.grid.tamper = self._seen
         self.join(claims)
         self.weights = snapshot(site.runner.model)
-        self.engine = GridEngine(self.grid, "a" * 32, site.runner, roster, 10.0)
+        self.engine = engine_at(self.grid, site.runner, roster, deadline=10.0)
 
     def join(self, claims: Claims, key: bytes | None = None) -> None:
         for node, (own, count) in claims.items():
@@ -206,12 +205,12 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_roster_survives_the_run_config(keys: Path) -> None:
-    given = Roster.from_words(f"{keys / 'north.pub'}, {keys / 'south.pub'}")
+    given = Roster.from_option(f"{keys / 'north.pub'}, {keys / 'south.pub'}")
     assert given.names == ("north", "south")
     assert given.title(1) == "site 1 (south)"
     for roster in (given, Roster(7)):
         assert Roster.from_text(roster.to_text(), DataSettings()) == roster
-    assert Roster.from_words(" 7 ") == Roster(7)
+    assert Roster.from_option(" 7 ") == Roster(7)
 
 
 def test_the_fingerprint_is_that_of_the_registered_key(keys: Path) -> None:
@@ -240,9 +239,9 @@ BAD: dict[str, Callable[[Path], Roster]] = {
     "how many SuperNodes": lambda keys: Roster.from_text("", DataSettings()),
     "at least one": lambda keys: Roster.from_text("0", DataSettings()),
     "give a number": lambda keys: Roster.from_text("north south", DataSettings()),
-    "not a public key": lambda keys: Roster.from_words(str(keys / "north")),
-    "cannot be read": lambda keys: Roster.from_words(str(keys / "east.pub")),
-    "the same key": lambda keys: Roster.from_words(",".join([str(keys / "north.pub")] * 2)),
+    "not a public key": lambda keys: Roster.from_option(str(keys / "north")),
+    "cannot be read": lambda keys: Roster.from_option(str(keys / "east.pub")),
+    "the same key": lambda keys: Roster.from_option(",".join([str(keys / "north.pub")] * 2)),
 }
 
 

@@ -18,6 +18,9 @@ INSIDE = """
 import json, os, sys
 from pathlib import Path
 import grpc, ray, torch
+from dcfl.engines.engine import Session
+from dcfl.engines.placement import Placement
+from dcfl.experiment import Experiment
 from dcfl.flower.deploy import daemons as processes
 from dcfl.flower.simulation import simulation
 from tests import toys
@@ -35,8 +38,10 @@ def call(address, token):
             return error.code().name
 
 runner = toys.runner("fedavg", Flat(), toys.federated(4))
-with simulation(runner, "a" * 32, Path(sys.argv[1]), [torch.device("cpu")], 1):
-    table = processes.processes(Path("/"))
+placement = Placement([torch.device("cpu")], "for a test")
+now = Session("a" * 32, Experiment(), runner, placement, Path(sys.argv[1]))
+with simulation(now):
+    table = processes.process_table(Path("/"))
     ours = processes.with_children(table, {os.getpid()})
     session = Path(ray._private.worker._global_node.get_session_dir_path())
     address = ray.get_runtime_context().gcs_address

@@ -54,7 +54,7 @@ def deployed(dcfl: Dcfl, home: Path, *words: str) -> Iterator[Path]:
     assert "2 online" in dcfl("flower", "up", "--tls", *words, "--home", str(home))
     yield home
     dcfl("flower", "down", "--home", str(home))
-    assert not processes.ours(home, ())
+    assert not processes.processes_of(home, ())
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +147,7 @@ def client_of(home: Path, site: int) -> int | None:
     """The process in which a site's client trains, the newest if there are two."""
     daemons = json.loads((home / "processes.json").read_text())["daemons"]
     node = next(daemon["pid"] for daemon in daemons if daemon["partition"] == site)
-    table = processes.processes(home)
+    table = processes.process_table(home)
     return next(
         (
             pid
@@ -203,4 +203,4 @@ def test_clients_and_supernodes_that_are_killed(folder: Path, dcfl: Dcfl, tmp_pa
     finally:
         running.kill()
         down(home)
-    assert not processes.ours(home, ())
+    assert not processes.processes_of(home, ())

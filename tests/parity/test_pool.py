@@ -17,7 +17,7 @@ from dcfl import evaluation
 from dcfl.client import Batch, Client
 from dcfl.data import Dataset, Images
 from dcfl.data.augment import Preparation
-from dcfl.engines import pool
+from dcfl.engines import regions
 from dcfl.messages import Tensors
 from dcfl.methods import METHODS, Method, Objective
 from dcfl.models import FeatureModel, Output
@@ -176,7 +176,7 @@ def test_the_order_of_completion_plays_no_part(tmp_path: Path) -> None:
 def test_more_clients_than_slots(
     sizes: tuple[int, ...], same: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "SLOTS_BYTES", 0)
+    monkeypatch.setattr(regions, "SLOTS_BYTES", 0)
     same(METHODS["scaffold"](), dataset=federation(sizes), rounds=3, model=Flat())
 
 

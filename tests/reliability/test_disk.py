@@ -20,7 +20,7 @@ from dcfl.errors import StorageError
 from dcfl.runs.checkpoints import Checkpoints
 from dcfl.runs.folder import RecordedRun
 from dcfl.system import tensor_files
-from dcfl.system.storage import lock
+from dcfl.system.locks import lock
 from tests.reliability.victims import (
     SLOW,
     SMALL,

@@ -12,7 +12,7 @@ import pytest
 from dcfl.errors import RunLocked
 from dcfl.report import write_report
 from dcfl.runs.folder import RecordedRun
-from dcfl.system.storage import LOCK, lock
+from dcfl.system.locks import LOCK, lock
 from tests.reliability.victims import (
     SMALL,
     children_of,

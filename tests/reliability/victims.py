@@ -24,7 +24,7 @@ import pytest
 import torch
 
 import dcfl.cli.main
-from dcfl.engines.engine import Connect, Session
+from dcfl.engines.engine import Connect
 from dcfl.engines.runner import ClientRunner
 from dcfl.errors import DCFLError, Interrupted, RunFolderError
 from dcfl.experiment import (
@@ -308,11 +308,7 @@ def at_nodes(nodes: int = len(SIZES)) -> Connect:
     """Flower's message bytes, in this process; nodes go on from what a session has kept."""
     from tests.flower.in_process import in_process
 
-    def connect(session: Session) -> Any:
-        kept = {"index": session.index, "needed": session.needed}
-        return in_process(nodes, **kept)(session)
-
-    return connect
+    return in_process(nodes)
 
 
 def refusal(task: Callable[[], object]) -> DCFLError:

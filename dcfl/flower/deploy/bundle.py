@@ -37,7 +37,7 @@ sites = {sites}
 
 
 def experiment_text(experiment: Experiment) -> str:
-    """As Flower carries it to the sites."""
+    """As Flower sends it to the sites."""
     text = to_toml(as_tables(experiment))
     if any("\ud800" <= char <= "\udfff" for char in text):
         raise ConfigError("Flower carries valid Unicode only: rename the paths of the config")
@@ -45,8 +45,8 @@ def experiment_text(experiment: Experiment) -> str:
 
 
 def write_bundle(folder: Path, experiment: str = "", sites: str = "") -> Path:
-    """Write the app into a new or empty folder. `experiment` and `sites`: what `flwr run` does with
-    it, unless it is told something else."""
+    """Write the app into a new or empty folder. `experiment` and `sites`: the defaults of
+    `flwr run`."""
     with storage(folder):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ConfigError(f"{folder}: exists and is not empty; give a new folder")

@@ -1,7 +1,7 @@
-"""Which processes belong to a deployment, and their end.
+"""Which processes belong to a deployment, and how they are ended.
 
-Everything that is started carries the home's path in its environment, and what it starts in turn
-inherits that: this is how even a client process is found whose SuperNode was killed.
+Every daemon has the path of the deployment's home in its environment, and whatever it starts
+inherits that: so even a client process is found whose SuperNode was killed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from dcfl.errors import NetworkError
 
 MARKER = "DCFL_FLOWER_HOME"
-PATIENCE = 5.0  # seconds between asking a process to end and ending it
+GRACE_SECONDS = 5.0  # between asking a process to end and killing it
 _PROC = Path("/proc")
 
 
@@ -30,9 +30,9 @@ class Daemon:
 
     name: str  # superlink, site-0, site-1, ...
     pid: int
-    started: str  # with the pid it names one process for ever, a pid alone does not
+    started: str  # pids are reused; pid and start time together are not
     partition: int | None = None
-    node: str | None = None  # the SuperLink's name for it
+    node: str | None = None  # the id that the SuperLink gave it
 
     @property
     def alive(self) -> bool:
@@ -49,85 +49,91 @@ class Process:
     marked: bool | None  # None: its environment cannot be read
 
     def belongs_to(self, pids: Set[int]) -> bool:
-        """For want of the mark: is it Flower's, and of a group or under the watch of these?"""
+        """If its environment cannot be read: is it Flower's, and in the group or the care of one of
+        these?"""
         if self.marked is not None or not re.search(r"\b(flower|flwr)-", self.command):
             return False
         watched = re.search(r"--parent-pid (\d+)", self.command)
         return self.group in pids or (watched is not None and int(watched[1]) in pids)
 
 
-def end(home: Path, daemons: Sequence[Daemon], spare: Set[int] = frozenset()) -> set[int]:
-    """Ask all of ours to end, after some seconds end them; again until none is left."""
+def end_processes(home: Path, daemons: Sequence[Daemon], spare: Set[int] = frozenset()) -> set[int]:
+    """Ask all processes of the deployment to end, and kill them after some seconds, until none is
+    left."""
     asked: dict[int, str] = {}
-    deadline = time.monotonic() + PATIENCE
-    while found := _still_there(asked) | ours(home, daemons, spare):
+    deadline = time.monotonic() + GRACE_SECONDS
+    while alive := _still_there(asked) | processes_of(home, daemons, spare):
         force = time.monotonic() > deadline
-        if time.monotonic() > deadline + PATIENCE:
-            raise NetworkError(f"cannot be ended: process {', '.join(map(str, sorted(found)))}")
-        for pid in found if force else found.keys() - asked.keys():
+        if time.monotonic() > deadline + GRACE_SECONDS:
+            raise NetworkError(f"cannot be ended: process {', '.join(map(str, sorted(alive)))}")
+        for pid in alive if force else alive.keys() - asked.keys():
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL if force else signal.SIGTERM)
-        asked |= found
+        asked |= alive
         time.sleep(0.1)
     return set(asked)
 
 
 def _still_there(asked: Mapping[int, str]) -> dict[int, str]:
-    """Once its parent is gone, nothing but having been asked may tell that a child is ours."""
-    return {pid: began for pid, began in asked.items() if start_of(pid) == began}
+    """Once its parent is gone, a child may be recognisable only by having been asked before."""
+    return {pid: started for pid, started in asked.items() if start_of(pid) == started}
 
 
-def ours(home: Path, daemons: Sequence[Daemon], spare: Set[int] = frozenset()) -> dict[int, str]:
-    """The processes that `up` started and all that came of them, with when they began."""
+def processes_of(
+    home: Path, daemons: Sequence[Daemon], spare: Set[int] = frozenset()
+) -> dict[int, str]:
+    """The start times, by pid, of the daemons and of all processes that they started."""
     _reap(daemons)
-    table = processes(home)
-    alive = {each.pid for each in daemons if _is(table, each)}
-    # A pid that lives on with another start time has gone to a stranger.
-    known = alive | {each.pid for each in daemons if each.pid not in table}
-    marked = {each.pid for each in table.values() if each.marked or each.belongs_to(known)}
-    found = with_children(table, alive | marked) - _lineage(table, os.getpid()) - spare
-    return {pid: table[pid].started for pid in found}
+    table = process_table(home)
+    alive = {daemon.pid for daemon in daemons if _is_in(table, daemon)}
+    # A pid with another start time belongs to a stranger now.
+    known = alive | {daemon.pid for daemon in daemons if daemon.pid not in table}
+    marked = {
+        process.pid for process in table.values() if process.marked or process.belongs_to(known)
+    }
+    pids = with_children(table, alive | marked) - _lineage(table, os.getpid()) - spare
+    return {pid: table[pid].started for pid in pids}
 
 
-def _is(table: Mapping[int, Process], daemon: Daemon) -> bool:
+def _is_in(table: Mapping[int, Process], daemon: Daemon) -> bool:
     return daemon.pid in table and table[daemon.pid].started == daemon.started
 
 
-def with_children(table: Mapping[int, Process], found: set[int]) -> set[int]:
-    while more := {each.pid for each in table.values() if each.parent in found} - found:
-        found = found | more
-    return found
+def with_children(table: Mapping[int, Process], pids: set[int]) -> set[int]:
+    while more := {child.pid for child in table.values() if child.parent in pids} - pids:
+        pids = pids | more
+    return pids
 
 
 def _lineage(table: Mapping[int, Process], pid: int) -> set[int]:
-    """A process and its ancestors: never to be ended by their own descendant."""
-    found = {pid}
-    while pid in table and table[pid].parent not in found:
+    """A process and its ancestors, which it must not end."""
+    lineage = {pid}
+    while pid in table and table[pid].parent not in lineage:
         pid = table[pid].parent
-        found.add(pid)
-    return found
+        lineage.add(pid)
+    return lineage
 
 
 def _reap(daemons: Sequence[Daemon]) -> None:
-    """What ended stays in the table until its parent, perhaps this process, has looked."""
+    """A process that has ended stays in the table until its parent, perhaps this one, waits."""
     for daemon in daemons:
         with suppress(ChildProcessError):
             os.waitpid(daemon.pid, os.WNOHANG)
 
 
 def start_of(pid: int) -> str | None:
-    """When a living process began; None when there is none with this pid."""
-    found = _from_proc(pid, b"") if _PROC.is_dir() else _from_ps().get(pid)
-    return found.started if found else None
+    """When a living process started; None if there is none with this pid."""
+    process = _from_proc(pid, b"") if _PROC.is_dir() else _from_ps().get(pid)
+    return process.started if process else None
 
 
-def processes(home: Path) -> dict[int, Process]:
+def process_table(home: Path) -> dict[int, Process]:
     if not _PROC.is_dir():
         return _from_ps()
     mark = f"{MARKER}={home}".encode()
     pids = [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()]
-    found = [_from_proc(pid, mark) for pid in pids]
-    return {process.pid: process for process in found if process is not None}
+    processes = [_from_proc(pid, mark) for pid in pids]
+    return {process.pid: process for process in processes if process is not None}
 
 
 def _from_proc(pid: int, mark: bytes) -> Process | None:
@@ -141,9 +147,13 @@ def _from_proc(pid: int, mark: bytes) -> Process | None:
         return None
     if fields[0] in "ZX":
         return None
-    began = f"{boot} {fields[19]}"  # ticks since the boot
     return Process(
-        pid, int(fields[1]), int(fields[2]), began, command, _marked(folder / "environ", mark)
+        pid=pid,
+        parent=int(fields[1]),
+        group=int(fields[2]),
+        started=f"{boot} {fields[19]}",  # ticks since the boot
+        command=command,
+        marked=_marked(folder / "environ", mark),
     )
 
 
@@ -163,6 +173,12 @@ def _from_ps() -> dict[int, Process]:
     for line in done.stdout.decode(errors="replace").splitlines():
         pid, parent, group, state, *rest = line.split(maxsplit=9)
         if not state.startswith("Z") and len(rest) == 6:  # five words of date, the command
-            began = " ".join(rest[:5])
-            table[int(pid)] = Process(int(pid), int(parent), int(group), began, rest[5], None)
+            table[int(pid)] = Process(
+                pid=int(pid),
+                parent=int(parent),
+                group=int(group),
+                started=" ".join(rest[:5]),
+                command=rest[5],
+                marked=None,
+            )
     return table

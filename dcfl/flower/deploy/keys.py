@@ -91,15 +91,16 @@ def _prepare(folder: Path) -> None:
 
 def _pair(folder: Path, private: str, public: str) -> bool:
     """Is the pair there? Half a pair is neither used nor written over."""
-    there = [(folder / name).exists() for name in (private, public)]
-    if any(there) and not all(there):
-        have, lack = (private, public) if there[0] else (public, private)
+    exist = [(folder / name).exists() for name in (private, public)]
+    if any(exist) and not all(exist):
+        have, lack = (private, public) if exist[0] else (public, private)
         raise ConfigError(f"{folder}: {have} without {lack}: bring it back or move {have} away")
-    return all(there)
+    return all(exist)
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    binary = getattr(os, "O_BINARY", 0)  # Windows would change line ends
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | binary, mode)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
 

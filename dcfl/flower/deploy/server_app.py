@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from flwr.app import Context
@@ -24,22 +25,15 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """The run config has the experiment as one text, so that nothing in it needs to be declared."""
+    """The run config has the experiment as one text, because Flower wants every key declared."""
     experiment = config.from_toml(str(context.run_config["experiment"]))
 
     engines: list[GridEngine] = []
 
     @contextmanager
     def connect(session: Session) -> Iterator[GridEngine]:
-        engine = GridEngine(
-            grid,
-            session.run,
-            session.runner.on(session.placement.devices[0]),
-            roster,
-            experiment.federation.deadline,
-            index=session.index,
-            needed=session.needed,
-        )
+        runner = session.runner.on(session.placement.devices[0])
+        engine = GridEngine(replace(session, runner=runner), grid, roster)
         engines.append(engine)
         yield engine
 

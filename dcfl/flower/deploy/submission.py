@@ -1,4 +1,4 @@
-"""A run on a SuperLink as seen from outside: submitted, followed, brought to its end."""
+"""A run on a SuperLink as seen from outside: submitted, followed, stopped."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from dcfl.methods import METHODS
 from dcfl.runs.folder import RecordedRun, folder_for, require_unused
 from dcfl.runs.rows import RoundRow
 
-LOOK_SECONDS = 0.5  # between two looks at the rows
-ASK_SECONDS = 5.0  # between two questions to the SuperLink, each of which starts a process
+ROWS_SECONDS = 0.5  # between two looks at the rows
+STATUS_SECONDS = 5.0  # between two questions to the SuperLink, each of which starts a process
 
 
 def for_superlink(experiment: Experiment) -> Experiment:
-    """With paths that mean the same in another process's working folder."""
+    """With absolute paths: the SuperLink's processes have another working folder."""
     if METHODS.get(experiment.method.name) is not type(experiment.method):
         raise ConfigError(f"{experiment.method.name}: SuperNodes know only the methods of dcfl")
     folder = folder_for(experiment, experiment.data.dataset).resolve()
@@ -52,16 +52,13 @@ class Submitted:
     folder: Path  # on the SuperLink's machine, which may be this one
 
     def rows(self) -> Iterator[RoundRow]:
-        """The rows of rounds.jsonl as they come, until the run has ended.
-
-        If it ended badly, RemoteRunFailed says why. Nothing comes from a SuperLink elsewhere: its
-        rows are on its own disk.
-        """
+        """The rows of rounds.jsonl as they come, until the run has ended; RemoteRunFailed if it
+        failed. A SuperLink elsewhere yields none: its rows are on its own disk."""
         seen, asked, status = len(RecordedRun(self.folder).rounds), time.monotonic(), ""
         while not status.startswith("finished"):
-            time.sleep(LOOK_SECONDS)
+            time.sleep(ROWS_SECONDS)
             ended = (self.folder / "summary.json").is_file()
-            if ended or time.monotonic() > asked + ASK_SECONDS:
+            if ended or time.monotonic() > asked + STATUS_SECONDS:
                 status = superlink.run_status(self.link, self.run)
                 asked = time.monotonic()
             rows = RecordedRun(self.folder).rounds
@@ -71,9 +68,9 @@ class Submitted:
             raise self._failure(status)
 
     def _failure(self, status: str) -> RemoteRunFailed:
-        said = re.findall(rf"{ENDED} (\d+) (.*)", superlink.log(self.link, self.run))
-        if said:
-            code, reason = said[-1]
+        endings = re.findall(rf"{ENDED} (\d+) (.*)", superlink.log(self.link, self.run))
+        if endings:
+            code, reason = endings[-1]
             return RemoteRunFailed(reason, int(code))
         how = status.removeprefix("finished:")
         hint = f"`flwr log {self.run}` shows why"
@@ -86,8 +83,8 @@ class Submitted:
 def submit(
     link: Connection, experiment: Experiment, sites: str = "", resume: bool = False
 ) -> Submitted:
-    """`experiment`: made ready by `for_superlink`, or that of a run in its folder to `resume`.
-    `sites`: a roster's text."""
+    """`experiment`: from `for_superlink`, or from the folder of a run to `resume`. `sites`: a
+    roster's text."""
     Roster.from_text(sites, experiment.data)  # better refused here than at the SuperLink
     config = {
         "experiment": experiment_text(experiment),

@@ -17,10 +17,11 @@ import pytest
 
 from dcfl.errors import ConfigError, NetworkError
 from dcfl.flower.deploy import daemons as processes
-from dcfl.flower.deploy import deployment
+from dcfl.flower.deploy import startup
 from dcfl.flower.deploy import superlink as calls
 from dcfl.flower.deploy.daemons import Daemon
-from dcfl.flower.deploy.deployment import Deployment, connection, down, status, up
+from dcfl.flower.deploy.deployment import connection, down, status, up
+from dcfl.flower.deploy.deployment_record import Deployment, add_to_record, read_record
 from dcfl.flower.deploy.superlink import Connection
 
 needs_flower = pytest.mark.skipif(find_spec("flwr") is None, reason="needs dcfl[flower]")
@@ -61,7 +62,7 @@ def daemon(process: subprocess.Popen[bytes], started: str | None = None, **more:
 
 def record(home: Path, *daemons: Daemon) -> None:
     home.mkdir(exist_ok=True)
-    deployment._write(home, Deployment("127.0.0.1:1", False), *daemons)
+    add_to_record(home, Deployment("127.0.0.1:1", False), *daemons)
 
 
 def fake(
@@ -77,17 +78,17 @@ def fake(
         return {"success": True, "nodes": nodes, "runs": runs, "run-id": "5"}
 
     python = [sys.executable, "-c"]
-    monkeypatch.setattr(deployment, "_superlink_command", lambda *_: [*python, superlink])
-    monkeypatch.setattr(deployment, "_supernode_command", lambda *_: [*python, supernode])
+    monkeypatch.setattr(startup, "superlink_command", lambda *_: [*python, superlink])
+    monkeypatch.setattr(startup, "supernode_command", lambda *_, **__: [*python, supernode])
     monkeypatch.setattr(calls, "script", lambda name: f"/scripts/{name}")
-    monkeypatch.setattr(deployment, "_listening", lambda port: True)
-    monkeypatch.setattr(deployment, "ask", ask)
+    monkeypatch.setattr(startup, "_listening", lambda port: True)
+    monkeypatch.setattr(startup, "ask", ask)
     monkeypatch.setattr(calls, "ask", ask)
     return asked
 
 
 def left(home: Path) -> set[int]:
-    return set(processes.ours(home.resolve(), deployment._read(home.resolve()).daemons))
+    return set(processes.processes_of(home.resolve(), read_record(home.resolve()).daemons))
 
 
 def test_what_was_recorded_is_ended(home: Path, spawn: Any) -> None:
@@ -119,7 +120,7 @@ def test_an_orphan_is_found_by_its_environment(home: Path, spawn: Any) -> None:
 def test_children_of_a_daemon_are_ended_with_it(
     home: Path, spawn: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "PATIENCE", 0.5)
+    monkeypatch.setattr(processes, "GRACE_SECONDS", 0.5)
     # Deaf and without a mark: once its parent is gone, nothing tells whose it is.
     start = f"subprocess.Popen([sys.executable, '-c', {DEAF!r}], env={{}})"
     parent = spawn(f"import subprocess, sys; {start}; {SLEEP}")
@@ -132,13 +133,13 @@ def test_children_of_a_daemon_are_ended_with_it(
 
 
 def table(home: Path) -> Mapping[int, processes.Process]:
-    return processes.processes(home)
+    return processes.process_table(home)
 
 
 def test_who_does_not_listen_is_killed(
     home: Path, spawn: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "PATIENCE", 0.5)
+    monkeypatch.setattr(processes, "GRACE_SECONDS", 0.5)
     deaf = spawn(DEAF)
     deaf.stdout.readline()
     record(home, daemon(deaf))
@@ -235,7 +236,7 @@ def test_a_superlink_that_ends_is_told_with_its_last_words(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake(monkeypatch, superlink="print('the port is taken')")
-    monkeypatch.setattr(deployment, "_listening", lambda port: False)
+    monkeypatch.setattr(startup, "_listening", lambda port: False)
     with pytest.raises(NetworkError, match=r"superlink ended: the port is taken \(all of it in"):
         up(home, 1)
     assert not (home / "processes.json").exists()
@@ -397,14 +398,14 @@ def listeners(pids: set[int]) -> set[str]:
 
 def started_by_hand(home: Path, link: Connection, name: str, *words: str) -> str:
     """The reason that a further SuperNode gives for ending."""
-    port = str(deployment._free_ports(1)[0])
+    port = str(startup.free_ports(1)[0])
     command = [calls.script("flower-supernode"), "--superlink", link.address, "--port", port]
-    node = deployment._start(home, name, [*command, *words])
+    node = startup.start_daemon(home, name, [*command, *words])
     deadline = time.monotonic() + 60
     while node.alive and time.monotonic() < deadline:
         time.sleep(0.2)
     assert not node.alive
-    return deployment._why(home, node)
+    return startup.last_words(home, node)
 
 
 @pytest.mark.flower

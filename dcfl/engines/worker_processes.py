@@ -1,0 +1,186 @@
+"""The worker processes of a pool, as the pool sees them: forked, replaced when they die, ended.
+
+They are forked, so they start at once and share the data, the code and the untouched memory of this
+process; nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from math import inf
+from mmap import mmap
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from multiprocessing.util import Finalize
+
+import torch
+
+from dcfl.engines.regions import SharedRegions
+from dcfl.engines.runner import ClientRunner
+from dcfl.engines.tasks import ClientTask, PoolTask
+from dcfl.engines.worker import Answer, WorkerSetup, work
+from dcfl.errors import WorkersLost
+from dcfl.system.processes import signals_held_back
+
+MAX_IDLE_DEATHS = 3  # per worker, without an answer in between
+# This process's ends of the pipes of all pools. A worker that kept one open would keep the workers
+# of another pool alive after this process has died.
+PARENT_ENDS: set[Connection] = set()
+
+
+@dataclass(eq=False)
+class WorkerHandle:
+    device: torch.device
+    process: BaseProcess
+    connection: Connection
+    busy: mmap  # one byte that the worker sets while it is at a task
+    tasks: deque[PoolTask] = field(default_factory=deque)  # it is at the first, the others wait
+
+    @property
+    def client_tasks(self) -> list[ClientTask]:
+        return [task for task in self.tasks if isinstance(task, ClientTask)]
+
+    def give(self, task: PoolTask) -> None:
+        self.tasks.append(task)
+        with suppress(BrokenPipeError, ConnectionResetError):  # it died, which the pool will notice
+            self.connection.send_bytes(json.dumps(task.order).encode())
+
+    def answers(self) -> tuple[list[Answer], bool]:
+        """Those that have arrived, and whether the worker is alive."""
+        arrived: list[Answer] = []
+        try:
+            while self.connection.poll():
+                arrived.append(json.loads(self.connection.recv_bytes()))
+        except (EOFError, OSError):  # perhaps in the middle of a message
+            return arrived, False
+        return arrived, True
+
+
+class WorkerProcesses:
+    """One per entry of `devices`, each with so many `threads`."""
+
+    def __init__(
+        self,
+        runner: ClientRunner,
+        regions: SharedRegions,
+        devices: Sequence[torch.device],
+        threads: int,
+    ) -> None:
+        self._lifeline, workers_end = multiprocessing.Pipe()
+        PARENT_ENDS.add(self._lifeline)
+        self._setup = WorkerSetup(runner, regions, threads, workers_end)
+        self._idle_deaths = 0
+        self.handles: list[WorkerHandle] = []
+        # At exit Python would send its daemons a SIGTERM, which they ignore, and wait for them.
+        self._at_exit = Finalize(None, self.close, exitpriority=1)
+        try:
+            for device in devices:
+                self.handles.append(self._start(device))
+        except BaseException:
+            self.close()
+            raise
+
+    def ready(self, end: float = inf) -> list[WorkerHandle]:
+        """Wait, until `end` at the latest, for workers to answer or to die."""
+        seconds = None if end == inf else max(0.0, end - time.monotonic())
+        by_connection = {worker.connection: worker for worker in self.handles}
+        return [
+            by_connection[connection]  # type: ignore[index]
+            for connection in wait(list(by_connection), seconds)
+        ]
+
+    def have_answered(self) -> None:
+        """So they do not all die at their start."""
+        self._idle_deaths = 0
+
+    def replace(self, worker: WorkerHandle, killed: bool = False) -> str:
+        """Start another in place of one that has died or was `killed` here; how it died."""
+        _close(worker.connection)
+        _end(worker.process)
+        reason = _death(worker.process.exitcode)
+        self._idle_deaths += not killed and not worker.busy[0]
+        if self._idle_deaths > MAX_IDLE_DEATHS * len(self.handles):
+            raise WorkersLost(f"worker processes do not stay alive: the last one {reason}")
+        self.handles[self.handles.index(worker)] = self._start(worker.device)
+        return reason
+
+    def _start(self, device: torch.device) -> WorkerHandle:
+        connection, workers_end = multiprocessing.Pipe()
+        busy = mmap(-1, 1)
+        PARENT_ENDS.add(connection)
+        parent_ends = [parent_end for parent_end in PARENT_ENDS if not parent_end.closed]
+        process = multiprocessing.get_context("fork").Process(
+            target=work,
+            args=(self._setup, device, workers_end, busy, parent_ends),
+            daemon=True,
+            name="dcfl-worker",
+        )
+        try:
+            _start_in_a_thread(process)
+        except WorkersLost:
+            _close(connection)
+            raise
+        finally:
+            workers_end.close()
+        return WorkerHandle(device, process, connection, busy)
+
+    def close(self) -> None:
+        self._at_exit.cancel()
+        for worker in self.handles:
+            worker.process.kill()  # a worker has nothing to tidy up
+        for worker in self.handles:
+            worker.process.join()
+            _close(worker.connection)
+        _close(self._lifeline)
+        self._setup.lifeline.close()
+
+
+def _close(parent_end: Connection) -> None:
+    PARENT_ENDS.discard(parent_end)
+    parent_end.close()
+
+
+def _start_in_a_thread(process: BaseProcess) -> None:
+    """Fork from a new thread. The child would inherit OpenMP's record of the threads that the
+    forking thread leads, and wait for ever for threads that do not exist in it; a new thread leads
+    none."""
+    errors: list[OSError] = []
+
+    def start() -> None:
+        try:
+            # The worker ignores signals once it runs, and gets none before.
+            with signals_held_back(), warnings.catch_warnings():
+                # Newer Pythons warn of a fork beside threads; a worker uses none of them.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                process.start()
+        except OSError as error:
+            errors.append(error)
+
+    starter = threading.Thread(target=start)
+    starter.start()
+    starter.join()
+    if errors:
+        raise WorkersLost(
+            f"a worker process cannot be started ({errors[0].strerror}): use fewer engine.workers"
+        )
+
+
+def _end(process: BaseProcess) -> None:
+    """Its connection is broken: it is about to end, or hangs while it does."""
+    process.join(5)
+    process.kill()
+    process.join()
+
+
+def _death(exitcode: int | None) -> str:
+    if exitcode is not None and exitcode < 0:
+        return f"was killed by signal {-exitcode}"
+    return f"ended with exit code {exitcode}"

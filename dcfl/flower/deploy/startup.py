@@ -1,0 +1,129 @@
+"""Starts the processes of a local deployment and waits until all are online."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from dcfl.errors import NetworkError
+from dcfl.flower.deploy.commands import superlink_command, supernode_command
+from dcfl.flower.deploy.daemons import Daemon, start_of
+from dcfl.flower.deploy.deployment_record import Deployment, add_to_record, connection_to
+from dcfl.flower.deploy.keys import make_keys, missing_keys
+from dcfl.flower.deploy.superlink import (
+    CONNECTION_NAME,
+    LOOPBACK,
+    Connection,
+    ask,
+    environment,
+    last_line,
+    online_nodes,
+    plain,
+)
+from dcfl.flower.node_config import ANY_DATA
+
+
+def start_all(
+    home: Path, sites: int, tls: bool, node_configs: Sequence[str], deadline: float
+) -> Connection:
+    """`node_configs`: one for each site, or none."""
+    superlink_port, *node_ports = free_ports(sites + 1)
+    deployment = Deployment(f"{LOOPBACK}:{superlink_port}", tls)
+    if tls:
+        _make_missing_keys(home, sites)
+    for leftover in home.glob("superlink.db*"):
+        leftover.unlink()  # Flower does not resume runs, and old nodes would be listed for ever
+    superlink = start_daemon(home, "superlink", superlink_command(home, superlink_port, tls))
+    deployment = add_to_record(home, deployment, superlink)
+    link = connection_to(home, deployment)
+    _wait_until(lambda: _listening(superlink_port), home, deployment, deadline)
+    for site, port in enumerate(node_ports):
+        if tls:
+            key = home / "keys" / f"site-{site}.pub"
+            ask(link, "supernode", "register", str(key), CONNECTION_NAME)
+        node_config = node_configs[site] if node_configs else f'data="{ANY_DATA}"'
+        command = supernode_command(
+            home, deployment, site=site, sites=sites, port=port, node_config=node_config
+        )
+        node = replace(start_daemon(home, f"site-{site}", command), partition=site)
+        deployment = add_to_record(home, deployment, node)
+    _wait_until(lambda: _all_online(home, link, deployment), home, deployment, deadline)
+    named = tuple(replace(node, node=node_id(home, node)) for node in deployment.nodes)
+    add_to_record(home, replace(deployment, daemons=(superlink,)), *named)
+    return link
+
+
+def start_daemon(home: Path, name: str, command: Sequence[str]) -> Daemon:
+    with (home / "logs" / f"{name}.log").open("wb") as log_file:
+        process = subprocess.Popen(
+            command,
+            env=environment(home / "flwr", home),
+            cwd=home / "work",  # a module in the working folder would shadow the bundle's
+            stdin=subprocess.DEVNULL,
+            stdout=log_file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C in the terminal does not reach it
+        )
+    started = start_of(process.pid)
+    process.returncode = 0  # it outlives this process: Popen must not warn that nobody waited
+    return Daemon(name, process.pid, started or "ended")
+
+
+def _make_missing_keys(home: Path, sites: int) -> None:
+    names = [f"site-{index}" for index in range(sites)]
+    if missing_keys(home / "keys", names):
+        make_keys(home / "keys", names)
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for free in sockets:  # all bound at once, so that all differ
+            free.bind((LOOPBACK, 0))
+        return [int(free.getsockname()[1]) for free in sockets]
+
+
+def _listening(port: int) -> bool:
+    with suppress(OSError), socket.create_connection((LOOPBACK, port), timeout=1):
+        return True
+    return False
+
+
+def node_id(home: Path, node: Daemon) -> str | None:
+    """The id that the SuperLink gave to a SuperNode, which only its log tells."""
+    text = plain((home / "logs" / f"{node.name}.log").read_bytes())
+    ids = re.findall(r"SuperNode ID: (\d+)", text)
+    return str(ids[-1]) if ids else None
+
+
+def _all_online(home: Path, link: Connection, deployment: Deployment) -> bool:
+    ids = {node_id(home, node) for node in deployment.nodes}
+    return None not in ids and ids <= online_nodes(link)
+
+
+def _wait_until(
+    done: Callable[[], bool], home: Path, deployment: Deployment, deadline: float
+) -> None:
+    while not done():
+        for daemon in deployment.daemons:
+            if not daemon.alive:
+                raise NetworkError(f"{daemon.name} ended: {last_words(home, daemon)}")
+        if time.monotonic() > deadline:
+            nameless = [node for node in deployment.nodes if node_id(home, node) is None]
+            late = (nameless or deployment.daemons)[0]
+            raise NetworkError(f"{late.name} did not come up in time: {last_words(home, late)}")
+        time.sleep(0.2)
+
+
+def last_words(home: Path, daemon: Daemon) -> str:
+    path = home / "logs" / f"{daemon.name}.log"
+    text = path.read_bytes()
+    farewell = re.search(r"Exit Code: \d+\n(.+)\n(.*)", plain(text))  # Flower's own
+    reason = f"{farewell[1]} {farewell[2]}" if farewell else last_line(text)
+    return f"{reason} (all of it in {path})"

@@ -1,0 +1,129 @@
+"""Messages to Flower's nodes, and their replies or what came instead."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import httpx
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from dcfl.errors import NetworkError
+from dcfl.flower import codec
+from dcfl.flower.codec import Task
+
+SECONDS_WITHOUT_DEADLINE = 7 * 24 * 3600.0
+EXPIRY_FACTOR = 2.0  # deadlines after which Flower gives up a late message too
+
+# Flower's error codes. Its own texts may contain what a client's exception said.
+ERROR_REASONS = {
+    0: "its process died",
+    1: "its client app cannot be loaded",
+    2: "its client app raised an exception",
+    3: "the message to it was lost",
+    4: "its reply was lost",
+    5: "its node went offline",
+    7: "its node does not trust the app",
+    8: "its client process died",
+}
+
+
+class LostReply(NamedTuple):
+    reason: str
+
+
+class AddressedTask(NamedTuple):
+    node: int
+    task: Task
+    content: RecordDict
+
+
+class SentTask(NamedTuple):
+    message: str  # its id
+    task: Task
+    bytes_down: int
+
+
+class Messenger:
+    def __init__(self, grid: Grid, alive: Callable[[], bool] = lambda: True) -> None:
+        """`alive`: whether there is still somebody who carries messages."""
+        self._grid, self._alive = grid, alive
+
+    def nodes(self) -> dict[int, bytes]:
+        """Who is online: ids that the SuperLink has given out, each with its public key. With node
+        authentication an id has one key and a key one id, and in each of its calls a node has
+        proved to the SuperLink that it holds the private key."""
+        return {node.node_id: node.public_key for node in self._grid.get_nodes()}
+
+    def send(
+        self, kind: str, addressed: Sequence[tuple[int, RecordDict]], seconds: float
+    ) -> list[str | None]:
+        """The id of each message, None for one that was not taken; Flower gives them up after
+        `seconds`."""
+        ttl = seconds or SECONDS_WITHOUT_DEADLINE
+        messages = [
+            Message(content, dst_node_id=node, message_type=kind, ttl=ttl)
+            for node, content in addressed
+        ]
+        ids = list(self._grid.push_messages(messages) or ()) if messages else []
+        return [message or None for message in ids] + [None] * (len(messages) - len(ids))
+
+    def send_tasks(
+        self, kind: str, addressed: Sequence[AddressedTask], deadline: float
+    ) -> list[SentTask]:
+        """Those that were taken."""
+        contents = [(node, content) for node, _, content in addressed]
+        ids = self.send(kind, contents, EXPIRY_FACTOR * deadline)
+        return [
+            SentTask(message, task, codec.num_bytes(content))
+            for message, (_, task, content) in zip(ids, addressed, strict=True)
+            if message is not None
+        ]
+
+    def collect(self, message: str) -> RecordDict | LostReply | None:
+        """The reply to a message, if it has come.
+
+        One at a time: a reply that Flower cannot read would take the others with it. The message
+        asked for tells whose reply it is: what a reply says of itself may be forged, and the error
+        for a dead node comes from the SuperLink.
+        """
+        if not self._alive():
+            raise NetworkError("Flower has ended, and with it all replies")
+        try:
+            replies = list(self._grid.pull_messages([message]))
+        except (httpx.HTTPError, OSError) as error:
+            raise NetworkError(f"the SuperLink does not answer: {error}") from error
+        except Exception:  # the client's bytes may cause any
+            return LostReply("its reply cannot be read")
+        if not replies:
+            return None
+        reply = replies[0]
+        if reply.metadata.reply_to_message_id != message:
+            return LostReply("its reply answers something else")
+        if reply.has_error():
+            code = reply.error.code
+            return LostReply(ERROR_REASONS.get(code, f"Flower's error {code}"))
+        return reply.content
+
+    def wait_for(self, message: str, end: float) -> RecordDict | LostReply | None:
+        """The reply, or None when the time is over; it is asked for once in any case."""
+        began = time.monotonic()
+        while (reply := self.collect(message)) is None:
+            now = time.monotonic()
+            if now >= end:
+                break
+            # Often at first: in a simulation a client may take milliseconds.
+            time.sleep(min(0.005 + (now - began) / 50, 0.25, end - now))
+        return reply
+
+    def send_and_wait(
+        self, kind: str, addressed: Sequence[tuple[int, RecordDict]], seconds: float
+    ) -> None:
+        """Until all have answered or the time is over."""
+        waiting = {message for message in self.send(kind, addressed, seconds) if message}
+        end = time.monotonic() + seconds
+        while waiting and time.monotonic() < end:
+            waiting = {message for message in waiting if self.collect(message) is None}
+            time.sleep(0.05)

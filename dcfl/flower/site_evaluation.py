@@ -1,0 +1,122 @@
+"""Where the server has no test images, each site scores the model on its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from math import inf
+from typing import Any, NamedTuple
+
+import torch
+from flwr.app import RecordDict
+from torch import Tensor
+
+from dcfl.errors import ProtocolError
+from dcfl.evaluation import Evaluation, Score
+from dcfl.flower import codec
+from dcfl.flower.codec import Task
+from dcfl.flower.messenger import AddressedTask, Messenger, SentTask
+from dcfl.flower.nodes import Nodes
+from dcfl.messages import Tensors
+
+
+class SiteScore(NamedTuple):
+    """A model on a site's own test images."""
+
+    site: int
+    score: Score
+    images: Sequence[int]  # per class, as the site declared them
+
+    @property
+    def accuracy(self) -> float:
+        return 100 * sum(self.score.right) / max(sum(self.images), 1)
+
+
+class SiteEvaluation:
+    """Asks the sites, and combines the scores of those that answer in time."""
+
+    def __init__(
+        self, messenger: Messenger, nodes: Nodes, run: str, clients: int, deadline: float
+    ) -> None:
+        self._messenger, self._nodes = messenger, nodes
+        self._run, self._clients, self._deadline = run, clients, deadline
+        self._sent: list[SentTask] = []
+        self._scores: list[SiteScore] = []  # by the last evaluation
+        self.own_accuracies: Tensor | None = None
+
+    def begin(self, weights: Tensors) -> None:
+        record = codec.encode(weights)
+        tasks = [
+            (node, Task(self._run, round=0, client=site).ticketed())
+            for site, node in self._nodes.online().items()
+            if site < self._clients
+        ]
+        addressed = [
+            AddressedTask(node, task, codec.evaluate_content(task, record)) for node, task in tasks
+        ]
+        self._sent = self._messenger.send_tasks("evaluate", addressed, self._deadline)
+
+    def result(self) -> Evaluation | None:
+        """None if no site has answered with the score of a single image."""
+        scores = self._collect()
+        combined = combine(scores)
+        if combined is not None:
+            self.own_accuracies = torch.full((self._clients,), torch.nan, dtype=torch.float64)
+            for score in scores:
+                self.own_accuracies[score.site] = score.accuracy
+            self._scores = scores
+        return combined
+
+    def _collect(self) -> list[SiteScore]:
+        end = time.monotonic() + (self._deadline or inf)
+        scores = []
+        for sent in self._sent:
+            site = sent.task.client
+            answer = self._messenger.wait_for(sent.message, end)
+            if isinstance(answer, RecordDict):
+                images = self._nodes.images[site]
+                try:
+                    score = codec.read_score(answer, sent.task, images)
+                    scores.append(SiteScore(site, score, images))
+                except ProtocolError as error:  # as if it had not answered
+                    self._nodes.notify(f"{self._nodes.roster.title(site)} has no say: {error}")
+        return scores
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The sites' scores, for the row of a round."""
+        return [
+            {
+                "client": score.site,
+                "accuracy": score.accuracy,
+                "images": sum(score.images),
+                "weight": weight,
+            }
+            for score, weight in zip(self._scores, image_weights(self._scores), strict=True)
+        ]
+
+
+def image_weights(scores: Sequence[SiteScore]) -> list[float]:
+    """The weight of each of a site's test images: 1, or less where the site has more of them than
+    the median site (the lower one, if two are in the middle).
+
+    Nobody can check whether a site has the images that it counts. With these weights no one of n
+    sites has more than 1 / (n // 2 + 1) of the say, whatever it counts, and 1 / n where the others
+    are alike.
+    """
+    counts = [sum(score.images) for score in scores]
+    positive = sorted(count for count in counts if count)
+    median = positive[(len(positive) - 1) // 2] if positive else 0
+    return [min(median / count, 1.0) if count else 0.0 for count in counts]
+
+
+def combine(scores: Sequence[SiteScore]) -> Evaluation | None:
+    """Several sites' scores as one evaluation; None without a single image."""
+    weights = torch.tensor(image_weights(scores), dtype=torch.float64)
+    if not weights.any():
+        return None
+    right = weights @ torch.tensor([score.score.right for score in scores], dtype=torch.float64)
+    counts = weights @ torch.tensor([score.images for score in scores], dtype=torch.float64)
+    losses = torch.tensor([sum(score.score.losses) for score in scores], dtype=torch.float64)
+    images = float(counts.sum())
+    loss = float(weights @ losses) / images
+    return Evaluation(100 * float(right.sum()) / images, loss, 100 * right / counts)

@@ -12,7 +12,6 @@ from dcfl.errors import require
 from dcfl.federation import cohort_size
 from dcfl.methods import METHODS
 from dcfl.methods.method import Method, require_plain_name
-from dcfl.methods.prototypes import PrototypeMethod
 from dcfl.models import ModelSettings
 from dcfl.privacy import PrivacySettings
 from dcfl.server import ServerSettings
@@ -169,9 +168,9 @@ class Experiment:
             "faults.hang needs federation.deadline: nobody else would end the round",
         )
         require(
-            self.attack.kind != "prototype-flip" or isinstance(self.method, PrototypeMethod),
-            f'attack.kind = "prototype-flip": {self.method.name} sends no prototypes; '
-            f"dcfl-pw and fedproc do",
+            self.attack.kind != "prototype-flip" or self.method.overrides("flip_upload"),
+            f'attack.kind = "prototype-flip": {self.method.name} sends no prototypes; dcfl-pw and '
+            f"fedproc do, and a method of your own may define flip_upload",
         )
 
     @property

@@ -150,6 +150,11 @@ class PrototypeMethod(Method):
         if self.prototype_normalize and (sums.norm(dim=1) > 1.001 * counts).any():
             raise ProtocolError("a sum of unit vectors that is longer than their number")
 
+    def flip_upload(self, upload: Tensors, strength: float) -> Tensors:
+        """The sums times -strength; a sum of unit vectors that grew longer would be rejected."""
+        factor = -1.0 if self.prototype_normalize else -strength
+        return {**upload, "sums": upload["sums"] * factor}
+
     def merge(self, shared: Tensors, uploads: Sequence[Tensors], population: int) -> Tensors:
         if not uploads:
             return shared

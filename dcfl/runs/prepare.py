@@ -33,7 +33,7 @@ def resolved(experiment: Experiment, dataset: Dataset, partition: Partition) -> 
         ),
     )
     whole = schedule(complete, complete.federation.rounds)
-    check_budget(complete.privacy, whole)
+    check_budget(complete.privacy, complete.method, whole)
     return complete
 
 
@@ -47,7 +47,7 @@ def privacy_spent(experiment: Experiment, rounds: int, again: int = 0) -> dict[s
     """What a client gave away in so many rounds, for the summary; see `privacy.account`."""
     at_sites = experiment.engine.name == "flower"
     privacy = replace(experiment.privacy, secret=experiment.privacy.secret or at_sites)
-    return account(privacy, schedule(experiment, rounds), again)
+    return account(privacy, experiment.method, schedule(experiment, rounds), again)
 
 
 def _check_augmentation(augmentation: Augmentation, method: Method, dataset: Dataset) -> None:

@@ -35,9 +35,9 @@ class Schema:
 def check_update(update: ClientUpdate, broadcast: Broadcast, schema: Schema) -> None:
     """Raise ProtocolError unless the tensors have the names, shapes and dtypes that they should
     have, every number is finite and within reason, and the method has no objection."""
-    _check_like(update.weights, broadcast.weights, "weights")
+    check_like(update.weights, broadcast.weights, "weights")
     if schema.upload is not None:
-        _check_like(update.upload, schema.upload, "upload")
+        check_like(update.upload, schema.upload, "upload")
     for tensors in (update.weights, update.upload):
         for name, tensor in tensors.items():
             _check_values(name, tensor)
@@ -49,7 +49,8 @@ def check_update(update: ClientUpdate, broadcast: Broadcast, schema: Schema) -> 
     schema.method.check_upload(update, schema.training)
 
 
-def _check_like(tensors: Tensors, example: Tensors, what: str) -> None:
+def check_like(tensors: Tensors, example: Tensors, what: str) -> None:
+    """Raise ProtocolError unless names, shapes and dtypes are those of the example."""
     if tensors.keys() != example.keys():
         odd = sorted(tensors.keys() ^ example.keys())
         raise ProtocolError(f"{what} with missing or unknown names: {', '.join(odd[:3])}")

@@ -97,7 +97,7 @@ class OutputSettings:
     """The [output] table."""
 
     dir: str = ""  # the run's folder; empty: a new one below runs/
-    # What `dcfl resume` goes on from: after every so many rounds, 0: never, "auto": by the clock.
+    # Where `dcfl resume` continues: saved every so many rounds, 0: never, "auto": by the clock.
     checkpoint: int | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:

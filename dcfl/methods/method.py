@@ -25,14 +25,14 @@ class Cost:
     """What a step and a round cost. The defaults are FedAvg's.
 
     Sizes are formulas over `weights` (bytes of the model), `parameters` (bytes of its parameters),
-    `classes` and `d` (of the embedding). A test measures that all of it is true.
+    `classes` and `d` (the width of the embedding). A test measures all of it.
     """
 
     forwards: int = 1  # per step, of any model
     backwards: int = 1
-    copies: int = 0  # of the model during training, beside the trained and the received weights
+    copies: int = 0  # of the model during training, besides the trained and the received weights
     passes: int = 0  # over the client's data after training, without gradients
-    up: str = "0"  # bytes sent beside the weights
+    up: str = "0"  # bytes sent in addition to the weights
     down: str = "0"
     kept: str = "0"  # bytes that a client keeps between its rounds
 

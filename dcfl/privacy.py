@@ -106,7 +106,8 @@ class Protection:
         data and stay with the client; so does the time it took, unless the noise is seeded.
         """
         secret = self.settings.secret
-        draws = Draws(None if secret else f"{self.seed}/{broadcast.round}/{update.client}/privacy")
+        key = None if secret else f"{self.seed}/{broadcast.round}/{update.client}/privacy"
+        draws = Draws(key)
         return replace(
             update,
             weights=self._protected_weights(update.weights, broadcast.weights, draws),

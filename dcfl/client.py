@@ -88,10 +88,10 @@ class LocalTraining:
         """
         if self.lr_decay_per == "round":
             return self._with_momentum(steps)
-        # By epochs and not by steps: their number is what a client says it is.
+        # By epochs, not step by step: a client may claim any number of steps.
         ends = [self._with_momentum(steps * done / self.epochs) for done in range(self.epochs + 1)]
         gained = [after - before for before, after in pairwise(ends)]
-        return sum(self._share_of(epoch) * each for epoch, each in enumerate(gained))
+        return sum(self._share_of(epoch) * steps for epoch, steps in enumerate(gained))
 
     def _with_momentum(self, steps: float) -> float:
         m = self.momentum
@@ -100,7 +100,7 @@ class LocalTraining:
 
 @dataclass
 class Client:
-    """Everything one client knows during one round; it lives for one call of `train_client`."""
+    """Everything one client knows during one round; made anew for each `train_client`."""
 
     id: int
     round: int  # counted from 1
@@ -129,16 +129,16 @@ class Client:
 
 
 def frozen(model: FeatureModel, weights: Tensors) -> FeatureModel:
-    """A second model of the same shape, in evaluation mode, whose weights *are* these tensors: no
-    number is copied."""
-    own = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    twin = copy.deepcopy(model, memo=own)  # what the memo knows is taken over, not copied
+    """A second model of the same shape, in evaluation mode, whose weights *are* these tensors:
+    nothing is copied."""
+    not_copied = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    twin = copy.deepcopy(model, memo=not_copied)
     twin.load_state_dict(weights, assign=True)
     return twin.requires_grad_(False).eval()
 
 
 def observe(model: FeatureModel, images: Tensor) -> Output:
-    """What a frozen model makes of the images, as plain values for a loss: no graph is built."""
+    """A frozen model's output as plain values for a loss, without building a graph."""
     with torch.inference_mode():
         output = model(images)
     stages = tuple(stage.clone() for stage in output.stages)
@@ -147,7 +147,7 @@ def observe(model: FeatureModel, images: Tensor) -> Output:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode for a while: running statistics are used and not moved."""
+    """Evaluation mode within the block: running statistics are used and not moved."""
     was_training = model.training
     model.eval()
     try:
@@ -175,8 +175,8 @@ def without_statistics(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def perturbed(offsets: Sequence[tuple[Tensor, Tensor]]) -> Iterator[None]:
-    """Parameters with their offsets added for a while; afterwards they have every bit back."""
-    kept = [live.detach().clone() for live, _ in offsets]
+    """Adds offsets to parameters within the block; afterwards they are restored bit by bit."""
+    originals = [live.detach().clone() for live, _ in offsets]
     try:
         with torch.no_grad():
             for live, offset in offsets:
@@ -184,5 +184,5 @@ def perturbed(offsets: Sequence[tuple[Tensor, Tensor]]) -> Iterator[None]:
         yield
     finally:
         with torch.no_grad():
-            for (live, _), before in zip(offsets, kept, strict=True):
-                live.copy_(before)
+            for (live, _), original in zip(offsets, originals, strict=True):
+                live.copy_(original)

@@ -12,7 +12,6 @@ from dcfl.errors import require
 from dcfl.federation import cohort_size
 from dcfl.methods import METHODS
 from dcfl.methods.method import Method, require_plain_name
-from dcfl.methods.prototypes import PrototypeMethod
 from dcfl.models import ModelSettings
 from dcfl.privacy import PrivacySettings
 from dcfl.server import ServerSettings
@@ -98,7 +97,7 @@ class OutputSettings:
     """The [output] table."""
 
     dir: str = ""  # the run's folder; empty: a new one below runs/
-    # What `dcfl resume` goes on from: after every so many rounds, 0: never, "auto": by the clock.
+    # Where `dcfl resume` continues: saved every so many rounds, 0: never, "auto": by the clock.
     checkpoint: int | Literal["auto"] = "auto"
     report: bool = True  # write report.html at the end
 
@@ -170,9 +169,9 @@ class Experiment:
             "faults.hang needs federation.deadline: nobody else would end the round",
         )
         require(
-            self.attack.kind != "prototype-flip" or isinstance(self.method, PrototypeMethod),
-            f'attack.kind = "prototype-flip": {self.method.name} sends no prototypes; '
-            f"dcfl-pw and fedproc do",
+            self.attack.kind != "prototype-flip" or self.method.overrides("flip_upload"),
+            f'attack.kind = "prototype-flip": {self.method.name} sends no prototypes; dcfl-pw and '
+            f"fedproc do, and a method of your own may define flip_upload",
         )
 
     @property

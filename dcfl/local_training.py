@@ -64,24 +64,25 @@ def train_client(
             num_steps=client.num_steps,
             metrics={"loss": loss, "seconds": time.perf_counter() - started},
         )
-        kept = apart_from(model, canonical(method.remember(client)))
-    # The last step may have overflowed after the last loss; what is kept would spoil later rounds.
-    if not math.isfinite(loss) or any(map(not_finite, (update.weights, update.upload, kept))):
+        new_memory = apart_from(model, canonical(method.remember(client)))
+    # The last step may overflow after the last loss was computed; memory would spoil later rounds.
+    produced = (update.weights, update.upload, new_memory)
+    if not math.isfinite(loss) or any(map(not_finite, produced)):
         raise Diverged(
             f"the {NO_LONGER_FINITE} (round {broadcast.round}): "
             f"lower training.lr or the method's weight, or set training.max_grad_norm"
         )
-    return update, kept
+    return update, new_memory
 
 
 @contextmanager
 def _own_randomness(model: FeatureModel, seed: int) -> Iterator[None]:
-    """What a module draws from torch's own generators, such as dropout, depends on the seed alone,
-    and the caller's generators are as they were afterwards."""
+    """Within the block, what modules draw from torch's generators (dropout) depends on the seed
+    alone; afterwards the caller's generators are as they were."""
     device = next(model.parameters()).device
     gpus = [device.index] if device.type == "cuda" else []
     with torch.random.fork_rng(gpus):
-        # Not torch.manual_seed: it notes a traceback for every kind of device that is not in use.
+        # Not torch.manual_seed: it records a traceback for every kind of device not in use.
         torch.default_generator.manual_seed(seed)
         if gpus:
             torch.cuda.manual_seed(seed)
@@ -89,8 +90,8 @@ def _own_randomness(model: FeatureModel, seed: int) -> Iterator[None]:
 
 
 def _loss_scaler(model: FeatureModel) -> GradScaler:
-    """float16 loses small gradients unless the loss is scaled up. The scale is the run's at the
-    start of every visit and can only fall: no client's bits depend on who trained before it."""
+    """float16 loses small gradients unless the loss is scaled up. Every visit starts with the same
+    scale, which can only fall: no client's bits depend on who trained before it."""
     device = next(model.parameters()).device.type
     half = getattr(model, "autocast", None) is torch.float16  # any module may be trained
     return GradScaler(device, init_scale=2.0**12, growth_interval=2**31 - 1, enabled=half)
@@ -105,7 +106,7 @@ def _optimizer(client: Client) -> torch.optim.SGD:
     ]
     return torch.optim.SGD(
         [group for group in groups if group["params"]],
-        lr=training.lr,  # of the first step of all; each has its own
+        lr=training.lr,  # a placeholder: every step sets its own
         momentum=training.momentum,
         weight_decay=training.weight_decay,
         fused=True,  # one pass over all parameters
@@ -114,7 +115,7 @@ def _optimizer(client: Client) -> torch.optim.SGD:
 
 def norms_and_biases(model: nn.Module) -> frozenset[str]:
     """The names of all biases and of what normalisation layers learn. Other vectors count too: in
-    a module of the user's they are scales and offsets."""
+    users' modules they are scales and offsets."""
     return frozenset(
         f"{path}.{name}" if path else name
         for path, layer in model.named_modules()
@@ -144,5 +145,5 @@ def _descend(method: Method, client: Client, seed: int) -> float:
         client.scaler.step(optimizer)
         client.scaler.update()
         client.num_steps += 1
-    # One look at the end: asking after every step would make a GPU wait for the CPU.
+    # Read once at the end: reading after every step would make a GPU wait for the CPU.
     return float(torch.stack(losses).mean()) if losses else 0.0

@@ -1,10 +1,10 @@
-"""What a client does to its reply before it leaves, and what that is worth: the [privacy] table.
+"""How a client protects its reply before it leaves, and what that is worth: the [privacy] table.
 
-The operator of the server reads single replies, so each client protects its own: its change of the
-parameters is clipped to an L2 norm and Gaussian noise is added. Nothing else that depends on the
-data leaves. The unit of privacy is a client's whole training set: replace all of it by any other,
-and the replies of a whole run are (epsilon, delta)-indistinguishable. docs/privacy.md says what
-that does and does not protect.
+The operator of the server reads single replies, so each client protects its own: the change of its
+parameters is clipped to an L2 norm and Gaussian noise is added, and likewise to the upload of a
+method that says how to bound it. Nothing else that depends on the data leaves. The unit of privacy
+is a client's whole training set: replace all of it, and the replies of the whole run are
+(epsilon, delta)-indistinguishable. docs/privacy.md says what that does and does not protect.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import ceil, floor, inf, log10, pi, sqrt
 from typing import Any
@@ -21,12 +21,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dcfl.errors import ConfigError, require
+from dcfl.errors import ConfigError, ProtocolError, require
 from dcfl.federation import sample_cohort
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import Method
+from dcfl.server.validation import check_like
+from dcfl.tensors import cast_like, clip_share
 
-LARGEST = 1e6  # of clips and noise: a product of two still passes the server's own checks
+LARGEST = 1e6  # clip, noise or sensitivity: the product of two still passes the server's checks
 LARGEST_EPSILON = 500.0  # beyond it a guarantee says nothing
 BY_SIZE = ("samples", "fednova")  # aggregations that ask how many images or steps a client has
 
@@ -39,8 +41,8 @@ class PrivacySettings:
     noise: float = 0.0  # standard deviation, as a multiple of the clip; 0: no guarantee
     epsilon: float = 0.0  # what the whole run may spend per client; 0: no limit
     delta: float = 1e-5  # far below one over the number of clients
-    # Noise that nobody can draw again; else it follows from federation.seed, which the operator
-    # knows: for simulations. SuperNodes always draw it in secret.
+    # True: noise that nobody can reproduce, as at SuperNodes always. False, for simulations: it
+    # follows from federation.seed, which the operator knows.
     secret: bool = False
 
     def __post_init__(self) -> None:
@@ -74,8 +76,8 @@ class PrivacySettings:
 
 
 def at_site(settings: PrivacySettings, least_noise: float = 0.0) -> PrivacySettings:
-    """What a real site makes of the settings that a run brings: its noise is secret, and it may ask
-    for more noise than the operator thought of."""
+    """A run's settings as a real site applies them: the noise is secret, and the site may refuse to
+    send with less noise than it demands."""
     require(
         settings.noise >= least_noise,
         f"privacy.noise = {settings.noise:g}: this site sends nothing with less than "
@@ -87,67 +89,85 @@ def at_site(settings: PrivacySettings, least_noise: float = 0.0) -> PrivacySetti
 # The reply
 
 
-def protected(
-    update: ClientUpdate,
-    broadcast: Broadcast,
-    trainable: Collection[str],
-    settings: PrivacySettings,
-    seed: int,
-) -> ClientUpdate:
-    """The reply as it may leave the client.
+@dataclass(frozen=True)
+class Protection:
+    """Protects every reply of a run before it leaves its client."""
 
-    Buffers go back as they came. Uploads, numbers of images and steps and the loss depend on the
-    data and do not leave; nor does the time it took, unless the noise is a simulation's.
-    """
-    key = None if settings.secret else f"{seed}/{broadcast.round}/{update.client}/privacy"
-    draws = Draws(key)
-    weights = _protected_weights(update.weights, broadcast.weights, trainable, settings, draws)
-    seconds = 0.0 if settings.secret else update.metrics.get("seconds", 0.0)  # a pool plans by it
-    return replace(
-        update,
-        weights=weights,
-        upload={},
-        num_examples=1,
-        num_steps=0,
-        metrics={"seconds": seconds},
-    )
+    settings: PrivacySettings
+    method: Method
+    trainable: frozenset[str]  # names of the parameters; all other weights are buffers
+    upload: Tensors  # an example of the method's upload: its names, shapes and dtypes
+    seed: int
 
+    def protect(self, update: ClientUpdate, broadcast: Broadcast) -> ClientUpdate:
+        """The reply as it may leave the client.
 
-def _protected_weights(
-    trained: Tensors,
-    received: Tensors,
-    trainable: Collection[str],
-    settings: PrivacySettings,
-    draws: Draws,
-) -> dict[str, Tensor]:
-    """Received + clipped change + noise, in float64 until the last moment: rounding to the dtype of
-    the weights comes after the noise, and blurs what its last bits could tell."""
-    before = {name: received[name].to(trained[name].device) for name in trained}
-    moving = [name for name in trained if name in trainable]
-    share = clip_share((trained[n].double() - before[n].double() for n in moving), settings.clip)
-    deviation = settings.noise * settings.clip
-    for name in moving:
-        sent, start = torch.empty_like(trained[name]), before[name].double()
-        change = (trained[name].double() - start).mul_(share)
-        if deviation:
-            change.add_(draws.normal(change), alpha=deviation)
-        before[name] = sent.copy_(change.add_(start))
-    return before
+        Buffers go back as they came. The numbers of images and steps and the loss depend on the
+        data and stay with the client; so does the time it took, unless the noise is seeded.
+        """
+        secret = self.settings.secret
+        key = None if secret else f"{self.seed}/{broadcast.round}/{update.client}/privacy"
+        draws = Draws(key)
+        return replace(
+            update,
+            weights=self._protected_weights(update.weights, broadcast.weights, draws),
+            upload=self._protected_upload(update.upload, draws),
+            num_examples=1,
+            num_steps=0,
+            # A pool of workers plans by the seconds.
+            metrics={"seconds": 0.0 if secret else update.metrics.get("seconds", 0.0)},
+        )
 
+    def _protected_weights(
+        self, trained: Tensors, received: Tensors, draws: Draws
+    ) -> dict[str, Tensor]:
+        """Received + clipped change + noise, in float64 until the end: rounding to the dtype of the
+        weights after the noise is added hides what its last bits could reveal."""
+        clip, deviation = self.settings.clip, self.settings.noise * self.settings.clip
+        weights = {name: received[name].to(trained[name].device) for name in trained}
+        moving = [name for name in trained if name in self.trainable]
+        share = clip_share((trained[n].double() - weights[n].double() for n in moving), clip)
+        for name in moving:
+            start = weights[name].double()
+            change = (trained[name].double() - start).mul_(share)
+            if deviation:
+                change.add_(draws.normal(change), alpha=deviation)
+            weights[name] = torch.empty_like(trained[name]).copy_(change.add_(start))
+        return weights
 
-def clip_share(tensors: Iterable[Tensor], longest: float) -> float:
-    """What to multiply the tensors with so that all of them together are no longer than that."""
-    norm = sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors))
-    return 1.0 if norm <= longest else longest / norm
+    def _protected_upload(self, upload: Tensors, draws: Draws) -> dict[str, Tensor]:
+        """Clipped by the method, plus noise. Each of n tensors gets noise of deviation
+        z * sqrt(n) * sensitivity / 2, so that two uploads are at most 2 / z deviations apart as a
+        whole, exactly as two changes of the weights are."""
+        self._require_like(upload, self.upload)
+        exact = {name: tensor.to(torch.float64, copy=True) for name, tensor in upload.items()}
+        clipped = self.method.clip_upload(exact)
+        self._require_like(clipped, exact)
+        sensitivity = self.method.upload_sensitivity() or {}
+        noised = {}
+        for name in self.upload:  # not in the order of the client's upload: it, too, could tell
+            deviation = self.settings.noise * sqrt(len(clipped)) * sensitivity[name] / 2
+            noise = draws.normal(clipped[name]) if deviation else torch.zeros(())
+            noised[name] = clipped[name] + deviation * noise
+        return cast_like(noised, upload)
+
+    def _require_like(self, tensors: Tensors, example: Tensors) -> None:
+        """Names and shapes that depend on the data would reveal something that no noise hides."""
+        try:
+            check_like(tensors, example, "upload")
+        except ProtocolError as error:
+            raise ConfigError(
+                f"[privacy] lets out only what upload_like of {self.method.name} describes: {error}"
+            ) from error
 
 
 class Draws:
-    """Standard normal numbers in float64, of a cryptographic generator: from the operating system,
-    or from a key, for who wants the same ones again.
+    """Standard normal numbers in float64 from a cryptographic generator: the operating system's, or
+    one with a key, whose numbers can be drawn again.
 
-    torch's generators would not do. They take 32 bits of their seed, which can be tried one by one;
+    torch's generators would not do. They use 32 bits of their seed, which can be tried one by one;
     and where the noise is larger than the signal, as it must be, replies show a generator's output
-    almost bare, and the state of a Mersenne twister can be read off it.
+    almost bare, and the state of a Mersenne twister can be reconstructed from it.
     """
 
     def __init__(self, key: str | None = None) -> None:
@@ -157,7 +177,7 @@ class Draws:
         """In the shape and on the device of `like`."""
         pairs = (like.numel() + 1) // 2
         raw = np.frombuffer(self._bytes(16 * pairs), dtype="<u8").reshape(2, pairs)
-        # 53 bits each, never zero: no radius beyond 8.6, which is left out with 1e-16.
+        # 53 bits each, never zero: this cuts off radii beyond 8.6, of probability 1e-16.
         radii, angles = ((raw >> np.uint64(11)) + 0.5) * 2.0**-53
         np.log(radii, out=radii)
         np.sqrt(np.multiply(radii, -2, out=radii), out=radii)
@@ -176,17 +196,17 @@ class Draws:
 
 
 def check_covered(
-    settings: PrivacySettings, method: Method, aggregation: str, model: nn.Module
+    settings: PrivacySettings,
+    method: Method,
+    aggregation: str,
+    model: nn.Module,
+    upload: Tensors | None = None,
 ) -> None:
-    """Refuse what would let something out that is not protected, or could not work."""
+    """Refuse what would leave a client unprotected, or could not work. `upload` is an example of
+    the method's upload; None if the method does not describe it."""
     if not settings.active:
         return
-    if type(method).upload is not Method.upload:
-        raise ConfigError(
-            f"[privacy] covers weights alone, not what {method.name} sends beside them (noise that "
-            f"protects a client leaves nothing of prototypes or variates): choose a method.name "
-            f"that sends nothing else, such as fedavg or dcfl-sw"
-        )
+    _check_upload_covered(method, upload)
     if aggregation in BY_SIZE:
         raise ConfigError(
             f'server.aggregation = "{aggregation}" weighs clients by how much data they have, '
@@ -201,7 +221,48 @@ def check_covered(
         raise ConfigError("[privacy] cannot be used with a model whose layers share parameters")
 
 
+def _check_upload_covered(method: Method, upload: Tensors | None) -> None:
+    sensitivity = method.upload_sensitivity()
+    if sensitivity is None:
+        raise ConfigError(
+            f"[privacy] covers weights alone, not what {method.name} sends beside them: choose a "
+            f"method.name that sends nothing else, such as fedavg or dcfl-sw, or, in a method of "
+            f"your own, define upload_sensitivity (docs/privacy.md)"
+        )
+    if not method.overrides("upload"):
+        return
+    for name, distance in sensitivity.items():
+        require(
+            0 < distance <= LARGEST,
+            f"{method.name}: upload_sensitivity of {name} must be above 0 and at most "
+            f"{LARGEST:,.0f}, not {distance:g}",
+        )
+    if upload is None:
+        raise ConfigError(
+            f"[privacy] needs to know the names and shapes of what {method.name} sends beside the "
+            f"weights, which must not depend on the data: define upload_like"
+        )
+    if upload.keys() != sensitivity.keys():
+        odd = ", ".join(sorted(upload.keys() ^ sensitivity.keys()))
+        raise ConfigError(
+            f"{method.name}: upload_like and upload_sensitivity must name the same tensors; "
+            f"only one of them has {odd}"
+        )
+    for name, tensor in upload.items():
+        if not tensor.is_floating_point():
+            raise ConfigError(
+                f"[privacy] adds noise, and {name} in the upload of {method.name} is "
+                f"{tensor.dtype}: send floating-point numbers"
+            )
+
+
 # What it is worth
+
+
+def releases(method: Method) -> int:
+    """How many protected vectors leave a client at each visit: the change of its parameters, and
+    the method's upload if there is one. Each costs the same."""
+    return 2 if method.upload_sensitivity() else 1
 
 
 @dataclass(frozen=True)
@@ -224,37 +285,38 @@ class Schedule:
         return max(self.visits(), default=0)
 
     def rounds_within(self, visits: int) -> int:
-        """How many rounds ask nobody more often than that."""
+        """How many rounds ask no client more often than this."""
         return sum(most <= visits for most in self.visits())
 
 
-def spent(settings: PrivacySettings, visits: int) -> float | None:
-    """Epsilon at `settings.delta`, against who reads every single reply and knows who was asked, of
-    a client that has answered so many times; None: no guarantee.
+def spent(settings: PrivacySettings, released: int) -> float | None:
+    """Epsilon at `settings.delta` of a client that has released this many protected vectors (see
+    `releases`), against an observer who reads every reply and knows who was asked; None: no
+    guarantee.
 
     No amplification by sampling is claimed: the operator knows the schedule.
     """
     if not settings.noise:
         return None
-    delta_at = _deltas(_scale(settings, visits))
+    delta_at = _deltas(_scale(settings, released))
     if delta_at(LARGEST_EPSILON) > settings.delta:
         return None
     return _boundary(lambda epsilon: delta_at(epsilon) <= settings.delta, LARGEST_EPSILON, 0.0)
 
 
-def check_budget(settings: PrivacySettings, schedule: Schedule) -> None:
+def check_budget(settings: PrivacySettings, method: Method, schedule: Schedule) -> None:
     """Refuse a run whose whole schedule would spend more than `settings.epsilon`."""
     if not settings.noise:
         return
-    visits = schedule.most_visits()
-    reached = spent(settings, visits)
+    visits, per_visit = schedule.most_visits(), releases(method)
+    reached = spent(settings, visits * per_visit)
     if not settings.epsilon or (reached is not None and reached <= settings.epsilon):
         return
     allowed = _boundary(lambda scale: _deltas(scale)(settings.epsilon) <= settings.delta, 0.0, 1e3)
-    answers = floor((allowed / _scale(settings, 1)) ** 2)
+    answers = floor((allowed / _scale(settings, per_visit)) ** 2)
     rounds = schedule.rounds_within(answers)
     fitting = f"at most {rounds} rounds fit" if rounds else "not even one round fits"
-    noise = _rounded_up(_scale(settings, visits) * settings.noise / allowed)
+    noise = _rounded_up(_scale(settings, visits * per_visit) * settings.noise / allowed)
     raise ConfigError(
         f"privacy.epsilon = {settings.epsilon:g}: {schedule.rounds} rounds, for which some client "
         f"answers {visits} times, would reach "
@@ -263,31 +325,33 @@ def check_budget(settings: PrivacySettings, schedule: Schedule) -> None:
     )
 
 
-def account(settings: PrivacySettings, schedule: Schedule, again: int = 0) -> dict[str, Any]:
-    """For the run's summary; nothing if [privacy] is off.
+def account(
+    settings: PrivacySettings, method: Method, schedule: Schedule, again: int = 0
+) -> dict[str, Any]:
+    """For the run's summary; empty if [privacy] is off.
 
-    `again`: rounds that a resumed run had to do a second time. Seeded noise gives the same replies
-    again, which tells nothing new; secret noise gives others, which count.
+    `again`: rounds that a resumed run repeated. With seeded noise the replies are the same, which
+    reveals nothing new; with secret noise they differ, and count.
     """
     if not settings.active:
         return {}
     visits = schedule.most_visits() + (again if settings.secret else 0)
     return {
-        "epsilon": spent(settings, visits),
+        "epsilon": spent(settings, visits * releases(method)),
         "delta": settings.delta,
         "most_visits": visits,
         "secret_noise": settings.secret,
     }
 
 
-def _scale(settings: PrivacySettings, visits: int) -> float:
+def _scale(settings: PrivacySettings, released: int) -> float:
     """How far apart the replies to two data sets can lie, in standard deviations of the noise.
 
-    Two changes may point in opposite directions: twice the clip. Gaussian mechanisms, however each
-    depends on the results of those before, compose to one whose squared distance is the sum of
-    theirs.
+    Two clipped vectors may point in opposite directions: twice the clip. Gaussian mechanisms, even
+    if each depends on the results of earlier ones, compose to one whose squared distance is the sum
+    of theirs.
     """
-    return sqrt(4.0 * visits) / settings.noise
+    return sqrt(4.0 * released) / settings.noise
 
 
 def _deltas(scale: float) -> Callable[[float], float]:
@@ -307,7 +371,7 @@ def _deltas(scale: float) -> Callable[[float], float]:
 
 
 def _boundary(fits: Callable[[float], bool], inside: float, outside: float) -> float:
-    """The last number that fits on the way from one that does to one that may not."""
+    """The last number that fits on the way from `inside`, which does, to `outside`."""
     if fits(outside):
         return outside
     for _ in range(45):

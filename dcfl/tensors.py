@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection
-from math import isfinite
+from collections.abc import Collection, Iterable
+from math import isfinite, sqrt
 
 import torch
 from torch import Tensor, nn
@@ -100,6 +100,13 @@ def apart(tensors: Tensors, *parts: str) -> list[dict[str, Tensor]]:
 def cast_like(tensors: Tensors, reference: Tensors) -> dict[str, Tensor]:
     """Each tensor in the dtype and memory layout of its namesake in `reference`."""
     return {name: torch.empty_like(reference[name]).copy_(tensors[name]) for name in tensors}
+
+
+def clip_share(tensors: Iterable[Tensor], longest: float) -> float:
+    """The factor that scales the tensors, taken as one vector, down to this L2 norm; 1 if they are
+    short enough."""
+    norm = sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors))
+    return 1.0 if norm <= longest else longest / norm
 
 
 def sha256(tensors: Tensors) -> str:

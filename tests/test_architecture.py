@@ -107,6 +107,18 @@ def test_public_names_are_there() -> None:
         dcfl.nonsense  # noqa: B018
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_method_owns_its_upload(path: Path) -> None:
+    """Nobody else asks which kind of method it is: they call its hooks."""
+    if path.parent == PACKAGE / "methods":
+        return
+    names = {
+        node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)
+    }
+    assert "PrototypeMethod" not in names
+    assert "dcfl.methods.prototypes" not in imported(path)
+
+
 @pytest.mark.parametrize("path", sorted((PACKAGE / "methods").glob("*.py")), ids=lambda p: p.name)
 def test_no_method_contains_a_training_loop(path: Path) -> None:
     """Comparing methods compares methods: the one local loop is in local_training.py."""

@@ -137,12 +137,12 @@ def test_overrides_from_python() -> None:
     assert experiment.federation.rounds == 3
     assert experiment.training.lr == 0.5
     assert experiment.model.norm == "group"
-    assert load_experiment(None, {"server": "fedadam"}).server.optimizer == FedAdam()
-    assert load_experiment(experiment, {"training": LocalTraining(epochs=9)}).training.epochs == 9
-    on_top = load_experiment(None, {"method": DCFLSampleWise(mu=0.3), "method.temperature": 0.2})
+    assert load_experiment(None, **{"server": "fedadam"}).server.optimizer == FedAdam()
+    assert load_experiment(experiment, **{"training": LocalTraining(epochs=9)}).training.epochs == 9
+    on_top = load_experiment(None, **{"method": DCFLSampleWise(mu=0.3), "method.temperature": 0.2})
     assert on_top.method == DCFLSampleWise(mu=0.3, temperature=0.2)
     assert (
-        load_experiment(None, {"method": "dcfl-pw", "data": {"dataset": "cifar10"}}).method.mu == 10
+        load_experiment(None, **{"method": "dcfl-pw", "data": {"dataset": "cifar10"}}).method.mu == 10
     )  # type: ignore[attr-defined]
 
 
@@ -158,7 +158,7 @@ def test_overrides_from_python() -> None:
 )
 def test_overrides_that_fit_no_table_are_refused(overrides: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="table"):
-        load_experiment(None, overrides)
+        load_experiment(None, **overrides)
 
 
 def test_naming_the_default_method_keeps_the_files_fields(tmp_path: Path) -> None:

@@ -39,7 +39,8 @@ def test_four_steps_of_sgd_by_hand(
         max_grad_norm=0.5,
     )
     data = toy_client([0, 1, 2, 3] * 2, Augmentation())
-    update, _ = visit(FEDAVG, data, training=training, round=3)
+    third = Broadcast(3, snapshot(toy_model()), {})
+    update, _ = visit(FEDAVG, data, training=training, sent=third)
 
     model = toy_model().train()
     velocity = {name: torch.zeros_like(p) for name, p in model.named_parameters()}

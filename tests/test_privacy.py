@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, sqrt
 from pathlib import Path
@@ -23,28 +24,31 @@ from torch import Tensor, nn
 from dcfl.client import Client
 from dcfl.config import apply, as_tables, from_toml, parse_words, to_toml
 from dcfl.engines.engine import Connect
+from dcfl.engines.runner import client_runner
 from dcfl.errors import ConfigError
 from dcfl.experiment import EngineSettings, Experiment, FederationSettings, OutputSettings
 from dcfl.federation import sample_cohort
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods import METHODS, Method
+from dcfl.methods.loading import load_methods
 from dcfl.models import CNN, LeNet
 from dcfl.privacy import (
     Draws,
     PrivacySettings,
+    Protection,
     Schedule,
     account,
     at_site,
     check_budget,
     check_covered,
-    clip_share,
-    protected,
+    releases,
     spent,
 )
 from dcfl.runs.connect import connect
 from dcfl.runs.prepare import privacy_spent, schedule
 from dcfl.runs.run import Run
-from tests import toys
+from dcfl.tensors import clip_share
+from dcfl.testing.contract import check_method
 from tests.engines.runs import TRAINING, Flat, bits, federation
 from tests.flower.in_process import in_process
 
@@ -64,11 +68,10 @@ def released(
     seed: int = 0,
     buffers: tuple[str, ...] = (),
 ) -> ClientUpdate:
-    update = ClientUpdate(
-        client, trained, {"unknown": torch.ones(1)}, 40, 5, {"loss": 0.7, "seconds": 1.5}
-    )
-    broadcast = Broadcast(round, received, {})
-    return protected(update, broadcast, trained.keys() - {*buffers}, privacy, seed)
+    update = ClientUpdate(client, trained, {}, 40, 5, {"loss": 0.7, "seconds": 1.5})
+    trainable = frozenset(trained.keys() - {*buffers})
+    protection = Protection(privacy, FEDAVG, trainable, {}, seed)
+    return protection.protect(update, Broadcast(round, received, {}))
 
 
 def changes(update: ClientUpdate, received: Tensors) -> Tensor:
@@ -237,7 +240,7 @@ class Tied(Flat):
         (METHODS["scaffold"](), "uniform", Flat(), r"not what scaffold sends .* method.name"),
         (METHODS["dcfl-pw"](), "uniform", Flat(), r"not what dcfl-pw sends .* such as fedavg"),
         (METHODS["fedproc"](), "uniform", Flat(), "not what fedproc sends"),
-        (Talkative(), "uniform", Flat(), "not what talkative sends"),
+        (Talkative(), "uniform", Flat(), r"not what talkative sends .* define upload_sensitivity"),
         (FEDAVG, "samples", Flat(), 'use "uniform"'),
         (FEDAVG, "fednova", Flat(), 'use "uniform"'),
         (FEDAVG, "uniform", CNN(1, 8, 4), 'set model.norm = "group"'),
@@ -264,6 +267,207 @@ def test_the_accounted_distance_is_reached() -> None:
     start = {"w": torch.zeros(9)}
     both = [changes(released(w, start, PrivacySettings(clip=3.0)), start) for w in (here, there)]
     assert float((both[0] - both[1]).norm()) == pytest.approx(6.0)
+
+
+# A method of the user's own
+
+
+@dataclass(frozen=True)
+class Measuring(Method):
+    """Sends two tensors of different sizes, and says how far apart they can be."""
+
+    def upload(self, client: Client) -> Tensors:
+        return {"mean": torch.ones(4, 64), "spread": torch.full((3,), float(client.id + 1))}
+
+    def merge(self, shared: Tensors, uploads: Sequence[Tensors], population: int) -> Tensors:
+        return (
+            {"mean": torch.stack([u["mean"] for u in uploads]).mean(dim=0)} if uploads else shared
+        )
+
+    def upload_like(self, parameters: Tensors, classes: int, width: int) -> Tensors:
+        return {"mean": torch.empty(classes, width), "spread": torch.empty(3)}
+
+    def upload_sensitivity(self) -> Mapping[str, float] | None:
+        return {"mean": 6.0, "spread": 0.5}
+
+
+def sent_upload(method: Method, upload: Tensors, privacy: PrivacySettings, **visit: int) -> Tensors:
+    example = {name: torch.empty_like(tensor, device="meta") for name, tensor in upload.items()}
+    protection = Protection(privacy, method, frozenset({"w"}), example, 0)
+    weights = {"w": torch.zeros(2)}
+    update = ClientUpdate(visit.get("client", 0), weights, upload, 40, 5, {})
+    return protection.protect(update, Broadcast(visit.get("round", 1), weights, {})).upload
+
+
+@settings(deadline=None)
+@given(
+    mean=arrays.arrays(np.float64, arrays.array_shapes(max_dims=3, max_side=5), elements=numbers),
+    spread=arrays.arrays(np.float64, 3, elements=numbers),
+)
+def test_an_upload_is_clipped_tensor_by_tensor(mean: np.ndarray, spread: np.ndarray) -> None:
+    upload = {"mean": torch.from_numpy(mean), "spread": torch.from_numpy(spread)}
+    sent = sent_upload(Measuring(), upload, PrivacySettings(clip=9.0))
+    for name, longest in (("mean", 3.0), ("spread", 0.25)):
+        assert float(sent[name].norm()) <= longest * (1 + 1e-12)
+        share = min(1.0, longest / max(float(upload[name].norm()), 1e-300))
+        torch.testing.assert_close(sent[name], upload[name] * share, rtol=1e-12, atol=1e-300)
+
+
+def test_the_noise_of_an_upload_has_the_deviation_that_is_accounted() -> None:
+    upload = {"mean": torch.full((200, 100), 3.0), "spread": torch.ones(10_001).double()}
+    privacy = PrivacySettings(clip=9.0, noise=1.5)
+    clipped = sent_upload(Measuring(), upload, replace(privacy, noise=0.0))
+    sent = sent_upload(Measuring(), upload, privacy)
+    assert [sent[name].dtype for name in sent] == [torch.float32, torch.float64]
+    for name, sensitivity in (("mean", 6.0), ("spread", 0.5)):
+        deviation = 1.5 * sqrt(2) * sensitivity / 2  # the clip of the weights plays no part
+        noise = ((sent[name].double() - clipped[name]) / deviation).flatten().numpy()
+        assert stats.kstest(noise, "norm").pvalue > 1e-4
+        assert abs(noise.var() - 1) < 5 * sqrt(2 / len(noise))
+    both = [(sent[name].double() - clipped[name]).flatten()[:10_000] for name in sent]
+    assert abs(np.corrcoef(*(noise.numpy() for noise in both))[0, 1]) < 0.05
+
+
+def test_every_upload_has_noise_of_its_own_which_a_seed_repeats() -> None:
+    upload = {"mean": torch.zeros(20), "spread": torch.zeros(20)}
+    privacy = PrivacySettings(clip=1.0, noise=1.0)
+    visits: list[dict[str, int]] = [{}, {"round": 2}, {"client": 1}]
+    sent = [sent_upload(Measuring(), upload, privacy, **visit)["mean"] for visit in visits]
+    assert all(not torch.equal(a, b) for i, a in enumerate(sent) for b in sent[:i])
+    assert torch.equal(sent[0], sent_upload(Measuring(), upload, privacy)["mean"])
+    secret = replace(privacy, secret=True)
+    once, again = (sent_upload(Measuring(), upload, secret)["mean"] for _ in range(2))
+    assert not torch.equal(once, again)
+
+
+def test_the_distance_of_two_uploads_is_the_accounted_one_and_is_reached() -> None:
+    far = {"mean": torch.full((9,), 50.0), "spread": torch.full((9,), 50.0)}
+    opposite = {name: -tensor for name, tensor in far.items()}
+    noise, squared = 1.5, 0.0
+    one, other = (
+        sent_upload(Measuring(), upload, PrivacySettings(clip=1.0)) for upload in (far, opposite)
+    )
+    for name, sensitivity in (("mean", 6.0), ("spread", 0.5)):
+        apart = float((one[name] - other[name]).norm())
+        assert apart == pytest.approx(sensitivity)
+        squared += (apart / (noise * sqrt(2) * sensitivity / 2)) ** 2
+    assert squared == pytest.approx((2 / noise) ** 2)  # as much as the weights
+
+
+def test_an_upload_costs_as_much_as_the_weights_and_is_reported() -> None:
+    privacy, plan = PrivacySettings(clip=1.0, noise=8.0, delta=1e-6), Schedule(4, 1.0, 0, 3)
+    assert (releases(FEDAVG), releases(Measuring())) == (1, 2)
+    entry = account(privacy, Measuring(), plan)
+    assert entry["epsilon"] == pytest.approx(analytic_epsilon(sqrt(8.0 * 3) / 8, 1e-6))
+    assert entry["most_visits"] == 3
+    assert entry["epsilon"] > account(privacy, FEDAVG, plan)["epsilon"]
+
+
+def test_a_budget_counts_the_upload_and_what_is_advised_fits() -> None:
+    plan = Schedule(4, 1.0, 0, 10)
+    weights_alone = spent(PrivacySettings(clip=1.0, noise=8.0), 10)
+    assert weights_alone is not None
+    privacy = PrivacySettings(clip=1.0, noise=8.0, epsilon=weights_alone * 1.01)
+    check_budget(privacy, FEDAVG, plan)
+    with pytest.raises(ConfigError, match="at most 5 rounds fit") as refusal:
+        check_budget(privacy, Measuring(), plan)
+    check_budget(privacy, Measuring(), replace(plan, rounds=5))
+    needed = re.search(r"privacy.noise = ([\d.]+) would do", str(refusal.value))
+    assert needed is not None
+    check_budget(replace(privacy, noise=float(needed[1])), Measuring(), plan)
+
+
+@dataclass(frozen=True)
+class Undescribed(Measuring):
+    def upload_like(self, parameters: Tensors, classes: int, width: int) -> Any:
+        return None
+
+
+@dataclass(frozen=True)
+class Claiming(Measuring):
+    claim: float | None = None
+
+    def upload_sensitivity(self) -> Mapping[str, float] | None:
+        return None if self.claim is None else {"mean": self.claim, "spread": 1.0}
+
+
+@dataclass(frozen=True)
+class Incomplete(Measuring):
+    def upload_sensitivity(self) -> Mapping[str, float] | None:
+        return {"mean": 1.0}
+
+
+@dataclass(frozen=True)
+class Counting(Measuring):
+    def upload_like(self, parameters: Tensors, classes: int, width: int) -> Tensors:
+        return {"mean": torch.empty(2), "spread": torch.empty(2, dtype=torch.int64)}
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        (Claiming(), "not what claiming sends .* define upload_sensitivity"),
+        (Undescribed(), "must not depend on the data: define upload_like"),
+        (Incomplete(), "must name the same tensors; only one of them has spread"),
+        (Counting(), "spread in the upload of counting is torch.int64: send floating-point"),
+        *((Claiming(bad), "of mean must be above 0") for bad in (0.0, -1.0, float("nan"), 1e9)),
+    ],
+)
+def test_an_upload_that_is_not_bounded_is_refused(
+    method: Method, message: str, tmp_path: Path
+) -> None:
+    for privacy in (ON, replace(ON, noise=0.0)):
+        with pytest.raises(ConfigError, match=message) as refusal:
+            trained(tmp_path / "run", method, 1, privacy)
+        assert "\n" not in str(refusal.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "upload",
+    [
+        {"mean": torch.ones(4)},
+        {"mean": torch.ones(4), "spread": torch.ones(3), "labels": torch.ones(1)},
+        {"mean": torch.ones(5), "spread": torch.ones(3)},
+        {"mean": torch.ones(4), "spread": torch.ones(3).double()},
+    ],
+)
+def test_what_was_not_described_does_not_leave(upload: Tensors) -> None:
+    example = {"mean": torch.empty(4), "spread": torch.empty(3)}
+    protection = Protection(ON, Measuring(), frozenset(), example, 0)
+    with pytest.raises(ConfigError, match="only what upload_like of measuring describes"):
+        protection.protect(ClientUpdate(0, {}, upload, 1, 1, {}), Broadcast(1, {}, {}))
+
+
+def test_a_clip_that_changes_shapes_is_caught() -> None:
+    class Shortening(Measuring):
+        def clip_upload(self, upload: Tensors) -> Tensors:
+            return {name: tensor[:1] for name, tensor in upload.items()}
+
+    with pytest.raises(ConfigError, match="only what upload_like of shortening describes"):
+        sent_upload(Shortening(), {"mean": torch.ones(4), "spread": torch.ones(3)}, ON)
+
+
+def test_weights_have_the_same_noise_with_an_upload_and_without() -> None:
+    received, trained = {"w": torch.zeros(5)}, {"w": torch.ones(5)}
+    upload = {"mean": torch.ones(4), "spread": torch.ones(3)}
+    update = ClientUpdate(0, trained, upload, 40, 5, {})
+    protection = Protection(ON, Measuring(), frozenset({"w"}), upload, 0)
+    reply = protection.protect(update, Broadcast(1, received, {}))
+    assert torch.equal(reply.weights["w"], released(trained, received, ON).weights["w"])
+
+
+def test_a_private_upload_is_the_same_on_every_engine_and_its_epsilon_is_reported(
+    tmp_path: Path,
+) -> None:
+    privacy = PrivacySettings(clip=0.5, noise=5.0)
+    alone = trained(tmp_path / "alone", Measuring(), 1, privacy)
+    for name, workers, how in (("pool", 2, connect), ("flower", 1, in_process(2))):
+        other = trained(tmp_path / name, Measuring(), workers, privacy, how)
+        assert bits(other)["weights"] == bits(alone)["weights"]
+    assert all(row["outcome"] == "ok" for row in bits(alone)["clients"])
+    summary = json.loads((tmp_path / "alone" / "summary.json").read_text())
+    assert summary["epsilon"] == spent(privacy, 2 * summary["most_visits"])
 
 
 # Accounting
@@ -352,10 +556,10 @@ def test_a_budget_is_kept_and_what_is_advised_fits(
     plan = Schedule(8, participation, 0, rounds)
     reached = spent(privacy, plan.most_visits())
     if reached is not None and reached <= epsilon:
-        check_budget(privacy, plan)
+        check_budget(privacy, FEDAVG, plan)
         return
     with pytest.raises(ConfigError) as refusal:
-        check_budget(privacy, plan)
+        check_budget(privacy, FEDAVG, plan)
     said = str(refusal.value)
     assert "\n" not in said
     found = re.search(r"would reach (?:epsilon ([\d.]+)|more than 500) at", said)
@@ -363,17 +567,17 @@ def test_a_budget_is_kept_and_what_is_advised_fits(
     assert found[1] is None if reached is None else float(found[1]) == round(reached, 2)
     needed = re.search(r"privacy.noise = ([\d.e+]+) would do", said)
     assert needed is not None
-    check_budget(replace(privacy, noise=float(needed[1])), plan)
+    check_budget(replace(privacy, noise=float(needed[1])), FEDAVG, plan)
     with pytest.raises(ConfigError):  # it is the smallest, but for the rounding
-        check_budget(replace(privacy, noise=float(needed[1]) * 0.985), plan)
+        check_budget(replace(privacy, noise=float(needed[1]) * 0.985), FEDAVG, plan)
     fitting = re.search(r"at most (\d+) rounds fit", said)
     most = int(fitting[1]) if fitting else 0
     assert most or "not even one round fits" in said
     assert most < rounds
     if most:
-        check_budget(privacy, replace(plan, rounds=most))
+        check_budget(privacy, FEDAVG, replace(plan, rounds=most))
     with pytest.raises(ConfigError):
-        check_budget(privacy, replace(plan, rounds=most + 1))
+        check_budget(privacy, FEDAVG, replace(plan, rounds=most + 1))
 
 
 def test_without_dp_accounting_the_message_says_what_to_install(
@@ -383,22 +587,22 @@ def test_without_dp_accounting_the_message_says_what_to_install(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     plan = Schedule(5, 1.0, 0, 2)
-    check_budget(PrivacySettings(), plan)
-    check_budget(PrivacySettings(clip=1.0), plan)
+    check_budget(PrivacySettings(), FEDAVG, plan)
+    check_budget(PrivacySettings(clip=1.0), FEDAVG, plan)
     with pytest.raises(ConfigError, match=r"pip install 'dcfl\[privacy\]'"):
-        check_budget(PrivacySettings(clip=1.0, noise=1.0), plan)
+        check_budget(PrivacySettings(clip=1.0, noise=1.0), FEDAVG, plan)
 
 
 def test_the_summary_says_what_was_spent() -> None:
     privacy = PrivacySettings(clip=1.0, noise=5.0, delta=1e-6)
-    assert account(PrivacySettings(), Schedule(4, 1.0, 0, 3)) == {}
-    entry = account(privacy, Schedule(4, 1.0, 0, 3))
+    assert account(PrivacySettings(), FEDAVG, Schedule(4, 1.0, 0, 3)) == {}
+    entry = account(privacy, FEDAVG, Schedule(4, 1.0, 0, 3))
     assert entry["epsilon"] == pytest.approx(analytic_epsilon(sqrt(12) / 5, 1e-6))
     assert (entry["delta"], entry["most_visits"], entry["secret_noise"]) == (1e-6, 3, False)
     secret = replace(privacy, secret=True)  # and two rounds were done again
-    assert account(secret, Schedule(4, 1.0, 0, 3), 2)["most_visits"] == 5
-    assert account(privacy, Schedule(4, 1.0, 0, 3), 2) == entry
-    hopeless = account(replace(privacy, noise=0.001), Schedule(4, 1.0, 0, 3))
+    assert account(secret, FEDAVG, Schedule(4, 1.0, 0, 3), 2)["most_visits"] == 5
+    assert account(privacy, FEDAVG, Schedule(4, 1.0, 0, 3), 2) == entry
+    hopeless = account(replace(privacy, noise=0.001), FEDAVG, Schedule(4, 1.0, 0, 3))
     assert json.loads(json.dumps(hopeless))["epsilon"] is None
 
 
@@ -452,11 +656,12 @@ def trained(
 
 
 def test_off_costs_nothing_and_changes_nothing() -> None:
-    """Nothing is even looked at: the reply is the one that training made."""
-    runner = toys.runner("dcfl-pw", Flat(), toys.federated())
-    broadcast = Broadcast(1, runner.model.state_dict(), {})
-    update = ClientUpdate(0, {}, {}, 9, 3, {"loss": 1.0})
-    assert runner._protected(update, broadcast) is update
+    dataset = federation()
+    assert dataset.partition is not None
+    for privacy, protected in ((PrivacySettings(), False), (ON, True)):
+        experiment = Experiment(method=FEDAVG, privacy=privacy)
+        made = client_runner(experiment, dataset, dataset.partition, MODEL)
+        assert (made.protection is not None) == protected
 
 
 @pytest.mark.parametrize("method", ["fedavg", "dcfl-sw", "fedscl", "moon"])
@@ -530,7 +735,7 @@ def test_the_configs_of_the_page_can_be_used() -> None:
     many = from_toml(indented("[model]"))
     check_covered(many.privacy, many.method, many.server.aggregation, LeNet(3, 32, 4))
     for clients in (200, 500):
-        check_budget(many.privacy, schedule(with_clients(many, clients), 20))
+        check_budget(many.privacy, many.method, schedule(with_clients(many, clients), 20))
 
 
 def with_clients(experiment: Experiment, clients: int) -> Experiment:
@@ -540,5 +745,17 @@ def with_clients(experiment: Experiment, clients: int) -> Experiment:
 def test_the_refusal_on_the_page_is_the_one_that_is_given() -> None:
     privacy = PrivacySettings(clip=1.0, noise=1.0, epsilon=8.0)
     with pytest.raises(ConfigError) as refusal:
-        check_budget(privacy, schedule(Experiment(), 80))
+        check_budget(privacy, FEDAVG, schedule(Experiment(), 80))
     assert str(refusal.value) == " ".join(indented("privacy.epsilon = 8: 80").split())
+
+
+def test_the_method_of_the_page_is_private(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(indented("from dataclasses"))
+    (method,) = load_methods(tmp_path / "own.py").values()
+    assert [verdict for verdict in check_method(method, "group") if not verdict.holds] == []
+    privacy = PrivacySettings(clip=0.5, noise=5.0)
+    private = bits(trained(tmp_path / "private", method(), 1, privacy))
+    plain = bits(trained(tmp_path / "plain", method(), 1, PrivacySettings()))
+    assert private["weights"] != plain["weights"]
+    assert all(row["outcome"] == "ok" for row in private["clients"])
+    assert account(privacy, method(), Schedule(4, 1.0, 0, 3))["epsilon"] == spent(privacy, 6)

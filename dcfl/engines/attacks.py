@@ -1,16 +1,17 @@
 """Clients that lie, for experiments on what a federation withstands: the [attack] table.
 
-A share of the clients, the same ones for the whole run, does one of these in every round that it is
-sampled for; with w the weights received and D the honest change of the parameters:
+A share of the clients, the same ones throughout the run, does one of these in every round they are
+sampled for. With w the weights received and D the honest change of the parameters, an attacker
 
     sign-flip        sends w - strength * D
     noise            sends w + a Gaussian vector, strength times as long as D
     scaling          sends w + strength * D
     label-flip       trains honestly on labels y -> K - 1 - y (strength plays no part)
-    prototype-flip   sends its prototype sums times -strength; unit vectors as long as they may be
+    prototype-flip   sends its upload as the method's `flip_upload` forges it: prototype sums times
+                     -strength, or times -1 if they are sums of unit vectors
 
-All of it passes the server's validation: names, shapes and counts are an honest client's, and its
-buffers are as trained. Whoever defends has to do it in the aggregation.
+All of this passes the server's validation: names, shapes, counts and buffers are those of an honest
+client. The defence has to be in the aggregation.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from dcfl.data.client_data import ClientData
 from dcfl.data.datasets import Images
 from dcfl.experiment import AttackSettings
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
+from dcfl.methods.method import Method
 from dcfl.seeding import generator_for
 
 
@@ -35,7 +37,6 @@ class Attack:
     settings: AttackSettings
     clients: frozenset[int]
     seed: int
-    unit_prototypes: bool = False  # longer ones than honest would be turned away
 
     def data(self, data: ClientData) -> ClientData:
         """What an attacker trains on."""
@@ -44,12 +45,13 @@ class Attack:
         flipped = Images(data.own.pixels, data.classes - 1 - data.own.labels)
         return replace(data, own=flipped)
 
-    def reply(self, honest: ClientUpdate, broadcast: Broadcast, model: nn.Module) -> ClientUpdate:
-        """What an attacker sends; the model tells parameters from buffers."""
+    def reply(
+        self, honest: ClientUpdate, broadcast: Broadcast, method: Method, model: nn.Module
+    ) -> ClientUpdate:
+        """What an attacker sends instead; the model tells parameters from buffers."""
         if self.settings.kind == "prototype-flip":
-            factor = -1.0 if self.unit_prototypes else -self.settings.strength
-            sums = honest.upload["sums"] * factor
-            return replace(honest, upload={**honest.upload, "sums": sums})
+            forged = method.flip_upload(honest.upload, self.settings.strength)
+            return replace(honest, upload=forged)
         if self.settings.kind == "label-flip":
             return honest
         names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
@@ -65,7 +67,7 @@ class Attack:
         return replace(honest, weights={**honest.weights, **sent})
 
     def _noise(self, change: Tensors, client: int, round: int) -> dict[str, Tensor]:
-        """As long as the change, in another direction."""
+        """A Gaussian vector as long as the change."""
         generator = generator_for(self.seed, round, client, "attack")
         drawn = {  # on the CPU, so that the numbers are the same on every device
             name: torch.randn(tensor.shape, generator=generator).to(tensor)
@@ -75,15 +77,13 @@ class Attack:
         return {name: tensor * ratio for name, tensor in drawn.items()}
 
 
-def attack_on(
-    clients: int, settings: AttackSettings, seed: int, unit_prototypes: bool = False
-) -> Attack | None:
-    """Attackers among so many clients, drawn from the seed alone; None if nobody lies."""
+def attack_on(clients: int, settings: AttackSettings, seed: int) -> Attack | None:
+    """Choose the attackers among the clients from the seed alone; None if there is no attack."""
     if settings.kind == "none":
         return None
     order = torch.randperm(clients, generator=generator_for(seed, 0, 0, "attackers")).tolist()
     liars = frozenset(order[: math.ceil(settings.share * clients - 1e-9)])  # 0.2 * 15 is 3
-    return Attack(settings, liars, seed, unit_prototypes)
+    return Attack(settings, liars, seed)
 
 
 def _length(tensors: Tensors) -> float:

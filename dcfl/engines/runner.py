@@ -1,5 +1,4 @@
-"""What it takes to train and to judge: a model as scratch space, the data, the method. One per
-process."""
+"""Trains one client at a time, with a model as scratch space. One per process."""
 
 from __future__ import annotations
 
@@ -26,31 +25,30 @@ from dcfl.engines.instructions import (
 )
 from dcfl.engines.placement import choose_devices
 from dcfl.errors import ClientFailure, ConfigError, Diverged
-from dcfl.experiment import Experiment, FaultSettings
+from dcfl.experiment import EngineSettings, Experiment, FaultSettings
 from dcfl.local_training import train_client
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import Method
-from dcfl.methods.prototypes import PrototypeMethod
 from dcfl.models import FeatureModel, Output, build_model
-from dcfl.privacy import PrivacySettings, check_covered, protected
+from dcfl.privacy import Protection, check_covered
 from dcfl.system.processes import Terminated
 
 
 @dataclass(frozen=True)
 class ClientRunner:
     method: Method
-    model: FeatureModel  # every client in turn trains it
+    model: FeatureModel  # trained by each client in turn
     data: FederatedData
     training: LocalTraining
     seed: int
     faults: FaultSettings = FaultSettings()
-    privacy: PrivacySettings = PrivacySettings()
+    protection: Protection | None = None
     attack: Attack | None = None
     compile: bool = False
 
     def on(self, device: torch.device) -> ClientRunner:
-        """With its model and data on a device, in the process that is to use it: a compiler has
-        threads, which do not survive a fork."""
+        """With its model and data on a device. Call it in the process that will use it: the
+        compiler has threads, which do not survive a fork."""
         dataset = self.data.dataset.to(device)
         if self.compile:
             self.model.compile()
@@ -61,26 +59,29 @@ class ClientRunner:
     def train(
         self, broadcast: Broadcast, client: int, memory: Tensors
     ) -> tuple[ClientUpdate | ClientFailure, Tensors]:
-        """One client's round: its reply and what it keeps.
+        """One client's round: its reply and its new memory.
 
-        Whatever goes wrong in it costs this client alone, but for a setting that no client can use.
+        An error costs this client alone, unless it is a setting that no client can use.
         """
         try:
             strike(self.faults, self.seed, broadcast.round, client)
             attack = self.attack if self.attack and client in self.attack.clients else None
-            own = self.data.client(client)
-            update, kept = train_client(
+            data = self.data.client(client)
+            update, new_memory = train_client(
                 self.method,
                 self.model,
-                attack.data(own) if attack else own,
+                attack.data(data) if attack else data,
                 broadcast,
                 self.here(memory),
                 self.training,
                 client,
                 self.seed,
             )
-            update = self._protected(update, broadcast)
-            return attack.reply(update, broadcast, self.model) if attack else update, kept
+            if self.protection:
+                update = self.protection.protect(update, broadcast)
+            if attack:
+                update = attack.reply(update, broadcast, self.method, self.model)
+            return update, new_memory
         except (ConfigError, Terminated):
             raise
         except Diverged as error:
@@ -89,13 +90,6 @@ class ClientRunner:
             return ClientFailure(client, _described(error), "memory"), {}
         except (Exception, SystemExit) as error:  # an exit would end the run as if all were well
             return ClientFailure(client, _described(error)), {}
-
-    def _protected(self, update: ClientUpdate, broadcast: Broadcast) -> ClientUpdate:
-        """As it may leave the client."""
-        if not self.privacy.active:
-            return update
-        trainable = {name for name, live in self.model.named_parameters() if live.requires_grad}
-        return protected(update, broadcast, trainable, self.privacy, self.seed)
 
     def here(self, tensors: Tensors) -> Tensors:
         """On the model's device."""
@@ -109,56 +103,63 @@ def client_runner(
     partition: Partition,
     model: FeatureModel | None = None,
 ) -> ClientRunner:
-    """On the CPU. `experiment` is resolved; a `model` of the user's is copied."""
+    """On the CPU. `experiment` is resolved; a user's own `model` is copied."""
     avoid_broken_instructions()
-    if model is None:
-        shape = (dataset.channels, dataset.size, dataset.classes)
-        made = build_model(experiment.model, *shape, experiment.federation.seed)
-    else:
-        made = copy.deepcopy(model)
-    made = made.to("cpu", memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if model is not None:
-        _check_outputs(made, dataset)
-    engine = experiment.engine
-    if engine.precision != "float32":
-        if not isinstance(made, FeatureModel):
-            raise ConfigError(
-                "engine.precision: the model must derive from dcfl.models.FeatureModel"
-            )
-        on_cpu = choose_devices(engine.device)[0].type == "cpu"
-        if on_cpu and not half_precision_works():
-            raise ConfigError(
-                f"engine.precision: this CPU dies of half precision, and torch was in use before "
-                f"dcfl could help it: set {LIMIT}={WITHOUT_AMX} before Python starts"
-            )
-        made.autocast = getattr(torch, engine.precision)
-    check_covered(experiment.privacy, experiment.method, experiment.server.aggregation, made)
+    seed = experiment.federation.seed
     augmentation = experiment.data.augmentation(dataset.preparation.augmentation)
-    return ClientRunner(
+    runner = ClientRunner(
         experiment.method,
-        made,
+        _model_for(experiment, dataset, model),
         FederatedData(dataset.augmented_by(augmentation), partition),
         experiment.training,
-        experiment.federation.seed,
+        seed,
         experiment.faults,
-        privacy=experiment.privacy,
-        attack=_attack(experiment),
-        compile=engine.compile,
+        attack=attack_on(experiment.data.clients, experiment.attack, seed),
+        compile=experiment.engine.compile,
     )
+    if not experiment.privacy.active:
+        return runner
+    return replace(runner, protection=_protection_for(runner, experiment))
 
 
-def _attack(experiment: Experiment) -> Attack | None:
-    method = experiment.method
-    return attack_on(
-        experiment.data.clients,
-        experiment.attack,
-        experiment.federation.seed,
-        isinstance(method, PrototypeMethod) and method.prototype_normalize,
-    )
+def _model_for(
+    experiment: Experiment, dataset: Dataset, given: FeatureModel | None
+) -> FeatureModel:
+    if given is None:
+        shape = (dataset.channels, dataset.size, dataset.classes)
+        model = build_model(experiment.model, *shape, experiment.federation.seed)
+    else:
+        model = copy.deepcopy(given)
+    model.to("cpu", memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if given is not None:
+        _check_outputs(model, dataset)
+    if experiment.engine.precision != "float32":
+        _use_half_precision(model, experiment.engine)
+    return model
+
+
+def _use_half_precision(model: FeatureModel, engine: EngineSettings) -> None:
+    if not isinstance(model, FeatureModel):
+        raise ConfigError("engine.precision: the model must derive from dcfl.models.FeatureModel")
+    on_cpu = choose_devices(engine.device)[0].type == "cpu"
+    if on_cpu and not half_precision_works():
+        raise ConfigError(
+            f"engine.precision: this CPU dies of half precision, and torch was in use before "
+            f"dcfl could help it: set {LIMIT}={WITHOUT_AMX} before Python starts"
+        )
+    model.autocast = getattr(torch, engine.precision)
+
+
+def _protection_for(runner: ClientRunner, experiment: Experiment) -> Protection:
+    """Refuses what [privacy] does not cover."""
+    method, model, upload = runner.method, runner.model, expected_upload(runner)
+    check_covered(experiment.privacy, method, experiment.server.aggregation, model, upload)
+    trainable = frozenset(name for name, live in model.named_parameters() if live.requires_grad)
+    return Protection(experiment.privacy, method, trainable, upload or {}, runner.seed)
 
 
 def expected_upload(runner: ClientRunner) -> Tensors | None:
-    """By its names, shapes and dtypes; None if the method does not say."""
+    """An example of the method's upload: its names, shapes and dtypes; None if it does not say."""
     with torch.no_grad(), evaluating(runner.model):
         width = runner.model(two_images(runner.data.dataset)).embedding.shape[1]
     parameters = dict(runner.model.named_parameters())
@@ -166,14 +167,14 @@ def expected_upload(runner: ClientRunner) -> Tensors | None:
 
 
 def two_images(dataset: Dataset) -> Tensor:
-    """To try a model on; blank if the data set's images are elsewhere."""
+    """A batch to try a model on; blank if the data set's images are elsewhere."""
     if not len(dataset.train):
         return torch.zeros(2, dataset.channels, dataset.size, dataset.size)
     return dataset.preparation.clean(dataset.train.pixels[:2])
 
 
 def _check_outputs(model: FeatureModel, dataset: Dataset) -> None:
-    """A module of the user's: does it return what methods need?"""
+    """Does a user's own module return what methods need?"""
     with torch.no_grad(), evaluating(model):
         output = model(two_images(dataset))
     if not isinstance(output, Output) or output.logits.shape != (2, dataset.classes):
@@ -196,7 +197,7 @@ def reproducible(threads: int) -> Iterator[None]:
 
 
 def _described(error: BaseException) -> str:
-    """With the place: the traceback stays where the client ran."""
+    """With the line it came from: the traceback stays where the client ran."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {error}{place}"

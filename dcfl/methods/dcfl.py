@@ -6,8 +6,8 @@ Kim, Baek and Chung, "Decoupled Contrastive Learning for Federated Learning". Eq
           + uniform * |P_i| * log sum_{n in N_i} exp(sim(z_i, n) / tau)
     L = L_CE + mu * mean_i l_i
 
-A client's few positives keep their pull, and its few and biased negatives their own weight. SW and
-PW are this one loss with two pairs of masks. SW takes the mean over P_i, l_i / |P_i|, so that one
+A client's few positives and its few, biased negatives are weighted independently. SW and PW are
+this one loss with two pairs of masks. SW takes the mean over P_i, l_i / |P_i|, so that one
 mu means the same for both; `reduction = "sum"` is Eq. 10 as printed.
 """
 
@@ -78,7 +78,7 @@ class DCFLSampleWise(Decoupled):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.reduction == "sum" and self.positives != "view" and self.mu >= 1:
-            warnings.warn(  # without its numbers: several such runs of a command are told once
+            warnings.warn(  # without numbers, so that a command with several such runs warns once
                 'dcfl-sw with method.reduction = "sum" and a mu of 1 or more trains to chance: '
                 "the pull of all positives of a batch drowns the cross-entropy; "
                 'take "mean", or a mu of 0.01',
@@ -149,8 +149,8 @@ class DCFLPrototypeWise(PrototypeMethod, Decoupled):
     )
 
     def against_prototypes(
-        self, round: int, cross_entropy: Tensor, similarity: Tensor, own: Tensor, others: Tensor
+        self, round: int, cross_entropy: Tensor, similarity: Tensor, same: Tensor, others: Tensor
     ) -> Tensor:
         return cross_entropy + self.mu * decoupled_contrastive(
-            similarity, own, others, self.temperature, self.align, self.uniform
+            similarity, same, others, self.temperature, self.align, self.uniform
         )

@@ -1,4 +1,4 @@
-"""FedDecorr: no two dimensions of the features shall say the same.
+"""FedDecorr: keeps the dimensions of the features uncorrelated.
 
 Shi et al., "Towards Understanding and Mitigating Dimensional Collapse in Heterogeneous Federated
 Learning", ICLR 2023.
@@ -25,7 +25,7 @@ from dcfl.methods.method import Method, Objective, at_least_zero
 
 @dataclass(frozen=True)
 class FedDecorr(Method):
-    """No two dimensions of the features shall say the same."""
+    """Keeps the dimensions of the features uncorrelated."""
 
     mu: float = 0.01
     form: Literal["released", "paper"] = "released"

@@ -6,7 +6,7 @@ Mu et al., "FedProc: Prototypical Contrastive Federated Learning on Non-IID Data
     fixed       L = L_CE + mu * mean_i l_i
     published   L = a * L_CE + (1 - a) * mean_i l_i,   a = min(t / ramp, 1), t = 0 in round one
 
-This is SupCon over prototypes; the prototypes live as in DCFL-PW.
+This is SupCon over prototypes, which are made and shared as in DCFL-PW.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class FedProc(PrototypeMethod):
         require(self.ramp >= 1, f"method.ramp must be at least 1, not {self.ramp}")
 
     def against_prototypes(
-        self, round: int, cross_entropy: Tensor, similarity: Tensor, own: Tensor, others: Tensor
+        self, round: int, cross_entropy: Tensor, similarity: Tensor, same: Tensor, others: Tensor
     ) -> Tensor:
         # An anchor whose class has no prototype yet has no positive and gives 0.
-        contrast = supervised_contrastive(similarity, own, own | others, self.temperature)
+        contrast = supervised_contrastive(similarity, same, same | others, self.temperature)
         if self.schedule == "fixed":
             return cross_entropy + self.mu * contrast
         share = min((round - 1) / self.ramp, 1.0)

@@ -6,7 +6,7 @@ et al., CVPR 2024. Eq. 3, per anchor i:
     l_i = -mean_{p in P_i} log( exp(sim(z_i, z_p)/tau) / sum_{k != i} exp(sim(z_i, z_k)/tau) )
     L = L_CE + mu * mean_i l_i
 
-What DCFL takes apart: here the positives stand in the denominator too.
+DCFL takes this apart: here the positives are in the denominator too.
 """
 
 from __future__ import annotations

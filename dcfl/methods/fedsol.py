@@ -48,13 +48,13 @@ class FedSOL(Method):
         above_zero(self, "temperature")
 
     def gradient(self, client: Client, objective: Objective, batch: Batch) -> Tensor:
-        # Running statistics move in the first pass, at the weights that are kept, and only there.
+        # Running statistics move in the first pass only, at the unperturbed weights.
         offsets = self._offsets(client, batch)
         with perturbed(offsets), without_statistics(client.model):
             return super().gradient(client, objective, batch)
 
     def _offsets(self, client: Client, batch: Batch) -> list[tuple[Tensor, Tensor]]:
-        """The perturbed parameters and what is added to each."""
+        """The parameters to perturb, each with its offset."""
         chosen = [
             (name, live)
             for name, live in client.trainable()
@@ -76,7 +76,7 @@ class FedSOL(Method):
     def _proximal_gradient(
         self, client: Client, batch: Batch, parameters: list[Tensor]
     ) -> tuple[Tensor, ...]:
-        """Of how far the local model's predictions have moved from the received model's."""
+        """The gradient of the distance between the local and the received model's predictions."""
         # The teacher normalises with the batch, as the student does: at w = w_received they agree.
         teacher = client.global_model.train()
         with without_statistics(teacher):

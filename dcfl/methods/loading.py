@@ -1,4 +1,4 @@
-"""Methods from a user's own file, named on the command line and nowhere else."""
+"""Loads methods from a user's file, which only the command line can name."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dcfl.errors import ConfigError
 from dcfl.methods.method import Method, require_plain_name
 from dcfl.system.processes import Terminated
 
-OWN_FILE = "dcfl_own_"  # begins the names of modules that users' files become
+OWN_FILE = "dcfl_own_"  # prefix of the module names of users' files
 
 
 def load_methods(path: Path) -> dict[str, type[Method]]:
     """The methods that a Python file defines, by name. This runs the file."""
     if not path.is_file():
         raise ConfigError(f"{path}: no such file")
-    # A name that no other module has: a file called random.py must not become `random`.
+    # A unique name: a file called random.py must not become the module `random`.
     spec = importlib.util.spec_from_file_location(f"{OWN_FILE}{path.stem}", path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path}: not a Python file")
@@ -28,23 +28,23 @@ def load_methods(path: Path) -> dict[str, type[Method]]:
         spec.loader.exec_module(module)
     except (KeyboardInterrupt, Terminated):
         raise
-    except BaseException as error:  # an exit would end us as if all were well
+    except BaseException as error:  # an exit would look like success
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)]
         where = error.lineno if isinstance(error, SyntaxError) else lines[-1]
         raise ConfigError(
             f"{path}, line {where}: {type(error).__name__}: {error}".replace("\n", " ")
         ) from error
-    found = [
+    defined = [
         value
         for value in vars(module).values()
         if isinstance(value, type)
         and issubclass(value, Method)
         and value.__module__ == module.__name__
     ]
-    if not found:
+    if not defined:
         raise ConfigError(f"{path} defines no method: derive a class from dcfl.Method")
     named: dict[str, type[Method]] = {}
-    for method in dict.fromkeys(found):  # a class may have two names
+    for method in dict.fromkeys(defined):  # a class may have two names
         require_plain_name(method.name)
         if method.name in named:
             raise ConfigError(

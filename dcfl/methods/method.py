@@ -13,6 +13,7 @@ from torch import Tensor
 from dcfl.client import LARGEST, Batch, Client, LocalTraining
 from dcfl.errors import require
 from dcfl.messages import ClientUpdate, Tensors
+from dcfl.tensors import clip_share
 
 Objective: TypeAlias = Callable[[Batch], Tensor]
 LONGEST_NAME = 50  # characters
@@ -24,14 +25,14 @@ class Cost:
     """What a step and a round cost. The defaults are FedAvg's.
 
     Sizes are formulas over `weights` (bytes of the model), `parameters` (bytes of its parameters),
-    `classes` and `d` (of the embedding). A test measures that all of it is true.
+    `classes` and `d` (the width of the embedding). A test measures all of it.
     """
 
     forwards: int = 1  # per step, of any model
     backwards: int = 1
-    copies: int = 0  # of the model during training, beside the trained and the received weights
+    copies: int = 0  # of the model during training, besides the trained and the received weights
     passes: int = 0  # over the client's data after training, without gradients
-    up: str = "0"  # bytes sent beside the weights
+    up: str = "0"  # bytes sent in addition to the weights
     down: str = "0"
     kept: str = "0"  # bytes that a client keeps between its rounds
 
@@ -41,8 +42,11 @@ class Method:
     """Fields are hyper-parameters, overrides are ideas; nothing of a run is stored on `self`.
 
     Five hooks, all optional: `objective` and `gradient` shape a step, `upload` and `remember` end a
-    client's round, `merge` combines the uploads on the server. `upload_like`, `check_upload` and
-    `fitted` guard `merge` against clients that cannot be trusted.
+    client's round, `merge` combines the uploads on the server.
+
+    A method with an upload also sets the rules for it: `upload_like`, `check_upload` and `fitted`
+    guard `merge` against clients that cannot be trusted, `upload_sensitivity` and `clip_upload`
+    let [privacy] protect it, and `flip_upload` lets attackers forge it.
     """
 
     name: ClassVar[str]  # as in METHODS; the class's own name in lower case unless set
@@ -53,23 +57,28 @@ class Method:
 
     @classmethod
     def for_dataset(cls, dataset: str) -> Self:
-        """With the values that the DCFL paper used on this data set, where it is one of its own."""
+        """With the values of the DCFL paper if it uses this data set, otherwise the defaults."""
         return cls(**cls.published.get(dataset, {}))
 
     def __init_subclass__(cls) -> None:
         if "name" not in cls.__dict__:
             cls.name = cls.__name__.lower()
 
+    @classmethod
+    def overrides(cls, hook: str) -> bool:
+        """Whether this method defines the hook itself instead of using the default."""
+        return getattr(cls, hook) is not getattr(Method, hook)
+
     def __post_init__(self) -> None:
-        """Value checks; a method with checks of its own calls this one too."""
+        """Checks field values; an override must call super().__post_init__()."""
 
     @property
     def second_view(self) -> bool:
-        """Whether batches shall carry a second augmented view of their images."""
+        """Whether batches carry a second augmented view of their images."""
         return False
 
     def objective(self, client: Client) -> Objective:
-        """Called once a round: returns the loss of a batch. Set-up lives in the closure."""
+        """Called once a round: returns the loss of a batch. Set-up belongs in the closure."""
 
         def loss(batch: Batch) -> Tensor:
             return F.cross_entropy(client.model(batch.images).logits, batch.labels)
@@ -84,35 +93,60 @@ class Method:
         return loss
 
     def upload(self, client: Client) -> Tensors:
-        """What to send beside the weights, after training."""
+        """What to send in addition to the weights, after training."""
         return {}
 
     def remember(self, client: Client) -> Tensors:
         """What this client finds in `client.memory` at its next visit."""
         return {}
 
-    def upload_like(self, parameters: Tensors, classes: int, width: int) -> Tensors | None:
-        """On the server: what `upload` returns, by names, shapes and dtypes alone; None: anything.
-        `width`: of the embedding."""
-        return {} if type(self).upload is Method.upload else None
-
-    def check_upload(self, update: ClientUpdate, training: LocalTraining) -> None:
-        """On the server, before `merge`: raise ProtocolError for what no honest client would send.
-        Names, shapes and dtypes have been checked, and all numbers are finite."""
-
     def merge(self, shared: Tensors, uploads: Sequence[Tensors], population: int) -> Tensors:
         """On the server: what every client finds in `client.shared` in the next round."""
         return shared
 
+    # The rules for an upload. Methods that send nothing but weights need none of them.
+
+    def upload_like(self, parameters: Tensors, classes: int, width: int) -> Tensors | None:
+        """Tensors with the names, shapes and dtypes that `upload` returns, for the server to check;
+        None accepts anything. `width` is that of the embedding."""
+        return None if self.overrides("upload") else {}
+
+    def check_upload(self, update: ClientUpdate, training: LocalTraining) -> None:
+        """On the server, before `merge`: raise ProtocolError for what no honest client would send.
+        Names, shapes and dtypes are right, and all numbers are finite. With [privacy] the upload
+        arrives with its noise."""
+
     def fitted(self, robust: bool) -> Self:
-        """This method for a server whose rule of aggregation is robust or not: what its fields
-        leave open about `merge` is decided, so that a few forged uploads cannot steer it if a few
-        forged weights cannot."""
+        """This method with the fields that concern `merge` settled for a server whose aggregation
+        is robust or not: if it is, a few forged uploads must not steer `merge` either."""
         return self
+
+    def upload_sensitivity(self) -> Mapping[str, float] | None:
+        """For each tensor of the upload, the largest L2 distance between what any two clients can
+        send after `clip_upload`, whatever their data. [privacy] scales its noise by it, and
+        refuses the method if it is None."""
+        return None if self.overrides("upload") else {}
+
+    def clip_upload(self, upload: Tensors) -> Tensors:
+        """Bound one client's upload, in float64, so that `upload_sensitivity` holds; [privacy]
+        calls it before it adds noise.
+
+        By default each tensor is scaled down to an L2 norm of half its sensitivity, which is right
+        for every upload: two tensors of that length are never further apart.
+        """
+        longest = {name: far / 2 for name, far in (self.upload_sensitivity() or {}).items()}
+        return {
+            name: tensor * clip_share([tensor], longest[name]) for name, tensor in upload.items()
+        }
+
+    def flip_upload(self, upload: Tensors, strength: float) -> Tensors:
+        """What an attacker sends instead with attack.kind = "prototype-flip". It must pass
+        `check_upload`. Methods that do not define it cannot be attacked this way."""
+        return upload
 
 
 def require_plain_name(name: object) -> None:
-    """A method's name becomes part of folders, tables and command lines."""
+    """A method's name appears in folders, tables and command lines."""
     require(
         isinstance(name, str) and PLAIN_NAME.fullmatch(name) is not None,
         f"{name!r} is no name for a method: it may have letters, digits, '-', '_' and '.', at most "
@@ -121,7 +155,7 @@ def require_plain_name(name: object) -> None:
 
 
 def at_least_zero(method: Method, *names: str) -> None:
-    """A value check for `__post_init__`."""
+    """Field checks for `__post_init__`."""
     for name in names:
         value = getattr(method, name)
         require(0 <= value < LARGEST, f"method.{name} must be 0 or more, not {value:g}")

@@ -1,4 +1,4 @@
-"""MOON: features near the global model's, away from the client's own of last time.
+"""MOON: features near the global model's, away from those of the client's previous model.
 
 Li, He and Song, "Model-Contrastive Federated Learning", CVPR 2021.
 
@@ -6,7 +6,7 @@ Li, He and Song, "Model-Contrastive Federated Learning", CVPR 2021.
                 / (exp(sim(z_i, z_i^global)/tau) + exp(sim(z_i, z_i^previous)/tau)) )
     L = L_CE + mu * mean_i l_i
 
-Skipped until the client has a previous model: a stand-in for it would have no gradient or be noise.
+Left out until the client has a previous model: a stand-in would have no gradient, or be noise.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dcfl.tensors import snapshot
 
 @dataclass(frozen=True)
 class MOON(Method):
-    """Features near the global model's, away from the client's own of last time."""
+    """Features near the global model's, away from those of the client's previous model."""
 
     mu: float = 1.0
     temperature: float = 0.5  # tau

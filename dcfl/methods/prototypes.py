@@ -1,14 +1,14 @@
 """Class prototypes: sums and counts go up, means come down.
 
 For DCFL-PW and FedProc. A class that no client of the round holds keeps its old prototype; one that
-was never seen is absent: masked, not a zero vector (which would add exp(0) to every denominator).
-In round one there are none.
+was never seen is masked, not a zero vector (which would add exp(0) to every denominator). In round
+one there are no prototypes.
 
-A weighted mean is whatever the last forger of a sum or a count wants it to be, and it goes to every
-client. `prototype_merge = "median"` lets each client that holds a class vote with its class mean,
-whatever count it claims, and the old prototype vote once; each coordinate is the middle vote. A
-class with fewer than three votes stays as it is, known or not, since two cannot outvote a liar.
-"auto" is the median where the server's rule for weights is a robust one, and else the mean.
+One forged sum or count can move a weighted mean anywhere, and it goes to every client. With
+`prototype_merge = "median"` each client that holds a class has one vote, its class mean, whatever
+count it claims, and so has the old prototype; each coordinate is the median of the votes. A class
+with fewer than three votes stays as it is, known or not, since two cannot outvote a liar. "auto" is
+the median if the server's aggregation is robust, and otherwise the mean.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ ENOUGH_VOTES = 3  # for a majority against one
 
 @dataclass(frozen=True)
 class Prototypes:
-    """What a client receives: a vector per class [K, d], and which of them are known [K]."""
+    """What a client receives: a vector per class [K, d], and which classes are known [K]."""
 
     vectors: Tensor
     known: Tensor
 
     def masks(self, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """For each label the known prototype of its class, and those of the others: [B, K] each."""
+        """For each label, masks of its class's prototype and of the others, if known: [B, K]."""
         classes = torch.arange(len(self.known), device=labels.device)
-        own = labels[:, None] == classes[None, :]
-        return own & self.known, ~own & self.known
+        same = labels[:, None] == classes[None, :]
+        return same & self.known, ~same & self.known
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,10 @@ class PrototypeMethod(Method):
         )
 
     def against_prototypes(
-        self, round: int, cross_entropy: Tensor, similarity: Tensor, own: Tensor, others: Tensor
+        self, round: int, cross_entropy: Tensor, similarity: Tensor, same: Tensor, others: Tensor
     ) -> Tensor:
-        """The loss, from cosines with all prototypes [B, K] and the masks of one's own class and of
-        the others; for a method to define."""
+        """The loss, from the cosines with all prototypes and the masks of each image's class and of
+        the other classes, all [B, K]; for a method to define."""
         return cross_entropy
 
     def objective(self, client: Client) -> Objective:
@@ -90,9 +90,9 @@ class PrototypeMethod(Method):
             cross_entropy = F.cross_entropy(output.logits, batch.labels)
             if prototypes is None:
                 return cross_entropy
-            own, others = prototypes.masks(batch.labels)
+            same, others = prototypes.masks(batch.labels)
             similarity = cosine_similarity(output.embedding, prototypes.vectors)
-            return self.against_prototypes(client.round, cross_entropy, similarity, own, others)
+            return self.against_prototypes(client.round, cross_entropy, similarity, same, others)
 
         return loss
 
@@ -112,7 +112,7 @@ class PrototypeMethod(Method):
         return client.tally
 
     def _withhold(self, client: Client) -> None:
-        """By the images that the client has: running sums count each of them once an epoch."""
+        """Counts the client's images: running sums include each of them once per epoch."""
         held = torch.bincount(client.data.own.labels, minlength=client.data.classes)
         for sums in client.tally.values():
             sums[held < self.min_class_count] = 0
@@ -140,7 +140,7 @@ class PrototypeMethod(Method):
         }
 
     def check_upload(self, update: ClientUpdate, training: LocalTraining) -> None:
-        """Nobody has more images of a class than images, nor more of them than it says."""
+        """Counts must fit the number of images, and sums must fit the counts."""
         sums, counts = update.upload["sums"], update.upload["counts"]
         passes = training.epochs if self.prototype_model == "running" else 1
         if int(counts.min()) < 0 or int(counts.sum()) > passes * update.num_examples:
@@ -149,6 +149,11 @@ class PrototypeMethod(Method):
             raise ProtocolError("a sum over no images that is not zero")
         if self.prototype_normalize and (sums.norm(dim=1) > 1.001 * counts).any():
             raise ProtocolError("a sum of unit vectors that is longer than their number")
+
+    def flip_upload(self, upload: Tensors, strength: float) -> Tensors:
+        """The sums times -strength; a sum of unit vectors that grew longer would be rejected."""
+        factor = -1.0 if self.prototype_normalize else -strength
+        return {**upload, "sums": upload["sums"] * factor}
 
     def merge(self, shared: Tensors, uploads: Sequence[Tensors], population: int) -> Tensors:
         if not uploads:

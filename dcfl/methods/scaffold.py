@@ -7,8 +7,8 @@ option II. Per step, and after K steps:
     c_i <- c_i - c + (w_received - w) / (lr * K)        K: effective steps, if there is momentum
     c   <- c + sum over the round's clients of the change of c_i, divided by all clients
 
-c - c_i is constant during a round, so it is the gradient of <c - c_i, w>, added to the loss (and to
-the training loss that is reported).
+c - c_i is constant during a round, so it is the gradient of <c - c_i, w>, which is added to the
+loss (and so to the reported training loss).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Scaffold(Method):
         cross_entropy = super().objective(client)
         if not client.shared:
             return cross_entropy  # all variates are still zero
-        own = client.memory or named.zeros_like(client.shared)
-        drift = named.subtract(client.shared, own)
+        variate = client.memory or named.zeros_like(client.shared)
+        drift = named.subtract(client.shared, variate)
         pairs = [(live, drift[name]) for name, live in client.trainable()]
 
         def loss(batch: Batch) -> Tensor:
@@ -71,9 +71,9 @@ class Scaffold(Method):
             moved = (
                 (client.received[name] - live.detach()) / step if step else torch.zeros_like(live)
             )
-            own = client.memory.get(name, torch.zeros_like(live))
+            variate = client.memory.get(name, torch.zeros_like(live))
             shared = client.shared.get(name, torch.zeros_like(live))
-            new[name] = moved - self.correction * (shared - own)
+            new[name] = moved - self.correction * (shared - variate)
         return new
 
     def merge(self, shared: Tensors, uploads: Sequence[Tensors], population: int) -> Tensors:

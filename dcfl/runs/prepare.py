@@ -121,7 +121,8 @@ def resolved(experiment: Experiment, dataset: Dataset, partition: Partition) -> 
             **asdict(augmentation),
         ),
     )
-    check_budget(complete.privacy, schedule(complete, complete.federation.rounds))
+    whole = schedule(complete, complete.federation.rounds)
+    check_budget(complete.privacy, complete.method, whole)
     return complete
 
 
@@ -148,7 +149,7 @@ def privacy_spent(experiment: Experiment, rounds: int, repeated: int = 0) -> dic
     """What a client gave away in so many rounds, for the summary; see `privacy.account`."""
     at_sites = experiment.engine.name == "flower"
     privacy = replace(experiment.privacy, secret=experiment.privacy.secret or at_sites)
-    return account(privacy, schedule(experiment, rounds), repeated)
+    return account(privacy, experiment.method, schedule(experiment, rounds), repeated)
 
 
 def _check_augmentation(augmentation: Augmentation, method: Method, dataset: Dataset) -> None:

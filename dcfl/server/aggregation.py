@@ -83,7 +83,7 @@ class FedNova:
 
 
 def _changes(means: dict[str, Tensor], sent: Tensors) -> dict[str, Tensor]:
-    """In place: a second model in float64 would be the largest thing that a server holds."""
+    """In place: a second model in float64 would be the largest object on the server."""
     return {name: mean.sub_(sent[name]) for name, mean in means.items()}
 
 
@@ -92,7 +92,7 @@ def _robust(rule: type[robust.KeepAll]) -> Rule:
 
 
 def replies_needed(aggregation: Aggregation, replies: int, defence: Defence) -> int:
-    """How many replies the rule needs to keep what it promises, if there are so many."""
+    """How many replies the rule needs to keep its promise, given that many replies."""
     rule = ROBUST.get(aggregation)
     return rule([], defence).needed(replies) if rule else 1
 

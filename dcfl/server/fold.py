@@ -15,7 +15,7 @@ Names = Collection[str]
 class Folded(NamedTuple):
     direction: dict[str, Tensor]  # of the parameters, float64
     buffers: dict[str, Tensor]
-    rejected: frozenset[int] = frozenset()  # clients whose replies the rule takes for forged
+    rejected: frozenset[int] = frozenset()  # clients whose replies the rule considers forged
 
 
 class Fold(Protocol):
@@ -26,8 +26,8 @@ class Fold(Protocol):
 
 
 class Defence(NamedTuple):
-    """What the robust rules are told; see ServerSettings."""
+    """What the robust rules know; see ServerSettings."""
 
     byzantine: float = 0.2
     clip_norm: float = 0.0
-    population: int = 0  # the clients that a round's are a sample of; 0: those who reply are all
+    population: int = 0  # clients in the federation; 0: those who reply

@@ -16,7 +16,7 @@ With n replies w_i of N clients, f of them not to be trusted, and D_i = w_i - se
                        Pillutla et al., "Robust Aggregation for Federated Learning", 2022
 
 All of them keep a copy of every reply until the round ends, so memory grows with the cohort: as
-many models as there are replies. None looks at sample counts, which a client can forge.
+many models as there are replies. None uses sample counts, which a client can forge.
 
 f. Of N clients `byzantine` * N may be attackers. A sample holds more of them in some rounds than on
 average, and one such round can undo all others, so three standard deviations of the sample are
@@ -24,17 +24,17 @@ added: f = p n + 3 sqrt(p (1 - p) n (N - n) / (N - 1)), rounded up. With all cli
 It is never more than all attackers, nor more than a minority, (n - 1) // 2.
 
 Few replies. The Krum rules need n >= 2f + 3, as their theorem does. With fewer, f equal forgeries
-are each other's nearest neighbours, and win. The server asks `needed` before it uses a rule.
+are each other's nearest neighbours, and win. The server calls `needed` before it uses a rule.
 
-Buffers. Running statistics are of other sizes than parameters: in the distances they would drown
-them, and left out of the distances they would be a way around them. So each of their coordinates is
-trimmed (trimmed-mean) or the median of all replies. The Krum rules take the statistics of the
-replies that they chose, which belong to those parameters, unless they lie far from everybody's: by
-the same score, over coordinates in units of their median deviation. Integers are the first of the
-clients'.
+Buffers. Running statistics differ in scale from parameters: in the distances they would drown them,
+and if they were simply averaged, attackers could use them instead. So each of their coordinates is
+the trimmed mean (trimmed-mean) or the median of all replies. The Krum rules take the statistics of
+the replies that they chose, which belong to those parameters, unless they lie far from everybody's:
+by the same score, over coordinates in units of their median deviation. Integers are those of the
+first client.
 
-The same bits whatever the order of the replies: they are taken in the order of client ids, which
-also decides between equals.
+The bits do not depend on the order of the replies: they are sorted by client id, which also breaks
+ties.
 """
 
 from __future__ import annotations
@@ -80,15 +80,15 @@ class KeepAll(ABC):
         """From the chosen clients' parameters and those that they started from, float64 [d]."""
 
     def needed(self, replies: int) -> int:
-        """How many replies there must be for the rule to hold, if there are so many."""
+        """How many replies the rule needs, given that many replies."""
         return 1
 
     def trusted(self, rows: Rows) -> list[int]:
-        """The places of the replies that are not rejected, the best first, by their parameters."""
+        """Indices of the replies that are not rejected, by their parameters, the best first."""
         return list(range(len(rows)))
 
     def number(self, trusted: int) -> int:
-        """How many of them, the best, are chosen."""
+        """How many of the trusted replies, the best ones, are used."""
         return trusted
 
     def statistics(self, rows: Rows, chosen: Sequence[int]) -> Tensor:
@@ -96,8 +96,8 @@ class KeepAll(ABC):
         return middle_mean(rows, self.trimmed(len(rows)))
 
     def trimmed(self, replies: int) -> int:
-        """How many values at either end of a buffer's coordinate do not count: all but the middle
-        one or two."""
+        """How many values to drop at either end of each coordinate of the buffers: all but the
+        middle one or two."""
         return (replies - 1) // 2
 
     def suspects(self, replies: int) -> int:
@@ -145,12 +145,12 @@ class KeepAll(ABC):
 class NormClipping(KeepAll):
     """The mean, with changes that are longer than the bound cut to it.
 
-    Nobody pulls harder than the bound, but everybody pulls: the harm is limited, not undone.
+    Nobody pulls harder than the bound, but everybody pulls: harm is limited, not prevented.
     """
 
     def direction(self, rows: Rows, sent: Tensor) -> Tensor:
         norms = [float((row - sent).norm()) for row in rows]
-        # Of two in the middle the lower: those who have something to gain make theirs longer.
+        # The lower of two middle ones: attackers gain by making theirs longer.
         bound = self._defence.clip_norm or median_low(norms)
         total = torch.zeros_like(sent)
         for row, norm in zip(rows, norms, strict=True):
@@ -209,7 +209,7 @@ class MultiKrum(KeepAll):
 class Krum(MultiKrum):
     """The one reply that is nearest to its neighbours: a single client's model.
 
-    Where clients hold different data it forgets what the others know, even with no attack.
+    If clients hold different data it forgets what the others know, even without an attack.
     """
 
     def number(self, trusted: int) -> int:
@@ -226,7 +226,7 @@ class GeometricMedian(KeepAll):
     def direction(self, rows: Rows, sent: Tensor) -> Tensor:
         centre = middle_mean(rows, (len(rows) - 1) // 2)
         usual = median_low(_distances_from(centre, rows))
-        if not usual:  # the majority agrees, and there is no shorter way to all of it
+        if not usual:  # the majority agrees, and no point is nearer to all of it
             return centre.sub_(sent)
         for _ in range(STEPS):
             pulls = [1 / max(apart, SMOOTHING * usual) for apart in _distances_from(centre, rows)]
@@ -247,7 +247,7 @@ def mean(rows: Rows) -> Tensor:
 
 
 def middle_mean(rows: Rows, trimmed: int) -> Tensor:
-    """The mean of each coordinate without so many of its values at either end: float64 [d]."""
+    """The mean of each coordinate without its `trimmed` smallest and largest: float64 [d]."""
     means = torch.empty(len(rows[0]), dtype=torch.float64, device=rows[0].device)
     for start, end in _blocks(rows):
         values = torch.stack([row[start:end] for row in rows], dim=1).sort(dim=1).values
@@ -285,13 +285,13 @@ def _distances_from(centre: Tensor, rows: Rows) -> list[float]:
 
 
 def _blocks(rows: Rows) -> list[tuple[int, int]]:
-    """Bounds of blocks of coordinates: a sort of all at once would take the memory of all again."""
+    """Bounds of blocks of coordinates: sorting all at once would double the memory."""
     size = max(1, BLOCK // len(rows))
     return [(start, start + size) for start in range(0, len(rows[0]), size)]
 
 
 def _flat(tensors: Tensors, names: Sequence[str]) -> Tensor:
-    """A copy: a reply's memory may be used again for the next one."""
+    """A copy: a reply's memory may be reused for the next one."""
     parts = [tensors[name].reshape(-1) for name in names]
     return torch.cat(parts) if parts else torch.empty(0)
 

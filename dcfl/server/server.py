@@ -45,7 +45,7 @@ class ServerSettings:
         return Defence(self.byzantine, self.clip_norm, population)
 
     def replies_needed(self, replies: int, population: int) -> int:
-        """How many replies the rule needs, if there are so many."""
+        """How many replies the rule needs, given that many replies."""
         return replies_needed(self.aggregation, replies, self.defence(population))
 
     def require_replies(self, cohort: int, clients: int) -> None:
@@ -63,13 +63,13 @@ class ServerSettings:
         )
 
     def fitted(self, method: Method) -> Method:
-        """The method as this server merges its uploads: robustly, if the rule for weights is."""
+        """The method with its `merge` as robust as the aggregation of the weights."""
         return method.fitted(self.aggregation in ROBUST)
 
 
 @dataclass(frozen=True)
 class ServerState:
-    """All that the server knows after a round."""
+    """Everything the server knows after a round."""
 
     round: int
     weights: Tensors  # parameters and buffers of the global model
@@ -79,7 +79,7 @@ class ServerState:
 
 @dataclass(frozen=True)
 class ClientReport:
-    """What became of one sampled client."""
+    """The outcome of one sampled client."""
 
     client: int
     outcome: Literal["ok", "failed", "late", "rejected"]
@@ -97,7 +97,7 @@ class Server:
     method: Method
     population: int  # clients in the federation
     trainable: frozenset[str]  # the names among the weights that are parameters, not buffers
-    training: LocalTraining  # FedNova asks what a client's steps are worth
+    training: LocalTraining  # FedNova needs to know what a client's steps are worth
     settings: ServerSettings = ServerSettings()
     minimum_replies: int = 1  # of a round that changes the model
     upload: Tensors | None = None  # an example of what the method's clients send; see Schema
@@ -115,8 +115,8 @@ class Server:
     ) -> tuple[ServerState, list[ClientReport]]:
         """Fold the valid replies one by one, in the order in which they come (client order).
 
-        A round with fewer valid replies than asked for, or than the rule needs, uses none:
-        everything stays as it is. A reply that the rule rejects plays no part in `merge` either.
+        A round with fewer valid replies than `minimum_replies`, or than the rule needs, changes
+        nothing. A reply that the rule rejects is left out of `merge` too.
         """
         settings = self.settings
         defence = settings.defence(self.population)
@@ -142,7 +142,7 @@ class Server:
         return ServerState(broadcast.round, weights, shared, slots), reports
 
     def _merged(self, shared: Tensors, uploads: Sequence[Tensors]) -> Tensors:
-        """A method of the user's may do anything here, and the next round would trip over it."""
+        """Checked, because a user's method may return anything, and the next round would fail."""
         method = self.settings.fitted(self.method)
         try:
             merged = method.merge(shared, uploads, self.population)
@@ -157,7 +157,7 @@ class Server:
         return merged
 
     def wanted(self, replies: int) -> int:
-        """How many valid replies change the model, if there are so many."""
+        """How many valid replies a round needs to change the model, given that many replies."""
         needed = self.settings.replies_needed(replies, self.population)
         return max(self.minimum_replies, needed)
 

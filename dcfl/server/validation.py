@@ -1,4 +1,4 @@
-"""One door for every reply: what does not fit is turned away before it enters an average."""
+"""Checks every reply: what does not fit is rejected before it enters an average."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import Method
 
 LARGEST_COUNT = 2**40  # of examples and steps, which enter averages
-LARGEST_WEIGHT = 1e15  # nobody trains such a number; float32 overflows in the next layer
+LARGEST_WEIGHT = 1e15  # no training gives such a number; float32 would overflow in the next layer
 LARGEST_METRIC = 1e38
 MOST_METRICS, LONGEST_NAME = 20, 100
 PLAIN = {  # what can be added up and compared
@@ -29,15 +29,15 @@ class Schema:
 
     method: Method
     training: LocalTraining
-    upload: Tensors | None = None  # an example; None: any names and shapes will do
+    upload: Tensors | None = None  # an example; None: any names and shapes are accepted
 
 
 def check_update(update: ClientUpdate, broadcast: Broadcast, schema: Schema) -> None:
-    """Raise ProtocolError unless the tensors have the names, shapes and dtypes that they should
-    have, every number is finite and within reason, and the method has no objection."""
-    _check_like(update.weights, broadcast.weights, "weights")
+    """Raise ProtocolError unless names, shapes and dtypes are as expected, every number is finite
+    and plausible, and the method accepts its upload."""
+    check_like(update.weights, broadcast.weights, "weights")
     if schema.upload is not None:
-        _check_like(update.upload, schema.upload, "upload")
+        check_like(update.upload, schema.upload, "upload")
     for tensors in (update.weights, update.upload):
         for name, tensor in tensors.items():
             _check_values(name, tensor)
@@ -49,7 +49,8 @@ def check_update(update: ClientUpdate, broadcast: Broadcast, schema: Schema) -> 
     schema.method.check_upload(update, schema.training)
 
 
-def _check_like(tensors: Tensors, example: Tensors, what: str) -> None:
+def check_like(tensors: Tensors, example: Tensors, what: str) -> None:
+    """Raise ProtocolError unless names, shapes and dtypes are those of the example."""
     if tensors.keys() != example.keys():
         odd = sorted(tensors.keys() ^ example.keys())
         raise ProtocolError(f"{what} with missing or unknown names: {', '.join(odd[:3])}")
@@ -70,7 +71,7 @@ def _check_values(name: str, tensor: Tensor) -> None:
         if not (low >= -LARGEST_WEIGHT and high <= LARGEST_WEIGHT):
             large = "too large" if abs(low) < torch.inf and abs(high) < torch.inf else "not finite"
             raise ProtocolError(f"{name} is {large}")
-        if low < 0 and name.endswith("running_var"):  # a variance whose root is asked for
+        if low < 0 and name.endswith("running_var"):  # its square root is taken
             raise ProtocolError(f"{name} is negative")
 
 

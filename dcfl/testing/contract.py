@@ -1,14 +1,14 @@
 """Does a method keep its promises? The properties behind `dcfl check` and the contract tests.
 
-Published federated code is full of terms that are silently zero, of teachers that move with the
-student and of statistics that leak. Each property here is one such mistake, looked for on a small
-federation of noisy squares.
+Published federated code is full of terms that are silently zero, teachers that move with the
+student and statistics that leak. Each property rules out one such mistake, on a small federation of
+noisy squares.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
@@ -19,16 +19,17 @@ from torch import Tensor
 from dcfl.client import Batch, Client, LocalTraining, evaluating
 from dcfl.data import Augmentation, ClientData, Images
 from dcfl.data.augment import Preparation
-from dcfl.errors import ProtocolError
+from dcfl.errors import ConfigError, ProtocolError
 from dcfl.local_training import train_client
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods import METHODS, Method
 from dcfl.models import CNN, FeatureModel
 from dcfl.models.layers import Norm
+from dcfl.privacy import PrivacySettings, Protection, check_covered
 from dcfl.server import Server, ServerState
 from dcfl.server.validation import Schema, check_update
 from dcfl.system.processes import Terminated
-from dcfl.tensors import as_rows, checksum, from_rows, sha256, snapshot
+from dcfl.tensors import as_rows, checksum, from_rows, not_finite, sha256, snapshot
 
 CLASSES = 4
 TRAINING = LocalTraining(epochs=2, batch_size=8, lr=0.05)
@@ -38,7 +39,7 @@ HOOKS = ("objective", "gradient", "upload", "remember", "merge")
 
 
 class Broken(Exception):
-    """A property that does not hold; the text says how it showed."""
+    """A property that does not hold; the message says how that was noticed."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,11 @@ class Verdict:
 
 
 def check_method(method: type[Method], norm: Norm = "batch") -> list[Verdict]:
-    """Look at every property of a method with its default fields."""
+    """Check every property of a method with its default fields."""
     return [_verdict(name, check, method, norm) for name, check in PROPERTIES.items()]
 
 
-Check = Callable[[type[Method], Norm], str | None]  # what to say although it holds
+Check = Callable[[type[Method], Norm], str | None]  # returns a remark, or raises Broken
 
 
 def _verdict(name: str, check: Check, method: type[Method], norm: Norm) -> Verdict:
@@ -63,13 +64,13 @@ def _verdict(name: str, check: Check, method: type[Method], norm: Norm) -> Verdi
         return Verdict(name, False, str(broken))
     except Terminated:
         raise
-    except (Exception, SystemExit) as error:  # a method that raises is the finding, or that exits
+    except (Exception, SystemExit) as error:  # a method that raises or exits breaks its promise
         return Verdict(name, False, f"{type(error).__name__}: {error}")
     return Verdict(name, True, remark or "")
 
 
 def overridden_hooks(method: type[Method]) -> list[str]:
-    return [hook for hook in HOOKS if getattr(method, hook) is not getattr(Method, hook)]
+    return [hook for hook in HOOKS if method.overrides(hook)]
 
 
 # A small federation
@@ -97,7 +98,7 @@ def toy_model(norm: Norm = "batch", seed: int = 0) -> FeatureModel:
 
 
 class Visit(NamedTuple):
-    """One client's round: its reply, and what it keeps."""
+    """One client's round: its reply and its new memory."""
 
     update: ClientUpdate
     memory: Tensors
@@ -111,44 +112,38 @@ class Rounds(NamedTuple):
     weights: Tensors  # the plain mean in between
     shared: Tensors  # what the method shared in the second round
 
+    @property
+    def sent(self) -> Broadcast:
+        """What the clients received in the second round."""
+        return Broadcast(2, self.weights, self.shared)
+
 
 def visit(
     method: Method,
     data: ClientData,
     *,
     norm: Norm = "batch",
-    round: int = 1,
-    weights: Tensors | None = None,
-    shared: Tensors | None = None,
+    sent: Broadcast | None = None,
     memory: Tensors | None = None,
     training: LocalTraining = TRAINING,
     client: int = 0,
 ) -> Visit:
-    """One client's round, from the same initial weights unless others are given."""
+    """One client's round: the first one, from the same initial weights, unless `sent` is given."""
     model = toy_model(norm)
-    broadcast = Broadcast(round, weights or snapshot(model), shared or {})
-    return Visit(
-        *train_client(method, model, data, broadcast, memory or {}, training, client, seed=0)
-    )
+    sent = sent or Broadcast(1, snapshot(model), {})
+    return Visit(*train_client(method, model, data, sent, memory or {}, training, client, seed=0))
 
 
 def two_rounds(method: Method, norm: Norm, *labels: Sequence[int]) -> Rounds:
-    data = [toy_client(own) for own in labels]
-    first = [visit(method, own, norm=norm, client=i) for i, own in enumerate(data)]
-    shared = method.merge({}, [each.update.upload for each in first], len(data))
-    weights = _mean_of(method, norm, [each.update for each in first]).weights
+    clients = [toy_client(client_labels) for client_labels in labels]
+    first = [visit(method, data, norm=norm, client=i) for i, data in enumerate(clients)]
+    updates = [update for update, _ in first]
+    shared = method.merge({}, [update.upload for update in updates], len(clients))
+    weights = _mean_of(method, norm, updates).weights
+    sent = Broadcast(2, weights, shared)
     second = [
-        visit(
-            method,
-            own,
-            norm=norm,
-            client=i,
-            round=2,
-            weights=weights,
-            shared=shared,
-            memory=each.memory,
-        )
-        for i, (own, each) in enumerate(zip(data, first, strict=True))
+        visit(method, data, norm=norm, client=i, sent=sent, memory=memory)
+        for i, (data, (_, memory)) in enumerate(zip(clients, first, strict=True))
     ]
     return Rounds(first, second, weights, shared)
 
@@ -163,7 +158,7 @@ def _mean_of(method: Method, norm: Norm, updates: list[ClientUpdate]) -> ServerS
 
 def _hashes(method: Method, norm: Norm) -> list[str]:
     rounds = two_rounds(method, norm, MIXED, MIXED[::-1][:17])
-    return [sha256(each.update.weights) for each in rounds.second]
+    return [sha256(update.weights) for update, _ in rounds.second]
 
 
 # The properties
@@ -260,16 +255,15 @@ def _client_in_float64(method: Method, norm: Norm) -> tuple[Client, Batch]:
 
 def statistics_move_with_training_and_are_averaged(method: type[Method], norm: Norm) -> None:
     rounds = two_rounds(method(), norm, MIXED, MIXED[::-1][:17])
-    for each in rounds.first:
-        for name, value in each.update.weights.items():
-            if name.endswith("num_batches_tracked") and int(value) != each.update.num_steps:
-                raise Broken(
-                    f"{name} counted {int(value)} batches in {each.update.num_steps} steps"
-                )
-    averaged = _mean_of(method(), norm, [each.update for each in rounds.first]).weights
+    updates = [update for update, _ in rounds.first]
+    for update in updates:
+        for name, value in update.weights.items():
+            if name.endswith("num_batches_tracked") and int(value) != update.num_steps:
+                raise Broken(f"{name} counted {int(value)} batches in {update.num_steps} steps")
+    averaged = _mean_of(method(), norm, updates).weights
     for name in averaged:
         if name.endswith(("running_mean", "running_var")):
-            both = torch.stack([each.update.weights[name] for each in rounds.first])
+            both = torch.stack([update.weights[name] for update in updates])
             if not torch.allclose(averaged[name], both.mean(dim=0), atol=1e-6):
                 raise Broken(f"{name} is not the clients' mean")
 
@@ -277,8 +271,8 @@ def statistics_move_with_training_and_are_averaged(method: type[Method], norm: N
 def _stays_finite(*labels: Sequence[int]) -> Check:
     def check(method: type[Method], norm: Norm) -> None:
         rounds = two_rounds(method(), norm, *labels)
-        for each in (*rounds.first, *rounds.second):
-            for tensors in (each.update.weights, each.update.upload, each.memory, rounds.shared):
+        for update, memory in (*rounds.first, *rounds.second):
+            for tensors in (update.weights, update.upload, memory, rounds.shared):
                 for name, tensor in tensors.items():
                     if tensor.is_floating_point() and not tensor.isfinite().all():
                         raise Broken(f"{name} is not finite")
@@ -303,15 +297,8 @@ def leaves_what_it_was_given_untouched(method: type[Method], norm: Norm) -> None
     data = toy_client(MIXED)
     given["data"] = {"pixels": data.own.pixels, "labels": data.own.labels}
     before = copy.deepcopy(given)
-    visit(
-        method(),
-        data,
-        norm=norm,
-        round=2,
-        weights=given["received"],
-        shared=given["shared"],
-        memory=given["memory"],
-    )
+    sent = Broadcast(2, given["received"], given["shared"])
+    visit(method(), data, norm=norm, sent=sent, memory=given["memory"])
     method().merge(given["shared"], [rounds.second[0].update.upload], 1)
     for name, tensors in given.items():
         if sha256(tensors) != sha256(before[name]):
@@ -330,27 +317,38 @@ def merge_hears_every_client(method: type[Method], norm: Norm) -> None:
 
 
 def replies_are_accepted_by_the_server(method: type[Method], norm: Norm) -> str | None:
-    """As `upload_like` and `check_upload` have it, in the first round and in a later one."""
-    rounds, model = two_rounds(method(), norm, MIXED, [1] * 9), toy_model(norm)
+    """As `upload_like` and `check_upload` demand, in the first round and later, forged or not."""
+    rounds, example = two_rounds(method(), norm, MIXED, [1] * 9), _upload_example(method(), norm)
+    for update, _ in (*rounds.first, *rounds.second):
+        _require_accepted(method(), norm, update)
+        if method.overrides("flip_upload"):
+            forged = method().flip_upload(update.upload, 10.0)
+            _require_accepted(method(), norm, replace(update, upload=forged))
+    if example is None:
+        return "its uploads are not checked: define `upload_like`"
+    return None
+
+
+def _upload_example(method: Method, norm: Norm) -> Tensors | None:
+    model = toy_model(norm)
     with torch.no_grad(), evaluating(model):
         width = model(torch.zeros(2, 1, 8, 8)).embedding.shape[1]
-    example = method().upload_like(dict(model.named_parameters()), CLASSES, width)
-    schema = Schema(method(), TRAINING, example)
-    for each in (*rounds.first, *rounds.second):
-        try:
-            check_update(each.update, Broadcast(1, snapshot(model), {}), schema)
-        except ProtocolError as error:
-            raise Broken(f"the server would turn its replies away: {error}") from error
-    if example is None:
-        return "its uploads are not looked at: define `upload_like`"
-    return None
+    return method.upload_like(dict(model.named_parameters()), CLASSES, width)
+
+
+def _require_accepted(method: Method, norm: Norm, update: ClientUpdate) -> None:
+    schema = Schema(method, TRAINING, _upload_example(method, norm))
+    try:
+        check_update(update, Broadcast(1, snapshot(toy_model(norm)), {}), schema)
+    except ProtocolError as error:
+        raise Broken(f"the server would reject its replies: {error}") from error
 
 
 def what_it_sends_and_keeps_survives_the_way(method: type[Method], norm: Norm) -> None:
     """Through the format that messages, memories and checkpoints have."""
     rounds = two_rounds(method(), norm, MIXED, MIXED[::-1][:17])
-    for each in rounds.second:
-        for tensors in (each.update.weights, each.update.upload, each.memory, rounds.shared):
+    for update, memory in rounds.second:
+        for tensors in (update.weights, update.upload, memory, rounds.shared):
             back = from_rows(load(save(as_rows(tensors))))
             if checksum({name: back[name] for name in tensors}) != checksum(tensors):
                 raise Broken("a tensor came back changed")
@@ -359,14 +357,7 @@ def what_it_sends_and_keeps_survives_the_way(method: type[Method], norm: Norm) -
 def goes_on_when_its_reply_was_not_used(method: type[Method], norm: Norm) -> None:
     """A client then finds what others have shared since, and no memory of its own."""
     rounds = two_rounds(method(), norm, MIXED, MIXED[::-1][:17])
-    update, memory = visit(
-        method(),
-        toy_client(MIXED),
-        norm=norm,
-        round=2,
-        weights=rounds.weights,
-        shared=rounds.shared,
-    )
+    update, memory = visit(method(), toy_client(MIXED), norm=norm, sent=rounds.sent)
     for tensors in (update.weights, update.upload, memory):
         for name, tensor in tensors.items():
             if tensor.is_floating_point() and not tensor.isfinite().all():
@@ -388,6 +379,68 @@ def withstands_forged_uploads(method: type[Method], norm: Norm) -> str | None:
         if ((tensor < low - slack) | (tensor > high + slack)).any():
             return "no: two of seven steer what it shares, whatever server.aggregation is"
     return None
+
+
+def uploads_stay_within_their_sensitivity(method: type[Method], norm: Norm) -> str | None:
+    """What [privacy] relies on, for clients with any data, however long their uploads would be."""
+    sensitivity = method().upload_sensitivity()
+    if sensitivity is None:
+        return "[privacy] refuses it: define `upload_sensitivity`"
+    if not sensitivity:
+        return None
+    _require_private(method())
+    clipped = [method().clip_upload(upload) for upload in _uploads_of_neighbours(method(), norm)]
+    for name, furthest in sensitivity.items():
+        rows = torch.stack([upload[name].flatten() for upload in clipped])
+        apart = float(torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").max())
+        if not apart <= furthest * (1 + 1e-9):  # NaN is not either
+            raise Broken(
+                f"after clip_upload, {name} of two clients can be {apart:.4g} apart in L2, and "
+                f"upload_sensitivity says {furthest:.4g}"
+            )
+    return None
+
+
+def _uploads_of_neighbours(method: Method, norm: Norm) -> Iterator[dict[str, Tensor]]:
+    """Of clients with different labels and pictures, and what others might send: from nothing to
+    far too much, and with nothing in common. Numbers keep their signs if all are alike."""
+    for seed, labels in enumerate((MIXED, [1] * 9, [3] * 40, [0, 2])):
+        images = toy_images(labels, seed)
+        for pixels in (images.pixels, torch.full_like(images.pixels, 255)):
+            data = replace(toy_client(labels), own=Images(pixels, images.labels))
+            upload = visit(method, data, norm=norm).update.upload
+            mixed_signs = any((t < 0).any() and (t > 0).any() for t in upload.values())
+            for factor in (0.0, 1e-3, 1.0, 1e9, *([-1.0, -1e9] if mixed_signs else [])):
+                scaled = {name: tensor.double() * factor for name, tensor in upload.items()}
+                yield scaled
+                for first in (0, 1):
+                    yield {name: _every_second(tensor, first) for name, tensor in scaled.items()}
+
+
+def _every_second(tensor: Tensor, first: int) -> Tensor:
+    """Zero in the places between."""
+    flat = tensor.flatten()
+    return flat.where(torch.arange(len(flat)) % 2 == first, 0.0).view_as(tensor)
+
+
+def _require_private(method: Method) -> None:
+    """With noise the server accepts its replies, and `merge` makes sense of them."""
+    model = toy_model("group")  # which [privacy] covers
+    settings, example = PrivacySettings(clip=1.0, noise=1.0), _upload_example(method, "group")
+    try:
+        check_covered(settings, method, "uniform", model, example)
+    except ConfigError as error:
+        raise Broken(str(error)) from error
+    trainable = frozenset(name for name, _ in model.named_parameters())
+    protection = Protection(settings, method, trainable, example or {}, seed=0)
+    sent = Broadcast(1, snapshot(model), {})
+    uploads = []
+    for labels in (MIXED, [1] * 9):
+        update = protection.protect(visit(method, toy_client(labels), norm="group").update, sent)
+        _require_accepted(method, "group", update)
+        uploads.append(update.upload)
+    if (name := not_finite(method.merge({}, uploads, 2))) is not None:
+        raise Broken(f"with noise on the uploads, {name} of what it shares is not finite")
 
 
 def merging_nothing_changes_nothing(method: type[Method], norm: Norm) -> None:
@@ -416,5 +469,6 @@ PROPERTIES: dict[str, Check] = {
     "goes on when its reply was not used": goes_on_when_its_reply_was_not_used,
     "withstands forged uploads under a robust rule": withstands_forged_uploads,
     "sends what the server expects": replies_are_accepted_by_the_server,
+    "keeps its upload within the sensitivity it claims": uploads_stay_within_their_sensitivity,
     "sends and keeps what survives the way": what_it_sends_and_keeps_survives_the_way,
 }

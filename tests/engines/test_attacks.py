@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from dcfl.client import LocalTraining
+from dcfl.client import Client, LocalTraining
 from dcfl.config import as_tables, experiment_from, parse_words, to_toml
 from dcfl.data.datasets import load_digits
 from dcfl.engines.attacks import attack_on
 from dcfl.engines.runner import ClientRunner, client_runner
 from dcfl.errors import ConfigError
 from dcfl.experiment import AttackSettings, Experiment
-from dcfl.messages import Broadcast, ClientUpdate
-from dcfl.methods import METHODS
+from dcfl.messages import Broadcast, ClientUpdate, Tensors
+from dcfl.methods import METHODS, Method
 from dcfl.runs.prepare import resolved
 from dcfl.server.validation import Schema, check_update
 from dcfl.tensors import sha256, snapshot
@@ -93,6 +93,28 @@ def test_all_else_is_as_an_honest_client_sends_it(kind: str) -> None:
 def test_flipped_prototypes_point_the_other_way() -> None:
     honest, forged, _ = honest_and_forged("prototype-flip")
     torch.testing.assert_close(forged.upload["sums"], -10 * honest.upload["sums"])
+
+
+@dataclass(frozen=True)
+class Forgeable(Method):
+    def upload(self, client: Client) -> Tensors:
+        return {"size": torch.tensor([float(len(client.data))])}
+
+    def flip_upload(self, upload: Tensors, strength: float) -> Tensors:
+        return {"size": upload["size"] - strength}
+
+
+def test_a_method_says_how_its_upload_is_forged() -> None:
+    digits, attack = load_digits(), AttackSettings("prototype-flip", 0.2, 3.0)
+    experiment = Experiment(method=Forgeable(), training=LocalTraining(epochs=1), attack=attack)
+    partition = experiment.data.split(digits)
+    made = client_runner(resolved(experiment, digits, partition), digits, partition)
+    assert made.attack is not None
+    for client in (min(made.attack.clients), min(set(range(20)) - made.attack.clients)):
+        size = len(made.data.client(client)) - (3.0 if client in made.attack.clients else 0.0)
+        assert visit(made, client)[0].upload["size"].item() == size
+    with pytest.raises(ConfigError, match=r"scaffold sends no prototypes.*define flip_upload"):
+        Experiment(method=METHODS["scaffold"](), attack=attack)
 
 
 def test_flipped_labels_are_trained_on_and_nothing_is_forged() -> None:

@@ -41,12 +41,7 @@ def test_steps_cost_what_is_said(name: str, calls: Counter[str]) -> None:
     rounds = two_rounds(method, "batch", MIXED)
     calls.clear()
     update, memory = visit(
-        method,
-        toy_client(MIXED),
-        round=2,
-        weights=rounds.weights,
-        shared=rounds.shared,
-        memory=rounds.first[0].memory,
+        method, toy_client(MIXED), sent=rounds.sent, memory=rounds.first[0].memory
     )
     assert update.num_steps == TRAINING.epochs * 3
     assert calls["forwards"] == cost.forwards * update.num_steps + cost.passes

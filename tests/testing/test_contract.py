@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dcfl.client import Batch, Client
-from dcfl.messages import Tensors
+from dcfl.client import Batch, Client, LocalTraining
+from dcfl.errors import ProtocolError
+from dcfl.messages import ClientUpdate, Tensors
 from dcfl.methods import METHODS, Method, Objective
 from dcfl.methods.prototypes import PrototypeMethod
 from dcfl.testing.contract import check_method
@@ -21,6 +22,7 @@ NEUTRAL = "equals FedAvg at its neutral value"
 SLOPE = "gradient agrees with finite differences"
 AGAIN = "gives the same bits again"
 STATISTICS = "BatchNorm moves with training alone and is averaged"
+BOUNDED = "keeps its upload within the sensitivity it claims"
 UNTOUCHED = "leaves received, shared, memory and data untouched"
 
 
@@ -162,6 +164,78 @@ class Mangler(Method):
         return {}
 
 
+@dataclass(frozen=True)
+class Bounded(Method):
+    """Sends something that is bounded under [privacy]."""
+
+    mu: float = 0.0
+
+    def objective(self, client: Client) -> Objective:
+        cross_entropy = super().objective(client)
+        return lambda batch: cross_entropy(batch) * (1 + self.mu)
+
+    def upload(self, client: Client) -> Tensors:
+        return {"pixels": client.data.own.pixels.float().mean(dim=0).flatten() / 100}
+
+    def merge(self, shared: Tensors, uploads: Sequence[Tensors], population: int) -> Tensors:
+        stacked = [upload["pixels"] for upload in uploads]
+        return {"pixels": torch.stack(stacked).mean(dim=0)} if uploads else shared
+
+    def upload_like(self, parameters: Tensors, classes: int, width: int) -> Tensors | None:
+        return {"pixels": torch.empty(64)}
+
+    def upload_sensitivity(self) -> dict[str, float] | None:
+        return {"pixels": 2.0}
+
+
+@dataclass(frozen=True)
+class ClaimsTooLittle(Bounded):
+    """Uploads of length 1 that may have nothing in common are sqrt(2) apart."""
+
+    def clip_upload(self, upload: Tensors) -> Tensors:
+        return {name: tensor / tensor.norm().clamp(min=1) for name, tensor in upload.items()}
+
+    def upload_sensitivity(self) -> dict[str, float] | None:
+        return {"pixels": 1.0}
+
+
+@dataclass(frozen=True)
+class DoesNotClip(Bounded):
+    def clip_upload(self, upload: Tensors) -> Tensors:
+        return upload
+
+
+@dataclass(frozen=True)
+class DividesByZero(Bounded):
+    def clip_upload(self, upload: Tensors) -> Tensors:
+        return {name: tensor / tensor.norm() for name, tensor in upload.items()}
+
+
+@dataclass(frozen=True)
+class RejectsNoise(Bounded):
+    """Thinks that pixels cannot be negative."""
+
+    def check_upload(self, update: ClientUpdate, training: LocalTraining) -> None:
+        if (update.upload["pixels"] < 0).any():
+            raise ProtocolError("a negative pixel")
+
+
+@dataclass(frozen=True)
+class NotDescribed(Bounded):
+    def upload_like(self, parameters: Tensors, classes: int, width: int) -> Tensors | None:
+        return None
+
+
+@dataclass(frozen=True)
+class RejectsItsForgeries(Bounded):
+    def flip_upload(self, upload: Tensors, strength: float) -> Tensors:
+        return {name: -strength * tensor for name, tensor in upload.items()}
+
+    def check_upload(self, update: ClientUpdate, training: LocalTraining) -> None:
+        if update.upload["pixels"].mean() < -1:
+            raise ProtocolError("a negative picture")
+
+
 @pytest.mark.parametrize(
     ("method", "broken"),
     [
@@ -179,6 +253,12 @@ class Mangler(Method):
         (NoNeutral, NEUTRAL),
         (FirstOnly, "hears every client's upload"),
         (Mangler, UNTOUCHED),
+        (ClaimsTooLittle, BOUNDED),
+        (DoesNotClip, BOUNDED),
+        (DividesByZero, BOUNDED),
+        (RejectsNoise, BOUNDED),
+        (NotDescribed, BOUNDED),
+        (RejectsItsForgeries, "sends what the server expects"),
     ],
 )
 def test_a_broken_method_is_caught(method: type[Method], broken: str) -> None:
@@ -209,6 +289,17 @@ def test_a_gradient_of_ones_own_is_not_vouched_for() -> None:
     (verdict,) = (v for v in check_method(METHODS["fedsol"]) if v.property == SLOPE)
     assert verdict.holds
     assert "its own test" in verdict.detail
+
+
+def test_a_bounded_upload_passes_and_one_without_a_bound_is_told_so() -> None:
+    def about(method: type[Method]) -> tuple[bool, str]:
+        (verdict,) = (v for v in check_method(method) if v.property == BOUNDED)
+        return verdict.holds, verdict.detail
+
+    assert about(Bounded) == (True, "")
+    assert about(METHODS["fedavg"]) == (True, "")
+    for name in ("scaffold", "dcfl-pw", "fedproc"):
+        assert about(METHODS[name]) == (True, "[privacy] refuses it: define `upload_sensitivity`")
 
 
 def test_a_method_that_exits_does_not_pass() -> None:

@@ -126,7 +126,7 @@ def test_no_value_gets_past_as_anything_but_a_config_error(
 def test_overrides_from_python() -> None:
     experiment = load_experiment(
         None,
-        {
+        **{
             "method": "dcfl-sw",
             "federation": {"rounds": 3},
             "training.lr": 0.5,
@@ -137,13 +137,11 @@ def test_overrides_from_python() -> None:
     assert experiment.federation.rounds == 3
     assert experiment.training.lr == 0.5
     assert experiment.model.norm == "group"
-    assert load_experiment(None, **{"server": "fedadam"}).server.optimizer == FedAdam()
-    assert load_experiment(experiment, **{"training": LocalTraining(epochs=9)}).training.epochs == 9
+    assert load_experiment(None, server="fedadam").server.optimizer == FedAdam()
+    assert load_experiment(experiment, training=LocalTraining(epochs=9)).training.epochs == 9
     on_top = load_experiment(None, **{"method": DCFLSampleWise(mu=0.3), "method.temperature": 0.2})
     assert on_top.method == DCFLSampleWise(mu=0.3, temperature=0.2)
-    assert (
-        load_experiment(None, **{"method": "dcfl-pw", "data": {"dataset": "cifar10"}}).method.mu == 10
-    )  # type: ignore[attr-defined]
+    assert load_experiment(None, method="dcfl-pw", data={"dataset": "cifar10"}).method.mu == 10  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

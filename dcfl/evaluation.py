@@ -15,6 +15,8 @@ from dcfl.data.client_data import bounds, clean_batches
 from dcfl.data.datasets import Dataset
 from dcfl.models.output import FeatureModel
 
+__all__ = ["alignment", "ema", "evaluate", "similarity_histogram", "uniformity"]
+
 
 class Evaluation(NamedTuple):
     accuracy: float  # top-1, percent
@@ -33,7 +35,23 @@ PART = 1000  # images that are scored in one go
 
 
 def evaluate(model: FeatureModel, dataset: Dataset) -> Evaluation:
-    """Top-1 accuracy and cross-entropy over all test images."""
+    """Top-1 accuracy and cross-entropy over all test images.
+
+    Args:
+        model: As training left it, or as `dcfl.load_model` returns it.
+        dataset: Its `test` images are scored, in evaluation mode.
+
+    Returns:
+        The accuracy in percent, the loss, and the accuracy of each class.
+
+    Example:
+        >>> import dcfl
+        >>> result = dcfl.run(federation={"rounds": 1})
+        >>> digits = dcfl.data.load_dataset(dcfl.Experiment().data)
+        >>> accuracy = dcfl.evaluation.evaluate(dcfl.load_model(result.folder), digits).accuracy
+        >>> abs(accuracy - result.summary.final_accuracy) < 1e-6
+        True
+    """
     parts = scored_parts(dataset)
     return evaluation([score(model, dataset, *part) for part in parts], dataset)
 
@@ -87,7 +105,20 @@ def fairness(accuracies: Tensor) -> tuple[float | None, float | None]:
 
 
 def ema(values: Iterable[float], decay: float = 0.9) -> float:
-    """The exponential moving average after the last value; the first value starts it."""
+    """The exponential moving average after the last value; the first value starts it.
+
+    Args:
+        values: At least one.
+        decay: The weight of the past.
+
+    Returns:
+        The average.
+
+    Example:
+        >>> import dcfl
+        >>> round(dcfl.evaluation.ema([10.0, 20.0]), 6)
+        11.0
+    """
     average: float | None = None
     for value in values:
         average = value if average is None else decay * average + (1 - decay) * value
@@ -103,18 +134,44 @@ def max_and_ema(values: Iterable[float | None]) -> tuple[float | None, float | N
 
 
 def alignment(x: Tensor, y: Tensor, alpha: float = 2) -> Tensor:
-    """mean ||x_i - y_i||^alpha over positive pairs of unit vectors [n, d]; lower is better.
+    """Mean ||x_i - y_i||^alpha over positive pairs of unit vectors; lower is better.
 
     Wang and Isola, "Understanding Contrastive Representation Learning through Alignment and
     Uniformity on the Hypersphere", ICML 2020. With alpha = 2 it is the mean of 2 - 2 cos.
+
+    Args:
+        x: Unit vectors [n, d].
+        y: The partner of each [n, d].
+        alpha: The power of the distance.
+
+    Returns:
+        A scalar.
+
+    Example:
+        >>> import dcfl, torch
+        >>> x = torch.tensor([[1.0, 0.0]])
+        >>> round(dcfl.evaluation.alignment(x, torch.tensor([[0.0, 1.0]])).item(), 4)
+        2.0
     """
     distances: Tensor = torch.linalg.vector_norm(x - y, dim=1)
     return distances.pow(alpha).mean()
 
 
 def uniformity(x: Tensor, t: float = 2) -> Tensor:
-    """log mean exp(-t ||x_i - x_j||^2) over distinct pairs of unit vectors [n, d]; the lower the
-    more evenly they spread."""
+    """log mean exp(-t ||x_i - x_j||^2) over distinct pairs of unit vectors; lower is more even.
+
+    Args:
+        x: Unit vectors [n, d], at least two.
+        t: How fast a pair's weight falls with its distance.
+
+    Returns:
+        A scalar, at most 0.
+
+    Example:
+        >>> import dcfl, torch
+        >>> round(dcfl.evaluation.uniformity(torch.eye(2)).item(), 4)
+        -4.0
+    """
     if len(x) < 2:
         raise ValueError("uniformity needs at least two points")
     squared = torch.pdist(x if x.dtype == torch.float64 else x.float()).square()
@@ -125,10 +182,24 @@ def uniformity(x: Tensor, t: float = 2) -> Tensor:
 def similarity_histogram(
     embeddings: Tensor, labels: Tensor, bins: int = 200
 ) -> tuple[Tensor, Tensor]:
-    """How the cosines of all unordered pairs spread over `bins` equal bins on [-1, 1].
+    """How the cosines of all unordered pairs spread over equal bins on [-1, 1].
 
-    Returns two int64 tensors of counts: pairs of the same class, and pairs of different classes.
     Works in blocks: 10,000 embeddings have 50 million pairs.
+
+    Args:
+        embeddings: [n, d]; they are normalised inside.
+        labels: [n].
+        bins: How many.
+
+    Returns:
+        Two int64 tensors of counts [bins]: pairs of one class, and pairs of different classes.
+
+    Example:
+        >>> import dcfl, torch
+        >>> z, y = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]]), torch.tensor([0, 0, 1])
+        >>> intra, inter = dcfl.evaluation.similarity_histogram(z, y, bins=4)
+        >>> intra.tolist(), inter.tolist()
+        ([0, 0, 0, 1], [2, 0, 0, 0])
     """
     unit = F.normalize(embeddings.float(), dim=1)
     intra = torch.zeros(bins, dtype=torch.int64, device=unit.device)

@@ -42,7 +42,7 @@ def test_there_are_few() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_each_says_what_it_is(name: str) -> None:
     value = NAMES[name]
-    if isinstance(value, ModuleType) or callable(value):
+    if isinstance(value, ModuleType | type) or inspect.isfunction(value):
         first = (inspect.getdoc(value) or "").splitlines()[0]
         assert first.endswith((".", ":", ";")) or len(first) > 60
         assert not first.startswith(f"{name}(")  # what a dataclass says of itself

@@ -17,6 +17,8 @@ from dcfl.seeding import generator_for
 
 @dataclass(frozen=True)
 class Batch:
+    """What an objective is a function of: some images of one client with their labels."""
+
     images: Tensor  # [B, C, H, W], float32, normalised
     labels: Tensor  # [B], int64
     second_view: Tensor | None = None  # the same images transformed anew, if the method asks

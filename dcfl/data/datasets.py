@@ -58,6 +58,8 @@ class Images:
 
 @dataclass(frozen=True)
 class Dataset:
+    """Training and test images in memory, with their classes and how they become inputs."""
+
     name: str
     train: Images
     test: Images

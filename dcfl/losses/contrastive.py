@@ -18,7 +18,20 @@ Reduction = Literal["sum", "mean"]
 
 @in_full_precision
 def cosine_similarity(a: Tensor, b: Tensor) -> Tensor:
-    """Cosines between the rows of `a` [B, d] and of `b` [M, d]: [B, M]. A zero row gives zeros."""
+    """Cosines between all rows of two matrices.
+
+    Args:
+        a: Vectors [B, d]; they are normalised inside.
+        b: Vectors [M, d].
+
+    Returns:
+        Cosines [B, M]; a zero row gives zeros.
+
+    Example:
+        >>> import dcfl, torch
+        >>> dcfl.losses.cosine_similarity(torch.eye(2), torch.tensor([[3.0, 0.0]])).tolist()
+        [[1.0], [0.0]]
+    """
     return _unit(a) @ _unit(b).T
 
 
@@ -50,10 +63,26 @@ def decoupled_contrastive(
         l_i = -align * sum_{p in P_i} s_ip / tau
               + uniform * |P_i| * log sum_{n in N_i} exp(s_in / tau)
 
-    `similarity` [B, M] holds cosines, the masks [B, M] say which candidates are in P_i and N_i.
-    `reduction` is over P_i: "sum" as printed, "mean" divides by |P_i|. The result is the mean over
-    all anchors; one without positives gives 0 and still counts; without negatives there is no
-    repulsion.
+    Args:
+        similarity: Cosines [B, M] between anchors and candidates.
+        positives: Boolean mask [B, M] of P_i.
+        negatives: Boolean mask [B, M] of N_i. An anchor without negatives has no repulsion.
+        temperature: tau.
+        align: The weight of the attraction.
+        uniform: The weight of the repulsion.
+        reduction: Over P_i: "sum" as printed, or "mean", which divides by |P_i|.
+
+    Returns:
+        The mean over all anchors. One without positives gives 0 and still counts.
+
+    Example:
+        >>> import dcfl, torch
+        >>> z, y = torch.eye(3), torch.tensor([0, 0, 1])
+        >>> same = y[:, None] == y
+        >>> cosines = dcfl.losses.cosine_similarity(z, z)
+        >>> positives = same & ~torch.eye(3, dtype=torch.bool)
+        >>> round(dcfl.losses.decoupled_contrastive(cosines, positives, ~same).item(), 4)
+        0.0
     """
     if reduction not in ("sum", "mean"):
         raise ValueError(f"reduction must be 'sum' or 'mean', not {reduction!r}")
@@ -75,9 +104,24 @@ def supervised_contrastive(
     temperature: float = 0.5,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """SupCon, Eq. 3: the decoupled loss with both weights 1 and `candidates` as the denominator.
+    """SupCon, Eq. 3: the decoupled loss with both weights 1. Over class prototypes it is FedProc's.
 
-    Over class prototypes instead of samples this is FedProc's loss.
+    Args:
+        similarity: Cosines [B, M] between anchors and candidates.
+        positives: Boolean mask [B, M] of the positives.
+        candidates: Boolean mask [B, M] of all that stands in the denominator.
+        temperature: tau.
+        reduction: Over the positives, "mean" or "sum".
+
+    Returns:
+        The mean over all anchors. One without positives gives 0 and still counts.
+
+    Example:
+        >>> import dcfl, torch
+        >>> cosines = torch.tensor([[1.0, 0.0]])  # one anchor, two class prototypes
+        >>> own, both = torch.tensor([[True, False]]), torch.ones(1, 2, dtype=torch.bool)
+        >>> round(dcfl.losses.supervised_contrastive(cosines, own, both, temperature=1.0).item(), 4)
+        0.3133
     """
     return decoupled_contrastive(
         similarity, positives, candidates, temperature, align=1.0, uniform=1.0, reduction=reduction
@@ -88,12 +132,26 @@ def supervised_contrastive(
 def model_contrastive(
     local: Tensor, global_: Tensor, previous: Tensor | None, temperature: float = 0.5
 ) -> Tensor:
-    """MOON: the local features [B, d] near the global model's, away from the previous local ones.
+    """MOON: local features near the global model's, away from the previous local model's.
 
         l_i = -log( exp(s_i / tau) / (exp(s_i / tau) + exp(r_i / tau)) )
 
-    s_i is the cosine with the global model's feature, r_i with the previous model's. Without a
-    previous model there is nothing to leave behind: 0.
+    s_i is the cosine with the global model's feature, r_i with the previous local model's.
+
+    Args:
+        local: Features [B, d] of the model in training.
+        global_: Features [B, d] of the global model.
+        previous: Features [B, d] of the client's last model; None if there is none.
+        temperature: tau.
+
+    Returns:
+        The mean over the batch; 0 without a previous model.
+
+    Example:
+        >>> import dcfl, torch
+        >>> z = torch.eye(2)
+        >>> round(dcfl.losses.model_contrastive(z, z, -z, temperature=1.0).item(), 4)
+        0.1269
     """
     if previous is None:
         return local.sum() * 0.0

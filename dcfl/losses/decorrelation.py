@@ -13,12 +13,24 @@ from dcfl.losses.precision import in_full_precision
 
 @in_full_precision
 def decorrelation(features: Tensor) -> Tensor:
-    """The mean squared correlation between different dimensions of `features` [N, d].
+    """The mean squared correlation between different dimensions, as FedDecorr's code has it.
 
         C = Z^T Z with Z the features standardised over the batch;  (1 / N) * mean_{a != b} C_ab^2
 
     C is not divided by N, so the value is about N times that of the paper's form; the published
-    coefficients (0.01 to 0.1) belong to this form. A batch of one has no correlation: 0.
+    coefficients (0.01 to 0.1) belong to this form.
+
+    Args:
+        features: [N, d].
+
+    Returns:
+        A scalar; 0 for a batch of one.
+
+    Example:
+        >>> import dcfl, torch
+        >>> same = torch.tensor([[1.0, 1.0], [2.0, 2.0], [4.0, 4.0]])
+        >>> round(dcfl.losses.decorrelation(same).item(), 4)
+        1.3333
     """
     n, d = features.shape
     if n < 2 or d < 2:
@@ -30,7 +42,20 @@ def decorrelation(features: Tensor) -> Tensor:
 
 @in_full_precision
 def squared_correlation(features: Tensor) -> Tensor:
-    """FedDecorr's loss as its paper prints it: ||K||_F^2 / d^2 for the correlation matrix K."""
+    """FedDecorr's loss as its paper prints it: ||K||_F^2 / d^2 for the correlation matrix K.
+
+    Args:
+        features: [N, d].
+
+    Returns:
+        A scalar; 0 for a batch of one.
+
+    Example:
+        >>> import dcfl, torch
+        >>> same = torch.tensor([[1.0, 1.0], [2.0, 2.0], [4.0, 4.0]])
+        >>> round(dcfl.losses.squared_correlation(same).item(), 4)
+        1.0
+    """
     n, d = features.shape
     if n < 2:
         return features.sum() * 0.0

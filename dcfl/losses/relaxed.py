@@ -30,16 +30,34 @@ def relaxed_contrastive(
     threshold: float = 0.7,
     penalty: float = 1.0,
 ) -> Tensor:
-    """One level of FedRCL for `features` [B, d] and `labels` [B].
+    """One level of FedRCL.
 
         contrast_i = sum_{p in P_i} log(1 + sum_{n in N_i} exp((s_in - s_ip) / tau))
         divergence_i = log(1 + sum_{q in Q_i} exp((q - 1) / tau))
         result = mean_i (contrast_i + penalty * divergence_i) / k
 
-    P_i: the k = `hardest_positives` hardest (least similar) of i's class, i itself included; N_i:
-    the hardest (most similar) of other classes; Q_i: the k hardest of i's class without i, where
-    one that is missing or below the threshold stands at -1, so that only pairs that are already
-    close are pushed apart. Both are divided by k, also where a class has fewer members.
+    P_i are the k hardest (least similar) of i's class, i itself included; N_i the hardest (most
+    similar) of other classes; Q_i the k hardest of i's class without i. A member of Q_i that is
+    missing or below the threshold stands at -1, so only pairs that are already close are pushed
+    apart. Both terms are divided by k, also where a class has fewer members.
+
+    Args:
+        features: [B, d].
+        labels: [B].
+        temperature: tau.
+        hardest_positives: k.
+        hardest_negatives: How many of N_i.
+        threshold: The cosine from which a pair of one class is close.
+        penalty: The weight of the divergence.
+
+    Returns:
+        The mean over the batch.
+
+    Example:
+        >>> import dcfl, torch
+        >>> z, y = torch.eye(4), torch.tensor([0, 0, 1, 1])
+        >>> round(dcfl.losses.relaxed_contrastive(z, y, temperature=1.0).item(), 4)
+        1.2255
     """
     similarity = cosine_similarity(features, features)
     same = labels[:, None] == labels[None, :]

@@ -11,6 +11,8 @@ from dcfl.data.augment import Preparation
 
 
 class Output(NamedTuple):
+    """What a model returns for a batch: class scores, the embedding, features of each stage."""
+
     logits: Tensor  # [B, classes]
     embedding: Tensor  # [B, d], what the classifier sees: pooled features, or the head's output
     stages: tuple[

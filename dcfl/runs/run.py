@@ -90,14 +90,14 @@ class Run:
         recorder: Recorder | None = None,
         allow: Collection[str] = (),
     ) -> None:
-        self._prepared = prepare(experiment, dataset, model)
-        self.experiment = self._prepared.experiment
+        self.prepared = prepare(experiment, dataset, model)
+        self.experiment = self.prepared.experiment
         self._connect = connect
-        name = self._prepared.data.dataset.name
+        name = self.prepared.data.dataset.name
         self._recorder = recorder or Recorder(folder_for(experiment, name))
         self._checkpoints = Checkpoints(self.folder)
         try:
-            self._start = started(self._prepared, self._recorder, self._checkpoints, allow)
+            self._start = started(self.prepared, self._recorder, self._checkpoints, allow)
         except BaseException:
             self._recorder.close()
             raise
@@ -136,7 +136,7 @@ class Run:
     @property
     def workers(self) -> str:
         """How many processes train, and why so many."""
-        return self._prepared.workers
+        return self.prepared.workers
 
     def stop(self) -> None:
         """Finish the round, write a checkpoint, and end with Interrupted."""
@@ -153,12 +153,12 @@ class Run:
         """After the last round."""
         if self._summary is None:
             raise RunFolderError(f"{self.folder}: the run has not finished")
-        model = self._prepared.model.eval()
+        model = self.prepared.model.eval()
         return Result(self.folder, self._summary, self.rows, self._state.weights, model)
 
     def _rounds(self) -> Generator[RoundRow]:
         self._began = time.perf_counter()
-        session = self._prepared.session(
+        session = self.prepared.session(
             self._start.run, self.folder / MEMORIES, self._start.memories, self._checkpoints.indexes
         )
         threads = self.experiment.engine.threads
@@ -170,7 +170,7 @@ class Run:
 
     def _recorded(self, engine: Engine) -> Generator[RoundRow]:
         """The rows of all rounds. Where the engine can, it evaluates one while the next trains."""
-        self._server, self._mixes = self._prepared.server(), self._prepared.data.label_mixes()
+        self._server, self._mixes = self.prepared.server(), self.prepared.data.label_mixes()
         pending: Trained | None = None  # not evaluated to the end
         rounds = trained_rounds(
             self._server, engine, self._state, self.experiment, lambda: self._stopping
@@ -207,7 +207,7 @@ class Run:
         dropped, self._dropped = engine.dropped - self._dropped, engine.dropped
         row = round_row(round, Judged(result, accuracies), spent, before, dropped, engine.remarks())
         self.rows.append(row)
-        site_names = self._prepared.data.dataset.site_names
+        site_names = self.prepared.data.dataset.site_names
         self._recorder.round(row, client_rows(round, accuracies, site_names))
         if saved is not None:
             self._commit(engine, round.state, saved)
@@ -231,7 +231,7 @@ class Run:
             accuracy=self.rows[-1].accuracy or 0.0,
             memories={str(client): round for client, round in memories.items()},
             lengths=self._recorder.synced_log_lengths(),
-            begun_with=self._prepared.fingerprint,
+            begun_with=self.prepared.fingerprint,
             again=self._start.repeated,
         )
         engine.memories.keep_only(self._checkpoints.write(Checkpoint(state, progress)))
@@ -249,11 +249,11 @@ class Run:
     def _finish(self) -> None:
         require_some_replies(self.rows, self.folder)
         summary = summarise(
-            self._prepared, self._state, self.rows, self._elapsed(), self._start.repeated
+            self.prepared, self._state, self.rows, self._elapsed(), self._start.repeated
         )
-        self._recorder.finish(self._prepared, self._state.weights, summary)
+        self._recorder.finish(self.prepared, self._state.weights, summary)
         _tidy(self.folder)
-        self._prepared.model.load_state_dict(self._state.weights)
+        self.prepared.model.load_state_dict(self._state.weights)
         self._summary = summary
         if self.experiment.output.report:
             write_report(self.folder)

@@ -53,8 +53,8 @@ from dcfl.server.fold import Defence, Folded, Names
 
 Rows = Sequence[Tensor]  # one reply each, flat: [d]
 BLOCK = 2**20  # numbers that are sorted or compared at a time, of all replies together
-# Of the geometric median: Weiszfeld's steps, when one is too small to go on, and the share of the
-# usual distance below which a reply pulls no harder (the paper's smoothing).
+# Of the geometric median: Weiszfeld's steps, when one is too small to continue, and the share of
+# the usual distance below which the centre counts as being at a reply.
 STEPS, ENOUGH, SMOOTHING = 100, 1e-6, 1e-6
 # Of Krum's statistics: how many times the score of the worst that is not suspect is too far. Twice
 # the distance; honest clients with different data are seldom that far apart.
@@ -229,14 +229,28 @@ class GeometricMedian(KeepAll):
         if not usual:  # the majority agrees, and no point is nearer to all of it
             return centre.sub_(sent)
         for _ in range(STEPS):
-            pulls = [1 / max(apart, SMOOTHING * usual) for apart in _distances_from(centre, rows)]
-            total = torch.zeros_like(centre)
-            for row, pull in zip(rows, pulls, strict=True):
-                total.add_(row, alpha=pull)
-            before, centre = centre, total.div_(sum(pulls))
+            before, centre = centre, _weiszfeld(centre, rows, SMOOTHING * usual)
             if float((centre - before).norm()) <= ENOUGH * usual:
                 break
         return centre.sub_(sent)
+
+
+def _weiszfeld(centre: Tensor, rows: Rows, near: float) -> Tensor:
+    """One step. Where the centre is one of the replies, the others must pull harder than it holds,
+    or it is the median (Vardi and Zhang, "The multivariate L1-median and associated data depth",
+    2000); without that, the steps would end at any reply that they come near."""
+    distances = _distances_from(centre, rows)
+    pulls = [0.0 if apart <= near else 1 / apart for apart in distances]
+    total = torch.zeros_like(centre)
+    for row, pull in zip(rows, pulls, strict=True):
+        total.add_(row, alpha=pull)
+    holding = pulls.count(0.0)
+    if not holding:
+        return total.div_(sum(pulls))
+    force = float((total - sum(pulls) * centre).norm())
+    if force <= holding:
+        return centre
+    return torch.lerp(total.div_(sum(pulls)), centre, holding / force)
 
 
 def mean(rows: Rows) -> Tensor:

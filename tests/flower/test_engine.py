@@ -991,7 +991,7 @@ def test_the_model_is_not_touched_by_a_run_that_cannot_begin(tmp_path: Path) -> 
         grid.contexts.clear()
 
     run = ready(tmp_path, prepare=prepare)
-    before = sha256(snapshot(run.model))
+    before = sha256(snapshot(run.prepared.model))
     with pytest.raises(NetworkError):
         list(run.rounds())
-    assert sha256(snapshot(run.model)) == before
+    assert sha256(snapshot(run.prepared.model)) == before

@@ -7,8 +7,9 @@ import pytest
 from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
 from dcfl.methods.loading import load_methods
+from dcfl.runs.comparison import plan
 from dcfl.runs.folder import RecordedRun
-from dcfl.runs.groups import Outcome, Spread, group_runs, plan, runs_by_partition
+from dcfl.runs.groups import Outcome, Spread, group_runs, runs_by_partition
 from dcfl.runs.run import Run
 from tests.engines.runs import Flat
 from tests.reliability.victims import DATA, experiment, train
@@ -147,7 +148,7 @@ def test_curves_and_plain_values_are_means_over_seeds(tmp_path: Path) -> None:
 def test_max_and_ema_on_the_clients_own_mixes(tmp_path: Path) -> None:
     """Derived from the rounds, so that folders that were written without them have them too."""
     run = write_run(tmp_path / "run", [30.0, 60.0, 50.0])  # each client accuracy is one less
-    assert "max_client_accuracy" not in run.rounds[-1]
+    assert run.rounds[-1].max_client_accuracy is None
     outcome = Outcome.of(run)
     assert outcome.max_client_accuracy == 59.0
     assert outcome.ema_client_accuracy == pytest.approx(0.81 * 29 + 0.09 * 59 + 0.1 * 49)

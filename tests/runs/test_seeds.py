@@ -46,7 +46,7 @@ def test_the_split_follows_the_federations_seed_unless_it_has_its_own(
     words: tuple[str, ...], seed: int, tmp_path: Path
 ) -> None:
     run = run_of(tmp_path / "run", *words)
-    assert run.data.partition.sha256 == split_of(seed)
+    assert run.prepared.data.partition.sha256 == split_of(seed)
     recorded = RecordedRun.open(run.folder)
     assert recorded.config["data"]["seed"] == seed  # written out
     assert recorded.partition_sha256 == split_of(seed)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from dcfl.client import frozen
+from dcfl.engines.engine import Remarks
 from dcfl.engines.memories import Memories
 from dcfl.engines.runner import ClientRunner
 from dcfl.errors import ClientFailure
@@ -35,8 +35,8 @@ class Embedded:
                 self.memories.stage(client, broadcast.round, on_cpu)
             yield reply
 
-    def remarks(self) -> dict[str, Any]:
-        return {}
+    def remarks(self) -> Remarks:
+        return Remarks()
 
     def settle(self, accepted: Collection[int]) -> None:
         self.memories.settle(accepted)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
@@ -17,6 +17,7 @@ from dcfl.evaluation import Evaluation
 from dcfl.experiment import Experiment
 from dcfl.federation import Backend
 from dcfl.messages import Tensors
+from dcfl.system.json_types import Count, Percent, Share
 
 
 class CheckpointedMemories(Protocol):
@@ -30,6 +31,22 @@ class CheckpointedMemories(Protocol):
 
     def keep_only(self, indexes: Collection[Index]) -> None:
         """From now on checkpoints need these alone."""
+
+
+@dataclass(frozen=True)
+class SiteScore:
+    """How well the global model does on one site's own test images."""
+
+    client: Count
+    accuracy: Percent
+    images: Count
+    weight: Share  # of each of its images in the mean
+
+
+@dataclass(frozen=True)
+class Remarks:
+    sites: tuple[SiteScore, ...] = ()  # where sites evaluate
+    notices: tuple[str, ...] = ()  # what the operator should know
 
 
 class Engine(Backend, Protocol):
@@ -51,8 +68,8 @@ class Engine(Backend, Protocol):
         """The last evaluation's accuracy of each client on its own test images, where clients have
         some."""
 
-    def remarks(self) -> dict[str, Any]:
-        """Further entries for the row of the round that was evaluated last."""
+    def remarks(self) -> Remarks:
+        """What else the row of the round says that was evaluated last."""
 
     def begin_evaluation(self, weights: Tensors) -> None: ...
 

@@ -13,11 +13,10 @@ from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
-from typing import Any
 
 from dcfl.engines.allocator import give_freed_memory_back
 from dcfl.engines.client_orders import ClientOrders
-from dcfl.engines.engine import Session
+from dcfl.engines.engine import Remarks, Session
 from dcfl.engines.memories import Memories
 from dcfl.engines.pool_evaluation import PoolEvaluation
 from dcfl.engines.regions import SharedRegions, slot_count
@@ -135,8 +134,8 @@ class Pool:
             self._listen()
         return self._evaluation.result()
 
-    def remarks(self) -> dict[str, Any]:
-        return {}
+    def remarks(self) -> Remarks:
+        return Remarks()
 
     # Answers and deaths
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from math import inf
-from typing import Any
 
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
 from dcfl.client import frozen
-from dcfl.engines.engine import Session
+from dcfl.engines.engine import Remarks, Session
 from dcfl.errors import (
     ClientFailure,
     ClientLate,
@@ -166,15 +165,11 @@ class GridEngine:
             self._evaluation = evaluate(model, self._runner.data.dataset)
             self._evaluated = {}
 
-    def remarks(self) -> dict[str, Any]:
+    def remarks(self) -> Remarks:
         """The sites' scores, where they evaluate, and the notices since the last row."""
-        remarks: dict[str, Any] = {}
-        if rows := self._sites.rows():
-            remarks["sites"] = rows
-        if notices := self._nodes.notices[self._shown_notices :]:
-            remarks["notices"] = notices
-            self._shown_notices += len(notices)
-        return remarks
+        notices = self._nodes.notices[self._shown_notices :]
+        self._shown_notices += len(notices)
+        return Remarks(self._sites.scores(), tuple(notices))
 
     # The end
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from math import inf
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from flwr.app import RecordDict
 from torch import Tensor
 
+from dcfl.engines.engine import SiteScore
 from dcfl.errors import ProtocolError
 from dcfl.evaluation import Evaluation, Score
 from dcfl.flower import codec
@@ -20,7 +21,7 @@ from dcfl.flower.nodes import Nodes
 from dcfl.messages import Tensors
 
 
-class SiteScore(NamedTuple):
+class SiteResult(NamedTuple):
     """A model on a site's own test images."""
 
     site: int
@@ -41,7 +42,7 @@ class SiteEvaluation:
         self._messenger, self._nodes = messenger, nodes
         self._run, self._clients, self._deadline = run, clients, deadline
         self._sent: list[SentTask] = []
-        self._scores: list[SiteScore] = []  # by the last evaluation
+        self._results: list[SiteResult] = []  # by the last evaluation
         self.own_accuracies: Tensor | None = None
 
     def begin(self, weights: Tensors) -> None:
@@ -64,10 +65,10 @@ class SiteEvaluation:
             self.own_accuracies = torch.full((self._clients,), torch.nan, dtype=torch.float64)
             for score in scores:
                 self.own_accuracies[score.site] = score.accuracy
-            self._scores = scores
+            self._results = scores
         return combined
 
-    def _collect(self) -> list[SiteScore]:
+    def _collect(self) -> list[SiteResult]:
         end = time.monotonic() + (self._deadline or inf)
         scores = []
         for sent in self._sent:
@@ -77,25 +78,20 @@ class SiteEvaluation:
                 images = self._nodes.images[site]
                 try:
                     score = codec.read_score(answer, sent.task, images)
-                    scores.append(SiteScore(site, score, images))
+                    scores.append(SiteResult(site, score, images))
                 except ProtocolError as error:  # as if it had not answered
                     self._nodes.notify(f"{self._nodes.roster.title(site)} has no say: {error}")
         return scores
 
-    def rows(self) -> list[dict[str, Any]]:
-        """The sites' scores, for the row of a round."""
-        return [
-            {
-                "client": score.site,
-                "accuracy": score.accuracy,
-                "images": sum(score.images),
-                "weight": weight,
-            }
-            for score, weight in zip(self._scores, image_weights(self._scores), strict=True)
-        ]
+    def scores(self) -> tuple[SiteScore, ...]:
+        """By the last evaluation, for the row of a round."""
+        return tuple(
+            SiteScore(result.site, result.accuracy, sum(result.images), weight)
+            for result, weight in zip(self._results, image_weights(self._results), strict=True)
+        )
 
 
-def image_weights(scores: Sequence[SiteScore]) -> list[float]:
+def image_weights(scores: Sequence[SiteResult]) -> list[float]:
     """The weight of each of a site's test images: 1, or less where the site has more of them than
     the median site (the lower one, if two are in the middle).
 
@@ -109,7 +105,7 @@ def image_weights(scores: Sequence[SiteScore]) -> list[float]:
     return [min(median / count, 1.0) if count else 0.0 for count in counts]
 
 
-def combine(scores: Sequence[SiteScore]) -> Evaluation | None:
+def combine(scores: Sequence[SiteResult]) -> Evaluation | None:
     """Several sites' scores as one evaluation; None without a single image."""
     weights = torch.tensor(image_weights(scores), dtype=torch.float64)
     if not weights.any():

@@ -24,8 +24,9 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from dcfl import config
 from dcfl.errors import RunFolderError, RunMissing
 from dcfl.experiment import Experiment
-from dcfl.runs.reading import Count, Json, Seed, Text, parsed, read_partition, validated
+from dcfl.runs.reading import parsed, read_partition, validated
 from dcfl.runs.rows import ClientRow, RoundRow, Row, Summary
+from dcfl.system.json_types import Count, Json, Seed, Text
 from dcfl.system.locks import LOCK
 from dcfl.system.storage import PARTIAL, storage
 

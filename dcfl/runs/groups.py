@@ -51,7 +51,7 @@ class Outcome:
             worst_decile_accuracy=_known(last, "worst_decile_accuracy"),
             bytes_up=sum(row.bytes_up for row in rows),
             bytes_down=sum(row.bytes_down for row in rows),
-            seconds=run.summary.seconds if run.summary else sum(row.seconds for row in rows),
+            seconds=(run.summary and run.summary.seconds) or sum(row.seconds for row in rows),
         )
 
 

@@ -17,7 +17,8 @@ from dcfl.messages import Tensors
 from dcfl.models import FeatureModel, ModelSettings, build_model
 from dcfl.runs.folder import RecordedRun, require_utf8
 from dcfl.runs.prepare import Prepared
-from dcfl.runs.reading import Json, Number, Text, damaged, parsed, validated
+from dcfl.runs.reading import damaged, parsed, validated
+from dcfl.system.json_types import Json, Number, Text
 from dcfl.system.storage import strict_json
 from dcfl.system.tensor_files import read_stored, write_stored
 

@@ -7,36 +7,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, PlainValidator, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from dcfl.data.npz import read_arrays
 from dcfl.errors import DatasetCorrupt, RunFolderError
+from dcfl.system.json_types import Json
 
-Json = dict[str, Any]  # an object of JSON
 T = TypeVar("T")
-
-Flag = Annotated[bool, Field(strict=True)]
-Count = Annotated[int, Field(strict=True, ge=0, le=2**53)]
-Number = Annotated[float, Field(strict=True, ge=-1e100, le=1e100)]  # not NaN; can be drawn
-Percent = Annotated[float, Field(strict=True, ge=0, le=100.001)]  # rounding may add a little
-Seconds = Annotated[float, Field(strict=True, ge=0, le=1e12)]
-Seed = Annotated[int, Field(strict=True, ge=-(2**63), lt=2**63)]
-
-LONGEST_TEXT = 100_000
-
-
-def _text(value: object) -> object:
-    """Pydantic's own check refuses what stands for bytes of a path that are not UTF-8."""
-    if not isinstance(value, str) or len(value) > LONGEST_TEXT:
-        raise ValueError("a text of reasonable length is expected")
-    return value
-
-
-Text = Annotated[str, PlainValidator(_text)]
 
 
 def parsed(text: str | bytes, path: Path) -> Json:

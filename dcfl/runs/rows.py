@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
-from pydantic import Field, TypeAdapter
+from pydantic import TypeAdapter
 
-from dcfl.runs.reading import Count, Flag, Json, Number, Percent, Seconds, Seed, Text, validated
+from dcfl.engines.engine import SiteScore
+from dcfl.runs.reading import validated
+from dcfl.system.json_types import Count, Flag, Json, Number, Percent, Seconds, Seed, Text
 
 
 @dataclass(frozen=True)
@@ -41,16 +43,6 @@ class Row:
         if name not in (known.name for known in fields(self)):
             raise KeyError(name)
         return getattr(self, name)
-
-
-@dataclass(frozen=True)
-class SiteScore:
-    """How well the global model does on one site's own test images."""
-
-    client: Count
-    accuracy: Percent
-    images: Count
-    weight: Annotated[float, Field(strict=True, ge=0, le=1)]  # of its images in the mean
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
 from dcfl import tensors as named
+from dcfl.engines.engine import Remarks
 from dcfl.evaluation import Evaluation, fairness, max_and_ema
 from dcfl.federation import Round
 from dcfl.runs.prepare import Prepared, privacy_spent
 from dcfl.runs.rows import ClientRow, RoundRow, Summary
 from dcfl.server import ClientReport, ServerState
 
+NOTHING = Remarks()
 TOTALS = ("bytes_up", "bytes_down", "sampled", "ok", "failed", "late", "rejected", "dropped")
 
 
@@ -39,7 +41,7 @@ def round_row(
     spent: Spent,
     before: RoundRow | None,
     dropped: int = 0,
-    remarks: Mapping[str, Any] | None = None,
+    remarks: Remarks = NOTHING,
 ) -> RoundRow:
     """`before`: the last row, which MAX and EMA continue."""
     accuracy, loss, _ = judged.result
@@ -69,7 +71,8 @@ def round_row(
         rejected=outcomes["rejected"],
         used=sum(client.used for client in round.clients),
         dropped=dropped,
-        **(remarks or {}),
+        sites=remarks.sites,
+        notices=remarks.notices,
     )
 
 

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from dcfl.client import Client
 from dcfl.data import FederatedData
 from dcfl.data.datasets import Images
+from dcfl.engines.engine import SiteScore
 from dcfl.errors import (
     CODES,
     ClientFailure,
@@ -46,7 +47,7 @@ from dcfl.flower.codec import Task
 from dcfl.flower.engine import GridEngine
 from dcfl.flower.node_memories import NodeMemories
 from dcfl.flower.roster import Roster
-from dcfl.flower.site_evaluation import SiteScore, combine, image_weights
+from dcfl.flower.site_evaluation import SiteResult, combine, image_weights
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods import METHODS, Method, Objective
 from dcfl.runs.folder import RecordedRun
@@ -858,15 +859,13 @@ def test_a_site_that_lies_about_its_images_from_the_start_weighs_as_the_middle_o
     engine = judged(tmp_path, four, boast(2**39 - 1), declared=[2**39 - 1, 0, 0, 0])
     found = engine.end_evaluation()
     assert found.accuracy == pytest.approx((3 * honest + 100) / 4)
-    assert engine.remarks()["sites"] == [
-        {
-            "client": own,
-            "accuracy": 100.0 if own == 1 else honest,
-            "images": 2**39 - 1 if own == 1 else len(toys.dataset().test),
-            "weight": pytest.approx(len(toys.dataset().test) / (2**39 - 1)) if own == 1 else 1.0,
-        }
-        for own in range(4)
-    ]
+    images = len(toys.dataset().test)
+    assert engine.remarks().sites == tuple(
+        SiteScore(site, honest, images, 1.0)
+        if site != 1
+        else SiteScore(1, 100.0, 2**39 - 1, pytest.approx(images / (2**39 - 1)))
+        for site in range(4)
+    )
 
 
 def test_a_site_with_other_images_than_it_said_has_no_say_and_a_person_is_told(
@@ -874,9 +873,9 @@ def test_a_site_with_other_images_than_it_said_has_no_say_and_a_person_is_told(
 ) -> None:
     engine = judged(tmp_path, TWO, boast(10**4))
     engine.end_evaluation()
-    (notice,) = engine.remarks()["notices"]
+    (notice,) = engine.remarks().notices
     assert notice.startswith("site 1 has no say: a score of other test images")
-    assert "notices" not in engine.remarks()  # once
+    assert not engine.remarks().notices  # once
 
 
 COUNTS = st.lists(st.integers(0, 2**40 - 1), min_size=1, max_size=12).filter(any)
@@ -885,7 +884,7 @@ COUNTS = st.lists(st.integers(0, 2**40 - 1), min_size=1, max_size=12).filter(any
 @given(COUNTS)
 def test_no_site_decides_alone(counts: list[int]) -> None:
     """Whatever each of them counts: the share of the largest, and sites that are alike."""
-    scores = [SiteScore(own, Score([0], []), [count]) for own, count in enumerate(counts)]
+    scores = [SiteResult(own, Score([0], []), [count]) for own, count in enumerate(counts)]
     say = [weight * count for weight, count in zip(image_weights(scores), counts, strict=True)]
     judges = sum(count > 0 for count in counts)
     assert max(say) / sum(say) <= 1 / (judges // 2 + 1) + 1e-9
@@ -896,7 +895,7 @@ def test_no_site_decides_alone(counts: list[int]) -> None:
 @given(st.integers(1, 2**40 - 1), st.integers(1, 10), st.data())
 def test_sites_alike_are_pooled(count: int, sites: int, data: st.DataObject) -> None:
     right = data.draw(st.lists(st.integers(0, count), min_size=sites, max_size=sites))
-    scores = [SiteScore(own, Score([hits], [1.0]), [count]) for own, hits in enumerate(right)]
+    scores = [SiteResult(own, Score([hits], [1.0]), [count]) for own, hits in enumerate(right)]
     found = combine(scores)
     assert found is not None
     assert found.accuracy == pytest.approx(100 * sum(right) / (count * sites))

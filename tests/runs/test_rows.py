@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dcfl.engines.engine import SiteScore
 from dcfl.errors import RunFolderError
 from dcfl.runs.folder import RecordedRun
-from dcfl.runs.reading import Json
-from dcfl.runs.rows import ClientRow, RoundRow, Row, SiteScore, Summary
+from dcfl.runs.rows import ClientRow, RoundRow, Row, Summary
+from dcfl.system.json_types import Json
 
 OLDER = Path(__file__).parent / "older_run"  # version 0.1.0, before rows had types
 ROUND: Json = json.loads((OLDER / "rounds.jsonl").read_text().splitlines()[0])

@@ -56,7 +56,7 @@ def trained(kept: Sequence[Kept]) -> dict[str, str]:
 
 def holder(folder: Path) -> int:
     """The process that has a run folder."""
-    found = re.match(r"process (\d+) ", (folder / ".lock").read_text())
+    found = re.search(r"process (\d+) ", (folder / ".lock").read_text())
     assert found
     return int(found[1])
 

@@ -31,18 +31,12 @@ class Prepared:
     """A run before its first round."""
 
     experiment: Experiment  # resolved: nothing is left open
-    runner: ClientRunner  # trains clients: the method, the model, the data
+    data: FederatedData  # the images, and who owns which
+    model: FeatureModel  # with the initial weights
+    runner: ClientRunner  # trains clients: the method on the model and the data
     placement: Placement  # how many processes, on which devices
     code: Mapping[str, str]  # what is known about the user's own code, see `own_code`
     own_model: bool  # whether the model is the user's own module
-
-    @property
-    def data(self) -> FederatedData:
-        return self.runner.data
-
-    @property
-    def model(self) -> FeatureModel:
-        return self.runner.model
 
     @cached_property
     def fingerprint(self) -> dict[str, Any]:
@@ -99,7 +93,15 @@ def prepare(
     experiment = resolved(experiment, dataset, partition)
     runner = client_runner(experiment, dataset, partition, model)
     code = own_code(experiment.method, model)  # now: a file may be edited during the run
-    return Prepared(experiment, runner, _placement(experiment, runner), code, model is not None)
+    return Prepared(
+        experiment=experiment,
+        data=runner.data,
+        model=runner.model,
+        runner=runner,
+        placement=_placement(experiment, runner),
+        code=code,
+        own_model=model is not None,
+    )
 
 
 def resolved(experiment: Experiment, dataset: Dataset, partition: Partition) -> Experiment:

@@ -33,8 +33,8 @@ from dcfl.errors import DCFLError, RunFolderError
 from dcfl.report import write_report
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import group_runs
-from dcfl.runs.model_file import load_model
-from dcfl.runs.recorder import Recorder
+from dcfl.runs.model_file import load_model, write_model
+from dcfl.runs.prepare import prepare
 from dcfl.runs.rows import RoundRow
 from dcfl.runs.run import Run
 from dcfl.studies.analysis.features import open_subject
@@ -335,14 +335,14 @@ def without_checksum(folder: Path) -> None:
 
 
 def test_equal_models_are_equal_files(tmp_path: Path) -> None:
+    prepared = prepare(experiment(tmp_path / "run"), DATA, flat())
     weights = {name: torch.ones(2) for name in ("b", "a")}
-    found = set()
+    files = set()
     for number in range(10):
-        recorder = Recorder(tmp_path / str(number))
-        recorder.finish(weights, {"classes": 2}, {})
-        recorder.close()
-        found.add((tmp_path / str(number) / "model.safetensors").read_bytes())
-    assert len(found) == 1
+        (tmp_path / str(number)).mkdir()
+        write_model(tmp_path / str(number), prepared, weights)
+        files.add((tmp_path / str(number) / "model.safetensors").read_bytes())
+    assert len(files) == 1
 
 
 @pytest.mark.parametrize("known_by", ["both", "checksum", "summary"])

@@ -39,10 +39,12 @@ from dcfl.report.document import Table
 from dcfl.runs.comparison import plan
 from dcfl.runs.folder import RecordedRun, new_folder
 from dcfl.runs.groups import group_runs
+from dcfl.runs.rows import RoundRow
 from dcfl.server.validation import Schema, check_update
 from dcfl.studies.recipes.progress import Progress
 from dcfl.testing.contract import TRAINING
 from tests.cli.test_main import FAST
+from tests.report import folders
 from tests.report.folders import write_run
 
 NASTY = [
@@ -211,7 +213,7 @@ def test_tables_and_bars_on_a_terminal(names: list[str]) -> None:
     console.print(terminal.partition_table(counts, names, names[:2]))
     with patch.object(terminal, "stderr", Console(file=shown, force_terminal=True, width=200)):
         with terminal.progress(names[0], 2) as show:
-            show({"round": 1, "sampled": 2, "ok": 1, "accuracy": 50.0})
+            show(RoundRow.from_json(folders.row(1, [50.0]), Path("rounds.jsonl")))
         with terminal.download_progress(names[1]) as arrived:
             arrived(1, 2)
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", shown.getvalue())  # colours and the bar's own

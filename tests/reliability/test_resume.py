@@ -22,7 +22,6 @@ from dcfl.engines.engine import Connect
 from dcfl.errors import CheckpointError, ConfigError, Interrupted, RunFolderError
 from dcfl.experiment import Experiment
 from dcfl.methods import METHODS
-from dcfl.runs import run as running
 from dcfl.runs.checkpoints import BEST, Checkpoints
 from dcfl.runs.connect import connect
 from dcfl.runs.folder import RecordedRun
@@ -609,7 +608,7 @@ def test_how_often_there_is_a_checkpoint(every: Any, wanted: list[str], tmp_path
 
 
 def test_auto_goes_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("dcfl.runs.checkpoints.CHECKPOINT_SECONDS", 0.0)
     what = experiment(tmp_path / "run", checkpoint="auto")
     assert checkpoints_seen(what) == ["000001", "000002", "000003"]
 

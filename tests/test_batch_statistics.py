@@ -20,7 +20,7 @@ from dcfl.evaluation import Evaluation, evaluate, scored_parts
 from dcfl.methods.dcfl import DCFLPrototypeWise
 from dcfl.models import FeatureModel, ModelSettings, build_model
 from dcfl.studies.analysis.features import embed
-from dcfl.testing.contract import toy_images
+from dcfl.testing.toys import toy_images
 from tests import toys
 
 Resort = Callable[[Images], Images]

@@ -1,7 +1,7 @@
 import torch
 
 from dcfl.data import Augmentation, Batch, ClientData
-from dcfl.testing.contract import toy_client, toy_model
+from dcfl.testing.toys import toy_client, toy_model
 from tests import toys
 
 

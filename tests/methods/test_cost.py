@@ -10,7 +10,7 @@ from dcfl.client import Client
 from dcfl.messages import num_bytes
 from dcfl.methods import METHODS, fedsol
 from dcfl.models import CNN
-from dcfl.testing.contract import CLASSES, MIXED, TRAINING, toy_client, toy_model, two_rounds, visit
+from dcfl.testing.toys import CLASSES, MIXED, TRAINING, toy_client, toy_model, two_rounds, visit
 
 
 @pytest.fixture
@@ -43,9 +43,7 @@ def test_steps_cost_what_is_said(name: str, calls: Counter[str]) -> None:
     update, memory = visit(
         method,
         toy_client(MIXED),
-        round=2,
-        weights=rounds.weights,
-        shared=rounds.shared,
+        received=rounds.received,
         memory=rounds.first[0].memory,
     )
     assert update.num_steps == TRAINING.epochs * 3

@@ -8,7 +8,7 @@ from torch import Tensor
 from dcfl.client import Client
 from dcfl.errors import ConfigError
 from dcfl.methods.dcfl import DCFLPrototypeWise
-from dcfl.testing.contract import CLASSES, TRAINING, toy_client, toy_model, visit
+from dcfl.testing.toys import CLASSES, TRAINING, toy_client, toy_model, visit
 
 LABELS = [0, 0, 1, 3, 3, 3]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from statistics import fmean
 
-from dcfl.studies.recipes.paper import ROWS
 from dcfl.studies.recipes.published import ACCURACY_TABLES, CLAIMS, published
+from dcfl.studies.recipes.recipe import ROWS
 
 DCFL = ("DCFL-SW", "DCFL-PW")
 # The paper has a DCFL variant above each of the others: left < right.

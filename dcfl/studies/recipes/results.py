@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
@@ -11,7 +11,7 @@ from typing import Literal
 
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import Group, Outcome, Spread
-from dcfl.studies.recipes.cells import Kept
+from dcfl.studies.recipes.cells import CellFolder
 from dcfl.studies.recipes.order import (
     DUELS,
     ClaimCheck,
@@ -24,8 +24,8 @@ from dcfl.studies.recipes.order import (
     leads,
     ranks,
 )
-from dcfl.studies.recipes.paper import REFERENCE, Recipe
 from dcfl.studies.recipes.published import CLAIMS, Figures, figures
+from dcfl.studies.recipes.recipe import REFERENCE, Recipe
 from dcfl.studies.recipes.scales import Scale
 
 Metric = Literal["max", "ema", "client-max", "client-ema"]
@@ -92,18 +92,18 @@ class Paired:
 class Results:
     recipe: Recipe
     scale: Scale
-    cells: Sequence[Kept]  # all that the recipe asks for
+    cells: Sequence[CellFolder]  # all that the recipe asks for
     changes: Sequence[str] = ()  # settings, as words, that are not the scale's
 
     @cached_property
     def entries(self) -> dict[Place, dict[str, Entry]]:
         """Only those with a finished run, in the recipe's order whatever was finished first."""
         runs: dict[Place, dict[str, dict[int, RecordedRun]]] = {}
-        for kept in self.cells:
-            cell = kept.cell
+        for cell_folder in self.cells:
+            cell = cell_folder.cell
             here = runs.setdefault((cell.block, cell.column), {}).setdefault(cell.row, {})
-            if kept.finished and kept.run is not None:
-                here[cell.seed] = kept.run
+            if cell_folder.finished and cell_folder.run is not None:
+                here[cell.seed] = cell_folder.run
         found = {
             place: {
                 row: Entry(row, own, self._paper(place, row)) for row, own in rows.items() if own
@@ -127,12 +127,14 @@ class Results:
 
     @property
     def finished(self) -> int:
-        return sum(kept.finished for kept in self.cells)
+        return sum(cell_folder.finished for cell_folder in self.cells)
 
     @property
     def failures(self) -> dict[str, str]:
         """Why, by the name of the cell."""
-        return {kept.cell.name: kept.failed for kept in self.cells if kept.failed}
+        return {
+            cell_folder.name: cell_folder.failed for cell_folder in self.cells if cell_folder.failed
+        }
 
     @property
     def blocks(self) -> list[str]:
@@ -140,16 +142,18 @@ class Results:
 
     def columns(self, block: str) -> list[str]:
         """In the recipe's order, and without the reference's own if it has one."""
-        asked = dict.fromkeys(kept.cell.column for kept in self.cells if kept.cell.block == block)
+        asked = dict.fromkeys(
+            cell_folder.cell.column for cell_folder in self.cells if cell_folder.cell.block == block
+        )
         return [column for column in asked if column and (block, column) in self.entries]
 
     def rows(self, block: str) -> list[str]:
         return list(
             dict.fromkeys(
-                kept.cell.row
-                for kept in self.cells
-                if kept.cell.block == block
-                and kept.cell.row in self.entries.get((block, kept.cell.column), {})
+                cell_folder.cell.row
+                for cell_folder in self.cells
+                if cell_folder.cell.block == block
+                and cell_folder.cell.row in self.entries.get((block, cell_folder.cell.column), {})
             )
         )
 
@@ -207,3 +211,8 @@ class Results:
     def leads(self) -> list[Lead]:
         """In how many places the better DCFL variant is above every other method."""
         return leads(self.leaders())
+
+
+def combined_contests(all_results: Iterable[Results]) -> Contests:
+    """Over the cells of several tables."""
+    return {place: scores for results in all_results for place, scores in results.contests.items()}

@@ -111,7 +111,7 @@ def test_the_batch_that_suits_the_device_plays_no_part(
     trained: FeatureModel, digits: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = said(evaluate(trained, digits))
-    monkeypatch.setattr(client_data, "suits_a_pass", lambda images: 1000)
+    monkeypatch.setattr(client_data, "efficient_batch", lambda images: 1000)
     assert said(evaluate(trained, digits)) == expected
 
 

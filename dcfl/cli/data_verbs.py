@@ -37,8 +37,8 @@ def check(settings: Settings = None, as_json: AsJSON = False) -> None:
     from dcfl.cli.cards import dataset_card
     from dcfl.data.catalogue import load_dataset, summarise_dataset
 
-    wanted = experiment_of(settings).seeded.data
-    summary = summarise_dataset(load_dataset(wanted), wanted)
+    data_settings = experiment_of(settings).seeded.data
+    summary = summarise_dataset(load_dataset(data_settings), data_settings)
     if as_json:
         print_json(summary.as_json())
     else:

@@ -1,4 +1,4 @@
-"""One's own pictures: a folder per class, or a folder per site with class folders inside."""
+"""The user's own pictures: a folder per class, or a folder per site with class folders inside."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read_folder(
 ) -> Arrays:
     """Class folders, or `train` and `test` (or `val`) with class folders in them.
 
-    `agreed` names of the classes: a folder may lack some of them and have no others.
+    `agreed`: names of the classes; a folder may lack some of them but have no others.
     """
     decoding = _decoding(folder, size, fit, broken, test_share, warn)
     train, test = _parts(folder)
@@ -75,7 +75,7 @@ def read_sites(
 ) -> Arrays:
     """One folder per client with class folders in it, or with `train` and `test` of its own.
 
-    A folder `test` beside the sites is the test set of all of them. `agreed`: see `read_folder`.
+    A folder `test` next to the sites is the test set for all of them. `agreed`: see `read_folder`.
     """
     decoding = _decoding(folder, size, fit, broken, test_share, warn)
     sites, test = _site_folders(folder)
@@ -124,8 +124,8 @@ def _decoding(
 
 
 def _parts(folder: Path) -> tuple[Path, Path | None]:
-    """Where the class folders for training are, and those for testing if they are set apart."""
-    # "train" may also be the class next to "car" and "plane": it counts with folders in it.
+    """The folder with the class folders for training, and the one for testing if there is one."""
+    # "train" may also be a class next to "car" and "plane": it counts only with folders in it.
     holding = {
         name.lower(): folder / name for name in subfolders(folder) if subfolders(folder / name)
     }
@@ -187,6 +187,6 @@ def _pictures(
                 f"{printable(folder / name)}: no images of this class to train on, or not one of "
                 f"the agreed data.class_names"
             )
-        found = sorted(images(folder / name))
-        pictures += [Picture(site, labels[name], part, path) for path in found]
+        paths = sorted(images(folder / name))
+        pictures += [Picture(site, labels[name], part, path) for path in paths]
     return pictures

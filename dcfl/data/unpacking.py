@@ -101,7 +101,7 @@ class _Budget:
 
 
 class _Capped(io.RawIOBase):
-    """A stream that ends with an error, not with all of the memory, if it goes on and on."""
+    """A stream that fails when it grows too long, before it fills the memory."""
 
     def __init__(self, stream: gzip.GzipFile, budget: _Budget) -> None:
         super().__init__()

@@ -13,9 +13,7 @@ from dcfl.data.augment import Preparation
 class Output(NamedTuple):
     logits: Tensor  # [B, classes]
     embedding: Tensor  # [B, d], what the classifier sees: pooled features, or the head's output
-    stages: tuple[
-        Tensor, ...
-    ]  # [B, channels] each: pooled outputs before the ReLU, shallow to deep
+    stages: tuple[Tensor, ...]  # [B, channels]: pooled, before the ReLU, shallow to deep
 
 
 class FeatureModel(nn.Module):

@@ -177,7 +177,7 @@ def leaves_what_it_was_given_untouched(method: type[Method], norm: Norm) -> None
         "received": dict(rounds.weights),
         "shared": dict(rounds.shared),
         "memory": dict(rounds.first[0].memory),
-        "data": {"pixels": data.own.pixels, "labels": data.own.labels},
+        "data": {"pixels": data.images.pixels, "labels": data.images.labels},
     }
     before = copy.deepcopy(given)
     received = Broadcast(2, given["received"], given["shared"])

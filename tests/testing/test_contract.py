@@ -113,7 +113,7 @@ class DividesByAbsentClasses(Method):
     mu: float = 0.0
 
     def upload(self, client: Client) -> Tensors:
-        return {"counts": torch.bincount(client.data.own.labels, minlength=4).double()}
+        return {"counts": torch.bincount(client.data.images.labels, minlength=4).double()}
 
     def merge(self, shared: Tensors, uploads: Sequence[Tensors], population: int) -> Tensors:
         if not uploads:
@@ -158,7 +158,7 @@ class Mangler(Method):
     mu: float = 0.0
 
     def upload(self, client: Client) -> Tensors:
-        client.data.own.pixels.zero_()
+        client.data.images.pixels.zero_()
         return {}
 
 

@@ -197,7 +197,7 @@ def _dimensions_table(analyses: Sequence[Analysis]) -> Table:
 
 
 def picture_section(analyses: Sequence[Analysis]) -> Section:
-    return Section("Picture", pictures=[_plane_picture(some) for some in _in_panels(analyses)])
+    return Section("Picture", pictures=[_plane_picture(panels) for panels in _in_panels(analyses)])
 
 
 def _plane_picture(analyses: Sequence[Analysis]) -> Picture:

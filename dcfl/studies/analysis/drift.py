@@ -97,7 +97,7 @@ def _mean(values: list[float]) -> float:
 def measure_drift(
     subject: Subject, clients: int = 10, tell: Callable[[str], None] = lambda _: None
 ) -> Drift:
-    """For at most so many clients, drawn like the cohort of a round."""
+    """For at most `clients` of them, drawn like the cohort of a round."""
     round = subject.round + 1
     seed = subject.experiment.federation.seed
     with _honest_clients(subject, clients) as honest:

@@ -92,8 +92,8 @@ def say(answer: dict[str, Any]) -> None:
 
 
 def warn(message: Warning | str, *_: object, **__: object) -> None:
-    said = " ".join(str(message).split())
-    print(printable(f"dcfl: warning: {said}"), file=sys.stderr)
+    one_line = " ".join(str(message).split())
+    print(printable(f"dcfl: warning: {one_line}"), file=sys.stderr)
 
 
 def listen(worker: Worker, jobs: Jobs) -> None:

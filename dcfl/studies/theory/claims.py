@@ -102,16 +102,17 @@ def follows(study: Study) -> str:
     """What it means for the standard loss, in the numbers of a batch with many positives."""
     if not study.batches:
         return _rate(study)
-    many = max(study.batches, key=lambda batch: batch.positives)
-    one = min(study.batches, key=lambda batch: (batch.positives, batch.negatives))
+    supervised = max(study.batches, key=lambda batch: batch.positives)
+    single = min(study.batches, key=lambda batch: (batch.positives, batch.negatives))
     sphere = study.sphere
+    kept, systematic = 100 * supervised.alignment_kept, 100 * single.systematic
     return (
-        f"In dimension {sphere.dimension}, with {one.negatives} negatives, a batch's loss is off "
-        f"its limit by {short(one.rms)} (RMS); {100 * one.systematic:.0f} % of the square is there "
+        f"In dimension {sphere.dimension}, with {single.negatives} negatives, a batch's loss is "
+        f"off its limit by {short(single.rms)} (RMS); {systematic:.0f} % of the square is there "
         f"in every batch, because the positive counts for {short(sphere.positive_weight, 2)} "
         f"average negatives in its own denominator, and the rest is chance, which batches average "
-        f"away. With {many.positives} positives in the denominator, as in the supervised loss, it "
-        f"is {short(many.rms)}, and a positive on the anchor keeps "
-        f"{100 * many.alignment_kept:.0f} % of its pull. Decoupling takes the positives out of the "
-        f"denominator: that part goes, the chance in the negatives stays."
+        f"away. With {supervised.positives} positives in the denominator, as in the supervised "
+        f"loss, it is {short(supervised.rms)}, and a positive on the anchor keeps "
+        f"{kept:.0f} % of its pull. Decoupling takes the positives out of the denominator: that "
+        f"part goes, the chance in the negatives stays."
     )

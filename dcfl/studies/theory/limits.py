@@ -44,7 +44,7 @@ class Point:
 
     @property
     def systematic(self) -> float:
-        """Share of the mean square that is there in every draw and does not average out."""
+        """Share of the mean square that every draw has and that does not average out."""
         return min(1.0, (self.deviation / self.rms) ** 2) if self.rms else 0.0
 
     def as_json(self) -> dict[str, float]:

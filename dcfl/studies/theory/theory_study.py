@@ -12,7 +12,7 @@ import numpy as np
 from dcfl.studies.theory.limits import Point, measure, require_counts
 from dcfl.studies.theory.sphere import Sphere
 
-SIGNAL = 4.0  # standard errors; a value within so many of zero has no usable logarithm
+SIGNAL = 4.0  # standard errors; a value closer to zero has no usable logarithm
 FEWEST_FITTED = 3  # points; through two there is always a line, and no telling how well it fits
 
 

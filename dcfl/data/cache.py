@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from dcfl.data.arrays import Arrays
 from dcfl.system.storage import PRIVATE_FILE, PRIVATE_FOLDER, private_folder
 
-FORMAT = 1  # of the entries, and of what readers make of files: raise it when either changes
+FORMAT = 1  # of entries, and of what readers produce: raise it when either changes
 ARRAYS: dict[str, np.dtype[Any]] = {
     "train_pixels": np.dtype(np.uint8),
     "train_labels": np.dtype(np.int64),
@@ -184,8 +184,8 @@ def _open(folder: Path, name: str) -> NDArray[Any]:
 
 
 def _describe(folder: Path, name: str, array: NDArray[Any]) -> dict[str, object]:
-    """What must be the same when the array is read again. The checksum is over all of it: about
-    4 GB a second, so CIFAR-10 takes 0.05 s."""
+    """What must be the same when the array is read again. The checksum covers all of it, at about
+    4 GB a second: 0.05 s for CIFAR-10."""
     if array.dtype != ARRAYS[name]:
         raise ValueError(f"{name}: {array.dtype}")
     return {

@@ -24,7 +24,7 @@ from dcfl.data.cifar import (
     verify,
 )
 from dcfl.data.datasets import Dataset, Images, load_digits
-from dcfl.data.folders import folder_files, folder_names, read_folder, read_sites
+from dcfl.data.folders import Reading, folder_files, folder_names, read_folder, read_sites
 from dcfl.data.npz import read_npz
 from dcfl.data.partition import Partition
 from dcfl.data.settings import DataSettings
@@ -161,7 +161,7 @@ class DatasetSummary:
     smallest_class: int  # training images
     largest_class: int
     sites: dict[str, int] | None  # images of each, if it came split
-    official: bool | None  # whether the checksums are, where there are official ones
+    official: bool | None  # whether the checksums are, for data sets that have them
 
     def as_json(self) -> dict[str, Any]:
         """Without what does not apply."""
@@ -200,15 +200,14 @@ def _users_own(kind: str, path: Path, settings: DataSettings) -> Arrays:
 
     def read() -> Arrays:
         notes: list[str] = []
-        arrays = reader(
-            path,
+        reading = Reading(
             settings.image_size,
             settings.fit,
             settings.broken,
             warn=notes.append,
-            agreed=settings.class_names,
+            class_names=settings.class_names,
         )
-        return replace(arrays, notes=tuple(notes))
+        return replace(reader(path, reading), notes=tuple(notes))
 
     decoding: list[Any] = [settings.image_size, settings.fit, settings.broken, folder_names(path)]
     if settings.class_names:
@@ -256,6 +255,8 @@ def _measured(arrays: Arrays, flip: bool) -> Preparation:
     size = pixels.shape[1]
     return Preparation(
         tuple(round(mean, 4) for mean in means),
-        tuple(max(round(deviation, 4), 0.01) for deviation in deviations),  # blank images divide
+        tuple(
+            max(round(deviation, 4), 0.01) for deviation in deviations
+        ),  # not 0, for blank images
         _usual(size, flip),
     )

@@ -92,7 +92,7 @@ def _planes(path: Path, rows: int) -> NDArray[np.uint8]:
             if picture.size != (1024, rows) or picture.mode != "RGB":
                 raise ValueError(f"{picture.mode} {picture.size} instead of RGB (1024, {rows})")
             pixels = np.asarray(picture)
-    except Exception as error:  # of a broken or hostile picture, which may raise anything
+    except Exception as error:  # a broken or hostile picture may raise anything
         raise DatasetCorrupt(f"{NPM.spec}: {path.name} is unusable ({brief(error)})") from error
     return pixels.transpose(0, 2, 1).reshape(rows, 3072)
 

@@ -25,7 +25,7 @@ class FeatureModel(nn.Module):
 
     class_names: tuple[str, ...] = ()
     preparation: Preparation | None = None
-    autocast: torch.dtype | None = None  # float16 or bfloat16 inside; what comes out is float32
+    autocast: torch.dtype | None = None  # float16 or bfloat16 inside; outputs are float32
 
     def forward(self, images: Tensor) -> Output:
         raise TypeError(f"{type(self).__name__} must define forward(images) -> Output")

@@ -14,7 +14,7 @@ import numpy as np
 from dcfl.errors import ConfigError, require
 from dcfl.studies.theory.sphere import Array, Sphere, draw_cosines, mean_ratios
 
-FEWEST_REPETITIONS = 100  # fewer do not tell a spread
+FEWEST_REPETITIONS = 100  # fewer say little about a spread
 MOST_DRAWS = 5e9  # several minutes
 CHUNK = 2**18  # cosines in memory at a time
 
@@ -36,7 +36,7 @@ class Point:
     alignment_kept: float  # mean share of the pull towards a positive that the denominator leaves
     positive_bound: float
     sampling_bound: float
-    above_bound: int  # single draws that are further off than the bound
+    above_bound: int  # single draws further off than the bound
 
     @property
     def bound(self) -> float:

@@ -1,4 +1,4 @@
-"""A point, its positive and its negatives on the unit sphere: the limit, its expansion, the bound.
+"""An anchor, its positive and negatives on the unit sphere: the limit, its expansion, the bound.
 
 Features are uniform on the sphere and the positive lies on the anchor, so the loss depends on
 nothing but the cosine t of a negative with the anchor. In the mathematics:
@@ -133,7 +133,7 @@ def log_mean_exponential(steepness: float, dimension: int) -> float:
     order = dimension / 2 - 1
     terms = np.cumsum(2 * math.log(steepness / 2) - np.log(n) - np.log(order + n))
     largest = float(terms.max())
-    if largest <= 0:  # the term for n = 0, which is 1, is the largest: keep what is small exactly
+    if largest <= 0:  # the term for n = 0, which is 1, is the largest: log1p keeps the rest exact
         return math.log1p(float(np.exp(terms).sum()))
     return largest + math.log(float(np.exp(terms - largest).sum()) + math.exp(-largest))
 

@@ -33,7 +33,7 @@ def deviation_figure(study: Study) -> Figure:
         "mean deviation": (MEAN, "o", [abs(p.deviation) for p in study.points]),
     }
     for label, (colour, marker, values) in measured.items():
-        # The RMS is hollow: it lies on whichever of the other two is the larger.
+        # The RMS is hollow, because it covers the larger of the other two.
         size, filled = (9, "none") if colour is RMS else (5.5, colour)
         axes.plot(across, values, marker, color=colour, label=label, markersize=size, mfc=filled)
     predicted = {

@@ -13,7 +13,7 @@ from dcfl.studies.theory.limits import Point, measure, require_counts
 from dcfl.studies.theory.sphere import Sphere
 
 SIGNAL = 4.0  # standard errors; a value closer to zero has no usable logarithm
-FEWEST_FITTED = 3  # points; through two there is always a line, and no telling how well it fits
+FEWEST_FITTED = 3  # points: a line through two says nothing about its fit
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,6 @@ class TheoryResult:
     """Everything that one call of `dcfl theory` measured."""
 
     studies: Sequence[Study]
-    temperatures: Sequence[tuple[Sphere, Point]]  # the same M at several
+    temperatures: Sequence[tuple[Sphere, Point]]  # one M at several temperatures
     repetitions: int
     seed: int

@@ -36,8 +36,9 @@ from dcfl.messages import Broadcast, ClientUpdate
 from dcfl.methods import METHODS, Method
 from dcfl.report import write_report
 from dcfl.report.document import Table
+from dcfl.runs.comparison import plan
 from dcfl.runs.folder import RecordedRun, new_folder
-from dcfl.runs.groups import group_runs, plan
+from dcfl.runs.groups import group_runs
 from dcfl.server.validation import Schema, check_update
 from dcfl.studies.recipes.progress import Progress
 from dcfl.testing.toys import TRAINING

@@ -39,11 +39,12 @@ from dcfl.report.document import Table
 from dcfl.runs.comparison import plan
 from dcfl.runs.folder import RecordedRun, new_folder
 from dcfl.runs.groups import group_runs
+from dcfl.runs.rows import RoundRow
 from dcfl.server.validation import Schema, check_update
 from dcfl.studies.recipes.progress import Progress
 from dcfl.testing.toys import TRAINING
 from tests.cli.test_main import FAST
-from tests.report.folders import write_run
+from tests.report.folders import row, write_run
 
 NASTY = [
     "\x1b[31mred\x1b[0m",
@@ -211,7 +212,7 @@ def test_tables_and_bars_on_a_terminal(names: list[str]) -> None:
     console.print(tables.partition_table(counts, names, names[:2]))
     with patch.object(terminal, "stderr", Console(file=shown, force_terminal=True, width=200)):
         with live_progress.progress(names[0], 2) as show:
-            show({"round": 1, "sampled": 2, "ok": 1, "accuracy": 50.0})
+            show(RoundRow.from_json(row(1, [50.0]), Path("rounds.jsonl")))
         with live_progress.download_progress(names[1]) as arrived:
             arrived(1, 2)
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", shown.getvalue())  # colours and the bar's own

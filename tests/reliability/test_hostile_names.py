@@ -44,7 +44,8 @@ from dcfl.server.validation import Schema, check_update
 from dcfl.studies.recipes.progress import Progress
 from dcfl.testing.toys import TRAINING
 from tests.cli.test_main import FAST
-from tests.report.folders import row, write_run
+from tests.report import folders
+from tests.report.folders import write_run
 
 NASTY = [
     "\x1b[31mred\x1b[0m",
@@ -212,7 +213,7 @@ def test_tables_and_bars_on_a_terminal(names: list[str]) -> None:
     console.print(tables.partition_table(counts, names, names[:2]))
     with patch.object(terminal, "stderr", Console(file=shown, force_terminal=True, width=200)):
         with live_progress.progress(names[0], 2) as show:
-            show(RoundRow.from_json(row(1, [50.0]), Path("rounds.jsonl")))
+            show(RoundRow.from_json(folders.row(1, [50.0]), Path("rounds.jsonl")))
         with live_progress.download_progress(names[1]) as arrived:
             arrived(1, 2)
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", shown.getvalue())  # colours and the bar's own

@@ -16,7 +16,7 @@ from typing import Any
 
 from dcfl.config import describe_method, to_toml
 from dcfl.methods import METHODS, Method
-from dcfl.testing.contract import overridden_hooks
+from dcfl.testing.properties import overridden_hooks
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "digits-methods.json"

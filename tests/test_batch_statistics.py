@@ -20,7 +20,7 @@ from dcfl.evaluation import Evaluation, evaluate, scored_parts
 from dcfl.methods.dcfl import DCFLPrototypeWise
 from dcfl.models import FeatureModel, ModelSettings, build_model
 from dcfl.studies.analysis.features import embed
-from dcfl.testing.contract import toy_images
+from dcfl.testing.toys import toy_images
 from tests import toys
 
 Resort = Callable[[Images], Images]
@@ -111,7 +111,7 @@ def test_the_batch_that_suits_the_device_plays_no_part(
     trained: FeatureModel, digits: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = said(evaluate(trained, digits))
-    monkeypatch.setattr(client_data, "suits_a_pass", lambda images: 1000)
+    monkeypatch.setattr(client_data, "efficient_batch", lambda images: 1000)
     assert said(evaluate(trained, digits)) == expected
 
 

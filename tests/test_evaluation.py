@@ -16,7 +16,7 @@ from dcfl.evaluation import (
     similarity_histogram,
     uniformity,
 )
-from dcfl.testing.contract import toy_model
+from dcfl.testing.toys import toy_model
 from tests import toys
 
 

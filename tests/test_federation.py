@@ -13,7 +13,7 @@ from dcfl.methods import METHODS
 from dcfl.seeding import derived_seed, generator_for
 from dcfl.server import Server, ServerSettings, ServerState
 from dcfl.tensors import sha256, snapshot
-from dcfl.testing.contract import TRAINING, toy_model
+from dcfl.testing.toys import TRAINING, toy_model
 from tests import toys
 
 

@@ -16,7 +16,7 @@ from dcfl.models import FeatureModel, ModelSettings, build_model
 from dcfl.models.layers import Head, Norm
 from dcfl.models.output import Output
 from dcfl.tensors import sha256, snapshot
-from dcfl.testing.contract import CLASSES, TRAINING, toy_client, toy_model, visit
+from dcfl.testing.toys import CLASSES, TRAINING, toy_client, toy_model, visit
 
 FEDAVG = METHODS["fedavg"]()
 
@@ -39,8 +39,9 @@ def test_four_steps_of_sgd_by_hand(
         max_grad_norm=0.5,
     )
     data = toy_client([0, 1, 2, 3] * 2, Augmentation())
-    third = Broadcast(3, snapshot(toy_model()), {})
-    update, _ = visit(FEDAVG, data, training=training, sent=third)
+    update, _ = visit(
+        FEDAVG, data, training=training, received=Broadcast(3, snapshot(toy_model()), {})
+    )
 
     model = toy_model().train()
     velocity = {name: torch.zeros_like(p) for name, p in model.named_parameters()}

@@ -52,11 +52,11 @@ NO_STREAMS_OF_THEIR_OWN = {
     ),
     ("privacy.py", "Draws(key)"),
     ("studies/theory/limits.py", "np.random.default_rng([seed, sphere.dimension, negatives])"),
-    ("testing/contract.py", "torch.Generator().manual_seed(seed)"),
+    ("testing/toys.py", "torch.Generator().manual_seed(seed)"),
     ("runs/fingerprint.py", "torch.Generator().manual_seed(0)"),
     ("runs/fingerprint.py", "np.random.default_rng([0, 1])"),
-    ("testing/contract.py", "torch.manual_seed(seed)"),
-    ("testing/contract.py", "torch.Generator().manual_seed(1)"),
+    ("testing/toys.py", "torch.manual_seed(seed)"),
+    ("testing/properties.py", "torch.Generator().manual_seed(1)"),
 }
 
 

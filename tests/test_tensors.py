@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcfl.tensors import RunningMean, add, cast_like, sha256, snapshot, split, subtract
-from dcfl.testing.contract import toy_model
+from dcfl.testing.toys import toy_model
 
 
 def test_sha256_is_over_sorted_names_and_bytes() -> None:

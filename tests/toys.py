@@ -14,7 +14,7 @@ from dcfl.engines.memories import Memories
 from dcfl.engines.runner import ClientRunner
 from dcfl.methods import METHODS
 from dcfl.models import FeatureModel
-from dcfl.testing.contract import CLASSES, TRAINING, toy_images
+from dcfl.testing.toys import CLASSES, TRAINING, toy_images
 
 
 def dataset(train: int = 60, test: int = 20) -> Dataset:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcfl.cli.options import AsJSON, MethodFile, print_json, register
+from dcfl.cli.options import AsJSON, Folders, MethodFile, print_json, register_methods
 from dcfl.system.printable import printable
 
 if TYPE_CHECKING:
@@ -16,40 +17,45 @@ if TYPE_CHECKING:
 
     from dcfl.studies.analysis.findings import Analysis
 
-BESIDE = 4  # runs in one table on the terminal
+RUNS_PER_TABLE = 4  # more do not fit beside each other on a terminal
+
+AnalysisFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="DIR",
+        help="Where to write the page and the numbers; if not given, analysis/ in the run's "
+        "folder, or here for several runs.",
+    ),
+]
+DriftClients = Annotated[
+    int, typer.Option(min=1, metavar="N", help="How many clients train a round for the drift.")
+]
+WithDrift = Annotated[
+    bool, typer.Option("--drift/--no-drift", help="Let clients train a round, or not.")
+]
+AlignmentAlpha = Annotated[
+    float,
+    typer.Option("--alignment-alpha", metavar="ALPHA", help="Alignment: mean |u - v|^ALPHA."),
+]
+UniformityT = Annotated[
+    float,
+    typer.Option("--uniformity-t", metavar="T", help="Uniformity: log mean e^(-T |u - v|^2)."),
+]
 
 
 def analyse(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", show_default=False)],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            metavar="DIR",
-            help="Where to write the page and the numbers; analysis/ in the run's folder, or here "
-            "for several runs, if not given.",
-        ),
-    ] = None,
-    clients: Annotated[
-        int, typer.Option(min=1, metavar="N", help="How many clients train a round for the drift.")
-    ] = 10,
-    drift: Annotated[
-        bool, typer.Option("--drift/--no-drift", help="Let clients train a round, or not.")
-    ] = True,
-    alpha: Annotated[
-        float,
-        typer.Option("--alignment-alpha", metavar="ALPHA", help="Alignment: mean |u - v|^ALPHA."),
-    ] = 2.0,
-    t: Annotated[
-        float,
-        typer.Option("--uniformity-t", metavar="T", help="Uniformity: log mean e^(-T |u - v|^2)."),
-    ] = 2.0,
+    folders: Folders,
+    out: AnalysisFolder = None,
+    clients: DriftClients = 10,
+    drift: WithDrift = True,
+    alpha: AlignmentAlpha = 2.0,
+    t: UniformityT = 2.0,
     method_file: MethodFile = None,
     as_json: AsJSON = False,
 ) -> None:
     """What finished runs have learned: cosines within and between classes, alignment, uniformity,
     dimensions in use, drift, and a picture. Several runs side by side."""
-    from dcfl.cli.terminal import stdout
     from dcfl.report import find_runs
     from dcfl.runs.folder import require_own
     from dcfl.studies.analysis.analysis_page import write_analysis
@@ -58,68 +64,65 @@ def analyse(
 
     exponents = Exponents(alpha, t)
     if method_file:
-        register(method_file)
+        register_methods(method_file)
     if out is None:
         out = folders[0] / "analysis" if len(folders) == 1 else Path("analysis")
         require_own(out)
     runs = {run.folder.resolve(): run for folder in folders for run in find_runs(folder)}
-
-    def tell(text: str) -> None:
-        print(printable(f"analyse  {text}"), file=sys.stderr, flush=True)
-
-    analyses = analyse_runs(list(runs.values()), clients, drift, tell, exponents)
+    analyses = analyse_runs(list(runs.values()), clients, drift, _tell, exponents)
     page = write_analysis(analyses, out)
     if as_json:
-        print_json({"runs": [each.as_json() for each in analyses], "page": str(page)})
-        return
-    for first in range(0, len(analyses), BESIDE):
-        stdout.print(numbers_table(analyses[first : first + BESIDE]))
-    for each in analyses:
-        for caution in each.cautions:
-            print(printable(f"dcfl: warning: {each.label}: {caution}"), file=sys.stderr)
+        print_json({"runs": [analysis.as_json() for analysis in analyses], "page": str(page)})
+    else:
+        _print_analyses(analyses, page)
+
+
+def _tell(text: str) -> None:
+    print(printable(f"analyse  {text}"), file=sys.stderr, flush=True)
+
+
+def _print_analyses(analyses: Sequence[Analysis], page: Path) -> None:
+    from dcfl.cli.terminal import stdout
+
+    for start in range(0, len(analyses), RUNS_PER_TABLE):
+        stdout.print(numbers_table(analyses[start : start + RUNS_PER_TABLE]))
+    for analysis in analyses:
+        for caution in analysis.cautions:
+            print(printable(f"dcfl: warning: {analysis.label}: {caution}"), file=sys.stderr)
     print(printable(f"page  {page}"))
 
 
-def numbers_table(analyses: list[Analysis]) -> Table:
+def numbers_table(analyses: Sequence[Analysis]) -> Table:
     """A column per run."""
-    from dcfl.cli.terminal import table
+    from dcfl.cli.terminal import new_table
+
+    table = new_table("", *(analysis.label for analysis in analyses))
+    for row in zip(*map(_numbers, analyses), strict=True):
+        name, _ = row[0]
+        table.add_row(name, *(value for _, value in row))
+    return table
+
+
+def _numbers(analysis: Analysis) -> Iterator[tuple[str, str]]:
     from dcfl.report.text import number
 
-    made = table("", *(each.label for each in analyses))
-
-    def row(name: str, values: list[float], digits: int = 3, unit: str = "") -> None:
-        made.add_row(name, *(f"{number(value, digits)}{unit}" for value in values))
-
-    row("accuracy", [each.accuracy for each in analyses], 2, " %")
-    for kind in ("intra", "inter"):
-        cosines = [getattr(each.similarity, kind) for each in analyses]
-        made.add_row(
-            f"{kind}-class cosine",
-            *(f"{number(each.mean, 3)} ± {number(each.deviation, 3)}" for each in cosines),
-        )
-        made.add_row(
-            "  5, 50, 95 %",
-            *(", ".join(number(value, 2) for value in each.percentiles) for each in cosines),
-        )
-    found = [each.similarity for each in analyses]
-    row("overlap", [100 * each.overlap for each in found], 1, " %")
-    exponents = found[0].exponents
-    row(f"alignment (α = {exponents.alpha:g}), same class", [each.alignment for each in found])
-    row("  two views", [each.view_alignment for each in found])
-    row(f"uniformity (t = {exponents.t:g})", [each.uniformity for each in found])
-    row("  different classes", [each.inter_uniformity for each in found])
-    dimensions = [each.dimensions for each in analyses]
-    made.add_row("constant dimensions", *(f"{each.still} of {each.width}" for each in dimensions))
-    made.add_row(
-        "effective rank",
-        *(
-            f"{number(each.effective_rank, 1)} ({number(100 * each.rank_share, 1)} %)"
-            for each in dimensions
-        ),
-    )
-    drifts = [each.drift for each in analyses if each.drift]
-    if drifts:
-        row("drift of weights", [each.weights for each in drifts], 4)
-        row("drift of features", [each.features for each in drifts], 4)
-        row("cosine of two updates", [each.agreement for each in drifts])
-    return made
+    yield "accuracy", f"{number(analysis.accuracy, 2)} %"
+    for kind, cosines in analysis.kinds:
+        mean, deviation = number(cosines.mean, 3), number(cosines.deviation, 3)
+        yield f"{kind}-class cosine", f"{mean} ± {deviation}"
+        yield "  5, 50, 95 %", ", ".join(number(value, 2) for value in cosines.percentiles)
+    similarity = analysis.similarity
+    alpha, t = similarity.exponents.alpha, similarity.exponents.t
+    yield "overlap", f"{number(100 * similarity.overlap, 1)} %"
+    yield f"alignment (α = {alpha:g}), same class", number(similarity.alignment, 3)
+    yield "  two views", number(similarity.view_alignment, 3)
+    yield f"uniformity (t = {t:g})", number(similarity.uniformity, 3)
+    yield "  different classes", number(similarity.inter_uniformity, 3)
+    dimensions = analysis.dimensions
+    rank, share = number(dimensions.effective_rank, 1), number(100 * dimensions.rank_share, 1)
+    yield "constant dimensions", f"{dimensions.still} of {dimensions.width}"
+    yield "effective rank", f"{rank} ({share} %)"
+    if drift := analysis.drift:
+        yield "drift of weights", number(drift.weights, 4)
+        yield "drift of features", number(drift.features, 4)
+        yield "cosine of two updates", number(drift.agreement, 3)

@@ -1,4 +1,4 @@
-"""Is this machine fit? Each finding is something that could be wrong, looked at."""
+"""Is this machine fit? Each check is of something that could be wrong."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    return [_look(what, check) for what, check in CHECKS.items()]
+    return [_examine_one(what, check) for what, check in CHECKS.items()]
 
 
-def _look(what: str, check: Callable[[], str]) -> Finding:
+def _examine_one(what: str, check: Callable[[], str]) -> Finding:
     try:
         return Finding(what, True, check())
-    except Exception as error:  # whatever it is, it is the finding
+    except Exception as error:  # whatever it is, that is the finding
         return Finding(what, False, f"{type(error).__name__}: {error}")
 
 

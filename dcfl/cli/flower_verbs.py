@@ -1,4 +1,4 @@
-"""`dcfl flower ...`: the verbs. flwr and torch are imported inside them."""
+"""`dcfl flower ...`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcfl.cli.options import AsJSON, Out, Words, experiment_of, print_json
+from dcfl.cli.options import (
+    AsJSON,
+    Folder,
+    Out,
+    Settings,
+    comma_separated,
+    experiment_of,
+    print_json,
+)
 from dcfl.errors import ConfigError
 from dcfl.system.printable import printable
 
 if TYPE_CHECKING:
+    from dcfl.experiment import Experiment
+    from dcfl.flower.deploy.submission import Submitted
     from dcfl.flower.deploy.superlink import Connection
     from dcfl.flower.roster import Roster
 
@@ -34,38 +44,41 @@ Sites = Annotated[
         help="How many SuperNodes there are, or their public keys in the order of partition-id.",
     ),
 ]
+SuperLinkAddress = Annotated[
+    str, typer.Option(metavar="HOST:PORT", help="A SuperLink elsewhere, instead of that of `up`.")
+]
+RootCertificate = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="The SuperLink's certificate authority (ca.crt)."),
+]
 
 
 @flower.command("init")
-def init_command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", show_default=False)],
-    words: Words = None,
-    sites: Sites = "",
-) -> None:
+def init_command(folder: Folder, settings: Settings = None, sites: Sites = "") -> None:
     """Write a Flower app that runs a config with the dcfl that is installed at each site."""
     from dcfl.flower.deploy.bundle import experiment_text, write_bundle
 
-    experiment = experiment_text(experiment_of(words, engine="flower"))
+    experiment = experiment_text(experiment_of(settings, engine="flower"))
     roster = _roster(sites)
-    wrote = write_bundle(folder, experiment, roster.to_text() if roster else "")
-    print(printable(f"wrote  {wrote}"))
+    written = write_bundle(folder, experiment, roster.to_text() if roster else "")
+    print(printable(f"wrote  {written}"))
     print(printable(f"run    flwr run {folder} SUPERLINK"))
 
 
 @flower.command("keys")
 def keys_command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", show_default=False)],
+    folder: Folder,
     sites: Annotated[str, typer.Option(metavar="A,B,C", help="The sites' names.")],
     hosts: Annotated[
-        str, typer.Option(metavar="NAME,...", help="Under which sites reach the SuperLink.")
+        str, typer.Option(metavar="NAME,...", help="Names under which sites reach the SuperLink.")
     ] = "localhost,127.0.0.1",
-    days: Annotated[int, typer.Option(min=1, help="For how long certificates are valid.")] = 365,
+    days: Annotated[int, typer.Option(min=1, help="How long the certificates are valid.")] = 365,
 ) -> None:
-    """Make what TLS and node authentication need. What is there already is kept."""
+    """Make what TLS and node authentication need. Existing files are kept."""
     from dcfl.flower.deploy.keys import make_keys
 
-    names = [name.strip() for name in sites.split(",")]
-    make_keys(folder, names, [host.strip() for host in hosts.split(",")], days)
+    names = comma_separated(sites)
+    make_keys(folder, names, comma_separated(hosts), days)
     print(printable(f"server  {folder / 'server.pem'}, {folder / 'server.key'}"))
     print(printable(f"sites   {', '.join(str(folder / name) for name in names)}, each with ca.crt"))
     print(printable(f"keep    {folder / 'ca.key'} off every machine that is online"))
@@ -73,8 +86,8 @@ def keys_command(
 
 @flower.command("up")
 def up_command(
-    sites: Annotated[int, typer.Option(min=1, help="SuperNodes.")] = 2,
-    tls: Annotated[bool, typer.Option(help="Certificates and node keys.")] = False,
+    sites: Annotated[int, typer.Option(min=1, help="How many SuperNodes.")] = 2,
+    tls: Annotated[bool, typer.Option(help="With certificates and node keys.")] = False,
     data: Annotated[
         list[str] | None,
         typer.Option(metavar="folder:PATH", help="A site's own pictures; once for each site."),
@@ -94,15 +107,15 @@ def up_command(
     )
 
 
-def _roster(words: str) -> Roster | None:
+def _roster(sites: str) -> Roster | None:
     from dcfl.flower.roster import Roster
 
-    return Roster.from_option(words) if words else None
+    return Roster.from_option(sites) if sites else None
 
 
 def _node_data(text: str) -> str:
-    kind, _, where = text.partition(":")
-    path = Path(os.path.expanduser(where)).resolve()
+    kind, _, location = text.partition(":")
+    path = Path(os.path.expanduser(location)).resolve()
     if kind != "folder" or not path.is_dir():
         raise ConfigError(f"--data {text}: give folder:PATH with a folder that exists")
     return f'data="folder:{path}" site="{path.name}"'
@@ -110,7 +123,7 @@ def _node_data(text: str) -> str:
 
 @flower.command("down")
 def down_command(home: Home = HERE) -> None:
-    """End exactly what `up` started, and whatever came of it."""
+    """End exactly what `up` started, and the processes that those started."""
     from dcfl.flower.deploy.deployment import down
 
     count = down(home)
@@ -122,68 +135,45 @@ def status_command(home: Home = HERE, as_json: AsJSON = False) -> None:
     """The SuperLink, its sites and its runs."""
     from dcfl.flower.deploy.deployment import status
 
-    found = status(home)
+    current = status(home)
     if as_json:
-        print_json(asdict(found))
+        print_json(asdict(current))
         return
-    print(printable(f"SuperLink  {found.address}  {'up' if found.alive else 'dead'}"))
-    for node in found.nodes:
+    print(printable(f"SuperLink  {current.address}  {'up' if current.alive else 'dead'}"))
+    for node in current.nodes:
         state = "dead" if not node.alive else "online" if node.online else "not online"
         print(f"site {node.partition}     process {node.pid}  {state}")
-    for run in found.runs:
+    for run in current.runs:
         print(printable(f"run        {run.run}  {run.status}"))
 
 
 @flower.command("run")
 def run_command(
-    words: Words = None,
+    settings: Settings = None,
     out: Out = None,
     home: Home = HERE,
-    superlink: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="One elsewhere, not that of `up`.")
-    ] = "",
-    root_certificate: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Of the SuperLink's authority (ca.crt).")
-    ] = None,
+    superlink: SuperLinkAddress = "",
+    root_certificate: RootCertificate = None,
     insecure: Annotated[bool, typer.Option(help="Without TLS.")] = False,
     sites: Sites = "",
     resume: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Go on with the run in this folder.")
+        Path | None, typer.Option(metavar="DIR", help="Continue the run in this folder.")
     ] = None,
     as_json: AsJSON = False,
 ) -> None:
     """Train at the SuperNodes. The run folder is written on the SuperLink's machine."""
-    from dcfl.cli.terminal import progress, run_result
-    from dcfl.flower.deploy.deployment import roster_of
     from dcfl.flower.deploy.submission import for_superlink, submit
-    from dcfl.flower.roster import UNBOUND
     from dcfl.runs.folder import RecordedRun
 
     link = _link(home, superlink, root_certificate, insecure)
     if resume:
         experiment = RecordedRun.open(resume).experiment
     else:
-        experiment = for_superlink(experiment_of(words, out=out, engine="flower"))
-    roster = _roster(sites) or (None if superlink else roster_of(home))
-    if superlink and not (roster and roster.keys):
-        warnings.warn(UNBOUND, stacklevel=1)
-    text = roster.to_text() if roster else ""
-    submitted = submit(link, experiment, text, resume is not None)
-    try:
-        with progress(experiment.method.name, experiment.federation.rounds) as show:
-            for row in submitted.rows():
-                show(row)
-    except (KeyboardInterrupt, SystemExit):
-        submitted.stop()
-        raise
-    recorded = RecordedRun(submitted.folder)
-    if recorded.summary is None:
-        where = printable(submitted.folder)
-        print(f"run {submitted.run} has ended; its folder is at the SuperLink: {where}")
-    elif as_json:
-        print_json({**recorded.summary.to_json(), "folder": str(submitted.folder)})
-    else:
-        print(run_result(recorded.summary, recorded.rounds, "SuperNodes", submitted.folder))
+        experiment = for_superlink(experiment_of(settings, out=out, engine="flower"))
+    roster = _roster_text(sites, home, remote=bool(superlink))
+    submitted = submit(link, experiment, roster, resume is not None)
+    _follow(submitted, experiment)
+    _print_result(submitted, as_json)
 
 
 def _link(home: Path, address: str, root_certificate: Path | None, insecure: bool) -> Connection:
@@ -195,3 +185,41 @@ def _link(home: Path, address: str, root_certificate: Path | None, insecure: boo
     if root_certificate or insecure:
         raise ConfigError("--root-certificate and --insecure go with --superlink HOST:PORT")
     return connection(home)
+
+
+def _roster_text(sites: str, home: Path, remote: bool) -> str:
+    """Who the sites are, as the user says or, at the local SuperLink, as it knows; else empty."""
+    from dcfl.flower.deploy.deployment import roster_of
+    from dcfl.flower.roster import UNBOUND
+
+    roster = _roster(sites) or (None if remote else roster_of(home))
+    if remote and not (roster and roster.keys):
+        warnings.warn(UNBOUND, stacklevel=1)
+    return roster.to_text() if roster else ""
+
+
+def _follow(submitted: Submitted, experiment: Experiment) -> None:
+    """Show the rounds as they end; whoever stops waiting stops the run."""
+    from dcfl.cli.live_progress import progress
+
+    try:
+        with progress(experiment.method.name, experiment.federation.rounds) as show:
+            for row in submitted.rows():
+                show(row)
+    except (KeyboardInterrupt, SystemExit):
+        submitted.stop()
+        raise
+
+
+def _print_result(submitted: Submitted, as_json: bool) -> None:
+    from dcfl.cli.cards import run_card
+    from dcfl.runs.folder import RecordedRun
+
+    recorded = RecordedRun(submitted.folder)
+    if recorded.summary is None:
+        where = printable(submitted.folder)
+        print(f"run {submitted.run} has ended; its folder is at the SuperLink: {where}")
+    elif as_json:
+        print_json({**recorded.summary.to_json(), "folder": str(submitted.folder)})
+    else:
+        print(run_card(recorded.summary, recorded.rounds, "SuperNodes", submitted.folder))

@@ -67,15 +67,15 @@ def test_it_keeps_its_promises(norm: str) -> None:
 
 
 def new_method(name: str, folder: Path) -> tuple[Path, Path]:
-    """Write NAME.py and test_NAME.py into the folder; nothing is overwritten."""
+    """Write NAME.py and test_NAME.py into the folder, overwriting nothing."""
     if not re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", name):
         raise ConfigError(f"{name!r} is not a name such as my-method: lower case, digits, hyphens")
-    words = re.split("[-_]", name)
-    if keyword.iskeyword("_".join(words)):
+    parts = re.split("[-_]", name)
+    if keyword.iskeyword("_".join(parts)):
         raise ConfigError(f"{name} is a word of Python's own: choose another name")
-    if "-".join(words) in METHODS:
+    if "-".join(parts) in METHODS:
         raise ConfigError(f"there is a method {name} already: choose another name")
-    module = "_".join(words)
+    module = "_".join(parts)
     texts = {
         folder / f"{module}.py": METHOD,
         folder / f"test_{module}.py": TEST,
@@ -86,10 +86,10 @@ def new_method(name: str, folder: Path) -> tuple[Path, Path]:
     for path, text in texts.items():
         path.write_text(
             text.format(
-                name="-".join(words),
+                name="-".join(parts),
                 module=module,
-                title=" ".join(words).capitalize(),
-                class_name="".join(word.capitalize() for word in words),
+                title=" ".join(parts).capitalize(),
+                class_name="".join(part.capitalize() for part in parts),
             ),
             encoding="utf-8",
         )

@@ -1,4 +1,4 @@
-"""What the verbs of the command line have in common: their words, options and JSON."""
+"""Arguments, options and output that several verbs share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dcfl.system.storage import strict_json
 if TYPE_CHECKING:
     from dcfl.experiment import Experiment
 
-Words = Annotated[
+Settings = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[CONFIG.toml] [KEY=VALUE]...",
@@ -23,6 +23,8 @@ Words = Annotated[
         "`dcfl settings` shows all keys with their values.",
     ),
 ]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", show_default=False)]
+Folders = Annotated[list[Path], typer.Argument(metavar="DIR...", show_default=False)]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 MethodFile = Annotated[
     Path | None,
@@ -34,21 +36,21 @@ Out = Annotated[
 
 
 def experiment_of(
-    words: Sequence[str] | None,
+    settings: Sequence[str] | None,
     method_file: Path | None = None,
     out: Path | None = None,
     engine: str = "",
 ) -> Experiment:
-    """`engine` is the one to use whatever the config says."""
+    """The experiment that a command line asks for. `engine` overrides the config's own."""
     from dcfl.config import experiment_from, parse_words
 
-    own = register(method_file) if method_file else []
-    files = [word for word in words or () if "=" not in word]
+    own_methods = register_methods(method_file) if method_file else []
+    files = [text for text in settings or () if "=" not in text]
     if len(files) > 1:
         raise ConfigError(f"one config file at a time, not {len(files)}: {', '.join(files)}")
-    changes = parse_words(word for word in words or () if "=" in word)
-    if len(own) == 1:
-        changes["method"] = {"name": own[0], **changes.get("method", {})}
+    changes = parse_words(text for text in settings or () if "=" in text)
+    if len(own_methods) == 1:
+        changes["method"] = {"name": own_methods[0], **changes.get("method", {})}
     if out is not None:
         changes.setdefault("output", {})["dir"] = str(out)
     if engine:
@@ -56,22 +58,26 @@ def experiment_of(
     return experiment_from(files[0] if files else None, changes)
 
 
-def register(path: Path) -> list[str]:
-    """Make the methods of a user's file known by name, for this process."""
+def register_methods(path: Path) -> list[str]:
+    """Make the methods in a user's file known by name, for this process."""
     from dcfl.methods import METHODS
     from dcfl.methods.loading import load_methods
 
-    found = load_methods(path)
-    taken = sorted(found.keys() & METHODS.keys())
+    loaded = load_methods(path)
+    taken = sorted(loaded.keys() & METHODS.keys())
     if taken:
         raise ConfigError(f'{path}: the name {taken[0]} is taken: set name = "..." in the class')
-    METHODS.update(found)
-    return list(found)
+    METHODS.update(loaded)
+    return list(loaded)
+
+
+def comma_separated(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
 
 
 def whole_numbers(text: str, option: str = "--seeds") -> list[int]:
     try:
-        return [int(word) for word in text.split(",")]
+        return [int(part) for part in text.split(",")]
     except ValueError as error:
         raise ConfigError(f"{option} takes whole numbers such as 0,1,2, not {text!r}") from error
 

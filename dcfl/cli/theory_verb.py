@@ -1,4 +1,4 @@
-"""`dcfl theory`. numpy and matplotlib are imported inside it."""
+"""`dcfl theory`."""
 
 from __future__ import annotations
 
@@ -11,27 +11,31 @@ from dcfl.cli.options import AsJSON, print_json, whole_numbers
 from dcfl.system.printable import printable
 
 if TYPE_CHECKING:
-    from dcfl.studies.theory.theory_page import Result
+    from dcfl.studies.theory.theory_study import TheoryResult
 
-# Of 64 in a batch, 63 are others; with Dirichlet 0.3 on CIFAR-10 21 of these are positives.
+# Positives and negatives among the other 63 images of a batch of 64: one positive; one positive and
+# as many negatives as Dirichlet 0.3 on CIFAR-10 leaves; and all 21 positives of that split.
 BATCHES = ((1, 63), (1, 42), (21, 42))
 OTHER_TEMPERATURES = (1.0, 0.5, 0.2, 0.1, 0.05)
 COMPARED_AT = 64  # negatives
 
+Dimensions = Annotated[
+    str,
+    typer.Option(metavar="D,...", help="Dimensions of the space whose unit sphere holds features."),
+]
+Negatives = Annotated[str, typer.Option(metavar="M,...", help="Numbers of negatives.")]
+OutFolder = Annotated[
+    Path, typer.Option(metavar="DIR", help="For theory.html, theory.csv and theory.json.")
+]
+
 
 def theory(
     temperature: Annotated[float, typer.Option(help="τ of the loss.")] = 0.5,
-    dimension: Annotated[
-        str, typer.Option(metavar="D,...", help="Of the space whose unit sphere features lie on.")
-    ] = "3,128",
-    samples: Annotated[
-        str, typer.Option(metavar="M,...", help="Numbers of negatives.")
-    ] = "4,8,16,32,64,128,256,512,1024,2048",
+    dimension: Dimensions = "3,128",
+    samples: Negatives = "4,8,16,32,64,128,256,512,1024,2048",
     repetitions: Annotated[int, typer.Option(help="Draws of the loss for each M.")] = 10_000,
-    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", help="For theory.html, theory.csv and theory.json.")
-    ] = Path("theory"),
+    seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
+    out: OutFolder = Path("theory"),
     as_json: AsJSON = False,
 ) -> None:
     """The paper's theorem and proposition measured: the loss with M negatives, and its limit."""
@@ -46,21 +50,22 @@ def theory(
     if as_json:
         print_json({**values, "folder": str(out)})
     else:
-        _show(result)
+        _print_result(result)
         print(printable(f"page  {out / 'theory.html'}"))
 
 
 def _measure(
     temperature: float, dimensions: list[int], negatives: list[int], repetitions: int, seed: int
-) -> Result:
-    from dcfl.studies.theory.limits import Sphere, measure, require_counts, study
-    from dcfl.studies.theory.theory_page import Result
+) -> TheoryResult:
+    from dcfl.studies.theory.limits import measure, require_counts
+    from dcfl.studies.theory.sphere import Sphere
+    from dcfl.studies.theory.theory_study import TheoryResult, study
 
-    # Before anything is drawn: a mistake in the last word costs no time.
+    # Checked before anything is drawn: a mistake in the last number costs no time.
     spheres = [Sphere(temperature, dimension) for dimension in dict.fromkeys(dimensions)]
     require_counts(negatives, repetitions, seed)
     others = sorted({*OTHER_TEMPERATURES, temperature}, reverse=True)
-    return Result(
+    return TheoryResult(
         [study(sphere, negatives, repetitions, seed, BATCHES) for sphere in spheres],
         [
             (sphere, measure(sphere, COMPARED_AT, repetitions, seed))
@@ -71,8 +76,9 @@ def _measure(
     )
 
 
-def _write(result: Result, out: Path) -> dict[str, Any]:
-    from dcfl.studies.theory.theory_page import csv_text, render
+def _write(result: TheoryResult, out: Path) -> dict[str, Any]:
+    from dcfl.studies.theory.theory_page import render
+    from dcfl.studies.theory.theory_tables import csv_text
     from dcfl.system.storage import storage, strict_json, write_whole
 
     values = {
@@ -92,17 +98,18 @@ def _write(result: Result, out: Path) -> dict[str, Any]:
     return values
 
 
-def _show(result: Result) -> None:
-    from dcfl.cli.terminal import stdout, table
-    from dcfl.studies.theory.theory_page import batches_table, claims, points_table, slopes_table
+def _print_result(result: TheoryResult) -> None:
+    from dcfl.cli.terminal import new_table, stdout
+    from dcfl.studies.theory.claims import claims
+    from dcfl.studies.theory.theory_tables import batches_table, points_table, slopes_table
 
     for study in result.studies:
-        for each in (points_table(study), slopes_table(study), batches_table(study)):
-            shown = table(*each.columns, title=each.title)
-            for row in each.rows:
+        for table in (points_table(study), slopes_table(study), batches_table(study)):
+            shown = new_table(*table.columns, title=table.title)
+            for row in table.rows:
                 shown.add_row(*row)
             stdout.print(shown)
-            stdout.print(f"{each.note}\n")
-        for said, found in claims(study):
-            stdout.print(said, style="bold")
-            stdout.print(f"{found}\n")
+            stdout.print(f"{table.note}\n")
+        for claim, finding in claims(study):
+            stdout.print(claim, style="bold")
+            stdout.print(f"{finding}\n")

@@ -19,6 +19,4 @@ class Arrays:
     # site_offsets[k] : site_offsets[k + 1]; empty otherwise.
     site_names: tuple[str, ...] = ()
     site_offsets: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    notes: tuple[
-        str, ...
-    ] = ()  # what the reader noticed and the user should be told at every start
+    notes: tuple[str, ...] = ()  # what the user should be told at every start

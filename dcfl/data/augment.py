@@ -17,8 +17,8 @@ from torch import Generator, Tensor
 
 @dataclass(frozen=True)
 class Augmentation:
-    crop: int = 0  # a random crop after padding by so many black pixels
-    flip: bool = False  # left and right swapped for half of the images
+    crop: int = 0  # pixels of black padding before a random crop
+    flip: bool = False  # mirrors half of the images
     rotation: float = 0.0  # degrees, drawn from [-rotation, rotation]; nearest pixel
     cutout: int = 0  # side of a square at a random place that is set to the mean
 
@@ -52,7 +52,7 @@ class Preparation:
         rows, columns = _sources(self.augmentation, len(chosen), height, width, generator)
         rows = rows.clamp(-1, height).add(1).to(bordered.device)
         columns = columns.clamp(-1, width).add(1).to(bordered.device)
-        # Where each pixel lies in memory; an index per axis would be looked up three times.
+        # Each pixel's position in memory; an index per axis would take three look-ups.
         place = (chosen[:, None, None] * (height + 2) + rows) * (width + 2) + columns
         pixels = bordered.flatten(0, 2).index_select(0, place.flatten())
         images = self.clean(pixels.view(*place.shape, -1))
@@ -66,8 +66,8 @@ class Preparation:
 def _row_of(
     mean: tuple[float, ...], std: tuple[float, ...], width: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """What a row of pixels is multiplied by, and what is added then. A whole row, because three
-    channels are too short a stretch for vector instructions."""
+    """What a row of pixels is multiplied by, and what is then added. A whole row, because three
+    channels are too few for vector instructions."""
     scale = torch.tensor([1 / (255 * deviation) for deviation in std], device=device)
     shift = torch.tensor([-m / d for m, d in zip(mean, std, strict=True)], device=device)
     return scale.repeat(width), shift.repeat(width)

@@ -1,7 +1,7 @@
 """Decoded once: arrays in memory-mapped files, which all processes share through the page cache.
 
 An entry is a folder with an .npy file per array and a manifest. It appears by one rename, whole;
-what is found damaged is built again. Pictures may be nobody else's business: folders are 0700.
+damaged ones are built again. Pictures may be private, so folders are 0700.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from dcfl.data.arrays import Arrays
 from dcfl.system.storage import PRIVATE_FILE, PRIVATE_FOLDER, private_folder
 
-FORMAT = 1  # of the entries, and of what readers make of files: raise it when either changes
+FORMAT = 1  # of entries, and of what readers produce: raise it when either changes
 ARRAYS: dict[str, np.dtype[Any]] = {
     "train_pixels": np.dtype(np.uint8),
     "train_labels": np.dtype(np.int64),
@@ -48,26 +48,26 @@ def cached(
     read: Callable[[], Arrays],
     folder: Path | None = None,
 ) -> Arrays:
-    """What `read()` returns, from the cache if the files are those that it was made of."""
+    """What `read()` returns, or what the cache has if the files have not changed since."""
     root = cache_folder() if folder is None else folder
     if root is None:
         _warn("there is no home folder", "DCFL_CACHE can name a folder")
         return read()
     entry = _identify(root, name, files, settings)
     try:
-        found = _load(entry) if _claimed(root) else None
+        stored = _load(entry) if _is_ours_alone(root) else None
     except OSError as error:
         _warn(f"{root}: {error.strerror or error}", "DCFL_CACHE can name another folder")
         return read()
-    if found is not None:
-        return found
+    if stored is not None:
+        return stored
     arrays = read()
     try:
         _store(entry, arrays)
     except OSError as error:
         _warn(f"{root}: {error.strerror or error}", "DCFL_CACHE can name another folder")
         return arrays
-    # Its own copy would cost this process what the others share.
+    # A private copy would cost this process the memory that the others share.
     return _load(entry) or arrays
 
 
@@ -78,8 +78,8 @@ def _warn(reason: str, remedy: str) -> None:
     )
 
 
-def _claimed(root: Path) -> bool:
-    """Is it there, and for nobody else? OSError if it cannot be ours alone."""
+def _is_ours_alone(root: Path) -> bool:
+    """Whether it exists and nobody else may look into it. OSError if that cannot be arranged."""
     if not os.path.lexists(root):
         return False
     if not root.is_symlink() and root.is_dir() and root.stat().st_mode & ~PRIVATE_FOLDER & 0o777:
@@ -133,7 +133,7 @@ def _identify(
 
 
 def _source(paths: Sequence[str]) -> str:
-    """The folder of them all, or the one file."""
+    """The folder that contains them all, or the only file."""
     try:
         return os.path.commonpath(paths)
     except ValueError:  # none at all, or on several drives
@@ -141,11 +141,11 @@ def _source(paths: Sequence[str]) -> str:
 
 
 def _identity(path: str) -> str:
-    """Changes with every rewrite: what keeps size and time (as unpacking does) still has a new
-    inode or time of change."""
+    """Changes with every rewrite: one that keeps size and time (as unpacking does) still has a new
+    inode or change time."""
     try:
         status = os.stat(path)
-    except OSError:  # a link to nowhere is part of the identity too, and the reader's to report
+    except OSError:  # a dangling link is part of the identity too; the reader reports it
         return "-"
     return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
 
@@ -154,7 +154,7 @@ def _identity(path: str) -> str:
 
 
 def _load(entry: Entry) -> Arrays | None:
-    """None if there is no such entry or anything about it is not as it was written."""
+    """None if there is no such entry, or if anything about it has changed since it was written."""
     try:
         manifest = json.loads((entry.folder / "manifest.json").read_text(encoding="utf-8"))
         body = manifest["body"]
@@ -170,7 +170,7 @@ def _load(entry: Entry) -> Arrays | None:
             site_names=tuple(body["site_names"]),
             notes=tuple(body["notes"]),
         )
-    except Exception:  # whatever is wrong with a cache, the files that it was made of are there
+    except Exception:  # whatever is wrong with an entry, its source files are still there
         return None
 
 
@@ -184,8 +184,8 @@ def _open(folder: Path, name: str) -> NDArray[Any]:
 
 
 def _describe(folder: Path, name: str, array: NDArray[Any]) -> dict[str, object]:
-    """What must be the same when the array is read again. The checksum is over all of it: about
-    4 GB a second, so CIFAR-10 takes 0.05 s."""
+    """What must be the same when the array is read again. The checksum covers all of it, at about
+    4 GB a second: 0.05 s for CIFAR-10."""
     if array.dtype != ARRAYS[name]:
         raise ValueError(f"{name}: {array.dtype}")
     return {
@@ -262,7 +262,7 @@ def _publish(partial: Path, entry: Entry) -> None:
 
 
 def _discard(folder: Path) -> None:
-    """Out of the way at once, so that nobody finds half of it."""
+    """Renamed first, in one step, so that nobody reads half of it."""
     aside = _unused(folder.parent)
     try:
         os.rename(folder, aside)
@@ -284,4 +284,4 @@ def _tidy(entry: Entry) -> None:
             if time.time() - other.stat().st_mtime > ABANDONED:
                 shutil.rmtree(other, ignore_errors=True)
     except OSError:
-        pass  # another process tidies, or may not: nothing depends on it
+        pass  # another process is tidying too, or may not: nothing depends on it

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from dcfl.data.cifar import (
     verify,
 )
 from dcfl.data.datasets import Dataset, Images, load_digits
-from dcfl.data.folders import folder_files, folder_names, read_folder, read_sites
+from dcfl.data.folders import Reading, folder_files, folder_names, read_folder, read_sites
 from dcfl.data.npz import read_npz
 from dcfl.data.partition import Partition
 from dcfl.data.settings import DataSettings
@@ -82,14 +82,14 @@ def _load(settings: DataSettings) -> Dataset:
             f"data.dataset: unknown data set {settings.dataset!r}; known: digits, "
             f"{', '.join(PAPER)}, {', '.join(f'{kind}:PATH' for kind in OWN)}, remote"
         )
-    arrays = _own(name, Path(os.path.expanduser(where)), settings)  # of nobody: as it is
+    arrays = _users_own(name, Path(os.path.expanduser(where)), settings)
     return _dataset(settings.dataset, arrays, _measured(arrays, flip=name != "npz"))
 
 
 def load_own_site(
     settings: DataSettings, data: str, site: str, client: int
 ) -> tuple[Dataset, Partition]:
-    """At a site: its own pictures as those of one client, the other clients' being elsewhere.
+    """At a site: its own pictures, as those of one client; the other clients' are elsewhere.
 
     `data` is `folder:PATH`, or `sites:PATH` with `site` the name of its folder.
     """
@@ -98,25 +98,27 @@ def load_own_site(
         raise ConfigError(f"this node's own data must be folder:PATH or sites:PATH, not {data!r}")
     dataset = load_dataset(replace(settings, dataset=data))
     dataset = _normalised(replace(dataset, preparation=_unseen(settings)), settings)
-    own = np.arange(len(dataset.train), dtype=np.int32)
+    indices = np.arange(len(dataset.train), dtype=np.int32)
     if dataset.partition is not None:
         if site not in dataset.site_names:
             raise ConfigError(f"{data} has no site {site!r}: {', '.join(dataset.site_names)}")
-        own = dataset.partition.of(dataset.site_names.index(site))
-    parts = [own if number == client else own[:0] for number in range(settings.clients)]
+        indices = dataset.partition.of(dataset.site_names.index(site))
+    parts = [indices if number == client else indices[:0] for number in range(settings.clients)]
     return dataset, Partition.of_parts(parts)
 
 
 def _remote(settings: DataSettings) -> Dataset:
-    """At the server: what is agreed about images that are elsewhere."""
+    """At the server: what was agreed about images that are elsewhere."""
     side = settings.image_size
-    none = _images(np.zeros((0, side, side, 3), np.uint8), np.zeros(0, np.int64))
-    nobody = Partition.of_parts([np.zeros(0, np.int32)] * settings.clients)
-    return Dataset("remote", none, none, settings.class_names, _unseen(settings), nobody)
+    no_images = _images(np.zeros((0, side, side, 3), np.uint8), np.zeros(0, np.int64))
+    no_samples = Partition.of_parts([np.zeros(0, np.int32)] * settings.clients)
+    return Dataset(
+        "remote", no_images, no_images, settings.class_names, _unseen(settings), no_samples
+    )
 
 
 def _unseen(settings: DataSettings) -> Preparation:
-    """Of images that nobody can measure together: the same at all sites."""
+    """For images that nobody can measure together: the same at all sites."""
     return Preparation((0.5,) * 3, (0.25,) * 3, _usual(settings.image_size, True))
 
 
@@ -130,7 +132,7 @@ def _check_agreed(settings: DataSettings, kind: str) -> None:
 
 
 def _normalised(dataset: Dataset, settings: DataSettings) -> Dataset:
-    """By what the settings say, if they say it."""
+    """With the settings' mean and deviation, if they give them."""
     if not settings.mean:
         return dataset
     if len(settings.mean) != dataset.channels:
@@ -138,36 +140,57 @@ def _normalised(dataset: Dataset, settings: DataSettings) -> Dataset:
             f"data.mean and data.std must have one number for each channel: {dataset.name} has "
             f"{dataset.channels}, not {len(settings.mean)}"
         )
-    told = replace(dataset.preparation, mean=settings.mean, std=settings.std)
-    return replace(dataset, preparation=told)
+    preparation = replace(dataset.preparation, mean=settings.mean, std=settings.std)
+    return replace(dataset, preparation=preparation)
 
 
 def _usual(size: int, flip: bool) -> Augmentation:
     return Augmentation(crop=size // 8, flip=flip)
 
 
-def summary(dataset: Dataset, settings: DataSettings) -> dict[str, Any]:
-    """What is in a data set, as plain values."""
+@dataclass(frozen=True)
+class DatasetSummary:
+    """What is in a data set."""
+
+    dataset: str
+    train: int  # images
+    test: int
+    size: int  # pixels
+    channels: int
+    class_names: tuple[str, ...]
+    smallest_class: int  # training images
+    largest_class: int
+    sites: dict[str, int] | None  # images of each, if it came split
+    official: bool | None  # whether the checksums are, for data sets that have them
+
+    def as_json(self) -> dict[str, Any]:
+        """Without what does not apply."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def summarise_dataset(dataset: Dataset, settings: DataSettings) -> DatasetSummary:
     counts = torch.bincount(dataset.train.labels, minlength=dataset.classes)
-    found: dict[str, Any] = {
-        "dataset": dataset.name,
-        "train": len(dataset.train),
-        "test": len(dataset.test),
-        "size": dataset.size,
-        "channels": dataset.channels,
-        "class_names": list(dataset.class_names),
-        "smallest_class": int(counts.min()),
-        "largest_class": int(counts.max()),
-    }
+    sites = official = None
     if dataset.partition is not None:
         sizes = dataset.partition.sizes.tolist()
-        found["sites"] = dict(zip(dataset.site_names, sizes, strict=True))
+        sites = dict(zip(dataset.site_names, sizes, strict=True))
     if dataset.name in ("cifar10", "cifar100"):
-        found["official"] = not verify(Path(settings.path), dataset.name)
-    return found
+        official = not verify(Path(settings.path), dataset.name)
+    return DatasetSummary(
+        dataset=dataset.name,
+        train=len(dataset.train),
+        test=len(dataset.test),
+        size=dataset.size,
+        channels=dataset.channels,
+        class_names=dataset.class_names,
+        smallest_class=int(counts.min()),
+        largest_class=int(counts.max()),
+        sites=sites,
+        official=official,
+    )
 
 
-def _own(kind: str, path: Path, settings: DataSettings) -> Arrays:
+def _users_own(kind: str, path: Path, settings: DataSettings) -> Arrays:
     """The user's own images."""
     if not path.exists():
         raise DatasetMissing(f"{path}: no such {'file' if kind == 'npz' else 'folder'}")
@@ -177,24 +200,23 @@ def _own(kind: str, path: Path, settings: DataSettings) -> Arrays:
 
     def read() -> Arrays:
         notes: list[str] = []
-        arrays = reader(
-            path,
+        reading = Reading(
             settings.image_size,
             settings.fit,
             settings.broken,
             warn=notes.append,
-            agreed=settings.class_names,
+            class_names=settings.class_names,
         )
-        return replace(arrays, notes=tuple(notes))
+        return replace(reader(path, reading), notes=tuple(notes))
 
-    how: list[Any] = [settings.image_size, settings.fit, settings.broken, folder_names(path)]
+    decoding: list[Any] = [settings.image_size, settings.fit, settings.broken, folder_names(path)]
     if settings.class_names:
-        how.append(settings.class_names)
-    return cached(kind, folder_files(path), {"how": how}, read)
+        decoding.append(settings.class_names)
+    return cached(kind, folder_files(path), {"how": decoding}, read)
 
 
 def _official(read: Callable[[Path], Arrays], root: Path, name: str) -> Arrays:
-    """Noted where the files are sound and not the official ones."""
+    """With a note where the files are sound but not the official ones."""
     return replace(read(root), notes=tuple(verify(root, name)))
 
 
@@ -233,6 +255,8 @@ def _measured(arrays: Arrays, flip: bool) -> Preparation:
     size = pixels.shape[1]
     return Preparation(
         tuple(round(mean, 4) for mean in means),
-        tuple(max(round(deviation, 4), 0.01) for deviation in deviations),  # blank images divide
+        tuple(
+            max(round(deviation, 4), 0.01) for deviation in deviations
+        ),  # not 0, for blank images
         _usual(size, flip),
     )

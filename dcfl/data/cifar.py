@@ -106,29 +106,29 @@ CHECKSUMS = {
 
 def read_cifar10(folder: Path) -> Arrays:
     """CIFAR-10 from `folder`, which holds an official folder or is one."""
-    return _read(*_found("cifar10", folder))
+    return _read(*_locate("cifar10", folder))
 
 
 def read_cifar100(folder: Path) -> Arrays:
     """CIFAR-100 with its 100 fine labels."""
-    return _read(*_found("cifar100", folder))
+    return _read(*_locate("cifar100", folder))
 
 
 def cifar10_files(folder: Path) -> list[Path]:
     """The files that `read_cifar10` reads."""
-    return _files(*_found("cifar10", folder))
+    return _files(*_locate("cifar10", folder))
 
 
 def cifar100_files(folder: Path) -> list[Path]:
-    return _files(*_found("cifar100", folder))
+    return _files(*_locate("cifar100", folder))
 
 
 def verify(folder: Path, name: str) -> list[str]:
-    """Compare the files with the official checksums; what to warn of, or DatasetCorrupt.
+    """Compare the files with the official checksums; returns warnings, or raises DatasetCorrupt.
 
     A file with another checksum is accepted if its content is sound: rows may be in another order.
     """
-    place, layout = _found(name, folder)
+    place, layout = _locate(name, folder)
     unknown = [path.name for path in _files(place, layout) if not _is_official(path, layout)]
     if not unknown:
         return []
@@ -151,10 +151,12 @@ def _is_official(path: Path, layout: Layout) -> bool:
     return digest == known
 
 
-def _found(name: str, folder: Path) -> tuple[Path, Layout]:
-    """Where the data set lies, and in which layout."""
+def _locate(name: str, folder: Path) -> tuple[Path, Layout]:
+    """Where the data set is, and in which layout."""
     layouts = LAYOUTS[name]
-    candidates = [(place, each) for each in layouts for place in (folder / each.folder, folder)]
+    candidates = [
+        (place, layout) for layout in layouts for place in (folder / layout.folder, folder)
+    ]
     absent = [_absent(place, layout) for place, layout in candidates]
     for missing, candidate in zip(absent, candidates, strict=True):
         if not missing:
@@ -164,7 +166,7 @@ def _found(name: str, folder: Path) -> tuple[Path, Layout]:
     if len(absent[best]) < len(layout.files):
         what, where = ", ".join(absent[best]), place
     else:
-        what, where = " or ".join(f"{each.folder}/" for each in layouts), folder
+        what, where = " or ".join(f"{layout.folder}/" for layout in layouts), folder
     raise DatasetMissing(f"{name}: no {what} in {where}: get it with `dcfl data get {name}`")
 
 
@@ -184,7 +186,7 @@ def _read(place: Path, layout: Layout) -> Arrays:
 
 
 def _gathered(parts: list[tuple[Path, int]], layout: Layout) -> tuple[Pixels, Labels]:
-    """The files' rows, one after another, each written once into its place."""
+    """The files' rows one after another, each copied once."""
     total = sum(rows for _, rows in parts)
     pixels, labels = np.empty((total, 32, 32, 3), np.uint8), np.empty(total, np.int64)
     start = 0

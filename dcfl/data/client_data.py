@@ -21,7 +21,7 @@ class Batch:
 
     images: Tensor  # [B, C, H, W], float32, normalised
     labels: Tensor  # [B], int64
-    second_view: Tensor | None = None  # the same images transformed anew, if the method asks
+    second_view: Tensor | None = None  # the same images transformed again, if wanted
     epoch: int = 0  # of the client's visit, counted from 0
 
 
@@ -29,33 +29,33 @@ class Batch:
 class ClientData:
     """One client's images and labels, resident on the device; nothing is decoded per sample."""
 
-    own: Images
+    images: Images
     classes: int
     preparation: Preparation
 
     def __len__(self) -> int:
-        return len(self.own)
+        return len(self.images)
 
     def training_batches(
         self, epochs: int, batch_size: int, seed: int, round: int, client: int, second_view: bool
     ) -> Iterator[Batch]:
-        """Shuffled and augmented, `epochs` times over. The last partial batch is kept.
+        """Shuffled and augmented, `epochs` times. The last batch may be smaller.
 
-        A batch of one is left out: it has no batch statistics and no pairs.
+        A batch of one is left out: it has neither batch statistics nor pairs.
         """
         order = generator_for(seed, round, client, "order")
         first = generator_for(seed, round, client, "augmentation")
         second = generator_for(seed, round, client, "second view") if second_view else None
-        pixels = self.own.pixels
+        pixels = self.images.pixels
         if self.preparation.augmentation.active:
             pixels = with_border(pixels)
         for epoch in range(epochs):
-            permutation = torch.randperm(len(self), generator=order).to(self.own.labels.device)
+            permutation = torch.randperm(len(self), generator=order).to(self.images.labels.device)
             for chosen in torch.split(permutation, batch_size):
                 if len(chosen) > 1:
                     yield Batch(
                         self._view(pixels, chosen, first),
-                        self.own.labels[chosen],
+                        self.images.labels[chosen],
                         self._view(pixels, chosen, second) if second else None,
                         epoch,
                     )
@@ -67,7 +67,7 @@ class ClientData:
 
     def clean_batches(self, model: nn.Module) -> Iterator[Batch]:
         """All images once, without augmentation, in the batches that suit `model`."""
-        return clean_batches(self.own, self.preparation, model)
+        return clean_batches(self.images, self.preparation, model)
 
 
 def clean_batches(
@@ -75,51 +75,50 @@ def clean_batches(
 ) -> Iterator[Batch]:
     """All images once, without augmentation; with `part`, the batches that begin in that range.
 
-    They come in stored order, but for a model that normalises by the batch: it is shown images of
-    all kinds together, in batches that depend neither on how the images are sorted nor on the
-    device.
+    They come in stored order, except for a model that normalises by the batch: it gets images of
+    all kinds together, in batches that depend neither on the order of the images nor on the device.
     """
     mixed = normalises_by_batch(model)
     count = len(images)
-    for start, end in mixed_bounds(count) if mixed else bounds(count, suits_a_pass(images)):
+    for start, end in mixed_bounds(count) if mixed else bounds(count, efficient_batch(images)):
         if part is None or part[0] <= start < part[1]:
             chosen = images[images.mixed_order[start:end] if mixed else slice(start, end)]
             yield Batch(preparation.clean(chosen.pixels), chosen.labels)
 
 
 def normalises_by_batch(model: nn.Module) -> bool:
-    """In evaluation too, so that what it makes of an image depends on the images beside it."""
+    """In evaluation too, so that its output for an image depends on the images beside it."""
     return any(
         isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.running_mean is None
         for layer in model.modules()
     )
 
 
-def suits_a_pass(images: Images) -> int:
+def efficient_batch(images: Images) -> int:
     """Beyond a hundred images the maps fall out of a core's cache; a GPU wants more to do."""
     return 1000 if images.labels.is_cuda else 100
 
 
-MIXED = 100  # images, or a few more, whose statistics a model without its own is judged by
+MIXED = 100  # images, or a few more, that a model without running statistics normalises by
 
 
 def mixed_bounds(count: int) -> list[tuple[int, int]]:
-    """Where batches begin and end that are as equal as can be: statistics of a small rest would be
-    those of no other batch."""
+    """Where batches of almost equal size begin and end: a small last batch would have unusual
+    statistics."""
     batches = max(1, count // MIXED)
     edges = [count * number // batches for number in range(batches + 1)]
     return [pair for pair in pairwise(edges) if count]
 
 
 def bounds(count: int, size: int) -> list[tuple[int, int]]:
-    """Where batches begin and end. A last one that would be alone joins the batch before."""
+    """Where batches begin and end. A single last image joins the batch before."""
     starts = range(0, max(count - 1, min(count, 1)), size)
     return list(zip(starts, [*starts[1:], count], strict=True))
 
 
 @dataclass(frozen=True)
 class FederatedData:
-    """A data set on its device and who owns what."""
+    """A data set on its device, and who owns what."""
 
     dataset: Dataset
     partition: Partition
@@ -133,5 +132,5 @@ class FederatedData:
     def client(self, client: int) -> ClientData:
         train = self.dataset.train
         indices = torch.from_numpy(self.partition.of(client)).to(train.labels.device)
-        own = Images(train.pixels.index_select(0, indices), train.labels[indices])
-        return ClientData(own, self.dataset.classes, self.dataset.preparation)
+        images = Images(train.pixels.index_select(0, indices), train.labels[indices])
+        return ClientData(images, self.dataset.classes, self.dataset.preparation)

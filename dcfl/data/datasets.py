@@ -45,8 +45,8 @@ class Images:
 
     @cached_property
     def mixed_order(self) -> Tensor:
-        """A shuffle that depends on the images and not on how they are sorted: by the hash of their
-        pixels, and by label where two are equal."""
+        """A shuffle that depends on the images and not on their order: by the hash of their pixels,
+        and by label where two are equal."""
         pixels, labels = self.pixels.cpu().numpy(), self.labels.tolist()
         keys = [
             (hashlib.sha256(image.tobytes()).digest(), label)
@@ -65,8 +65,8 @@ class Dataset:
     test: Images
     class_names: tuple[str, ...]
     preparation: Preparation  # normalisation, and the augmentation that suits these images
-    partition: Partition | None = None  # of a federation that is already split
-    site_names: tuple[str, ...] = ()  # whose the parts are
+    partition: Partition | None = None  # for a federation that is already split
+    site_names: tuple[str, ...] = ()  # the owners of its parts
 
     def __post_init__(self) -> None:
         for part in (self.train, self.test):
@@ -108,10 +108,11 @@ class Dataset:
             raise ConfigError("data.holdout: the data comes as sites, which have their own split")
         generator = generator_for(seed, 0, 0, "holdout")
         shuffled = torch.randperm(len(self.train), generator=generator)
-        held, kept = shuffled.tensor_split([round(share * len(self.train))])
-        if not len(held):
+        held_out, remaining = shuffled.tensor_split([round(share * len(self.train))])
+        if not len(held_out):
             raise ConfigError(f"data.holdout = {share:g} of {len(self.train)} images is none")
-        return replace(self, train=self.train[kept.sort()[0]], test=self.train[held.sort()[0]])
+        train, test = self.train[remaining.sort()[0]], self.train[held_out.sort()[0]]
+        return replace(self, train=train, test=test)
 
     def augmented_by(self, augmentation: Augmentation) -> Dataset:
         return replace(self, preparation=replace(self.preparation, augmentation=augmentation))
@@ -138,6 +139,6 @@ def load_digits() -> Dataset:
         Images(torch.from_numpy(pixels[part]), torch.from_numpy(labels[part]))
         for part in (~held_out, held_out)
     )
-    # A mirrored digit is another sign, so these are shifted and not flipped.
+    # A mirrored digit is a different sign, so digits are shifted but not flipped.
     preparation = Preparation(mean=(0.3053,), std=(0.3762,), augmentation=Augmentation(crop=1))
     return Dataset("digits", train, test, tuple("0123456789"), preparation)

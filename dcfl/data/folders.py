@@ -1,4 +1,4 @@
-"""One's own pictures: a folder per class, or a folder per site with class folders inside."""
+"""The user's own pictures: a folder per class, or a folder per site with class folders inside."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -34,53 +35,65 @@ TRAIN = ("train", "training")
 TEST = ("test", "testing", "val", "valid", "validation")
 
 
-def read_folder(
-    folder: Path,
-    size: int,
-    fit: Fit = "resize",
-    broken: Broken = "refuse",
-    test_share: int = 5,
-    warn: Warn = warnings.warn,
-    agreed: Sequence[str] = (),
-) -> Arrays:
-    """Class folders, or `train` and `test` (or `val`) with class folders in them.
+@dataclass(frozen=True)
+class Reading:
+    """How pictures are read. `class_names` may be agreed beforehand: a folder may then lack some of
+    them but have no others."""
 
-    `agreed` names of the classes: a folder may lack some of them and have no others.
-    """
-    decoding = _decoding(folder, size, fit, broken, test_share, warn)
+    size: int
+    fit: Fit = "resize"
+    broken: Broken = "refuse"
+    test_share: int = 5  # every how many-th image is for testing, where there is no test set
+    warn: Warn = warnings.warn
+    class_names: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        require(self.size >= 1, f"the size of the images must be at least 1 pixel, not {self.size}")
+        require(
+            self.fit in get_args(Fit), f"images can be fitted by resize or crop, not {self.fit!r}"
+        )
+        require(
+            self.broken in get_args(Broken), f"broken images: refuse or skip, not {self.broken!r}"
+        )
+        require(
+            self.test_share >= 2,
+            f"every how many-th image is for testing: 2 or more, not {self.test_share}",
+        )
+
+    def decoding(self, root: Path) -> Decoding:
+        return Decoding(root, self.size, self.fit, self.broken, self.test_share, self.warn)
+
+
+def read_folder(folder: Path, reading: Reading) -> Arrays:
+    """Class folders, or `train` and `test` (or `val`) with class folders in them."""
+    require_folder(folder)
     train, test = _parts(folder)
-    names = list(agreed) or _class_folders(train)
+    names = list(reading.class_names) or _class_folders(train)
     labels = {name: label for label, name in enumerate(names)}
     pictures = _pictures(train, labels, part="either" if test is None else "train")
-    if not agreed:
+    if not reading.class_names:
         require_every_class(names, pictures, train)
     if test is not None:
         pictures += _pictures(test, labels, part="test")
-    loaded = load(pictures, decoding)
-    if not agreed:
+    loaded = load(pictures, reading.decoding(folder))
+    if not reading.class_names:
         require_every_class(names, loaded.train, train)
     if len(loaded.train) < 2:
         raise DatasetCorrupt(f"{printable(folder)}: fewer than 2 images to train on")
     return arrays_of(loaded, names, test or folder)
 
 
-def read_sites(
-    folder: Path,
-    size: int,
-    fit: Fit = "resize",
-    broken: Broken = "refuse",
-    test_share: int = 5,
-    warn: Warn = warnings.warn,
-    agreed: Sequence[str] = (),
-) -> Arrays:
+def read_sites(folder: Path, reading: Reading) -> Arrays:
     """One folder per client with class folders in it, or with `train` and `test` of its own.
 
-    A folder `test` beside the sites is the test set of all of them. `agreed`: see `read_folder`.
+    A folder `test` next to the sites is the test set for all of them.
     """
-    decoding = _decoding(folder, size, fit, broken, test_share, warn)
+    require_folder(folder)
     sites, test = _site_folders(folder)
     parts = [_parts(site) for site in sites]
-    names = list(agreed) or sorted({name for train, _ in parts for name in subfolders(train)})
+    names = list(reading.class_names) or sorted(
+        {name for train, _ in parts for name in subfolders(train)}
+    )
     require_two(names, folder)
     labels = {name: label for label, name in enumerate(names)}
     pictures = []
@@ -88,12 +101,12 @@ def read_sites(
         apart = test is not None or own_test is not None
         pictures += _pictures(train, labels, "train" if apart else "either", number)
         pictures += _pictures(own_test, labels, "test", number) if own_test else []
-    if not agreed:
+    if not reading.class_names:
         require_every_class(names, pictures, folder)
     if test is not None:
         pictures += _pictures(test, labels, part="test")
-    loaded = load(pictures, decoding)
-    if not agreed:
+    loaded = load(pictures, reading.decoding(folder))
+    if not reading.class_names:
         require_every_class(names, loaded.train, folder)
     offsets = _site_offsets(loaded.train, sites)
     site_names = tuple(printable(site.name) for site in sites)
@@ -112,20 +125,9 @@ def folder_names(folder: Path) -> list[str]:
     return sorted(os.path.relpath(path, folder) for path in below)
 
 
-def _decoding(
-    root: Path, size: int, fit: Fit, broken: Broken, test_share: int, warn: Warn
-) -> Decoding:
-    require_folder(root)
-    require(size >= 1, f"the size of the images must be at least 1 pixel, not {size}")
-    require(fit in get_args(Fit), f"images can be fitted by resize or crop, not {fit!r}")
-    require(broken in get_args(Broken), f"broken images: refuse or skip, not {broken!r}")
-    require(test_share >= 2, f"every how many-th image is for testing: 2 or more, not {test_share}")
-    return Decoding(root, size, fit, broken, test_share, warn)
-
-
 def _parts(folder: Path) -> tuple[Path, Path | None]:
-    """Where the class folders for training are, and those for testing if they are set apart."""
-    # "train" may also be the class next to "car" and "plane": it counts with folders in it.
+    """The folder with the class folders for training, and the one for testing if there is one."""
+    # "train" may also be a class next to "car" and "plane": it counts only with folders in it.
     holding = {
         name.lower(): folder / name for name in subfolders(folder) if subfolders(folder / name)
     }
@@ -187,6 +189,6 @@ def _pictures(
                 f"{printable(folder / name)}: no images of this class to train on, or not one of "
                 f"the agreed data.class_names"
             )
-        found = sorted(images(folder / name))
-        pictures += [Picture(site, labels[name], part, path) for path in found]
+        paths = sorted(images(folder / name))
+        pictures += [Picture(site, labels[name], part, path) for path in paths]
     return pictures

@@ -1,4 +1,4 @@
-"""A split as a whole, for when its clients are too many to be looked at one by one."""
+"""A split summed up, for when there are too many clients to show one by one."""
 
 from __future__ import annotations
 

@@ -30,11 +30,11 @@ Scheme = Literal[
 ]
 Integers: TypeAlias = NDArray[np.integer[Any]]
 
-LEFT_TO_CHANCE = ("dirichlet-capped", "dirichlet-uncapped")  # how large a client is
+LEFT_TO_CHANCE = ("dirichlet-capped", "dirichlet-uncapped")  # client sizes are random
 USE_ALPHA = ("dirichlet-balanced", *LEFT_TO_CHANCE, "quantity")
-TRIES = 200  # a split that fails so often hardly exists
+TRIES = 200  # a split that fails this often hardly exists
 SHARES = 2_000_000  # drawn at most, over all tries: a few seconds
-ALPHA = 1e6  # more is even to the last sample, and the draw itself would overflow
+ALPHA = 1e6  # a larger one is even to the last sample, and the draw itself would overflow
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,8 +88,8 @@ class Partition:
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
-    """What a scheme is asked for."""
+class SplitRequest:
+    """What a scheme has to work with."""
 
     labels: Integers
     clients: int
@@ -110,7 +110,7 @@ def split(
 ) -> Partition:
     """Split the samples with these labels over the clients; the same seed gives the same split.
 
-    `alpha` is of the Dirichlet schemes and of "quantity"; `per_client` is the number of shards or
+    `alpha` is for the Dirichlet schemes and "quantity"; `per_client` is the number of shards or
     classes that each client gets.
     """
     if clients > len(labels):
@@ -121,11 +121,11 @@ def split(
     if math.isinf(alpha) and scheme in USE_ALPHA:
         scheme = "iid"
     rng = np.random.default_rng(seed)
-    ask = Asked(labels, clients, min(alpha, ALPHA), per_client, min_size, rng)
+    request = SplitRequest(labels, clients, min(alpha, ALPHA), per_client, min_size, rng)
     by_chance = scheme in LEFT_TO_CHANCE
     tries = min(TRIES, 1 + SHARES // (clients * (int(labels.max()) + 1)))
     for _ in range(tries if by_chance else 1):
-        parts = SCHEMES[scheme](ask)
+        parts = SCHEMES[scheme](request)
         smallest = min(len(part) for part in parts)
         if smallest >= min_size:
             return Partition.of_parts(parts)
@@ -136,99 +136,101 @@ def split(
     )
 
 
-def _iid(ask: Asked) -> list[Integers]:
-    """A random permutation in equal parts; len(labels) % clients samples stay out."""
-    size = len(ask.labels) // ask.clients
+def _iid(request: SplitRequest) -> list[Integers]:
+    """A random permutation in equal parts; len(labels) % clients samples are left out."""
+    size = len(request.labels) // request.clients
     return list(
-        ask.rng.permutation(len(ask.labels))[: size * ask.clients].reshape(ask.clients, size)
+        request.rng.permutation(len(request.labels))[: size * request.clients].reshape(
+            request.clients, size
+        )
     )
 
 
-def _quantity(ask: Asked) -> list[Integers]:
+def _quantity(request: SplitRequest) -> list[Integers]:
     """Every client has the same mix of classes and its own size: shares ~ Dir(alpha)."""
-    spare = max(len(ask.labels) - ask.clients * ask.min_size, 0)
-    shares = ask.rng.dirichlet(np.full(ask.clients, ask.alpha))
+    spare = max(len(request.labels) - request.clients * request.min_size, 0)
+    shares = request.rng.dirichlet(np.full(request.clients, request.alpha))
     cuts = np.floor(np.cumsum(shares)[:-1] * spare).astype(np.int64)
-    cuts += ask.min_size * np.arange(1, ask.clients)  # everybody has the minimum before that
-    return np.split(ask.rng.permutation(len(ask.labels)), cuts)
+    cuts += request.min_size * np.arange(1, request.clients)  # on top of everybody's minimum
+    return np.split(request.rng.permutation(len(request.labels)), cuts)
 
 
-def _shards(ask: Asked) -> list[Integers]:
+def _shards(request: SplitRequest) -> list[Integers]:
     """Samples sorted by class, cut into equal shards, `per_client` of them for each client.
 
-    McMahan et al., AISTATS 2017: most clients see two classes. Samples that fill no shard stay out.
+    McMahan et al., AISTATS 2017: most clients see two classes. An incomplete shard is left out.
     """
-    shards = ask.clients * ask.per_client
-    size = len(ask.labels) // shards
+    shards = request.clients * request.per_client
+    size = len(request.labels) // shards
     if size < 1:
         raise PartitionError(
-            f"{shards} shards are more than the {len(ask.labels)} training samples: "
+            f"{shards} shards are more than the {len(request.labels)} training samples: "
             f"ask for fewer clients or a smaller data.per_client"
         )
-    shuffled = ask.rng.permutation(len(ask.labels))
-    by_class = shuffled[np.argsort(ask.labels[shuffled], kind="stable")]
-    dealt = ask.rng.permutation(by_class[: shards * size].reshape(shards, size))
-    return [ask.rng.permutation(own.ravel()) for own in np.split(dealt, ask.clients)]
+    shuffled = request.rng.permutation(len(request.labels))
+    by_class = shuffled[np.argsort(request.labels[shuffled], kind="stable")]
+    dealt = request.rng.permutation(by_class[: shards * size].reshape(shards, size))
+    return [request.rng.permutation(hand.ravel()) for hand in np.split(dealt, request.clients)]
 
 
-def _pathological(ask: Asked) -> list[Integers]:
+def _pathological(request: SplitRequest) -> list[Integers]:
     """Each client holds exactly `per_client` classes; a class is shared evenly by its clients."""
-    piles = _shuffled_classes(ask)
-    if ask.per_client > len(piles) or ask.per_client * ask.clients < len(piles):
+    piles = _shuffled_classes(request)
+    if request.per_client > len(piles) or request.per_client * request.clients < len(piles):
         raise PartitionError(
-            f"pathological: {ask.clients} clients of data.per_client = {ask.per_client} classes "
-            f"each cannot share out {len(piles)} classes: choose another data.per_client"
+            f"pathological: {request.clients} clients of data.per_client = {request.per_client} "
+            f"classes each cannot share out {len(piles)} classes: choose another data.per_client"
         )
-    dealt = _deal(len(piles), ask)
+    dealt = _deal(len(piles), request)
     holders = [
-        ask.rng.permutation(np.flatnonzero((dealt == label).any(axis=1)))
+        request.rng.permutation(np.flatnonzero((dealt == label).any(axis=1)))
         for label in range(len(piles))
     ]
-    pieces: list[list[Integers]] = [[] for _ in range(ask.clients)]
-    for pile, own in zip(piles, holders, strict=True):
-        for client, piece in zip(own, np.array_split(pile, len(own)), strict=True):
+    pieces: list[list[Integers]] = [[] for _ in range(request.clients)]
+    for pile, clients in zip(piles, holders, strict=True):
+        for client, piece in zip(clients, np.array_split(pile, len(clients)), strict=True):
             pieces[client].append(piece)
-    return [ask.rng.permutation(np.concatenate(own)) for own in pieces]
+    return [request.rng.permutation(np.concatenate(part)) for part in pieces]
 
 
-def _deal(classes: int, ask: Asked) -> Integers:
+def _deal(classes: int, request: SplitRequest) -> Integers:
     """`per_client` different classes for each client, every class about equally often."""
-    dealt = np.empty((ask.clients, ask.per_client), dtype=np.int64)
+    dealt = np.empty((request.clients, request.per_client), dtype=np.int64)
     held = np.zeros(classes)
-    for client in range(ask.clients):
-        # Those held least so far, in random order among equals.
-        order = np.lexsort((ask.rng.random(classes), held))
-        dealt[client] = order[: ask.per_client]
+    for client in range(request.clients):
+        # Those held least so far come first, in random order among equals.
+        order = np.lexsort((request.rng.random(classes), held))
+        dealt[client] = order[: request.per_client]
         held[dealt[client]] += 1
     return dealt
 
 
-def _shuffled_classes(ask: Asked) -> list[Integers]:
-    classes = range(int(ask.labels.max()) + 1)
-    return [ask.rng.permutation(np.flatnonzero(ask.labels == label)) for label in classes]
+def _shuffled_classes(request: SplitRequest) -> list[Integers]:
+    classes = range(int(request.labels.max()) + 1)
+    return [request.rng.permutation(np.flatnonzero(request.labels == label)) for label in classes]
 
 
-def _balanced(ask: Asked) -> list[Integers]:
+def _balanced(request: SplitRequest) -> list[Integers]:
     """Each client draws a mix q ~ Dir(alpha), then its samples one by one without replacement, each
     remaining sample with probability proportional to q[its label].
 
     Late clients take what is left, and fill up at random where their classes have run out.
     """
-    size, rng = len(ask.labels) // ask.clients, ask.rng
-    piles = _shuffled_classes(ask)
+    size, rng = len(request.labels) // request.clients, request.rng
+    piles = _shuffled_classes(request)
     taken = np.zeros(len(piles), dtype=np.int64)
     left = np.array([len(pile) for pile in piles])
     parts: list[Integers] = []
-    for _ in range(ask.clients):
-        mix = rng.dirichlet(np.full(len(piles), ask.alpha))
+    for _ in range(request.clients):
+        mix = rng.dirichlet(np.full(len(piles), request.alpha))
         wanted = _race(mix, left, size, rng)
         if (missing := size - wanted.sum()) > 0:
             wanted += rng.multivariate_hypergeometric(left - wanted, missing)
-        own = [
+        drawn = [
             pile[start : start + count]
             for pile, start, count in zip(piles, taken, wanted, strict=True)
         ]
-        parts.append(rng.permutation(np.concatenate(own)))
+        parts.append(rng.permutation(np.concatenate(drawn)))
         taken += wanted
         left -= wanted
     return parts
@@ -252,20 +254,20 @@ def _race(
     return np.bincount(first // size, minlength=len(mix))
 
 
-def _capped(ask: Asked) -> list[Integers]:
-    return _class_by_class(ask, cap=len(ask.labels) / ask.clients)
+def _capped(request: SplitRequest) -> list[Integers]:
+    return _class_by_class(request, cap=len(request.labels) / request.clients)
 
 
-def _uncapped(ask: Asked) -> list[Integers]:
-    return _class_by_class(ask, cap=math.inf)
+def _uncapped(request: SplitRequest) -> list[Integers]:
+    return _class_by_class(request, cap=math.inf)
 
 
-def _class_by_class(ask: Asked, cap: float) -> list[Integers]:
+def _class_by_class(request: SplitRequest, cap: float) -> list[Integers]:
     """Each class is divided by shares ~ Dir(alpha) over the clients still below the cap."""
-    pieces: list[list[Integers]] = [[] for _ in range(ask.clients)]
-    sizes = np.zeros(ask.clients, dtype=np.int64)
-    for pile in _shuffled_classes(ask):
-        shares = ask.rng.dirichlet(np.full(ask.clients, ask.alpha))
+    pieces: list[list[Integers]] = [[] for _ in range(request.clients)]
+    sizes = np.zeros(request.clients, dtype=np.int64)
+    for pile in _shuffled_classes(request):
+        shares = request.rng.dirichlet(np.full(request.clients, request.alpha))
         below = sizes < cap
         if below.any():
             shares = np.where(below, shares, 0.0)
@@ -275,16 +277,16 @@ def _class_by_class(ask: Asked, cap: float) -> list[Integers]:
         for client, piece in enumerate(np.split(pile, cuts)):
             pieces[client].append(piece)
             sizes[client] += len(piece)
-    return [ask.rng.permutation(np.concatenate(own)) for own in pieces]
+    return [request.rng.permutation(np.concatenate(part)) for part in pieces]
 
 
-def _given(ask: Asked) -> list[Integers]:
+def _given(request: SplitRequest) -> list[Integers]:
     raise PartitionError(
         'data.partition = "given" is for data that comes with its split, as sites:PATH does'
     )
 
 
-SCHEMES: dict[Scheme, Callable[[Asked], list[Integers]]] = {
+SCHEMES: dict[Scheme, Callable[[SplitRequest], list[Integers]]] = {
     "dirichlet-balanced": _balanced,
     "dirichlet-capped": _capped,
     "dirichlet-uncapped": _uncapped,

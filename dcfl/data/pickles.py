@@ -13,19 +13,19 @@ from typing import Any
 
 
 class Refused(Exception):
-    """Why a file is not taken."""
+    """Why a file is refused."""
 
 
 @dataclass
 class PickledArray:
-    """Where the pickle would build a numpy array."""
+    """Stands for a numpy array that the pickle would build."""
 
     shape: Any = None
     content: memoryview = memoryview(b"")
 
 
 class _Dtype:
-    """Where it would build the dtype of unsigned bytes, the only one there is here."""
+    """Stands for the dtype of unsigned bytes, the only one that is allowed."""
 
 
 _NAMES = {

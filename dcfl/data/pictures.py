@@ -1,4 +1,4 @@
-"""Image files: found by their names, decoded by Pillow, broken ones named."""
+"""Image files: found by their extensions, decoded by Pillow; broken ones are named."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CHUNK = 128  # pictures per task
 class Picture(NamedTuple):
     site: int
     label: int
-    part: Literal["train", "test", "either"]  # "either": nobody has set a test set apart
+    part: Literal["train", "test", "either"]  # "either": there is no separate test set
     path: Path
 
 
@@ -74,7 +74,7 @@ def subfolders(folder: Path) -> list[str]:
 
 def images(folder: Path) -> Iterator[Path]:
     """The pictures in a folder and below it, by their extension."""
-    # Links are followed, but no folder is entered twice and none above this one: no cycles.
+    # Links are followed, but never twice into a folder, nor into one above: no cycles.
     entered = {os.path.realpath(above) for above in Path(os.path.abspath(folder)).parents}
     waiting = [folder]
     while waiting:
@@ -142,16 +142,16 @@ def _decode_all(
     pool = ThreadPoolExecutor(min(4, os.cpu_count() or 1))
     try:
         with _quiet_pillow():
-            for found in pool.map(work, starts):
-                if found and decoding.broken == "refuse":
-                    row, reason = min(found.items())
+            for broken in pool.map(work, starts):
+                if broken and decoding.broken == "refuse":
+                    row, reason = min(broken.items())
                     choice = (
                         "" if decoding.fit == "exact" else '; data.broken = "skip" leaves it out'
                     )
                     raise DatasetCorrupt(
                         f"{printable(paths[row])}: a broken image ({reason}){choice}"
                     )
-                reasons |= found
+                reasons |= broken
     finally:
         pool.shutdown(cancel_futures=True)
     return pixels, reasons
@@ -169,7 +169,7 @@ def _empty(count: int, size: int) -> NDArray[np.uint8]:
 
 @contextmanager
 def _quiet_pillow() -> Iterator[None]:
-    """Pillow warns about oddities inside files; what matters of that is an error here."""
+    """Pillow warns about oddities inside files; those that matter are errors here."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"PIL\b")
         yield
@@ -183,8 +183,7 @@ def _decode_chunk(
         try:
             pixels[row] = _decode(path, decoding)
         except Exception as error:  # decoders meet hostile bytes with every kind of exception
-            # Not skipped even by choice: the picture may be fine, and the data must not depend
-            # on who reads it.
+            # Never skipped: the picture may be fine, and the data must not depend on who reads it.
             if isinstance(error, OSError) and error.errno is not None:
                 reason = error.strerror or error
                 raise DatasetCorrupt(f"{printable(path)}: cannot be read ({reason})") from error

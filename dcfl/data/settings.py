@@ -18,7 +18,7 @@ class DataSettings:
     # "digits", "cifar10", "cifar100", "tiny-imagenet", "folder:PATH", "npz:PATH", "sites:PATH";
     # "remote": every Flower node has its own
     dataset: str = "digits"
-    path: str = "data"  # where downloaded data sets lie
+    path: str = "data"  # where downloaded data sets are
     clients: int = 20  # sites:PATH has as many as there are folders
     partition: Scheme = "dirichlet-balanced"
     alpha: float = 0.3  # of the Dirichlet distribution; inf = iid
@@ -28,7 +28,7 @@ class DataSettings:
     # is another split too. A number keeps the split while the training's seed changes.
     seed: int | Literal["federation"] = "federation"
     # Share of the training images that is kept back and evaluated on, instead of the test images:
-    # to choose settings without a look at those.
+    # for choosing settings without looking at those.
     holdout: float = 0.0
     crop: int | Literal["auto"] = "auto"  # pixels of padding; "auto": what suits the data set
     flip: bool | Literal["auto"] = "auto"
@@ -37,13 +37,18 @@ class DataSettings:
     image_size: int = 32  # of folder: and sites:, which may hold images of any size
     fit: Literal["resize", "crop"] = "resize"  # squeeze to a square, or cut its centre out
     broken: Literal["refuse", "skip"] = "refuse"  # files that cannot be read as images
-    # Of folder:, sites: and remote, agreed beforehand instead of looked up in the data.
+    # For folder:, sites: and remote: agreed beforehand instead of read from the data.
     class_names: tuple[str, ...] = ()
     # What pixels are normalised by, from 0 to 1 for each channel; empty: what suits the data set.
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        self._check_split()
+        self._check_augmentation()
+        self._check_images()
+
+    def _check_split(self) -> None:
         require(self.clients >= 1, f"data.clients must be at least 1, not {self.clients}")
         require(
             self.alpha > 0, f"data.alpha must be above 0 (inf for an IID split), not {self.alpha:g}"
@@ -62,6 +67,8 @@ class DataSettings:
             0 <= self.holdout <= 0.9,
             f"data.holdout must lie in 0 (none) to 0.9, not {self.holdout:g}",
         )
+
+    def _check_augmentation(self) -> None:
         require(
             self.crop == "auto" or self.crop >= 0, f"data.crop must not be negative: {self.crop}"
         )
@@ -70,11 +77,12 @@ class DataSettings:
             f"data.rotation must lie between 0 and 180 degrees, not {self.rotation:g}",
         )
         require(self.cutout >= 0, f"data.cutout must not be negative: {self.cutout}")
+
+    def _check_images(self) -> None:
         require(
             4 <= self.image_size <= 1024,
             f"data.image_size must lie between 4 and 1024 pixels, not {self.image_size}",
         )
-
         require(
             len(self.class_names) != 1 and len({*self.class_names}) == len(self.class_names),
             f"data.class_names must be two or more different names, not {list(self.class_names)}",
@@ -89,7 +97,7 @@ class DataSettings:
         )
 
     def augmentation(self, usual: Augmentation) -> Augmentation:
-        """The data set's usual augmentation, with what is set here in its place."""
+        """The data set's usual augmentation, overridden by what is set here."""
         return Augmentation(
             usual.crop if self.crop == "auto" else self.crop,
             usual.flip if self.flip == "auto" else self.flip,
@@ -99,11 +107,11 @@ class DataSettings:
 
     @property
     def split_seed(self) -> int:
-        """Without a federation to follow: 0, as a federation's own default is."""
+        """Without a federation to follow: 0, like the default of federation.seed."""
         return 0 if self.seed == "federation" else self.seed
 
     def split(self, dataset: Dataset) -> Partition:
-        """The data set's own split, if it came with one, or the one that is asked for."""
+        """The data set's own split if it came with one, else the one that the settings describe."""
         if dataset.partition is not None:
             return dataset.partition
         return split(

@@ -72,7 +72,7 @@ def _tiny_classes(root: Path) -> list[str]:
     path = root / "wnids.txt"
     classes = _text(path).split()
     for wnid, count in Counter(classes).items():
-        # The ids become part of paths: nothing but an id will do.
+        # The ids become part of paths, so anything else is refused.
         if not re.fullmatch(r"n[0-9]{8}", wnid) or count > 1:
             raise DatasetCorrupt(
                 f"{printable(path)}: {wnid[:40]!r} is no WordNet id, or there twice"

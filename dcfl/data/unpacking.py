@@ -1,4 +1,4 @@
-"""Archives from outside: regular files below one folder, within limits, and nothing else."""
+"""Untrusted archives: regular files below one folder, within limits, and nothing else."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _readable(file: Path) -> Iterator[None]:
         yield
     except DCFLError:
         raise
-    except Exception as error:  # of a broken or hostile archive, which may raise anything
+    except Exception as error:  # a broken or hostile archive may raise anything
         raise DatasetCorrupt(f"{file.name}: not a whole archive ({brief(error)})") from error
 
 
@@ -93,7 +93,7 @@ class _Budget:
                 stream.write(data)
 
     def _pieces(self, source: IO[bytes]) -> Iterator[bytes]:
-        """What cannot be read is the archive's fault, what cannot be written the disk's."""
+        """A failed read is the archive's fault; a failed write is the disk's."""
         with _readable(self.file):
             while data := source.read(CHUNK):
                 self.spend(len(data))
@@ -101,7 +101,7 @@ class _Budget:
 
 
 class _Capped(io.RawIOBase):
-    """A stream that ends with an error, not with all of the memory, if it goes on and on."""
+    """A stream that fails when it grows too long, before it fills the memory."""
 
     def __init__(self, stream: gzip.GzipFile, budget: _Budget) -> None:
         super().__init__()

@@ -42,8 +42,8 @@ class Attack:
         """What an attacker trains on."""
         if self.settings.kind != "label-flip":
             return data
-        flipped = Images(data.own.pixels, data.classes - 1 - data.own.labels)
-        return replace(data, own=flipped)
+        flipped = Images(data.images.pixels, data.classes - 1 - data.images.labels)
+        return replace(data, images=flipped)
 
     def reply(
         self, honest: ClientUpdate, broadcast: Broadcast, method: Method, model: nn.Module

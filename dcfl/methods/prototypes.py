@@ -113,7 +113,7 @@ class PrototypeMethod(Method):
 
     def _withhold(self, client: Client) -> None:
         """Counts the client's images: running sums include each of them once per epoch."""
-        held = torch.bincount(client.data.own.labels, minlength=client.data.classes)
+        held = torch.bincount(client.data.images.labels, minlength=client.data.classes)
         for sums in client.tally.values():
             sums[held < self.min_class_count] = 0
 

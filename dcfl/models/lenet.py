@@ -30,7 +30,7 @@ class LeNet(FeatureModel):
 
     def forward(self, images: Tensor) -> Output:
         shallow = self.convolution1(images)
-        # Pooled first: the same values, and a quarter of them for the ReLU.
+        # Pooled first: the same values, and only a quarter of them pass the ReLU.
         deep = self.convolution2(F.relu_(F.max_pool2d(shallow, 2)))
         maps = F.relu_(F.max_pool2d(deep, 2))
         hidden = F.relu_(self.hidden2(F.relu_(self.hidden1(maps.flatten(1)))))

@@ -15,9 +15,7 @@ class Output(NamedTuple):
 
     logits: Tensor  # [B, classes]
     embedding: Tensor  # [B, d], what the classifier sees: pooled features, or the head's output
-    stages: tuple[
-        Tensor, ...
-    ]  # [B, channels] each: pooled outputs before the ReLU, shallow to deep
+    stages: tuple[Tensor, ...]  # [B, channels]: pooled, before the ReLU, shallow to deep
 
 
 class FeatureModel(nn.Module):
@@ -29,7 +27,7 @@ class FeatureModel(nn.Module):
 
     class_names: tuple[str, ...] = ()
     preparation: Preparation | None = None
-    autocast: torch.dtype | None = None  # float16 or bfloat16 inside; what comes out is float32
+    autocast: torch.dtype | None = None  # float16 or bfloat16 inside; outputs are float32
 
     def forward(self, images: Tensor) -> Output:
         raise TypeError(f"{type(self).__name__} must define forward(images) -> Output")

@@ -1,4 +1,4 @@
-"""Recorded runs as one HTML page that needs nothing else: no network, no scripts, no files."""
+"""Recorded runs as one self-contained HTML page: no network, no scripts, no other files."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["find_runs", "write_report"]
 
 
 def write_report(*folders: Path, out: Path | None = None) -> Path:
-    """Write the page about all runs in `folders` and return where it is.
+    """Write the page about all runs in `folders`; returns its path.
 
     The order of the folders is the order on the page; differences are taken against the first
     method. Without `out` it is report.html, inside the folder if there is only one.
     """
-    from dcfl.report.run_page import render  # draws: `find_runs` alone does without matplotlib
+    from dcfl.report.run_page import render  # here, because `find_runs` does not need matplotlib
 
     runs = {run.folder.resolve(): run for folder in folders for run in find_runs(folder)}
     if not runs:
@@ -35,8 +35,8 @@ def write_report(*folders: Path, out: Path | None = None) -> Path:
 
 
 def find_runs(folder: Path) -> list[RecordedRun]:
-    """The run that this folder is, or the runs directly below it: FedAvg first, because everything
-    is compared with it, then by name, run2 before run10."""
+    """The run in this folder, or the runs directly below it: FedAvg first, because everything is
+    compared with it, then by name, run2 before run10."""
     if (folder / "config.toml").is_file():
         return [RecordedRun.open(folder)]
     if not folder.is_dir():

@@ -1,4 +1,4 @@
-"""A page of sections, tables and pictures that needs nothing else, and its tables as text."""
+"""A self-contained page of sections, tables and pictures; and its tables as text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from dcfl.report import plots, text
 from dcfl.system.printable import printable, printable_lines
 
-# What LaTeX would take for a command, and how it is written instead.
+# Characters that LaTeX would misread, and how they are written instead.
 LATEX = {
     **{char: f"\\{char}" for char in "&%$#_{}"},
     "\\": r"\textbackslash{}",
@@ -47,7 +47,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as they are to be read; the first column names the row."""
+    """Cells as text; the first column names the row."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -127,7 +127,7 @@ def _environment() -> Environment:
 
 
 def _shown(value: Any) -> Any:
-    foreign = isinstance(value, str) and not isinstance(value, Markup)  # that is our own template's
+    foreign = isinstance(value, str) and not isinstance(value, Markup)  # Markup is ours
     return printable_lines(value) if foreign else value
 
 

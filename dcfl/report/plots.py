@@ -32,11 +32,11 @@ Points = dict[int, tuple[float, float]]  # round -> (x, y)
 
 WIDTH = 5.4  # inches: narrow, so that labels stay readable when a phone scales the picture down
 INK, GRID = "#33383d", "#e3e6e8"
-# Okabe and Ito's: the colour-blind tell them apart too. Their yellow is too faint on white.
+# Okabe and Ito's, which the colour-blind can tell apart; without their yellow, faint on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES: tuple[Dashes, ...] = ("-", "--", ":")  # once the colours have run out
 STYLE: Any = {
-    "svg.fonttype": "none",  # the browser has fonts for every script; matplotlib's own has not
+    "svg.fonttype": "none",  # browsers have fonts for every script, matplotlib does not
     "svg.hashsalt": "dcfl",  # the same input gives the same bytes
     "text.parse_math": False,  # a class may be called $x$
     "font.size": 10,
@@ -55,9 +55,9 @@ STYLE: Any = {
 MANY_ACROSS, MANY_DOWN = 12, 25  # more labels do not fit along an axis
 LONGEST_CLASS, LONGEST_LABEL = 16, 60  # characters of the names beside an axis and in a legend
 MANY_METHODS = 4  # more crowd the axes, and are drawn thinner
-LEAST_POINTS = 5  # of accuracy on an axis; less would make noise look like progress
+LEAST_POINTS = 5  # percentage points on an axis; fewer would make noise look like progress
 MANY_BARS = 60  # more leave no room for gaps
-LOG_FROM = 50  # largest over smallest loss from which a linear axis hides the small ones
+LOG_FROM = 50  # ratio of largest to smallest loss, above which a linear axis hides the small
 
 
 @dataclass(frozen=True)
@@ -145,8 +145,8 @@ def loss_figure(groups: Sequence[Group]) -> Figure:
 
 @styled
 def partition_figure(counts: NDArray[np.int64], class_names: Sequence[str]) -> Figure:
-    """Samples per client and class [clients, classes] as a heat map, client sizes above it; of many
-    clients how they spread."""
+    """Samples per client and class [clients, classes] as a heat map, client sizes above it; for
+    many clients, histograms."""
     clients, classes = counts.shape
     if clients > MANY_CLIENTS:
         return _spread_figure(Overview(counts))
@@ -179,7 +179,7 @@ def _spread_figure(split: Overview) -> Figure:
 
 
 def _draw_histogram(axes: Axes, values: NDArray[Any], label: str) -> None:
-    """Whole numbers have bars of their own as long as there is room."""
+    """Whole numbers get a bar each as long as there is room."""
     low, high = float(values.min()), float(values.max())
     width = max(1.0, (high - low) / MANY_BARS)
     if values.dtype.kind == "i":

@@ -23,7 +23,7 @@ def data_unit(largest: float) -> DataUnit:
 
 
 def without_folders(text: str) -> str:
-    """A page is passed on; where things lie on the machine that wrote it is nobody's business."""
+    """Pages are passed on, and the folders of the machine that wrote one are private."""
     return FOLDERS.sub("…/", text)
 
 
@@ -45,6 +45,6 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def listed(words: list[str], last: str = "and") -> str:
+def listed(items: list[str], last: str = "and") -> str:
     """`a`, `a and b`, `a, b and c`."""
-    return f" {last} ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+    return f" {last} ".join(filter(None, [", ".join(items[:-1]), *items[-1:]]))

@@ -1,1 +1,1 @@
-"""The contract that every method keeps, and the toys that it is tried with: `dcfl check`."""
+"""The contract that every method keeps, and a toy federation to try it on: `dcfl check`."""

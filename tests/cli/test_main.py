@@ -10,9 +10,10 @@ import pytest
 from PIL import Image
 
 import dcfl.cli.main
+import dcfl.cli.training_verbs
 from dcfl.config import experiment_from
 from dcfl.runs.folder import RecordedRun
-from dcfl.testing.contract import PROPERTIES
+from dcfl.testing.properties import PROPERTIES
 from tests.data.pictures import class_folders
 
 # FedProx whose anchor is the live model: the term is zero, as in code that was published.
@@ -404,7 +405,7 @@ def test_ctrl_c_is_not_a_crash(cli, monkeypatch: pytest.MonkeyPatch) -> None:  #
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(dcfl.cli.main, "_train", interrupted)
+    monkeypatch.setattr(dcfl.cli.training_verbs, "train", interrupted)
     code, _, err = cli("run", *FAST)
     assert code == 130
     assert err == "dcfl: interrupted\n"

@@ -14,9 +14,10 @@ import pytest
 import dcfl.cli.main
 from dcfl.methods import METHODS
 from dcfl.runs.folder import RecordedRun
-from dcfl.studies.recipes.paper import RECIPES, ROWS
+from dcfl.studies.recipes.recipe import ROWS
+from dcfl.studies.recipes.recipe_book import RECIPES
 from dcfl.system.locks import lock
-from tests.studies.recipes.hand_made import cells_of, kept_in, pretend
+from tests.studies.recipes.hand_made import cell_folders_in, cells_of, pretend
 
 Call = Callable[..., tuple[int, str, str]]
 SMOKE = ("--scale", "smoke", "--out", "out")
@@ -140,21 +141,21 @@ def test_one_cell_then_nothing_is_done_again(reproduce: Call, tmp_path: Path) ->
 def test_a_damaged_cell_is_named_before_anything_is_trained(
     name: str, text: str, finished: bool, reproduce: Call, tmp_path: Path
 ) -> None:
-    kept = kept_in(tmp_path / "out", cells_of("similarity"))[1]
-    pretend(kept, [1.0, 2.0], finished)
-    (kept.folder / name).write_text(text)
+    cell_folder = cell_folders_in(tmp_path / "out", cells_of("similarity"))[1]
+    pretend(cell_folder, [1.0, 2.0], finished)
+    (cell_folder.path / name).write_text(text)
     said = one_line(reproduce("similarity", *SMOKE), 2)
-    assert f"{kept.cell.name}/{name}" in said
+    assert f"{cell_folder.cell.name}/{name}" in said
 
 
 def test_a_cell_in_use_is_reported_and_the_rest_is_written(reproduce: Call, tmp_path: Path) -> None:
-    kept = kept_in(tmp_path / "out", cells_of("server-side"))[0]
-    kept.folder.mkdir(parents=True)
-    held = lock(kept.folder)
-    code, out, err = reproduce("server-side", *SMOKE, "--only", kept.cell.name, "--json")
+    cell_folder = cell_folders_in(tmp_path / "out", cells_of("server-side"))[0]
+    cell_folder.path.mkdir(parents=True)
+    held = lock(cell_folder.path)
+    code, out, err = reproduce("server-side", *SMOKE, "--only", cell_folder.cell.name, "--json")
     held.close()
     assert code == 4
-    assert f"[1/1] {kept.cell.name}  failed  " in err
+    assert f"[1/1] {cell_folder.cell.name}  failed  " in err
     assert "is in use by" in err
     assert json.loads(out)["recipes"]["server-side"]["finished"] == 0
     assert "18 cells of 18 are not finished." in (tmp_path / "out" / "server-side.md").read_text()

@@ -8,7 +8,7 @@ from dcfl.server import Server, ServerSettings, ServerState
 from dcfl.server.aggregation import AGGREGATIONS, Aggregation
 from dcfl.server.optimizers import OPTIMIZERS
 from dcfl.tensors import sha256, snapshot
-from dcfl.testing.contract import TRAINING, toy_model
+from dcfl.testing.toys import TRAINING, toy_model
 from tests import toys
 
 ROUNDS = 3

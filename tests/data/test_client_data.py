@@ -1,7 +1,7 @@
 import torch
 
 from dcfl.data import Augmentation, Batch, ClientData
-from dcfl.testing.contract import toy_client, toy_model
+from dcfl.testing.toys import toy_client, toy_model
 from tests import toys
 
 
@@ -15,7 +15,7 @@ def batches(
 def test_every_epoch_sees_every_image_once_in_a_new_order() -> None:
     data = toy_client([0, 1, 2, 3, 0, 1, 2, 3], Augmentation())
     first, second, third, fourth = batches(data, epochs=2)
-    clean = data.preparation.clean(data.own.pixels)
+    clean = data.preparation.clean(data.images.pixels)
     for epoch in (
         torch.cat([first.images, second.images]),
         torch.cat([third.images, fourth.images]),
@@ -27,11 +27,11 @@ def test_every_epoch_sees_every_image_once_in_a_new_order() -> None:
 
 def test_labels_stay_with_their_images() -> None:
     data = toy_client([0, 1, 2, 3] * 4, Augmentation())
-    clean = data.preparation.clean(data.own.pixels)
+    clean = data.preparation.clean(data.images.pixels)
     for batch in batches(data):
         for image, label in zip(batch.images, batch.labels, strict=True):
             row = (clean == image).all(dim=(1, 2, 3)).nonzero().item()
-            assert data.own.labels[row] == label
+            assert data.images.labels[row] == label
 
 
 def test_the_last_partial_batch_is_kept_but_not_a_batch_of_one() -> None:
@@ -64,14 +64,14 @@ def test_clean_batches_are_the_images_in_order() -> None:
     data = toy_client([0, 1, 2] * 67)
     parts = list(data.clean_batches(toy_model()))
     assert [len(part.labels) for part in parts] == [100, 101]  # a last one alone joins the others
-    whole = data.preparation.clean(data.own.pixels)
+    whole = data.preparation.clean(data.images.pixels)
     assert torch.equal(torch.cat([part.images for part in parts]), whole)
 
 
 def test_a_federation_hands_each_client_its_own() -> None:
     federation = toys.federated(clients=3)
     for client in range(3):
-        own = federation.client(client).own
+        own = federation.client(client).images
         rows = federation.partition.of(client)
         assert torch.equal(own.labels, federation.dataset.train.labels[rows])
         assert torch.equal(own.pixels, federation.dataset.train.pixels[rows])

@@ -11,6 +11,7 @@ from PIL import Image
 
 from dcfl.data.arrays import Arrays
 from dcfl.data.folders import (
+    Reading,
     folder_files,
     folder_names,
     read_folder,
@@ -42,12 +43,12 @@ def one(folder: Path, image: Image.Image, name: str = "x.png", **options: object
     save(folder / "a" / name, image, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        return read_folder(folder, 8, fit).train_pixels[0]
+        return read_folder(folder, Reading(8, fit)).train_pixels[0]
 
 
 def refusal(error: type[DCFLError], folder: Path, **options: object) -> str:
     with pytest.raises(error) as caught:
-        read_folder(folder, 8, **options)
+        read_folder(folder, Reading(8, **options))
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -56,7 +57,7 @@ def refusal(error: type[DCFLError], folder: Path, **options: object) -> str:
 
 
 def test_every_fifth_image_of_each_class_is_held_out(tmp_path: Path) -> None:
-    arrays = read_folder(class_folders(tmp_path, cat=11, ant=5), 8)
+    arrays = read_folder(class_folders(tmp_path, cat=11, ant=5), Reading(8))
     assert arrays.class_names == ("ant", "cat")
     assert arrays.train_pixels.shape == (13, 8, 8, 3)
     assert arrays.train_pixels.dtype == np.uint8
@@ -77,7 +78,7 @@ def test_every_fifth_image_of_each_class_is_held_out(tmp_path: Path) -> None:
 def test_small_classes_keep_one_and_give_one(
     tmp_path: Path, count: int, share: int, held: int
 ) -> None:
-    arrays = read_folder(class_folders(tmp_path, a=count, b=9), 8, test_share=share)
+    arrays = read_folder(class_folders(tmp_path, a=count, b=9), Reading(8, test_share=share))
     assert (arrays.test_labels == 0).sum() == held
     assert (arrays.train_labels == 0).sum() == count - held
 
@@ -87,7 +88,7 @@ def test_a_test_set_that_is_set_apart(tmp_path: Path, name: str) -> None:
     class_folders(tmp_path / "train", a=2, b=1)
     class_folders(tmp_path / name, b=3)
     class_folders(tmp_path, leaflets=1)
-    arrays = read_folder(tmp_path, 8)
+    arrays = read_folder(tmp_path, Reading(8))
     assert arrays.train_labels.tolist() == [0, 0, 1]
     assert arrays.test_labels.tolist() == [1, 1, 1]
 
@@ -96,16 +97,16 @@ def test_test_comes_before_val(tmp_path: Path) -> None:
     class_folders(tmp_path / "train", a=1, b=1)
     class_folders(tmp_path / "val", a=2)
     class_folders(tmp_path / "test", b=1)
-    assert read_folder(tmp_path, 8).test_labels.tolist() == [1]
+    assert read_folder(tmp_path, Reading(8)).test_labels.tolist() == [1]
 
 
 def test_train_alone_is_divided(tmp_path: Path) -> None:
     class_folders(tmp_path / "train", a=5, b=5)
-    assert read_folder(tmp_path, 8).class_names == ("a", "b")
+    assert read_folder(tmp_path, Reading(8)).class_names == ("a", "b")
 
 
 def test_train_may_be_a_vehicle(tmp_path: Path) -> None:
-    arrays = read_folder(class_folders(tmp_path, car=3, test=3, train=3), 8)
+    arrays = read_folder(class_folders(tmp_path, car=3, test=3, train=3), Reading(8))
     assert arrays.class_names == ("car", "test", "train")
 
 
@@ -117,7 +118,7 @@ def test_other_files_and_hidden_ones_are_ignored_and_subfolders_are_not(tmp_path
     save(tmp_path / ".thumbnails" / "c.png", 99)
     (tmp_path / "a" / "notes.txt").write_text("no image")
     (tmp_path / "a" / ".DS_Store").write_bytes(b"\0")
-    arrays = read_folder(tmp_path, 8)
+    arrays = read_folder(tmp_path, Reading(8))
     assert arrays.class_names == ("a", "b")
     assert len(arrays.train_labels) + len(arrays.test_labels) == 5
     found = [path.relative_to(tmp_path).as_posix() for path in folder_files(tmp_path)]
@@ -132,7 +133,7 @@ def test_links_are_followed_and_cycles_end(tmp_path: Path) -> None:
     (folder / "a" / "up").symlink_to(folder)
     (folder / "a" / "self").symlink_to(folder / "a")
     (folder / "b" / "round").symlink_to(folder / "b" / "round")
-    arrays = read_folder(folder, 8)
+    arrays = read_folder(folder, Reading(8))
     assert arrays.class_names == ("a", "b", "c")
     labels = np.concatenate([arrays.train_labels, arrays.test_labels])
     assert np.bincount(labels).tolist() == [3, 2, 1]
@@ -146,7 +147,7 @@ def test_the_same_twice(tmp_path: Path) -> None:
     for number in range(300):
         pixels = rng.integers(0, 256, (9, 12, 3), dtype=np.uint8)
         save(tmp_path / "ab"[number % 2] / f"{rng.integers(1e9)}.png", Image.fromarray(pixels))
-    first, second = read_folder(tmp_path, 8), read_folder(tmp_path, 8)
+    first, second = read_folder(tmp_path, Reading(8)), read_folder(tmp_path, Reading(8))
     for name in ("train_pixels", "train_labels", "test_pixels", "test_labels"):
         assert np.array_equal(getattr(first, name), getattr(second, name))
 
@@ -195,7 +196,7 @@ def test_a_16_bit_pgm_inside_a_ppm(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     level = (100 * 257).to_bytes(2, "big")
     (tmp_path / "a" / "x.ppm").write_bytes(b"P5 4 4 65535\n" + level * 16)
-    assert (read_folder(tmp_path, 8).train_pixels[0] == 100).all()
+    assert (read_folder(tmp_path, Reading(8)).train_pixels[0] == 100).all()
 
 
 @pytest.mark.parametrize("mode", ["I", "F"])
@@ -246,7 +247,7 @@ def test_two_photographs_in_one_file_as_telephones_make_them(tmp_path: Path) -> 
     class_folders(tmp_path, b=2)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "x.jpg").write_bytes(stream.getvalue())
-    assert np.abs(read_folder(tmp_path, 8).train_pixels[0].astype(int) - RED).max() <= 2
+    assert np.abs(read_folder(tmp_path, Reading(8)).train_pixels[0].astype(int) - RED).max() <= 2
 
 
 # --- what is wrong with them ----------------------------------------------------------------------
@@ -290,10 +291,10 @@ def test_broken_files_are_refused_or_skipped_by_name(tmp_path: Path, damage) -> 
     lines: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        arrays = read_folder(tmp_path, 8, broken="skip", warn=lines.append)
+        arrays = read_folder(tmp_path, Reading(8, broken="skip", warn=lines.append))
     assert lines == [f"{tmp_path}: skipped 1 broken image: {Path('a', 'bad.png')}"]
     shutil.move(tmp_path / "a" / "bad.png", tmp_path / "bad.png")
-    whole = read_folder(tmp_path, 8)
+    whole = read_folder(tmp_path, Reading(8))
     assert np.array_equal(arrays.train_pixels, whole.train_pixels)
     assert np.array_equal(arrays.test_labels, whole.test_labels)
 
@@ -309,7 +310,7 @@ def test_one_line_for_many_broken_files(tmp_path: Path) -> None:
     for number in range(300):
         text(tmp_path / "a" / f"x{number:03}.png")
     lines: list[str] = []
-    arrays = read_folder(tmp_path, 8, broken="skip", warn=lines.append)
+    arrays = read_folder(tmp_path, Reading(8, broken="skip", warn=lines.append))
     names = ", ".join(str(Path("a", f"x00{number}.png")) for number in range(3))
     assert lines == [f"{tmp_path}: skipped 300 broken images: {names} and 297 more"]
     assert len(arrays.train_labels) == 4
@@ -319,7 +320,7 @@ def test_one_line_for_many_broken_files(tmp_path: Path) -> None:
 def test_a_class_keeps_a_training_image_when_others_are_broken(tmp_path: Path) -> None:
     class_folders(tmp_path, a=2, b=9)
     text(tmp_path / "a" / "0.png")
-    arrays = read_folder(tmp_path, 8, broken="skip", warn=lambda _: None)
+    arrays = read_folder(tmp_path, Reading(8, broken="skip", warn=lambda _: None))
     assert (arrays.train_labels == 0).sum() == 1
     text(tmp_path / "a" / "1.png")
     lost = refusal(DatasetCorrupt, tmp_path, broken="skip", warn=lambda _: None)
@@ -379,12 +380,12 @@ def test_test_sets_that_are_none(tmp_path: Path) -> None:
 def test_settings_that_cannot_be(tmp_path: Path, wrong: dict[str, object]) -> None:
     class_folders(tmp_path, a=2, b=2)
     with pytest.raises(ConfigError):
-        read_folder(tmp_path, **{"size": 8, **wrong})  # type: ignore[arg-type]
+        read_folder(tmp_path, Reading(**{"size": 8, **wrong}))  # type: ignore[arg-type]
 
 
 def test_more_memory_than_there_is(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="choose a smaller size"):
-        read_folder(class_folders(tmp_path, a=2, b=2), 2**31)
+        read_folder(class_folders(tmp_path, a=2, b=2), Reading(2**31))
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no such names there")
@@ -392,7 +393,7 @@ def test_odd_names_stay_on_one_line(tmp_path: Path) -> None:
     class_folders(tmp_path, a=2, **{"b\nc": 2})
     os.mkdir(os.fsencode(tmp_path) + b"/\xff\xfe")
     shutil.copy(tmp_path / "a" / "0.png", os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe/0.png"))
-    names = read_folder(tmp_path, 8).class_names
+    names = read_folder(tmp_path, Reading(8)).class_names
     assert len(names) == 3
     assert all(name.isprintable() for name in names)
     text(tmp_path / "b\nc" / "0.png")
@@ -415,7 +416,7 @@ def test_mutated_files_raise_nothing_else(tmp_path: Path) -> None:
     lines: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        arrays = read_folder(folder, 8, broken="skip", warn=lines.append)
+        arrays = read_folder(folder, Reading(8, broken="skip", warn=lines.append))
     assert len(lines) == 1
     assert 50 < len(arrays.train_labels) < 200  # many a change of pixels goes unnoticed
 
@@ -431,7 +432,7 @@ def sites(folder: Path) -> Path:
 
 
 def test_sites_own_rows(tmp_path: Path) -> None:
-    arrays = read_sites(sites(tmp_path), 8)
+    arrays = read_sites(sites(tmp_path), Reading(8))
     assert arrays.site_names == ("bonn", "lyon", "rome")
     assert arrays.class_names == ("ant", "cat", "dog", "eel")
     assert arrays.site_offsets.tolist() == [0, 8, 13, 16]
@@ -443,7 +444,7 @@ def test_sites_own_rows(tmp_path: Path) -> None:
 
 def test_sites_with_a_common_test_set(tmp_path: Path) -> None:
     class_folders(sites(tmp_path) / "test", cat=2, dog=1)
-    arrays = read_sites(tmp_path, 8)
+    arrays = read_sites(tmp_path, Reading(8))
     assert arrays.site_names == ("bonn", "lyon", "rome")
     assert arrays.site_offsets.tolist() == [0, 10, 16, 21]
     assert arrays.test_labels.tolist() == [1, 1, 2]
@@ -451,7 +452,7 @@ def test_sites_with_a_common_test_set(tmp_path: Path) -> None:
 
 def site_refusal(folder: Path) -> str:
     with pytest.raises(DatasetCorrupt) as caught:
-        read_sites(folder, 8)
+        read_sites(folder, Reading(8))
     return str(caught.value)
 
 
@@ -469,7 +470,7 @@ def test_sites_that_are_none(tmp_path: Path) -> None:
     class_folders(sites(tmp_path / "empty") / "rome", yak=0)
     assert "class yak has no readable image" in site_refusal(tmp_path / "empty")
     with pytest.raises(DatasetMissing, match="no such folder"):
-        read_sites(tmp_path / "nowhere", 8)
+        read_sites(tmp_path / "nowhere", Reading(8))
 
 
 # --- Tiny-ImageNet --------------------------------------------------------------------------------
@@ -613,7 +614,7 @@ def test_the_real_tiny_imagenet_has_grey_images(real: Arrays) -> None:
 def test_parts_go_by_many_names(tmp_path: Path, train: str, test: str) -> None:
     class_folders(tmp_path / train, a=4, b=3)
     class_folders(tmp_path / test, a=2, b=1)
-    arrays = read_folder(tmp_path, 8)
+    arrays = read_folder(tmp_path, Reading(8))
     assert arrays.class_names == ("a", "b")
     assert (len(arrays.train_labels), len(arrays.test_labels)) == (7, 3)
 
@@ -628,7 +629,7 @@ def test_a_site_may_have_parts_of_its_own(tmp_path: Path) -> None:
     for site in ("north", "south"):
         class_folders(tmp_path / site / "train", a=3, b=2)
         class_folders(tmp_path / site / "test", a=1, b=1)
-    arrays = read_sites(tmp_path, 8)
+    arrays = read_sites(tmp_path, Reading(8))
     assert arrays.class_names == ("a", "b")
     assert arrays.site_names == ("north", "south")
     assert arrays.site_offsets.tolist() == [0, 5, 10]

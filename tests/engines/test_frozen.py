@@ -11,7 +11,7 @@ from torch import Tensor
 from dcfl.client import Client, frozen, observe
 from dcfl.models import FeatureModel, Output
 from dcfl.tensors import sha256, snapshot
-from dcfl.testing.contract import MIXED, TRAINING, toy_client, toy_model
+from dcfl.testing.toys import MIXED, TRAINING, toy_client, toy_model
 
 IMAGES = torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 

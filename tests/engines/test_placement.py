@@ -18,7 +18,7 @@ from dcfl.engines.placement import Placement, available_cores, choose_devices, p
 from dcfl.errors import ConfigError
 from dcfl.experiment import EngineSettings
 from dcfl.methods import METHODS
-from dcfl.testing.contract import toy_model
+from dcfl.testing.toys import toy_model
 from tests.engines.runs import made_ready, trained
 
 GB = 10**9

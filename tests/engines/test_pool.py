@@ -34,7 +34,7 @@ from dcfl.methods import METHODS, Method, Objective
 from dcfl.models import FeatureModel, Output
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.rows import ClientRow
-from dcfl.testing.contract import toy_client, visit
+from dcfl.testing.toys import toy_client, visit
 from tests.engines.runs import SIZES, Flat, bits, federation, made_ready, trained
 
 PATIENCE = 20.0  # seconds until something that must happen is given up

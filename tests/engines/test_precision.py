@@ -15,7 +15,7 @@ from dcfl.errors import ConfigError
 from dcfl.methods import METHODS, Method, Objective
 from dcfl.models import Output
 from dcfl.tensors import snapshot
-from dcfl.testing.contract import toy_model
+from dcfl.testing.toys import toy_model
 from tests.engines.runs import bits, federation, made_ready, trained
 
 HALVES = ["bfloat16", "float16"]

@@ -10,7 +10,7 @@ from dcfl.client import Client
 from dcfl.messages import num_bytes
 from dcfl.methods import METHODS, fedsol
 from dcfl.models import CNN
-from dcfl.testing.contract import CLASSES, MIXED, TRAINING, toy_client, toy_model, two_rounds, visit
+from dcfl.testing.toys import CLASSES, MIXED, TRAINING, toy_client, toy_model, two_rounds, visit
 
 
 @pytest.fixture
@@ -41,7 +41,10 @@ def test_steps_cost_what_is_said(name: str, calls: Counter[str]) -> None:
     rounds = two_rounds(method, "batch", MIXED)
     calls.clear()
     update, memory = visit(
-        method, toy_client(MIXED), sent=rounds.sent, memory=rounds.first[0].memory
+        method,
+        toy_client(MIXED),
+        received=rounds.received,
+        memory=rounds.first[0].memory,
     )
     assert update.num_steps == TRAINING.epochs * 3
     assert calls["forwards"] == cost.forwards * update.num_steps + cost.passes

@@ -16,7 +16,7 @@ from dcfl.client import Batch, Client
 from dcfl.errors import ConfigError, SettingsWarning
 from dcfl.methods import METHODS, Method
 from dcfl.methods.dcfl import DCFLPrototypeWise, DCFLSampleWise
-from dcfl.testing.contract import TRAINING, toy_client, toy_model
+from dcfl.testing.toys import TRAINING, toy_client, toy_model
 
 LABELS = [0, 0, 1, 2, 0, 1, 3]
 

@@ -13,7 +13,7 @@ from dcfl.methods.feddecorr import FedDecorr
 from dcfl.models import FeatureModel
 from dcfl.models.output import Output
 from dcfl.tensors import snapshot
-from dcfl.testing.contract import TRAINING, toy_client
+from dcfl.testing.toys import TRAINING, toy_client
 
 LABELS = [0, 0, 1, 2, 0, 1, 3]
 EXACT = {"rtol": 1e-9, "atol": 1e-9}

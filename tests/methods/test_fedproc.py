@@ -10,7 +10,7 @@ from dcfl.errors import ConfigError
 from dcfl.methods.fedavg import FedAvg
 from dcfl.methods.fedproc import FedProc
 from dcfl.tensors import snapshot
-from dcfl.testing.contract import CLASSES, TRAINING, toy_client, toy_model
+from dcfl.testing.toys import CLASSES, TRAINING, toy_client, toy_model
 
 LABELS = [0, 0, 1, 2, 0, 1, 3]
 KNOWN = [True, True, False, True]

@@ -12,7 +12,7 @@ from dcfl.messages import Broadcast
 from dcfl.methods.fedavg import FedAvg
 from dcfl.methods.fedprox import FedProx
 from dcfl.tensors import sha256, snapshot
-from dcfl.testing.contract import TRAINING, toy_client, toy_model, visit
+from dcfl.testing.toys import TRAINING, toy_client, toy_model, visit
 
 LABELS = [0, 0, 1, 2, 0, 1, 3]
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
@@ -123,7 +123,7 @@ def test_the_received_weights_are_no_references_to_the_live_ones() -> None:
     weights = snapshot(toy_model())
     before = sha256(weights)
     ours, plain = (
-        visit(method, toy_client(LABELS), sent=Broadcast(1, weights, {})).update.weights
+        visit(method, toy_client(LABELS), received=Broadcast(1, weights, {})).update.weights
         for method in (FedProx(mu=1.0), FedAvg())
     )
     assert sha256(weights) == before

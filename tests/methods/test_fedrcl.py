@@ -14,7 +14,7 @@ from dcfl.methods.fedrcl import FedRCL
 from dcfl.models import FeatureModel
 from dcfl.models.resnet import ResNet18
 from dcfl.tensors import snapshot
-from dcfl.testing.contract import CLASSES, TRAINING, toy_client, toy_model
+from dcfl.testing.toys import CLASSES, TRAINING, toy_client, toy_model
 
 LABELS = [0, 0, 1, 2, 0, 1, 3, 0]  # classes 2 and 3 have one sample each
 EXACT = {"rtol": 1e-9, "atol": 1e-9}

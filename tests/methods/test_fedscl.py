@@ -10,7 +10,7 @@ from dcfl.errors import ConfigError
 from dcfl.methods.fedavg import FedAvg
 from dcfl.methods.fedscl import FedSCL
 from dcfl.tensors import snapshot
-from dcfl.testing.contract import TRAINING, toy_client, toy_model
+from dcfl.testing.toys import TRAINING, toy_client, toy_model
 
 LABELS = [0, 0, 1, 2, 0, 1, 3]  # 2 and 3 are without positives
 EXACT = {"rtol": 1e-9, "atol": 1e-9}

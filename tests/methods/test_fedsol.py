@@ -22,7 +22,7 @@ from dcfl.models.layers import Norm
 from dcfl.models.output import Output
 from dcfl.models.resnet import ResNet18
 from dcfl.tensors import sha256, snapshot
-from dcfl.testing.contract import CLASSES, TRAINING, toy_client, toy_images, toy_model, visit
+from dcfl.testing.toys import CLASSES, TRAINING, toy_client, toy_images, toy_model, visit
 
 LABELS = [0, 0, 1, 2, 0, 1, 3, 2, 1, 3, 3, 0]
 SGD = LocalTraining(1, 4, lr=0.2, momentum=0.9, weight_decay=0.01, max_grad_norm=0.0)

@@ -14,7 +14,7 @@ from dcfl.methods.fedavg import FedAvg
 from dcfl.methods.moon import MOON
 from dcfl.models import FeatureModel
 from dcfl.tensors import sha256, snapshot
-from dcfl.testing.contract import TRAINING, toy_client, toy_model, two_rounds, visit
+from dcfl.testing.toys import TRAINING, toy_client, toy_model, two_rounds, visit
 
 LABELS = [0, 0, 1, 2, 0, 1, 3]
 EXACT = {"rtol": 1e-9, "atol": 1e-9}

@@ -8,7 +8,7 @@ from torch import Tensor
 from dcfl.client import Client
 from dcfl.errors import ConfigError
 from dcfl.methods.dcfl import DCFLPrototypeWise
-from dcfl.testing.contract import CLASSES, TRAINING, toy_client, toy_model, visit
+from dcfl.testing.toys import CLASSES, TRAINING, toy_client, toy_model, visit
 
 LABELS = [0, 0, 1, 3, 3, 3]
 
@@ -64,7 +64,7 @@ def test_sums_are_of_clean_data_in_evaluation_mode(source: str, normalize: bool)
     who = Client(0, 1, model, received.state_dict(), {}, {}, data, TRAINING)
     sent = method.upload(who)
     network = (model if source == "trained" else received).eval()
-    embeddings = network(data.preparation.clean(data.own.pixels)).embedding
+    embeddings = network(data.preparation.clean(data.images.pixels)).embedding
     if normalize:
         embeddings = F.normalize(embeddings, dim=1)
     torch.testing.assert_close(sent["sums"], class_sums(embeddings, LABELS))

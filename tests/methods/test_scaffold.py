@@ -18,7 +18,7 @@ from dcfl.models import FeatureModel
 from dcfl.models.output import Output
 from dcfl.server import Server, ServerState
 from dcfl.tensors import snapshot
-from dcfl.testing.contract import (
+from dcfl.testing.toys import (
     CLASSES,
     TRAINING,
     toy_client,

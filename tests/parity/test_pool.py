@@ -23,7 +23,7 @@ from dcfl.methods import METHODS, Method, Objective
 from dcfl.models import FeatureModel, Output
 from dcfl.server import ServerSettings
 from dcfl.server.optimizers import OPTIMIZERS
-from dcfl.testing.contract import toy_model
+from dcfl.testing.toys import toy_model
 from tests.engines.runs import Flat, bits, federation, made_ready, trained
 
 

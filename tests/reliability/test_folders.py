@@ -28,7 +28,7 @@ from safetensors.torch import load_file, save_file
 
 from dcfl.cli import analyse_verb as analysis
 from dcfl.cli.options import experiment_of
-from dcfl.cli.terminal import comparison_table
+from dcfl.cli.tables import comparison_table
 from dcfl.errors import DCFLError, RunFolderError
 from dcfl.report import write_report
 from dcfl.runs.folder import RecordedRun

@@ -28,7 +28,7 @@ from PIL import Image
 from rich.console import Console
 
 import dcfl.cli.main
-from dcfl.cli import terminal
+from dcfl.cli import live_progress, tables, terminal
 from dcfl.config import apply, as_tables, experiment_from, from_toml, to_toml
 from dcfl.errors import ClientFailure, ConfigError, ProtocolError
 from dcfl.experiment import Experiment
@@ -42,7 +42,7 @@ from dcfl.runs.groups import group_runs
 from dcfl.runs.rows import RoundRow
 from dcfl.server.validation import Schema, check_update
 from dcfl.studies.recipes.progress import Progress
-from dcfl.testing.contract import TRAINING
+from dcfl.testing.toys import TRAINING
 from tests.cli.test_main import FAST
 from tests.report import folders
 from tests.report.folders import write_run
@@ -210,11 +210,11 @@ def test_tables_and_bars_on_a_terminal(names: list[str]) -> None:
     counts = np.ones((2, len(names)), np.int64)
     shown = io.StringIO()
     console = Console(file=shown, force_terminal=True, width=200, color_system="truecolor")
-    console.print(terminal.partition_table(counts, names, names[:2]))
+    console.print(tables.partition_table(counts, names, names[:2]))
     with patch.object(terminal, "stderr", Console(file=shown, force_terminal=True, width=200)):
-        with terminal.progress(names[0], 2) as show:
+        with live_progress.progress(names[0], 2) as show:
             show(RoundRow.from_json(folders.row(1, [50.0]), Path("rounds.jsonl")))
-        with terminal.download_progress(names[1]) as arrived:
+        with live_progress.download_progress(names[1]) as arrived:
             arrived(1, 2)
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", shown.getvalue())  # colours and the bar's own
     assert_plain(text)
@@ -224,7 +224,7 @@ def test_tables_and_bars_on_a_terminal(names: list[str]) -> None:
 def test_what_looks_like_markup_is_shown_as_it_is() -> None:
     with terminal.stdout.capture() as shown:
         names = ["[/red]", "[b]x[/b]", ":smile:"]
-        terminal.stdout.print(terminal.partition_table(np.ones((1, 3), np.int64), names))
+        terminal.stdout.print(tables.partition_table(np.ones((1, 3), np.int64), names))
     assert all(name in shown.get() for name in names)
 
 
@@ -249,7 +249,7 @@ def test_a_report_about_hostile_runs(
     assert_page(write_report(root), 4)
     groups = group_runs([RecordedRun.open(path) for path in root.iterdir() if path.is_dir()])
     with terminal.stdout.capture() as shown:
-        terminal.stdout.print(terminal.comparison_table(groups))
+        terminal.stdout.print(tables.comparison_table(groups))
     assert_plain(shown.get())
 
 
@@ -451,15 +451,15 @@ def test_a_warning_is_one_plain_line(here: Path) -> None:
 
 
 def test_the_progress_of_a_reproduction(capsys: pytest.CaptureFixture[str]) -> None:
-    from dcfl.studies.recipes.cells import Kept
-    from dcfl.studies.recipes.paper import Cell
+    from dcfl.studies.recipes.cells import CellFolder
     from dcfl.studies.recipes.parallel import News
+    from dcfl.studies.recipes.recipe import Cell
     from dcfl.studies.recipes.scales import Where
 
     where, plain = Where("digits", 0.3, 0.5), Experiment()
-    kept = Kept(Cell("digits", "r", "c", 0, where, plain, plain), Path("nowhere"))
-    Progress([kept]).after(News(kept, "failed", why="\x1b[31m\nred\udcff"))
-    told = f"[1/1] {kept.cell.name}  failed  \\x1b[31m\\nred\\udcff\n"
+    cell_folder = CellFolder(Cell("digits", "r", "c", 0, where, plain, plain), Path("nowhere"))
+    Progress([cell_folder]).after(News(cell_folder, "failed", why="\x1b[31m\nred\udcff"))
+    told = f"[1/1] {cell_folder.cell.name}  failed  \\x1b[31m\\nred\\udcff\n"
     assert capsys.readouterr().err == told
 
 

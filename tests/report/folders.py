@@ -65,7 +65,12 @@ def write_run(
         sha256=np.array(partition_sha256),
     )
     if finished:
-        summary = {"method": method, "dataset": "digits", "weights_sha256": WEIGHTS_SHA256}
+        summary = {
+            "method": method,
+            "dataset": "digits",
+            "seconds": sum(row["seconds"] for row in rows),
+            "weights_sha256": WEIGHTS_SHA256,
+        }
         (folder / "summary.json").write_text(json.dumps(summary))
     return RecordedRun.open(folder)
 

@@ -25,7 +25,7 @@ from dcfl.models import FeatureModel, Output
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.run import Run
 from dcfl.tensors import sha256
-from dcfl.testing.contract import toy_model
+from dcfl.testing.toys import toy_model
 from tests import toys
 from tests.engines.runs import Flat, federation
 

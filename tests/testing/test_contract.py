@@ -115,7 +115,7 @@ class DividesByAbsentClasses(Method):
     mu: float = 0.0
 
     def upload(self, client: Client) -> Tensors:
-        return {"counts": torch.bincount(client.data.own.labels, minlength=4).double()}
+        return {"counts": torch.bincount(client.data.images.labels, minlength=4).double()}
 
     def merge(self, shared: Tensors, uploads: Sequence[Tensors], population: int) -> Tensors:
         if not uploads:
@@ -160,7 +160,7 @@ class Mangler(Method):
     mu: float = 0.0
 
     def upload(self, client: Client) -> Tensors:
-        client.data.own.pixels.zero_()
+        client.data.images.pixels.zero_()
         return {}
 
 
@@ -175,7 +175,7 @@ class Bounded(Method):
         return lambda batch: cross_entropy(batch) * (1 + self.mu)
 
     def upload(self, client: Client) -> Tensors:
-        return {"pixels": client.data.own.pixels.float().mean(dim=0).flatten() / 100}
+        return {"pixels": client.data.images.pixels.float().mean(dim=0).flatten() / 100}
 
     def merge(self, shared: Tensors, uploads: Sequence[Tensors], population: int) -> Tensors:
         stacked = [upload["pixels"] for upload in uploads]

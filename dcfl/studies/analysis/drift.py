@@ -1,9 +1,9 @@
 """How far a local round takes the clients from the global model, in weights and in features.
 
-Some clients train one more round from the final model, by the run's own method and settings and
-through its own engine. A finished run has kept neither what the server shares (prototypes) nor what
-clients remember (MOON, SCAFFOLD). So where the method has such things, the same clients first train
-a rehearsal from the same weights, which leaves nothing but those.
+Some clients train one more round from the final model, with the run's own method, settings and
+engine. A finished run keeps neither what the server shares (prototypes) nor what clients remember
+(MOON, SCAFFOLD). Where the method has either, the same clients first train a rehearsal round from
+the same weights, of which only these are used.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from torch import Tensor
 
 from dcfl import tensors as named
 from dcfl.client import frozen
+from dcfl.data import Dataset, Partition
 from dcfl.engines.engine import Engine, Session
 from dcfl.engines.placement import Placement, place
-from dcfl.engines.runner import client_runner, reproducible, two_images
+from dcfl.engines.runner import ClientRunner, client_runner, reproducible, two_images
 from dcfl.errors import ClientFailure, ConfigError
-from dcfl.experiment import AttackSettings, FaultSettings
+from dcfl.experiment import AttackSettings, Experiment, FaultSettings
 from dcfl.federation import sample_cohort
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods import Method
@@ -39,7 +40,7 @@ from dcfl.runs.prepare import resolved
 from dcfl.studies.analysis.features import Subject, embed, some_images
 
 MOST_IMAGES = 2000  # test images whose features are compared
-MOST_NUMBERS = 250_000_000  # of updates that are kept to be compared with each other: 1 GB
+MOST_NUMBERS = 250_000_000  # in all updates that are compared with each other: 1 GB
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class ClientDrift:
 
 @dataclass(frozen=True)
 class Drift:
-    round: int  # the one that was trained for this: the run's last and one
+    round: int  # the extra round: one after the run's last
     images: int  # test images whose features were compared
     rehearsed: bool
     clients: tuple[ClientDrift, ...]
@@ -96,19 +97,35 @@ def _mean(values: list[float]) -> float:
 def measure_drift(
     subject: Subject, clients: int = 10, tell: Callable[[str], None] = lambda _: None
 ) -> Drift:
-    """Of at most so many clients, drawn as a round's cohort is."""
+    """For at most `clients` of them, drawn like the cohort of a round."""
     round = subject.round + 1
     seed = subject.experiment.federation.seed
-    with _engine(subject, clients) as (engine, population, placed):
-        cohort = sample_cohort(population, min(clients / population, 1.0), seed, round)
-        weights = placed(named.canonical(named.snapshot(subject.model)))
+    with _honest_clients(subject, clients) as honest:
+        share = min(clients / honest.count, 1.0)
+        cohort = sample_cohort(honest.count, share, seed, round)
+        weights = honest.place(named.canonical(named.snapshot(subject.model)))
         method, shared = subject.experiment.method, dict[str, Tensor]()
         rehearsed = keeps_state(method)
         if rehearsed:
             tell(f"{len(cohort)} clients rehearse")
-            shared = placed(_rehearsed(engine, method, Broadcast(round, weights, {}), cohort))
+            first = Broadcast(round, weights, {})
+            shared = honest.place(_rehearsed(honest.engine, method, first, cohort))
         tell(f"{len(cohort)} clients train")
-        return _compared(subject, engine, Broadcast(round, weights, shared), cohort, rehearsed)
+        broadcast = Broadcast(round, weights, shared)
+        return _compared(subject, honest.engine, broadcast, cohort, rehearsed)
+
+
+@dataclass(frozen=True)
+class HonestClients:
+    """All clients of a run, ready to train one more round."""
+
+    engine: Engine
+    count: int
+    device: torch.device
+
+    def place(self, tensors: Tensors) -> dict[str, Tensor]:
+        """On the device where the engine expects them."""
+        return {name: tensor.to(self.device) for name, tensor in tensors.items()}
 
 
 def keeps_state(method: Method) -> bool:
@@ -118,53 +135,57 @@ def keeps_state(method: Method) -> bool:
 
 
 @contextmanager
-def _engine(
-    subject: Subject, clients: int
-) -> Iterator[tuple[Engine, int, Callable[[Tensors], dict[str, Tensor]]]]:
-    """The run's engine, how many clients there are, and what puts tensors where it wants them.
-
-    The drift is that of honest clients whose models nobody has clipped or blurred: faults, attacks
-    and privacy are about what becomes of a reply.
-    """
+def _honest_clients(subject: Subject, most: int) -> Iterator[HonestClients]:
+    """The run's engine with its clients, of which `most` will train at a time."""
     dataset = subject.dataset.to(torch.device("cpu"))
+    partition = _same_partition(subject, dataset)
+    experiment = resolved(_honest(subject.experiment), dataset, partition)
+    runner = client_runner(experiment, dataset, partition)
+    device = subject.dataset.test.labels.device
+    placement = _placement(runner, experiment, device, most)
+    with TemporaryDirectory() as folder, reproducible(experiment.engine.threads):
+        session = Session("analysis", experiment, runner, placement, Path(folder) / "memories")
+        with connect(session) as engine:
+            yield HonestClients(engine, len(partition), device)
+
+
+def _same_partition(subject: Subject, dataset: Dataset) -> Partition:
     partition = subject.experiment.data.split(dataset)
-    known = subject.run.partition_sha256
-    if known and known != partition.sha256:
+    recorded = subject.run.partition_sha256
+    if recorded and recorded != partition.sha256:
         raise ConfigError(
             f"{subject.run.folder}: the training images, or how they are split, are not those of "
             f"the run any more: leave the drift out with --no-drift"
         )
-    experiment = replace(
-        subject.experiment,
+    return partition
+
+
+def _honest(experiment: Experiment) -> Experiment:
+    """Without faults, attacks and privacy, which are about what becomes of a reply: the drift is
+    that of honest clients whose models nobody has clipped or blurred."""
+    return replace(
+        experiment,
         faults=FaultSettings(),
         attack=AttackSettings(),
         privacy=PrivacySettings(),
-        engine=replace(subject.experiment.engine, name="embedded", compile=False),
-        federation=replace(subject.experiment.federation, deadline=0.0),
+        engine=replace(experiment.engine, name="embedded", compile=False),
+        federation=replace(experiment.federation, deadline=0.0),
     )
-    experiment = resolved(experiment, dataset, partition)
-    runner = client_runner(experiment, dataset, partition)
-    device = subject.dataset.test.labels.device
-    if device.type == "cpu":
-        engine, batch = experiment.engine, experiment.training.batch_size
-        placement = place(
-            engine.workers, engine.threads, "cpu", clients, runner.model, two_images(dataset), batch
-        )
-    else:  # which this process uses already, so that no worker could
-        placement = Placement([device], "one GPU")
-    with TemporaryDirectory() as folder, reproducible(experiment.engine.threads):
-        session = Session("analysis", experiment, runner, placement, Path(folder) / "memories")
-        with connect(session) as connected:
-            yield (
-                connected,
-                len(partition),
-                lambda tensors: {name: tensor.to(device) for name, tensor in tensors.items()},
-            )
+
+
+def _placement(
+    runner: ClientRunner, experiment: Experiment, device: torch.device, clients: int
+) -> Placement:
+    if device.type != "cpu":  # this process uses the GPU already, so no worker could
+        return Placement([device], "one GPU")
+    engine, batch = experiment.engine, experiment.training.batch_size
+    example = two_images(runner.data.dataset)
+    return place(engine.workers, engine.threads, "cpu", clients, runner.model, example, batch)
 
 
 def _rehearsed(engine: Engine, method: Method, broadcast: Broadcast, cohort: list[int]) -> Tensors:
-    """What the server would share if these clients were all there are; what they remember stays
-    with the engine."""
+    """What the server would share if there were no other clients. What these remember stays with
+    the engine."""
     replies = [reply for reply in engine.run(broadcast, cohort) if isinstance(reply, ClientUpdate)]
     engine.settle([reply.client for reply in replies])
     return method.merge({}, [reply.upload for reply in replies], len(replies)) if replies else {}
@@ -175,34 +196,36 @@ def _compared(
 ) -> Drift:
     images, preparation = some_images(subject, MOST_IMAGES), subject.dataset.preparation
     trainable = [name for name, live in subject.model.named_parameters() if live.requires_grad]
-    start, here = flat(broadcast.weights, trainable), embed(subject.model, images, preparation)[0]
-    found: list[ClientDrift] = []
+    start = flat(broadcast.weights, trainable)
+    global_embeddings, _ = embed(subject.model, images, preparation)
+    drifts: list[ClientDrift] = []
     failures: list[str] = []
     directions: list[Tensor] = []  # of those that have moved
     for reply in engine.run(broadcast, cohort):
         if isinstance(reply, ClientFailure):
             failures.append(str(reply))
             continue
-        # Done with before the next is asked for: its memory may be used again then.
+        # Finished before the next reply is requested, which may reuse this one's memory.
         moved = flat(reply.weights, trainable) - start
         length = moved.norm()
         if length > 0 and (len(directions) + 1) * len(moved) <= MOST_NUMBERS:
             directions.append((moved / length).float())
         local = frozen(subject.model, reply.weights)
-        there, _ = embed(local, images, preparation)
-        drift = ClientDrift(
-            reply.client,
-            reply.num_examples,
-            reply.num_steps,
-            float(length / start.norm()),
-            turned(here, there),
+        local_embeddings, _ = embed(local, images, preparation)
+        drifts.append(
+            ClientDrift(
+                reply.client,
+                reply.num_examples,
+                reply.num_steps,
+                float(length / start.norm()),
+                mean_turn(global_embeddings, local_embeddings),
+            )
         )
-        found.append(drift)
     return Drift(
         broadcast.round,
         len(images),
         rehearsed,
-        tuple(found),
+        tuple(drifts),
         pairwise_cosines(directions),
         tuple(failures),
     )
@@ -213,9 +236,9 @@ def flat(tensors: Tensors, names: list[str]) -> Tensor:
     return torch.cat([tensors[name].detach().double().cpu().reshape(-1) for name in names])
 
 
-def turned(here: Tensor, there: Tensor) -> float:
+def mean_turn(before: Tensor, after: Tensor) -> float:
     """Mean 1 - cos between the rows of two matrices [n, d]."""
-    return float(1 - F.cosine_similarity(here.double(), there.double(), dim=1).mean())
+    return float(1 - F.cosine_similarity(before.double(), after.double(), dim=1).mean())
 
 
 def pairwise_cosines(directions: list[Tensor]) -> NDArray[np.float64]:

@@ -1,6 +1,6 @@
-"""The embeddings of the images that a run is judged by: the z that the losses see.
+"""The embeddings of the images that a run is evaluated on: the z that the losses see.
 
-These are `dataset.test`: the test images, or with `data.holdout` training images kept back.
+These are `dataset.test`: the test images, or with `data.holdout` the training images kept back.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dcfl.seeding import generator_for
 
 @dataclass(frozen=True)
 class Subject:
-    """A finished run, with all that it takes to look at its model."""
+    """A finished run, with everything needed to examine its model."""
 
     run: RecordedRun
     experiment: Experiment
@@ -47,7 +47,7 @@ class Features(NamedTuple):
 
 
 def open_subject(run: RecordedRun) -> Subject:
-    """Everything that can be refused is refused here, in one line that names the run."""
+    """Refuses here, in one line that names the run, whatever cannot be analysed."""
     folder = run.folder
     model = load_model(folder)
     if not run.rounds:
@@ -69,7 +69,7 @@ def open_subject(run: RecordedRun) -> Subject:
         raise DatasetMissing(f"{folder}: its data set is no longer there: {error}") from error
     _require_fitting(folder.name, model, dataset)
     augmentation = experiment.data.augmentation(dataset.preparation.augmentation)
-    # Wherever the run was trained: the folder may have been copied from another machine.
+    # Whatever device the run was trained on: the folder may come from another machine.
     device = choose_devices("auto")[0]
     return Subject(run, experiment, model.to(device), dataset.augmented_by(augmentation).to(device))
 
@@ -128,7 +128,7 @@ def embed_two_views(subject: Subject, most: int) -> tuple[Tensor, Tensor] | None
         generator = generator_for(seed, 0, 0, purpose)
         parts = []
         with evaluating(subject.model):
-            # Even batches: a model without running statistics cannot normalise a small rest.
+            # Even batches: a model without running statistics cannot normalise a small last one.
             for rows in torch.tensor_split(order, -(-len(chosen) // 100)):
                 images = preparation.augmented(bordered, rows.to(bordered.device), generator)
                 parts.append(subject.model(images).embedding.float().cpu())
@@ -137,7 +137,7 @@ def embed_two_views(subject: Subject, most: int) -> tuple[Tensor, Tensor] | None
 
 
 def some_images(subject: Subject, most: int) -> Images:
-    """At most so many test images, drawn by the run's seed."""
+    """At most `most` test images, drawn by the run's seed."""
     test = subject.dataset.test
     if len(test) <= most:
         return test

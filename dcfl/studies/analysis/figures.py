@@ -30,7 +30,7 @@ def separation_figure(analyses: Sequence[Analysis]) -> Figure:
     height = 2.6 if count > 1 else 3.0
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     panels = figure.subplots(1, count, sharex=True, sharey=True, squeeze=False)[0]
-    top = max(cosines.density.max() for each in analyses for _, cosines in each.kinds)
+    top = max(cosines.density.max() for analysis in analyses for _, cosines in analysis.kinds)
     for axes, analysis in zip(panels, analyses, strict=True):
         for (_, cosines), colour in zip(analysis.kinds, (SAME, OTHER), strict=True):
             axes.stairs(cosines.density, EDGES, fill=True, color=colour, alpha=0.35)
@@ -51,7 +51,7 @@ def paper_figure(analyses: Sequence[Analysis]) -> Figure:
     """The layout of the paper: a column per run, same-class pairs above, the others below."""
     figure = Figure(figsize=(WIDTH, 4.2), layout="constrained")
     panels = figure.subplots(2, len(analyses), sharex=True, sharey="row", squeeze=False)
-    for row, (colour, words) in enumerate([(SAME, "same class"), (OTHER, "different classes")]):
+    for row, (colour, pairs) in enumerate([(SAME, "same class"), (OTHER, "different classes")]):
         for axes, analysis in zip(panels[row], analyses, strict=True):
             _, cosines = analysis.kinds[row]
             axes.stairs(cosines.density, EDGES, fill=True, color=colour, alpha=0.75)
@@ -59,10 +59,10 @@ def paper_figure(analyses: Sequence[Analysis]) -> Figure:
                 axes.axvline(cosines.mean, color=INK, linewidth=1)
             axes.set_xlim(*_range(analyses))
             axes.xaxis.set_major_locator(MaxNLocator(2 if len(analyses) > 2 else 5))
-            _title(axes, f"{analysis.label}, {words}" if len(analyses) == 1 else analysis.label)
+            _title(axes, f"{analysis.label}, {pairs}" if len(analyses) == 1 else analysis.label)
         highest = max(analysis.kinds[row][1].density.max() for analysis in analyses)
         panels[row][0].set_ylim(0, 1.05 * highest or 1.0)
-        panels[row][0].set_ylabel(words)
+        panels[row][0].set_ylabel(pairs)
     for axes in panels[1]:
         axes.set_xlabel("cosine")
     return figure
@@ -71,7 +71,7 @@ def paper_figure(analyses: Sequence[Analysis]) -> Figure:
 def _range(analyses: Sequence[Analysis]) -> tuple[float, float]:
     """[-1, 1], or [0, 1] where nothing is negative: after a ReLU."""
     negative = any(
-        cosines.counts[: BINS // 2].any() for each in analyses for _, cosines in each.kinds
+        cosines.counts[: BINS // 2].any() for analysis in analyses for _, cosines in analysis.kinds
     )
     return (-1.0 if negative else 0.0), 1.0
 
@@ -91,7 +91,7 @@ def spectrum_figure(analyses: Sequence[Analysis]) -> Figure:
         (line,) = axes.plot(range(1, len(held) + 1), held, color=colour, linestyle=dashes)
         line.set(linewidth=2, label=printable(analysis.label, LONGEST_LABEL))
     axes.set_xscale("log")
-    widest = max(len(each.dimensions.explained) for each in analyses)
+    widest = max(len(analysis.dimensions.explained) for analysis in analyses)
     ticks = [value for value in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if value <= widest]
     axes.set_xticks(ticks, [str(value) for value in ticks])
     axes.minorticks_off()
@@ -112,13 +112,13 @@ def plane_figure(analyses: Sequence[Analysis]) -> Figure:
     names = analyses[0].class_names
     figure = Figure(figsize=(WIDTH, side + 1.0), layout="constrained", dpi=200)
     panels = figure.subplots(1, count, squeeze=False)[0]
-    reach = max(float(np.abs(each.plane.points).max()) for each in analyses)
+    reach = max(float(np.abs(analysis.plane.points).max()) for analysis in analyses)
     reach = 1.05 * reach or 1.0
     chosen = _coloured(len(names))
     palette = mpl.colormaps["tab10"].colors  # type: ignore[attr-defined]
     for axes, analysis in zip(panels, analyses, strict=True):
         plane = analysis.plane
-        # Behind all others: those of classes without a colour.
+        # Points of classes without a colour go behind all others.
         colours = np.full((len(plane.labels), 4), mpl.colors.to_rgba("#c8cdd2"))
         for index, label in enumerate(chosen):
             colours[plane.labels == label] = mpl.colors.to_rgba(palette[index])
@@ -141,8 +141,8 @@ def plane_figure(analyses: Sequence[Analysis]) -> Figure:
         Line2D([], [], color=palette[index], marker="o", linestyle="", markersize=5)
         for index in range(len(chosen))
     ]
-    words = [printable(names[label], 12) for label in chosen]
-    figure.legend(handles, words, loc="outside lower center", ncols=5, fontsize=8.5)
+    coloured_names = [printable(names[label], 12) for label in chosen]
+    figure.legend(handles, coloured_names, loc="outside lower center", ncols=5, fontsize=8.5)
     return figure
 
 
@@ -165,7 +165,7 @@ def drift_figure(drifts: Sequence[tuple[str, Drift]]) -> Figure:
             values, colour = list(values_of(drift)), COLOURS[row % len(COLOURS)]
             if not values:
                 continue
-            # A little up and down in a fixed pattern, so that equal values stay apart.
+            # Shifted up and down in a fixed pattern, so that equal values stay apart.
             lift = 0.12 * (np.arange(len(values)) % 3 - 1)
             axes.plot(values, row + lift, "o", color=colour, alpha=0.5, markersize=3.5, mew=0)
             axes.plot([np.mean(values)] * 2, [row - 0.3, row + 0.3], color=INK, linewidth=2)

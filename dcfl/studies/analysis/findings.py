@@ -27,14 +27,14 @@ from dcfl.studies.analysis.similarity import (
 )
 from dcfl.system.printable import printable
 
-VIEWED = 2000  # images of which two views are compared
-SAME_ACCURACY = 0.011  # percent: what other kernels may change, and no other data
+VIEWED = 2000  # images, two views of which are compared
+SAME_ACCURACY = 0.011  # percent: other kernels may change this much; other data change more
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """Of the final global model of one run, on the images that the run was judged by: the test
-    images, or those that `data.holdout` kept back from the training images."""
+    """The final global model of one run, on the images that the run was evaluated on: the test
+    images, or the training images that `data.holdout` kept back."""
 
     label: str
     run: RecordedRun
@@ -84,33 +84,33 @@ def analyse_runs(
     tell: Callable[[str], None] = lambda _: None,
     exponents: Exponents = USUAL,
 ) -> list[Analysis]:
-    """`clients`: how many train a round for the drift; `tell`: hears what is being done;
-    `exponents`: of alignment and uniformity."""
-    subjects = [open_subject(run) for run in runs]  # before the first minute is spent on any
+    """`clients`: how many train a round for the drift; `tell`: called with what is being done;
+    `exponents`: those of alignment and uniformity."""
+    subjects = [open_subject(run) for run in runs]  # refuses before any time is spent
     analyses = []
     for subject, label in zip(subjects, labels(runs), strict=True):
         tell(f"{label}: embeddings of {len(subject.dataset.test):,} {kind_of_images(subject)}")
         features = features_of(subject)
 
-        def of_this(text: str, label: str = label) -> None:
+        def tell_of_this_run(text: str, label: str = label) -> None:
             tell(f"{label}: {text}")
 
-        moved = measure_drift(subject, clients, of_this) if drift else None
+        moved = measure_drift(subject, clients, tell_of_this_run) if drift else None
         analyses.append(_analysis(subject, label, features, moved, exponents))
     return analyses
 
 
 def labels(runs: Sequence[RecordedRun]) -> list[str]:
-    """The method's name, and the folder's where two runs have the same."""
+    """The method's name, or the folder's where two runs share a method."""
     methods = [str(setting(run, "method.name")) for run in runs]
-    often = Counter(methods)
+    uses = Counter(methods)
     names = [
-        method if often[method] == 1 else run.folder.resolve().name
+        method if uses[method] == 1 else run.folder.resolve().name
         for run, method in zip(runs, methods, strict=True)
     ]
-    often = Counter(names)
+    uses = Counter(names)
     return [
-        printable(name if often[name] == 1 else f"{run.folder.resolve().parent.name}/{name}")
+        printable(name if uses[name] == 1 else f"{run.folder.resolve().parent.name}/{name}")
         for run, name in zip(runs, names, strict=True)
     ]
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dcfl.studies.analysis.features import drawn
 
-SHOWN = 3000  # points of a picture
+SHOWN = 3000  # points in a picture
 STILL = 1e-12  # share of the mean variance below which a dimension does not move
 
 
@@ -35,7 +35,7 @@ class Dimensions:
 
     width: int
     zero: int  # dimensions that are exactly zero for every image: behind a ReLU, dead
-    still: int  # dimensions that are the same for every image, those included
+    still: int  # dimensions that are the same for every image, the zero ones included
     effective_rank: float
     explained: NDArray[np.float64]  # cumulated over the principal directions, ends at 1
 
@@ -101,14 +101,14 @@ def principal_axes(centred: NDArray[np.float64]) -> Axes:
 def effective_rank(variances: NDArray[np.float64]) -> float:
     """exp of the entropy of the variances along the principal directions, as shares: k if k of them
     are equal and the others zero. 0 if nothing varies."""
-    # What is left of exact zeros after rounding would only add noise.
-    kept = variances[variances > 1e-14 * variances.max(initial=0.0)]
-    if not len(kept):
+    # Zeros that rounding has made tiny would only add noise.
+    nonzero = variances[variances > 1e-14 * variances.max(initial=0.0)]
+    if not len(nonzero):
         return 0.0
-    shares = kept / kept.sum()
+    shares = nonzero / nonzero.sum()
     return math.exp(-float((shares * np.log(shares)).sum()))
 
 
 def _two(points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """With a second coordinate where embeddings have but one."""
+    """Adds a second coordinate where embeddings have only one."""
     return np.pad(points, ((0, 0), (0, 2 - points.shape[1])))

@@ -25,13 +25,13 @@ from dcfl.studies.analysis.features import drawn
 BINS = 200  # of the figure and of the overlap, on [-1, 1]
 FINE = 100 * BINS  # of the percentiles, which are off by at most one of these: 0.0001
 PERCENTILES = (5, 50, 95)
-MOST_UNIFORM = 10_000  # points whose pairs uniformity looks at
+MOST_UNIFORM = 10_000  # points whose pairs count for uniformity
 
 
 @dataclass(frozen=True)
 class Exponents:
-    """What alignment, mean ||u - v||^alpha, and uniformity, log mean exp(-t ||u - v||^2), have in
-    them; both are 2 with Wang and Isola."""
+    """Those of alignment, mean ||u - v||^alpha, and uniformity, log mean exp(-t ||u - v||^2); Wang
+    and Isola use 2 for both."""
 
     alpha: float = 2.0
     t: float = 2.0
@@ -46,7 +46,7 @@ USUAL = Exponents()
 
 @dataclass(frozen=True)
 class Cosines:
-    """Of one kind of pairs; numbers are NaN where there is no pair."""
+    """The cosines of one kind of pair; numbers are NaN where there is no pair."""
 
     pairs: int
     mean: float
@@ -122,13 +122,13 @@ def measure_similarity(
     seed: int = 0,
     exponents: Exponents = USUAL,
 ) -> Similarity:
-    """`embeddings` [n, d] of n >= 2 images; `views`: two more of some images; `seed`: for the
-    points of uniformity, if there are too many."""
+    """`embeddings` [n, d] of n >= 2 images; `views`: embeddings of two views of some images;
+    `seed`: chooses the points for uniformity, if there are too many."""
     unit = F.normalize(embeddings.double(), dim=1)
-    everybody, same = moments(unit), same_class_moments(unit, labels)
+    all_pairs, same = moments(unit), same_class_moments(unit, labels)
     fine_intra, fine_inter = similarity_histogram(embeddings, labels, FINE)
     intra = _cosines(same, fine_intra)
-    inter = _cosines(everybody.minus(same), fine_inter)
+    inter = _cosines(all_pairs.minus(same), fine_inter)
     chosen = drawn(len(unit), MOST_UNIFORM, seed)
     spread = unit[chosen]
     return Similarity(
@@ -175,13 +175,13 @@ def _cosines(sums: Moments, fine: Tensor) -> Cosines:
 
 
 def percentile(counts: NDArray[np.int64], share: float) -> float:
-    """Below which `share` percent of what was counted in equal bins on [-1, 1] lies; evenly spread
-    within its bin."""
+    """The value below which `share` percent of the counts in equal bins on [-1, 1] are, taken to be
+    evenly spread within a bin."""
     reached = np.cumsum(counts)
-    wanted = share / 100 * reached[-1]
-    bin_of = int(np.searchsorted(reached, wanted))
+    target = share / 100 * reached[-1]
+    bin_of = int(np.searchsorted(reached, target))
     before = reached[bin_of] - counts[bin_of]
-    inside = (wanted - before) / counts[bin_of] if counts[bin_of] else 0.0
+    inside = (target - before) / counts[bin_of] if counts[bin_of] else 0.0
     return float(-1 + (bin_of + inside) * 2 / len(counts))
 
 

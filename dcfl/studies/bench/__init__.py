@@ -1,1 +1,1 @@
-"""Speed: us, the floor and the peers on the same jobs."""
+"""Speed: dcfl, the floor and other frameworks on the same jobs."""

@@ -35,17 +35,17 @@ def main() -> None:
     for number, cohort in enumerate(job["cohorts"], start=1):
         clients = [torch.from_numpy(indices[offsets[k] : offsets[k + 1]]).long() for k in cohort]
         data = [
-            (pixels[own].contiguous().float().div_(255).sub_(0.5).div_(0.25), labels[own])
-            for own in clients
+            (pixels[rows].contiguous().float().div_(255).sub_(0.5).div_(0.25), labels[rows])
+            for rows in clients
         ]
         if number == 1:
             say("first-step")
         began = time.perf_counter()
-        for images, own_labels in data:
+        for images, targets in data:
             for _ in range(job["epochs"]):
                 for chosen in torch.split(torch.randperm(len(images)), job["batch_size"]):
                     optimizer.zero_grad()
-                    losses = F.cross_entropy(model(images[chosen]).logits, own_labels[chosen])
+                    losses = F.cross_entropy(model(images[chosen]).logits, targets[chosen])
                     losses.backward()  # type: ignore[no-untyped-call]
                     optimizer.step()
                     steps += 1

@@ -1,4 +1,4 @@
-"""The two benchmarks as `dcfl bench` runs them: check what is asked for, measure, keep, show."""
+"""The two benchmarks of `dcfl bench`: check the request, measure, save, show."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dcfl.system.storage import strict_json, write_whole
 
 
 def time_jobs(jobs: str, repeats: int, peers: Path | None, out: Path | None, small: bool) -> str:
-    """The table. `jobs` are names with commas; `peers` holds the peers' environments."""
+    """Returns the table. `jobs`: comma-separated names; `peers`: holds the peers' environments."""
     chosen = _names(jobs, JOBS, "--jobs: no job")
     pythons = {}
     if peers is not None:
@@ -32,19 +32,19 @@ def time_jobs(jobs: str, repeats: int, peers: Path | None, out: Path | None, sma
             folder = Path(scratch) / name
             write_job(tiny(JOBS[name]) if small else JOBS[name], folder)
             measured[name] = measure_all(contenders(pythons), folder, repeats, _say(name))
-            _keep(out, as_json(measured))
+            _save(out, as_json(measured))
     return jobs_table(measured)
 
 
 def time_methods(models: str, methods: str, repeats: int, out: Path | None) -> str:
-    """The table. Without `methods`, all of them."""
+    """Returns the table. Without `methods`, all of them."""
     chosen = _names(models, IMAGES, "--models: no model")
     others = [method_named(name.strip()).name for name in methods.split(",") if name.strip()]
     compared = list(dict.fromkeys(["fedavg", *(others or METHODS)]))
     measured: dict[str, Seconds] = {}
     for name in chosen:
         measured[name] = method_seconds(name, compared, repeats, _say(name))
-        _keep(out, {"machine": machine(), "models": measured})
+        _save(out, {"machine": machine(), "models": measured})
     return methods_table(measured)
 
 
@@ -60,7 +60,7 @@ def _say(about: str) -> Callable[[str], None]:
     return lambda text: print(f"{about} {text}", file=sys.stderr)
 
 
-def _keep(out: Path | None, measured: Mapping[str, Any]) -> None:
-    """After each part, so that a benchmark that is stopped leaves what it has."""
+def _save(out: Path | None, measured: Mapping[str, Any]) -> None:
+    """After each part, so that an interrupted benchmark keeps what it has."""
     if out is not None:
         write_whole(out, strict_json(measured, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""The jobs that everybody is timed on, as folders that any program can read.
+"""The jobs that all contenders are timed on, as folders that any program can read.
 
 job.json     model, epochs, batch size, optimiser, and the clients of every round
 pixels.npy   uint8 [n, 32, 32, 3]        labels.npy   int64 [n]
@@ -45,7 +45,7 @@ JOBS = {
 
 
 def tiny(job: Job) -> Job:
-    """A few seconds of it, to try the machinery out."""
+    """A few seconds of the job, to try the machinery."""
     return replace(job, clients=10, images=min(job.images, 20), cohort=2, epochs=1, rounds=2)
 
 
@@ -65,7 +65,7 @@ def write_job(job: Job, folder: Path) -> None:
 
 
 def read_job(folder: Path) -> tuple[Job, Dataset]:
-    """The job and its data, split as it is; ten images to evaluate on, which nobody else does."""
+    """The job and its data, with its split; ten images to evaluate on, since only dcfl must."""
     described = json.loads((folder / "job.json").read_text(encoding="utf-8"))
     del described["cohorts"]
     pixels = torch.from_numpy(np.load(folder / "pixels.npy", mmap_mode="c"))

@@ -1,4 +1,4 @@
-"""Contenders run as programs, one after the other and in turn, and are watched from outside."""
+"""Runs the contenders as programs, in turn, and watches them from outside."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Of one contender and one job, once."""
+    """One run of one contender on one job."""
 
     start_up: float  # seconds from the program's start to its first training step
     round: float  # seconds, the median over the rounds after the first
@@ -46,28 +46,28 @@ class Measurement:
 
 
 def peer_environment(name: str, folder: Path) -> Path:
-    """The Python of the peer's own environment below `folder`, which is made if it is not there."""
+    """The Python of the peer's own environment below `folder`; made if missing."""
     home = folder / name
-    its_own = home / "bin" / "python"
+    peer_python = home / "bin" / "python"
     marker = home / "installed"
     if marker.exists():
-        return its_own
-    wanted = ["--quiet", "-r", str(PEERS / f"{name}.txt")]
-    install = [str(its_own), "-P", "-m", "pip", "install", *wanted]
+        return peer_python
+    requirements = str(PEERS / f"{name}.txt")
+    install = [str(peer_python), "-P", "-m", "pip", "install", "--quiet", "-r", requirements]
     for command in (python("-m", "venv", str(home)), install):
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             last = (done.stderr.strip() or "no error was printed").splitlines()[-1]
             raise BenchmarkFailed(f"the environment of {name} cannot be made: {last}")
     marker.touch()
-    return its_own
+    return peer_python
 
 
 def contenders(peers: Mapping[str, Path]) -> list[Contender]:
-    """Us and the floor; and the peers for which an environment's Python is given."""
+    """dcfl and the floor, and the peers whose environment's Python is given."""
     floor = python("-m", "dcfl.studies.bench.floor", "{folder}")
     ours = python("-m", "dcfl.studies.bench.ours", "{folder}")
-    found = [
+    competing = [
         Contender("floor", [*floor, "2"], {}),
         Contender("dcfl", [*ours, "2"], {}),
         Contender("floor, 1 core", [*floor, "1"], {}),
@@ -76,34 +76,35 @@ def contenders(peers: Mapping[str, Path]) -> list[Contender]:
     package = {"PYTHONPATH": str(Path(__file__).parents[3])}
     if "pfl" in peers:
         command = [str(peers["pfl"]), str(PEERS / "pfl_job.py"), "{folder}"]
-        found.append(Contender("pfl, 2 processes", [*command, "2"], package))
+        competing.append(Contender("pfl, 2 processes", [*command, "2"], package))
     if "flower" in peers:
         command = [str(peers["flower"]), str(PEERS / "flower_job.py"), "{folder}"]
-        found.append(Contender("flower", command, package))
-    return found
+        competing.append(Contender("flower", command, package))
+    return competing
 
 
 def measure_all(
     competing: Sequence[Contender], folder: Path, repeats: int, show: Callable[[str], None]
 ) -> dict[str, list[Measurement]]:
-    """Everybody once, then everybody again, each time from another one on: what disturbs the
-    machine, and what one leaves behind for the next, disturbs all alike."""
-    found: dict[str, list[Measurement]] = {contender.name: [] for contender in competing}
+    """Every contender once per repeat, each time starting with another: whatever disturbs the
+    machine, or is left behind by one for the next, disturbs all alike."""
+    measured: dict[str, list[Measurement]] = {contender.name: [] for contender in competing}
     for repeat in range(repeats):
         first = repeat % len(competing)
         for contender in (*competing[first:], *competing[:first]):
-            one = measure(contender, folder)
-            found[contender.name].append(one)
-            show(f"{repeat + 1}/{repeats} {contender.name}: {one.round:.3f} s a round")
-    steps = {name: each[0].steps for name, each in found.items()}
+            measurement = measure(contender, folder)
+            measured[contender.name].append(measurement)
+            seconds = f"{measurement.round:.3f} s a round"
+            show(f"{repeat + 1}/{repeats} {contender.name}: {seconds}")
+    steps = {name: repeated[0].steps for name, repeated in measured.items()}
     if len(set(steps.values())) > 1:
         raise BenchmarkFailed(f"not everybody took the same number of steps: {steps}")
-    return found
+    return measured
 
 
 def measure(contender: Contender, folder: Path) -> Measurement:
     """Run a contender on a job and watch it."""
-    command = [word.format(folder=folder) for word in contender.command]
+    command = [part.format(folder=folder) for part in contender.command]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     started = time.time()
     process = subprocess.Popen(
@@ -135,7 +136,7 @@ def _events(output: str) -> list[dict[str, Any]]:
 
 
 def _round_seconds(events: list[dict[str, Any]]) -> list[float]:
-    """As the contender says, or from the end of the round before to its own."""
+    """As the contender reports them, or from the end of one round to the end of the next."""
     rounds = [event for event in events if event["event"] == "round"]
     return [
         event.get("seconds", event["at"] - before["at"])
@@ -144,7 +145,7 @@ def _round_seconds(events: list[dict[str, Any]]) -> list[float]:
 
 
 class _MemoryWatch:
-    """Looks at the memory of a process and its descendants twice a second."""
+    """Samples the memory of a process and its descendants twice a second."""
 
     def __init__(self, pid: int) -> None:
         self.peak = 0
@@ -165,7 +166,7 @@ class _MemoryWatch:
 
 
 def memory_of(pid: int) -> int:
-    """Bytes of a process and all that descend from it; what they share counts once (PSS)."""
+    """Bytes of a process and its descendants; shared memory counts once (PSS)."""
     return sum(_pss(member) for member in _family(pid))
 
 
@@ -173,7 +174,7 @@ def _family(pid: int) -> list[int]:
     try:
         tasks = Path(f"/proc/{pid}/task").iterdir()
         children = [int(c) for task in tasks for c in (task / "children").read_text().split()]
-    except OSError:  # it has just ended
+    except OSError:  # it has just exited
         return []
     return [pid, *(member for child in children for member in _family(child))]
 

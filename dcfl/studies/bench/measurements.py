@@ -1,4 +1,4 @@
-"""Measurements as JSON and as tables in Markdown: medians, and from the lowest to the highest."""
+"""Measurements as JSON and as Markdown tables: medians, with the lowest and the highest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def as_json(jobs: Mapping[str, Measured]) -> dict[str, Any]:
     return {
         "machine": machine(),
         "jobs": {
-            job: {name: [asdict(one) for one in each] for name, each in measured.items()}
+            job: {name: list(map(asdict, repeats)) for name, repeats in measured.items()}
             for job, measured in jobs.items()
         },
     }
@@ -28,7 +28,10 @@ def as_json(jobs: Mapping[str, Measured]) -> dict[str, Any]:
 
 def from_json(stored: Mapping[str, Any]) -> dict[str, dict[str, list[Measurement]]]:
     return {
-        job: {name: [Measurement(**one) for one in each] for name, each in measured.items()}
+        job: {
+            name: [Measurement(**values) for values in repeats]
+            for name, repeats in measured.items()
+        }
         for job, measured in stored["jobs"].items()
     }
 
@@ -44,26 +47,25 @@ def machine() -> dict[str, Any]:
 
 def jobs_table(jobs: Mapping[str, Measured]) -> str:
     """Ratios are taken within a repeat."""
+    header = ["", "s / round", "/ floor", "/ pfl", "start-up s", "CPU s", "peak PSS GB"]
     lines = []
     for job, measured in jobs.items():
-        repeats = len(measured["floor"])
-        lines += [f"{job}: {JOBS[job].about} ({repeats} repeats)", ""]
-        pfl = measured.get("pfl, 2 processes")
-        header = ["", "s / round", "/ floor", "/ pfl", "start-up s", "CPU s", "peak PSS GB"]
-        rows = [
-            [
-                name,
-                spread(one.round for one in each),
-                spread(_ratios(each, measured[_floor_of(name)])),
-                spread(_ratios(each, pfl)) if pfl and "1 core" not in name else "",
-                spread(one.start_up for one in each),
-                spread(one.cpu for one in each),
-                spread(one.pss for one in each),
-            ]
-            for name, each in measured.items()
-        ]
-        lines += [table(header, rows), ""]
+        lines += [f"{job}: {JOBS[job].about} ({len(measured['floor'])} repeats)", ""]
+        lines += [table(header, [_row(name, measured) for name in measured]), ""]
     return "\n".join(lines).strip()
+
+
+def _row(contender: str, measured: Measured) -> list[str]:
+    repeats, pfl = measured[contender], measured.get("pfl, 2 processes")
+    return [
+        contender,
+        spread(repeat.round for repeat in repeats),
+        spread(_ratios(repeats, measured[_floor_of(contender)])),
+        spread(_ratios(repeats, pfl)) if pfl and "1 core" not in contender else "",
+        spread(repeat.start_up for repeat in repeats),
+        spread(repeat.cpu for repeat in repeats),
+        spread(repeat.pss for repeat in repeats),
+    ]
 
 
 def methods_table(models: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
@@ -74,8 +76,11 @@ def methods_table(models: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
         [
             name,
             *(
-                spread(one / base for one, base in zip(found[name], found["fedavg"], strict=True))
-                for found in models.values()
+                spread(
+                    seconds / base
+                    for seconds, base in zip(by_method[name], by_method["fedavg"], strict=True)
+                )
+                for by_method in models.values()
             ),
         ]
         for name in names
@@ -84,8 +89,8 @@ def methods_table(models: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
 
 
 def spread(values: Iterable[float]) -> str:
-    known = sorted(values)
-    return f"{median(known):.2f} ({known[0]:.2f} to {known[-1]:.2f})"
+    ordered = sorted(values)
+    return f"{median(ordered):.2f} ({ordered[0]:.2f} to {ordered[-1]:.2f})"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -103,5 +108,5 @@ def _floor_of(contender: str) -> str:
     return "floor, 1 core" if contender.endswith("1 core") else "floor"
 
 
-def _ratios(each: Sequence[Measurement], floor: Sequence[Measurement]) -> list[float]:
-    return [one.round / below.round for one, below in zip(each, floor, strict=True)]
+def _ratios(repeats: Sequence[Measurement], base: Sequence[Measurement]) -> list[float]:
+    return [ours.round / theirs.round for ours, theirs in zip(repeats, base, strict=True)]

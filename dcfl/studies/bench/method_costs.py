@@ -1,4 +1,4 @@
-"""What each method costs per round beside FedAvg: all of them in turn, on one core."""
+"""What a round of each method costs compared with FedAvg: all in turn, on one core."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def method_seconds(
     """Seconds of `repeats` rounds of each method: five epochs of one client with the paper's
     settings. The round before them gives the client its memory and the prototypes."""
     dataset = _noise(IMAGES[model])
-    found: Seconds = {name: [] for name in methods}
+    seconds: Seconds = {name: [] for name in methods}
     with ExitStack() as folders:
         rounds = {}
         for name in methods:
@@ -37,11 +37,11 @@ def method_seconds(
             for name, rows in rounds.items():
                 row = next(rows)
                 if repeat:
-                    found[name].append(row.seconds - row.evaluation_seconds)
+                    seconds[name].append(row.seconds - row.evaluation_seconds)
             show(f"{repeat}/{repeats}")
         for rows in rounds.values():
             rows.close()
-    return found
+    return seconds
 
 
 def _experiment(method: str, model: str, repeats: int, folder: str) -> Experiment:

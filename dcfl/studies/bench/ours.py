@@ -1,4 +1,4 @@
-"""A job on our engine: `python -m dcfl.studies.bench.ours FOLDER WORKERS`."""
+"""A job on dcfl's engine: `python -m dcfl.studies.bench.ours FOLDER WORKERS`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = Run(experiment(job, int(sys.argv[2]), folder), dataset)
         for row in run.rounds():
-            # A row may come late: its evaluation goes on during the next round.
+            # A row may come late: its evaluation overlaps with the next round.
             say("round", round=row.round, seconds=row.seconds)
         weights = run.result().weights
         steps = sum(client.num_steps for client in RecordedRun.open(run.folder).clients)

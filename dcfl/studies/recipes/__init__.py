@@ -1,1 +1,1 @@
-"""The paper's tables and figures by name, and what lies beyond them."""
+"""The paper's tables and figures, and the questions it leaves open, as experiments by name."""

@@ -1,7 +1,7 @@
-"""A process that trains cells, one after the other, as it is told on its standard input.
+"""A process that trains cells, one after the other, as its standard input asks.
 
 Each line names a folder and a config; each answer is one line of JSON. When the input ends, or on
-a signal, the round is finished and a checkpoint written.
+a signal, the current round is finished and a checkpoint written.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class Worker:
             self.run.stop()
 
     def train(self, folder: Path, config: str) -> dict[str, Any]:
-        """The answer: how it went."""
+        """Train one cell; returns the answer to send back."""
         try:
             if (folder / "config.toml").is_file() and RecordedRun.open(folder).finished:
-                return {"state": "finished"}  # by somebody else, while it was waiting for us
-            self.run = run = self._made(folder, config)
-            if self.stopping:  # before there was a run to tell
+                return {"state": "finished"}  # by another process, while it was waiting
+            self.run = run = self._new_or_resumed(folder, config)
+            if self.stopping:  # asked to before there was a run
                 run.stop()
             for row in run.rounds():
                 say({"round": row.round, "accuracy": row.accuracy})
@@ -62,7 +62,7 @@ class Worker:
         except Interrupted:
             return {"state": "stopped"}
         except TooFewClients as error:
-            if NO_LONGER_FINITE in str(error):  # a result too, and the same every time
+            if NO_LONGER_FINITE in str(error):  # divergence is a result, the same every time
                 write_whole(folder / FAILED, printable(error))
             return {"state": "failed", "why": str(error)}
         except DCFLError as error:
@@ -73,40 +73,40 @@ class Worker:
         finally:
             self.run = None
 
-    def _made(self, folder: Path, config: str) -> Run:
+    def _new_or_resumed(self, folder: Path, config: str) -> Run:
         experiment = from_toml(config).seeded
         dataset = self._dataset(experiment.data)
         begun = (folder / "config.toml").is_file()
         return Run.resume(folder, dataset) if begun else Run(experiment, dataset)
 
     def _dataset(self, settings: DataSettings) -> Dataset:
-        """The last one is kept: the next cell is likely to want it."""
+        """Keeps the last one: the next cell is likely to need it."""
         if self.loaded is None or self.loaded[0] != settings:
             self.loaded = (settings, load_dataset(settings))
         return self.loaded[1]
 
 
 def say(answer: dict[str, Any]) -> None:
-    """To nobody, if whoever asked is gone: the round still has to get its checkpoint."""
+    """May go unheard if the parent is gone: the round still gets its checkpoint."""
     print(json.dumps(answer), flush=True)
 
 
 def warn(message: Warning | str, *_: object, **__: object) -> None:
-    said = " ".join(str(message).split())
-    print(printable(f"dcfl: warning: {said}"), file=sys.stderr)
+    one_line = " ".join(str(message).split())
+    print(printable(f"dcfl: warning: {one_line}"), file=sys.stderr)
 
 
 def listen(worker: Worker, jobs: Jobs) -> None:
-    # Not sys.stdin: processes that an engine forks close that first of all, and would wait for the
-    # lock that this thread holds while it reads.
+    # Not sys.stdin: processes forked by an engine close it first, and would wait for the lock that
+    # this thread holds while it reads.
     with os.fdopen(os.dup(sys.stdin.fileno()), encoding="utf-8") as lines:
         for line in lines:
             jobs.put(line)
-    worker.stop()  # whoever asked for the cells is gone
+    worker.stop()  # the parent is gone
     jobs.put("")
 
 
-def told(jobs: Jobs) -> Iterator[dict[str, Any]]:
+def received(jobs: Jobs) -> Iterator[dict[str, Any]]:
     while line := jobs.get():
         yield json.loads(line)
 
@@ -117,7 +117,7 @@ def main() -> None:
     worker, jobs = Worker(), Jobs()
     stop_when_signalled(worker.stop)
     threading.Thread(target=listen, args=(worker, jobs), daemon=True).start()
-    for job in told(jobs):
+    for job in received(jobs):
         say(worker.train(Path(job["folder"]), job["config"]))
         if worker.stopping:
             return

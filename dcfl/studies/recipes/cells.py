@@ -23,33 +23,37 @@ from dcfl.models import FeatureModel
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.identity import complete, differences, flat
 from dcfl.runs.prepare import resolved
-from dcfl.studies.recipes.paper import Cell
+from dcfl.studies.recipes.recipe import Cell
 
-WARM_UP = 5.0  # seconds: a client's epoch that took less is timed a second time
-FAILED = "failed.txt"  # in the folder of a cell whose clients all diverged: why
-TIMED_IMAGES = 500  # of the test set, to see what evaluation costs
+WARM_UP = 5.0  # seconds: a client's epoch that took less is timed again
+FAILED = "failed.txt"  # in the folder of a cell whose clients all diverged: says why
+TIMED_IMAGES = 500  # test images, to time the evaluation
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A cell and its folder."""
+class CellFolder:
+    """A cell, and the folder that its run is recorded in."""
 
     cell: Cell
-    folder: Path
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.cell.name
 
     @cached_property
     def run(self) -> RecordedRun | None:
-        """As it was when first looked at; None if it has not begun."""
-        if not (self.folder / "config.toml").is_file():
+        """As it was when first read; None if it has not begun."""
+        if not (self.path / "config.toml").is_file():
             return None
-        run = RecordedRun.open(self.folder)
+        run = RecordedRun.open(self.path)
         refuse_another_run(self.cell.experiment, run)
         return run
 
     def check(self) -> None:
-        """Refuse what is damaged, or another run, before any time is spent on the others."""
+        """Refuse a damaged or a different run, before any time is spent on the other cells."""
         if self.run is not None and self.run.finished:
-            _ = self.run.rounds
+            _ = self.run.rounds  # reading them checks them
 
     @property
     def finished(self) -> bool:
@@ -57,8 +61,8 @@ class Kept:
 
     @property
     def failed(self) -> str:
-        """Why the method did not get through; empty if it did, or may yet."""
-        path = self.folder / FAILED
+        """Why the method diverged; empty if it did not, or has not yet."""
+        path = self.path / FAILED
         return path.read_text(encoding="utf-8") if path.is_file() and not self.finished else ""
 
     @property
@@ -74,43 +78,47 @@ class Kept:
     def experiment(self) -> Experiment:
         return replace(
             self.cell.experiment,
-            output=replace(self.cell.experiment.output, dir=str(self.folder)),
+            output=replace(self.cell.experiment.output, dir=str(self.path)),
         )
 
 
 def refuse_another_run(experiment: Experiment, run: RecordedRun) -> None:
-    """A folder of that name with other settings would be taken for a result of this recipe."""
-    wanted, there = complete(flat(as_tables(experiment))), complete(flat(run.config))
-    for key, value, found in differences(wanted, there, "result", "seed"):
-        if value != "auto":  # what suits the data set: the folder has that written out
+    """A folder of the same name with other settings must not pass for a result of this recipe."""
+    wanted, recorded = complete(flat(as_tables(experiment))), complete(flat(run.config))
+    for key, value, before in differences(wanted, recorded, "result", "seed"):
+        if value != "auto":  # a recorded config has what "auto" stood for
             raise RunFolderError(
-                f"{run.folder} holds another run: {key} was {found!r} and would be {value!r}; "
+                f"{run.folder} holds another run: {key} was {before!r} and would be {value!r}; "
                 f"give the recipe another folder with --out"
             )
 
 
-def chosen(cells: Iterable[Cell], only: Sequence[str]) -> list[Cell]:
-    """Those whose name holds one of the words; each once, although recipes may share them."""
+def matching(cells: Iterable[CellFolder], only: Sequence[str]) -> list[CellFolder]:
+    """The cells whose name contains one of the texts; each once, though recipes may share them."""
     unique = {cell.name: cell for cell in cells}
     if not only:
         return list(unique.values())
-    for word in only:
-        if not any(word in name for name in unique):
+    for text in only:
+        if not any(text in name for name in unique):
             raise ConfigError(
-                f"--only {word}: no such cell; the first is {next(iter(unique))}, and `--plan` "
+                f"--only {text}: no such cell; the first is {next(iter(unique))}, and `--plan` "
                 f"shows all {len(unique)}"
             )
-    return [cell for cell in unique.values() if any(word in cell.name for word in only)]
+    return [cell for cell in unique.values() if any(text in cell.name for text in only)]
 
 
 class Costs:
-    """Seconds, from a measured part of a round of FedAvg and what the methods say of theirs."""
+    """Seconds, from a measured part of a round of FedAvg and the methods' stated costs."""
 
     def __init__(self) -> None:
         self._measured: dict[tuple[object, ...], tuple[float, float]] = {}
 
-    def of(self, kept: Kept) -> float:
-        return kept.rounds_left * self.round(kept.cell.experiment) if kept.rounds_left else 0.0
+    def of(self, cell_folder: CellFolder) -> float:
+        return (
+            cell_folder.rounds_left * self.round(cell_folder.cell.experiment)
+            if cell_folder.rounds_left
+            else 0.0
+        )
 
     def round(self, experiment: Experiment) -> float:
         epoch, evaluation = self._parts(experiment)
@@ -121,7 +129,7 @@ class Costs:
         return cohort * epoch * (passes + method.cost.passes / 3) + evaluation
 
     def _parts(self, experiment: Experiment) -> tuple[float, float]:
-        """An epoch of one client, and an evaluation; measured once for all that have them alike."""
+        """An epoch of one client, and an evaluation; measured once for all cells of that kind."""
         data, batch = experiment.data, experiment.training.batch_size
         key = (data.dataset, data.clients, experiment.model, batch, experiment.engine)
         if key not in self._measured:
@@ -142,7 +150,7 @@ def _measure(experiment: Experiment) -> tuple[float, float]:
     broadcast = Broadcast(1, named.snapshot(runner.model), {})
     with reproducible(plain.engine.threads):
         epoch = _timed(lambda: runner.train(broadcast, 0, {}))
-        if epoch < WARM_UP:  # most of it was the first step's own
+        if epoch < WARM_UP:  # most of it was spent on the very first step
             epoch = _timed(lambda: runner.train(broadcast, 0, {}))
         return epoch, _evaluation(runner.model, runner.data.dataset)
 
@@ -154,6 +162,6 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 def _evaluation(model: FeatureModel, dataset: Dataset) -> float:
-    some = replace(dataset, test=dataset.test[:TIMED_IMAGES])
-    images = len(some.test)
-    return _timed(lambda: score(model, some, 0, images)) * len(dataset.test) / max(images, 1)
+    sample = replace(dataset, test=dataset.test[:TIMED_IMAGES])
+    images = len(sample.test)
+    return _timed(lambda: score(model, sample, 0, images)) * len(dataset.test) / max(images, 1)

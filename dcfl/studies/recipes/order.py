@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from statistics import fmean
 
-from dcfl.studies.recipes.paper import ROWS
 from dcfl.studies.recipes.published import ACCURACY_TABLES, CLAIMS, published
+from dcfl.studies.recipes.recipe import ROWS
 
 DCFL = ("DCFL-SW", "DCFL-PW")
 # The paper has a DCFL variant above each of the others: left < right.
@@ -17,13 +17,13 @@ DUELS = tuple((other, variant) for other in ROWS if other not in DCFL for varian
 
 @dataclass(frozen=True)
 class Score:
-    """Of one method in one place, by one measure."""
+    """One method's result in one place, by one measure."""
 
     ours: Mapping[int, float]  # by seed
     paper: float
 
     def mean(self, seeds: Collection[int]) -> float:
-        """Over these seeds, so that it can be compared; over its own if there are none."""
+        """Over these seeds, for comparison with another method; over all if there are none."""
         return fmean([self.ours[seed] for seed in seeds] or self.ours.values())
 
 
@@ -33,7 +33,7 @@ Contests = Mapping[Place, Mapping[str, Score]]  # in each place, by method
 
 @dataclass(frozen=True)
 class ClaimCheck:
-    """`low` < `high`: how often with us, and how often in the same cells of the paper."""
+    """`low` < `high`: how often in our cells, and how often in the same cells of the paper."""
 
     low: str
     high: str
@@ -64,7 +64,7 @@ class Leaders:
     """The best and the second best of the methods in one place; several if they are equal."""
 
     place: Place
-    methods: int  # that are compared, with us and in the paper
+    methods: int  # compared, by us and in the paper
     best: tuple[str, ...]
     second: tuple[str, ...]
     papers_best: tuple[str, ...]
@@ -76,10 +76,10 @@ class Leaders:
         ours = ranks({row: score.mean(seeds) for row, score in scores.items()})
         papers = ranks({row: score.paper for row, score in scores.items()})
 
-        def at(found: dict[str, int], rank: int) -> tuple[str, ...]:
-            return tuple(row for row, own in found.items() if own == rank)
+        def at(rank: int, by_row: dict[str, int]) -> tuple[str, ...]:
+            return tuple(row for row, row_rank in by_row.items() if row_rank == rank)
 
-        return cls(place, len(scores), at(ours, 1), at(ours, 2), at(papers, 1), at(papers, 2))
+        return cls(place, len(scores), at(1, ours), at(2, ours), at(1, papers), at(2, papers))
 
     @property
     def dcfl_leads(self) -> bool:
@@ -92,7 +92,7 @@ class Leaders:
 
 
 def leaders(contests: Contests) -> list[Leaders]:
-    """Where DCFL has somebody to be compared with."""
+    """Of the places where DCFL is compared with another method."""
     return [
         Leaders.of(place, scores)
         for place, scores in contests.items()
@@ -110,25 +110,25 @@ class Lead:
     of: int
 
 
-def leads(found: Iterable[Leaders]) -> list[Lead]:
-    """Apart for cells with all methods and cells with a few: to be the best of four is less."""
+def leads(all_leaders: Iterable[Leaders]) -> list[Lead]:
+    """By the number of methods compared: to be the best of four is worth less than of ten."""
     by_count: dict[int, list[Leaders]] = {}
-    for one in found:
-        by_count.setdefault(one.methods, []).append(one)
+    for place in all_leaders:
+        by_count.setdefault(place.methods, []).append(place)
     return [
         Lead(
             methods,
-            sum(one.dcfl_leads for one in own),
-            sum(one.dcfl_leads_in_the_paper for one in own),
-            len(own),
+            sum(place.dcfl_leads for place in places),
+            sum(place.dcfl_leads_in_the_paper for place in places),
+            len(places),
         )
-        for methods, own in sorted(by_count.items(), reverse=True)
+        for methods, places in sorted(by_count.items(), reverse=True)
     ]
 
 
 @cache
 def published_contests() -> Contests:
-    """All cells of the paper's accuracy tables, as if they were ours too."""
+    """All cells of the paper's accuracy tables, with the paper's figures as ours too."""
     contests: dict[Place, dict[str, Score]] = {}
     for table in ACCURACY_TABLES:
         for row, datasets in published()["tables"][table].items():
@@ -144,8 +144,10 @@ def published_order(
     claims: Iterable[tuple[str, str]] = CLAIMS,
 ) -> dict[tuple[str, str], tuple[int, int]]:
     """For each claim, in how many of the paper's cells it holds, and of how many."""
-    found = checks(claims, published_contests())
-    return {(check.low, check.high): (check.papers, check.of) for check in found}
+    return {
+        (check.low, check.high): (check.papers, check.of)
+        for check in checks(claims, published_contests())
+    }
 
 
 def ranks(values: Mapping[str, float]) -> dict[str, int]:

@@ -24,19 +24,19 @@ COUNTED = ("ours", "paper, same cells", "paper, all cells")
 
 
 def order_section(contests: Contests) -> Section:
-    """Empty of tables if nothing can be compared."""
-    found = leaders(contests)
+    """Without tables if nothing can be compared."""
+    places = leaders(contests)
     tables = [
         claims_table(checks(CLAIMS, contests)),
         duels_table(checks(DUELS, contests)),
-        leads_table(leads(found)),
-        leaders_table(found),
+        leads_table(leads(places)),
+        leaders_table(places),
     ]
     return Section("The order of the methods", tables=[table for table in tables if table.rows])
 
 
 def order_csv(contests: Contests) -> str:
-    """Every claim and every duel, each once, and how often DCFL is the best of so many."""
+    """Every claim and every duel once, and how often DCFL is the best of how many methods."""
     pairs = dict.fromkeys([*CLAIMS, *DUELS])
     claims = claims_table(checks(pairs, contests))
     best = leads_table(leads(leaders(contests)))
@@ -48,14 +48,14 @@ def leaders_csv(contests: Contests) -> str:
     return leaders_table(leaders(contests)).csv()
 
 
-def claims_table(found: Sequence[ClaimCheck]) -> Table:
-    rows = [[f"{check.low} < {check.high}", *_counts(check)] for check in found if check.of]
+def claims_table(claim_checks: Sequence[ClaimCheck]) -> Table:
+    rows = [[f"{check.low} < {check.high}", *_counts(check)] for check in claim_checks if check.of]
     note = "Each data set and split counts twice: once for MAX and once for EMA, means over seeds."
     return Table(["Claim", *COUNTED], rows, note=note)
 
 
-def duels_table(found: Sequence[ClaimCheck]) -> Table:
-    by_pair = {(check.low, check.high): _counts(check) for check in found if check.of}
+def duels_table(duels: Sequence[ClaimCheck]) -> Table:
+    by_pair = {(check.low, check.high): _counts(check) for check in duels if check.of}
     none = ["–"] * len(COUNTED)
     rows = [
         [other, *(cell for variant in DCFL for cell in by_pair.get((other, variant), none))]
@@ -68,42 +68,49 @@ def duels_table(found: Sequence[ClaimCheck]) -> Table:
 
 def _counts(check: ClaimCheck) -> list[str]:
     pair = (check.low, check.high)
-    whole = "{} of {}".format(*published_order([pair])[pair])
-    return [f"{check.ours} of {check.of}", f"{check.papers} of {check.of}", whole]
+    holds, cells = published_order([pair])[pair]
+    return [
+        f"{check.ours} of {check.of}",
+        f"{check.papers} of {check.of}",
+        f"{holds} of {cells}",
+    ]
 
 
-def leads_table(found: Sequence[Lead]) -> Table:
-    (whole,) = leads(leaders(published_contests()))
+def leads_table(our_leads: Sequence[Lead]) -> Table:
+    (papers,) = leads(leaders(published_contests()))
     rows = [
         [
             str(lead.methods),
             f"{lead.ours} of {lead.of}",
             f"{lead.papers} of {lead.of}",
-            f"{whole.papers} of {whole.of}" if lead.methods == whole.methods else "–",
+            f"{papers.papers} of {papers.of}" if lead.methods == papers.methods else "–",
         ]
-        for lead in found
+        for lead in our_leads
     ]
     title = "The better DCFL variant above all others"
     return Table(["Methods compared", *COUNTED], rows, title)
 
 
-def leaders_table(found: Sequence[Leaders]) -> Table:
-    several = len({one.place[0] for one in found}) > 1
+def leaders_table(places: Sequence[Leaders]) -> Table:
+    several = len({leaders.place[0] for leaders in places}) > 1
     rows = [
         [
-            _place(one, several),
-            str(one.methods),
-            *map(_named, (one.best, one.second, one.papers_best, one.papers_second)),
+            _place(leaders, several),
+            str(leaders.methods),
+            _named(leaders.best),
+            _named(leaders.second),
+            _named(leaders.papers_best),
+            _named(leaders.papers_second),
         ]
-        for one in found
+        for leaders in places
     ]
     columns = ["Where", "methods", "best", "second", "paper's best", "paper's second"]
     note = "The paper's best is that of the methods that were run here."
     return Table(columns, rows, "The best and the second best", note)
 
 
-def _place(one: Leaders, several: bool) -> str:
-    table, dataset, split, metric = one.place
+def _place(leaders: Leaders, several: bool) -> str:
+    table, dataset, split, metric = leaders.place
     return ", ".join([*([table] if several else []), dataset, split_name(split), metric.upper()])
 
 

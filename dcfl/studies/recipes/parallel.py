@@ -1,6 +1,6 @@
-"""Cells in parallel: one process each, which takes the next cell when it has done its own.
+"""Cells in parallel, in processes that each take the next cell when they have finished one.
 
-A cell that is stopped or killed goes on from its checkpoint the next time.
+A cell that is stopped or killed continues from its checkpoint the next time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from dcfl.config import as_tables, to_toml
 from dcfl.engines.placement import available_cores
 from dcfl.experiment import Experiment
-from dcfl.studies.recipes.cells import Kept
+from dcfl.studies.recipes.cells import CellFolder
 from dcfl.system.processes import python
 
 State = Literal["round", "finished", "stopped", "failed"]
@@ -28,9 +28,9 @@ State = Literal["round", "finished", "stopped", "failed"]
 
 @dataclass(frozen=True)
 class News:
-    """What has become of a cell."""
+    """What has happened to a cell."""
 
-    kept: Kept
+    cell_folder: CellFolder
     state: State
     round: int = 0
     why: str = ""
@@ -42,13 +42,13 @@ def useful_processes(threads: int) -> int:
 
 
 class Runner:
-    def __init__(self, cells: Sequence[Kept], processes: int) -> None:
+    def __init__(self, cells: Sequence[CellFolder], processes: int) -> None:
         self._waiting = deque(cells)
         self._news: SimpleQueue[News | None] = SimpleQueue()
         self.stopping = False
         self._processes: set[subprocess.Popen[str]] = set()
         count = min(processes, len(cells))
-        # A cell in each process: no need for processes within a cell.
+        # With a cell in each process, a cell needs no processes of its own.
         self._alone = count > 1
         self._threads = [
             threading.Thread(target=self._work, args=(number,), daemon=True)
@@ -82,14 +82,14 @@ class Runner:
         process: subprocess.Popen[str] | None = None
         try:
             while self._waiting and not self.stopping:
-                kept = self._waiting.popleft()
+                cell_folder = self._waiting.popleft()
                 try:
                     if process is None or process.poll() is not None:
                         process = self._started()
-                    self._news.put(self._trained(process, kept, number))
+                    self._news.put(self._trained(process, cell_folder, number))
                 except OSError as error:  # no process could be started
-                    self._news.put(News(kept, "failed", why=str(error)))
-        except IndexError:  # somebody else took the last one
+                    self._news.put(News(cell_folder, "failed", why=str(error)))
+        except IndexError:  # another thread took the last one
             pass
         finally:
             if process is not None:
@@ -103,7 +103,7 @@ class Runner:
             stdout=subprocess.PIPE,
             text=True,
             encoding="utf-8",
-            start_new_session=True,  # Ctrl-C is for us, and we pass it on
+            start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
         )
         self._processes.add(process)
         if self.stopping:
@@ -116,9 +116,11 @@ class Runner:
         process.wait()
         self._processes.discard(process)
 
-    def _trained(self, process: subprocess.Popen[str], kept: Kept, number: int) -> News:
-        config = to_toml(as_tables(self._placed(kept.experiment, number)))
-        job = json.dumps({"folder": str(kept.folder), "config": config})
+    def _trained(
+        self, process: subprocess.Popen[str], cell_folder: CellFolder, number: int
+    ) -> News:
+        config = to_toml(as_tables(self._with_its_share(cell_folder.experiment, number)))
+        job = json.dumps({"folder": str(cell_folder.path), "config": config})
         answer: dict[str, Any] = {}
         with suppress(BrokenPipeError):  # it is dead
             pipe(process.stdin).write(job + "\n")
@@ -128,18 +130,18 @@ class Runner:
                 if "state" in answer:
                     break
                 if "round" in answer:
-                    self._news.put(News(kept, "round", answer["round"]))
+                    self._news.put(News(cell_folder, "round", answer["round"]))
         state = answer.get("state")
         if state in ("finished", "failed"):
-            return News(kept, state, why=answer.get("why", ""))
-        process.wait()  # it takes no other cell
+            return News(cell_folder, state, why=answer.get("why", ""))
+        process.wait()  # it takes no more cells
         self._processes.discard(process)
         if self.stopping or state == "stopped":
-            return News(kept, "stopped")
-        return News(kept, "failed", why=f"its process ended with {process.returncode}")
+            return News(cell_folder, "stopped")
+        return News(cell_folder, "failed", why=f"its process ended with {process.returncode}")
 
-    def _placed(self, experiment: Experiment, number: int) -> Experiment:
-        """The GPUs and cores shared out."""
+    def _with_its_share(self, experiment: Experiment, number: int) -> Experiment:
+        """With its share of the GPUs and cores."""
         if not self._alone:
             return experiment
         engine = replace(experiment.engine, workers=1)
@@ -149,12 +151,12 @@ class Runner:
 
 
 def pipe(stream: IO[str] | None) -> IO[str]:
-    assert stream is not None  # we asked for it
+    assert stream is not None  # opened with PIPE
     return stream
 
 
 def _answer(line: str) -> dict[str, Any]:
-    """Empty for what a library of the worker's may print there."""
+    """Empty for lines that a library printed on the worker's output."""
     try:
         answer = json.loads(line)
     except ValueError:

@@ -8,25 +8,25 @@ from collections.abc import Sequence
 
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import Outcome
-from dcfl.studies.recipes.cells import Kept
+from dcfl.studies.recipes.cells import CellFolder
 from dcfl.studies.recipes.parallel import News
 from dcfl.system.printable import printable
 
-SIGN_OF_LIFE = 600.0  # seconds between two, where there is no terminal to keep a line on
+SIGN_OF_LIFE = 600.0  # seconds between two lines, where there is no terminal
 
 
 class Progress:
-    def __init__(self, todo: Sequence[Kept]) -> None:
+    def __init__(self, todo: Sequence[CellFolder]) -> None:
         self.began = self._said = time.perf_counter()
         self.cells, self.ended = len(todo), 0
-        self.rounds_left = {kept.cell.name: kept.rounds_left for kept in todo}
+        self.rounds_left = {cell_folder.name: cell_folder.rounds_left for cell_folder in todo}
         self.all_rounds = max(sum(self.rounds_left.values()), 1)
         self._terminal = sys.stderr.isatty()
 
     def after(self, news: News) -> None:
-        name = news.kept.cell.name
+        name = news.cell_folder.name
         if news.state == "round":
-            total = news.kept.cell.experiment.federation.rounds
+            total = news.cell_folder.cell.experiment.federation.rounds
             self.rounds_left[name] = total - news.round
             self._alive(f"{name}  round {news.round}/{total}  {self._left()} left")
             return
@@ -34,13 +34,13 @@ class Progress:
         self.ended += 1
         text = printable(news.why) if news.state == "failed" else ""
         if news.state == "finished":
-            outcome = Outcome.of(RecordedRun.open(news.kept.folder))
+            outcome = Outcome.of(RecordedRun.open(news.cell_folder.path))
             text = f"MAX {outcome.max_accuracy:.2f}  EMA {outcome.ema_accuracy:.2f}"
             text += f"  {self._left()} left"
         self._say(f"[{self.ended}/{self.cells}] {name}  {news.state}  {text}".rstrip() + "\n")
 
     def _alive(self, text: str) -> None:
-        """Cells may take hours: the line on a terminal is written over by the next one."""
+        """Cells may take hours. On a terminal, each line overwrites the one before."""
         if self._terminal:
             self._say(text)
         elif time.perf_counter() - self._said > SIGN_OF_LIFE:

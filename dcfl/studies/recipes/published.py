@@ -7,7 +7,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
-# What the order of the methods says: in how many cells of its tables the paper has left < right.
+# The paper's order of the methods, as inequalities: left < right in most cells of its tables.
 CLAIMS = (
     ("FedSCL", "FedRCL"),
     ("FedRCL", "FedAvg"),
@@ -33,12 +33,12 @@ def published() -> dict[str, Any]:
 def figures(table: str, row: str, dataset: str, split: str) -> Figures | None:
     """None where the paper has no such cell."""
     tables = published()["tables"]
-    found = tables.get(table, {}).get(row, {}).get(dataset, {}).get(split)
-    return Figures(**found) if found else None
+    cell = tables.get(table, {}).get(row, {}).get(dataset, {}).get(split)
+    return Figures(**cell) if cell else None
 
 
 def papers_mu(row: str, dataset: str) -> str:
     """Empty where the paper gives none."""
     method = "dcfl" if row.startswith("DCFL") else row.lower()
-    found = published()["mu"].get(method, {}).get(dataset)
-    return "" if found is None else f"{found:g}"
+    mu = published()["mu"].get(method, {}).get(dataset)
+    return "" if mu is None else f"{mu:g}"

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from dcfl.report.plots import COLOURS, INK, WIDTH, curve_figure, styled
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import Group
-from dcfl.studies.recipes.paper import REFERENCE
+from dcfl.studies.recipes.recipe import REFERENCE
 from dcfl.studies.recipes.results import Results
 
 

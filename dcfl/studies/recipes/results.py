@@ -1,9 +1,9 @@
-"""What came out of a recipe's cells: means over seeds, pairs, ranks, the paper's beside them."""
+"""What came out of a recipe's cells: means over seeds, pairs, ranks, beside the paper's."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
@@ -11,7 +11,7 @@ from typing import Literal
 
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import Group, Outcome, Spread
-from dcfl.studies.recipes.cells import Kept
+from dcfl.studies.recipes.cells import CellFolder
 from dcfl.studies.recipes.order import (
     DUELS,
     ClaimCheck,
@@ -24,13 +24,13 @@ from dcfl.studies.recipes.order import (
     leads,
     ranks,
 )
-from dcfl.studies.recipes.paper import REFERENCE, Recipe
 from dcfl.studies.recipes.published import CLAIMS, Figures, figures
+from dcfl.studies.recipes.recipe import REFERENCE, Recipe
 from dcfl.studies.recipes.scales import Scale
 
 Metric = Literal["max", "ema", "client-max", "client-ema"]
 METRICS: tuple[Metric, ...] = ("max", "ema")
-# Each client on its own mix of classes, then the mean: the paper's test data, too, were split.
+# Each client on its own mix of classes, then the mean: the paper split its test data too.
 OWN_MIXES: tuple[Metric, ...] = ("client-max", "client-ema")
 QUANTITIES: dict[Metric, str] = {
     "max": "max_accuracy",
@@ -60,7 +60,7 @@ class Entry:
         return Spread.of(list(self.values(metric).values()))
 
     def mean(self, metric: Metric, seeds: Collection[int]) -> float:
-        """Over these seeds, so that it can be compared; over its own if there are none."""
+        """Over these seeds, for comparison with another entry; over all if there are none."""
         values = self.values(metric)
         return fmean([values[seed] for seed in seeds] or values.values())
 
@@ -92,32 +92,34 @@ class Paired:
 class Results:
     recipe: Recipe
     scale: Scale
-    cells: Sequence[Kept]  # all that the recipe asks for
-    changes: Sequence[str] = ()  # settings, as words, that are not the scale's
+    cells: Sequence[CellFolder]  # all that the recipe asks for
+    changes: Sequence[str] = ()  # KEY=VALUE, where not the scale's own
 
     @cached_property
     def entries(self) -> dict[Place, dict[str, Entry]]:
-        """Only those with a finished run, in the recipe's order whatever was finished first."""
+        """Those with a finished run, in the recipe's order whichever finished first."""
         runs: dict[Place, dict[str, dict[int, RecordedRun]]] = {}
-        for kept in self.cells:
-            cell = kept.cell
-            here = runs.setdefault((cell.block, cell.column), {}).setdefault(cell.row, {})
-            if kept.finished and kept.run is not None:
-                here[cell.seed] = kept.run
-        found = {
+        for cell_folder in self.cells:
+            cell = cell_folder.cell
+            by_seed = runs.setdefault((cell.block, cell.column), {}).setdefault(cell.row, {})
+            if cell_folder.finished and cell_folder.run is not None:
+                by_seed[cell.seed] = cell_folder.run
+        entries = {
             place: {
-                row: Entry(row, own, self._paper(place, row)) for row, own in rows.items() if own
+                row: Entry(row, by_seed, self._paper(place, row))
+                for row, by_seed in rows.items()
+                if by_seed
             }
             for place, rows in runs.items()
         }
-        return {place: rows for place, rows in found.items() if rows}
+        return {place: rows for place, rows in entries.items() if rows}
 
     def metrics(self, block: str) -> tuple[Metric, ...]:
-        """Of all runs in the block: older ones may not know the clients' own mixes."""
+        """Those that all runs in the block have: older ones lack the clients' own mixes."""
         spreads = [
             entry.spread("client-max").mean
-            for (own, _), rows in self.entries.items()
-            if own == block
+            for (other_block, _), rows in self.entries.items()
+            if other_block == block
             for entry in rows.values()
         ]
         return METRICS if any(map(math.isnan, spreads)) else METRICS + OWN_MIXES
@@ -127,29 +129,33 @@ class Results:
 
     @property
     def finished(self) -> int:
-        return sum(kept.finished for kept in self.cells)
+        return sum(cell_folder.finished for cell_folder in self.cells)
 
     @property
     def failures(self) -> dict[str, str]:
         """Why, by the name of the cell."""
-        return {kept.cell.name: kept.failed for kept in self.cells if kept.failed}
+        return {
+            cell_folder.name: cell_folder.failed for cell_folder in self.cells if cell_folder.failed
+        }
 
     @property
     def blocks(self) -> list[str]:
         return list(dict.fromkeys(block for block, _ in self.entries))
 
     def columns(self, block: str) -> list[str]:
-        """In the recipe's order, and without the reference's own if it has one."""
-        asked = dict.fromkeys(kept.cell.column for kept in self.cells if kept.cell.block == block)
+        """In the recipe's order, without the unnamed one that only the reference may be in."""
+        asked = dict.fromkeys(
+            cell_folder.cell.column for cell_folder in self.cells if cell_folder.cell.block == block
+        )
         return [column for column in asked if column and (block, column) in self.entries]
 
     def rows(self, block: str) -> list[str]:
         return list(
             dict.fromkeys(
-                kept.cell.row
-                for kept in self.cells
-                if kept.cell.block == block
-                and kept.cell.row in self.entries.get((block, kept.cell.column), {})
+                cell_folder.cell.row
+                for cell_folder in self.cells
+                if cell_folder.cell.block == block
+                and cell_folder.cell.row in self.entries.get((block, cell_folder.cell.column), {})
             )
         )
 
@@ -168,7 +174,7 @@ class Results:
         return Paired(tuple(mine[seed] - theirs[seed] for seed in shared)) if shared else None
 
     def ranks(self, place: Place, metric: Metric) -> dict[str, int]:
-        """Among the rows that the paper has there too, if it has any: its ranks are of those."""
+        """Among the rows that the paper has too, if any, because its ranks are among those."""
         entries = self.entries[place]
         shared = {row: entry for row, entry in entries.items() if entry.paper} or entries
         seeds = set.intersection(*(set(entry.runs) for entry in shared.values()))
@@ -181,7 +187,7 @@ class Results:
 
     @cached_property
     def contests(self) -> Contests:
-        """Where rows that the paper has too can be put in order."""
+        """The places in which rows that the paper has too can be put in order."""
         return {
             (self.recipe.name, *place, metric): {
                 row: Score(entry.values(metric), figure)
@@ -193,7 +199,7 @@ class Results:
         }
 
     def order(self) -> list[ClaimCheck]:
-        """Each of the paper's inequalities over the places where we have both sides."""
+        """Each of the paper's inequalities, over the places with results for both sides."""
         return checks(CLAIMS, self.contests)
 
     def duels(self) -> list[ClaimCheck]:
@@ -207,3 +213,8 @@ class Results:
     def leads(self) -> list[Lead]:
         """In how many places the better DCFL variant is above every other method."""
         return leads(self.leaders())
+
+
+def combined_contests(all_results: Iterable[Results]) -> Contests:
+    """Over the cells of several tables."""
+    return {place: scores for results in all_results for place, scores in results.contests.items()}

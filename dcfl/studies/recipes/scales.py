@@ -42,7 +42,7 @@ class Scale:
     caption: str  # below every table
     seeds: tuple[int, ...]
     tables: Tables  # of the config, for all methods
-    # Fields of methods that are not the ones which the method has for the data set.
+    # Fields of methods, where they are not the method's own for the data set.
     methods: Mapping[str, Table] = field(default_factory=dict)
     mu_grid: tuple[float, ...] = (0.001, 0.01, 0.1, 1.0, 5.0, 10.0)  # the paper's
     stand_in: str = ""  # for the paper's data sets
@@ -50,8 +50,8 @@ class Scale:
     def experiment(
         self, where: Where, method: str, seed: int, fields: Table, changes: Tables
     ) -> Experiment:
-        """The split, the schedule of the clients and the initial weights depend on the seed alone,
-        so all methods have the same."""
+        """Split, client schedule and initial weights depend on the seed alone, so all methods have
+        the same."""
         chosen = merge(
             where.tables,
             {
@@ -61,7 +61,7 @@ class Scale:
             },
         )
         with warnings.catch_warnings():
-            # A recipe tries readings that do not train, to show that they do not.
+            # Recipes also try settings that do not train, to show that they do not.
             warnings.simplefilter("ignore", SettingsWarning)
             return experiment_from(None, merge(merge(self.tables, chosen), changes))
 

@@ -13,9 +13,9 @@ from dcfl.studies.recipes.results import Results
 def write_similarity(results: Results, folder: Path) -> list[Path]:
     """similarity-seedN/ for every seed that has a finished run."""
     by_seed: dict[int, list[RecordedRun]] = {}
-    for kept in results.cells:
-        if kept.finished and kept.run is not None:
-            by_seed.setdefault(kept.cell.seed, []).append(kept.run)
+    for cell_folder in results.cells:
+        if cell_folder.finished and cell_folder.run is not None:
+            by_seed.setdefault(cell_folder.cell.seed, []).append(cell_folder.run)
     return [
         write_analysis(analyse_runs(runs), folder / f"similarity-seed{seed}")
         for seed, runs in by_seed.items()

@@ -1,1 +1,1 @@
-"""What the paper's theorem and proposition say, measured: `limits` counts, `page` shows."""
+"""What the paper's theorem and proposition claim, measured."""

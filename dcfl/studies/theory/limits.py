@@ -1,168 +1,27 @@
-"""The contrastive loss with M negatives against its limit: drawn, predicted and bounded.
+"""The contrastive loss with M negatives against its limit: drawn, and summed up.
 
-Features are uniform on the unit sphere and the positive lies on the anchor, so all that the loss
-depends on is the cosine t of a negative with the anchor. In the mathematics:
-
-    E = mean of e^(t/tau)              v = variance of e^(t/tau) / E^2
-    w = e^(1/tau) / E                  r = (1/M) sum of e^(t_j/tau) / E, so its mean is 1
-    limit = -1/tau + log E             deviation of one draw = log(r + w/M)
-
-Everything is divided by E before it leaves the exponent: no size of it can overflow.
+The notation is that of sphere.py.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dcfl.errors import ConfigError, require
+from dcfl.studies.theory.sphere import Array, Sphere, draw_cosines, mean_ratios
 
-Array = NDArray[np.float64]
-
-LEAST_TEMPERATURE, GREATEST_TEMPERATURE = 0.01, 1000.0
-GREATEST_DIMENSION = 1_000_000
-FEWEST_REPETITIONS = 100  # fewer do not tell a spread
+FEWEST_REPETITIONS = 100  # fewer say little about a spread
 MOST_DRAWS = 5e9  # several minutes
 CHUNK = 2**18  # cosines in memory at a time
-SIGNAL = 4.0  # standard errors; a value within so many of zero has no usable logarithm
-STRAIGHT_FROM = 8.0  # see Sphere.straight_from
-FEWEST_FITTED = 3  # points; through two there is always a line, and no telling how well it fits
-
-
-@dataclass(frozen=True)
-class Sphere:
-    """Anchor, positive and negatives on the unit sphere, seen at one temperature."""
-
-    temperature: float = 0.5  # tau
-    dimension: int = 3  # d
-
-    def __post_init__(self) -> None:
-        require(
-            LEAST_TEMPERATURE <= self.temperature <= GREATEST_TEMPERATURE,
-            f"temperature must be from {LEAST_TEMPERATURE:g} to {GREATEST_TEMPERATURE:g}, "
-            f"not {self.temperature:g}: the bound grows as e^(2/temperature)",
-        )
-        require(
-            2 <= self.dimension <= GREATEST_DIMENSION,
-            f"dimension must be from 2 to {GREATEST_DIMENSION}, not {self.dimension}",
-        )
-
-    @cached_property
-    def uniformity(self) -> float:
-        """log E, the second term of the limit."""
-        return log_mean_exponential(1 / self.temperature, self.dimension)
-
-    @cached_property
-    def limit(self) -> float:
-        """Of the loss minus log M."""
-        return self.uniformity - 1 / self.temperature
-
-    @cached_property
-    def variance(self) -> float:
-        """v: of one negative's exponential, relative to its mean."""
-        of_squares = log_mean_exponential(2 / self.temperature, self.dimension)
-        return math.expm1(of_squares - 2 * self.uniformity)
-
-    @cached_property
-    def positive_weight(self) -> float:
-        """w: how many average negatives the positive counts for in the denominator."""
-        return math.exp(1 / self.temperature - self.uniformity)
-
-    @property
-    def mean_coefficient(self) -> float:
-        """The mean deviation is this over M for large M: log(r + w/M) to the second order."""
-        return self.positive_weight - self.variance / 2
-
-    @property
-    def spread_coefficient(self) -> float:
-        """The spread of one draw is this over the root of M for large M."""
-        return math.sqrt(self.variance)
-
-    @property
-    def straight_from(self) -> float:
-        """The M from which w/M and v/M are at most an eighth: there the second order suffices and
-        curves are close to straight lines on logarithmic axes."""
-        return STRAIGHT_FROM * max(self.positive_weight, self.variance)
-
-    @property
-    def noise_leads_from(self) -> float:
-        """The M from which a draw is further off by chance than by the mean deviation."""
-        return self.mean_coefficient / self.variance * self.mean_coefficient
-
-    def positive_bound(self, negatives: float, positives: int = 1) -> float:
-        """First term of the bound: for the positives' own places in the denominator."""
-        return positives * math.exp(2 / self.temperature) / negatives
-
-    def sampling_bound(self, negatives: float) -> float:
-        """Second term, with the constant that its derivation gives: for the mean over M draws in
-        place of the expectation. Half the range is the largest deviation that there can be."""
-        return 0.5 * math.exp(2 / self.temperature) / math.sqrt(negatives)
-
-    def bound(self, negatives: float, positives: int = 1) -> float:
-        return self.positive_bound(negatives, positives) + self.sampling_bound(negatives)
-
-    def certain_range(self, negatives: float) -> float:
-        """What a deviation cannot exceed because cosines are from -1 to 1, without any theory."""
-        return 2 / self.temperature + math.log1p(self.positive_bound(negatives))
-
-    @cached_property
-    def bound_informs_from(self) -> float:
-        """The least M whose bound is below `certain_range`; before, it says nothing.
-
-        The difference falls with M, so it can be halved; in log M, which may be long.
-        """
-        low, high = 0.0, 4 / self.temperature + 20.0
-        if self.bound(1.0) < self.certain_range(1.0):
-            return 1.0
-        for _ in range(200):
-            middle = (low + high) / 2
-            enough = self.bound(math.exp(middle)) < self.certain_range(math.exp(middle))
-            low, high = (low, middle) if enough else (middle, high)
-        return float(math.ceil(math.exp(high)))
-
-
-def log_mean_exponential(steepness: float, dimension: int) -> float:
-    """log of the mean of e^(steepness * t), t the cosine of a uniform vector in R^dimension.
-
-    That is log(Gamma(nu+1) (2/k)^nu I_nu(k)), nu = dimension/2 - 1, by the power series of the
-    Bessel function, whose terms (k/2)^2n / (n! (nu+1)...(nu+n)) are all positive: nothing cancels.
-    They are added up relative to the largest, which may be beyond a float's range.
-    """
-    if steepness == 0:
-        return 0.0
-    # Beyond n = k each term is less than a quarter of the one before.
-    n = np.arange(1, math.ceil(steepness) + 60, dtype=np.float64)
-    order = dimension / 2 - 1
-    terms = np.cumsum(2 * math.log(steepness / 2) - np.log(n) - np.log(order + n))
-    largest = float(terms.max())
-    if largest <= 0:  # the term for n = 0, which is 1, is the largest: keep what is small exactly
-        return math.log1p(float(np.exp(terms).sum()))
-    return largest + math.log(float(np.exp(terms - largest).sum()) + math.exp(-largest))
-
-
-def draw_cosines(rng: np.random.Generator, shape: tuple[int, int], dimension: int) -> Array:
-    """Cosines of independent uniform vectors with a fixed one, without drawing the vectors."""
-    if dimension == 3:  # Archimedes: slices of a ball's surface of equal width have equal area
-        return rng.uniform(-1.0, 1.0, shape)
-    half = (dimension - 1) / 2
-    return 2 * rng.beta(half, half, shape) - 1
-
-
-def mean_ratios(sphere: Sphere, cosines: Array) -> Array:
-    """r of each row of cosines."""
-    ratios: Array = np.exp(cosines / sphere.temperature - sphere.uniformity).mean(axis=1)
-    return ratios
 
 
 @dataclass(frozen=True)
 class Point:
-    """What many draws with the same number of negatives have shown."""
+    """What many draws with the same number of negatives show."""
 
     negatives: int  # M
     positives: int
@@ -172,12 +31,12 @@ class Point:
     spread: float  # standard deviation of a single draw
     spread_error: float
     rms: float  # of a single draw about the limit
-    positive_part: float  # mean of what the positives add by standing in the denominator
+    positive_part: float  # mean of what the positives in the denominator add
     sampling_part: float  # mean distance of log(mean over the negatives) from its limit
     alignment_kept: float  # mean share of the pull towards a positive that the denominator leaves
     positive_bound: float
     sampling_bound: float
-    above_bound: int  # single draws that are further off than the bound
+    above_bound: int  # single draws further off than the bound
 
     @property
     def bound(self) -> float:
@@ -185,7 +44,7 @@ class Point:
 
     @property
     def systematic(self) -> float:
-        """Share of the mean square that is there in every draw and does not average out."""
+        """Share of the mean square that every draw has and that does not average out."""
         return min(1.0, (self.deviation / self.rms) ** 2) if self.rms else 0.0
 
     def as_json(self) -> dict[str, float]:
@@ -215,10 +74,10 @@ def summarise(sphere: Sphere, negatives: int, ratios: Array, positives: int = 1)
     weight = positives * sphere.positive_weight / negatives
     # log(r + w/M) in two parts, so that a spread far below the deviation keeps its digits.
     common = math.log1p(weight)
-    own = np.log1p((ratios - 1.0) / (1.0 + weight))
-    deviations = common + own
-    mean, error = _mean(sphere, negatives, ratios, own)
-    spread, spread_error = _spread(own)
+    fluctuation = np.log1p((ratios - 1.0) / (1.0 + weight))
+    deviations = common + fluctuation
+    mean, error = _mean(sphere, negatives, ratios, fluctuation)
+    spread, spread_error = _spread(fluctuation)
     positive_bound = sphere.positive_bound(negatives, positives)
     sampling_bound = sphere.sampling_bound(negatives)
     return Point(
@@ -242,8 +101,8 @@ def summarise(sphere: Sphere, negatives: int, ratios: Array, positives: int = 1)
 def _mean(sphere: Sphere, negatives: int, ratios: Array, deviations: Array) -> tuple[float, float]:
     """The mean and its standard error.
 
-    The mean falls as 1/M and the noise only as its root, so plainly averaged the mean would drown.
-    But nearly all the noise is that of r, whose mean is known to be 1: it is regressed out. Not
+    The mean falls as 1/M and the noise only as its root: in a plain average the mean would drown.
+    But nearly all the noise is that of r, whose mean is known to be 1: it is regressed out, except
     where r has so long a tail that a sample does not show its variance.
     """
     count = len(ratios)
@@ -263,105 +122,6 @@ def _spread(deviations: Array) -> tuple[float, float]:
 
 def _split(total: int, most: int) -> list[int]:
     return [min(most, total - start) for start in range(0, total, most)]
-
-
-@dataclass(frozen=True)
-class Slope:
-    """A straight line through logarithms. Its error is from the scatter about the line, be that
-    noise or curvature; both are None where fewer than three points are left."""
-
-    slope: float | None
-    error: float | None
-    used: tuple[int, ...]  # M
-    drowned: tuple[int, ...]  # left out: not told from zero
-    early: tuple[int, ...]  # left out: below the M that was asked for
-
-
-def fit_slope(
-    points: Sequence[Point],
-    value: Callable[[Point], float],
-    error: Callable[[Point], float] = lambda point: 0.0,
-    from_negatives: float = 0.0,
-) -> Slope:
-    early = tuple(point.negatives for point in points if point.negatives < from_negatives)
-    later = [point for point in points if point.negatives >= from_negatives]
-    clear = [point for point in later if abs(value(point)) > SIGNAL * error(point)]
-    used = tuple(point.negatives for point in clear)
-    drowned = tuple(point.negatives for point in later if point.negatives not in used)
-    if len(clear) < FEWEST_FITTED:
-        return Slope(None, None, used, drowned, early)
-    x = np.log([point.negatives for point in clear])
-    y = np.log([abs(value(point)) for point in clear])
-    x, y = x - x.mean(), y - y.mean()
-    slope = float(x @ y / (x @ x))
-    scatter = float(((y - slope * x) ** 2).sum()) / (len(clear) - 2)
-    return Slope(slope, math.sqrt(scatter / float(x @ x)), used, drowned, early)
-
-
-@dataclass(frozen=True)
-class Study:
-    """One sphere: the curve over M, its slopes, and batches of a client on it."""
-
-    sphere: Sphere
-    points: tuple[Point, ...]
-    batches: tuple[Point, ...]
-
-    @property
-    def slopes(self) -> dict[str, tuple[Slope, Slope]]:
-        """Of each quantity: over all M, and where the curve is straight."""
-        start = self.sphere.straight_from
-
-        def fits(
-            value: Callable[[Point], float], error: Callable[[Point], float] = lambda point: 0.0
-        ) -> tuple[Slope, Slope]:
-            return (
-                fit_slope(self.points, value, error),
-                fit_slope(self.points, value, error, start),
-            )
-
-        return {
-            "mean deviation": fits(lambda p: p.deviation, lambda p: p.deviation_error),
-            "spread of one draw": fits(lambda p: p.spread, lambda p: p.spread_error),
-            "RMS of one draw": fits(lambda p: p.rms),
-            "bound": fits(lambda p: p.bound),
-        }
-
-    def as_json(self) -> dict[str, Any]:
-        sphere = self.sphere
-        return {
-            **asdict(sphere),
-            "limit": sphere.limit,
-            "uniformity": sphere.uniformity,
-            "mean_coefficient": sphere.mean_coefficient,
-            "spread_coefficient": sphere.spread_coefficient,
-            "straight_from": sphere.straight_from,
-            "noise_leads_from": sphere.noise_leads_from,
-            "bound_informs_from": sphere.bound_informs_from,
-            "points": [point.as_json() for point in self.points],
-            "slopes": {
-                name: {"all": asdict(everywhere), "straight": asdict(straight)}
-                for name, (everywhere, straight) in self.slopes.items()
-            },
-            "batches": [point.as_json() for point in self.batches],
-        }
-
-
-def study(
-    sphere: Sphere,
-    negatives: Sequence[int],
-    repetitions: int,
-    seed: int = 0,
-    batches: Sequence[tuple[int, int]] = (),
-) -> Study:
-    """`batches`: pairs of positives and negatives, as a client's batch has them."""
-    require_counts(negatives, repetitions, seed)
-    return Study(
-        sphere,
-        tuple(measure(sphere, count, repetitions, seed) for count in sorted(set(negatives))),
-        tuple(
-            measure(sphere, others, repetitions, seed, positives) for positives, others in batches
-        ),
-    )
 
 
 def require_counts(negatives: Sequence[int], repetitions: int, seed: int) -> None:

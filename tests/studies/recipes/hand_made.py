@@ -6,23 +6,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dcfl.config import as_tables, to_toml
-from dcfl.studies.recipes.cells import Kept
-from dcfl.studies.recipes.changes import with_words
-from dcfl.studies.recipes.paper import RECIPES, Cell
+from dcfl.studies.recipes.cells import CellFolder
+from dcfl.studies.recipes.changes import with_settings
+from dcfl.studies.recipes.recipe import Cell
+from dcfl.studies.recipes.recipe_book import RECIPES
 from dcfl.studies.recipes.scales import SMOKE
 from tests.report.folders import write_run
 
 
 def cells_of(recipe: str, seeds: Sequence[int] = (0,), words: Sequence[str] = ()) -> list[Cell]:
     """As `dcfl reproduce RECIPE --scale smoke --seeds SEEDS WORDS` has them."""
-    return with_words(RECIPES[recipe], list(RECIPES[recipe].cells(SMOKE, seeds)), words)
+    return with_settings(RECIPES[recipe], list(RECIPES[recipe].cells(SMOKE, seeds)), words)
 
 
-def kept_in(out: Path, cells: Sequence[Cell]) -> list[Kept]:
-    return [Kept(cell, out / "cells" / cell.name) for cell in cells]
+def cell_folders_in(out: Path, cells: Sequence[Cell]) -> list[CellFolder]:
+    return [CellFolder(cell, out / "cells" / cell.name) for cell in cells]
 
 
-def pretend(kept: Kept, accuracies: Sequence[float], finished: bool = True) -> None:
+def pretend(cell_folder: CellFolder, accuracies: Sequence[float], finished: bool = True) -> None:
     """A run folder as the cell's run would leave it behind, with these accuracies."""
-    write_run(kept.folder, accuracies, method=kept.cell.experiment.method.name, finished=finished)
-    (kept.folder / "config.toml").write_text(to_toml(as_tables(kept.experiment)) + "\n")
+    method = cell_folder.cell.experiment.method.name
+    write_run(cell_folder.path, accuracies, method=method, finished=finished)
+    (cell_folder.path / "config.toml").write_text(to_toml(as_tables(cell_folder.experiment)) + "\n")

@@ -13,8 +13,9 @@ import pytest
 from dcfl.config import experiment_from
 from dcfl.experiment import Experiment
 from dcfl.studies.recipes.order import leaders, leads, published_contests, published_order
-from dcfl.studies.recipes.paper import RECIPES, Cell
 from dcfl.studies.recipes.published import ACCURACY_TABLES, figures, published
+from dcfl.studies.recipes.recipe import Cell
+from dcfl.studies.recipes.recipe_book import RECIPES
 from dcfl.studies.recipes.scales import PAPER, SCALES, Scale
 
 NAMES = [

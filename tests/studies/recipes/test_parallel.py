@@ -18,10 +18,10 @@ from dcfl.config import as_tables, to_toml
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.run import Run
 from dcfl.studies.recipes.cell_worker import Worker
-from dcfl.studies.recipes.cells import Kept
+from dcfl.studies.recipes.cells import CellFolder
 from dcfl.studies.recipes.parallel import News, Runner
 from tests.reliability.victims import alive, rows_in, until
-from tests.studies.recipes.hand_made import cells_of, kept_in
+from tests.studies.recipes.hand_made import cell_folders_in, cells_of
 
 # Long enough to be caught in the middle, on one core of two.
 ROUNDS = 60
@@ -31,26 +31,26 @@ CHOSEN = ("--only", "cifar10-0.3-p5", *WORDS, "--scale", "smoke", "--parallel", 
 RECIPE = "similarity"
 
 
-def kept_cells(out: Path) -> list[Kept]:
-    return kept_in(out, cells_of(RECIPE, (0,), WORDS))
+def cell_folders(out: Path) -> list[CellFolder]:
+    return cell_folders_in(out, cells_of(RECIPE, (0,), WORDS))
 
 
-def train(kept: Sequence[Kept]) -> dict[str, str]:
+def train(folders: Sequence[CellFolder]) -> dict[str, str]:
     """Here, one after the other, as `dcfl.run` does it but for the report; the weights."""
-    for one in kept:
+    for one in folders:
         for _ in Run(one.experiment).rounds():
             pass
-    return trained(kept)
+    return trained(folders)
 
 
 @cache
 def undisturbed() -> dict[str, str]:
     with TemporaryDirectory() as folder:
-        return train(kept_cells(Path(folder)))
+        return train(cell_folders(Path(folder)))
 
 
-def trained(kept: Sequence[Kept]) -> dict[str, str]:
-    runs = {one.cell.name: RecordedRun.open(one.folder) for one in kept}
+def trained(folders: Sequence[CellFolder]) -> dict[str, str]:
+    runs = {one.cell.name: RecordedRun.open(one.path) for one in folders}
     return {name: run.summary.weights_sha256 if run.summary else "" for name, run in runs.items()}
 
 
@@ -62,21 +62,22 @@ def holder(folder: Path) -> int:
 
 
 def ended(news: Sequence[News]) -> dict[str, str]:
-    return {one.kept.cell.name: one.state for one in news if one.state != "round"}
+    return {one.cell_folder.name: one.state for one in news if one.state != "round"}
 
 
 def test_cells_in_parallel_are_the_same_runs(tmp_path: Path) -> None:
     words = ("federation.rounds=3",)
-    cells = kept_in(tmp_path, cells_of("server-side", (0,), words))[:5]
-    assert len({kept.cell.experiment.method.name for kept in cells}) == 3
+    cells = cell_folders_in(tmp_path, cells_of("server-side", (0,), words))[:5]
+    assert len({cell_folder.cell.experiment.method.name for cell_folder in cells}) == 3
     news = list(Runner(cells, 2).news())
     assert set(ended(news).values()) == {"finished"}
-    rounds = {(one.kept.cell.name, one.round) for one in news if one.state == "round"}
-    assert rounds == {(kept.cell.name, number) for kept in cells for number in (1, 2, 3)}
-    assert trained(cells) == train(kept_in(tmp_path / "alone", [kept.cell for kept in cells]))
+    rounds = {(one.cell_folder.name, one.round) for one in news if one.state == "round"}
+    assert rounds == {(cell.name, number) for cell in cells for number in (1, 2, 3)}
+    alone = cell_folders_in(tmp_path / "alone", [cell_folder.cell for cell_folder in cells])
+    assert trained(cells) == train(alone)
     assert len(set(trained(cells).values())) == 5
     # The same split and the same clients in every round, for all methods.
-    runs = [RecordedRun.open(kept.folder) for kept in cells]
+    runs = [RecordedRun.open(cell_folder.path) for cell_folder in cells]
     assert len({run.partition_sha256 for run in runs}) == 1
     schedules = {tuple((row["round"], row["client"]) for row in run.clients) for run in runs}
     assert len(schedules) == 1
@@ -86,14 +87,14 @@ def test_cells_in_parallel_are_the_same_runs(tmp_path: Path) -> None:
 def test_a_worker_that_is_killed_or_stopped_costs_one_cell_some_time(tmp_path: Path) -> None:
     """By somebody else: a cell fails, or is stopped, and the next has a process that is not about
     to end."""
-    cells = kept_in(tmp_path, cells_of("server-side", (0,), WORDS))[:3]
+    cells = cell_folders_in(tmp_path, cells_of("server-side", (0,), WORDS))[:3]
     killed, stopped, other = cells
     signals = {killed.cell.name: signal.SIGKILL, stopped.cell.name: signal.SIGTERM}
     news = []
     for one in Runner(cells, 1).news():
         news.append(one)
-        if one.state == "round" and one.round == 6 and one.kept is not other:
-            os.kill(holder(one.kept.folder), signals[one.kept.cell.name])
+        if one.state == "round" and one.round == 6 and one.cell_folder is not other:
+            os.kill(holder(one.cell_folder.path), signals[one.cell_folder.name])
     assert ended(news) == {
         killed.cell.name: "failed",
         stopped.cell.name: "stopped",
@@ -101,19 +102,19 @@ def test_a_worker_that_is_killed_or_stopped_costs_one_cell_some_time(tmp_path: P
     }
     (why,) = [one.why for one in news if one.state == "failed"]
     assert "-9" in why
-    assert all(6 <= rows_in(kept.folder) < ROUNDS for kept in (killed, stopped))
-    again = kept_in(tmp_path, [killed.cell, stopped.cell])
+    assert all(6 <= rows_in(cell_folder.path) < ROUNDS for cell_folder in (killed, stopped))
+    again = cell_folders_in(tmp_path, [killed.cell, stopped.cell])
     assert set(ended(list(Runner(again, 1).news())).values()) == {"finished"}
-    alone = kept_in(tmp_path / "alone", [killed.cell, stopped.cell])
+    alone = cell_folders_in(tmp_path / "alone", [killed.cell, stopped.cell])
     assert trained(again) == train(alone)
 
 
 def test_what_somebody_else_has_finished_meanwhile_is_not_a_failure(tmp_path: Path) -> None:
-    (kept,) = kept_in(tmp_path, cells_of(RECIPE, (0,), ("federation.rounds=1",)))[:1]
-    weights = train([kept])
-    config = to_toml(as_tables(kept.experiment))
-    assert Worker().train(kept.folder, config) == {"state": "finished"}
-    assert trained([kept]) == weights
+    (cell_folder,) = cell_folders_in(tmp_path, cells_of(RECIPE, (0,), ("federation.rounds=1",)))[:1]
+    weights = train([cell_folder])
+    config = to_toml(as_tables(cell_folder.experiment))
+    assert Worker().train(cell_folder.path, config) == {"state": "finished"}
+    assert trained([cell_folder]) == weights
 
 
 # The command ----------------------------------------------------------------------------------
@@ -165,8 +166,8 @@ def commands() -> Iterator[list[Command]]:
 @pytest.mark.slow
 def test_stopped_in_three_ways_it_goes_on(tmp_path: Path, commands: list[Command]) -> None:
     out = tmp_path / "out"
-    cells = kept_cells(out)
-    folders = [kept.folder for kept in cells]
+    cells = cell_folders(out)
+    folders = [cell_folder.path for cell_folder in cells]
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)):
         command = Command(out)
         commands.append(command)
@@ -199,8 +200,8 @@ def test_the_second_command_in_a_folder_is_told_so_and_the_first_goes_on(
     out = tmp_path / "out"
     first = Command(out)
     commands.append(first)
-    cells = kept_cells(out)
-    first.in_the_middle_of([kept.folder for kept in cells], more=1)
+    cells = cell_folders(out)
+    first.in_the_middle_of([cell_folder.path for cell_folder in cells], more=1)
     second = subprocess.run(
         [*COMMAND, RECIPE, *CHOSEN, "--out", str(out)], capture_output=True, text=True, timeout=120
     )

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from dcfl.studies.recipes.paper import RECIPES
-from dcfl.studies.recipes.reproduction_page import plain_results, write_results
+from dcfl.studies.recipes.recipe_book import RECIPES
+from dcfl.studies.recipes.reproduction_files import plain_results, write_results
 from dcfl.studies.recipes.results import Results
 from dcfl.studies.recipes.scales import SMOKE
-from tests.studies.recipes.hand_made import cells_of, kept_in, pretend
+from tests.studies.recipes.hand_made import cell_folders_in, cells_of, pretend
 
 GRIDS = ["mu-search", "server-side", "sample-wise", "heterogeneity", "positives", "weights"]
 
@@ -24,12 +24,12 @@ def some_results(
     out: Path, recipe: str, seeds: Sequence[int] = (0,), missing: Sequence[int] = ()
 ) -> Results:
     """All cells but those by these numbers."""
-    kept = kept_in(out, cells_of(recipe, seeds))
-    for number, one in enumerate(kept):
-        if number not in missing and not one.folder.exists():
+    folders = cell_folders_in(out, cells_of(recipe, seeds))
+    for number, one in enumerate(folders):
+        if number not in missing and not one.path.exists():
             first = 10.0 + (7 * number) % 31 + 0.125 * one.cell.seed
             pretend(one, [first, first + 2.5])
-    return Results(RECIPES[recipe], SMOKE, kept)
+    return Results(RECIPES[recipe], SMOKE, folders)
 
 
 def written(results: Results, out: Path) -> dict[str, str]:
@@ -124,8 +124,8 @@ def test_runs_that_do_not_know_the_own_mixes_have_no_tables_of_them(
     recipe: str, tmp_path: Path
 ) -> None:
     results = some_results(tmp_path, recipe)
-    for kept in results.cells:
-        path = kept.folder / "rounds.jsonl"
+    for cell_folder in results.cells:
+        path = cell_folder.path / "rounds.jsonl"
         path.write_text(path.read_text().replace('"client_accuracy"', '"something"'))
     texts = written(results, tmp_path)
     check_all(texts, tmp_path)
@@ -194,7 +194,7 @@ def check_all(texts: dict[str, str], out: Path) -> None:
 
 def test_tables_are_whole_in_every_format(ablation: tuple[Results, dict[str, str]]) -> None:
     results, texts = ablation
-    check_all(texts, results.cells[0].folder.parent.parent)
+    check_all(texts, results.cells[0].path.parent.parent)
     assert check_markdown(texts[".md"]) == 2 * 6
 
 
@@ -215,25 +215,25 @@ def test_grids_are_whole_with_missing_cells_too(recipe: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("recipe", sorted(set(RECIPES) - {"similarity"}))
 def test_nothing_is_finished_yet(recipe: str, tmp_path: Path) -> None:
-    kept = kept_in(tmp_path, cells_of(recipe))
-    texts = written(Results(RECIPES[recipe], SMOKE, kept), tmp_path)
+    folders = cell_folders_in(tmp_path, cells_of(recipe))
+    texts = written(Results(RECIPES[recipe], SMOKE, folders), tmp_path)
     check_all(texts, tmp_path)
-    assert f"{len(kept)} cells of {len(kept)} are not finished." in texts[".md"]
+    assert f"{len(folders)} cells of {len(folders)} are not finished." in texts[".md"]
     assert rows_of(texts[".csv"]) == rows_of(texts["-runs.csv"]) == []
 
 
 def test_only_some_methods_of_one_place(tmp_path: Path) -> None:
     """No FedAvg to compare with, and nothing on either side of most claims."""
-    kept = kept_in(tmp_path, cells_of("participation-5"))
+    folders = cell_folders_in(tmp_path, cells_of("participation-5"))
     chosen = [
         one
-        for one in kept
+        for one in folders
         if one.cell.row in ("FedProc", "DCFL-PW")
         and (one.cell.block, one.cell.column) == ("cifar100", "0.5")
     ]
     for one, accuracy in zip(chosen, (40.0, 41.0), strict=True):
         pretend(one, [accuracy, accuracy])
-    results = Results(RECIPES["participation-5"], SMOKE, kept)
+    results = Results(RECIPES["participation-5"], SMOKE, folders)
     texts = written(results, tmp_path)
     check_all(texts, tmp_path)
     assert "2 of the 2 inequalities" in texts[".html"]
@@ -246,14 +246,14 @@ def test_only_some_methods_of_one_place(tmp_path: Path) -> None:
 
 def test_dcfl_against_every_other_method_is_in_every_output(tmp_path: Path) -> None:
     """One place: DCFL-SW above all but MOON by both measures, DCFL-PW below FedSCL only by MAX."""
-    kept = kept_in(tmp_path, cells_of("participation-5"))
+    folders = cell_folders_in(tmp_path, cells_of("participation-5"))
     scores = {"MOON": 50.0, "DCFL-SW": 45.0, "FedSCL": 40.0, "DCFL-PW": 40.0}
-    for one in kept:
+    for one in folders:
         cell = one.cell
         if (cell.block, cell.column) == ("cifar10", "iid") and cell.row in scores:
             late = 1.0 if cell.row == "FedSCL" else 0.0  # a better round, which EMA hardly sees
             pretend(one, [scores[cell.row] - late, scores[cell.row] + late])
-    results = Results(RECIPES["participation-5"], SMOKE, kept)
+    results = Results(RECIPES["participation-5"], SMOKE, folders)
     texts = written(results, tmp_path)
     check_all(texts, tmp_path)
     assert "| MOON | 0 of 2 | 2 of 2 | 36 of 42 | 0 of 2 | 2 of 2 | 40 of 42 |" in texts[".md"]
@@ -289,8 +289,8 @@ def test_for_programs_the_same_numbers(ablation: tuple[Results, dict[str, str]])
 
 
 def test_settings_on_top_are_confessed(tmp_path: Path) -> None:
-    kept = kept_in(tmp_path, cells_of("ablation"))
-    results = Results(RECIPES["ablation"], SMOKE, kept, ["federation.rounds=7"])
+    folders = cell_folders_in(tmp_path, cells_of("ablation"))
+    results = Results(RECIPES["ablation"], SMOKE, folders, ["federation.rounds=7"])
     texts = written(results, tmp_path)
     assert "federation.rounds=7" in texts[".md"]
     assert "federation.rounds=7" in texts[".html"]

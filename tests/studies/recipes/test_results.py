@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 from dcfl.errors import RunFolderError
-from dcfl.studies.recipes.cells import Kept
+from dcfl.studies.recipes.cells import CellFolder
 from dcfl.studies.recipes.order import Leaders, Score, checks, leaders, leads
-from dcfl.studies.recipes.paper import RECIPES
 from dcfl.studies.recipes.published import CLAIMS, published
-from dcfl.studies.recipes.reproduction_page import combined_contests
-from dcfl.studies.recipes.results import Results, ranks
+from dcfl.studies.recipes.recipe_book import RECIPES
+from dcfl.studies.recipes.results import Results, combined_contests, ranks
 from dcfl.studies.recipes.scales import SMOKE
-from tests.studies.recipes.hand_made import cells_of, kept_in, pretend
+from tests.studies.recipes.hand_made import cell_folders_in, cells_of, pretend
 
 SEEDS = (0, 1, 2)
 Values = dict[tuple[str, str, str, int], dict[str, float]]  # block, column, row and seed
@@ -32,9 +31,9 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, Values]:
     """The 5 % table with random results: some cells were never begun, some have not ended, and a
     few are equal."""
     rng = np.random.default_rng(0)
-    kept = kept_in(tmp_path_factory.mktemp("out"), cells_of("participation-5", SEEDS))
+    folders = cell_folders_in(tmp_path_factory.mktemp("out"), cells_of("participation-5", SEEDS))
     values: Values = {}
-    for one in kept:
+    for one in folders:
         first, second = (float(value) for value in rng.integers(50, 60, 2))  # coarse, for ties
         fate = rng.choice(["finished", "unfinished", "absent"], p=[0.8, 0.1, 0.1])
         if fate != "absent":
@@ -42,7 +41,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, Values]:
         if fate == "finished":
             cell = one.cell
             values[cell.block, cell.column, cell.row, cell.seed] = scored(first, second)
-    return Results(RECIPES["participation-5"], SMOKE, kept), values
+    return Results(RECIPES["participation-5"], SMOKE, folders), values
 
 
 def array(values: Values, block: str, column: str, row: str, metric: str) -> np.ndarray:
@@ -213,13 +212,13 @@ def test_the_papers_own_figures_hold_as_often_as_section_6_says(tmp_path: Path) 
     tables = []
     names = ("participation-5", "participation-10", "participation-2", "tiny-imagenet")
     for name in names:
-        kept = kept_in(tmp_path, cells_of(name))
-        for one in kept:
+        folders = cell_folders_in(tmp_path, cells_of(name))
+        for one in folders:
             figures = published()["tables"][name][one.cell.row][one.cell.block][one.cell.column]
             # The two rounds whose MAX and EMA these are: the better one is the last.
             first = (figures["ema"] - 0.1 * figures["max"]) / 0.9
             pretend(one, [first, figures["max"]])
-        tables.append(Results(RECIPES[name], SMOKE, kept))
+        tables.append(Results(RECIPES[name], SMOKE, folders))
     contests = combined_contests(tables)
     found = checks(CLAIMS, contests)
     assert [check.ours for check in found] == [42, 42, 37, 36, 38, 36]
@@ -236,10 +235,10 @@ def test_the_papers_own_figures_hold_as_often_as_section_6_says(tmp_path: Path) 
 
 
 def test_a_row_that_the_paper_lacks_does_not_shift_the_ranks(tmp_path: Path) -> None:
-    kept = kept_in(tmp_path, cells_of("ablation"))[:5]
-    for number, one in enumerate(kept):  # FedAvg comes first, and is the best
+    folders = cell_folders_in(tmp_path, cells_of("ablation"))[:5]
+    for number, one in enumerate(folders):  # FedAvg comes first, and is the best
         pretend(one, [90.0 - number, 90.0 - number])
-    results = Results(RECIPES["ablation"], SMOKE, kept)
+    results = Results(RECIPES["ablation"], SMOKE, folders)
     place = ("cifar10", "iid")
     assert "FedAvg" in results.entries[place]
     assert sorted(results.ranks(place, "ema").values()) == [1, 2, 3, 4]
@@ -248,16 +247,16 @@ def test_a_row_that_the_paper_lacks_does_not_shift_the_ranks(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("recipe", ["weights", "mu-search"])
 def test_one_fedavg_may_be_the_reference_of_a_whole_block(recipe: str, tmp_path: Path) -> None:
-    kept = kept_in(tmp_path, cells_of(recipe))
-    for number, one in enumerate(kept):
+    folders = cell_folders_in(tmp_path, cells_of(recipe))
+    for number, one in enumerate(folders):
         pretend(one, [50.0 + number, 50.0 + number])
-    results = Results(RECIPES[recipe], SMOKE, kept)
+    results = Results(RECIPES[recipe], SMOKE, folders)
     (alone,) = (
         number
-        for number, one in enumerate(kept)
+        for number, one in enumerate(folders)
         if one.cell.row == "FedAvg" and one.cell.block == "cifar10"
     )
-    for number, one in enumerate(kept):
+    for number, one in enumerate(folders):
         cell = one.cell
         if cell.block != "cifar10" or cell.row == "FedAvg":
             continue
@@ -269,22 +268,22 @@ def test_one_fedavg_may_be_the_reference_of_a_whole_block(recipe: str, tmp_path:
 
 
 def test_rows_come_in_the_recipes_order_whatever_was_finished_first(tmp_path: Path) -> None:
-    kept = kept_in(tmp_path, cells_of("participation-5", (0, 1)))
+    folders = cell_folders_in(tmp_path, cells_of("participation-5", (0, 1)))
     done = [
         one
-        for one in kept
+        for one in folders
         if (one.cell.block, one.cell.column) == ("cifar10", "iid")
         and (one.cell.row, one.cell.seed) != ("FedAvg", 0)
     ]
     for one in done:
         pretend(one, [1.0, 2.0])
-    results = Results(RECIPES["participation-5"], SMOKE, kept)
+    results = Results(RECIPES["participation-5"], SMOKE, folders)
     assert next(iter(results.entries["cifar10", "iid"])) == "FedAvg"
 
 
 def test_a_run_with_other_settings_is_not_taken_for_a_result(tmp_path: Path) -> None:
-    (kept,) = kept_in(tmp_path, cells_of("similarity"))[:1]
-    pretend(kept, [1.0, 2.0])
+    (cell_folder,) = cell_folders_in(tmp_path, cells_of("similarity"))[:1]
+    pretend(cell_folder, [1.0, 2.0])
     for section, key, value in (
         ("training", "lr", 0.123),
         ("federation", "rounds", 3),
@@ -293,17 +292,17 @@ def test_a_run_with_other_settings_is_not_taken_for_a_result(tmp_path: Path) -> 
         ("method", "mu", 0.5),
         ("engine", "precision", "bfloat16"),
     ):
-        part = getattr(kept.cell.experiment, section)
+        part = getattr(cell_folder.cell.experiment, section)
         if not hasattr(part, key):
             continue
-        changed = replace(kept.cell.experiment, **{section: replace(part, **{key: value})})
-        other = Kept(replace(kept.cell, experiment=changed), kept.folder)
+        changed = replace(cell_folder.cell.experiment, **{section: replace(part, **{key: value})})
+        other = CellFolder(replace(cell_folder.cell, experiment=changed), cell_folder.path)
         with pytest.raises(RunFolderError, match=rf"{section}\.{key}") as refused:
             _ = other.finished
-        assert str(kept.folder) in str(refused.value)
+        assert str(cell_folder.path) in str(refused.value)
     elsewhere = replace(
-        kept.cell.experiment,
-        engine=replace(kept.cell.experiment.engine, device="cpu", workers=3),
-        data=replace(kept.cell.experiment.data, path="/elsewhere"),
+        cell_folder.cell.experiment,
+        engine=replace(cell_folder.cell.experiment.engine, device="cpu", workers=3),
+        data=replace(cell_folder.cell.experiment.data, path="/elsewhere"),
     )
-    assert Kept(replace(kept.cell, experiment=elsewhere), kept.folder).finished
+    assert CellFolder(replace(cell_folder.cell, experiment=elsewhere), cell_folder.path).finished

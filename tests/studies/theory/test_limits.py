@@ -9,17 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcfl.errors import ConfigError
-from dcfl.studies.theory.limits import (
-    Point,
-    Sphere,
-    draw_cosines,
-    fit_slope,
-    log_mean_exponential,
-    measure,
-    require_counts,
-    study,
-    summarise,
-)
+from dcfl.studies.theory.limits import Point, measure, require_counts, summarise
+from dcfl.studies.theory.sphere import Sphere, draw_cosines, log_mean_exponential
+from dcfl.studies.theory.theory_study import fit_slope, study
 
 MANY = [4, 8, 16, 32, 64, 128, 256, 512, 1024]
 temperatures = st.floats(0.02, 20)

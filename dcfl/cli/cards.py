@@ -1,0 +1,93 @@
+"""A run, a data set or a method in a few lines of text."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dcfl.cli.terminal import LONGEST_NAME, sparkline, stdout
+from dcfl.config import to_toml
+from dcfl.data.catalogue import DatasetSummary
+from dcfl.runs.rows import RoundRow, Summary
+from dcfl.system.printable import printable
+
+
+def run_card(summary: Summary, rounds: Sequence[RoundRow], engine: str, folder: Path) -> str:
+    """What `dcfl run` prints at the end."""
+    lost = f", {summary.lost} replies lost" if summary.lost else ""
+    lines = (
+        f"{summary.method} on {summary.dataset}: accuracy {summary.final_accuracy:.2f} %, "
+        f"MAX {summary.max_accuracy:.2f}, EMA {summary.ema_accuracy:.2f}, "
+        f"{summary.seconds:.1f} s{lost}",
+        sparkline([row.accuracy for row in rounds if row.accuracy is not None], 40),
+        f"engine  {engine}",
+        f"weights {summary.weights_sha256[:16]}",
+        f"report  {folder / 'report.html'}",
+    )
+    return "\n".join(map(printable, lines))
+
+
+def dataset_card(summary: DatasetSummary) -> str:
+    """What `dcfl data check` prints."""
+    lines = {
+        "data set": summary.dataset,
+        "images": f"{summary.train:,} to train on, {summary.test:,} to test on",
+        "size": f"{summary.size} x {summary.size} pixels, {summary.channels} channels",
+        "classes": f"{len(summary.class_names)}: {_first(summary.class_names)}",
+        "balance": f"{summary.smallest_class:,} to {summary.largest_class:,} training images of "
+        "a class",
+    }
+    if sites := summary.sites:
+        sizes = sites.values()
+        lines["sites"] = f"{len(sites)} of {min(sizes):,} to {max(sizes):,} images: {_first(sites)}"
+    if summary.official:
+        lines["checksums"] = "the official ones"
+    return "\n".join(printable(f"{label:10} {text}") for label, text in lines.items())
+
+
+def _first(names: Collection[str], most: int = 10) -> str:
+    first = [printable(name, LONGEST_NAME) for name in list(names)[:most]]
+    return ", ".join(first) + (", ..." if len(names) > most else "")
+
+
+def method_card(description: Mapping[str, Any]) -> str:
+    """What `dcfl methods` prints about one method, from `describe_method`."""
+    width = stdout.width if stdout.is_terminal else 10_000
+    lines = [
+        textwrap.fill(text, width, initial_indent=f"  {label:7}", subsequent_indent=" " * 9)
+        for label, text in _method_lines(description)
+    ]
+    return "\n".join([description["name"], *lines])
+
+
+def _method_lines(description: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    cost = description["cost"]
+    yield "what", description["idea"]
+    yield "loss", description["equation"]
+    yield "cost", ", ".join(_costs(cost))
+    sent = [
+        f"bytes {way}: " + " + ".join(part for part in ("weights", cost[way]) if part != "0")
+        for way in ("up", "down")
+    ]
+    yield "sends", ", ".join(sent)
+    published = [
+        f"{key} = {value:g} on {dataset}"
+        for dataset, values in description["published"].items()
+        for key, value in values.items()
+    ]
+    if published:
+        yield "paper", ", ".join([*published, "the default there"])
+    for field in description["fields"]:
+        yield "field", f"{field['name']} = {to_toml(field['default'])}  ({field['type']})"
+
+
+def _costs(cost: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{cost['forwards']} forward and {cost['backwards']} backward per step"
+    if cost["copies"]:
+        yield f"{cost['copies']} more copies of the model"
+    if cost["passes"]:
+        yield f"{cost['passes']} pass over the local data per round"
+    if cost["kept"] != "0":
+        yield f"bytes kept by a client: {cost['kept']}"

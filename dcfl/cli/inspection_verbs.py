@@ -1,0 +1,109 @@
+"""Verbs that show things: `dcfl report`, `dcfl partition`, `dcfl methods`, `dcfl settings`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dcfl.cli.options import AsJSON, Folders, MethodFile, Settings, experiment_of, print_json
+from dcfl.errors import ConfigError
+from dcfl.system.printable import printable, printable_lines
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from dcfl.data import Dataset, DataSettings, Partition
+
+PICTURE_FORMATS = (".svg", ".png", ".pdf")
+
+PictureFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Also draw it (.svg, .png or .pdf).")
+]
+
+
+def report(
+    folders: Folders,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The page to write.")] = None,
+) -> None:
+    """One self-contained HTML page about one or several runs."""
+    from dcfl.report import write_report
+
+    print(printable(f"report  {write_report(*folders, out=out)}"))
+
+
+def settings(settings: Settings = None, method_file: MethodFile = None) -> None:
+    """What a run would do: every table and key with its value, as a config file."""
+    from dcfl.config import as_tables, to_toml
+
+    print(printable_lines(to_toml(as_tables(experiment_of(settings, method_file)))))
+
+
+def methods(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", show_default=False)] = None,
+    as_json: AsJSON = False,
+) -> None:
+    """What each method optimises, its fields and defaults, what a step costs and what it sends."""
+    from dcfl.cli.cards import method_card
+    from dcfl.config import describe_method, method_named
+    from dcfl.methods import METHODS
+
+    chosen = [method_named(name)] if name else list(METHODS.values())
+    descriptions = [describe_method(method) for method in chosen]
+    if as_json:
+        print_json(descriptions)
+        return
+    print("\n\n".join(method_card(description) for description in descriptions))
+
+
+def partition(
+    settings: Settings = None, picture: PictureFile = None, as_json: AsJSON = False
+) -> None:
+    """Who would own what: samples per client and class."""
+    from dcfl.data import load_dataset
+
+    data = experiment_of(settings).seeded.data
+    dataset = load_dataset(data)
+    split = data.split(dataset)
+    counts = split.counts(dataset.train.labels.numpy(), dataset.classes)
+    if picture is not None:
+        _draw_partition(counts, dataset.class_names, picture)
+    if as_json:
+        print_json(
+            {
+                "dataset": dataset.name,
+                "class_names": dataset.class_names,
+                "counts": counts.tolist(),
+                "sha256": split.sha256,
+            }
+        )
+        return
+    _print_partition(data, dataset, split, counts)
+    if picture is not None:
+        print(printable(f"picture  {picture}"))
+
+
+def _print_partition(
+    data: DataSettings, dataset: Dataset, split: Partition, counts: NDArray[np.int64]
+) -> None:
+    from dcfl.cli.tables import partition_table
+    from dcfl.cli.terminal import stdout
+
+    stdout.print(partition_table(counts, dataset.class_names, dataset.site_names))
+    scheme = f"{data.partition}, alpha {data.alpha:g}, seed {data.seed}"
+    if dataset.partition is not None:
+        scheme = "as it came"
+    print(printable(f"{dataset.name}, {scheme}, SHA-256 {split.sha256[:16]}"))
+
+
+def _draw_partition(counts: NDArray[np.int64], class_names: Sequence[str], picture: Path) -> None:
+    from dcfl.report.plots import partition_figure
+
+    if picture.suffix not in PICTURE_FORMATS:
+        raise ConfigError(f"--picture {picture}: the name must end in .svg, .png or .pdf")
+    if not picture.parent.is_dir():
+        raise ConfigError(f"--picture {picture}: there is no folder {picture.parent}")
+    partition_figure(counts, class_names).savefig(picture, dpi=150)

@@ -1,0 +1,121 @@
+"""Tables of methods and of clients, for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table
+from rich.text import Text
+
+from dcfl.cli.terminal import BARS, new_table, sparkline, stdout
+from dcfl.data.overview import MANY_CLIENTS, PERCENTILES, Overview
+from dcfl.runs.groups import Group
+from dcfl.system.printable import printable
+
+MOST_NUMBERED_CLASSES = 16  # more are drawn as a line of bars
+WIDEST_MIX = 45  # characters of that line
+FIRST_COLUMNS_WIDTH = 34  # of a partition table
+
+
+def comparison_table(groups: Sequence[Group], own_mixes: bool = False) -> Table:
+    """A row per method. Differences are to the first method's EMA, seed by seed; with `own_mixes`,
+    accuracies are those on the clients' own mixes of classes."""
+    first = groups[0]
+    quantity = "client_accuracy" if own_mixes else "accuracy"
+    titles = ["on the clients' own mixes of classes"] if own_mixes else []
+    titles += [f"{first.seeds} seeds, mean ± deviation"] if first.seeds > 1 else []
+    title = ", ".join(titles) or None
+    width = 20 if first.seeds == 1 else 8
+    against = f"vs {first.label}"
+    table = new_table("method", "MAX %", "EMA %", against, "MB", "seconds", "accuracy", title=title)
+    for group in groups:
+        gain = None if group is first else group.difference(first, f"ema_{quantity}")
+        sent = group.spread("bytes_up").mean + group.spread("bytes_down").mean
+        table.add_row(
+            group.label,
+            f"{group.spread(f'max_{quantity}')}",
+            f"{group.spread(f'ema_{quantity}')}",
+            f"{gain:+}" if gain else "",
+            f"{sent / 1e6:.0f}",
+            f"{group.spread('seconds').mean:.1f}",
+            sparkline(group.curve, width),
+        )
+    return table
+
+
+class PartitionRow(NamedTuple):
+    """One client, or one percentile over all clients, column by column."""
+
+    name: str
+    size: int
+    classes: int
+    largest_share: float
+    counts: NDArray[np.int64]  # per class
+
+
+def partition_table(
+    counts: NDArray[np.int64], class_names: Sequence[str], site_names: Sequence[str] = ()
+) -> Table:
+    """A row per client: its size, its classes and their largest share, then its samples per class,
+    as numbers or, for many classes, as a line of bars.
+
+    Many clients are summed up: percentiles of each column, then the smallest and the largest.
+    """
+    numbered = len(class_names) <= MOST_NUMBERED_CLASSES
+    room = (stdout.width - FIRST_COLUMNS_WIDTH) // max(len(class_names), 1) - 1
+    mixes = [printable(name, max(room, 4)) for name in class_names] if numbered else ["mix"]
+    many = len(counts) > MANY_CLIENTS
+    title = None
+    if many:
+        title = f"{len(counts):,} clients: percentiles of each column, the smallest and the largest"
+    columns = ("clients" if many else "client", "samples", "classes", "largest")
+    table = new_table(*columns, *mixes, title=title, gap=1)
+    top = max(int(counts.max()), 1)
+    overview = Overview(counts)
+    for row in _summed_up(overview, site_names) if many else _every_client(overview, site_names):
+        cells = [_shaded(int(c), top) for c in row.counts] if numbered else [_mix(row.counts, top)]
+        table.add_row(row.name, str(row.size), str(row.classes), f"{row.largest_share:.0%}", *cells)
+    return table
+
+
+def _every_client(overview: Overview, site_names: Sequence[str]) -> Iterator[PartitionRow]:
+    for client in range(len(overview.counts)):
+        yield _client_row(overview, client, site_names[client] if site_names else f"{client}")
+
+
+def _summed_up(overview: Overview, site_names: Sequence[str]) -> Iterator[PartitionRow]:
+    columns = (overview.sizes, overview.held, overview.largest_shares, overview.counts)
+    percentiles = [np.percentile(c, PERCENTILES, axis=0, method="lower") for c in columns]
+    for percent, *values in zip(PERCENTILES, *percentiles, strict=True):
+        yield PartitionRow(f"{percent} %", *values)
+    for client in (overview.smallest, overview.largest):
+        name = site_names[client] if site_names else f"client {client}"
+        yield _client_row(overview, client, name)
+
+
+def _client_row(overview: Overview, client: int, name: str) -> PartitionRow:
+    return PartitionRow(
+        name,
+        overview.sizes[client],
+        overview.held[client],
+        overview.largest_shares[client],
+        overview.counts[client],
+    )
+
+
+def _shaded(count: int, top: int) -> Text:
+    """The number on a background that darkens with its size; a dot for none."""
+    if not count:
+        return Text("·", style="dim")
+    level = count / top
+    blue = f"rgb({int(235 - 200 * level)},{int(242 - 160 * level)},{int(250 - 80 * level)})"
+    return Text(f"{count:3}", style=f"{'white' if level > 0.5 else 'black'} on {blue}")
+
+
+def _mix(counts: NDArray[np.int64], top: int) -> str:
+    """All classes in at most WIDEST_MIX characters; neighbours share one where there are more."""
+    groups = np.array_split(counts, min(len(counts), WIDEST_MIX))
+    return "".join("·" if not g.any() else BARS[int(g.max() * 7 // top)] for g in groups)

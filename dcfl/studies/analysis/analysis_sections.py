@@ -1,0 +1,285 @@
+"""The sections of the page about analysed runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dcfl.report.document import Picture, Section, Table
+from dcfl.report.text import listed, number, plural
+from dcfl.studies.analysis.drift import Drift
+from dcfl.studies.analysis.figures import (
+    NAMED,
+    drift_figure,
+    paper_figure,
+    plane_figure,
+    separation_figure,
+    spectrum_figure,
+)
+from dcfl.studies.analysis.findings import Analysis
+from dcfl.studies.analysis.similarity import BINS, PERCENTILES
+
+ACROSS = 3  # panels beside each other: more are too small to read
+LabelledDrift = tuple[str, Drift]
+
+
+def similarity_section(analyses: Sequence[Analysis]) -> Section:
+    pictures = [
+        *(_separation_picture(panels) for panels in _in_panels(analyses)),
+        *(_paper_picture(panels) for panels in _in_panels(analyses) if len(analyses) > 1),
+    ]
+    return Section("Cosine similarity", claim(analyses), [_cosines_table(analyses)], pictures)
+
+
+def _cosines_table(analyses: Sequence[Analysis]) -> Table:
+    rows = [
+        [
+            f"{analysis.label}, {'same class' if kind == 'intra' else 'different classes'}",
+            f"{cosines.pairs:,}",
+            number(cosines.mean, 3),
+            number(cosines.deviation, 3),
+            *(number(value, 3) for value in cosines.percentiles),
+            number(100 * analysis.similarity.overlap, 1) if kind == "intra" else "",
+        ]
+        for analysis in analyses
+        for kind, cosines in analysis.kinds
+    ]
+    return Table(
+        ["pairs of", "pairs", "mean", "deviation", *(f"{at} %" for at in PERCENTILES), "overlap %"],
+        rows,
+        note="Mean and deviation are exact, over all pairs; percentiles are good to 0.0001. The "
+        f"overlap is the area that both histograms cover, in bins of {2 / BINS:g}.",
+    )
+
+
+def _separation_picture(analyses: Sequence[Analysis]) -> Picture:
+    return Picture.of(
+        "Within classes and between them",
+        separation_figure(analyses),
+        f"Histograms of cosines of same-class and different-class pairs. {_spoken(analyses)}",
+        "All pairs of images by the cosine of their embeddings. A representation that "
+        "separates the classes has one hill near 1 and the other well to the left of it.",
+    )
+
+
+def _paper_picture(analyses: Sequence[Analysis]) -> Picture:
+    return Picture.of(
+        "Intra-class above, inter-class below",
+        paper_figure(analyses),
+        f"Histograms of cosines in the layout of the paper. {_spoken(analyses)}",
+        "The same histograms as the paper's figure arranges them: densities, on the same "
+        "axes in all runs. The line marks the mean.",
+    )
+
+
+def _in_panels(analyses: Sequence[Analysis]) -> list[Sequence[Analysis]]:
+    return [analyses[first : first + ACROSS] for first in range(0, len(analyses), ACROSS)]
+
+
+def _spoken(analyses: Sequence[Analysis]) -> str:
+    return " ".join(
+        f"{analysis.label}: mean {number(analysis.similarity.intra.mean)} within classes, "
+        f"{number(analysis.similarity.inter.mean)} between."
+        for analysis in analyses
+    )
+
+
+def claim(analyses: Sequence[Analysis]) -> list[str]:
+    """The paper's two sentences about its figure, checked on one run of each method."""
+    by_method = {analysis.method: analysis.similarity for analysis in analyses}
+    if sorted(analysis.method for analysis in analyses) != ["dcfl-pw", "fedproc"]:
+        return []
+    ours, theirs = by_method["dcfl-pw"], by_method["fedproc"]
+    checks = []
+    for pairs, kind, target in (("same-class", "intra", 1.0), ("other", "inter", 0.0)):
+        our_cosines, their_cosines = getattr(ours, kind), getattr(theirs, kind)
+        checks += [
+            (
+                f"{pairs} cosines on average nearer to {target:g}",
+                abs(our_cosines.mean - target) < abs(their_cosines.mean - target),
+                f"{number(our_cosines.mean, 3)} against {number(their_cosines.mean, 3)}",
+            ),
+            (
+                f"and less dispersed away from {target:g}",
+                our_cosines.distance_from(target) < their_cosines.distance_from(target),
+                f"root mean square distance {number(our_cosines.distance_from(target), 3)} "
+                f"against {number(their_cosines.distance_from(target), 3)}",
+            ),
+        ]
+    verdicts = "; ".join(f"{what}: {'yes' if so else 'no'} ({how})" for what, so, how in checks)
+    return [
+        f"What the paper says of DCFL-PW beside FedProc, in these two runs: {verdicts}. Both kinds "
+        f"of cosines rise when all embeddings move closer together, which helps the first two and "
+        f"hurts the others; whether the classes come apart is what the overlap says."
+    ]
+
+
+def sphere_section(analyses: Sequence[Analysis]) -> Section:
+    rows = [
+        [
+            analysis.label,
+            number(analysis.similarity.alignment, 3),
+            number(analysis.similarity.view_alignment, 3),
+            number(analysis.similarity.uniformity, 3),
+            number(analysis.similarity.inter_uniformity, 3),
+        ]
+        for analysis in analyses
+    ]
+    columns = [
+        "run",
+        "alignment, same class",
+        "alignment, two views",
+        "uniformity",
+        "uniformity, different classes",
+    ]
+    exponents = analyses[0].similarity.exponents
+    distance = "squared distance" if exponents.alpha == 2 else "distance, to the power alpha,"
+    text = (
+        f"Lower is better for all four. Alignment is the mean {distance} of two unit vectors "
+        "that belong together: two images of a class, or two augmented views of one image. "
+        f"Uniformity is the logarithm of the mean of exp(-{exponents.t:g} times the squared "
+        "distance): over all pairs, where classes that shrink to points set a floor, and over "
+        "pairs of different classes, where they do not."
+    )
+    note = f"Alignment with alpha = {exponents.alpha:g}, uniformity with t = {exponents.t:g}."
+    return Section("Alignment and uniformity", [text], [Table(columns, rows, note=note)])
+
+
+def dimensions_section(analyses: Sequence[Analysis]) -> Section:
+    picture = Picture.of(
+        "Variance held by the first directions",
+        spectrum_figure(analyses),
+        "Line chart of the cumulated variance over the principal directions.",
+        "The share of the variance that the first principal directions hold together. A line that "
+        "is at 1 early belongs to a model that uses few directions: at best, about as many as "
+        "there are classes less one.",
+    )
+    return Section("Dimensions in use", tables=[_dimensions_table(analyses)], pictures=[picture])
+
+
+def _dimensions_table(analyses: Sequence[Analysis]) -> Table:
+    rows = []
+    for analysis in analyses:
+        dimensions = analysis.dimensions
+        needed = int(np.searchsorted(dimensions.explained, 0.95)) + 1
+        needed = needed if dimensions.effective_rank else 0
+        rows.append(
+            [
+                analysis.label,
+                f"{dimensions.width}",
+                f"{dimensions.zero}",
+                f"{dimensions.still}",
+                f"{number(100 * dimensions.moving_share, 1)} %",
+                number(dimensions.effective_rank, 1),
+                f"{number(100 * dimensions.rank_share, 1)} %",
+                f"{min(needed, dimensions.width)}",
+            ]
+        )
+    columns = [
+        "run",
+        "width",
+        "always zero",
+        "constant",
+        "moving",
+        "effective rank",
+        "of the width",
+        "for 95 %",
+    ]
+    note = (
+        "Always zero: coordinates of z that are 0 for every image. Constant: those whose "
+        "value is the same for every image, the zeros included; moving are the others. "
+        "Effective rank: exp of the entropy of the eigenvalues of the covariance of the unit "
+        "vectors, taken as shares. For 95 %: principal directions that hold so much of the "
+        "variance."
+    )
+    return Table(columns, rows, note=note)
+
+
+def picture_section(analyses: Sequence[Analysis]) -> Section:
+    return Section("Picture", pictures=[_plane_picture(panels) for panels in _in_panels(analyses)])
+
+
+def _plane_picture(analyses: Sequence[Analysis]) -> Picture:
+    first = analyses[0]
+    explained = " ".join(
+        f"{analysis.label}: the two axes hold {number(100 * sum(analysis.plane.explained), 1)} % "
+        "of the variance."
+        for analysis in analyses
+    )
+    shown, classes = len(first.plane.points), len(first.class_names)
+    sample = f" ({plural(shown, 'image')} of {first.images:,})" if shown < first.images else ""
+    coloured = f" Coloured are {NAMED} of the {classes} classes." if classes > NAMED else ""
+    return Picture.of(
+        "The embeddings, in two dimensions",
+        plane_figure(analyses),
+        f"Scatter plot of the images' embeddings, coloured by class. {explained}",
+        f"Each point is an image{sample}: its unit vector, projected on the two directions in "
+        "which the run's unit vectors vary most. Every run has axes of its own, in the same scale. "
+        "What is apart here is apart; what overlaps here may be apart in the dimensions that are "
+        f"not shown.{coloured}",
+    )
+
+
+def drift_sections(analyses: Sequence[Analysis]) -> list[Section]:
+    """One, or none where no drift was measured."""
+    drifts = [
+        (analysis.label, analysis.drift) for analysis in analyses if analysis.drift is not None
+    ]
+    if not drifts:
+        return []
+    picture = Picture.of(
+        "Drift, client by client",
+        drift_figure(drifts),
+        "Dot plot of the drift of each client in weights and features, and of the cosine between "
+        "the updates of each pair of clients.",
+        "Each dot is a client (on the right a pair of clients), and the bar is the mean.",
+    )
+    return [
+        Section("Drift of a local round", _drift_text(drifts), [_drift_table(drifts)], [picture])
+    ]
+
+
+def _drift_table(drifts: Sequence[LabelledDrift]) -> Table:
+    rows = [
+        [
+            label,
+            f"{len(drift.clients)}",
+            _spread([client.weights for client in drift.clients], 4),
+            _spread([client.features for client in drift.clients], 4),
+            number(drift.agreement, 3),
+        ]
+        for label, drift in drifts
+    ]
+    return Table(
+        ["run", "clients", "weights", "features", "cosine of two updates"],
+        rows,
+        note="Mean over the clients, and in brackets from the least to the greatest.",
+    )
+
+
+def _drift_text(drifts: Sequence[LabelledDrift]) -> list[str]:
+    images = max(drift.images for _, drift in drifts)
+    paragraphs = [
+        "From the final global model, some clients train one more round as the run would have gone "
+        "on. Weights: the distance that a client has moved, as a share of the global model's "
+        f"length. Features: 1 - cosine between the embeddings of the same {images:,} images "
+        "by the client's model and by the global one. Cosine of two updates: 1 if two clients pull "
+        "the same way, 0 if what they want has nothing to do with each other, averaged over all "
+        "pairs of clients."
+    ]
+    if any(drift.rehearsed for _, drift in drifts):
+        rehearsed = listed([label for label, drift in drifts if drift.rehearsed])
+        paragraphs.append(
+            f"A finished run has not kept what the server shares and what clients remember. For "
+            f"{rehearsed} the same clients trained a round before, from the same weights, to make "
+            f"it again."
+        )
+    return paragraphs
+
+
+def _spread(values: list[float], digits: int) -> str:
+    if not values:
+        return "–"
+    low, high = number(min(values), digits), number(max(values), digits)
+    return f"{number(float(np.mean(values)), digits)} ({low} to {high})"

@@ -1,0 +1,172 @@
+"""Questions that the paper leaves open, as recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dcfl.config import Table, Tables
+from dcfl.methods.dcfl import Decoupled
+from dcfl.studies.recipes.paper import HARD
+from dcfl.studies.recipes.recipe import REFERENCE, ROWS, CellFactory, Cells, recipe
+from dcfl.studies.recipes.scales import IID, Scale, Where
+
+IN_QUESTION = ("FedAvg", "FedProc", "DCFL-SW", "DCFL-PW")
+READINGS: dict[str, Table] = {
+    "sum over the class": {"positives": "same-class", "reduction": "sum"},
+    "mean over the class": {"positives": "same-class", "reduction": "mean"},
+    "second view": {"positives": "view", "reduction": "sum"},
+}
+
+
+def _on_images_kept_back(**changes: Table) -> Tables:
+    """Settings are chosen on images that are neither trained on nor the test images."""
+    return {"data": {"holdout": 0.1}, **changes}
+
+
+@recipe(
+    "mu-search",
+    "The weight of each method's own term",
+    "Chosen on a tenth of the training images that is kept back, never on the test images.",
+    columns="mu (FedSOL: rho)",
+    chooses=True,
+)
+def mu_search(scale: Scale, seeds: Sequence[int]) -> Cells:
+    for dataset in ("cifar10", "cifar100", "tiny-imagenet"):
+        where = Where(dataset, 0.3, 0.05)
+        for seed in seeds[:1]:
+            at = CellFactory(scale, where, seed)
+            for row, method in ROWS.items():
+                values: Sequence[float | None] = scale.mu_grid
+                if row in (REFERENCE, "FedSOL"):
+                    values = (None,) if row == REFERENCE else (0.5, 1.0, 2.0)
+                key = "rho" if row == "FedSOL" else "mu"
+                for value in values:
+                    column = "" if value is None else f"{value:g}"
+                    fields = {} if value is None else {key: value}
+                    yield at.cell(row, column, method, fields, _on_images_kept_back())
+
+
+@recipe(
+    "server-side",
+    "DCFL with optimisers at the server",
+    "The paper says that DCFL goes with any server-side rule, and does not try it.",
+    columns="server",
+)
+def server_side(scale: Scale, seeds: Sequence[int]) -> Cells:
+    rules: dict[str, Table] = {
+        "average": {},
+        "FedAvgM": {"optimizer": "fedavgm"},
+        "FedAdam": {"optimizer": "fedadam"},
+        "FedYogi": {"optimizer": "fedyogi"},
+        "FedACG": {"optimizer": "fedacg"},
+        "FedNova": {"aggregation": "fednova"},
+    }
+    for seed in seeds:
+        at = CellFactory(scale, HARD, seed)
+        for column, rule in rules.items():
+            for row in ("FedAvg", "DCFL-SW", "DCFL-PW"):
+                changes = {"server": rule}
+                yield at.cell(row, column, ROWS[row], changes=changes)
+
+
+@recipe(
+    "sample-wise",
+    "What DCFL-SW means by positives",
+    "Eq. 10 sums over all positives of the class; the text also speaks of one positive. Each "
+    "reading with the gradient clipped at 10 and not, and the momentum that the paper does not "
+    "name; on a tenth of the training images that is kept back.",
+    columns="mu, clipping",
+)
+def sample_wise(scale: Scale, seeds: Sequence[int]) -> Cells:
+    for seed in seeds[:1]:
+        at = CellFactory(scale, HARD, seed)
+        for label, training in {
+            "": {},
+            "lr 0.01, momentum 0.9": {"lr": 0.01, "momentum": 0.9},
+            "lr 0.01, momentum 0": {"lr": 0.01, "momentum": 0.0},
+        }.items():
+            row, changes = (
+                " ".join(filter(None, [REFERENCE, label])),
+                _on_images_kept_back(training=training),
+            )
+            yield at.cell(row, "", "fedavg", changes=changes)
+        for label, reading in READINGS.items():
+            for clip in (10.0, 0.0):
+                for mu in scale.mu_grid:
+                    column = f"{mu:g}, {'clipped at 10' if clip else 'not clipped'}"
+                    fields = {**reading, "mu": mu}
+                    changes = _on_images_kept_back(training={"max_grad_norm": clip})
+                    row = f"DCFL-SW, {label}"
+                    yield at.cell(row, column, "dcfl-sw", fields, changes)
+
+
+@recipe(
+    "coupling",
+    "What decoupling alone is worth",
+    "FedSCL and FedProc have the positives in the denominator and weigh both terms by 1. DCFL "
+    "takes them out, and weighs 0.9 and 0.1: here also with 1 and 1, where the denominator is the "
+    "only difference.",
+)
+def coupling(scale: Scale, seeds: Sequence[int]) -> Cells:
+    for alpha in (IID, 0.3):
+        where = Where("cifar10", alpha, 0.05)
+        for seed in seeds:
+            at = CellFactory(scale, where, seed)
+            for row in ("FedAvg", "FedSCL", "FedProc", "DCFL-SW", "DCFL-PW"):
+                plain = at.cell(row, where.split, ROWS[row])
+                yield plain
+                if isinstance(plain.experiment.method, Decoupled):
+                    # 2 mu times 1/2 and 1/2 is mu times 1 and 1, and the weights add up to 1.
+                    doubled = 2 * plain.experiment.method.mu
+                    alike = {"mu": doubled, "align": 0.5, "uniform": 0.5}
+                    label = f"{row}, both terms weighed alike"
+                    yield at.cell(label, where.split, ROWS[row], alike)
+
+
+@recipe(
+    "heterogeneity",
+    "The gap to FedAvg and the skew of the labels",
+    "From clients with one or two classes (alpha 0.05) to an even split.",
+    columns="alpha",
+    picture="lines",
+)
+def heterogeneity(scale: Scale, seeds: Sequence[int]) -> Cells:
+    for alpha in (0.05, 0.1, 0.3, 1.0, IID):
+        where = Where("cifar10", alpha, 0.05)
+        for seed in seeds:
+            at = CellFactory(scale, where, seed)
+            for row in IN_QUESTION:
+                yield at.cell(row, where.split, ROWS[row])
+
+
+@recipe(
+    "positives",
+    "The gap to FedAvg and the number of positives",
+    "Larger batches bring more positives for every image, and more negatives.",
+    columns="batch size",
+    picture="lines",
+)
+def positives(scale: Scale, seeds: Sequence[int]) -> Cells:
+    for size in (16, 64, 128):
+        changes: Tables = {"training": {"batch_size": size}}
+        for seed in seeds:
+            at = CellFactory(scale, HARD, seed)
+            for row in IN_QUESTION:
+                yield at.cell(row, str(size), ROWS[row], changes=changes)
+
+
+@recipe(
+    "weights",
+    "Alignment, uniformity and their common weight",
+    "DCFL-PW over lambda_a (lambda_u = 1 - lambda_a) and mu.",
+    columns="lambda_a",
+    picture="map",
+)
+def weights(scale: Scale, seeds: Sequence[int]) -> Cells:
+    for seed in seeds:
+        at = CellFactory(scale, HARD, seed)
+        yield at.cell(REFERENCE, "", "fedavg")
+        for mu in scale.mu_grid[-3:]:
+            for align in (0.1, 0.5, 0.9):
+                fields = {"mu": mu, "align": align, "uniform": round(1 - align, 10)}
+                yield at.cell(f"mu = {mu:g}", f"{align:g}", "dcfl-pw", fields)

@@ -1,0 +1,153 @@
+"""Results as files: Markdown, LaTeX, HTML and CSV; and as JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from dcfl.report.document import Table
+from dcfl.runs.groups import Outcome
+from dcfl.studies.recipes.order_page import leaders_csv, order_csv
+from dcfl.studies.recipes.reproduction_page import (
+    html_page,
+    latex_tables,
+    markdown_page,
+    sections_of,
+)
+from dcfl.studies.recipes.results import Results
+from dcfl.system.storage import storage, write_whole
+
+CSV_COLUMNS = (
+    "recipe",
+    "scale",
+    "block",
+    "column",
+    "row",
+    "metric",
+    "seeds",
+    "ours",
+    "deviation",
+    "paper",
+    "difference",
+    "rank",
+    "paper_rank",
+    "gain",
+    "gain_deviation",
+    "wins",
+    "pairs",
+)
+RUN_COLUMNS = (
+    "cell",
+    "block",
+    "column",
+    "row",
+    "seed",
+    "max",
+    "ema",
+    "final",
+    "client_max",
+    "client_ema",
+    "rounds",
+    "mb_up",
+    "mb_down",
+    "client_seconds",
+    "seconds",
+    "weights_sha256",
+)
+
+
+def write_results(results: Results, folder: Path) -> list[Path]:
+    """NAME.md, .tex, .html and .csv, NAME-runs.csv with a row for every run; NAME-order.csv and
+    NAME-best.csv where the paper has an order."""
+    sections = list(sections_of(results))
+    title = f"{results.recipe.title} ({results.scale.name} scale)"
+    texts = {
+        ".md": markdown_page(title, results, sections),
+        ".tex": latex_tables(sections),
+        ".html": html_page(title, results, sections),
+        ".csv": Table(CSV_COLUMNS, list(_csv_rows(results))).csv(),
+        "-runs.csv": Table(RUN_COLUMNS, list(_run_rows(results))).csv(),
+    }
+    if results.recipe.published:
+        texts["-order.csv"] = order_csv(results.contests)
+        texts["-best.csv"] = leaders_csv(results.contests)
+    with storage(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{results.recipe.name}{ending}" for ending in texts]
+    for path, text in zip(paths, texts.values(), strict=True):
+        write_whole(path, text)
+    return paths
+
+
+def _csv_rows(results: Results) -> Iterator[list[str]]:
+    for place, entries in results.entries.items():
+        for metric in results.metrics(place[0]):
+            ours, papers = results.ranks(place, metric), results.papers_ranks(place, metric)
+            for row, entry in entries.items():
+                spread, published = entry.spread(metric), entry.published(metric)
+                paired = results.against_reference(place, entry, metric)
+                gain = paired.spread if paired else None
+                yield [
+                    results.recipe.name,
+                    results.scale.name,
+                    *place,
+                    row,
+                    metric,
+                    str(spread.count),
+                    *_plain(spread.mean, spread.deviation, published),
+                    *_plain(None if published is None else spread.mean - published),
+                    *(str(known[row]) if row in known else "" for known in (ours, papers)),
+                    *(_plain(gain.mean, gain.deviation) if gain else ["", ""]),
+                    str(paired.wins) if paired else "",
+                    str(len(paired.differences)) if paired else "",
+                ]
+
+
+def plain_results(results: Results) -> dict[str, Any]:
+    """For programs: what the CSV holds, and the order of the methods."""
+    rows = (dict(zip(CSV_COLUMNS, row, strict=True)) for row in _csv_rows(results))
+    return {
+        "finished": results.finished,
+        "cells": len(results.cells),
+        "rows": [{key: _value(key, text) for key, text in row.items()} for row in rows],
+        "order": [asdict(check) for check in results.order() if check.of],
+        "duels": [asdict(check) for check in results.duels() if check.of],
+        "leaders": [asdict(leaders) for leaders in results.leaders()],
+        "leads": [asdict(lead) for lead in results.leads()],
+    }
+
+
+def _value(key: str, text: str) -> str | float | None:
+    if key in CSV_COLUMNS[: CSV_COLUMNS.index("seeds")]:
+        return text
+    return None if text in ("", "nan") else json.loads(text)
+
+
+def _plain(*values: float | None) -> list[str]:
+    return ["" if value is None or math.isnan(value) else f"{value:.3f}" for value in values]
+
+
+def _run_rows(results: Results) -> Iterator[list[str]]:
+    for cell_folder in results.cells:
+        if not cell_folder.finished or cell_folder.run is None:
+            continue
+        cell, outcome = cell_folder.cell, Outcome.of(cell_folder.run)
+        client_seconds = sum(row.seconds for row in cell_folder.run.clients)
+        yield [
+            cell.name,
+            cell.block,
+            cell.column,
+            cell.row,
+            str(cell.seed),
+            *_plain(outcome.max_accuracy, outcome.ema_accuracy, outcome.final_accuracy),
+            *_plain(outcome.max_client_accuracy, outcome.ema_client_accuracy),
+            str(outcome.rounds),
+            *_plain(
+                outcome.bytes_up / 1e6, outcome.bytes_down / 1e6, client_seconds, outcome.seconds
+            ),
+            cell_folder.run.summary.weights_sha256 if cell_folder.run.summary else "",
+        ]

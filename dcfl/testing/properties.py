@@ -1,0 +1,270 @@
+"""The properties that every method has, one function each.
+
+Published federated code is full of terms that are silently zero, teachers that move with the
+student and statistics that leak. Each property looks for one such mistake, on a small federation.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from dcfl.client import Batch, Client
+from dcfl.messages import Broadcast, Tensors
+from dcfl.methods import METHODS, Method
+from dcfl.models.layers import Norm
+from dcfl.tensors import as_rows, checksum, from_rows, sha256
+from dcfl.testing import toys
+from dcfl.testing.toys import (
+    MIXED,
+    Broken,
+    averaged,
+    toy_client,
+    toy_model,
+    two_rounds,
+    visit,
+)
+from dcfl.testing.upload_properties import (
+    replies_are_accepted_by_the_server,
+    uploads_stay_within_their_sensitivity,
+)
+
+STEPS = (1e-5, 1e-6, 1e-7, 1e-8)  # of the finite differences
+HOOKS = ("objective", "gradient", "upload", "remember", "merge")
+
+
+Check = Callable[[type[Method], Norm], str | None]  # returns a remark, if any, where it holds
+
+
+def overridden_hooks(method: type[Method]) -> list[str]:
+    return [hook for hook in HOOKS if method.overrides(hook)]
+
+
+def _hashes(method: Method, norm: Norm) -> list[str]:
+    rounds = two_rounds(method, norm, MIXED, MIXED[::-1][:17])
+    return [sha256(reply.update.weights) for reply in rounds.second]
+
+
+def repeatable(method: type[Method], norm: Norm) -> None:
+    if _hashes(method(), norm) != _hashes(method(), norm):
+        raise Broken("two equal rounds gave different weights: something random is not seeded")
+
+
+def equals_fedavg_at_its_neutral_value(method: type[Method], norm: Norm) -> None:
+    neutral = dict(method.neutral)
+    if not neutral and "mu" in [field.name for field in fields(method)]:
+        neutral = {"mu": 0.0}
+    if not neutral and overridden_hooks(method):
+        raise Broken("say at which values of its fields it is FedAvg, as in neutral = {'mu': 0.0}")
+    if _hashes(replace(method(), **neutral), norm) != _hashes(METHODS["fedavg"](), norm):
+        values = ", ".join(f"{key} = {value}" for key, value in neutral.items())
+        raise Broken(f"with {values} its weights are not FedAvg's")
+
+
+def differs_from_fedavg_otherwise(method: type[Method], norm: Norm) -> None:
+    if not overridden_hooks(method):
+        return  # it is FedAvg
+    if _hashes(method(), norm) == _hashes(METHODS["fedavg"](), norm):
+        raise Broken("with its default fields every bit is FedAvg's: its term is zero")
+
+
+def gradient_agrees_with_finite_differences(method: type[Method], norm: Norm) -> str | None:
+    """The slope of the objective along random directions, in float64, away from `received`."""
+    client, batch = _client_in_float64(method(), norm)
+    objective = method().objective(client)
+    parameters = [parameter for _, parameter in client.trainable()]
+    gradients = torch.autograd.grad(objective(batch), parameters)
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(3):
+        directions = [
+            torch.randn(p.shape, generator=generator, dtype=p.dtype) / p.numel() ** 0.5
+            for p in parameters
+        ]
+        claimed = float(sum((g * d).sum() for g, d in zip(gradients, directions, strict=True)))
+        # A ReLU may have its kink within a step: then a shorter one decides.
+        slopes = [_slope(lambda: objective(batch), parameters, directions, s) for s in STEPS]
+        measured = min(slopes, key=lambda slope: abs(slope - claimed))
+        if abs(claimed - measured) > 1e-6 + 1e-4 * abs(measured):
+            raise Broken(f"a slope of {measured:.6g} was measured, its gradient says {claimed:.6g}")
+    if "gradient" in overridden_hooks(method):
+        return "of its objective; what its own `gradient` makes of it is for its own test"
+    return None
+
+
+def _slope(
+    loss: Callable[[], Tensor],
+    parameters: Sequence[Tensor],
+    directions: Sequence[Tensor],
+    step: float,
+) -> float:
+    @torch.no_grad()
+    def moved(by: float) -> float:
+        for parameter, direction in zip(parameters, directions, strict=True):
+            parameter.add_(direction, alpha=by)
+        return float(loss())
+
+    ahead, behind = moved(step), moved(-2 * step)
+    moved(step)
+    return (ahead - behind) / (2 * step)
+
+
+def _client_in_float64(method: Method, norm: Norm) -> tuple[Client, Batch]:
+    """A client in its second round that has already moved a little, and a batch."""
+    rounds = two_rounds(method, norm, MIXED, MIXED[::-1][:17])
+
+    def double(tensors: Tensors) -> dict[str, Tensor]:
+        return {k: t.double() if t.is_floating_point() else t for k, t in tensors.items()}
+
+    model = toy_model(norm).double().train()
+    model.load_state_dict(double(rounds.second[1].update.weights))
+    data = toy_client(MIXED)
+    second_view = method.second_view
+    batch = next(data.training_batches(1, 12, 0, 2, 0, second_view=second_view))
+    view = batch.second_view.double() if batch.second_view is not None else None
+    client = Client(
+        id=0,
+        round=2,
+        model=model,
+        received=double(rounds.weights),
+        shared=double(rounds.shared),
+        memory=double(rounds.first[0].memory),
+        data=data,
+        training=toys.TRAINING,
+    )
+    return client, Batch(batch.images.double(), batch.labels, view)
+
+
+def statistics_move_with_training_and_are_averaged(method: type[Method], norm: Norm) -> None:
+    rounds = two_rounds(method(), norm, MIXED, MIXED[::-1][:17])
+    updates = [reply.update for reply in rounds.first]
+    for update in updates:
+        for name, value in update.weights.items():
+            if name.endswith("num_batches_tracked") and int(value) != update.num_steps:
+                raise Broken(f"{name} counted {int(value)} batches in {update.num_steps} steps")
+    weights = averaged(method(), norm, updates).weights
+    for name in weights:
+        if name.endswith(("running_mean", "running_var")):
+            sent = torch.stack([update.weights[name] for update in updates])
+            if not torch.allclose(weights[name], sent.mean(dim=0), atol=1e-6):
+                raise Broken(f"{name} is not the clients' mean")
+
+
+def _stays_finite(*labels: Sequence[int]) -> Check:
+    def check(method: type[Method], norm: Norm) -> None:
+        rounds = two_rounds(method(), norm, *labels)
+        for update, memory in (*rounds.first, *rounds.second):
+            _require_finite(update.weights, update.upload, memory, rounds.shared)
+
+    return check
+
+
+def _require_finite(*messages: Tensors) -> None:
+    for tensors in messages:
+        for name, tensor in tensors.items():
+            if tensor.is_floating_point() and not tensor.isfinite().all():
+                raise Broken(f"{name} is not finite")
+
+
+def works_in_the_first_round(method: type[Method], norm: Norm) -> None:
+    """Nothing shared, nothing remembered."""
+    update, _ = visit(method(), toy_client(MIXED), norm=norm)
+    if update.num_steps == 0:
+        raise Broken("no step was taken")
+
+
+def leaves_what_it_was_given_untouched(method: type[Method], norm: Norm) -> None:
+    rounds, data = two_rounds(method(), norm, MIXED), toy_client(MIXED)
+    given: dict[str, Tensors] = {
+        "received": dict(rounds.weights),
+        "shared": dict(rounds.shared),
+        "memory": dict(rounds.first[0].memory),
+        "data": {"pixels": data.images.pixels, "labels": data.images.labels},
+    }
+    before = copy.deepcopy(given)
+    received = Broadcast(2, given["received"], given["shared"])
+    visit(method(), data, received=received, memory=given["memory"], norm=norm)
+    method().merge(given["shared"], [rounds.second[0].update.upload], 1)
+    for name, tensors in given.items():
+        if sha256(tensors) != sha256(before[name]):
+            raise Broken(f"`{name}` was changed")
+
+
+def merge_hears_every_client(method: type[Method], norm: Norm) -> None:
+    uploads = [reply.update.upload for reply in two_rounds(method(), norm, MIXED, [0, 1, 2]).first]
+    if not any(uploads):
+        return
+    for left_out in (0, 1):
+        if sha256(method().merge({}, uploads, 2)) == sha256(
+            method().merge({}, [uploads[left_out]], 2)
+        ):
+            raise Broken("what is shared does not depend on every client's upload")
+
+
+def what_it_sends_and_keeps_survives_the_codec(method: type[Method], norm: Norm) -> None:
+    """In the format of messages, memories and checkpoints."""
+    rounds = two_rounds(method(), norm, MIXED, MIXED[::-1][:17])
+    for update, memory in rounds.second:
+        for tensors in (update.weights, update.upload, memory, rounds.shared):
+            decoded = from_rows(load(save(as_rows(tensors))))
+            if checksum({name: decoded[name] for name in tensors}) != checksum(tensors):
+                raise Broken("a tensor came back changed")
+
+
+def continues_after_an_unused_reply(method: type[Method], norm: Norm) -> None:
+    """The client then receives what others have shared since, and has no memory of its own."""
+    rounds = two_rounds(method(), norm, MIXED, MIXED[::-1][:17])
+    update, memory = visit(method(), toy_client(MIXED), received=rounds.received, norm=norm)
+    _require_finite(update.weights, update.upload, memory)
+
+
+def withstands_forged_uploads(method: type[Method], norm: Norm) -> str | None:
+    """Under a robust rule for weights: two of seven clients send minus ten times what they should,
+    and what is shared stays within twice the span of the honest clients."""
+    strict = method().fitted(robust=True)
+    uploads = [visit(strict, toy_client(MIXED[k:]), norm=norm).update.upload for k in range(7)]
+    forged = [{name: -10 * tensor for name, tensor in upload.items()} for upload in uploads[:2]]
+    shared_alone = [strict.merge({}, [upload] * 7, 7) for upload in uploads]
+    shared_by_all = strict.merge({}, [*forged, *uploads[2:]], 7)
+    for name, tensor in shared_by_all.items():
+        honest = torch.stack([shared[name].double() for shared in shared_alone])
+        low, high = honest.aminmax(dim=0)
+        slack = 0.5 * (high - low) + 1e-6
+        if ((tensor < low - slack) | (tensor > high + slack)).any():
+            return "no: two of seven steer what it shares, whatever server.aggregation is"
+    return None
+
+
+def merging_nothing_changes_nothing(method: type[Method], norm: Norm) -> None:
+    shared = two_rounds(method(), norm, MIXED).shared
+    if sha256(method().merge(shared, [], 5)) != sha256(shared):
+        raise Broken("merging no upload changed what is shared")
+
+
+PROPERTIES: dict[str, Check] = {
+    "works in the first round": works_in_the_first_round,
+    "gives the same bits again": repeatable,
+    "equals FedAvg at its neutral value": equals_fedavg_at_its_neutral_value,
+    "differs from FedAvg otherwise": differs_from_fedavg_otherwise,
+    "gradient agrees with finite differences": gradient_agrees_with_finite_differences,
+    "BatchNorm moves with training alone and is averaged": (
+        statistics_move_with_training_and_are_averaged
+    ),
+    "survives a client with one class": _stays_finite([2] * 20),
+    "survives a batch of two without positives": _stays_finite([0, 1]),
+    "survives a batch of two without negatives": _stays_finite([1, 1]),
+    "survives a class that nobody has": _stays_finite([0, 1, 3] * 7, [0, 0, 1]),
+    "survives a last batch of one": _stays_finite([0, 1, 2, 3, 0, 1, 2, 3, 1]),
+    "leaves received, shared, memory and data untouched": leaves_what_it_was_given_untouched,
+    "hears every client's upload": merge_hears_every_client,
+    "merges no upload into no change": merging_nothing_changes_nothing,
+    "goes on when its reply was not used": continues_after_an_unused_reply,
+    "withstands forged uploads under a robust rule": withstands_forged_uploads,
+    "sends what the server expects": replies_are_accepted_by_the_server,
+    "keeps its upload within the sensitivity it claims": uploads_stay_within_their_sensitivity,
+    "sends and keeps what survives the way": what_it_sends_and_keeps_survives_the_codec,
+}

@@ -1,0 +1,116 @@
+"""A small federation of noisy squares, to try methods on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from dcfl.client import LocalTraining
+from dcfl.data import Augmentation, ClientData, Images
+from dcfl.data.augment import Preparation
+from dcfl.local_training import train_client
+from dcfl.messages import Broadcast, ClientUpdate, Tensors
+from dcfl.methods import Method
+from dcfl.models import CNN, FeatureModel
+from dcfl.models.layers import Norm
+from dcfl.server import Server, ServerState
+from dcfl.tensors import snapshot
+
+CLASSES = 4
+TRAINING = LocalTraining(epochs=2, batch_size=8, lr=0.05)
+MIXED = [0, 0, 0, 1, 1, 2, 2, 3, 0, 1, 2, 3] * 2
+
+
+class Broken(Exception):
+    """A property does not hold; the text says how that showed."""
+
+
+def toy_images(labels: Sequence[int], seed: int = 0) -> Images:
+    """8x8 noise with a bright quarter that tells the class."""
+    generator = torch.Generator().manual_seed(seed)
+    pixels = torch.randint(0, 120, (len(labels), 8, 8, 1), generator=generator, dtype=torch.uint8)
+    for pixel, label in zip(pixels, labels, strict=True):
+        row, column = 4 * (label % 2), 4 * (label // 2 % 2)
+        pixel[row : row + 4, column : column + 4] += 100
+    return Images(pixels, torch.tensor(labels, dtype=torch.int64))
+
+
+def toy_client(labels: Sequence[int], augmentation: Augmentation | None = None) -> ClientData:
+    preparation = Preparation((0.3,), (0.3,), augmentation or Augmentation(crop=1))
+    return ClientData(toy_images(labels), CLASSES, preparation)
+
+
+def toy_model(norm: Norm = "batch", seed: int = 0) -> FeatureModel:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return CNN(channels=1, size=8, classes=CLASSES, norm=norm)
+
+
+class Visit(NamedTuple):
+    """One client's round: its reply, and what it keeps."""
+
+    update: ClientUpdate
+    memory: Tensors
+
+
+class Rounds(NamedTuple):
+    """Two rounds of all clients. In the second, prototypes and memories are in play."""
+
+    first: list[Visit]
+    second: list[Visit]
+    received: Broadcast  # in the second round: the plain mean, and what the method shares
+
+    @property
+    def weights(self) -> Tensors:
+        return self.received.weights
+
+    @property
+    def shared(self) -> Tensors:
+        return self.received.shared
+
+
+def visit(
+    method: Method,
+    data: ClientData,
+    *,
+    received: Broadcast | None = None,
+    memory: Tensors | None = None,
+    norm: Norm = "batch",
+    training: LocalTraining | None = None,
+    client: int = 0,
+) -> Visit:
+    """One client's round: the first, from the same initial weights, unless told otherwise."""
+    model = toy_model(norm)
+    received = received or Broadcast(1, snapshot(model), {})
+    reply = train_client(
+        method, model, data, received, memory or {}, training or TRAINING, client, seed=0
+    )
+    return Visit(*reply)
+
+
+def two_rounds(method: Method, norm: Norm, *labels: Sequence[int]) -> Rounds:
+    """A client per sequence of labels; all of them take part in both rounds."""
+    data = [toy_client(client_labels) for client_labels in labels]
+    first = [
+        visit(method, client_data, norm=norm, client=client)
+        for client, client_data in enumerate(data)
+    ]
+    shared = method.merge({}, [reply.update.upload for reply in first], len(data))
+    weights = averaged(method, norm, [reply.update for reply in first]).weights
+    received = Broadcast(2, weights, shared)
+    second = [
+        visit(method, data[client], received=received, memory=memory, norm=norm, client=client)
+        for client, (_, memory) in enumerate(first)
+    ]
+    return Rounds(first, second, received)
+
+
+def averaged(method: Method, norm: Norm, updates: list[ClientUpdate]) -> ServerState:
+    """The server's state after a round with these replies, averaged plainly."""
+    model = toy_model(norm)
+    names = frozenset(name for name, _ in model.named_parameters())
+    server = Server(method, len(updates), names, TRAINING)
+    state = ServerState(0, snapshot(model), {}, {})
+    return server.aggregate(state, server.broadcast(state), updates)[0]

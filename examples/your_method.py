@@ -6,8 +6,7 @@ from torch import Tensor
 from torch.nn.functional import nll_loss
 
 import dcfl
-from dcfl.client import Batch, Client
-from dcfl.methods import Objective
+from dcfl import Batch, Client, Objective
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test test-slow test-flower smoke lint clean
+.PHONY: run test quick test-slow test-flower smoke lint clean
 
 run: $(VENV)/core
 	$(BIN)/dcfl compare
@@ -12,6 +12,14 @@ run: $(VENV)/core
 # One thread per test process: small tensors gain nothing from more, and two processes share two cores.
 test: $(VENV)/dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not flower and not slow"
+
+# About a minute, for the inner loop: what a change of the mathematics or of a value would break.
+quick: $(VENV)/dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not flower and not slow" $(QUICK)
+
+QUICK := tests/losses tests/methods tests/models tests/server tests/parity tests/report tests/runs/test_rows.py \
+	tests/test_architecture.py tests/test_config.py tests/test_evaluation.py tests/test_federation.py \
+	tests/test_local_training.py tests/test_seeding.py tests/test_tensors.py
 
 # What takes tens of seconds each: compilers, attacks on sampled clients, kills of whole commands.
 test-slow: $(VENV)/dev

@@ -7,7 +7,7 @@
 
 The names in `__all__` are the public ones. `dcfl.losses`, `dcfl.evaluation` and `dcfl.errors` are
 modules of public functions and exceptions; `METHODS` is the dict of all methods by name. Everything
-else in the package is internal and may change.
+else in the package is internal and may change; docs/architecture.md says where to look.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 
-LARGEST = 1e38  # what float32 holds
+LARGEST_FLOAT32 = 1e38  # what float32 holds
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class LocalTraining:
             f"training.batch_size must be at least 2, not {self.batch_size}: "
             f"a single image has no batch statistics and no pairs",
         )
-        require(0 < self.lr < LARGEST, f"training.lr must be above 0, not {self.lr:g}")
+        require(0 < self.lr < LARGEST_FLOAT32, f"training.lr must be above 0, not {self.lr:g}")
         require(
             0 < self.lr_decay <= 1, f"training.lr_decay must lie in (0, 1], not {self.lr_decay:g}"
         )
@@ -65,11 +65,11 @@ class LocalTraining:
             0 <= self.momentum < 1, f"training.momentum must lie in [0, 1), not {self.momentum:g}"
         )
         require(
-            0 <= self.weight_decay < LARGEST,
+            0 <= self.weight_decay < LARGEST_FLOAT32,
             f"training.weight_decay must be 0 or more, not {self.weight_decay:g}",
         )
         require(
-            0 <= self.max_grad_norm < LARGEST,
+            0 <= self.max_grad_norm < LARGEST_FLOAT32,
             f"training.max_grad_norm must be 0 (off) or more, not {self.max_grad_norm:g}",
         )
 

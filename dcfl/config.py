@@ -159,16 +159,16 @@ def method_named(name: object) -> type[Method]:
 
 def _changed_server(current: ServerSettings, table: Table) -> ServerSettings:
     """The table holds the optimiser's name and, beside it, the optimiser's own fields."""
-    optimizer, own = current.optimizer, dict(table)
-    name = own.pop("optimizer", optimizer.name)
+    optimizer, values = current.optimizer, dict(table)
+    name = values.pop("optimizer", optimizer.name)
     if name != optimizer.name:
         if not isinstance(name, str) or name not in OPTIMIZERS:
             raise ConfigError(
                 f"server.optimizer: no optimiser {name!r}{nearest(str(name), OPTIMIZERS)}"
             )
         optimizer = OPTIMIZERS[name]()
-    general = {key: own.pop(key) for key in list(own) if key in SERVER_KEYS}
-    optimizer = _changed(optimizer, own, "server", also=("optimizer", *SERVER_KEYS))
+    general = {key: values.pop(key) for key in list(values) if key in SERVER_KEYS}
+    optimizer = _changed(optimizer, values, "server", also=("optimizer", *SERVER_KEYS))
     return replace(_changed(current, general, "server"), optimizer=optimizer)
 
 
@@ -305,8 +305,8 @@ def from_toml(text: str) -> Experiment:
 def as_tables(experiment: Experiment) -> Tables:
     """The experiment with every default written out."""
     tables = {name: asdict(getattr(experiment, name)) for name in SECTIONS}
-    own = {key: value for key, value in tables["method"].items() if value is not None}
-    tables["method"] = {"name": experiment.method.name, **own}
+    method_fields = {key: value for key, value in tables["method"].items() if value is not None}
+    tables["method"] = {"name": experiment.method.name, **method_fields}
     optimizer = tables["server"].pop("optimizer")
     tables["server"] |= {"optimizer": experiment.server.optimizer.name, **optimizer}
     return tables

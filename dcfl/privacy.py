@@ -28,7 +28,9 @@ from dcfl.methods.method import Method
 from dcfl.server.validation import check_like
 from dcfl.tensors import cast_like, clip_share
 
-LARGEST = 1e6  # clip, noise or sensitivity: the product of two still passes the server's checks
+LARGEST_SETTING = (
+    1e6  # clip, noise or sensitivity: the product of two still passes the server's checks
+)
 LARGEST_EPSILON = 500.0  # beyond it a guarantee says nothing
 BY_SIZE = ("samples", "fednova")  # aggregations that ask how many images or steps a client has
 
@@ -49,8 +51,8 @@ class PrivacySettings:
         for name in ("clip", "noise"):
             value = getattr(self, name)
             require(
-                0 <= value <= LARGEST,
-                f"privacy.{name} must lie in 0 (off) to {LARGEST:,.0f}, not {value:g}",
+                0 <= value <= LARGEST_SETTING,
+                f"privacy.{name} must lie in 0 (off) to {LARGEST_SETTING:,.0f}, not {value:g}",
             )
         require(
             0 <= self.epsilon <= LARGEST_EPSILON,
@@ -233,9 +235,9 @@ def _check_upload_covered(method: Method, upload: Tensors | None) -> None:
         return
     for name, distance in sensitivity.items():
         require(
-            0 < distance <= LARGEST,
+            0 < distance <= LARGEST_SETTING,
             f"{method.name}: upload_sensitivity of {name} must be above 0 and at most "
-            f"{LARGEST:,.0f}, not {distance:g}",
+            f"{LARGEST_SETTING:,.0f}, not {distance:g}",
         )
     if upload is None:
         raise ConfigError(

@@ -48,18 +48,18 @@ def from_rows(stored: Tensors) -> dict[str, Tensor]:
 
     What does not lie where torch would have put it is copied, the rest is used where it is.
     """
-    found = {}
+    tensors = {}
     for name, rows in stored.items():
         tensor = rows.clone() if rows.data_ptr() % ALIGNMENT else rows
-        found[name] = tensor.permute(0, 3, 1, 2) if tensor.dim() == 4 else tensor
-    return found
+        tensors[name] = tensor.permute(0, 3, 1, 2) if tensor.dim() == 4 else tensor
+    return tensors
 
 
 def apart_from(model: nn.Module, tensors: Tensors) -> dict[str, Tensor]:
     """Copies of those tensors that are the model's own, which later training would change."""
-    own = {tensor.untyped_storage().data_ptr() for tensor in model.state_dict().values()}
+    live = {tensor.untyped_storage().data_ptr() for tensor in model.state_dict().values()}
     return {
-        name: tensor.clone() if tensor.untyped_storage().data_ptr() in own else tensor
+        name: tensor.clone() if tensor.untyped_storage().data_ptr() in live else tensor
         for name, tensor in tensors.items()
     }
 

@@ -10,7 +10,7 @@ from typing import ClassVar, Self, TypeAlias
 import torch.nn.functional as F
 from torch import Tensor
 
-from dcfl.client import LARGEST, Batch, Client, LocalTraining
+from dcfl.client import LARGEST_FLOAT32, Batch, Client, LocalTraining
 from dcfl.errors import require
 from dcfl.messages import ClientUpdate, Tensors
 from dcfl.tensors import clip_share
@@ -158,10 +158,10 @@ def at_least_zero(method: Method, *names: str) -> None:
     """Field checks for `__post_init__`."""
     for name in names:
         value = getattr(method, name)
-        require(0 <= value < LARGEST, f"method.{name} must be 0 or more, not {value:g}")
+        require(0 <= value < LARGEST_FLOAT32, f"method.{name} must be 0 or more, not {value:g}")
 
 
 def above_zero(method: Method, *names: str) -> None:
     for name in names:
         value = getattr(method, name)
-        require(0 < value < LARGEST, f"method.{name} must be above 0, not {value:g}")
+        require(0 < value < LARGEST_FLOAT32, f"method.{name} must be above 0, not {value:g}")

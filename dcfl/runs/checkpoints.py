@@ -111,7 +111,7 @@ class Checkpoints:
         damaged = []
         for path in reversed(self.paths()):
             try:
-                found = read_checkpoint(path)
+                checkpoint = read_checkpoint(path)
             except CheckpointError as error:
                 damaged.append(str(error))
                 continue
@@ -119,13 +119,13 @@ class Checkpoints:
                 if other != path:
                     with suppress(CheckpointError):
                         self._indexes[other] = read_checkpoint(other).progress.index
-            self._indexes[path] = found.progress.index
+            self._indexes[path] = checkpoint.progress.index
             with suppress(CheckpointError):
                 self._best = read_checkpoint(self._folder / BEST).progress.accuracy
-            if found.progress.accuracy > self._best:  # it was killed in between
-                self._best = found.progress.accuracy
+            if checkpoint.progress.accuracy > self._best:  # it was killed in between
+                self._best = checkpoint.progress.accuracy
                 self._keep_as_best(path)
-            return found, damaged
+            return checkpoint, damaged
         if damaged:
             raise CheckpointError(f"no checkpoint is whole: {'; '.join(damaged)}")
         return None
@@ -158,10 +158,10 @@ def _by_round(path: Path) -> tuple[int, str]:
 def read_checkpoint(path: Path) -> Checkpoint:
     tensors, text = read_tensors(path)
     # Not mapped: the file goes before the state does.
-    own = {name: tensor.clone() for name, tensor in tensors.items()}
+    copies = {name: tensor.clone() for name, tensor in tensors.items()}
     try:
         progress = TypeAdapter(Progress).validate_json(text, strict=True)
-        parts = named.apart(own, "weights", "shared", "slots")
+        parts = named.apart(copies, "weights", "shared", "slots")
     except (ValueError, KeyError) as error:
         raise CheckpointError(f"{path}: not a checkpoint of this version of dcfl") from error
     return Checkpoint(ServerState(progress.round, *parts), progress)

@@ -1,4 +1,7 @@
-"""Several methods on the same splits, schedules and initial weights."""
+"""Several methods on the same splits, schedules and initial weights.
+
+Whether two runs may be compared at all is for `identity` to say.
+"""
 
 from __future__ import annotations
 

@@ -62,11 +62,11 @@ def own_code(method: Method, model: FeatureModel | None) -> dict[str, str]:
 def _source(classes: Collection[type]) -> str:
     """A hash of the source of these classes and those they derive from; empty if all of it is ours
     or torch's."""
-    derived_from = {base for each in classes for base in each.__mro__}
+    derived_from = {base for kind in classes for base in kind.__mro__}
     texts = {
-        _text(each)
-        for each in derived_from
-        if each.__module__.partition(".")[0] not in ("builtins", "abc", "typing", "dcfl", "torch")
+        _text(kind)
+        for kind in derived_from
+        if kind.__module__.partition(".")[0] not in ("builtins", "abc", "typing", "dcfl", "torch")
     }
     return hashlib.sha256("\0".join(sorted(texts)).encode()).hexdigest()[:16] if texts else ""
 
@@ -99,6 +99,6 @@ def _arithmetic() -> str:
         gradients = torch.autograd.grad(loss, (kernels, matrix))
     drawn = np.random.default_rng([0, 1]).choice(1000, 20, replace=False)
     digest = hashlib.sha256(repr(drawn.tolist()).encode())
-    for found in (features.detach(), *gradients):
-        digest.update(found.contiguous().numpy().tobytes())
+    for tensor in (features.detach(), *gradients):
+        digest.update(tensor.contiguous().numpy().tobytes())
     return digest.hexdigest()

@@ -154,15 +154,15 @@ def group_runs(runs: Sequence[RecordedRun]) -> list[Group]:
     """
     members: list[tuple[Settings, list[RecordedRun]]] = []
     for run in runs:
-        own = _results(run)
-        alike = (known for first, known in members if not differences(first, own, "result"))
-        same = next(alike, None)
+        settings = _results(run)
+        similar = (alike for first, alike in members if not differences(first, settings, "result"))
+        same = next(similar, None)
         if same is None:
-            members.append((own, [run]))
+            members.append((settings, [run]))
         else:
             same.append(run)
     firsts = [first for first, _ in members]
-    return [Group(_label(first, firsts), tuple(own)) for first, own in members]
+    return [Group(_label(first, firsts), tuple(alike)) for first, alike in members]
 
 
 def runs_by_partition(runs: Iterable[RecordedRun]) -> dict[str, list[RecordedRun]]:

@@ -1,6 +1,7 @@
 """What makes two runs the same: of every key of the config, what it is about.
 
-Resuming, comparing, grouping and sharing the cells of a reproduction all go by this one table.
+Resuming, comparing, grouping and sharing the cells of a reproduction all go by this one table;
+`groups` also looks at the content of one's own pictures and the source of one's own code.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ KINDS: dict[str, Kind] = {
     "engine.threads": "result",  # sums are taken in another order
     # A name such as "auto" or "cuda:1" does not say what did the work, and CPU and GPU differ in
     # rounding only, as two versions of torch do: neither makes another experiment. Bits are another
-    # matter, so a run goes on only on the kind of device that it was begun on (`resuming`).
+    # matter, so a run is resumed only on the kind of device that it was begun on
+    # (`start.require_resumable`).
     "engine.device": "place",
     "engine.precision": "result",
     "engine.compile": "result",
@@ -111,12 +113,14 @@ def flat(tables: Mapping[str, Mapping[str, Any]]) -> Settings:
 def complete(settings: Mapping[str, Any]) -> Settings:
     """With the default of every key that is missing: the settings may be those of a run that was
     made before there was such a key. Lists, as files have them, become tuples again."""
-    found = {**defaults(settings), **settings}
-    for key in [key for key in found if is_gone(*key.partition(".")[::2], found[key])]:
-        del found[key]
-    if found["data.seed"] == "federation":
-        found["data.seed"] = found["federation.seed"]
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in found.items()}
+    completed = {**defaults(settings), **settings}
+    for key in [key for key in completed if is_gone(*key.partition(".")[::2], completed[key])]:
+        del completed[key]
+    if completed["data.seed"] == "federation":
+        completed["data.seed"] = completed["federation.seed"]
+    return {
+        key: tuple(value) if isinstance(value, list) else value for key, value in completed.items()
+    }
 
 
 def defaults(settings: Mapping[str, Any]) -> Settings:
@@ -136,10 +140,10 @@ def _defaults(dataset: str, method: str, optimizer: str) -> Settings:
         chosen["method"] = {"name": method}
     if optimizer:
         chosen["server"] = {"optimizer": optimizer}
-    found = flat(as_tables(experiment_from(None, chosen)))
+    values = flat(as_tables(experiment_from(None, chosen)))
     if not method:  # one of the user's, whose fields only its file knows
-        found = {key: value for key, value in found.items() if not key.startswith("method.")}
-    return found
+        values = {key: value for key, value in values.items() if not key.startswith("method.")}
+    return values
 
 
 def of_kind(settings: Mapping[str, Any], *kinds: Kind) -> Settings:

@@ -29,11 +29,11 @@ from dcfl.runs.connect import connect
 from dcfl.runs.folder import MEMORIES, RecordedRun, folder_for, require_own
 from dcfl.runs.prepare import prepare
 from dcfl.runs.recorder import Recorder
-from dcfl.runs.replies import require_replies, require_some_replies
 from dcfl.runs.rows import RoundRow, Summary
 from dcfl.runs.start import started
 from dcfl.runs.stopping import trained_rounds
 from dcfl.runs.summaries import Judged, Spent, client_rows, round_row, summarise
+from dcfl.runs.too_few_replies import require_some_replies, require_usable_rounds
 from dcfl.server import ServerState
 
 
@@ -211,7 +211,7 @@ class Run:
         self._recorder.round(row, client_rows(round, accuracies, site_names))
         if saved is not None:
             self._commit(engine, round.state, saved)
-        require_replies(self.rows, round.clients, self._server, self.folder)
+        require_usable_rounds(self.rows, round.clients, self._server, self.folder)
         return row
 
     def _save(self, engine: Engine, round: Round) -> Index | None:

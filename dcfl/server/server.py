@@ -9,7 +9,7 @@ from typing import Literal
 from torch import Tensor
 
 from dcfl import tensors as named
-from dcfl.client import LARGEST, LocalTraining
+from dcfl.client import LARGEST_FLOAT32, LocalTraining
 from dcfl.errors import ClientFailure, ConfigError, ProtocolError, require
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic
 from dcfl.methods.method import Method
@@ -36,7 +36,7 @@ class ServerSettings:
             f"no rule withstands a majority",
         )
         require(
-            0 <= self.clip_norm < LARGEST,
+            0 <= self.clip_norm < LARGEST_FLOAT32,
             f"server.clip_norm must be 0 (the median of a round's norms) or more, "
             f"not {self.clip_norm:g}",
         )

@@ -292,6 +292,7 @@ def test_broken_pictures_are_named(cli, pictures: Path) -> None:  # type: ignore
     assert "half.png" in err
 
 
+@pytest.mark.slow
 def test_a_setting_that_trains_to_chance_is_warned_of_once(tmp_path: Path) -> None:
     """Not again by the workers, nor for each of several such runs."""
     chosen = ["method.name=dcfl-sw", "method.reduction=sum", "method.mu=10", "engine.workers=2"]

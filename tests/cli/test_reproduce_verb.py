@@ -63,6 +63,7 @@ def test_without_a_name_it_lists_the_recipes(reproduce: Call) -> None:
     assert set(json.loads(out)) == set(RECIPES)
 
 
+@pytest.mark.slow
 def test_readings_that_do_not_train_are_tried_without_a_warning(tmp_path: Path) -> None:
     """Neither by the command nor by the processes that train: nobody asked for that setting."""
     chosen = ("--only", "dcfl-sw-holdout0.1-max_grad_norm0-mu1-reduction-sum-seed0")

@@ -26,7 +26,13 @@ def trained(method: str, optimizer: str, aggregation: Aggregation) -> ServerStat
     return last.state
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+# FedAdam moves parameters most unlike the mean does; all others are for CI.
+SERVERS = [
+    pytest.param(name, marks=() if name == "fedadam" else pytest.mark.slow) for name in OPTIMIZERS
+]
+
+
+@pytest.mark.parametrize("optimizer", SERVERS)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains_under_every_server(method: str, optimizer: str) -> None:
     for aggregation in AGGREGATIONS:

@@ -43,7 +43,7 @@ def _accuracy(aggregation: str, attack: str, small: bool, method: tuple[Any, ...
             server={"aggregation": aggregation},
             federation={"rounds": size["rounds"], "participation": size["participation"]},
             engine={"workers": 1, "device": "cpu"},
-            output={"dir": str(Path(folder) / "run")},
+            output={"dir": str(Path(folder) / "run"), "report": False},
             attack=ATTACKS[attack],
         )
     rows = result.rounds
@@ -51,6 +51,7 @@ def _accuracy(aggregation: str, attack: str, small: bool, method: tuple[Any, ...
     return sum(float(row["accuracy"]) for row in rows[-3:]) / 3
 
 
+@pytest.mark.slow
 def test_without_an_attack_multi_krum_costs_little() -> None:
     assert accuracy("uniform", "none") > 85
     assert accuracy("multi-krum", "none") >= accuracy("uniform", "none") - 3

@@ -113,7 +113,11 @@ def steps_of(folder: Path) -> int:
     return fault.steps
 
 
-@pytest.mark.parametrize("number", ERRORS, ids=errno.errorcode.get)
+@pytest.mark.parametrize(
+    "number",
+    [ERRORS[0], *(pytest.param(number, marks=pytest.mark.slow) for number in ERRORS[1:])],
+    ids=errno.errorcode.get,
+)
 def test_an_error_at_each_write(number: int, tmp_path: Path) -> None:
     train(experiment(tmp_path / "whole", **MOON))
     wanted, bad = outcome(tmp_path / "whole"), dict[str, list[int]]()

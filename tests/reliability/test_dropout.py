@@ -58,6 +58,7 @@ def adds_up(row: RoundRow) -> bool:
     return bool(row["sampled"] == row["ok"] + row["failed"] + row["late"] + row["rejected"])
 
 
+@pytest.mark.slow
 def test_fifty_rounds_with_a_third_of_the_clients_lost(tmp_path: Path) -> None:
     what = experiment(
         tmp_path / "run", "moon", 2, rounds=50, faults=ALL_KINDS, deadline=DEADLINE, checkpoint=10

@@ -259,6 +259,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_mutations_of_a_run_folder(ended: Path, tmp_path: Path) -> None:
     rng, found, refused = random.Random(1), [], 0
     for number in range(MUTATIONS):

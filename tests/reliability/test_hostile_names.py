@@ -157,6 +157,7 @@ def small(folder: str) -> list[str]:
 # Class names
 
 
+@pytest.mark.slow
 def test_a_run_of_a_folder_with_hostile_names_in_a_process(here: Path) -> None:
     """The data set's own name and a class's are not even UTF-8."""
     data, out = os.fsdecode(b"data-\xff\x1b[31m"), "out-\x1b[31m\u202e\n"

@@ -187,6 +187,7 @@ def test_a_terminal_without_unicode(words: tuple[str, ...], encoding: str, tmp_p
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_cells_of_a_reproduction_do_not_need_standard_error(tmp_path: Path) -> None:
     words = ("reproduce", "similarity", "--scale", "smoke", "--only", "cifar10-0.3-p5")
     words = (*words, "federation.rounds=1", "engine.workers=1", "--json", "--out", "made")
@@ -195,6 +196,7 @@ def test_cells_of_a_reproduction_do_not_need_standard_error(tmp_path: Path) -> N
     assert json.loads(out)["files"]
 
 
+@pytest.mark.slow
 def test_in_a_shell(tmp_path: Path) -> None:
     """Everything from the start of Python on: `2>&1 | head -1`, `2>&-`, PYTHONIOENCODING."""
     dcfl = f"{sys.executable} -m dcfl"

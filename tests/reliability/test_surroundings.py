@@ -82,6 +82,7 @@ def test_nothing_has_changed(tmp_path: Path) -> None:
     assert "something else" not in resumed(tmp_path / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["STRENGTH = 2.0", "STRENGTH = 1.0  # the same"])
 def test_an_edited_method_file(tmp_path: Path, part: str) -> None:
     file = tmp_path / "mine.py"
@@ -117,6 +118,7 @@ def test_two_pictures_of_a_class_changed_places(tmp_path: Path) -> None:
     assert "data was " in resumed(tmp_path / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "variable", ["ATEN_CPU_CAPABILITY=default", "DNNL_MAX_CPU_ISA=SSE41", "MKL_CBWR=COMPATIBLE"]
 )

@@ -32,6 +32,7 @@ def test_our_python_does_not_look_into_the_working_folder(hostile: Path) -> None
     assert not (hostile / "owned").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

@@ -35,7 +35,7 @@ def experiment(job: Job, workers: int, folder: str) -> Experiment:
         method=METHODS["fedavg"](),
         federation=FederationSettings(job.rounds, job.cohort / job.clients, job.seed),
         engine=EngineSettings(workers=workers, device="cpu"),
-        output=OutputSettings(folder),
+        output=OutputSettings(folder, report=False),
     )
 
 

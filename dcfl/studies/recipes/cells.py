@@ -78,7 +78,7 @@ class CellFolder:
     def experiment(self) -> Experiment:
         return replace(
             self.cell.experiment,
-            output=replace(self.cell.experiment.output, dir=str(self.path)),
+            output=replace(self.cell.experiment.output, dir=str(self.path), report=False),
         )
 
 

@@ -65,6 +65,7 @@ def ended(news: Sequence[News]) -> dict[str, str]:
     return {one.cell_folder.name: one.state for one in news if one.state != "round"}
 
 
+@pytest.mark.slow
 def test_cells_in_parallel_are_the_same_runs(tmp_path: Path) -> None:
     words = ("federation.rounds=3",)
     cells = cell_folders_in(tmp_path, cells_of("server-side", (0,), words))[:5]
@@ -194,6 +195,7 @@ def test_stopped_in_three_ways_it_goes_on(tmp_path: Path, commands: list[Command
     assert trained(cells) == undisturbed()
 
 
+@pytest.mark.slow
 def test_the_second_command_in_a_folder_is_told_so_and_the_first_goes_on(
     tmp_path: Path, commands: list[Command]
 ) -> None:

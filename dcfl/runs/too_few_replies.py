@@ -12,7 +12,7 @@ from dcfl.server import ClientReport, Server
 EMPTY_ROUNDS = 3  # so many in a row without one usable reply end a run
 
 
-def require_replies(
+def require_usable_rounds(
     rows: Sequence[RoundRow], clients: Sequence[ClientReport], server: Server, folder: Path
 ) -> None:
     """End a run whose last rounds have changed nothing. `clients`: those of the last round."""

@@ -40,7 +40,7 @@ def main() -> None:
                 checkpoints.write(Checkpoint(state, progress))
                 timed(writes[name], began)
             began = time.perf_counter()
-            checkpoints.newest()
+            checkpoints.recover_newest()
             timed(reads, began)
         memories = Memories(Path(place) / "memories", budget=10**9)
         for number in range(1, REPEATS + 1):

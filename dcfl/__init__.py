@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dcfl.models import FeatureModel, Output
     from dcfl.runs.comparison import Comparison, compare
     from dcfl.runs.model_file import load_model
+    from dcfl.runs.rows import RoundRow, Summary
     from dcfl.runs.run import Result, Run, resume, run
 
 __all__ = [
@@ -39,7 +40,9 @@ __all__ = [
     "Objective",
     "Output",
     "Result",
+    "RoundRow",
     "Run",
+    "Summary",
     "compare",
     "errors",
     "evaluation",
@@ -62,7 +65,9 @@ _HOMES = {
     "Objective": "dcfl.methods",
     "Output": "dcfl.models",
     "Result": "dcfl.runs.run",
+    "RoundRow": "dcfl.runs.rows",
     "Run": "dcfl.runs.run",
+    "Summary": "dcfl.runs.rows",
     "compare": "dcfl.runs.comparison",
     "load_experiment": "dcfl.config",
     "load_model": "dcfl.runs.model_file",

@@ -148,7 +148,16 @@ class AttackSettings:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One field per table of the config file. The defaults train DCFL-PW on the built-in digits."""
+    """A whole run as one frozen value: a field per table of the config file.
+
+    The defaults train DCFL-PW on the built-in digits. `dcfl.load_experiment` makes one from a file
+    or from keywords.
+
+    Example:
+        >>> import dcfl
+        >>> dcfl.Experiment().method.name
+        'dcfl-pw'
+    """
 
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()

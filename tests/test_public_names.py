@@ -65,6 +65,11 @@ def test_functions_have_arguments_results_and_an_example(name: str) -> None:
         assert f"    {parameter}:" in described or f"    **{parameter}:" in described, parameter
 
 
+@pytest.mark.parametrize("name", ["Experiment", "FeatureModel", "Method", "Run"])
+def test_what_users_make_themselves_has_an_example(name: str) -> None:
+    assert "Example:" in (inspect.getdoc(NAMES[name]) or "")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

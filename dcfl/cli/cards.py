@@ -17,15 +17,16 @@ from dcfl.system.printable import printable
 def run_card(summary: Summary, rounds: Sequence[RoundRow], engine: str, folder: Path) -> str:
     """What `dcfl run` prints at the end."""
     lost = f", {summary.lost} replies lost" if summary.lost else ""
-    lines = (
+    page = folder / "report.html"
+    lines = [
         f"{summary.method} on {summary.dataset}: accuracy {summary.final_accuracy:.2f} %, "
         f"MAX {summary.max_accuracy:.2f}, EMA {summary.ema_accuracy:.2f}, "
         f"{summary.seconds:.1f} s{lost}",
         sparkline([row.accuracy for row in rounds if row.accuracy is not None], 40),
         f"engine  {engine}",
         f"weights {summary.weights_sha256[:16]}",
-        f"report  {folder / 'report.html'}",
-    )
+        *([f"report  {page}"] if page.is_file() else []),
+    ]
     return "\n".join(map(printable, lines))
 
 

@@ -23,7 +23,7 @@ from dcfl.cli.flower_verbs import flower
 from dcfl.cli.reproduce_verb import reproduce
 from dcfl.cli.theory_verb import theory
 from dcfl.errors import DCFLError
-from dcfl.system.printable import printable, printable_lines
+from dcfl.system.printable import one_line, print_warning, printable, printable_lines
 from dcfl.system.processes import end_when_terminated
 from dcfl.system.streams import forgiving_streams
 
@@ -81,7 +81,7 @@ def main() -> None:
 def _program() -> NoReturn:
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
-    warnings.showwarning = _warn
+    warnings.showwarning = print_warning
     end_when_terminated()
     try:
         code = app(args=arguments or ["--help"], prog_name="dcfl", standalone_mode=False) or 0
@@ -94,7 +94,7 @@ def _program() -> NoReturn:
         raise SystemExit(2) from None
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "dcfl"
-        _fail(f"{_one_line(error.format_message())} (see {command} --help)", 2)
+        _fail(f"{one_line(error.format_message())} (see {command} --help)", 2)
     except Exception as error:
         if debug:
             print(printable_lines(traceback.format_exc()), file=sys.stderr)
@@ -109,18 +109,9 @@ def _fail_with(error: Exception) -> NoReturn:
     if isinstance(error, OSError):
         _fail(f"{error.filename or 'storage'}: {error.strerror or error}", 3)
     name = type(error).__name__
-    _fail(f"{name}: {_one_line(error)} (a bug of ours; --debug shows where)", 1)
+    _fail(f"{name}: {one_line(error)} (a bug of ours; --debug shows where)", 1)
 
 
 def _fail(message: str, exit_code: int) -> NoReturn:
     print(printable(f"dcfl: {message}"), file=sys.stderr)
     raise SystemExit(exit_code)
-
-
-def _warn(message: Warning | str, *_: object, **__: object) -> None:
-    print(printable(f"dcfl: warning: {_one_line(message)}"), file=sys.stderr)
-
-
-def _one_line(message: object) -> str:
-    """Other libraries' messages may span several lines."""
-    return " ".join(str(message).split())

@@ -101,11 +101,20 @@ def compare(
         experiment_of(settings, method_file, out),
         methods=comma_separated(methods),
         seeds=whole_numbers(seeds) if seeds else (),
-        train=train,
+        train=_train_or_tell,
     )
     _print_comparison(compared, own_mixes, as_json)
     if compared.failures:
         raise typer.Exit(TooFewClients.exit_code)
+
+
+def _train_or_tell(label: str, run: Run) -> None:
+    """A method that loses its clients is named when it happens; the others still train."""
+    try:
+        train(label, run)
+    except TooFewClients as error:
+        print(printable(f"dcfl: {label}: {error}"), file=sys.stderr)
+        raise
 
 
 def train(label: str, run: Run) -> None:
@@ -139,8 +148,6 @@ def _print_comparison(compared: Comparison, own_mixes: bool, as_json: bool) -> N
     from dcfl.cli.tables import comparison_table
     from dcfl.cli.terminal import stdout
 
-    for name, error in compared.failures.items():
-        print(printable(f"dcfl: {name}: {error}"), file=sys.stderr)
     if as_json:
         rows = [group.as_json(compared.groups[0]) for group in compared.groups]
         print_json({"methods": rows, "folder": str(compared.folder)})

@@ -35,7 +35,7 @@ class Embedded:
                 self.memories.stage(client, broadcast.round, on_cpu)
             yield reply
 
-    def remarks(self) -> Remarks:
+    def take_remarks(self) -> Remarks:
         return Remarks()
 
     def settle(self, accepted: Collection[int]) -> None:

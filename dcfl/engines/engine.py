@@ -68,7 +68,7 @@ class Engine(Backend, Protocol):
         """The last evaluation's accuracy of each client on its own test images, where clients have
         some."""
 
-    def remarks(self) -> Remarks:
+    def take_remarks(self) -> Remarks:
         """What else the row of the round says that was evaluated last."""
 
     def begin_evaluation(self, weights: Tensors) -> None: ...

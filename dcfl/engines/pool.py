@@ -134,7 +134,7 @@ class Pool:
             self._listen()
         return self._evaluation.result()
 
-    def remarks(self) -> Remarks:
+    def take_remarks(self) -> Remarks:
         return Remarks()
 
     # Answers and deaths

@@ -165,7 +165,7 @@ class GridEngine:
             self._evaluation = evaluate(model, self._runner.data.dataset)
             self._evaluated = {}
 
-    def remarks(self) -> Remarks:
+    def take_remarks(self) -> Remarks:
         """The sites' scores, where they evaluate, and the notices since the last row."""
         notices = self._nodes.notices[self._shown_notices :]
         self._shown_notices += len(notices)

@@ -16,8 +16,8 @@ from dcfl.messages import ClientUpdate, Tensors
 from dcfl.tensors import clip_share
 
 Objective: TypeAlias = Callable[[Batch], Tensor]
-LONGEST_NAME = 50  # characters
-PLAIN_NAME = re.compile(rf"\w[\w.-]{{0,{LONGEST_NAME - 1}}}")
+LONGEST_METHOD_NAME = 50  # characters
+PLAIN_NAME = re.compile(rf"\w[\w.-]{{0,{LONGEST_METHOD_NAME - 1}}}")
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,10 @@ class Cost:
 
 @dataclass(frozen=True)
 class Method:
-    """Fields are hyper-parameters, overrides are ideas; nothing of a run is stored on `self`.
+    """A federated method; derive your own as a frozen dataclass. The defaults are FedAvg.
+
+    Its fields are hyper-parameters, the hooks it overrides are the algorithm. Nothing of a run is
+    stored on `self`.
 
     Five hooks, all optional: `objective` and `gradient` shape a step, `upload` and `remember` end a
     client's round, `merge` combines the uploads on the server.
@@ -47,6 +50,21 @@ class Method:
     A method with an upload also sets the rules for it: `upload_like`, `check_upload` and `fitted`
     guard `merge` against clients that cannot be trusted, `upload_sensitivity` and `clip_upload`
     let [privacy] protect it, and `flip_upload` lets attackers forge it.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> import dcfl
+        >>> @dataclass(frozen=True)
+        ... class Smoothed(dcfl.Method):
+        ...     def objective(self, client):
+        ...         def loss(batch):
+        ...             log_p = client.model(batch.images).logits.log_softmax(dim=1)
+        ...             picked = log_p.gather(1, batch.labels[:, None])
+        ...             return -(0.9 * picked.mean() + 0.1 * log_p.mean())
+        ...
+        ...         return loss
+        >>> dcfl.run(method=Smoothed(), federation={"rounds": 1}).summary.method
+        'smoothed'
     """
 
     name: ClassVar[str]  # as in METHODS; the class's own name in lower case unless set
@@ -150,7 +168,7 @@ def require_plain_name(name: object) -> None:
     require(
         isinstance(name, str) and PLAIN_NAME.fullmatch(name) is not None,
         f"{name!r} is no name for a method: it may have letters, digits, '-', '_' and '.', at most "
-        f"{LONGEST_NAME}, and begins with none of '-' and '.'",
+        f"{LONGEST_METHOD_NAME}, and begins with none of '-' and '.'",
     )
 
 

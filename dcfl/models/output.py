@@ -23,6 +23,19 @@ class FeatureModel(nn.Module):
 
     A trained model that was loaded knows what its outputs are called and how images become inputs:
     `model(model.preparation.clean(pixels))` for uint8 pixels [n, H, W, C].
+
+    Example:
+        >>> import dcfl, torch
+        >>> class Linear(dcfl.FeatureModel):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.classifier = torch.nn.Linear(64, 10)
+        ...
+        ...     def forward(self, images):
+        ...         pixels = images.flatten(1)
+        ...         return dcfl.Output(self.classifier(pixels), pixels, (pixels,))
+        >>> dcfl.run(model=Linear(), federation={"rounds": 1}).summary.parameters
+        650
     """
 
     class_names: tuple[str, ...] = ()

@@ -62,9 +62,9 @@ class Checkpoints:
         self._best = -1.0
         self._saved_at = time.monotonic()  # the run's first rounds come soon after
 
-    def due(self, every: int | Literal["auto"], round: int) -> bool:
-        """Whether the round gets a checkpoint. With "auto" a run that is killed loses some seconds,
-        and none is slowed down by it."""
+    def begin_if_due(self, every: int | Literal["auto"], round: int) -> bool:
+        """Whether the round gets a checkpoint, from which the clock then starts anew. With "auto" a
+        run that is killed loses some seconds, and none is slowed down by it."""
         now = time.monotonic()
         if every == "auto":
             due = now - self._saved_at > CHECKPOINT_SECONDS
@@ -106,7 +106,7 @@ class Checkpoints:
             except OSError:  # not every file system has links
                 shutil.copyfile(path, partial)
 
-    def newest(self) -> tuple[Checkpoint, list[str]] | None:
+    def recover_newest(self) -> tuple[Checkpoint, list[str]] | None:
         """The newest that is whole, and what is wrong with those after it, in one line each."""
         damaged = []
         for path in reversed(self.paths()):

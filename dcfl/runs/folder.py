@@ -35,7 +35,7 @@ FILES = {
     *LOGS, "config.toml", "environment.json", "partition.npz", "model.safetensors", "summary.json"
 }  # fmt: skip
 MEMORIES = "memories"  # the folder, within a run's, of what its clients remember
-LONGEST_NAME = 200  # bytes of a folder's name beside the time; file systems allow some 255
+LONGEST_FOLDER_NAME = 200  # bytes of a folder's name beside the time; file systems allow some 255
 
 Plain = str | int | float | bool | None
 Environment = dict[str, Plain | list[Plain] | dict[str, Plain]]
@@ -52,7 +52,7 @@ def folder_for(experiment: Experiment, dataset: str) -> Path:
 def new_folder(name: str) -> Path:
     """A folder below runs/ that does not exist yet, named after the time and `name`."""
     short = re.sub(r":.*[/\\]", "-", name)  # folder:/some/where would be several folders
-    plain = re.sub(r"[^\w.-]+", "-", short).encode()[-LONGEST_NAME:].decode(errors="ignore")
+    plain = re.sub(r"[^\w.-]+", "-", short).encode()[-LONGEST_FOLDER_NAME:].decode(errors="ignore")
     stamped = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{plain}"
     numbered = (stamped.with_name(f"{stamped.name}-{count}") for count in range(2, 10_000))
     return next(path for path in chain([stamped], numbered) if not path.exists())

@@ -22,8 +22,7 @@ Kind = Literal[
 Settings = dict[str, Any]  # by dotted key
 BUILT_IN = "built in"  # where code of the user's has a hash of its source
 
-# Their fields depend on what is chosen by name, and all of them change numbers.
-FAMILIES = ("method.", "server.")
+# The fields of [method] and [server] depend on what is chosen by name; all of them change numbers.
 KINDS: dict[str, Kind] = {
     "data.dataset": "result",
     "data.path": "place",

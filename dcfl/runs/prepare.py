@@ -32,7 +32,8 @@ class Prepared:
 
     experiment: Experiment  # resolved: nothing is left open
     data: FederatedData  # the images, and who owns which
-    model: FeatureModel  # with the initial weights
+    model: FeatureModel  # every client in turn trains it
+    initial: ServerState  # with the model's weights as they were before
     runner: ClientRunner  # trains clients: the method on the model and the data
     placement: Placement  # how many processes, on which devices
     code: Mapping[str, str]  # what is known about the user's own code, see `own_code`
@@ -53,10 +54,6 @@ class Prepared:
             return f"Flower's simulation, {count} Ray actors ({self.placement.reason})"
         where = "clients train in this process" if count == 1 else f"{count} worker processes"
         return f"{where} ({self.placement.reason})"
-
-    @property
-    def initial_state(self) -> ServerState:
-        return ServerState(0, named.snapshot(self.model), {}, {})
 
     def server(self) -> Server:
         experiment = self.experiment
@@ -92,13 +89,15 @@ def prepare(
         )
     experiment = resolved(experiment, dataset, partition)
     runner = client_runner(experiment, dataset, partition, model)
+    cohort = cohort_size(len(partition), experiment.federation.participation)
     code = own_code(experiment.method, model)  # now: a file may be edited during the run
     return Prepared(
         experiment=experiment,
         data=runner.data,
         model=runner.model,
+        initial=ServerState(0, named.snapshot(runner.model), {}, {}),
         runner=runner,
-        placement=_placement(experiment, runner),
+        placement=placement_for(experiment, runner, cohort),
         code=code,
         own_model=model is not None,
     )
@@ -128,13 +127,14 @@ def resolved(experiment: Experiment, dataset: Dataset, partition: Partition) -> 
     return complete
 
 
-def _placement(experiment: Experiment, runner: ClientRunner) -> Placement:
+def placement_for(experiment: Experiment, runner: ClientRunner, cohort: int) -> Placement:
+    """The processes and devices for so many clients at a time."""
     engine = experiment.engine
     return place(
         engine.workers,
         engine.threads,
         engine.device,
-        cohort_size(experiment.data.clients, experiment.federation.participation),
+        cohort,
         runner.model,
         two_images(runner.data.dataset),
         experiment.training.batch_size,

@@ -6,7 +6,7 @@ file ever written; one with a default may be missing from the files of earlier v
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from pathlib import Path
@@ -20,8 +20,9 @@ from dcfl.system.json_types import Count, Flag, Json, Number, Percent, Seconds, 
 
 
 @dataclass(frozen=True)
-class Row:
-    """A value with a JSON form. `row["accuracy"]` is `row.accuracy`."""
+class Row(Mapping[str, Any]):
+    """A value with a JSON form, and a mapping of its names there for code that picks a quantity by
+    name: `row["accuracy"]` is `row.accuracy`."""
 
     @classmethod
     def from_json(cls, value: Json, path: Path) -> Self:
@@ -40,9 +41,20 @@ class Row:
         return True
 
     def __getitem__(self, name: str) -> Any:
-        if name not in (known.name for known in fields(self)):
+        if name not in self._names():
             raise KeyError(name)
         return getattr(self, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return filter(self._is_written, self._names())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    @classmethod
+    @cache
+    def _names(cls) -> tuple[str, ...]:
+        return tuple(field.name for field in fields(cls))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+import warnings
 from collections.abc import Collection, Generator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from dcfl.runs.folder import MEMORIES, RecordedRun, folder_for, require_own
 from dcfl.runs.prepare import prepare
 from dcfl.runs.recorder import Recorder
 from dcfl.runs.rows import RoundRow, Summary
-from dcfl.runs.start import started
+from dcfl.runs.start import begin_or_resume
 from dcfl.runs.stopping import trained_rounds
 from dcfl.runs.summaries import Judged, Spent, client_rows, round_row, summarise
 from dcfl.runs.too_few_replies import require_some_replies, require_usable_rounds
@@ -97,7 +98,7 @@ class Run:
         self._recorder = recorder or Recorder(folder_for(experiment, name))
         self._checkpoints = Checkpoints(self.folder)
         try:
-            self._start = started(self.prepared, self._recorder, self._checkpoints, allow)
+            self._start = begin_or_resume(self.prepared, self._recorder, self._checkpoints, allow)
         except BaseException:
             self._recorder.close()
             raise
@@ -148,6 +149,7 @@ class Run:
             yield from self._rounds()
         finally:
             self._recorder.close()
+        self._write_report()
 
     def result(self) -> Result:
         """After the last round."""
@@ -180,12 +182,13 @@ class Run:
                 before, pending = pending, None
                 if before is not None:
                     yield self._record(engine, before)
-                pending = Trained(round, seconds, self._save(engine, round))
+                trained = Trained(round, seconds, self._save(engine, round))
                 self._state = round.state
                 engine.begin_evaluation(round.state.weights)
-                if not engine.overlaps:
-                    current, pending = pending, None
-                    yield self._record(engine, current)
+                if engine.overlaps:
+                    pending = trained
+                else:
+                    yield self._record(engine, trained)
         except Exception:
             if pending is not None:  # it has been trained, and is worth its row
                 with suppress(DCFLError):
@@ -205,7 +208,9 @@ class Run:
             accuracies = own_mix_accuracies(result.by_class, self._mixes)
         before = self.rows[-1] if self.rows else None
         dropped, self._dropped = engine.dropped - self._dropped, engine.dropped
-        row = round_row(round, Judged(result, accuracies), spent, before, dropped, engine.remarks())
+        row = round_row(
+            round, Judged(result, accuracies), spent, before, dropped, engine.take_remarks()
+        )
         self.rows.append(row)
         site_names = self.prepared.data.dataset.site_names
         self._recorder.round(row, client_rows(round, accuracies, site_names))
@@ -218,7 +223,7 @@ class Run:
         """Begin a checkpoint, if one is due: what clients remember is written while the next round
         trains."""
         every = self.experiment.output.checkpoint
-        due = self._checkpoints.due(every, round.state.round) or (self._stopping and every)
+        due = self._checkpoints.begin_if_due(every, round.state.round) or (self._stopping and every)
         return engine.memories.save() if due else None
 
     def _commit(self, engine: Engine, state: ServerState, memories: Index) -> None:
@@ -255,8 +260,14 @@ class Run:
         _tidy(self.folder)
         self.prepared.model.load_state_dict(self._state.weights)
         self._summary = summary
+
+    def _write_report(self) -> None:
+        """A page that cannot be written does not spoil a run that has finished."""
         if self.experiment.output.report:
-            write_report(self.folder)
+            try:
+                write_report(self.folder)
+            except DCFLError as error:
+                warnings.warn(f"the report was not written: {error}", stacklevel=3)
 
 
 def _tidy(folder: Path) -> None:

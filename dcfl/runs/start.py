@@ -32,7 +32,7 @@ class Start:
     repeated: int = 0  # rounds that had been done before and are done again
 
 
-def started(
+def begin_or_resume(
     prepared: Prepared, recorder: Recorder, checkpoints: Checkpoints, allow: Collection[str]
 ) -> Start:
     """Where the run in the recorder's folder starts; a new run's first files are written."""
@@ -40,14 +40,14 @@ def started(
     if resumed is not None:
         return resumed
     recorder.start(prepared)
-    return Start(prepared.initial_state)
+    return Start(prepared.initial)
 
 
 def _from_checkpoint(
     prepared: Prepared, recorder: Recorder, checkpoints: Checkpoints, allow: Collection[str]
 ) -> Start | None:
     """At the newest whole checkpoint, with the logs cut back to it; None if there is none."""
-    newest = checkpoints.newest()
+    newest = checkpoints.recover_newest()
     if newest is None:
         recorder.truncate_logs({})
         return None

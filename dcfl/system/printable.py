@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 MAX_CHARACTERS = 2000
 
 
@@ -16,6 +18,16 @@ def printable(text: object, longest: int = MAX_CHARACTERS) -> str:
         return shown
     tail = longest // 4
     return f"{shown[: longest - tail - 1]}…{shown[-tail:]}"
+
+
+def one_line(message: object) -> str:
+    """Other libraries' messages may span several lines."""
+    return " ".join(str(message).split())
+
+
+def print_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """In place of `warnings.showwarning`: one line on standard error."""
+    print(printable(f"dcfl: warning: {one_line(message)}"), file=sys.stderr)
 
 
 def printable_lines(text: str) -> str:

@@ -860,7 +860,7 @@ def test_a_site_that_lies_about_its_images_from_the_start_weighs_as_the_middle_o
     found = engine.end_evaluation()
     assert found.accuracy == pytest.approx((3 * honest + 100) / 4)
     images = len(toys.dataset().test)
-    assert engine.remarks().sites == tuple(
+    assert engine.take_remarks().sites == tuple(
         SiteScore(site, honest, images, 1.0)
         if site != 1
         else SiteScore(1, 100.0, 2**39 - 1, pytest.approx(images / (2**39 - 1)))
@@ -873,9 +873,9 @@ def test_a_site_with_other_images_than_it_said_has_no_say_and_a_person_is_told(
 ) -> None:
     engine = judged(tmp_path, TWO, boast(10**4))
     engine.end_evaluation()
-    (notice,) = engine.remarks().notices
+    (notice,) = engine.take_remarks().notices
     assert notice.startswith("site 1 has no say: a score of other test images")
-    assert not engine.remarks().notices  # once
+    assert not engine.take_remarks().notices  # once
 
 
 COUNTS = st.lists(st.integers(0, 2**40 - 1), min_size=1, max_size=12).filter(any)

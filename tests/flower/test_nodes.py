@@ -74,7 +74,7 @@ class Federation:
         return ["" if isinstance(reply, ClientUpdate) else reply.reason for reply in replies]
 
     def notices(self) -> str:
-        return "\n".join(self.engine.remarks().notices)
+        return "\n".join(self.engine.take_remarks().notices)
 
 
 HONEST = {100, 101, 102}

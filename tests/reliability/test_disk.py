@@ -149,7 +149,7 @@ def survive_an_error(folder: Path, step: int, number: int) -> None:
     assert "\n" not in message
     assert not partial_files(folder)
     if rows_in(folder) > 1:
-        found = Checkpoints(folder).newest()
+        found = Checkpoints(folder).recover_newest()
         assert found is not None
         assert found[0].progress.round >= 1
         assert not found[1]  # none of them is damaged

@@ -373,7 +373,7 @@ def test_facts_of_another_form_are_refused(key: str, tmp_path: Path) -> None:
 def refuse_newest(folder: Path, text: str) -> None:
     write_tensors(folder / "checkpoint-000003.safetensors", {"weights/w": torch.ones(2)}, text)
     with pytest.raises(CheckpointError) as refused:
-        Checkpoints(folder).newest()
+        Checkpoints(folder).recover_newest()
     assert "\n" not in str(refused.value)
 
 
@@ -405,7 +405,7 @@ def test_the_newest_checkpoint_is_that_of_the_last_round_beyond_a_million(tmp_pa
     kept = Checkpoints(tmp_path)
     for round in range(999_998, 1_000_002):
         kept.write(Checkpoint(replace(state(), round=round), replace(PROGRESS, round=round)))
-    newest = Checkpoints(tmp_path).newest()
+    newest = Checkpoints(tmp_path).recover_newest()
     assert newest is not None
     assert newest[0].progress.round == 1_000_001
     kept.drop_after(1_000_000)

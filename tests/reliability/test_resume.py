@@ -128,7 +128,7 @@ STEPS = [
     pytest.param({"method": "moon", "checkpoint": 2}, False, 1, id="every second round"),
     pytest.param({"method": "moon", "memory_budget": 0}, False, 4, id="all on disk", marks=DOSE),
     pytest.param(
-        {"method": "scaffold", "rounds": 2, "workers": 2}, False, 4, id="pool", marks=SLOW
+        {"method": "scaffold", "rounds": 2, "workers": 2}, False, 4, id="pool", marks=DOSE
     ),
     pytest.param({"method": "moon", "rounds": 2}, True, 4, id="flower"),
 ]

@@ -93,6 +93,8 @@ def test_rows_are_frozen_and_read_by_name(kind: type[Row], written: Json) -> Non
     row = kind.from_json(written, HERE)
     name = next(iter(written))
     assert row[name] == getattr(row, name)
+    assert dict(row) == row.to_json()
+    assert name in row
     with pytest.raises(KeyError):
         row["to_json"]
     with pytest.raises(FrozenInstanceError):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dcfl.data.settings import DataSettings
 from dcfl.errors import ConfigError, RemoteRunFailed
-from dcfl.experiment import Experiment, OutputSettings
+from dcfl.experiment import Experiment
 from dcfl.flower.deploy import superlink
 from dcfl.flower.deploy.bundle import experiment_text, write_bundle
 from dcfl.flower.deploy.server_app import ENDED
@@ -35,7 +35,7 @@ def for_superlink(experiment: Experiment) -> Experiment:
     return replace(
         experiment,
         data=_absolute(experiment.data),
-        output=OutputSettings(str(folder)),
+        output=replace(experiment.output, dir=str(folder)),
     )
 
 

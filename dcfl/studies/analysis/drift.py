@@ -27,8 +27,8 @@ from dcfl import tensors as named
 from dcfl.client import frozen
 from dcfl.data import Dataset, Partition
 from dcfl.engines.engine import Engine, Session
-from dcfl.engines.placement import Placement, place
-from dcfl.engines.runner import ClientRunner, client_runner, reproducible, two_images
+from dcfl.engines.placement import Placement
+from dcfl.engines.runner import client_runner, reproducible
 from dcfl.errors import ClientFailure, ConfigError
 from dcfl.experiment import AttackSettings, Experiment, FaultSettings
 from dcfl.federation import sample_cohort
@@ -36,7 +36,7 @@ from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods import Method
 from dcfl.privacy import PrivacySettings
 from dcfl.runs.connect import connect
-from dcfl.runs.prepare import resolved
+from dcfl.runs.prepare import placement_for, resolved
 from dcfl.studies.analysis.features import Subject, embed, some_images
 
 MOST_IMAGES = 2000  # test images whose features are compared
@@ -130,8 +130,7 @@ class HonestClients:
 
 def keeps_state(method: Method) -> bool:
     """Whether a round depends on more than the global weights."""
-    kind = type(method)
-    return kind.upload is not Method.upload or kind.remember is not Method.remember
+    return method.overrides("upload") or method.overrides("remember")
 
 
 @contextmanager
@@ -142,7 +141,11 @@ def _honest_clients(subject: Subject, most: int) -> Iterator[HonestClients]:
     experiment = resolved(_honest(subject.experiment), dataset, partition)
     runner = client_runner(experiment, dataset, partition)
     device = subject.dataset.test.labels.device
-    placement = _placement(runner, experiment, device, most)
+    if device.type == "cpu":
+        on_cpu = replace(experiment, engine=replace(experiment.engine, device="cpu"))
+        placement = placement_for(on_cpu, runner, most)
+    else:  # this process uses the GPU already, so no worker could
+        placement = Placement([device], "one GPU")
     with TemporaryDirectory() as folder, reproducible(experiment.engine.threads):
         session = Session("analysis", experiment, runner, placement, Path(folder) / "memories")
         with connect(session) as engine:
@@ -171,16 +174,6 @@ def _honest(experiment: Experiment) -> Experiment:
         engine=replace(experiment.engine, name="embedded", compile=False),
         federation=replace(experiment.federation, deadline=0.0),
     )
-
-
-def _placement(
-    runner: ClientRunner, experiment: Experiment, device: torch.device, clients: int
-) -> Placement:
-    if device.type != "cpu":  # this process uses the GPU already, so no worker could
-        return Placement([device], "one GPU")
-    engine, batch = experiment.engine, experiment.training.batch_size
-    example = two_images(runner.data.dataset)
-    return place(engine.workers, engine.threads, "cpu", clients, runner.model, example, batch)
 
 
 def _rehearsed(engine: Engine, method: Method, broadcast: Broadcast, cohort: list[int]) -> Tensors:

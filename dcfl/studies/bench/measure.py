@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import resource
 import subprocess
 import threading
 import time
@@ -105,6 +104,8 @@ def measure_all(
 def measure(contender: Contender, folder: Path) -> Measurement:
     """Run a contender on a job and watch it."""
     command = [part.format(folder=folder) for part in contender.command]
+    import resource  # Unix alone has it
+
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     started = time.time()
     process = subprocess.Popen(

@@ -29,7 +29,7 @@ from dcfl.errors import (
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.run import Run
 from dcfl.studies.recipes.cells import FAILED
-from dcfl.system.printable import printable, printable_lines
+from dcfl.system.printable import print_warning, printable, printable_lines
 from dcfl.system.processes import stop_when_signalled
 from dcfl.system.storage import write_whole
 from dcfl.system.streams import forgiving_streams
@@ -91,11 +91,6 @@ def say(answer: dict[str, Any]) -> None:
     print(json.dumps(answer), flush=True)
 
 
-def warn(message: Warning | str, *_: object, **__: object) -> None:
-    one_line = " ".join(str(message).split())
-    print(printable(f"dcfl: warning: {one_line}"), file=sys.stderr)
-
-
 def listen(worker: Worker, jobs: Jobs) -> None:
     # Not sys.stdin: processes forked by an engine close it first, and would wait for the lock that
     # this thread holds while it reads.
@@ -112,7 +107,7 @@ def received(jobs: Jobs) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    warnings.showwarning = warn
+    warnings.showwarning = print_warning
     warnings.simplefilter("ignore", SettingsWarning)  # the settings are the recipe's own
     worker, jobs = Worker(), Jobs()
     stop_when_signalled(worker.stop)

@@ -13,7 +13,7 @@ from statistics import mean
 
 from torch import Tensor, nn
 
-from dcfl.config import experiment_from, parse_words
+from dcfl.config import experiment_from, parse_settings
 from dcfl.models import FeatureModel, Output
 from dcfl.privacy import PrivacySettings, spent
 from dcfl.runs.prepare import schedule
@@ -49,7 +49,7 @@ def measured(
     """The last accuracy, and epsilon."""
     words = [*COMMON, *words, f"federation.seed={seed}"]
     with tempfile.TemporaryDirectory() as folder:
-        experiment = experiment_from(None, parse_words([*words, f"output.dir={folder}/run"]))
+        experiment = experiment_from(None, parse_settings([*words, f"output.dir={folder}/run"]))
         run = Run(replace(experiment, privacy=privacy), model=model)
         rows = list(run.rounds())
     plan = schedule(run.experiment, len(rows))

@@ -1,4 +1,4 @@
-"""What one client knows during one round."""
+"""One client during one round, and tools for methods that need its model."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ __all__ = [
 ]
 
 
-LARGEST_FLOAT32 = 1e38  # what float32 holds
+LARGEST_FLOAT32 = 1e38  # close to the largest float32
 
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """The [training] table: SGD on every client, with a fresh optimiser at each visit."""
+    """The [training] table: SGD on every client, with a fresh optimiser in each round."""
 
     epochs: int = 5
     batch_size: int = 64
     lr: float = 0.01
     lr_decay: float = 0.998  # per round: lr * lr_decay ** (round - 1)
-    # "round+epoch": within a visit also after each epoch, as in FedRCL's and FedACG's code
+    # "round+epoch": decays after each local epoch too, as in FedRCL's and FedACG's code
     lr_decay_per: Literal["round", "round+epoch"] = "round"
     momentum: float = 0.9
     weight_decay: float = 5e-4
-    decay_norm_and_bias: bool = True  # false: they have no weight decay
+    decay_norm_and_bias: bool = True  # false: exempts them from weight decay
     max_grad_norm: float = 10.0  # of the whole gradient; 0 = no clipping
 
     def __post_init__(self) -> None:
@@ -74,21 +74,22 @@ class LocalTraining:
         )
 
     def lr_in(self, round: int, epoch: int = 0) -> float:
-        """The rate of a visit's epoch, counted from 0."""
+        """The learning rate of a local epoch, counted from 0."""
         return self.lr * self.lr_decay ** (round - 1) * self._share_of(epoch)
 
     def _share_of(self, epoch: int) -> float:
-        """An epoch's rate as a share of the first one's."""
+        """An epoch's rate as a fraction of the first epoch's."""
         return self.lr_decay**epoch if self.lr_decay_per == "round+epoch" else 1.0
 
     def effective_steps(self, steps: int) -> float:
-        """How many plain steps at the visit's first rate all its steps are worth (a_i in FedNova).
+        """FedNova's a_i: how many plain steps at the first epoch's rate have the same effect.
 
-        Each gradient acts again in all later steps, with weights 1, m, m^2, ... and their rates.
+        Momentum repeats each gradient in all later steps, with weights 1, m, m^2, ... and their
+        rates.
         """
         if self.lr_decay_per == "round":
             return self._with_momentum(steps)
-        # By epochs, not step by step: a client may claim any number of steps.
+        # Sums over epochs, not steps: a client may claim any number of steps.
         ends = [self._with_momentum(steps * done / self.epochs) for done in range(self.epochs + 1)]
         gained = [after - before for before, after in pairwise(ends)]
         return sum(self._share_of(epoch) * steps for epoch, steps in enumerate(gained))
@@ -100,37 +101,39 @@ class LocalTraining:
 
 @dataclass
 class Client:
-    """Everything one client knows during one round; made anew for each `train_client`."""
+    """Everything one client knows during one round; `train_client` creates a new one each time."""
 
     id: int
     round: int  # counted from 1
-    model: FeatureModel  # trained in place, starts at `received`
+    model: FeatureModel  # trained in place, starting from `received`
     received: Tensors  # the global weights as sent
     shared: Tensors  # what the method's server side shares; empty in round 1
-    memory: Tensors  # what this client kept from its last round; empty at first; never leaves it
+    memory: Tensors  # what the client kept from its last round; empty at first; never sent
     data: ClientData
     training: LocalTraining
     num_steps: int = 0  # taken so far
-    tally: dict[str, Tensor] = field(default_factory=dict)  # sums from the objective to the upload
+    tally: dict[str, Tensor] = field(
+        default_factory=dict
+    )  # sums the objective collects for the upload
     scaler: GradScaler = field(default_factory=lambda: GradScaler("cpu", enabled=False))  # float16
 
     def trainable(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """The live parameters by name; `received` and `shared` use the same names."""
+        """The parameters being trained, by name; `received` and `shared` use the same names."""
         return ((n, p) for n, p in self.model.named_parameters() if p.requires_grad)
 
     @cached_property
     def global_model(self) -> FeatureModel:
-        """The model as received, frozen."""
+        """A frozen copy of the model as received."""
         return self.frozen(self.received)
 
     def frozen(self, weights: Tensors) -> FeatureModel:
-        """The model with these weights instead, in evaluation mode and without gradients."""
+        """A copy of the model with these weights, in evaluation mode and without gradients."""
         return frozen(self.model, weights)
 
 
 def frozen(model: FeatureModel, weights: Tensors) -> FeatureModel:
-    """A second model of the same shape, in evaluation mode, whose weights *are* these tensors:
-    nothing is copied."""
+    """A second model of the same architecture, in evaluation mode, that uses these tensors as its
+    weights without copying them."""
     not_copied = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     twin = copy.deepcopy(model, memo=not_copied)
     twin.load_state_dict(weights, assign=True)
@@ -138,7 +141,7 @@ def frozen(model: FeatureModel, weights: Tensors) -> FeatureModel:
 
 
 def observe(model: FeatureModel, images: Tensor) -> Output:
-    """A frozen model's output as plain values for a loss, without building a graph."""
+    """A frozen model's output for use in a loss, computed without a graph."""
     with torch.inference_mode():
         output = model(images)
     stages = tuple(stage.clone() for stage in output.stages)
@@ -147,7 +150,7 @@ def observe(model: FeatureModel, images: Tensor) -> Output:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode within the block: running statistics are used and not moved."""
+    """Evaluation mode within the block: running statistics are used but not updated."""
     was_training = model.training
     model.eval()
     try:
@@ -175,7 +178,7 @@ def without_statistics(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def perturbed(offsets: Sequence[tuple[Tensor, Tensor]]) -> Iterator[None]:
-    """Adds offsets to parameters within the block; afterwards they are restored bit by bit."""
+    """Adds offsets to parameters within the block; restores the exact bits afterwards."""
     originals = [live.detach().clone() for live, _ in offsets]
     try:
         with torch.no_grad():

@@ -1,6 +1,6 @@
-"""TOML files and key=value words into an Experiment, with strict keys; and back into TOML.
+"""Turns TOML files and key=value settings into an Experiment, and back into TOML. Keys are strict.
 
-No config ever names code to import.
+A config never names code to import.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ Table = dict[str, Any]
 Tables = dict[str, Table]
 Settings = TypeVar("Settings", bound="DataclassInstance")
 
-# Tables whose fields belong to something that is chosen by name: the key, and its default.
+# Tables whose fields depend on a choice by name: the key of that choice and its default.
 CHOICES = {"method": ("name", "dcfl-pw"), "server": ("optimizer", "fedavg")}
-# tomllib also raises these two itself: for numbers of thousands of digits, and deep nesting.
+# tomllib raises ValueError for numbers of thousands of digits, RecursionError for deep nesting.
 NOT_TOML = (tomllib.TOMLDecodeError, ValueError, RecursionError)
 SECTIONS = {field.name: field for field in fields(Experiment)}
-# What the [server] table holds beside the optimiser and its fields.
+# The keys of [server] other than the optimiser and its fields.
 SERVER_KEYS = [field.name for field in fields(ServerSettings) if field.name != "optimizer"]
 
 
-# Keys that are gone, and the values with which they did nothing: run folders still have them.
+# Removed keys, which old run folders still contain, with the value at which they had no effect.
 GONE: dict[tuple[str, str], object] = {("privacy", "prototype_clip"): 0.0}
 
 
@@ -50,8 +50,8 @@ def is_gone(section: str, key: str, value: object) -> bool:
 
 
 def read_toml(path: Path, errors: Literal["strict", "surrogateescape"] = "strict") -> Tables:
-    """The tables of a config file, not yet checked. `errors`: what to make of bytes that are not
-    UTF-8."""
+    """Read the tables of a config file without checking them. `errors`: how to treat bytes that are
+    not UTF-8."""
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8-sig", errors=errors))
     except FileNotFoundError as error:
@@ -66,14 +66,14 @@ def read_toml(path: Path, errors: Literal["strict", "surrogateescape"] = "strict
     return tables
 
 
-def parse_words(words: Iterable[str]) -> Tables:
-    """`section.key=value` words as tables. Values are TOML; what is not TOML is a string."""
+def parse_settings(settings: Iterable[str]) -> Tables:
+    """Parse `section.key=value` settings into tables. A value that is not TOML is a string."""
     tables: Tables = {}
-    for word in words:
-        key, equals, text = word.partition("=")
+    for setting in settings:
+        key, equals, text = setting.partition("=")
         section, dot, name = key.strip().partition(".")
         if not (equals and dot and section and name):
-            raise ConfigError(f"{word!r} is not of the form section.key=value")
+            raise ConfigError(f"{setting!r} is not of the form section.key=value")
         try:
             value = tomllib.loads(f"value = {text}")["value"]
         except NOT_TOML:
@@ -83,8 +83,8 @@ def parse_words(words: Iterable[str]) -> Tables:
 
 
 def merge(base: Tables, changes: Tables) -> Tables:
-    """`changes` on top of `base`. Naming another method or server optimiser drops the fields of the
-    one before."""
+    """Put `changes` on top of `base`. Choosing another method or server optimiser drops the
+    fields of the previous one."""
     merged = {name: dict(table) for name, table in base.items()}
     for name, table in changes.items():
         old = merged.get(name, {})
@@ -106,7 +106,7 @@ def merge(base: Tables, changes: Tables) -> Tables:
 
 
 def apply(experiment: Experiment, tables: Mapping[str, Table]) -> Experiment:
-    """The experiment with the settings of these tables in place of its own."""
+    """The experiment with its settings replaced by those in the tables."""
     for name in tables:
         if name not in SECTIONS:
             raise ConfigError(f"unknown table [{name}]{nearest(name, SECTIONS)}")
@@ -127,24 +127,24 @@ def _changed_method(current: Method, table: Table, dataset: str) -> Method:
     fields_only = {key: value for key, value in table.items() if key != "name"}
     name = table.get("name", current.name)
     if name != current.name:
-        current = _made(method_named(name), dataset)
+        current = _new_method(method_named(name), dataset)
     return _changed(current, fields_only, "method", also=("name",) if fields(current) else ())
 
 
-def _made(method: type[Method], dataset: str) -> Method:
-    """One of the user's own may have fields that no config can hold."""
+def _new_method(method_class: type[Method], dataset: str) -> Method:
+    """Refuses user-defined methods whose fields do not fit into a config file."""
     try:
-        made = method.for_dataset(dataset)
-        get_type_hints(method)
-        for value in asdict(made).values():
+        method = method_class.for_dataset(dataset)
+        get_type_hints(method_class)
+        for value in asdict(method).values():
             if isinstance(value, Mapping) or (value is not None and not to_toml(value)):
                 raise TypeError(f"{value!r} has no place in a table")
     except (TypeError, NameError) as error:
         raise ConfigError(
-            f"the method {method.name} cannot be used ({error}): each of its fields needs a type "
-            f"and a default that a config file can hold"
+            f"the method {method_class.name} cannot be used ({error}): each of its fields needs a "
+            f"type and a default that a config file can hold"
         ) from error
-    return made
+    return method
 
 
 def method_named(name: object) -> type[Method]:
@@ -158,7 +158,7 @@ def method_named(name: object) -> type[Method]:
 
 
 def _changed_server(current: ServerSettings, table: Table) -> ServerSettings:
-    """The table holds the optimiser's name and, beside it, the optimiser's own fields."""
+    """The table holds the optimiser's name next to the optimiser's fields."""
     optimizer, values = current.optimizer, dict(table)
     name = values.pop("optimizer", optimizer.name)
     if name != optimizer.name:
@@ -175,9 +175,9 @@ def _changed_server(current: ServerSettings, table: Table) -> ServerSettings:
 def _changed(
     current: Settings, table: Mapping[str, Any], section: str, also: tuple[str, ...] = ()
 ) -> Settings:
-    """Settings with the values of a table: known keys, values of the declared type.
+    """Settings with values from a table, after checking that keys exist and types match.
 
-    `also` are keys of the same table that belong to other settings, for the hint on a typing error.
+    `also`: keys of the same table that belong to other settings, for the hint on a misspelt key.
     """
     hints = get_type_hints(type(current))
     names = [field.name for field in fields(current)]
@@ -200,7 +200,7 @@ def _changed(
 
 
 def _require_writable(value: object, key: str) -> None:
-    """A path may have bytes that are no text, which config.toml keeps; nothing keeps the rest."""
+    """Refuses text that config.toml cannot store. It can store paths that are not UTF-8."""
     if isinstance(value, str) and "\0" in value:
         raise ConfigError(f"{key} = {value!r}: no path and no name has a zero byte in it")
     try:
@@ -210,19 +210,19 @@ def _require_writable(value: object, key: str) -> None:
 
 
 def describe_type(hint: Any) -> str:
-    """A type in a user's words: `a whole number`, `"sum" or "mean"`."""
+    """A type in plain English: `a whole number`, `"sum" or "mean"`."""
     if get_origin(hint) is Literal:
         return " or ".join(to_toml(value) for value in get_args(hint))
     if get_origin(hint) in (Union, types.UnionType):
         return " or ".join(describe_type(part) for part in get_args(hint))
     if get_origin(hint) is tuple:
         return f"a list, each {describe_type(get_args(hint)[0])}"
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
-    return words.get(hint, str(hint))
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
+    return names.get(hint, str(hint))
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """How a message about an unknown word ends."""
+    """The end of an error message about an unknown name: a suggestion, or the known names."""
     names = list(known)
     matches = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     if matches:
@@ -233,10 +233,10 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def experiment_from(
     source: Experiment | str | Path | None = None, changes: Tables | None = None
 ) -> Experiment:
-    """From a config file, an experiment or nothing (the defaults), with changes on top.
+    """Build an experiment from a config file, another experiment or the defaults, plus changes.
 
-    A method that is chosen by name starts from the values that the DCFL paper used on the data set;
-    an Experiment's method is as it was made.
+    A method chosen by name starts from the values the DCFL paper used on the data set; an
+    Experiment's method keeps its values.
     """
     if isinstance(source, Experiment):
         return apply(source, changes or {})
@@ -295,7 +295,7 @@ def load_experiment(
 
 
 def from_toml(text: str) -> Experiment:
-    """What `to_toml(as_tables(experiment))` wrote."""
+    """Undo `to_toml(as_tables(experiment))`."""
     try:
         return experiment_from(None, tomllib.loads(text))
     except NOT_TOML as error:
@@ -303,7 +303,7 @@ def from_toml(text: str) -> Experiment:
 
 
 def as_tables(experiment: Experiment) -> Tables:
-    """The experiment with every default written out."""
+    """The experiment as tables, with every default written out."""
     tables = {name: asdict(getattr(experiment, name)) for name in SECTIONS}
     method_fields = {key: value for key, value in tables["method"].items() if value is not None}
     tables["method"] = {"name": experiment.method.name, **method_fields}
@@ -329,24 +329,24 @@ def to_toml(value: Any) -> str:
     if isinstance(value, tuple | list):
         return f"[{', '.join(to_toml(entry) for entry in value)}]"
     if isinstance(value, str):
-        # A JSON string is a TOML string, but for what JSON leaves bare and nobody could see.
+        # A JSON string is a TOML string, except that JSON leaves some invisible characters bare.
         return "".join(map(_toml_char, json.dumps(value, ensure_ascii=False)))
     raise TypeError(f"{type(value).__name__} has no place in a config file")
 
 
 def _toml_key(name: str) -> str:
-    """Quoted if it must be: Python's names may have letters of every script."""
+    """Quotes the key if TOML requires it: Python names may contain any letter."""
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else to_toml(name)
 
 
 def _toml_char(char: str) -> str:
-    if char.isprintable() or 0xD800 <= ord(char) < 0xE000:  # TOML has no escape for half a pair
+    if char.isprintable() or 0xD800 <= ord(char) < 0xE000:  # TOML cannot escape a lone surrogate
         return char
     return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"
 
 
 def describe_method(method: type[Method]) -> dict[str, Any]:
-    """A method in plain values, as `dcfl methods` shows it."""
+    """Describe a method in plain values, for `dcfl methods`."""
     hints = get_type_hints(method)
     return {
         "name": method.name,

@@ -1,7 +1,7 @@
-"""What can go wrong, said in one line: what, where, and what to do about it.
+"""The errors dcfl raises. Each message is one line: what went wrong, where, and what to do.
 
-Each error refines the built-in exception that a Python user would catch, and carries the exit code
-that the command line ends with.
+Each class derives from the built-in exception a Python user would catch, and carries the exit code
+of the command line.
 """
 
 from __future__ import annotations
@@ -10,47 +10,47 @@ from typing import Literal
 
 from dcfl.system.printable import printable
 
-LONGEST_REASON = 500  # characters of why a client was left out
+LONGEST_REASON = 500  # characters of the reason why a client was left out
 
 
 class DCFLError(Exception):
-    """The family; `except dcfl.errors.DCFLError` catches all but bugs of ours."""
+    """The base class: `except dcfl.errors.DCFLError` catches everything except bugs in dcfl."""
 
     exit_code = 2
 
 
 class ConfigError(DCFLError, ValueError):
-    """A setting that does not exist, or whose value cannot be used."""
+    """A setting is unknown, or its value is invalid."""
 
 
 class SettingsWarning(UserWarning):
-    """Settings that can be used and that somebody may regret."""
+    """The settings are valid but probably not what the user wants."""
 
 
 def require(condition: bool, message: str) -> None:
-    """The value check of a settings dataclass, for its `__post_init__`."""
+    """Check a value in the `__post_init__` of a settings dataclass."""
     if not condition:
         raise ConfigError(message)
 
 
 class DatasetMissing(DCFLError, FileNotFoundError):
-    """The data set's files are not where they were looked for."""
+    """The data set's files are not in any expected place."""
 
 
 class DatasetCorrupt(DCFLError, ValueError):
-    """The data set's files are there and are not what they should be."""
+    """The data set's files exist, but their content is wrong."""
 
 
 class PartitionError(DCFLError, ValueError):
-    """The data cannot be split over the clients as asked."""
+    """The data cannot be split over the clients as requested."""
 
 
 class RunFolderError(DCFLError, OSError):
-    """The folder is in the way of a new run, or what it holds is damaged."""
+    """The folder blocks a new run, or its content is damaged."""
 
 
 class RunMissing(RunFolderError, FileNotFoundError):
-    """The folder does not hold the run, or the part of it, that was asked for."""
+    """The folder lacks the requested run, or the requested part of it."""
 
 
 class RunLocked(DCFLError, OSError):
@@ -60,7 +60,7 @@ class RunLocked(DCFLError, OSError):
 
 
 class Interrupted(DCFLError):
-    """Somebody asked the run to stop, and it did, after a round; it can be resumed."""
+    """The run stopped after a round because it was asked to; it can be resumed."""
 
     def __init__(self, message: str, exit_code: int = 130) -> None:
         super().__init__(message)
@@ -74,19 +74,19 @@ class StorageError(DCFLError, OSError):
 
 
 class CheckpointError(DCFLError, OSError):
-    """What was written to go on from is not there any more, or not as it was written."""
+    """A file needed to resume is missing or has changed since it was written."""
 
     exit_code = 3
 
 
 class NetworkError(DCFLError, ConnectionError):
-    """What should come over the network did not."""
+    """A connection, download or answer over the network failed."""
 
     exit_code = 6
 
 
 class RemoteRunFailed(DCFLError, RuntimeError):
-    """A run on a SuperLink came to a bad end there."""
+    """A run on a SuperLink failed there."""
 
     def __init__(self, message: str, exit_code: int = 1) -> None:
         super().__init__(message)
@@ -101,35 +101,35 @@ class Diverged(DCFLError, ArithmeticError):
 
 
 class ProtocolError(DCFLError, ValueError):
-    """A reply that does not fit what was asked for."""
+    """A reply does not match the request."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(printable(message, LONGEST_REASON))  # it may quote what a client chose
+        super().__init__(printable(message, LONGEST_REASON))  # it may quote text a client chose
 
 
 class ProtocolMismatch(ProtocolError):
-    """The other side's dcfl speaks another version of the protocol."""
+    """The peer's dcfl speaks another version of the protocol."""
 
 
 class SiteRefusal(ConfigError):
-    """What a site does not do for a run. Its text is meant for the server too: it has names of
-    settings in it, and nothing else of the site's own."""
+    """A site refuses what a run asks of it. The server reads the message too, so it names
+    settings and reveals nothing else about the site."""
 
 
 class TooFewClients(DCFLError, RuntimeError):
-    """Round after round without a usable reply."""
+    """Too few usable replies for the run to continue."""
 
     exit_code = 4
 
 
 class WorkersLost(DCFLError, RuntimeError):
-    """Worker processes die again and again, whatever they are given to do."""
+    """Worker processes keep dying, whatever they work on."""
 
     exit_code = 4
 
 
 class ClientFailure(DCFLError, RuntimeError):
-    """One client's round came to nothing; the run goes on without it."""
+    """One client failed in a round; the run continues without it."""
 
     outcome: Literal["failed", "late", "rejected"] = "failed"
 
@@ -140,8 +140,8 @@ class ClientFailure(DCFLError, RuntimeError):
         code: str = "error",
         traffic: tuple[int, int] | None = None,
     ) -> None:
-        """`code`: what may be told of it beyond the client's own machine, see CODES. `traffic`:
-        bytes up and down, if they were measured."""
+        """`code`: a key of CODES, all that may leave the client's machine. `traffic`: bytes up and
+        down, if measured."""
         self.client = client
         self.reason = printable(" ".join(reason.split()), LONGEST_REASON)
         super().__init__(f"client {client}: {self.reason}")
@@ -149,13 +149,13 @@ class ClientFailure(DCFLError, RuntimeError):
         self.traffic = traffic
 
 
-# What a client says of its failure to a server that it may not trust with more.
+# All that a client tells the server about its failure: details might reveal its data.
 CODES = {
     "diverged": f"its {NO_LONGER_FINITE}",
     "memory": "it ran out of memory",
     "data": "its data cannot be read",
     "config": "it cannot use the settings",
-    "refused": "it refuses",  # and says what: see SiteRefusal
+    "refused": "it refuses",  # SiteRefusal says what
     "version": "its dcfl speaks another version of the protocol: install the server's there",
     "disk": "its disk refused what it had to keep",
     "error": "an error, which its own log explains",
@@ -163,16 +163,16 @@ CODES = {
 
 
 class ClientLost(ClientFailure):
-    """Its process died under it, of itself or with others that were told to end."""
+    """Its worker process died, by itself or because it was told to end."""
 
 
 class ClientLate(ClientFailure):
-    """It has not answered by the round's deadline."""
+    """The client did not answer by the round's deadline."""
 
     outcome = "late"
 
 
 class ClientRejected(ClientFailure):
-    """What it answered cannot be read."""
+    """The client's answer cannot be read."""
 
     outcome = "rejected"

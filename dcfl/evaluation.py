@@ -1,4 +1,4 @@
-"""How good a model is, and what its representation looks like."""
+"""Measures a model's accuracy and the geometry of its embeddings."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ __all__ = ["alignment", "ema", "evaluate", "similarity_histogram", "uniformity"]
 class Evaluation(NamedTuple):
     accuracy: float  # top-1, percent
     loss: float  # mean cross-entropy
-    by_class: Tensor  # accuracy of each class [classes], percent; NaN for one without images
+    by_class: Tensor  # accuracy of each class [classes], percent; NaN without test images
 
 
 class Score(NamedTuple):
-    """Of one part of the test images; parts may be scored anywhere and in any order."""
+    """The score of one part of the test images. Parts may be scored anywhere, in any order."""
 
     right: list[int]  # correct answers per class
     losses: list[float]  # summed over each batch
 
 
-PART = 1000  # images that are scored in one go
+PART = 1000  # images per part
 
 
 def evaluate(model: FeatureModel, dataset: Dataset) -> Evaluation:
@@ -62,7 +62,7 @@ def scored_parts(dataset: Dataset) -> list[tuple[int, int]]:
 
 @torch.inference_mode()
 def score(model: FeatureModel, dataset: Dataset, start: int, end: int) -> Score:
-    """The batches that begin within the part: the same ones whoever scores which part."""
+    """Score the batches that begin within the part; batches do not depend on the parts."""
     images = dataset.test
     right = torch.zeros(dataset.classes, dtype=torch.int64, device=images.labels.device)
     losses = []
@@ -76,7 +76,7 @@ def score(model: FeatureModel, dataset: Dataset, start: int, end: int) -> Score:
 
 
 def evaluation(scores: Sequence[Score], dataset: Dataset) -> Evaluation:
-    """All parts together, in their order: the same bits wherever each was scored."""
+    """Combine all parts in order, which gives the same bits wherever each was scored."""
     count = max(len(dataset.test), 1)
     right = torch.tensor([score.right for score in scores], dtype=torch.float64).sum(dim=0)
     loss = sum(loss for score in scores for loss in score.losses)
@@ -85,10 +85,10 @@ def evaluation(scores: Sequence[Score], dataset: Dataset) -> Evaluation:
 
 
 def own_mix_accuracies(by_class: Tensor, mixes: Tensor) -> Tensor:
-    """For each client the accuracy on test images weighted to its own mix of classes: [clients].
+    """Each client's accuracy on test images weighted by its own mix of classes: [clients].
 
-    `mixes` [clients, classes]. A class without test images is left out of every mix; a client that
-    has no other class has no accuracy: NaN.
+    `mixes` [clients, classes]. A class without test images is left out of every mix; a client with
+    no other class gets NaN.
     """
     known = by_class.isfinite()
     weights = mixes[:, known]
@@ -96,7 +96,7 @@ def own_mix_accuracies(by_class: Tensor, mixes: Tensor) -> Tensor:
 
 
 def fairness(accuracies: Tensor) -> tuple[float | None, float | None]:
-    """The mean over clients, and the mean of the worst tenth of them (at least one)."""
+    """The mean over clients, and the mean over the worst tenth of them (at least one)."""
     known = accuracies[accuracies.isfinite()]
     if not len(known):
         return None, None
@@ -128,7 +128,7 @@ def ema(values: Iterable[float], decay: float = 0.9) -> float:
 
 
 def max_and_ema(values: Iterable[float | None]) -> tuple[float | None, float | None]:
-    """Over the values that are known; None if none is."""
+    """Maximum and EMA of the known values; None if there are none."""
     known = [value for value in values if value is not None]
     return (max(known), ema(known)) if known else (None, None)
 

@@ -23,11 +23,11 @@ class FederationSettings:
 
     rounds: int = 80
     participation: float = 0.25  # share of the clients in each round
-    # Of the initial weights, the client schedule, batch order and augmentation; and of the split,
-    # unless data.seed is given.
+    # Seeds the initial weights, the client schedule, batch order and augmentation; also the split,
+    # unless data.seed is set.
     seed: int = 0
-    deadline: float = 0.0  # seconds for a round's replies; 0: as long as they take
-    minimum_replies: int = 1  # a round with fewer leaves the model as it is
+    deadline: float = 0.0  # seconds to wait for a round's replies; 0: no limit
+    minimum_replies: int = 1  # a round with fewer does not change the model
 
     def __post_init__(self) -> None:
         require(self.rounds >= 1, f"federation.rounds must be at least 1, not {self.rounds}")
@@ -47,7 +47,7 @@ class FederationSettings:
         )
 
     def require_cohorts(self, clients: int) -> None:
-        """Of so many clients: data that comes as sites says how many there are."""
+        """Check the cohort's size; later, because the data may set the number of clients."""
         require(
             self.participation * clients >= 0.5,
             f"federation.participation = {self.participation:g} of {clients} clients samples "
@@ -65,14 +65,14 @@ class FederationSettings:
 class EngineSettings:
     """The [engine] table."""
 
-    # "flower-simulation": Flower's, on Ray; "flower": SuperNodes, started by `dcfl flower run`.
+    # "flower-simulation": Flower's simulation on Ray; "flower": SuperNodes, by `dcfl flower run`.
     name: Literal["embedded", "flower-simulation", "flower"] = "embedded"
-    workers: int | Literal["auto"] = "auto"  # processes; 1: all in this one. Results are the same
-    threads: int = 1  # of torch within a client; the last bits of a result depend on it
-    device: str = "auto"  # "cpu", "cuda", "cuda:0,1"; "auto" takes all GPUs there are
-    precision: Literal["float32", "bfloat16", "float16"] = "float32"  # inside the network: for GPUs
-    compile: bool = False  # the model, by torch.compile: for GPUs, and runs of hours
-    memory_budget: int = 1024  # MB of what clients keep (MOON, SCAFFOLD) in RAM; the rest on disk
+    workers: int | Literal["auto"] = "auto"  # processes; 1: only this one. Does not change results
+    threads: int = 1  # torch threads per client; changes the last bits of results
+    device: str = "auto"  # "cpu", "cuda", "cuda:0,1"; "auto" uses all GPUs
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"  # in the network; for GPUs
+    compile: bool = False  # torch.compile the model: pays off on GPUs in runs of hours
+    memory_budget: int = 1024  # MB of RAM for clients' memories (MOON, SCAFFOLD); the rest: disk
 
     def __post_init__(self) -> None:
         require(
@@ -97,7 +97,7 @@ class OutputSettings:
     """The [output] table."""
 
     dir: str = ""  # the run's folder; empty: a new one below runs/
-    # Where `dcfl resume` continues: saved every so many rounds, 0: never, "auto": by the clock.
+    # Rounds between checkpoints for `dcfl resume`; 0: none; "auto": by elapsed time.
     checkpoint: int | Literal["auto"] = "auto"
     report: bool = True  # write report.html at the end
 
@@ -110,7 +110,7 @@ class OutputSettings:
 
 @dataclass(frozen=True)
 class FaultSettings:
-    """The [faults] table: shares of a round's clients, which do this instead of training."""
+    """The [faults] table: the share of a round's clients that fail in each way, for tests."""
 
     crash: float = 0.0  # raise an exception
     memory: float = 0.0  # run out of memory
@@ -126,7 +126,7 @@ class FaultSettings:
 
     @property
     def lethal(self) -> bool:
-        """To the process that they happen in."""
+        """Whether a fault ends the process it happens in."""
         return bool(self.exit or self.hang)
 
 
@@ -148,9 +148,9 @@ class AttackSettings:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A whole run as one frozen value: a field per table of the config file.
+    """A whole run as one frozen value, with a field per table of the config file.
 
-    The defaults train DCFL-PW on the built-in digits. `dcfl.load_experiment` makes one from a file
+    The defaults train DCFL-PW on the built-in digits. `dcfl.load_experiment` builds one from a file
     or from keywords.
 
     Example:
@@ -185,7 +185,7 @@ class Experiment:
 
     @property
     def seeded(self) -> Experiment:
-        """With the seed of the split written out."""
+        """This experiment with the seed of the split filled in."""
         if self.data.seed != "federation":
             return self
         return replace(self, data=replace(self.data, seed=self.federation.seed))

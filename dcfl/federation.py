@@ -1,4 +1,4 @@
-"""The algorithm: rounds of sampling, sending, training and averaging."""
+"""The federated algorithm: sample clients, broadcast, train, average."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from dcfl.server.server import ClientReport, Server, ServerState
 
 
 class Backend(Protocol):
-    """Where clients run."""
+    """Runs the clients of a round."""
 
     def run(
         self, broadcast: Broadcast, cohort: Sequence[int]
     ) -> Iterator[ClientUpdate | ClientFailure]:
-        """One reply per client of the cohort, in the cohort's order.
+        """Yield one reply per client, in the cohort's order.
 
-        A reply's weights may lie in memory that is used again as soon as the next one is asked for.
+        The next reply may reuse the memory of this one's weights: copy what you keep.
         """
 
     def settle(self, accepted: Collection[int]) -> None:
-        """The round is over, and these clients' replies were used: what they keep is theirs. The
-        others, those of a round that changed nothing included, go on from what they kept before."""
+        """End the round. The accepted clients keep their new memories; all others fall back to
+        their previous ones, as if they had not trained."""
 
 
 class Round(NamedTuple):
-    """What a round leaves behind: the server's state, and what became of each sampled client."""
+    """The result of a round: the server's state and a report on each sampled client."""
 
     state: ServerState
     clients: list[ClientReport]
 
 
 def cohort_size(population: int, participation: float) -> int:
-    """Rounded to the nearest, because int(0.29 * 100) is 28; at least one."""
+    """Clients per round, at least one. Rounded, because int(0.29 * 100) is 28."""
     return max(1, round(participation * population))
 
 
 def sample_cohort(population: int, participation: float, seed: int, round: int) -> list[int]:
-    """Clients without replacement, in ascending order; a function of (seed, round) alone, so that
-    every method sees the same schedule."""
+    """Draw the clients of a round without replacement, in ascending order. Depends on (seed, round)
+    alone, so every method sees the same schedule."""
     rng = np.random.default_rng([seed, round])
     size = cohort_size(population, participation)
     return sorted(int(client) for client in rng.choice(population, size, replace=False))
@@ -56,9 +56,9 @@ def federate(
     participation: float,
     seed: int,
 ) -> Iterator[Round]:
-    """Train from `state` up to round `rounds`, yielding after each one.
+    """Train from `state` up to round `rounds`, yielding after each round.
 
-    Evaluation, logging and early stop are the caller's loop.
+    The caller's loop evaluates, logs and decides when to stop.
     """
     while state.round < rounds:
         cohort = sample_cohort(server.population, participation, seed, state.round + 1)

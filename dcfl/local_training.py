@@ -1,4 +1,4 @@
-"""The one local loop: every method trains its clients here."""
+"""The local training loop, which all methods share."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def train_client(
     client_id: int,
     seed: int,
 ) -> tuple[ClientUpdate, Tensors]:
-    """One client's round: from what it received to its reply and its new memory.
+    """Train one client for one round; returns its reply and its new memory.
 
-    `model` is scratch space: its weights are overwritten at the start.
+    `model` is scratch space: the broadcast overwrites its weights.
     """
     started = time.perf_counter()
     model.load_state_dict(broadcast.weights)
@@ -65,7 +65,7 @@ def train_client(
             metrics={"loss": loss, "seconds": time.perf_counter() - started},
         )
         new_memory = apart_from(model, canonical(method.remember(client)))
-    # The last step may overflow after the last loss was computed; memory would spoil later rounds.
+    # Check weights and memory too: the last step may overflow after the last loss.
     produced = (update.weights, update.upload, new_memory)
     if not math.isfinite(loss) or any(map(not_finite, produced)):
         raise Diverged(
@@ -77,12 +77,12 @@ def train_client(
 
 @contextmanager
 def _own_randomness(model: FeatureModel, seed: int) -> Iterator[None]:
-    """Within the block, what modules draw from torch's generators (dropout) depends on the seed
-    alone; afterwards the caller's generators are as they were."""
+    """Seeds torch's generators, which modules such as dropout draw from, within the block; restores
+    the caller's generators afterwards."""
     device = next(model.parameters()).device
     gpus = [device.index] if device.type == "cuda" else []
     with torch.random.fork_rng(gpus):
-        # Not torch.manual_seed: it records a traceback for every kind of device not in use.
+        # Not torch.manual_seed: it records a traceback for every unused kind of device.
         torch.default_generator.manual_seed(seed)
         if gpus:
             torch.cuda.manual_seed(seed)
@@ -90,10 +90,10 @@ def _own_randomness(model: FeatureModel, seed: int) -> Iterator[None]:
 
 
 def _loss_scaler(model: FeatureModel) -> GradScaler:
-    """float16 loses small gradients unless the loss is scaled up. Every visit starts with the same
-    scale, which can only fall: no client's bits depend on who trained before it."""
+    """float16 loses small gradients unless the loss is scaled up. Every client starts with the same
+    scale, which can only fall, so its bits do not depend on who trained before it."""
     device = next(model.parameters()).device.type
-    half = getattr(model, "autocast", None) is torch.float16  # any module may be trained
+    half = getattr(model, "autocast", None) is torch.float16  # a user's module may lack it
     return GradScaler(device, init_scale=2.0**12, growth_interval=2**31 - 1, enabled=half)
 
 
@@ -106,7 +106,7 @@ def _optimizer(client: Client) -> torch.optim.SGD:
     ]
     return torch.optim.SGD(
         [group for group in groups if group["params"]],
-        lr=training.lr,  # a placeholder: every step sets its own
+        lr=training.lr,  # a placeholder: `_descend` sets it before each step
         momentum=training.momentum,
         weight_decay=training.weight_decay,
         fused=True,  # one pass over all parameters
@@ -114,8 +114,8 @@ def _optimizer(client: Client) -> torch.optim.SGD:
 
 
 def norms_and_biases(model: nn.Module) -> frozenset[str]:
-    """The names of all biases and of what normalisation layers learn. Other vectors count too: in
-    users' modules they are scales and offsets."""
+    """The names of all biases and of all parameters of normalisation layers. Other vectors count
+    too: in users' modules they are usually scales and offsets."""
     return frozenset(
         f"{path}.{name}" if path else name
         for path, layer in model.named_modules()
@@ -145,5 +145,5 @@ def _descend(method: Method, client: Client, seed: int) -> float:
         client.scaler.step(optimizer)
         client.scaler.update()
         client.num_steps += 1
-    # Read once at the end: reading after every step would make a GPU wait for the CPU.
+    # Read once at the end: reading after every step would stall the GPU.
     return float(torch.stack(losses).mean()) if losses else 0.0

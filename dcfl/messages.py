@@ -1,4 +1,4 @@
-"""Broadcast down, ClientUpdate up: all that crosses the wire."""
+"""All that crosses the wire: Broadcast down, ClientUpdate up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Tensors: TypeAlias = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Broadcast:
-    """What the server sends to every client of a round."""
+    """The server's message to every client of a round."""
 
     round: int  # counted from 1
     weights: Tensors  # parameters and buffers of the global model
@@ -25,7 +25,7 @@ class Broadcast:
 
 
 class Traffic(NamedTuple):
-    """Bytes that a client's round took on the wire, as a transport measured them."""
+    """Bytes that one client's round took on the wire, as measured by the transport."""
 
     up: int
     down: int
@@ -33,15 +33,15 @@ class Traffic(NamedTuple):
 
 @dataclass(frozen=True)
 class ClientUpdate:
-    """What one client answers."""
+    """One client's reply."""
 
     client: int
     weights: Tensors
-    upload: Tensors  # what the method sends beside the weights
+    upload: Tensors  # what the method sends in addition to the weights
     num_examples: int
     num_steps: int
     metrics: Mapping[str, float]
-    traffic: Traffic | None = None  # nothing was sent: the tensors' own bytes are what counts
+    traffic: Traffic | None = None  # None: nothing was sent, so the size of the tensors counts
 
     @property
     def num_bytes(self) -> int:

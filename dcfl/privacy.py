@@ -328,16 +328,16 @@ def check_budget(settings: PrivacySettings, method: Method, schedule: Schedule) 
 
 
 def account(
-    settings: PrivacySettings, method: Method, schedule: Schedule, again: int = 0
+    settings: PrivacySettings, method: Method, schedule: Schedule, repeated: int = 0
 ) -> dict[str, Any]:
     """For the run's summary; empty if [privacy] is off.
 
-    `again`: rounds that a resumed run repeated. With seeded noise the replies are the same, which
-    reveals nothing new; with secret noise they differ, and count.
+    `repeated`: rounds that a resumed run did twice. With seeded noise the replies are the same,
+    which reveals nothing new; with secret noise they differ, and count.
     """
     if not settings.active:
         return {}
-    visits = schedule.most_visits() + (again if settings.secret else 0)
+    visits = schedule.most_visits() + (repeated if settings.secret else 0)
     return {
         "epsilon": spent(settings, visits * releases(method)),
         "delta": settings.delta,

@@ -1,9 +1,9 @@
-"""Random numbers come from (seed, round, client, purpose).
+"""Derives random numbers from (seed, round, client, purpose).
 
-Nothing depends on what ran before in the same process, so a client's round has the same bits
-wherever and whenever it runs, and one purpose cannot disturb another (a method that draws a second
-view leaves the order of the batches alone). Two draws come from numpy instead: the split, from its
-seed, and the schedule, from (seed, round).
+Nothing depends on what ran earlier in the process, so a client's round gives the same bits wherever
+and whenever it runs. Purposes are independent: a method that draws a second view does not change
+the order of the batches. Two draws use numpy instead: the split, from its seed, and the schedule,
+from (seed, round).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal
 
 import torch
 
-# Of round 0 are those that have no round.
+# Draws that belong to no round use round 0.
 Purpose = Literal[
     "initialisation",
     "holdout",
@@ -34,5 +34,5 @@ def derived_seed(seed: int, round: int, client: int, purpose: Purpose) -> int:
 
 
 def generator_for(seed: int, round: int, client: int, purpose: Purpose) -> torch.Generator:
-    """A generator on the CPU: its draws are the same whatever device the client trains on."""
+    """A CPU generator, so that draws do not depend on the device the client trains on."""
     return torch.Generator().manual_seed(derived_seed(seed, round, client, purpose))

@@ -14,13 +14,13 @@ from dcfl.messages import Tensors
 
 
 def snapshot(model: nn.Module) -> dict[str, Tensor]:
-    """Copies of the model's parameters and buffers, which later training does not touch."""
+    """Copy the model's parameters and buffers, so that later training does not change them."""
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
 def canonical(tensors: Tensors) -> dict[str, Tensor]:
-    """In the one memory layout that every process and file agrees on: channels last for images and
-    kernels, row by row for all else. Sums over a tensor depend on it in their last bits."""
+    """Bring tensors into the memory layout that all processes and files share: channels last for
+    images and kernels, row-major otherwise. The layout decides the last bits of sums."""
     return {
         name: tensor.detach().contiguous(
             memory_format=torch.channels_last if tensor.dim() == 4 else torch.contiguous_format
@@ -29,12 +29,12 @@ def canonical(tensors: Tensors) -> dict[str, Tensor]:
     }
 
 
-ALIGNMENT = 64  # of torch's own memory; some kernels round differently elsewhere
+ALIGNMENT = 64  # bytes, as torch allocates; some kernels round differently on unaligned memory
 
 
 def as_rows(tensors: Tensors) -> dict[str, Tensor]:
-    """As files and messages have them: row by row, so the channels of images and kernels become the
-    last axis. Copies on the CPU, because safetensors takes no tensors that share memory."""
+    """Convert to the form used in files and messages: row-major, with the channels of images and
+    kernels as the last axis. Copies to the CPU, because safetensors rejects shared memory."""
     return {
         name: (tensor.permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor)
         .cpu()
@@ -44,9 +44,9 @@ def as_rows(tensors: Tensors) -> dict[str, Tensor]:
 
 
 def from_rows(stored: Tensors) -> dict[str, Tensor]:
-    """What `as_rows` was given, in the canonical layout.
+    """Undo `as_rows`; the result has the canonical layout.
 
-    What does not lie where torch would have put it is copied, the rest is used where it is.
+    Unaligned tensors are copied, the others share memory with `stored`.
     """
     tensors = {}
     for name, rows in stored.items():
@@ -56,7 +56,7 @@ def from_rows(stored: Tensors) -> dict[str, Tensor]:
 
 
 def apart_from(model: nn.Module, tensors: Tensors) -> dict[str, Tensor]:
-    """Copies of those tensors that are the model's own, which later training would change."""
+    """Copy the tensors that share memory with the model, which later training would change."""
     live = {tensor.untyped_storage().data_ptr() for tensor in model.state_dict().values()}
     return {
         name: tensor.clone() if tensor.untyped_storage().data_ptr() in live else tensor
@@ -77,34 +77,38 @@ def zeros_like(tensors: Tensors) -> dict[str, Tensor]:
 
 
 def split(tensors: Tensors, names: Collection[str]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The tensors in `names`, and the others."""
+    """Split into the tensors in `names` and the rest."""
     chosen = {name: tensor for name, tensor in tensors.items() if name in names}
     others = {name: tensor for name, tensor in tensors.items() if name not in names}
     return chosen, others
 
 
 def together(**parts: Tensors) -> Tensors:
-    """Several dicts of tensors as one."""
-    return {f"{part}/{name}": tensor for part, own in parts.items() for name, tensor in own.items()}
+    """Merge several dicts of tensors into one; `apart` splits it again."""
+    return {
+        f"{part}/{name}": tensor
+        for part, tensors in parts.items()
+        for name, tensor in tensors.items()
+    }
 
 
 def apart(tensors: Tensors, *parts: str) -> list[dict[str, Tensor]]:
-    """What `together` was given."""
-    found: dict[str, dict[str, Tensor]] = {part: {} for part in parts}
-    for full, tensor in tensors.items():
-        part, _, name = full.partition("/")
-        found[part][name] = tensor
-    return list(found.values())
+    """Undo `together`."""
+    by_part: dict[str, dict[str, Tensor]] = {part: {} for part in parts}
+    for full_name, tensor in tensors.items():
+        part, _, name = full_name.partition("/")
+        by_part[part][name] = tensor
+    return list(by_part.values())
 
 
 def cast_like(tensors: Tensors, reference: Tensors) -> dict[str, Tensor]:
-    """Each tensor in the dtype and memory layout of its namesake in `reference`."""
+    """Convert each tensor to the dtype and memory layout of its namesake in `reference`."""
     return {name: torch.empty_like(reference[name]).copy_(tensors[name]) for name in tensors}
 
 
 def clip_share(tensors: Iterable[Tensor], longest: float) -> float:
-    """The factor that scales the tensors, taken as one vector, down to this L2 norm; 1 if they are
-    short enough."""
+    """The factor that clips the tensors, taken as one vector, to this L2 norm; 1 if they are short
+    enough."""
     norm = sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors))
     return 1.0 if norm <= longest else longest / norm
 
@@ -121,36 +125,36 @@ def sha256(tensors: Tensors) -> str:
 
 
 def checksum(tensors: Tensors, text: str = "") -> str:
-    """Of names, order, dtypes, shapes, bytes and a text: for what is written to be read again."""
-    shapes = [[name, str(each.dtype), list(each.shape)] for name, each in tensors.items()]
+    """Checksum of a file: covers names, order, dtypes, shapes, bytes and a text."""
+    shapes = [[name, str(tensor.dtype), list(tensor.shape)] for name, tensor in tensors.items()]
     return hashlib.sha256(f"{json.dumps(shapes)} {sha256(tensors)} {text}".encode()).hexdigest()
 
 
 def not_finite(tensors: Tensors) -> str | None:
-    """The name of a tensor with NaN or infinity in it, if there is one."""
+    """The name of the first tensor that contains NaN or infinity, or None."""
     for name, tensor in tensors.items():
-        # A sum with NaN or infinity in it is not finite. The converse does not hold, so look again.
+        # The sum is a quick test: NaN or infinity spoils it. It may also overflow, so check again.
         if not isfinite(float(tensor.sum())) and not tensor.isfinite().all():
             return name
     return None
 
 
 class RunningMean:
-    """A weighted mean of named tensors, folded one by one: the memory of one model in float64.
+    """A weighted mean of named tensors, computed in the memory of one float64 model.
 
-    Integer tensors have no mean: the first one's are kept. The order of `add` decides the last
-    bits, so callers fold in client order.
+    Integer tensors have no mean: those added first are used. The order of `add` decides the last
+    bits, so callers add in client order.
     """
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
-        self._kept: dict[str, Tensor] = {}
+        self._integers: dict[str, Tensor] = {}
         self._weight = 0.0
 
     def add(self, tensors: Tensors, weight: float) -> None:
         for name, tensor in tensors.items():
             if not tensor.is_floating_point():
-                self._kept.setdefault(name, tensor.clone())
+                self._integers.setdefault(name, tensor.clone())
             elif name in self._sums:
                 self._sums[name].add_(tensor, alpha=weight)
             else:
@@ -158,6 +162,6 @@ class RunningMean:
         self._weight += weight
 
     def mean(self) -> dict[str, Tensor]:
-        """The mean so far, float64 (integers as they came). Nothing may be added afterwards."""
+        """The mean in float64; integers keep their dtype. Works in place, so `add` nothing more."""
         means = {name: total.div_(self._weight) for name, total in self._sums.items()}
-        return {**means, **self._kept}
+        return {**means, **self._integers}

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcfl.client import LocalTraining
-from dcfl.config import CHOICES, apply, as_tables, experiment_from, merge, parse_words, to_toml
+from dcfl.config import CHOICES, apply, as_tables, experiment_from, merge, parse_settings, to_toml
 from dcfl.data import DataSettings
 from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
@@ -28,7 +28,7 @@ def test_a_file_and_words_on_top(tmp_path: Path) -> None:
     file = written(
         tmp_path / "c.toml", '[data]\nclients = 7\nalpha = 1\n[method]\nname = "dcfl-sw"\nmu = 2\n'
     )
-    experiment = experiment_from(file, parse_words(["data.alpha=inf", "training.lr=1e-3"]))
+    experiment = experiment_from(file, parse_settings(["data.alpha=inf", "training.lr=1e-3"]))
     assert experiment.data.clients == 7
     assert experiment.data.alpha == float("inf")
     assert experiment.training.lr == 0.001
@@ -39,9 +39,9 @@ def test_a_file_and_words_on_top(tmp_path: Path) -> None:
 def test_naming_another_method_drops_the_fields_of_the_first(tmp_path: Path) -> None:
     file = written(tmp_path / "c.toml", '[method]\nname = "dcfl-sw"\nmu = 2\n')
     with pytest.warns(UserWarning, match=r"method.mu of the config belongs to dcfl-sw"):
-        other = experiment_from(file, parse_words(["method.name=fedavg"]))
+        other = experiment_from(file, parse_settings(["method.name=fedavg"]))
     assert other.method == METHODS["fedavg"]()
-    kept = experiment_from(file, parse_words(["method.temperature=0.1"])).method
+    kept = experiment_from(file, parse_settings(["method.temperature=0.1"])).method
     assert (kept.name, kept.mu, kept.temperature) == ("dcfl-sw", 2.0, 0.1)  # type: ignore[attr-defined]
 
 
@@ -76,7 +76,7 @@ def test_naming_another_method_drops_the_fields_of_the_first(tmp_path: Path) -> 
 )  # fmt: skip
 def test_mistakes_are_named(words: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
-        experiment_from(None, parse_words(words))
+        experiment_from(None, parse_settings(words))
     assert "\n" not in str(caught.value)
 
 
@@ -168,9 +168,9 @@ def test_naming_another_optimiser_drops_the_fields_of_the_first(tmp_path: Path) 
     text = '[server]\naggregation = "samples"\noptimizer = "fedadam"\nlr = 0.1\n'
     file = written(tmp_path / "c.toml", text)
     with pytest.warns(UserWarning, match=r"server.lr of the config belongs to fedadam"):
-        server = experiment_from(file, parse_words(["server.optimizer=fedavgm"])).server
+        server = experiment_from(file, parse_settings(["server.optimizer=fedavgm"])).server
     assert server == ServerSettings("samples", FedAvgM())
-    assert experiment_from(file, parse_words(["server.beta1=0.5"])).server.optimizer == FedAdam(
+    assert experiment_from(file, parse_settings(["server.beta1=0.5"])).server.optimizer == FedAdam(
         lr=0.1, beta1=0.5
     )
 
@@ -184,9 +184,9 @@ def test_the_choices_are_the_defaults() -> None:
 
 def test_the_server_table_holds_the_optimisers_fields(tmp_path: Path) -> None:
     words = ["server.optimizer=fedadam", "server.lr=0.1", "server.aggregation=samples"]
-    server = experiment_from(None, parse_words(words)).server
+    server = experiment_from(None, parse_settings(words)).server
     assert server == ServerSettings("samples", FedAdam(lr=0.1))
-    tables = as_tables(experiment_from(None, parse_words(words)))
+    tables = as_tables(experiment_from(None, parse_settings(words)))
     assert tables["server"] == {
         "aggregation": "samples", "byzantine": 0.2, "clip_norm": 0.0, "optimizer": "fedadam",
         "lr": 0.1, "beta1": 0.9, "epsilon": 1e-3, "beta2": 0.99,
@@ -194,13 +194,13 @@ def test_the_server_table_holds_the_optimisers_fields(tmp_path: Path) -> None:
     file = written(tmp_path / "c.toml", to_toml(tables))
     assert experiment_from(file).server == server
     with pytest.raises(ConfigError, match=r"unknown key server.lr"):
-        experiment_from(None, parse_words(["server.lr=0.1"]))
+        experiment_from(None, parse_settings(["server.lr=0.1"]))
     with pytest.raises(ConfigError, match="no optimiser 'adam': did you mean fedadam"):
-        experiment_from(None, parse_words(["server.optimizer=adam"]))
+        experiment_from(None, parse_settings(["server.optimizer=adam"]))
     with pytest.raises(ConfigError, match="no optimiser 3"):
-        experiment_from(None, parse_words(["server.optimizer=3"]))
+        experiment_from(None, parse_settings(["server.optimizer=3"]))
     with pytest.raises(ConfigError, match="did you mean optimizer"):
-        experiment_from(None, parse_words(["server.optimiser=fedadam"]))
+        experiment_from(None, parse_settings(["server.optimiser=fedadam"]))
 
 
 # The DCFL paper's supplementary table.
@@ -229,9 +229,9 @@ def test_the_default_method_has_the_papers_mu_too() -> None:
 
 def test_lists_become_tuples() -> None:
     words = ["method.name=fedrcl", "method.levels=[0, 2]"]
-    assert experiment_from(None, parse_words(words)).method.levels == (0, 2)  # type: ignore[attr-defined]
+    assert experiment_from(None, parse_settings(words)).method.levels == (0, 2)  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match="a list, each a whole number"):
-        experiment_from(None, parse_words(["method.name=fedrcl", "method.levels=[0.5]"]))
+        experiment_from(None, parse_settings(["method.name=fedrcl", "method.levels=[0.5]"]))
 
 
 def test_merge_leaves_its_arguments_alone() -> None:

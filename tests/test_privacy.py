@@ -22,7 +22,7 @@ from scipy import optimize, stats
 from torch import Tensor, nn
 
 from dcfl.client import Client
-from dcfl.config import apply, as_tables, from_toml, parse_words, to_toml
+from dcfl.config import apply, as_tables, from_toml, parse_settings, to_toml
 from dcfl.engines.engine import Connect
 from dcfl.engines.runner import client_runner
 from dcfl.errors import ConfigError
@@ -102,7 +102,7 @@ def test_settings_that_mean_nothing_are_refused(values: dict[str, Any], message:
 
 def test_the_table_is_read_and_written_back() -> None:
     words = ["privacy.clip=1", "privacy.noise=0.5", "privacy.epsilon=3.5", "privacy.secret=true"]
-    experiment = apply(Experiment(), parse_words(words))
+    experiment = apply(Experiment(), parse_settings(words))
     assert experiment.privacy == PrivacySettings(clip=1.0, noise=0.5, epsilon=3.5, secret=True)
     assert from_toml(to_toml(as_tables(experiment))).privacy == experiment.privacy
     assert not Experiment().privacy.active

@@ -42,13 +42,13 @@ def experiment_of(
     engine: str = "",
 ) -> Experiment:
     """The experiment that a command line asks for. `engine` overrides the config's own."""
-    from dcfl.config import experiment_from, parse_words
+    from dcfl.config import experiment_from, parse_settings
 
     own_methods = register_methods(method_file) if method_file else []
     files = [text for text in settings or () if "=" not in text]
     if len(files) > 1:
         raise ConfigError(f"one config file at a time, not {len(files)}: {', '.join(files)}")
-    changes = parse_words(text for text in settings or () if "=" in text)
+    changes = parse_settings(text for text in settings or () if "=" in text)
     if len(own_methods) == 1:
         changes["method"] = {"name": own_methods[0], **changes.get("method", {})}
     if out is not None:

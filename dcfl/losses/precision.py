@@ -1,4 +1,4 @@
-"""Losses are computed in float32 or better, whatever autocast or the model's dtype says."""
+"""Computes losses in float32 or better, whatever autocast or the model's dtype says."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _raised(value: Any) -> Any:
 
 
 def in_full_precision(loss: Callable[Parameters, Tensor]) -> Callable[Parameters, Tensor]:
-    """Run a loss outside autocast, with half-precision arguments raised to float32.
+    """Run a loss outside autocast, with half-precision arguments converted to float32.
 
     exp(1 / temperature) overflows float16 for temperatures below 0.09, and bfloat16 has steps of
     0.125 near 20. float64 stays float64.

@@ -1,4 +1,4 @@
-"""DCFL: attraction and repulsion weighted apart, between samples (SW) or against prototypes (PW).
+"""DCFL: separate weights for attraction and repulsion, between samples (SW) or to prototypes (PW).
 
 Kim, Baek and Chung, "Decoupled Contrastive Learning for Federated Learning". Eq. 10, per anchor i:
 
@@ -6,9 +6,9 @@ Kim, Baek and Chung, "Decoupled Contrastive Learning for Federated Learning". Eq
           + uniform * |P_i| * log sum_{n in N_i} exp(sim(z_i, n) / tau)
     L = L_CE + mu * mean_i l_i
 
-A client's few positives and its few, biased negatives are weighted independently. SW and PW are
-this one loss with two pairs of masks. SW takes the mean over P_i, l_i / |P_i|, so that one
-mu means the same for both; `reduction = "sum"` is Eq. 10 as printed.
+A client has few positives and few, biased negatives; the loss weights them independently. SW and PW
+are the same loss with different masks. SW takes the mean over P_i, l_i / |P_i|, so that mu means
+the same for both; `reduction = "sum"` is Eq. 10 as printed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dcfl.methods.prototypes import PrototypeMethod
 
 @dataclass(frozen=True)
 class Decoupled(Method):
-    """The hyper-parameters that both variants share."""
+    """The hyper-parameters of both variants."""
 
     mu: float = 0.1  # weight of the contrastive term
     temperature: float = 0.5  # tau
@@ -59,12 +59,12 @@ class Decoupled(Method):
 
 @dataclass(frozen=True)
 class DCFLSampleWise(Decoupled):
-    """Attraction within a class, repulsion between classes, weighted apart, over the batch.
+    """Separate weights for attraction within a class and repulsion between classes, in a batch.
 
     P_i are the other samples of the batch with i's label, N_i those with another label.
     """
 
-    reduction: Literal["sum", "mean"] = "mean"  # over P_i: Eq. 10 as printed, or divided by |P_i|
+    reduction: Literal["sum", "mean"] = "mean"  # over P_i; "sum" is Eq. 10 as printed
     anchors: Literal["all", "with-positives", "sum"] = "all"  # over i: mean of all, of some, or sum
     positives: Literal["same-class", "view", "same-class+view"] = "same-class"
     negatives: Literal["other-classes", "all-others", "all-but-positives"] = "other-classes"
@@ -78,7 +78,7 @@ class DCFLSampleWise(Decoupled):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.reduction == "sum" and self.positives != "view" and self.mu >= 1:
-            warnings.warn(  # without numbers, so that a command with several such runs warns once
+            warnings.warn(  # no numbers in it, so that a command with several such runs warns once
                 'dcfl-sw with method.reduction = "sum" and a mu of 1 or more trains to chance: '
                 "the pull of all positives of a batch drowns the cross-entropy; "
                 'take "mean", or a mu of 0.01',
@@ -94,7 +94,7 @@ class DCFLSampleWise(Decoupled):
         def loss(batch: Batch) -> Tensor:
             views = [view for view in (batch.images, batch.second_view) if view is not None]
             output = client.model(torch.cat(views))
-            # The classifier learns from the first view alone, as it does with every other method.
+            # The classifier learns from the first view only, as in every other method.
             cross_entropy = F.cross_entropy(output.logits[: len(batch.labels)], batch.labels)
             return cross_entropy + self.mu * self._contrast(output.embedding, batch.labels)
 
@@ -131,13 +131,13 @@ class DCFLSampleWise(Decoupled):
 
 
 def _same(values: Tensor) -> Tensor:
-    """Which pairs are equal: [n] -> [n, n]."""
+    """Mask of equal pairs: [n] -> [n, n]."""
     return values[:, None] == values[None, :]
 
 
 @dataclass(frozen=True)
 class DCFLPrototypeWise(PrototypeMethod, Decoupled):
-    """Attraction to the prototype of one's class, repulsion from the others, weighted apart.
+    """Separate weights for attraction to the class prototype and repulsion from the others.
 
     P_i is the global prototype of i's class, N_i are the known prototypes of the other classes.
     """

@@ -6,7 +6,7 @@ Mu et al., "FedProc: Prototypical Contrastive Federated Learning on Non-IID Data
     fixed       L = L_CE + mu * mean_i l_i
     published   L = a * L_CE + (1 - a) * mean_i l_i,   a = min(t / ramp, 1), t = 0 in round one
 
-This is SupCon over prototypes, which are made and shared as in DCFL-PW.
+This is SupCon over prototypes, which are computed and shared as in DCFL-PW.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class FedProc(PrototypeMethod):
     mu: float = 0.1
     temperature: float = 0.5  # tau; 1 in the published code
     schedule: Literal["fixed", "published"] = "fixed"
-    ramp: int = 100  # rounds until the published schedule is cross-entropy alone
+    ramp: int = 100  # rounds until the published schedule reaches pure cross-entropy
 
     equation: ClassVar = (
         "L = L_CE + mu * mean_i -log( exp(sim(z_i, c_{y_i})/tau) / sum_g exp(sim(z_i, c_g)/tau) )"
@@ -48,7 +48,7 @@ class FedProc(PrototypeMethod):
     def against_prototypes(
         self, round: int, cross_entropy: Tensor, similarity: Tensor, same: Tensor, others: Tensor
     ) -> Tensor:
-        # An anchor whose class has no prototype yet has no positive and gives 0.
+        # An anchor whose class has no prototype yet has no positive and contributes 0.
         contrast = supervised_contrastive(similarity, same, same | others, self.temperature)
         if self.schedule == "fixed":
             return cross_entropy + self.mu * contrast

@@ -4,8 +4,8 @@ Seo et al., "Relaxed Contrastive Learning for Federated Learning", CVPR 2024, as
 
     L = L_CE + mu * mean over levels of mean_i [ contrast_i + penalty * divergence_i ]
 
-`dcfl.losses.relaxed_contrastive` is one level. The levels are the pooled outputs before the ReLU of
-the stem and of each stage (five in the ResNet-18); logits are not among them.
+`dcfl.losses.relaxed_contrastive` computes one level. The levels are the pooled outputs before the
+ReLU of the stem and of each stage (five in the ResNet-18); logits are not among them.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class FedRCL(Method):
     temperature: float = 0.05  # tau
     hardest_positives: int = 1  # k: contrast and penalty are divided by it, as released
     hardest_negatives: int = 2
-    threshold: float = 0.7  # similarity from which a pair of one class is pushed apart
+    threshold: float = 0.7  # similarity above which a pair of one class is pushed apart
     penalty: float = 1.0  # weight of that push; beta
-    levels: tuple[int, ...] = ()  # which stages, counted from 0; empty: all
+    levels: tuple[int, ...] = ()  # stages to use, counted from 0; empty: all
 
     equation: ClassVar = (
         "L = L_CE + mu * mean over levels of mean_i [ log(1 + sum_n exp((s_in - s_ip)/tau))"

@@ -6,7 +6,7 @@ et al., CVPR 2024. Eq. 3, per anchor i:
     l_i = -mean_{p in P_i} log( exp(sim(z_i, z_p)/tau) / sum_{k != i} exp(sim(z_i, z_k)/tau) )
     L = L_CE + mu * mean_i l_i
 
-DCFL takes this apart: here the positives are in the denominator too.
+Here the denominator contains the positives too; DCFL separates the two.
 """
 
 from __future__ import annotations

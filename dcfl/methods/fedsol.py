@@ -23,7 +23,7 @@ from dcfl.client import Batch, Client, observe, perturbed, without_statistics
 from dcfl.errors import ConfigError
 from dcfl.methods.method import Cost, Method, Objective, above_zero, at_least_zero
 
-ROUND_OFF = 1e-7  # a gradient this short is noise: at the first step w = w_received and g_p = 0
+ROUND_OFF = 1e-7  # a shorter gradient is noise: at the first step w = w_received and g_p = 0
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class FedSOL(Method):
         above_zero(self, "temperature")
 
     def gradient(self, client: Client, objective: Objective, batch: Batch) -> Tensor:
-        # Running statistics move in the first pass only, at the unperturbed weights.
+        # Only the first pass, at the unperturbed weights, updates running statistics.
         offsets = self._offsets(client, batch)
         with perturbed(offsets), without_statistics(client.model):
             return super().gradient(client, objective, batch)
@@ -77,12 +77,12 @@ class FedSOL(Method):
         self, client: Client, batch: Batch, parameters: list[Tensor]
     ) -> tuple[Tensor, ...]:
         """The gradient of the distance between the local and the received model's predictions."""
-        # The teacher normalises with the batch, as the student does: at w = w_received they agree.
+        # The teacher uses batch statistics, as the student does: at w = w_received they agree.
         teacher = client.global_model.train()
         with without_statistics(teacher):
             target = observe(teacher, batch.images).logits.div(self.temperature).softmax(dim=1)
         logits = client.model(batch.images).logits
         predicted = logits.detach().div(self.temperature).softmax(dim=1)
-        # The derivative of the mean KL by the logits, written out: exactly 0 where the two agree.
+        # The derivative of the mean KL by the logits, in closed form: exactly 0 if the two agree.
         slope = (predicted - target) / (self.temperature * len(batch.labels))
         return torch.autograd.grad(logits, parameters, client.scaler.scale(slope))

@@ -1,4 +1,4 @@
-"""Loads methods from a user's file, which only the command line can name."""
+"""Loads methods from a user's file. Only the command line can name one, never a config."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OWN_FILE = "dcfl_own_"  # prefix of the module names of users' files
 
 
 def load_methods(path: Path) -> dict[str, type[Method]]:
-    """The methods that a Python file defines, by name. This runs the file."""
+    """Run a Python file and return the methods that it defines, by name."""
     if not path.is_file():
         raise ConfigError(f"{path}: no such file")
     # A unique name: a file called random.py must not become the module `random`.
@@ -23,12 +23,12 @@ def load_methods(path: Path) -> dict[str, type[Method]]:
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path}: not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[module.__name__] = module  # dataclasses look their module up
+    sys.modules[module.__name__] = module  # dataclasses look up their module
     try:
         spec.loader.exec_module(module)
     except (KeyboardInterrupt, Terminated):
         raise
-    except BaseException as error:  # an exit would look like success
+    except BaseException as error:  # even SystemExit, which would look like success
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)]
         where = error.lineno if isinstance(error, SyntaxError) else lines[-1]
         raise ConfigError(
@@ -44,7 +44,7 @@ def load_methods(path: Path) -> dict[str, type[Method]]:
     if not defined:
         raise ConfigError(f"{path} defines no method: derive a class from dcfl.Method")
     named: dict[str, type[Method]] = {}
-    for method in dict.fromkeys(defined):  # a class may have two names
+    for method in dict.fromkeys(defined):  # a class may be bound to two names
         require_plain_name(method.name)
         if method.name in named:
             raise ConfigError(

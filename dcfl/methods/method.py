@@ -1,4 +1,4 @@
-"""The contract: what a federated method may change. The defaults are FedAvg."""
+"""The interface of a federated method. The defaults are FedAvg."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ PLAIN_NAME = re.compile(rf"\w[\w.-]{{0,{LONGEST_METHOD_NAME - 1}}}")
 
 @dataclass(frozen=True)
 class Cost:
-    """What a step and a round cost. The defaults are FedAvg's.
+    """The cost of a step and a round. The defaults are FedAvg's.
 
     Sizes are formulas over `weights` (bytes of the model), `parameters` (bytes of its parameters),
-    `classes` and `d` (the width of the embedding). A test measures all of it.
+    `classes` and `d` (the width of the embedding). A test measures all of them.
     """
 
     forwards: int = 1  # per step, of any model
@@ -41,11 +41,11 @@ class Cost:
 class Method:
     """A federated method; derive your own as a frozen dataclass. The defaults are FedAvg.
 
-    Its fields are hyper-parameters, the hooks it overrides are the algorithm. Nothing of a run is
-    stored on `self`.
+    Its fields are hyper-parameters; the hooks it overrides are the algorithm. Store nothing about a
+    run on `self`.
 
-    Five hooks, all optional: `objective` and `gradient` shape a step, `upload` and `remember` end a
-    client's round, `merge` combines the uploads on the server.
+    There are five hooks, all optional: `objective` and `gradient` shape a step, `upload` and
+    `remember` end a client's round, `merge` combines the uploads on the server.
 
     A method with an upload also sets the rules for it: `upload_like`, `check_upload` and `fitted`
     guard `merge` against clients that cannot be trusted, `upload_sensitivity` and `clip_upload`
@@ -67,15 +67,15 @@ class Method:
         'smoothed'
     """
 
-    name: ClassVar[str]  # as in METHODS; the class's own name in lower case unless set
+    name: ClassVar[str]  # the key in METHODS; by default the class's name in lower case
     equation: ClassVar[str] = "L = L_CE"
     cost: ClassVar[Cost] = Cost()
-    neutral: ClassVar[Mapping[str, object]] = {}  # the field values at which it is FedAvg
+    neutral: ClassVar[Mapping[str, object]] = {}  # field values that turn it into FedAvg
     published: ClassVar[Mapping[str, Mapping[str, float]]] = {}  # the DCFL paper's, by data set
 
     @classmethod
     def for_dataset(cls, dataset: str) -> Self:
-        """With the values of the DCFL paper if it uses this data set, otherwise the defaults."""
+        """The method with the DCFL paper's values for this data set, or the defaults."""
         return cls(**cls.published.get(dataset, {}))
 
     def __init_subclass__(cls) -> None:
@@ -88,7 +88,7 @@ class Method:
         return getattr(cls, hook) is not getattr(Method, hook)
 
     def __post_init__(self) -> None:
-        """Checks field values; an override must call super().__post_init__()."""
+        """Check field values here; an override must call super().__post_init__()."""
 
     @property
     def second_view(self) -> bool:
@@ -96,7 +96,7 @@ class Method:
         return False
 
     def objective(self, client: Client) -> Objective:
-        """Called once a round: returns the loss of a batch. Set-up belongs in the closure."""
+        """Called once per round: do set-up here and return the loss as a function of a batch."""
 
         def loss(batch: Batch) -> Tensor:
             return F.cross_entropy(client.model(batch.images).logits, batch.labels)
@@ -115,42 +115,42 @@ class Method:
         return {}
 
     def remember(self, client: Client) -> Tensors:
-        """What this client finds in `client.memory` at its next visit."""
+        """What this client finds in `client.memory` in its next round."""
         return {}
 
     def merge(self, shared: Tensors, uploads: Sequence[Tensors], population: int) -> Tensors:
         """On the server: what every client finds in `client.shared` in the next round."""
         return shared
 
-    # The rules for an upload. Methods that send nothing but weights need none of them.
+    # The rules for an upload. Methods that send only weights need none of them.
 
     def upload_like(self, parameters: Tensors, classes: int, width: int) -> Tensors | None:
         """Tensors with the names, shapes and dtypes that `upload` returns, for the server to check;
-        None accepts anything. `width` is that of the embedding."""
+        None accepts anything. `width` is the width of the embedding."""
         return None if self.overrides("upload") else {}
 
     def check_upload(self, update: ClientUpdate, training: LocalTraining) -> None:
         """On the server, before `merge`: raise ProtocolError for what no honest client would send.
-        Names, shapes and dtypes are right, and all numbers are finite. With [privacy] the upload
-        arrives with its noise."""
+        Names, shapes, dtypes and finiteness are already checked. With [privacy] the upload contains
+        noise."""
 
     def fitted(self, robust: bool) -> Self:
-        """This method with the fields that concern `merge` settled for a server whose aggregation
-        is robust or not: if it is, a few forged uploads must not steer `merge` either."""
+        """This method with the fields that control `merge` resolved. If the server's aggregation is
+        robust, a few forged uploads must not steer `merge` either."""
         return self
 
     def upload_sensitivity(self) -> Mapping[str, float] | None:
         """For each tensor of the upload, the largest L2 distance between what any two clients can
-        send after `clip_upload`, whatever their data. [privacy] scales its noise by it, and
-        refuses the method if it is None."""
+        send after `clip_upload`, whatever their data. [privacy] scales its noise by this, and
+        refuses a method that returns None."""
         return None if self.overrides("upload") else {}
 
     def clip_upload(self, upload: Tensors) -> Tensors:
         """Bound one client's upload, in float64, so that `upload_sensitivity` holds; [privacy]
         calls it before it adds noise.
 
-        By default each tensor is scaled down to an L2 norm of half its sensitivity, which is right
-        for every upload: two tensors of that length are never further apart.
+        By default each tensor is scaled down to an L2 norm of half its sensitivity, which always
+        suffices: two such tensors are never further apart than the sensitivity.
         """
         longest = {name: far / 2 for name, far in (self.upload_sensitivity() or {}).items()}
         return {
@@ -158,13 +158,13 @@ class Method:
         }
 
     def flip_upload(self, upload: Tensors, strength: float) -> Tensors:
-        """What an attacker sends instead with attack.kind = "prototype-flip". It must pass
-        `check_upload`. Methods that do not define it cannot be attacked this way."""
+        """The upload that an attacker sends with attack.kind = "prototype-flip". It must pass
+        `check_upload`. Methods without this hook refuse the attack."""
         return upload
 
 
 def require_plain_name(name: object) -> None:
-    """A method's name appears in folders, tables and command lines."""
+    """Restrict names of methods, which appear in folders, tables and command lines."""
     require(
         isinstance(name, str) and PLAIN_NAME.fullmatch(name) is not None,
         f"{name!r} is no name for a method: it may have letters, digits, '-', '_' and '.', at most "
@@ -173,7 +173,7 @@ def require_plain_name(name: object) -> None:
 
 
 def at_least_zero(method: Method, *names: str) -> None:
-    """Field checks for `__post_init__`."""
+    """Check fields in `__post_init__`."""
     for name in names:
         value = getattr(method, name)
         require(0 <= value < LARGEST_FLOAT32, f"method.{name} must be 0 or more, not {value:g}")

@@ -6,7 +6,8 @@ Li, He and Song, "Model-Contrastive Federated Learning", CVPR 2021.
                 / (exp(sim(z_i, z_i^global)/tau) + exp(sim(z_i, z_i^previous)/tau)) )
     L = L_CE + mu * mean_i l_i
 
-Left out until the client has a previous model: a stand-in would have no gradient, or be noise.
+A client's first round has no previous model, so L = L_CE: a substitute would give no gradient, or
+noise.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""Class prototypes: sums and counts go up, means come down.
+"""Class prototypes, for DCFL-PW and FedProc: clients send sums and counts and receive means.
 
-For DCFL-PW and FedProc. A class that no client of the round holds keeps its old prototype; one that
-was never seen is masked, not a zero vector (which would add exp(0) to every denominator). In round
-one there are no prototypes.
+A class that no client of the round holds keeps its old prototype. A class that was never seen is
+masked: a zero vector would add exp(0) to every denominator. In round one there are no prototypes.
 
-One forged sum or count can move a weighted mean anywhere, and it goes to every client. With
+One forged sum or count can move a weighted mean anywhere, and every client receives it. With
 `prototype_merge = "median"` each client that holds a class has one vote, its class mean, whatever
-count it claims, and so has the old prototype; each coordinate is the median of the votes. A class
-with fewer than three votes stays as it is, known or not, since two cannot outvote a liar. "auto" is
-the median if the server's aggregation is robust, and otherwise the mean.
+count it claims. The old prototype has a vote too, and each coordinate is the median of the votes. A
+class with fewer than three votes does not change, because two votes cannot outvote a liar. "auto"
+is the median if the server's aggregation is robust, and the mean otherwise.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from dcfl.messages import ClientUpdate, Tensors
 from dcfl.methods.method import Cost, Method, Objective
 from dcfl.models.output import FeatureModel
 
-ENOUGH_VOTES = 3  # for a majority against one
+ENOUGH_VOTES = 3  # a majority against one liar
 
 
 @dataclass(frozen=True)
 class Prototypes:
-    """What a client receives: a vector per class [K, d], and which classes are known [K]."""
+    """The prototypes a client receives: a vector per class [K, d], and which are known [K]."""
 
     vectors: Tensor
     known: Tensor
 
     def masks(self, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """For each label, masks of its class's prototype and of the others, if known: [B, K]."""
+        """Masks of the known prototypes of each label's class and of the other classes: [B, K]."""
         classes = torch.arange(len(self.known), device=labels.device)
         same = labels[:, None] == classes[None, :]
         return same & self.known, ~same & self.known
@@ -47,15 +46,17 @@ class Prototypes:
 
 @dataclass(frozen=True)
 class PrototypeMethod(Method):
-    # Whose embeddings: the trained model's or the received model's, over all clean data at the end
-    # of the round, or those that pass by during training.
+    # The embeddings to sum: those of the trained or the received model over all clean data at the
+    # end of the round, or ("running") those computed during training.
     prototype_model: Literal["trained", "received", "running"] = "trained"
-    prototype_weights: Literal["counts", "uniform"] = "counts"  # of the clients in a class's mean
-    prototype_normalize: bool = False  # embeddings to unit length before they are summed
-    prototype_momentum: float = 0.0  # share of the old prototype that is kept
-    # "median" withstands forged prototypes; "auto": it is used if server.aggregation is robust.
+    prototype_weights: Literal["counts", "uniform"] = (
+        "counts"  # weights of the clients in a class's mean
+    )
+    prototype_normalize: bool = False  # scale embeddings to unit length before summing
+    prototype_momentum: float = 0.0  # weight of the old prototype
+    # "median" withstands forged prototypes; "auto" uses it if server.aggregation is robust.
     prototype_merge: Literal["auto", "mean", "median"] = "auto"
-    # Classes that a client has fewer images of are not sent: the mean of one *is* its embedding.
+    # Clients withhold classes with fewer images: the mean of one image *is* its embedding.
     min_class_count: int = 1
 
     cost: ClassVar = Cost(
@@ -76,8 +77,8 @@ class PrototypeMethod(Method):
     def against_prototypes(
         self, round: int, cross_entropy: Tensor, similarity: Tensor, same: Tensor, others: Tensor
     ) -> Tensor:
-        """The loss, from the cosines with all prototypes and the masks of each image's class and of
-        the other classes, all [B, K]; for a method to define."""
+        """The loss, given the cosines with all prototypes and the masks of each image's class and
+        of the other classes, all [B, K]. Methods override this."""
         return cross_entropy
 
     def objective(self, client: Client) -> Objective:
@@ -112,7 +113,7 @@ class PrototypeMethod(Method):
         return client.tally
 
     def _withhold(self, client: Client) -> None:
-        """Counts the client's images: running sums include each of them once per epoch."""
+        """Counts images afresh: running sums include each image once per epoch."""
         held = torch.bincount(client.data.images.labels, minlength=client.data.classes)
         for sums in client.tally.values():
             sums[held < self.min_class_count] = 0
@@ -127,7 +128,7 @@ class PrototypeMethod(Method):
         features = embedding.float()
         if self.prototype_normalize:
             features = F.normalize(features, dim=1)
-        # A product with the one-hot labels: the same sums on every run, unlike a scatter on a GPU.
+        # A product with one-hot labels is deterministic, unlike a scatter on a GPU.
         member = F.one_hot(labels, client.data.classes)
         sums, counts = member.to(features.dtype).T @ features, member.sum(dim=0)
         client.tally["sums"] = client.tally.get("sums", 0) + sums
@@ -140,7 +141,7 @@ class PrototypeMethod(Method):
         }
 
     def check_upload(self, update: ClientUpdate, training: LocalTraining) -> None:
-        """Counts must fit the number of images, and sums must fit the counts."""
+        """Counts must match the number of images, and sums must match the counts."""
         sums, counts = update.upload["sums"], update.upload["counts"]
         passes = training.epochs if self.prototype_model == "running" else 1
         if int(counts.min()) < 0 or int(counts.sum()) > passes * update.num_examples:
@@ -151,7 +152,7 @@ class PrototypeMethod(Method):
             raise ProtocolError("a sum of unit vectors that is longer than their number")
 
     def flip_upload(self, upload: Tensors, strength: float) -> Tensors:
-        """The sums times -strength; a sum of unit vectors that grew longer would be rejected."""
+        """Scale sums by -strength, or those of unit vectors by -1: longer ones are rejected."""
         factor = -1.0 if self.prototype_normalize else -strength
         return {**upload, "sums": upload["sums"] * factor}
 
@@ -174,7 +175,7 @@ class PrototypeMethod(Method):
         return replace(self, prototype_merge="median" if robust else "mean")
 
     def _means(self, sums: Tensor, counts: Tensor, shared: Tensors) -> tuple[Tensor, Tensor]:
-        """Each class's new prototype, and which classes have one."""
+        """The new prototype of each class, and which classes have one."""
         if self.prototype_merge == "median":
             return _outvoted(sums / counts.clamp(min=1), counts > 0, shared)
         if self.prototype_weights == "uniform":
@@ -183,17 +184,17 @@ class PrototypeMethod(Method):
 
 
 def _outvoted(votes: Tensor, cast: Tensor, shared: Tensors) -> tuple[Tensor, Tensor]:
-    """The middle vote of each coordinate [K, d], and which classes had enough of them [K, 1].
+    """The median vote of each coordinate [K, d], and which classes had enough votes [K, 1].
 
-    `votes` [clients, K, d]; `cast` [clients, K, 1] says which are there.
+    `votes` [clients, K, d]; `cast` [clients, K, 1] says which votes exist.
     """
     if shared:
         votes = torch.cat([votes, shared["prototypes"].double()[None]])
         cast = torch.cat([cast, shared["known"][None, :, None]])
-    number = cast.sum(dim=0)  # [K, 1]
-    # Absent votes are sorted behind all others, so that the middle is that of those cast.
+    count = cast.sum(dim=0)  # [K, 1]
+    # Missing votes sort last, so the median is taken over those cast.
     ranked = votes.where(cast, torch.inf).sort(dim=0).values
-    middle = torch.stack([(number - 1).clamp(min=0) // 2, number // 2])
+    middle = torch.stack([(count - 1).clamp(min=0) // 2, count // 2])
     pair = ranked.gather(0, middle.expand(-1, -1, votes.shape[2]))
-    enough = number >= ENOUGH_VOTES
+    enough = count >= ENOUGH_VOTES
     return pair.mean(dim=0).where(enough, 0), enough

@@ -5,10 +5,10 @@ option II. Per step, and after K steps:
 
     w   <- w - lr * (g - c_i + c)
     c_i <- c_i - c + (w_received - w) / (lr * K)        K: effective steps, if there is momentum
-    c   <- c + sum over the round's clients of the change of c_i, divided by all clients
+    c   <- c + the changes of c_i summed over the round's clients / number of all clients
 
 c - c_i is constant during a round, so it is the gradient of <c - c_i, w>, which is added to the
-loss (and so to the reported training loss).
+loss and thus to the reported training loss.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dcfl.methods.method import Cost, Method, Objective, at_least_zero
 class Scaffold(Method):
     """Every step corrected by how this client's direction differs from everybody's."""
 
-    correction: float = 1.0  # share of c - c_i in a step; 0 is FedAvg
+    correction: float = 1.0  # factor on c - c_i; 0 is FedAvg
 
     equation: ClassVar = "w <- w - lr * (g - c_i + c),  c_i <- c_i - c + (w_received - w) / (lr K)"
     cost: ClassVar = Cost(up="parameters", down="parameters", kept="parameters")
@@ -55,7 +55,7 @@ class Scaffold(Method):
         return loss
 
     def upload(self, client: Client) -> Tensors:
-        """The change of this client's variate."""
+        """The change of this client's control variate."""
         new = self.remember(client)
         return named.subtract(new, client.memory) if client.memory else new
 
@@ -63,7 +63,7 @@ class Scaffold(Method):
         return {name: live for name, live in parameters.items() if live.requires_grad}
 
     def remember(self, client: Client) -> Tensors:
-        """This client's new variate: its mean gradient, without the correction that was applied."""
+        """This client's new control variate: its mean gradient without the correction."""
         step = client.training.lr_in(client.round)
         step *= client.training.effective_steps(client.num_steps)
         new: dict[str, Tensor] = {}

@@ -20,7 +20,7 @@ __all__ = ["CNN", "FeatureModel", "LeNet", "ModelSettings", "Output", "ResNet18"
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """The [model] table. Norm and head apply to every method alike, so backbones are the same."""
+    """The [model] table. Norm and head do not depend on the method, so all share one backbone."""
 
     name: Literal["cnn", "lenet", "resnet18"] = "cnn"
     norm: Norm = "batch"  # "group" (2 groups), or "batch-nostats": no running statistics
@@ -36,7 +36,7 @@ class ModelSettings:
 def build_model(
     settings: ModelSettings, channels: int, size: int, classes: int, seed: int
 ) -> FeatureModel:
-    """The named model, its initial weights derived from the seed and from nothing else."""
+    """Build the named model; its initial weights depend on the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(seed, 0, 0, "initialisation"))
         if settings.name == "lenet":

@@ -1,4 +1,4 @@
-"""A compact network for small images and CPU work: three 3x3 convolutions, 32-64-128."""
+"""A compact network for small images and CPUs: three 3x3 convolutions, 32-64-128."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dcfl.models.output import FeatureModel, Output
 
 
 class CNN(FeatureModel):
-    """Strides 2-2-2; 1-2-2 for images of up to 16 pixels, which cannot spare the first one."""
+    """Strides 2-2-2, or 1-2-2 for images of up to 16 pixels, which are too small for more."""
 
     def __init__(
         self, channels: int, size: int, classes: int, norm: Norm = "batch", head: Head = "none"

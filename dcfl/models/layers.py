@@ -1,4 +1,4 @@
-"""Pieces that models are made of."""
+"""Building blocks of the models."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Head = Literal["none", "mlp256"]
 NORMS: dict[Norm, Callable[[int], nn.Module]] = {
     "batch": nn.BatchNorm2d,
     "group": partial(nn.GroupNorm, 2),  # two groups, as in FedRCL and FedACG
-    # Batch statistics in evaluation too, as in FedSOL: no buffers to average, and an image's output
-    # depends on the images beside it (dcfl/data/client_data.py mixes them).
+    # Uses batch statistics in evaluation too, as in FedSOL: no buffers to average, but an image's
+    # output depends on the rest of its batch (dcfl/data/client_data.py mixes the classes).
     "batch-nostats": partial(nn.BatchNorm2d, track_running_stats=False),
 }
 
@@ -25,7 +25,7 @@ def convolution(inputs: int, outputs: int, stride: int = 1, kernel: int = 3) -> 
 
 
 def projection(features: int, head: Head) -> tuple[nn.Module, int]:
-    """What stands between the pooled features and the classifier, and its output size."""
+    """The module between the pooled features and the classifier, and its output size."""
     if head == "none":
         return nn.Identity(), features
     mlp = nn.Sequential(nn.Linear(features, features), nn.ReLU(), nn.Linear(features, 256))

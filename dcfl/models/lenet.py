@@ -15,7 +15,7 @@ from dcfl.models.output import FeatureModel, Output
 
 
 class LeNet(FeatureModel):
-    """Without normalisation layers; for images of at least 16 pixels."""
+    """Has no normalisation layers; needs images of at least 16 pixels."""
 
     def __init__(self, channels: int, size: int, classes: int, head: Head = "none") -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class LeNet(FeatureModel):
 
     def forward(self, images: Tensor) -> Output:
         shallow = self.convolution1(images)
-        # Pooled first: the same values, and only a quarter of them pass the ReLU.
+        # Pooling before the ReLU gives the same values with a quarter of the work.
         deep = self.convolution2(F.relu_(F.max_pool2d(shallow, 2)))
         maps = F.relu_(F.max_pool2d(deep, 2))
         hidden = F.relu_(self.hidden2(F.relu_(self.hidden1(maps.flatten(1)))))

@@ -1,4 +1,4 @@
-"""What every model returns, and the model's shape as a value."""
+"""The base class of models, and what they return."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from dcfl.data.augment import Preparation
 
 
 class Output(NamedTuple):
-    """What a model returns for a batch: class scores, the embedding, features of each stage."""
+    """A model's output for a batch: class scores, the embedding, features of each stage."""
 
     logits: Tensor  # [B, classes]
-    embedding: Tensor  # [B, d], what the classifier sees: pooled features, or the head's output
+    embedding: Tensor  # [B, d], the classifier's input: pooled features or the head's output
     stages: tuple[Tensor, ...]  # [B, channels]: pooled, before the ReLU, shallow to deep
 
 
 class FeatureModel(nn.Module):
     """A module that maps images [B, C, H, W] to an `Output`; derive your own from it.
 
-    A trained model that was loaded knows what its outputs are called and how images become inputs:
+    A model from `dcfl.load_model` knows its class names and how to prepare images:
     `model(model.preparation.clean(pixels))` for uint8 pixels [n, H, W, C].
 
     Example:

@@ -14,7 +14,7 @@ from dcfl.models.output import FeatureModel, Output
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut. Returns the sum before its ReLU, which FedRCL reads."""
+    """Two 3x3 convolutions and a shortcut. Returns the sum before the ReLU, as FedRCL needs it."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, norm: Norm) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class BasicBlock(nn.Module):
 
 
 class Stage(nn.Module):
-    """Two blocks, the first of which may halve the image."""
+    """Two blocks; the first may halve the image."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, norm: Norm) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Stage(nn.Module):
 
 
 class ResNet18(FeatureModel):
-    """`stages` are five levels: the stem and the four residual stages."""
+    """`stages` holds five levels: the stem and the four residual stages."""
 
     def __init__(
         self, channels: int, size: int, classes: int, norm: Norm = "batch", head: Head = "none"

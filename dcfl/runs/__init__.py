@@ -1,1 +1,1 @@
-"""One run from beginning to end: prepared, trained, recorded, read back and compared."""
+"""Prepares, trains, records, reads back and compares runs."""

@@ -1,7 +1,7 @@
-"""What a run goes on from: one whole file per checkpoint, with a checksum of its own.
+"""Checkpoints, from which a stopped run resumes: one file each, with its own checksum.
 
-A checkpoint is the server's state, the rounds of the clients' memories, how long the logs were, and
-what the run was begun with. The commit is one `os.replace`; the two newest stay, and the best.
+A checkpoint holds the server's state, the rounds of the clients' memories, the lengths of the logs
+and the run's fingerprint. `os.replace` commits it atomically; the two newest and the best stay.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from dcfl.server import ServerState
 from dcfl.system.storage import replacing, storage, strict_json
 from dcfl.system.tensor_files import read_tensors, write_tensors
 
-CHECKPOINT_SECONDS = 10.0  # between two, with output.checkpoint = "auto"
-KEPT = 2  # the newest may be damaged
+CHECKPOINT_SECONDS = 10.0  # between two checkpoints, with output.checkpoint = "auto"
+KEPT = 2  # a spare, in case the newest is damaged
 BEST = "checkpoint-best.safetensors"
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run had come at the end of a round."""
+    """How far a run was at the end of a round."""
 
     run: str  # its id
     round: int
     seconds: float  # so far
     accuracy: float
-    memories: dict[str, int]  # the round of each client's memory, by client
+    memories: dict[str, int]  # by client: the round its memory is from
     lengths: dict[str, int]  # of the logs, in bytes
     begun_with: dict[str, Any]  # see `fingerprint.fingerprint`
-    again: int = 0  # rounds that were done a second time
+    again: int = 0  # rounds that were repeated after a resume
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
@@ -54,17 +54,17 @@ class Checkpoint(NamedTuple):
 
 
 class Checkpoints:
-    """Those in one run folder."""
+    """The checkpoints in one run folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._indexes: dict[Path, Index] = {}  # of what was written or read here
+        self._indexes: dict[Path, Index] = {}  # of the checkpoints written or read here
         self._best = -1.0
-        self._saved_at = time.monotonic()  # the run's first rounds come soon after
+        self._saved_at = time.monotonic()  # the first rounds start right away
 
     def begin_if_due(self, every: int | Literal["auto"], round: int) -> bool:
-        """Whether the round gets a checkpoint, from which the clock then starts anew. With "auto" a
-        run that is killed loses some seconds, and none is slowed down by it."""
+        """Whether the round gets a checkpoint; if so, restarts the clock. With "auto", a killed run
+        loses only seconds, and checkpoints do not slow down short rounds."""
         now = time.monotonic()
         if every == "auto":
             due = now - self._saved_at > CHECKPOINT_SECONDS
@@ -75,14 +75,14 @@ class Checkpoints:
         return due
 
     def paths(self) -> list[Path]:
-        """The oldest first."""
+        """Oldest first."""
         return sorted(self._folder.glob("checkpoint-[0-9]*.safetensors"), key=_by_round)
 
     def _path(self, round: int) -> Path:
         return self._folder / f"checkpoint-{round:06d}.safetensors"
 
     def write(self, checkpoint: Checkpoint) -> list[Index]:
-        """Returns which memories all checkpoints together need."""
+        """Write a checkpoint, delete old ones, and return the memories that the rest need."""
         state, progress = checkpoint.state, checkpoint.progress
         tensors = named.together(weights=state.weights, shared=state.shared, slots=state.slots)
         text = strict_json(asdict(progress))
@@ -92,10 +92,10 @@ class Checkpoints:
         if progress.accuracy > self._best:
             self._best = progress.accuracy
             self._keep_as_best(path)
-        for old in self.paths()[:-KEPT]:
-            with storage(old):
-                old.unlink()
-            self._indexes.pop(old, None)
+        for old_path in self.paths()[:-KEPT]:
+            with storage(old_path):
+                old_path.unlink()
+            self._indexes.pop(old_path, None)
         return self.indexes
 
     def _keep_as_best(self, path: Path) -> None:
@@ -103,11 +103,11 @@ class Checkpoints:
             partial.unlink(missing_ok=True)
             try:
                 os.link(path, partial)
-            except OSError:  # not every file system has links
+            except OSError:  # not every file system supports links
                 shutil.copyfile(path, partial)
 
     def recover_newest(self) -> tuple[Checkpoint, list[str]] | None:
-        """The newest that is whole, and what is wrong with those after it, in one line each."""
+        """The newest intact checkpoint, and one line for each newer one about its damage."""
         damaged = []
         for path in reversed(self.paths()):
             try:
@@ -115,14 +115,14 @@ class Checkpoints:
             except CheckpointError as error:
                 damaged.append(str(error))
                 continue
-            for other in self.paths():
-                if other != path:
+            for other_path in self.paths():
+                if other_path != path:
                     with suppress(CheckpointError):
-                        self._indexes[other] = read_checkpoint(other).progress.index
+                        self._indexes[other_path] = read_checkpoint(other_path).progress.index
             self._indexes[path] = checkpoint.progress.index
             with suppress(CheckpointError):
                 self._best = read_checkpoint(self._folder / BEST).progress.accuracy
-            if checkpoint.progress.accuracy > self._best:  # it was killed in between
+            if checkpoint.progress.accuracy > self._best:  # killed before it was marked as best
                 self._best = checkpoint.progress.accuracy
                 self._keep_as_best(path)
             return checkpoint, damaged
@@ -132,11 +132,11 @@ class Checkpoints:
 
     @property
     def indexes(self) -> list[Index]:
-        """Of the memories that all of them need."""
+        """The memories that each checkpoint needs."""
         return [*self._indexes.values()]
 
     def drop_after(self, round: int) -> None:
-        """Those that were damaged must not come before the ones that are written now."""
+        """Delete damaged checkpoints of later rounds, so that new ones count as the newest."""
         for path in self.paths():
             if _by_round(path) > _by_round(self._path(round)):
                 with storage(path):
@@ -144,20 +144,20 @@ class Checkpoints:
                 self._indexes.pop(path, None)
 
     def clear(self) -> None:
-        """The run has ended: its model is what counts, and the best one stays."""
+        """Delete all but the best: a finished run has its model and needs no checkpoint."""
         for path in self.paths():
             with storage(path):
                 path.unlink()
 
 
 def _by_round(path: Path) -> tuple[int, str]:
-    """A key to sort by: from round 1,000,000 on the names are longer."""
+    """A sort key: from round 1,000,000 on the names are longer."""
     return len(path.name), path.name
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
     tensors, text = read_tensors(path)
-    # Not mapped: the file goes before the state does.
+    # Copied, not memory-mapped: the file may be deleted while the state is in use.
     copies = {name: tensor.clone() for name, tensor in tensors.items()}
     try:
         progress = TypeAdapter(Progress).validate_json(text, strict=True)

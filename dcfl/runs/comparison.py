@@ -1,6 +1,6 @@
-"""Several methods on the same splits, schedules and initial weights.
+"""Trains several methods on the same splits, schedules and initial weights.
 
-Whether two runs may be compared at all is for `identity` to say.
+`identity` decides whether two runs may be compared at all.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ USUAL = ("fedavg", "dcfl-sw", "dcfl-pw")
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` ends with."""
+    """The result of `compare`."""
 
-    folder: Path  # a run folder for each method and seed
-    groups: list[Group]  # one for each method; differences are taken to the first
-    failures: dict[str, TooFewClients]  # runs that lost their clients, by the name of their folder
+    folder: Path  # holds a run folder per method and seed
+    groups: list[Group]  # one per method; differences are relative to the first
+    failures: dict[str, TooFewClients]  # runs that lost their clients, by folder name
 
     @property
     def report(self) -> Path:
@@ -41,11 +41,13 @@ class Comparison:
 def plan(
     experiment: Experiment, methods: Sequence[str | Method], seeds: Sequence[int], folder: Path
 ) -> dict[str, Experiment]:
-    """One experiment per method and seed, by the name of its run folder below `folder`.
+    """One experiment per method and seed, keyed by the name of its run folder in `folder`.
 
-    The experiment's own method keeps its fields, other methods by name have their defaults.
+    The experiment's own method keeps its fields; other methods named get their defaults.
     """
-    with_methods = [_with_method(experiment, method) for method in methods]  # refused first
+    with_methods = [
+        _with_method(experiment, method) for method in methods
+    ]  # refuses bad names first
     planned = {
         f"{chosen.method.name}-seed{seed}": apply(
             chosen,
@@ -64,7 +66,7 @@ def plan(
 
 def _with_method(experiment: Experiment, method: str | Method) -> Experiment:
     if isinstance(method, Method):
-        require_plain_name(method.name)  # it becomes part of a folder's name
+        require_plain_name(method.name)  # it becomes part of a folder name
         return replace(experiment, method=method)
     return apply(experiment, {"method": {"name": method_named(method).name}})
 
@@ -83,17 +85,17 @@ def compare(
     train: Callable[[str, Run], None] = _to_the_end,
     **overrides: Any,
 ) -> Comparison:
-    """Train several methods as `dcfl compare` does: per seed on one split, schedule and start.
+    """Train several methods, as `dcfl compare` does: per seed on one split, schedule and start.
 
     A method whose clients are all lost does not stop the others.
 
     Args:
         experiment_or_path: An Experiment, a config file, or nothing: the built-in digits.
-        methods: By name, or as objects such as `MyMethod(mu=0.5)`. Differences are taken to the
-            first.
+        methods: By name, or as objects such as `MyMethod(mu=0.5)`. Differences are relative to
+            the first.
         seeds: One run of each method per seed; by default the experiment's own.
-        out: A new folder for the run folders and the report; by default one below `runs/`.
-        train: What is done with each run, by name; by default all of its rounds.
+        out: A new folder for the run folders and the report; by default one in `runs/`.
+        train: Trains one run, given its name; by default all of its rounds.
         **overrides: As in `run`.
 
     Returns:
@@ -111,15 +113,15 @@ def compare(
         True
     """
     experiment = load_experiment(experiment_or_path, **overrides)
-    chosen = out or experiment.output.dir
-    folder = Path(chosen) if chosen else new_folder(f"{experiment.data.dataset}-comparison")
+    given = out or experiment.output.dir
+    folder = Path(given) if given else new_folder(f"{experiment.data.dataset}-comparison")
     require_unused(folder)
     planned = plan(experiment, methods, seeds or [experiment.federation.seed], folder)
-    load = lru_cache(1)(load_dataset)  # the methods of a seed have it in common
+    load = lru_cache(1)(load_dataset)  # the methods of a seed share it
     failures = {}
-    for name, one in planned.items():
+    for name, planned_experiment in planned.items():
         try:
-            train(name, Run(one, load(one.seeded.data)))
+            train(name, Run(planned_experiment, load(planned_experiment.seeded.data)))
         except TooFewClients as error:
             failures[name] = error
     folders = [folder / name for name in planned]

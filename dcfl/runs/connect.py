@@ -1,4 +1,4 @@
-"""The engines by name: where the clients of a run train."""
+"""Creates the engine that trains the clients of a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def connect(session: Session) -> AbstractContextManager[Engine]:
 
 @contextmanager
 def _embedded(session: Session) -> Iterator[Engine]:
-    """In this process, or in a pool of workers."""
+    """Train in this process or in a pool of workers."""
     devices = session.placement.devices
     with client_memories(
         session.memories,
@@ -43,7 +43,7 @@ def _embedded(session: Session) -> Iterator[Engine]:
 
 
 def _must_be_killable(session: Session) -> bool:
-    """Whether clients may have to be ended, or end their process, without ending the run's."""
+    """Whether clients need processes of their own, because they may be killed or may exit."""
     experiment = session.experiment
     if not (experiment.federation.deadline or experiment.faults.lethal):
         return False

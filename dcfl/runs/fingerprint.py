@@ -1,4 +1,4 @@
-"""What the bits of a run depend on: settings, and facts that no setting tells."""
+"""The fingerprint of a run: all that its bits depend on, settings and other facts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dcfl.runs.identity import BUILT_IN, flat, of_kind
 def fingerprint(
     experiment: Experiment, data: FederatedData, code: Mapping[str, str], device: torch.device
 ) -> dict[str, Any]:
-    """By key: the dotted ones are settings, the others facts. `code`: see `own_code`."""
+    """Dotted keys are settings, the others facts. `code` comes from `own_code`."""
     settings = of_kind(flat(as_tables(experiment)), "result", "seed")
     facts = {
         **code,
@@ -35,24 +35,25 @@ def fingerprint(
         "torch": version("torch"),
         "cpu": f"{torch.backends.cpu.get_cpu_capability()} {_arithmetic()[:16]}",
     }
-    if experiment.engine.name != "flower":  # SuperNodes have devices of their own
+    if experiment.engine.name != "flower":  # SuperNodes choose their own devices
         on_gpu = device.type == "cuda"
         facts["device"] = torch.cuda.get_device_name(device) if on_gpu else device.type
     return {**{key: _plain(value) for key, value in settings.items()}, **facts}
 
 
 def _plain(value: Any) -> Any:
-    """As it comes back from JSON, which has neither tuples nor infinity."""
+    """The value as JSON returns it: without tuples or infinity."""
     if isinstance(value, tuple):
         return list(value)
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def own_code(method: Method, model: FeatureModel | None) -> dict[str, str]:
-    """What is known about code of the user's, which no version number covers."""
+    """Hashes of user-defined code, which no version number covers."""
     described = BUILT_IN
     if model is not None:
-        tensors = [(name, each.dtype, each.shape) for name, each in model.state_dict().items()]
+        state = model.state_dict()
+        tensors = [(name, tensor.dtype, tensor.shape) for name, tensor in state.items()]
         layers = hashlib.sha256(f"{model} {tensors}".encode()).hexdigest()[:16]
         kinds = {type(module) for module in model.modules()}
         described = f"{type(model).__qualname__} {layers} {_source(kinds)}".strip()
@@ -60,8 +61,8 @@ def own_code(method: Method, model: FeatureModel | None) -> dict[str, str]:
 
 
 def _source(classes: Collection[type]) -> str:
-    """A hash of the source of these classes and those they derive from; empty if all of it is ours
-    or torch's."""
+    """A hash of the source of these classes and their bases; empty if all of it belongs to dcfl or
+    torch."""
     derived_from = {base for kind in classes for base in kind.__mro__}
     texts = {
         _text(kind)
@@ -71,26 +72,27 @@ def _source(classes: Collection[type]) -> str:
     return hashlib.sha256("\0".join(sorted(texts)).encode()).hexdigest()[:16] if texts else ""
 
 
-def _text(which: type) -> str:
-    """The file, because a class uses what stands beside it; of the script that was started only the
-    class, because the script that resumes is another one. The name alone of what has no source."""
+def _text(kind: type) -> str:
+    """The source of the whole file, because a class may use anything in it. Of the main script only
+    the class, because another script may resume the run; its name if it has no source."""
     try:
-        file = inspect.getsourcefile(which) if which.__module__ != "__main__" else None
-        return Path(file).read_text("utf-8", "replace") if file else inspect.getsource(which)
+        file = inspect.getsourcefile(kind) if kind.__module__ != "__main__" else None
+        return Path(file).read_text("utf-8", "replace") if file else inspect.getsource(kind)
     except (OSError, TypeError):
-        return f"{which.__module__}.{which.__qualname__}"
+        return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _arithmetic() -> str:
-    """The bits that this machine makes of a small step of training and of a draw.
+    """A hash of the bits that a small training step and a random draw give on this machine.
 
-    ATen, oneDNN and MKL each choose their kernels by the processor and by environment variables of
-    their own. What they chose shows in the last bits, and nowhere else in one place.
+    ATen, oneDNN and MKL each choose kernels by processor and by environment variables. No single
+    setting reveals their choice, but the last bits do.
     """
-    draw = torch.Generator().manual_seed(0)
-    images = torch.randn(4, 16, 16, 16, generator=draw)
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(4, 16, 16, 16, generator=generator)
     kernels, matrix = (
-        torch.randn(shape, generator=draw).requires_grad_() for shape in ((32, 16, 3, 3), (32, 100))
+        torch.randn(shape, generator=generator).requires_grad_()
+        for shape in ((32, 16, 3, 3), (32, 100))
     )
     with reproducible(threads=1):
         maps = F.conv2d(images.contiguous(memory_format=torch.channels_last), kernels, padding=1)

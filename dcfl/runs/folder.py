@@ -1,10 +1,10 @@
-"""The run folder: its name, its files, and how they are read back.
+"""The run folder: its name, its files, and how to read them back.
 
 config.toml        the resolved settings        partition.npz      who owned which sample
 environment.json   versions and machine         model.safetensors  the final weights
 rounds.jsonl       a row per round              summary.json       the result
 clients.jsonl      a row per client and round   report.html        all of it as a page
-checkpoint-*       what `dcfl resume` continues from until the run has finished, and the best
+checkpoint-*       for `dcfl resume`; after the run, only the best one
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ LOGS = ("rounds.jsonl", "clients.jsonl")
 FILES = {
     *LOGS, "config.toml", "environment.json", "partition.npz", "model.safetensors", "summary.json"
 }  # fmt: skip
-MEMORIES = "memories"  # the folder, within a run's, of what its clients remember
-LONGEST_FOLDER_NAME = 200  # bytes of a folder's name beside the time; file systems allow some 255
+MEMORIES = "memories"  # the subfolder of the clients' memories
+LONGEST_FOLDER_NAME = 200  # bytes, without the time; file systems allow about 255
 
 Plain = str | int | float | bool | None
 Environment = dict[str, Plain | list[Plain] | dict[str, Plain]]
@@ -43,15 +43,15 @@ RowKind = TypeVar("RowKind", bound=Row)
 
 
 def folder_for(experiment: Experiment, dataset: str) -> Path:
-    """Where a new run goes: as the config says, or a new folder."""
+    """The folder of a new run: the one the config names, or a new one."""
     if experiment.output.dir:
         return Path(experiment.output.dir)
     return new_folder(f"{dataset}-{experiment.method.name}")
 
 
 def new_folder(name: str) -> Path:
-    """A folder below runs/ that does not exist yet, named after the time and `name`."""
-    short = re.sub(r":.*[/\\]", "-", name)  # folder:/some/where would be several folders
+    """A folder in runs/ that does not exist yet, named after the time and `name`."""
+    short = re.sub(r":.*[/\\]", "-", name)  # folder:/some/where would be nested folders
     plain = re.sub(r"[^\w.-]+", "-", short).encode()[-LONGEST_FOLDER_NAME:].decode(errors="ignore")
     stamped = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{plain}"
     numbered = (stamped.with_name(f"{stamped.name}-{count}") for count in range(2, 10_000))
@@ -59,7 +59,7 @@ def new_folder(name: str) -> Path:
 
 
 def require_unused(folder: Path) -> None:
-    """A run needs a folder that does not exist yet or is empty."""
+    """Refuse a folder that exists and is not empty."""
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     if not nearest.is_dir():
         raise RunFolderError(f"{nearest}: not a folder")
@@ -70,13 +70,13 @@ def require_unused(folder: Path) -> None:
 
 
 def require_own(folder: Path) -> None:
-    """A folder in a run's folder, which may have come from somebody else."""
+    """Refuse a subfolder that is a link: the run folder may come from somebody else."""
     if folder.is_symlink():
         raise RunFolderError(f"{folder} is a link, which may lead anywhere: remove it")
 
 
 def require_utf8(folder: Path) -> None:
-    """safetensors opens no other path: the model could be written and not be read."""
+    """Refuse other paths: safetensors could not open the model there."""
     try:
         str(folder).encode()
     except UnicodeEncodeError as error:
@@ -106,7 +106,7 @@ class Named(Known):
 
 
 class ShownTables(Known):
-    """The part of config.toml that pages show. Resuming checks all of it, as a config."""
+    """The part of config.toml that reports show. Resuming checks the whole file."""
 
     data: DataTable
     federation: FederationTable
@@ -120,7 +120,7 @@ ENVIRONMENT: TypeAdapter[Environment] = TypeAdapter(Environment)
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A run folder, read."""
+    """Reads a run folder."""
 
     folder: Path
 
@@ -149,7 +149,7 @@ class RecordedRun:
 
     @property
     def experiment(self) -> Experiment:
-        """As it was begun, in the folder where it is now."""
+        """The recorded experiment, with the folder's current path."""
         tables = config.merge(self.config, {"output": {"dir": str(self.folder.resolve())}})
         return config.experiment_from(None, tables)
 
@@ -168,10 +168,10 @@ class RecordedRun:
 
     @cached_property
     def summary(self) -> Summary | None:
-        """None while the run has not finished."""
+        """None until the run has finished."""
         path = self.folder / "summary.json"
-        written = self._json(path)
-        return Summary.from_json(written, path) if written else None
+        content = self._json(path)
+        return Summary.from_json(content, path) if content else None
 
     @property
     def finished(self) -> bool:
@@ -188,7 +188,7 @@ class RecordedRun:
 
     @property
     def partition_sha256(self) -> str:
-        """Which split the run was trained on; empty if it left none behind."""
+        """Identifies the split the run was trained on; empty if it was not recorded."""
         return str(self._partition.get("sha256", ""))
 
     def _of_partition(self, key: str) -> NDArray[Any]:
@@ -204,7 +204,7 @@ class RecordedRun:
     def _rows(self, name: str, kind: type[RowKind]) -> list[RowKind]:
         path = self.folder / name
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-        # A run that is being written, or was killed, may end in half a line: that row is not there.
+        # A running or killed run may leave half a line at the end: skip it.
         whole_lines = text[: text.rfind("\n") + 1].splitlines()
         return [kind.from_json(parsed(line, path), path) for line in whole_lines]
 

@@ -1,4 +1,4 @@
-"""Recorded runs side by side: means over seeds and paired differences."""
+"""Compares recorded runs: means over seeds and paired differences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dcfl.system.printable import printable
 
 @dataclass(frozen=True)
 class Outcome:
-    """Where a run has got to. Accuracies are NaN before the first round has ended."""
+    """The result of a run so far. Accuracies are NaN before the end of the first round."""
 
     rounds: int
     max_accuracy: float
@@ -38,7 +38,7 @@ class Outcome:
         rows = run.rounds
         evaluated = [row for row in rows if row.accuracy is not None]
         last = evaluated[-1] if evaluated else None
-        # From the rounds, because not every folder was written with these two.
+        # Computed from the rounds, because older folders did not record these two.
         client_max, client_ema = max_and_ema(row.client_accuracy for row in evaluated)
         return cls(
             rounds=rows[-1].round if rows else 0,
@@ -73,25 +73,25 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        known = not any(map(math.isnan, values))  # stdev has no answer to NaN
+        known = not any(map(math.isnan, values))  # stdev fails on NaN
         return cls(fmean(values), stdev(values) if len(values) > 1 and known else None, len(values))
 
     def __format__(self, sign: str) -> str:
-        """`f"{spread}"`, or with a sign in front `f"{spread:+}"`."""
+        """Supports `f"{spread}"` and, with a sign in front, `f"{spread:+}"`."""
         deviation = "" if self.deviation is None else f" ± {self.deviation:.2f}"
         return f"{self.mean:{sign}.2f}{deviation}"
 
 
 @dataclass(frozen=True)
 class Group:
-    """The runs of one method with the same settings; they differ in their seeds only."""
+    """Runs of one method with the same settings, which differ only in their seeds."""
 
     label: str
     runs: tuple[RecordedRun, ...]
 
     @cached_property
     def counted(self) -> tuple[RecordedRun, ...]:
-        """The finished runs, because half a run would distort a mean; all if none has finished."""
+        """The finished runs, because partial ones would distort a mean; if none finished, all."""
         return tuple(run for run in self.runs if run.finished) or self.runs
 
     @cached_property
@@ -111,7 +111,7 @@ class Group:
 
     @cached_property
     def curve(self) -> list[float]:
-        """Mean accuracy after each round that all counted runs have reached."""
+        """Mean accuracy after each round that every counted run has reached."""
         curves = ([row.accuracy for row in run.rounds] for run in self.counted)
         means = []
         for values in zip(*curves, strict=False):
@@ -121,17 +121,17 @@ class Group:
         return means
 
     def difference(self, reference: Group, quantity: str = "ema_accuracy") -> Spread | None:
-        """This minus the reference, seed by seed; None if they share no seed."""
-        own, other = self._by_seed, reference._by_seed
+        """This group minus the reference, seed by seed; None if they share no seed."""
+        outcomes, references = self._by_seed, reference._by_seed
         differences = [
-            getattr(own[seed], quantity) - getattr(other[seed], quantity)
-            for seed in own
-            if seed in other
+            getattr(outcomes[seed], quantity) - getattr(references[seed], quantity)
+            for seed in outcomes
+            if seed in references
         ]
         return Spread.of(differences) if differences else None
 
     def as_json(self, reference: Group) -> dict[str, Any]:
-        """Plain values, for programs; `gain` is the paired difference of EMA to the reference."""
+        """Plain values for programs; `gain` is the paired EMA difference to the reference."""
         spreads = {name: asdict(self.spread(name)) for name in QUANTITIES}
         gain = None if self is reference else self.difference(reference)
         return {"method": self.label, **spreads, "gain": gain and asdict(gain), "curve": self.curve}
@@ -142,15 +142,15 @@ class Group:
 
 
 def setting(run: RecordedRun, key: str) -> Any:
-    """By its dotted name; None if this run has no such setting."""
+    """The setting with this dotted name; None if the run has no such setting."""
     section, _, name = key.partition(".")
     return run.config.get(section, {}).get(name)
 
 
 def group_runs(runs: Sequence[RecordedRun]) -> list[Group]:
-    """One group per method and settings, in the order in which they come.
+    """One group per method and settings, in order of first appearance.
 
-    The label is the method's name, with the settings that tell its groups apart (as in a sweep).
+    The label is the method's name plus the settings that tell its groups apart, as in a sweep.
     """
     members: list[tuple[Settings, list[RecordedRun]]] = []
     for run in runs:
@@ -166,11 +166,11 @@ def group_runs(runs: Sequence[RecordedRun]) -> list[Group]:
 
 
 def runs_by_partition(runs: Iterable[RecordedRun]) -> dict[str, list[RecordedRun]]:
-    users: dict[str, list[RecordedRun]] = {}
+    by_partition: dict[str, list[RecordedRun]] = {}
     for run in runs:
         if run.partition_sha256:
-            users.setdefault(run.partition_sha256, []).append(run)
-    return users
+            by_partition.setdefault(run.partition_sha256, []).append(run)
+    return by_partition
 
 
 def each_seed_has_one_partition(runs: Iterable[RecordedRun]) -> bool:
@@ -183,14 +183,13 @@ def _seeds(run: RecordedRun) -> tuple[Any, ...]:
 
 
 def _results(run: RecordedRun) -> Settings:
-    """The settings that change numbers. Pictures of one's own are known by what is in them rather
-    than by where they lie, and code of one's own by its source rather than by its name, if the run
-    has recorded that."""
+    """The settings that change numbers. If the run recorded it, the content of the user's own
+    images replaces their path, and the source of the user's own code is added."""
     settings = of_kind(complete(flat(run.config)), "result")
-    kind, colon, where = str(settings["data.dataset"]).partition(":")
+    kind, colon, path = str(settings["data.dataset"]).partition(":")
     content = run.environment.get("data")
-    if colon and content and not settings["data.holdout"]:  # which is another one for every seed
-        settings["data.dataset"] = f"{kind}:{PurePath(where).name} ({content})"
+    if colon and content and not settings["data.holdout"]:  # a holdout differs with every seed
+        settings["data.dataset"] = f"{kind}:{PurePath(path).name} ({content})"
     for code in ("method", "model"):
         source = run.environment.get(code, BUILT_IN)
         if source != BUILT_IN:
@@ -198,21 +197,21 @@ def _results(run: RecordedRun) -> Settings:
     return settings
 
 
-def _label(own: Settings, others: Sequence[Settings]) -> str:
-    """A method's own settings are compared with those of the same method, all others with all."""
-    name = own.get("method.name")
+def _label(settings: Settings, groups: Sequence[Settings]) -> str:
+    """Compares the method's fields with groups of that method, other settings with all groups."""
+    name = settings.get("method.name")
     different = {
         key
-        for other in others
-        for key, _, _ in differences(own, other, "result")
-        if not key.startswith("method.") or other.get("method.name") == name
+        for group in groups
+        for key, _, _ in differences(settings, group, "result")
+        if not key.startswith("method.") or group.get("method.name") == name
     }
-    words = [
+    distinguishing = [
         f"{key.removeprefix('method.')}={_plain(value)}"
-        for key, value in own.items()
+        for key, value in settings.items()
         if key in different
     ]
-    return printable(" ".join([str(name), *words]))
+    return printable(" ".join([str(name), *distinguishing]))
 
 
 def _plain(value: Any) -> str:

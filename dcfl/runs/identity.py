@@ -1,7 +1,7 @@
-"""What makes two runs the same: of every key of the config, what it is about.
+"""Decides which settings make two runs different experiments: a table of all keys of the config.
 
-Resuming, comparing, grouping and sharing the cells of a reproduction all go by this one table;
-`groups` also looks at the content of one's own pictures and the source of one's own code.
+Resuming, comparing, grouping and sharing the cells of a reproduction all use this one table;
+`groups` also compares the content of the user's images and the source of the user's code.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dcfl.methods import METHODS
 from dcfl.server.optimizers import OPTIMIZERS
 
 Kind = Literal[
-    "result",  # it changes numbers, were it only their last bits
-    "place",  # where and how the work is done: the numbers are the same
-    "seed",  # luck: runs that differ in nothing else are repetitions of one experiment
+    "result",  # changes numbers, if only their last bits
+    "place",  # where and how the work is done; does not change numbers
+    "seed",  # runs that differ only in seeds repeat one experiment
 ]
 Settings = dict[str, Any]  # by dotted key
-BUILT_IN = "built in"  # where code of the user's has a hash of its source
+BUILT_IN = "built in"  # stands in for the hash that the user's own code has
 
-# The fields of [method] and [server] depend on what is chosen by name; all of them change numbers.
+# Without [method] and [server]: their fields depend on the choice by name, and all change numbers.
 KINDS: dict[str, Kind] = {
     "data.dataset": "result",
     "data.path": "place",
@@ -58,15 +58,14 @@ KINDS: dict[str, Kind] = {
     "federation.rounds": "result",
     "federation.participation": "result",
     "federation.seed": "seed",
-    "federation.deadline": "result",  # who is late is left out
+    "federation.deadline": "result",  # late clients are left out
     "federation.minimum_replies": "result",
     "engine.name": "place",  # engines agree to the last bit
     "engine.workers": "place",
-    "engine.threads": "result",  # sums are taken in another order
-    # A name such as "auto" or "cuda:1" does not say what did the work, and CPU and GPU differ in
-    # rounding only, as two versions of torch do: neither makes another experiment. Bits are another
-    # matter, so a run is resumed only on the kind of device that it was begun on
-    # (`start.require_resumable`).
+    "engine.threads": "result",  # changes the order of sums
+    # A name such as "auto" or "cuda:1" does not identify the hardware, and CPU and GPU differ only
+    # in rounding, as two versions of torch do: it is the same experiment. Bits do differ, so a run
+    # resumes only on the kind of device it was begun on (`start.require_resumable`).
     "engine.device": "place",
     "engine.precision": "result",
     "engine.compile": "result",
@@ -91,17 +90,17 @@ KINDS: dict[str, Kind] = {
 
 class Difference(NamedTuple):
     key: str
-    one: Any
-    other: Any
+    first: Any
+    second: Any
 
 
 def kind_of(key: str) -> Kind:
-    """A key of another version of dcfl, which is not in the table, may change numbers too."""
+    """Unknown keys, from other versions of dcfl, may change numbers too."""
     return KINDS.get(key, "result")
 
 
 def flat(tables: Mapping[str, Mapping[str, Any]]) -> Settings:
-    """Tables as dotted keys, in their order."""
+    """Flatten tables into dotted keys, in order."""
     return {
         f"{section}.{key}": value
         for section, table in tables.items()
@@ -110,8 +109,8 @@ def flat(tables: Mapping[str, Mapping[str, Any]]) -> Settings:
 
 
 def complete(settings: Mapping[str, Any]) -> Settings:
-    """With the default of every key that is missing: the settings may be those of a run that was
-    made before there was such a key. Lists, as files have them, become tuples again."""
+    """Add the default of every missing key, because an older version may have written the settings.
+    Lists, which files hold, become tuples."""
     completed = {**defaults(settings), **settings}
     for key in [key for key in completed if is_gone(*key.partition(".")[::2], completed[key])]:
         del completed[key]
@@ -123,7 +122,7 @@ def complete(settings: Mapping[str, Any]) -> Settings:
 
 
 def defaults(settings: Mapping[str, Any]) -> Settings:
-    """Of every key that an experiment with this method, server optimiser and data set has."""
+    """The defaults of an experiment with this method, server optimiser and data set."""
     method, optimizer = str(settings.get("method.name")), str(settings.get("server.optimizer"))
     return _defaults(
         str(settings.get("data.dataset", "digits")),
@@ -140,7 +139,7 @@ def _defaults(dataset: str, method: str, optimizer: str) -> Settings:
     if optimizer:
         chosen["server"] = {"optimizer": optimizer}
     values = flat(as_tables(experiment_from(None, chosen)))
-    if not method:  # one of the user's, whose fields only its file knows
+    if not method:  # a user-defined method, whose fields only its file knows
         values = {key: value for key, value in values.items() if not key.startswith("method.")}
     return values
 
@@ -149,10 +148,12 @@ def of_kind(settings: Mapping[str, Any], *kinds: Kind) -> Settings:
     return {key: value for key, value in settings.items() if kind_of(key) in kinds}
 
 
-def differences(one: Mapping[str, Any], other: Mapping[str, Any], *kinds: Kind) -> list[Difference]:
-    """The keys of these kinds in which two complete settings are not the same, in their order."""
+def differences(
+    first: Mapping[str, Any], second: Mapping[str, Any], *kinds: Kind
+) -> list[Difference]:
+    """The keys of these kinds in which two complete settings differ, in order."""
     return [
-        Difference(key, one.get(key), other.get(key))
-        for key in of_kind({**one, **other}, *kinds)
-        if one.get(key) != other.get(key)
+        Difference(key, first.get(key), second.get(key))
+        for key in of_kind({**first, **second}, *kinds)
+        if first.get(key) != second.get(key)
     ]

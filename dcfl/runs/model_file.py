@@ -1,4 +1,4 @@
-"""model.safetensors: the trained weights with all that it takes to build the model again."""
+"""model.safetensors: the trained weights and all that is needed to rebuild the model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MODEL = "model.safetensors"
 
 
 class ModelShape(BaseModel):
-    """How to build the model again, and what its inputs and outputs mean."""
+    """How to rebuild the model, and what its inputs and outputs mean."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -52,7 +52,7 @@ SETTINGS: TypeAdapter[ModelSettings] = TypeAdapter(ModelSettings)
 
 
 def write_model(folder: Path, prepared: Prepared, weights: Tensors) -> None:
-    """Equal runs leave equal files."""
+    """Write the file. Equal runs write equal bytes."""
     dataset = prepared.data.dataset
     shape: Json = {
         "channels": dataset.channels,
@@ -66,7 +66,7 @@ def write_model(folder: Path, prepared: Prepared, weights: Tensors) -> None:
         shape["settings"] = asdict(prepared.experiment.model)
     contiguous = {name: weights[name].cpu().contiguous() for name in sorted(weights)}
     checksum = named.checksum(contiguous, strict_json(shape))
-    # One entry: safetensors writes several in any order.
+    # A single entry: safetensors writes several in arbitrary order.
     metadata = {"dcfl": strict_json({**shape, "checksum": checksum})}
     write_stored(folder / MODEL, contiguous, metadata)
 
@@ -75,7 +75,7 @@ def load_model(run_folder: str | Path) -> FeatureModel:
     """The trained model of a finished run, in evaluation mode, on the CPU.
 
     It carries `class_names` and `preparation`, which turns uint8 pixels into its inputs. A model
-    with `model.norm = "batch-nostats"` wants batches that mix the classes, not single images.
+    with `model.norm = "batch-nostats"` needs batches that mix the classes, not single images.
 
     Args:
         run_folder: The folder of a run that has finished.
@@ -121,7 +121,7 @@ def load_model(run_folder: str | Path) -> FeatureModel:
 
 
 def _require_whole(path: Path, weights: Tensors, description: Json) -> None:
-    """By the file's own checksum, and by the hash in summary.json if there is one."""
+    """Check the file's own checksum, and the hash in summary.json if there is one."""
     checksum = description.get("checksum")
     if checksum is not None:
         ordered = {name: weights[name] for name in sorted(weights)}
@@ -141,7 +141,7 @@ def _require_whole(path: Path, weights: Tensors, description: Json) -> None:
 
 
 def _rebuilt(shape: ModelShape, weights: Tensors, path: Path) -> FeatureModel:
-    """The model of that shape, if its tensors are those of the file."""
+    """Build the model, after checking that its tensors match those of the file."""
     size = (shape.channels, shape.size, shape.classes)
     try:
         settings = SETTINGS.validate_python(shape.settings)

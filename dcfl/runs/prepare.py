@@ -1,5 +1,5 @@
-"""From an experiment to all that a run needs. What can be refused is refused here, before anything
-is written."""
+"""Turns an experiment into all that a run needs. Refuses bad settings here, before anything is
+written."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from dcfl.server import Server, ServerState
 class Prepared:
     """A run before its first round."""
 
-    experiment: Experiment  # resolved: nothing is left open
-    data: FederatedData  # the images, and who owns which
-    model: FeatureModel  # every client in turn trains it
-    initial: ServerState  # with the model's weights as they were before
+    experiment: Experiment  # resolved: no setting is left open
+    data: FederatedData  # the images, and which client owns which
+    model: FeatureModel  # the clients train it in turn
+    initial: ServerState  # holds the model's initial weights
     runner: ClientRunner  # trains clients: the method on the model and the data
     placement: Placement  # how many processes, on which devices
-    code: Mapping[str, str]  # what is known about the user's own code, see `own_code`
+    code: Mapping[str, str]  # hashes of the user's own code, see `own_code`
     own_model: bool  # whether the model is the user's own module
 
     @cached_property
     def fingerprint(self) -> dict[str, Any]:
-        """What the run's bits depend on. Hashes all images, so only on demand."""
+        """All that the run's bits depend on. Lazy, because it hashes all images."""
         return fingerprint(self.experiment, self.data, self.code, self.placement.devices[0])
 
     @property
@@ -68,16 +68,16 @@ class Prepared:
         )
 
     def session(self, run: str, memories: Path, index: Index, needed: list[Index]) -> Session:
-        """What an engine is made from; `index` of what clients remember already, `needed` by
-        checkpoints."""
+        """The input of an engine. `index`: the clients' current memories; `needed`: those that
+        checkpoints need."""
         return Session(run, self.experiment, self.runner, self.placement, memories, index, needed)
 
 
 def prepare(
     experiment: Experiment, dataset: Dataset | None = None, model: FeatureModel | None = None
 ) -> Prepared:
-    """Load and split the data, settle what the config leaves open, build the model, choose the
-    processes. `dataset` and `model` stand in for those that the config names."""
+    """Load and split the data, resolve the config, build the model and choose the processes.
+    `dataset` and `model` replace those that the config names."""
     experiment = experiment.seeded
     dataset = dataset or load_dataset(experiment.data)
     partition = experiment.data.split(dataset)
@@ -90,7 +90,7 @@ def prepare(
     experiment = resolved(experiment, dataset, partition)
     runner = client_runner(experiment, dataset, partition, model)
     cohort = cohort_size(len(partition), experiment.federation.participation)
-    code = own_code(experiment.method, model)  # now: a file may be edited during the run
+    code = own_code(experiment.method, model)  # hashed now: a file may be edited during the run
     return Prepared(
         experiment=experiment,
         data=runner.data,
@@ -104,8 +104,8 @@ def prepare(
 
 
 def resolved(experiment: Experiment, dataset: Dataset, partition: Partition) -> Experiment:
-    """With everything written out that the config left open: the data's name, its clients and its
-    augmentation, and how the server merges what the method sends."""
+    """Fill in what the config leaves open: the data's name, clients and augmentation, and how the
+    server merges what the method sends."""
     augmentation = experiment.data.augmentation(dataset.preparation.augmentation)
     _check_augmentation(augmentation, experiment.method, dataset)
     experiment.federation.require_cohorts(len(partition))
@@ -128,7 +128,7 @@ def resolved(experiment: Experiment, dataset: Dataset, partition: Partition) -> 
 
 
 def placement_for(experiment: Experiment, runner: ClientRunner, cohort: int) -> Placement:
-    """The processes and devices for so many clients at a time."""
+    """The processes and devices for `cohort` clients per round."""
     engine = experiment.engine
     return place(
         engine.workers,
@@ -142,13 +142,13 @@ def placement_for(experiment: Experiment, runner: ClientRunner, cohort: int) -> 
 
 
 def schedule(experiment: Experiment, rounds: int) -> Schedule:
-    """Who is asked in so many rounds. `experiment` is resolved."""
+    """Which clients take part in the first `rounds` rounds. `experiment` must be resolved."""
     federation = experiment.federation
     return Schedule(experiment.data.clients, federation.participation, federation.seed, rounds)
 
 
 def privacy_spent(experiment: Experiment, rounds: int, repeated: int = 0) -> dict[str, Any]:
-    """What a client gave away in so many rounds, for the summary; see `privacy.account`."""
+    """The privacy spent in `rounds` rounds, for the summary; see `privacy.account`."""
     at_sites = experiment.engine.name == "flower"
     privacy = replace(experiment.privacy, secret=experiment.privacy.secret or at_sites)
     return account(privacy, experiment.method, schedule(experiment, rounds), repeated)

@@ -1,6 +1,6 @@
-"""Reading what others may have written: JSON and arrays of a run folder, checked at the door.
+"""Reads JSON and arrays of a run folder, and checks them, because others may have written them.
 
-Nothing behind this asks again. Keys that are not known belong to another version and pass.
+The rest of the code relies on these checks. Unknown keys pass: they belong to other versions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def parsed(text: str | bytes, path: Path) -> Json:
-    """An object of JSON; NaN and infinity, which earlier versions wrote, become None."""
+    """Parse a JSON object; NaN and infinity, which earlier versions wrote, become None."""
     try:
         value = json.loads(text, parse_constant=lambda _: None)
     except (ValueError, RecursionError) as error:
@@ -32,7 +32,7 @@ def parsed(text: str | bytes, path: Path) -> Json:
 
 
 def validated(kind: TypeAdapter[T], value: Json, path: Path, strict: bool | None = None) -> T:
-    """The value as what it should be; RunFolderError if it is not."""
+    """Convert the value to its expected type; raises RunFolderError if it does not match."""
     try:
         return kind.validate_python(value, strict=strict)
     except ValidationError as error:
@@ -46,7 +46,7 @@ def damaged(path: Path, reason: str) -> RunFolderError:
 
 
 def read_partition(path: Path) -> dict[str, NDArray[Any]]:
-    """The samples per client and class, the classes' names, and the hash of the split."""
+    """Read the samples per client and class, the class names and the hash of the split."""
     try:
         stored = read_arrays(path, ("counts", "class_names", "sha256"))
     except DatasetCorrupt as error:

@@ -1,4 +1,4 @@
-"""Writes a run folder: whole files at once, rows as rounds end."""
+"""Writes a run folder: whole files atomically, rows as rounds end."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from dcfl.system.storage import (
 
 
 class Recorder:
-    """Writes one run folder, and holds its lock until it is closed."""
+    """Writes one run folder and holds its lock until closed."""
 
     def __init__(self, folder: Path, resumed: bool = False) -> None:
-        """`resumed`: the folder holds the run already; else it must be unused."""
+        """`resumed`: the folder already holds the run; otherwise it must be unused."""
         require_utf8(folder)
-        if not resumed and not (folder / LOCK).exists():  # else: first of all, who holds it?
+        if not resumed and not (folder / LOCK).exists():  # otherwise find out first who holds it
             require_unused(folder)
             with storage(folder):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ class Recorder:
         self._lock = lock(folder)
         try:
             if not resumed:
-                require_unused(folder)  # somebody may have come and gone in between
+                require_unused(folder)  # another process may have used it meanwhile
             sign(self._lock)
             remove_partial(folder)
         except BaseException:
@@ -54,7 +54,7 @@ class Recorder:
         self._lock.close()
 
     def start(self, prepared: Prepared) -> None:
-        """What is known before the first round."""
+        """Write the files that are known before the first round."""
         text = config.to_toml(config.as_tables(prepared.experiment)) + "\n"
         write_whole(self.folder / "config.toml", text)
         self._write_json("environment.json", _environment(prepared))
@@ -72,7 +72,7 @@ class Recorder:
         self._write_json("summary.json", summary.to_json())
 
     def synced_log_lengths(self) -> dict[str, int]:
-        """In bytes; the logs are on the disk when this returns."""
+        """Flush the logs to the disk and return their lengths in bytes."""
         lengths = {}
         for name in LOGS:
             path = self.folder / name
@@ -82,7 +82,7 @@ class Recorder:
         return lengths
 
     def truncate_logs(self, lengths: Mapping[str, int]) -> None:
-        """Back to these lengths: what came after is done again."""
+        """Cut the logs back to these lengths; the rounds after that will be repeated."""
         for name in LOGS:
             path = self.folder / name
             wanted = lengths.get(name, 0)
@@ -115,6 +115,6 @@ def _environment(prepared: Prepared) -> dict[str, Any]:
         "packages": {name: version(name) for name in packages},
         **prepared.code,
     }
-    if ":" in dataset.name:  # one's own pictures are known by their content
+    if ":" in dataset.name:  # the user's own images are identified by content
         environment["data"] = dataset.fingerprint[:16]
     return environment

@@ -1,7 +1,7 @@
-"""What a run says of itself: a row per round, a row per client and round, a summary.
+"""The records of a run: a row per round, a row per client and round, and a summary.
 
 They are frozen values in Python and JSON in the run folder. A field without a default is in every
-file ever written; one with a default may be missing from the files of earlier versions.
+file; one with a default may be missing in files of earlier versions.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from dcfl.system.json_types import Count, Flag, Json, Number, Percent, Seconds, 
 
 @dataclass(frozen=True)
 class Row(Mapping[str, Any]):
-    """A value with a JSON form, and a mapping of its names there for code that picks a quantity by
-    name: `row["accuracy"]` is `row.accuracy`."""
+    """A record with a JSON form. Also a mapping, for code that picks a quantity by name:
+    `row["accuracy"]` is `row.accuracy`."""
 
     @classmethod
     def from_json(cls, value: Json, path: Path) -> Self:
-        """Checked; `path` is for the message."""
+        """Read and check a row; `path` is for the error message."""
         return validated(cls._adapter(), value, path)
 
     @classmethod
-    @cache  # takes a millisecond to make
+    @cache  # takes a millisecond to build
     def _adapter(cls) -> TypeAdapter[Self]:
         return TypeAdapter(cls)
 
@@ -65,7 +65,7 @@ class RoundRow(Row):
     accuracy: Percent | None
     max_accuracy: Percent | None
     ema_accuracy: Percent | None
-    # The mean over clients, each judged on its own mix of classes, and that of the worst tenth.
+    # Means over all clients and over the worst tenth, each scored on its own mix of classes.
     client_accuracy: Percent | None = None
     max_client_accuracy: Percent | None = None
     ema_client_accuracy: Percent | None = None
@@ -73,7 +73,7 @@ class RoundRow(Row):
     loss: Number | None
     train_loss: Number | None = None
     seconds: Seconds
-    evaluation_seconds: Seconds = 0.0  # that were waited for
+    evaluation_seconds: Seconds = 0.0  # without those that overlapped with training
     bytes_up: Count
     bytes_down: Count
     sampled: Count
@@ -81,7 +81,7 @@ class RoundRow(Row):
     failed: Count
     late: Count = 0
     rejected: Count
-    used: Count  # replies that the new model was made of; 0: it stayed as it was
+    used: Count  # replies that entered the new model; 0: it did not change
     dropped: Count = 0  # replies that came after the deadline
     sites: tuple[SiteScore, ...] = ()
     notices: tuple[Text, ...] = ()
@@ -92,7 +92,7 @@ class RoundRow(Row):
 
     @classmethod
     def from_json(cls, value: Json, path: Path) -> Self:
-        """Rows once had `ok` alone."""
+        """Early versions wrote `ok` but not `used`."""
         return super().from_json({"used": value.get("ok"), **value}, path)
 
     def _is_written(self, name: str) -> bool:
@@ -113,12 +113,12 @@ class ClientRow(Row):
     bytes_down: Count = 0
     metrics: Mapping[str, Number | None] = field(default_factory=dict)
     used: Flag = False
-    site: Text = ""  # its name, where sites have names
+    site: Text = ""  # its name, if sites have names
     own_accuracy: Percent | None = None  # of the new global model on the client's mix of classes
 
     @property
     def seconds(self) -> float:
-        """That the client trained."""
+        """How long the client trained."""
         return self.metrics.get("seconds") or 0.0
 
     def _is_written(self, name: str) -> bool:
@@ -127,7 +127,7 @@ class ClientRow(Row):
 
 @dataclass(frozen=True)
 class Summary(Row):
-    """summary.json: what a run ended with."""
+    """summary.json: the result of a run."""
 
     method: Text = ""
     dataset: Text = ""
@@ -153,7 +153,7 @@ class Summary(Row):
     seed: Seed = 0
     partition_sha256: Text = ""
     weights_sha256: Text = ""
-    # What a client has given away at most, if [privacy] was on; epsilon None: no guarantee.
+    # The most privacy any client spent, if [privacy] was on; epsilon None: no guarantee.
     epsilon: Number | None = None
     delta: Number | None = None
     most_visits: Count | None = None
@@ -161,7 +161,7 @@ class Summary(Row):
 
     @property
     def lost(self) -> int:
-        """Replies that did not come or could not be used."""
+        """Replies that did not arrive or were unusable."""
         return self.failed + self.late + self.rejected
 
     def _is_written(self, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""One experiment from beginning to end: prepare, federate, evaluate, record."""
+"""Runs one experiment from start to finish: prepare, federate, evaluate, record."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from dcfl.server import ServerState
 
 @dataclass(frozen=True)
 class Result:
-    """What a run ends with."""
+    """The result of a run."""
 
     folder: Path
     summary: Summary  # as in summary.json
@@ -50,25 +50,25 @@ class Result:
 
 
 class Trained(NamedTuple):
-    """A round whose clients are done, and whose evaluation may not be."""
+    """A round that is trained but perhaps not yet evaluated."""
 
     round: Round
     seconds: float
-    saved: Index | None  # what clients remember, if the round gets a checkpoint
+    saved: Index | None  # the clients' memories, if the round gets a checkpoint
 
 
 class Run:
-    """An experiment made ready: `for row in run.rounds()` trains it, `run.result()` is the outcome.
+    """A prepared experiment: `for row in run.rounds()` trains it, `run.result()` is the outcome.
 
-    Evaluation, logging and stopping early are the caller's loop. Nothing is written before
-    everything that can be refused has been checked.
+    The caller's loop may log rows and stop the run early. All settings are checked before anything
+    is written.
 
     Args:
         experiment: What to train.
-        dataset: The images, in place of those that the config names.
-        model: A module of your own, in place of the config's. A copy of it is trained.
-        connect: Makes the engine; by default the one that the config names.
-        recorder: Of a run to resume; see `Run.resume`.
+        dataset: The images, instead of those the config names.
+        model: A module of your own, instead of the config's. A copy of it is trained.
+        connect: Creates the engine; by default the one the config names.
+        recorder: The recorder of a run to resume; see `Run.resume`.
         allow: Keys in which a resumed run may differ from how it was begun.
 
     Example:
@@ -104,7 +104,7 @@ class Run:
             raise
         self._state, self.rows = self._start.state, list(self._start.rows)
         self._stopping = False
-        self._dropped = 0  # replies so far that came too late
+        self._dropped = 0  # late replies so far
         self._summary: Summary | None = None
 
     @classmethod
@@ -116,14 +116,14 @@ class Run:
         connect: Connect = connect,
         allow: Collection[str] = (),
     ) -> Run:
-        """A run that did not finish, from its newest checkpoint. `allow`: keys in which it may
+        """Continue an unfinished run from its newest checkpoint. `allow`: keys in which it may
         differ from how it was begun."""
         recorded = RecordedRun.open(folder)
         require_own(folder / MEMORIES)
         recorder = Recorder(folder, resumed=True)
         try:
             if recorded.finished:
-                _tidy(folder)  # it may have been killed right before it did
+                _tidy(folder)  # it may have been killed just before tidying up
                 raise RunFolderError(f"{folder}: the run has ended, there is nothing to resume")
             return cls(recorded.experiment, dataset, model, connect, recorder, allow)
         except BaseException:
@@ -152,7 +152,7 @@ class Run:
         self._write_report()
 
     def result(self) -> Result:
-        """After the last round."""
+        """The outcome; available after the last round."""
         if self._summary is None:
             raise RunFolderError(f"{self.folder}: the run has not finished")
         model = self.prepared.model.eval()
@@ -171,9 +171,9 @@ class Run:
         self._finish()
 
     def _recorded(self, engine: Engine) -> Generator[RoundRow]:
-        """The rows of all rounds. Where the engine can, it evaluates one while the next trains."""
+        """Yield a row per round. If the engine can, it evaluates a round while the next trains."""
         self._server, self._mixes = self.prepared.server(), self.prepared.data.label_mixes()
-        pending: Trained | None = None  # not evaluated to the end
+        pending: Trained | None = None  # its evaluation is still running
         rounds = trained_rounds(
             self._server, engine, self._state, self.experiment, lambda: self._stopping
         )
@@ -190,7 +190,7 @@ class Run:
                 else:
                     yield self._record(engine, trained)
         except Exception:
-            if pending is not None:  # it has been trained, and is worth its row
+            if pending is not None:  # trained before the failure: record it
                 with suppress(DCFLError):
                     self._record(engine, pending)
             raise
@@ -198,7 +198,7 @@ class Run:
             yield self._record(engine, pending)
 
     def _record(self, engine: Engine, trained: Trained) -> RoundRow:
-        """End the round's evaluation, write its row, and its checkpoint if it gets one."""
+        """Finish the round's evaluation, write its row and, if due, its checkpoint."""
         round, training, saved = trained
         began = time.perf_counter()
         result = engine.end_evaluation()
@@ -220,14 +220,14 @@ class Run:
         return row
 
     def _save(self, engine: Engine, round: Round) -> Index | None:
-        """Begin a checkpoint, if one is due: what clients remember is written while the next round
+        """Begin a checkpoint if one is due: the clients' memories are written while the next round
         trains."""
         every = self.experiment.output.checkpoint
         due = self._checkpoints.begin_if_due(every, round.state.round) or (self._stopping and every)
         return engine.memories.save() if due else None
 
     def _commit(self, engine: Engine, state: ServerState, memories: Index) -> None:
-        """Write the checkpoint: everything that it names is on the disk before it is."""
+        """Write the checkpoint, after everything that it refers to is on the disk."""
         engine.memories.saved()
         progress = Progress(
             run=self._start.run,
@@ -262,7 +262,7 @@ class Run:
         self._summary = summary
 
     def _write_report(self) -> None:
-        """A page that cannot be written does not spoil a run that has finished."""
+        """A failed report is only a warning: it must not spoil a finished run."""
         if self.experiment.output.report:
             try:
                 write_report(self.folder)
@@ -271,7 +271,7 @@ class Run:
 
 
 def _tidy(folder: Path) -> None:
-    """The run has finished: nothing continues from what is left of its rounds."""
+    """Delete what only resuming needs: the run has finished."""
     Checkpoints(folder).clear()
     shutil.rmtree(folder / MEMORIES, ignore_errors=True)
 
@@ -289,9 +289,9 @@ def run(
     Args:
         experiment_or_path: An Experiment, a config file, or nothing: DCFL-PW on the built-in
             digits.
-        out: The run folder; by default a new one below `runs/`.
-        dataset: The images, in place of those that the config names.
-        model: A model's name or settings, or a module of your own, of which a copy is trained.
+        out: The run folder; by default a new one in `runs/`.
+        dataset: The images, instead of those the config names.
+        model: A model's name or settings, or a module of your own, which is copied.
         **overrides: Tables (`federation={"rounds": 20}`), choices by name (`method="fedavg"`),
             settings objects (`method=MyMethod(mu=0.5)`) or dotted keys
             (`**{"training.lr": 0.05}`) on top of the experiment.
@@ -328,7 +328,7 @@ def resume(
 ) -> Result:
     """Finish a run that was stopped or killed, as `dcfl resume` does.
 
-    The result is that of a run that was never stopped, to the last bit.
+    The result equals that of an uninterrupted run, to the last bit.
 
     Args:
         folder: The run folder.

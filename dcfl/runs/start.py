@@ -1,4 +1,4 @@
-"""Where a run starts: at the beginning, or at its newest checkpoint."""
+"""Decides where a run starts: at round 1 or at its newest checkpoint."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from dcfl.runs.recorder import Recorder
 from dcfl.runs.rows import RoundRow
 from dcfl.server import ServerState
 
-NOT_KNOWN = "not recorded"  # by the version of dcfl that wrote the checkpoint
+NOT_KNOWN = "not recorded"  # by the dcfl version that wrote the checkpoint
 
 
 @dataclass(frozen=True)
 class Start:
     state: ServerState
-    run: str = field(default_factory=lambda: uuid4().hex)  # what nodes elsewhere know the run by
+    run: str = field(default_factory=lambda: uuid4().hex)  # the run's id at remote nodes
     rows: list[RoundRow] = field(default_factory=list)
-    memories: Index = field(default_factory=dict)  # the round of what each client remembers
-    seconds: float = 0.0  # that the run has taken before
-    repeated: int = 0  # rounds that had been done before and are done again
+    memories: Index = field(default_factory=dict)  # the round each client's memory is from
+    seconds: float = 0.0  # the run has taken so far
+    repeated: int = 0  # rounds that are done a second time
 
 
 def begin_or_resume(
     prepared: Prepared, recorder: Recorder, checkpoints: Checkpoints, allow: Collection[str]
 ) -> Start:
-    """Where the run in the recorder's folder starts; a new run's first files are written."""
+    """Find where the run in the recorder's folder starts; writes the first files of a new run."""
     resumed = _from_checkpoint(prepared, recorder, checkpoints, allow) if recorder.resumed else None
     if resumed is not None:
         return resumed
@@ -46,7 +46,7 @@ def begin_or_resume(
 def _from_checkpoint(
     prepared: Prepared, recorder: Recorder, checkpoints: Checkpoints, allow: Collection[str]
 ) -> Start | None:
-    """At the newest whole checkpoint, with the logs cut back to it; None if there is none."""
+    """Start at the newest intact checkpoint and cut the logs back to it; None if there is none."""
     newest = checkpoints.recover_newest()
     if newest is None:
         recorder.truncate_logs({})
@@ -61,7 +61,7 @@ def _from_checkpoint(
     for reason in damaged:
         warnings.warn(f"{reason}; going on from round {progress.round}", stacklevel=5)
     checkpoints.drop_after(progress.round)
-    # Done twice: the rounds that have a row, and perhaps two that were under way.
+    # Repeated rounds: those with a row after the checkpoint, and up to two that were in progress.
     repeated = len(RecordedRun.open(recorder.folder).rounds) - progress.round + 2
     recorder.truncate_logs(progress.lengths)
     rows = RecordedRun.open(recorder.folder).rounds
@@ -75,8 +75,8 @@ def _from_checkpoint(
 def require_resumable(
     begun_with: Mapping[str, Any], now: Mapping[str, Any], allowed: Collection[str]
 ) -> None:
-    """Refuse to resume with another fingerprint, naming every key that differs and is not allowed
-    to: the result would not be that of a run that was never stopped."""
+    """Refuse to resume with another fingerprint, because the result would differ from that of an
+    uninterrupted run. Names every key that differs and is not in `allowed`."""
     facts = {key: NOT_KNOWN for key in now if "." not in key}
     before = _without_folders(complete({**facts, **begun_with}))
     after = _without_folders(complete(now))
@@ -96,6 +96,6 @@ def require_resumable(
 
 
 def _without_folders(settings: Settings) -> Settings:
-    """One's own pictures may have been moved: the fact `data` tells whether they are others."""
+    """Ignores the path of the user's own images: they may have moved, and `data` hashes them."""
     kind, _, _ = str(settings["data.dataset"]).partition(":")
     return {**settings, "data.dataset": kind} if kind in OWN else settings

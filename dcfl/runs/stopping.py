@@ -1,6 +1,6 @@
-"""Rounds until all are done or the run is stopped.
+"""Trains rounds until all are done or the run is stopped.
 
-A signal reaches all processes of a run, and must not change what the run computes.
+A signal reaches all processes of a run and must not change what the run computes.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dcfl.server import Server, ServerState
 
 
 class RoundAbandoned(Exception):
-    """The run is being stopped, and its clients' processes are going with it."""
+    """The run is stopping, and some of its clients' processes have already ended."""
 
 
 @dataclass(frozen=True)
 class Stoppable:
-    """An engine whose rounds are abandoned if clients are lost while the run is being stopped: a
-    round without them would not be that of a run that nobody stops."""
+    """Abandons a round that loses clients while the run is stopping: finishing it without them
+    would give another result than an uninterrupted run."""
 
     engine: Engine
     stopping: Callable[[], bool]
@@ -48,7 +48,7 @@ def trained_rounds(
     experiment: Experiment,
     stopping: Callable[[], bool],
 ) -> Iterator[tuple[Round, float]]:
-    """Each round when its clients are done, with its seconds."""
+    """Yield each round when its clients are done, with the seconds it took."""
     federation = experiment.federation
     rounds = federate(
         server,
@@ -63,7 +63,7 @@ def trained_rounds(
         try:
             round = next(rounds, None)
         except RoundAbandoned:
-            engine.settle(())  # as before the round
+            engine.settle(())  # restores the clients' memories
             return
         if round is None:
             return

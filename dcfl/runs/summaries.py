@@ -1,4 +1,4 @@
-"""What came out of a round and of a run, as rows: pure functions of what happened."""
+"""Turns the outcome of a round or a run into rows; pure functions."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ TOTALS = ("bytes_up", "bytes_down", "sampled", "ok", "failed", "late", "rejected
 
 
 class Judged(NamedTuple):
-    """A round's model on the test images, and on each client's own images or mix of classes."""
+    """The scores of a round's model: on the test images and for each client."""
 
     result: Evaluation
-    client_accuracies: Tensor  # [clients], percent; NaN where there is none
+    client_accuracies: Tensor  # [clients], percent; on own images or mix of classes; or NaN
 
 
 class Spent(NamedTuple):
-    """Seconds."""
+    """Seconds that a round took."""
 
     training: float
-    evaluating: float  # that were waited for
+    evaluating: float  # without those that overlapped with training
 
 
 def round_row(
@@ -43,7 +43,7 @@ def round_row(
     dropped: int = 0,
     remarks: Remarks = NOTHING,
 ) -> RoundRow:
-    """`before`: the last row, which MAX and EMA continue."""
+    """`before`: the previous row, whose MAX and EMA the new row continues."""
     accuracy, loss, _ = judged.result
     outcomes = Counter(client.outcome for client in round.clients)
     mean, worst = fairness(judged.client_accuracies)
@@ -79,14 +79,14 @@ def round_row(
 def _continued(
     before: RoundRow | None, quantity: str, value: float | None
 ) -> tuple[float | None, float | None]:
-    """MAX and EMA of a quantity, with one more value."""
+    """Update MAX and EMA of a quantity with a new value."""
     highest, _ = max_and_ema([before[f"max_{quantity}"] if before else None, value])
     _, average = max_and_ema([before[f"ema_{quantity}"] if before else None, value])
     return highest, average
 
 
 def _training_loss(clients: Sequence[ClientReport]) -> float | None:
-    """The mean over the steps of all clients whose reply was valid."""
+    """The mean over all steps of all clients with a valid reply."""
     valid = [client for client in clients if client.outcome == "ok"]
     steps = sum(client.num_steps for client in valid)
     total = sum(client.metrics.get("loss", 0.0) * client.num_steps for client in valid)
@@ -96,7 +96,7 @@ def _training_loss(clients: Sequence[ClientReport]) -> float | None:
 def client_rows(
     round: Round, client_accuracies: Tensor, site_names: Sequence[str] = ()
 ) -> list[ClientRow]:
-    """One for each sampled client."""
+    """One row per sampled client."""
     sampled = client_accuracies[[client.client for client in round.clients]].tolist()
     return [
         ClientRow(
@@ -116,7 +116,7 @@ def summarise(
     seconds: float,
     repeated: int = 0,
 ) -> Summary:
-    """`repeated`: rounds that a resumed run has done a second time, which privacy may pay for."""
+    """`repeated`: rounds that a resumed run did twice, which may cost privacy."""
     experiment, last = prepared.experiment, rows[-1]
     return Summary(
         method=experiment.method.name,

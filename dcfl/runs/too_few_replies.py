@@ -1,4 +1,4 @@
-"""How long a run goes on without enough usable replies."""
+"""Ends runs that get too few usable replies."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dcfl.errors import TooFewClients
 from dcfl.runs.rows import RoundRow
 from dcfl.server import ClientReport, Server
 
-EMPTY_ROUNDS = 3  # so many in a row without one usable reply end a run
+EMPTY_ROUNDS = 3  # this many in a row end the run
 
 
 def require_usable_rounds(
     rows: Sequence[RoundRow], clients: Sequence[ClientReport], server: Server, folder: Path
 ) -> None:
-    """End a run whose last rounds have changed nothing. `clients`: those of the last round."""
+    """End a run whose last rounds did not change the model. `clients`: those of the last round."""
     last = rows[-EMPTY_ROUNDS:]
     if len(last) < EMPTY_ROUNDS or any(row.used for row in last):
         return
@@ -29,6 +29,6 @@ def require_usable_rounds(
 
 
 def require_some_replies(rows: Sequence[RoundRow], folder: Path) -> None:
-    """A run whose model was never changed has no result."""
+    """Refuse to finish a run whose model never changed: it has no result."""
     if not any(row.used for row in rows):
         raise TooFewClients(f"no round had enough usable replies; the rounds are in {folder}")

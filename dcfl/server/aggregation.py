@@ -1,7 +1,7 @@
-"""How the replies of a round become one direction for the parameters and new buffers.
+"""Combines the replies of a round into a direction for the parameters and new buffers.
 
-A fold takes the replies one by one, in client order. Those in this file keep one model in float64,
-whatever the size of the cohort; the robust ones keep all replies.
+A fold takes the replies one by one, in client order. The folds in this file need the memory of one
+float64 model, whatever the size of the cohort; the robust ones keep all replies.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Aggregation = Literal[
 
 
 class Mean:
-    """The weighted mean of the clients' weights; the direction is how it differs from `sent`."""
+    """The weighted mean of the clients' weights; the direction is its difference from `sent`."""
 
     def __init__(self, trainable: Names, share: Callable[[ClientUpdate], float]) -> None:
         self._trainable, self._share = trainable, share
@@ -46,13 +46,13 @@ class Mean:
 
 
 class FedNova:
-    """Each client's change divided by its effective number of steps, then as many as the average.
+    """Averages the clients' changes per effective step, then takes the average number of steps.
 
         direction = (sum_i p_i a_i) * sum_i p_i (w_i - sent) / a_i,   p_i = n_i / sum_j n_j
 
-    So a client that steps more often does not pull harder. Wang et al., "Tackling the Objective
+    A client that takes more steps thus does not pull harder. Wang et al., "Tackling the Objective
     Inconsistency Problem in Heterogeneous Federated Optimization", NeurIPS 2020. Buffers are
-    averaged with p_i.
+    averaged with weights p_i.
     """
 
     def __init__(self, trainable: Names, training: LocalTraining) -> None:
@@ -74,7 +74,7 @@ class FedNova:
 
     def finish(self, sent: Tensors) -> Folded:
         average_steps = self._steps / self._examples
-        # The mean has the weights n_i / a_i normalised to sum to one: undo that.
+        # RunningMean normalises the weights n_i / a_i to sum to one: undo that.
         scale = average_steps * self._rates / self._examples
         change = _changes(self._parameters.mean(), sent)
         return Folded(
@@ -83,7 +83,7 @@ class FedNova:
 
 
 def _changes(means: dict[str, Tensor], sent: Tensors) -> dict[str, Tensor]:
-    """In place: a second model in float64 would be the largest object on the server."""
+    """Works in place: a second float64 model would be the largest object on the server."""
     return {name: mean.sub_(sent[name]) for name, mean in means.items()}
 
 
@@ -92,7 +92,7 @@ def _robust(rule: type[robust.KeepAll]) -> Rule:
 
 
 def replies_needed(aggregation: Aggregation, replies: int, defence: Defence) -> int:
-    """How many replies the rule needs to keep its promise, given that many replies."""
+    """How many replies the rule needs for its guarantee, in a round with `replies` replies."""
     rule = ROBUST.get(aggregation)
     return rule([], defence).needed(replies) if rule else 1
 
@@ -109,7 +109,7 @@ Rule = Callable[[Names, LocalTraining, Defence], Fold]
 AGGREGATIONS: dict[Aggregation, Rule] = {
     # Algorithm 1: the plain mean
     "uniform": lambda trainable, training, defence: Mean(trainable, lambda update: 1.0),
-    # Eq. 1: by the number of samples, over the sampled clients
+    # Eq. 1: weighted by the number of samples, over the sampled clients
     "samples": lambda trainable, training, defence: Mean(
         trainable, lambda update: update.num_examples
     ),

@@ -1,4 +1,4 @@
-"""What a rule of aggregation is: a fold over the replies of a round."""
+"""The interface of an aggregation rule: a fold over the replies of a round."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Fold(Protocol):
     def add(self, update: ClientUpdate) -> None: ...
 
     def finish(self, sent: Tensors) -> Folded:
-        """`sent`: the weights that the clients started from. Nothing is added afterwards."""
+        """`sent`: the weights the clients started from. Do not call `add` afterwards."""
 
 
 class Defence(NamedTuple):
-    """What the robust rules know; see ServerSettings."""
+    """The settings of the robust rules; see ServerSettings."""
 
     byzantine: float = 0.2
     clip_norm: float = 0.0
-    population: int = 0  # clients in the federation; 0: those who reply
+    population: int = 0  # clients in the federation; 0: only those that reply

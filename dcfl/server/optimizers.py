@@ -1,8 +1,8 @@
-"""How the server moves its weights, given the mean direction of the clients.
+"""Server optimisers: how the server moves its weights, given the clients' mean direction.
 
-Pure pairs: (weights, direction, slots) -> (weights, slots). `slots` is what an optimiser keeps
-between rounds; it belongs to the server's state. Optimisers see parameters only, in float64: a
-moved running variance could turn negative.
+Pure functions: (weights, direction, slots) -> (weights, slots). `slots` is what an optimiser keeps
+between rounds, as part of the server's state. Optimisers see only parameters, in float64, and no
+buffers: a step could make a running variance negative.
 
 Reddi et al., "Adaptive Federated Optimization", ICLR 2021 (FedAdagrad, FedAdam, FedYogi); Hsu et
 al., "Measuring the Effects of Non-Identical Data Distribution", 2019 (FedAvgM); Kim et al.,
@@ -27,12 +27,12 @@ Step = tuple[Tensors, Tensors]  # the new weights and slots
 
 @dataclass(frozen=True)
 class ServerOptimizer:
-    """FedAvg: go where the clients' mean points."""
+    """FedAvg: move to the clients' mean."""
 
     name: ClassVar[str] = "fedavg"
 
     def outgoing(self, weights: Tensors, slots: Tensors) -> Tensors:
-        """The weights to send: what the clients start from."""
+        """The weights to send, which the clients start from."""
         return weights
 
     def step(self, weights: Tensors, direction: Tensors, slots: Tensors) -> Step:
@@ -60,7 +60,7 @@ class FedAvgM(ServerOptimizer):
 
 @dataclass(frozen=True)
 class FedACG(ServerOptimizer):
-    """Momentum whose next step the clients already start from.
+    """Momentum, with clients that start one momentum step ahead.
 
     The published method also has a proximal term on the clients: FedProx with mu = 0.002.
     """

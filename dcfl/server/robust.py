@@ -1,6 +1,6 @@
-"""Rules of aggregation that a minority of forged replies cannot steer at will.
+"""Robust aggregation rules, which a minority of forged replies cannot steer at will.
 
-With n replies w_i of N clients, f of them not to be trusted, and D_i = w_i - sent:
+With n replies w_i of N clients, f of them suspect, and D_i = w_i - sent:
 
     norm-clipping      mean_i D_i min(1, C / |D_i|), C = clip_norm, or else the median of the |D_i|
                        Sun et al., "Can You Really Backdoor Federated Learning?", 2019
@@ -15,26 +15,24 @@ With n replies w_i of N clients, f of them not to be trusted, and D_i = w_i - se
     geometric-median   the point whose summed distance from all D_i is least
                        Pillutla et al., "Robust Aggregation for Federated Learning", 2022
 
-All of them keep a copy of every reply until the round ends, so memory grows with the cohort: as
-many models as there are replies. None uses sample counts, which a client can forge.
+All of them keep a copy of every reply until the round ends, so they need the memory of as many
+models as there are replies. None uses sample counts, which a client can forge.
 
-f. Of N clients `byzantine` * N may be attackers. A sample holds more of them in some rounds than on
+f. Of N clients a share p = `byzantine` may be attackers. Some rounds sample more of them than the
 average, and one such round can undo all others, so three standard deviations of the sample are
 added: f = p n + 3 sqrt(p (1 - p) n (N - n) / (N - 1)), rounded up. With all clients that is p n.
-It is never more than all attackers, nor more than a minority, (n - 1) // 2.
+f never exceeds the number of attackers, p N, nor a minority, (n - 1) // 2.
 
 Few replies. The Krum rules need n >= 2f + 3, as their theorem does. With fewer, f equal forgeries
-are each other's nearest neighbours, and win. The server calls `needed` before it uses a rule.
+are each other's nearest neighbours and win. The server calls `needed` before it uses a rule.
 
-Buffers. Running statistics differ in scale from parameters: in the distances they would drown them,
-and if they were simply averaged, attackers could use them instead. So each of their coordinates is
-the trimmed mean (trimmed-mean) or the median of all replies. The Krum rules take the statistics of
-the replies that they chose, which belong to those parameters, unless they lie far from everybody's:
-by the same score, over coordinates in units of their median deviation. Integers are those of the
-first client.
+Buffers. Running statistics have another scale than parameters: they would dominate the distances,
+and a plain mean would let attackers use them instead. So each of their coordinates is the trimmed
+mean (trimmed-mean) or the median of all replies. The Krum rules use the statistics of the chosen
+replies, which fit their parameters, unless these lie far from all others, by the same score over
+coordinates in units of their median deviation. Integers are those of the first client.
 
-The bits do not depend on the order of the replies: they are sorted by client id, which also breaks
-ties.
+Replies are sorted by client id, which also breaks ties, so the bits do not depend on their order.
 """
 
 from __future__ import annotations
@@ -52,18 +50,18 @@ from dcfl.messages import ClientUpdate, Tensors
 from dcfl.server.fold import Defence, Folded, Names
 
 Rows = Sequence[Tensor]  # one reply each, flat: [d]
-BLOCK = 2**20  # numbers that are sorted or compared at a time, of all replies together
-# Of the geometric median: Weiszfeld's steps, when one is too small to continue, and the share of
-# the usual distance below which the centre counts as being at a reply.
+BLOCK = 2**20  # numbers sorted or compared at a time, over all replies
+# For the geometric median: the most Weiszfeld steps, the step size at which to stop, and the
+# distance at which the centre counts as equal to a reply; both relative to the usual distance.
 STEPS, ENOUGH, SMOOTHING = 100, 1e-6, 1e-6
-# Of Krum's statistics: how many times the score of the worst that is not suspect is too far. Twice
-# the distance; honest clients with different data are seldom that far apart.
+# For Krum's statistics: the largest accepted score, relative to that of the worst reply that is not
+# suspect. 4 is twice the distance; honest clients with different data are seldom that far apart.
 FAR = 4.0
 
 
 class Reply(NamedTuple):
     client: int
-    parameters: Tensor  # flat, in the clients' own precision
+    parameters: Tensor  # flat, in the clients' precision
     buffers: Tensor  # the floating ones, flat
     integers: dict[str, Tensor]
 
@@ -77,31 +75,31 @@ class KeepAll(ABC):
 
     @abstractmethod
     def direction(self, rows: Rows, sent: Tensor) -> Tensor:
-        """From the chosen clients' parameters and those that they started from, float64 [d]."""
+        """From the chosen clients' parameters and the parameters they started from, float64 [d]."""
 
     def needed(self, replies: int) -> int:
-        """How many replies the rule needs, given that many replies."""
+        """How many replies the rule needs, in a round with `replies` replies."""
         return 1
 
     def trusted(self, rows: Rows) -> list[int]:
-        """Indices of the replies that are not rejected, by their parameters, the best first."""
+        """Indices of the replies whose parameters are not rejected, best first."""
         return list(range(len(rows)))
 
     def number(self, trusted: int) -> int:
-        """How many of the trusted replies, the best ones, are used."""
+        """How many of the trusted replies to use, best first."""
         return trusted
 
     def statistics(self, rows: Rows, chosen: Sequence[int]) -> Tensor:
-        """From the clients' floating buffers, float64."""
+        """New floating-point buffers from those of the clients, float64."""
         return middle_mean(rows, self.trimmed(len(rows)))
 
     def trimmed(self, replies: int) -> int:
-        """How many values to drop at either end of each coordinate of the buffers: all but the
-        middle one or two."""
+        """How many values to drop at either end of each coordinate of the buffers; by default all
+        but the middle one or two."""
         return (replies - 1) // 2
 
     def suspects(self, replies: int) -> int:
-        """f"""
+        """f, see the module's docstring."""
         share, population = self._defence.byzantine, max(self._defence.population, replies)
         left_out = (population - replies) / max(population - 1, 1)
         spread = sqrt(share * (1 - share) * replies * left_out)
@@ -135,7 +133,7 @@ class KeepAll(ABC):
         )
 
     def _names(self, weights: Tensors) -> tuple[list[str], list[str], list[str]]:
-        """Of parameters, floating buffers and integers, each in one order for all replies."""
+        """Names of parameters, floating buffers and integers, in the same order for all replies."""
         buffers = sorted(name for name in weights if name not in self._trainable)
         floating = [name for name in buffers if weights[name].is_floating_point()]
         integers = [name for name in buffers if not weights[name].is_floating_point()]
@@ -143,14 +141,15 @@ class KeepAll(ABC):
 
 
 class NormClipping(KeepAll):
-    """The mean, with changes that are longer than the bound cut to it.
+    """The mean, with longer changes clipped to a bound.
 
-    Nobody pulls harder than the bound, but everybody pulls: harm is limited, not prevented.
+    No client pulls harder than the bound, but every client pulls: it limits harm, but does not
+    prevent it.
     """
 
     def direction(self, rows: Rows, sent: Tensor) -> Tensor:
         norms = [float((row - sent).norm()) for row in rows]
-        # The lower of two middle ones: attackers gain by making theirs longer.
+        # The lower median: attackers gain by making their changes longer.
         bound = self._defence.clip_norm or median_low(norms)
         total = torch.zeros_like(sent)
         for row, norm in zip(rows, norms, strict=True):
@@ -169,7 +168,7 @@ class TrimmedMean(KeepAll):
 
 
 class Median(KeepAll):
-    """The middle value of each coordinate; of an even number of replies the mean of two."""
+    """The middle value of each coordinate, or the mean of the middle two."""
 
     def direction(self, rows: Rows, sent: Tensor) -> Tensor:
         return middle_mean(rows, self.trimmed(len(rows))).sub_(sent)
@@ -199,8 +198,8 @@ class MultiKrum(KeepAll):
     def scores(self, distances: Tensor) -> list[float]:
         """Each reply's summed squared distance from its nearest neighbours. [n, n] -> [n]"""
         neighbours = len(distances) - self.suspects(len(distances)) - 2
-        # The first of a row is its distance from itself. Sorted, so that sums of the same numbers
-        # are the same.
+        # The first of a row is its distance from itself. Sorting also makes equal sets of numbers
+        # have equal sums.
         nearest = distances.sort(dim=1).values[:, 1 : neighbours + 1]
         scores: list[float] = nearest.sum(dim=1).tolist()
         return scores
@@ -209,7 +208,7 @@ class MultiKrum(KeepAll):
 class Krum(MultiKrum):
     """The one reply that is nearest to its neighbours: a single client's model.
 
-    If clients hold different data it forgets what the others know, even without an attack.
+    If clients hold different data, it discards what the others learned, even without an attack.
     """
 
     def number(self, trusted: int) -> int:
@@ -217,16 +216,16 @@ class Krum(MultiKrum):
 
 
 class GeometricMedian(KeepAll):
-    """The point whose summed distance from all replies is least, by Weiszfeld's steps.
+    """The point whose summed distance from all replies is least, by Weiszfeld's algorithm.
 
     Each step is a mean with weights 1 / distance. It starts from the coordinates' medians, because
-    the mean may lie as far away as an attacker likes.
+    an attacker can move the mean anywhere.
     """
 
     def direction(self, rows: Rows, sent: Tensor) -> Tensor:
         centre = middle_mean(rows, (len(rows) - 1) // 2)
         usual = median_low(_distances_from(centre, rows))
-        if not usual:  # the majority agrees, and no point is nearer to all of it
+        if not usual:  # most replies are equal, which makes them the median
             return centre.sub_(sent)
         for _ in range(STEPS):
             before, centre = centre, _weiszfeld(centre, rows, SMOOTHING * usual)
@@ -236,9 +235,9 @@ class GeometricMedian(KeepAll):
 
 
 def _weiszfeld(centre: Tensor, rows: Rows, near: float) -> Tensor:
-    """One step. Where the centre is one of the replies, the others must pull harder than it holds,
-    or it is the median (Vardi and Zhang, "The multivariate L1-median and associated data depth",
-    2000); without that, the steps would end at any reply that they come near."""
+    """One step. If the centre is a reply, it moves only if the others pull harder than that reply
+    holds it; otherwise it is the median (Vardi and Zhang, "The multivariate L1-median and
+    associated data depth", 2000). Plain steps would get stuck at any reply they come near."""
     distances = _distances_from(centre, rows)
     pulls = [0.0 if apart <= near else 1 / apart for apart in distances]
     total = torch.zeros_like(centre)
@@ -270,7 +269,7 @@ def middle_mean(rows: Rows, trimmed: int) -> Tensor:
 
 
 def squared_distances(rows: Rows) -> Tensor:
-    """Between all replies, from their differences (a product of matrices would cancel): [n, n]"""
+    """Between all replies: [n, n]. From differences, because a matrix product loses digits."""
     pairs = torch.zeros(len(rows) * (len(rows) - 1) // 2, dtype=torch.float64)
     for start, end in _blocks(rows):
         block = torch.stack([row[start:end] for row in rows]).double()
@@ -282,7 +281,7 @@ def squared_distances(rows: Rows) -> Tensor:
 
 
 def _in_median_deviations(rows: Rows) -> list[Tensor]:
-    """Each coordinate as its distance from the median, in units of the median distance."""
+    """Each coordinate's distance from the median, in units of the median distance."""
     middle = (len(rows) - 1) // 2
     centre = middle_mean(rows, middle)
     apart = [row - centre for row in rows]
@@ -291,7 +290,7 @@ def _in_median_deviations(rows: Rows) -> list[Tensor]:
 
 
 def _rounded_up(number: float) -> int:
-    return ceil(number - 1e-9)  # 0.2 * 15 is a little more than 3
+    return ceil(number - 1e-9)  # 0.07 * 100 is a little more than 7
 
 
 def _distances_from(centre: Tensor, rows: Rows) -> list[float]:
@@ -299,19 +298,19 @@ def _distances_from(centre: Tensor, rows: Rows) -> list[float]:
 
 
 def _blocks(rows: Rows) -> list[tuple[int, int]]:
-    """Bounds of blocks of coordinates: sorting all at once would double the memory."""
+    """Bounds of blocks of coordinates: sorting all of them at once would double the memory."""
     size = max(1, BLOCK // len(rows))
     return [(start, start + size) for start in range(0, len(rows[0]), size)]
 
 
 def _flat(tensors: Tensors, names: Sequence[str]) -> Tensor:
-    """A copy: a reply's memory may be reused for the next one."""
+    """Copies, because the next reply may reuse this one's memory."""
     parts = [tensors[name].reshape(-1) for name in names]
     return torch.cat(parts) if parts else torch.empty(0)
 
 
 def _shaped(flat: Tensor, like: Tensors, names: Sequence[str]) -> dict[str, Tensor]:
-    """In the shapes and memory layouts of the namesakes, float64."""
+    """Split into float64 tensors with the shapes and memory layouts of those in `like`."""
     parts = torch.split(flat, [like[name].numel() for name in names])
     return {
         name: torch.empty_like(like[name], dtype=torch.float64).copy_(part.view_as(like[name]))

@@ -1,4 +1,4 @@
-"""The server is pure: a state and the clients' replies go in, a new state comes out."""
+"""The server: a pure function from a state and the clients' replies to a new state."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ from dcfl.server.validation import Schema, check_update
 class ServerSettings:
     """The [server] table."""
 
-    aggregation: Aggregation = "uniform"  # Algorithm 1; "samples" weighs by n_k, as Eq. 1 does
-    optimizer: ServerOptimizer = ServerOptimizer()  # the table also holds the optimiser's fields
-    # For the robust aggregations, see robust.py.
+    aggregation: Aggregation = (
+        "uniform"  # as in Algorithm 1; "samples" weights by n_k, as Eq. 1 does
+    )
+    optimizer: ServerOptimizer = ServerOptimizer()  # its fields stand in the same table
+    # For the robust aggregations; see robust.py.
     byzantine: float = 0.2  # share of the clients that may be attackers
-    clip_norm: float = 0.0  # of "norm-clipping"; 0: the median of the round's norms
+    clip_norm: float = 0.0  # bound of "norm-clipping"; 0: the median of the round's norms
 
     def __post_init__(self) -> None:
         require(
@@ -45,11 +47,11 @@ class ServerSettings:
         return Defence(self.byzantine, self.clip_norm, population)
 
     def replies_needed(self, replies: int, population: int) -> int:
-        """How many replies the rule needs, given that many replies."""
+        """How many replies the rule needs, in a round with `replies` replies."""
         return replies_needed(self.aggregation, replies, self.defence(population))
 
     def require_replies(self, cohort: int, clients: int) -> None:
-        """Refuse a robust rule that needs more replies than a round can have."""
+        """Refuse a robust rule that needs more replies than a round can bring."""
         needed = self.replies_needed(cohort, clients)
         sizes = range(cohort, clients + 1)
         enough = next((n for n in sizes if self.replies_needed(n, clients) <= n), 0)
@@ -63,7 +65,7 @@ class ServerSettings:
         )
 
     def fitted(self, method: Method) -> Method:
-        """The method with its `merge` as robust as the aggregation of the weights."""
+        """The method with its `merge` as robust as the aggregation of weights."""
         return method.fitted(self.aggregation in ROBUST)
 
 
@@ -73,8 +75,8 @@ class ServerState:
 
     round: int
     weights: Tensors  # parameters and buffers of the global model
-    shared: Tensors  # the method's, such as prototypes
-    slots: Tensors  # the server optimiser's, such as momentum
+    shared: Tensors  # the method's state, such as prototypes
+    slots: Tensors  # the server optimiser's state, such as momentum
 
 
 @dataclass(frozen=True)
@@ -89,18 +91,18 @@ class ClientReport:
     bytes_up: int = 0
     bytes_down: int = 0
     metrics: Mapping[str, float] = field(default_factory=dict)
-    used: bool = False  # whether the reply entered the model; a valid one may not have
+    used: bool = False  # whether the reply entered the model; not every valid one does
 
 
 @dataclass(frozen=True)
 class Server:
     method: Method
     population: int  # clients in the federation
-    trainable: frozenset[str]  # the names among the weights that are parameters, not buffers
-    training: LocalTraining  # FedNova needs to know what a client's steps are worth
+    trainable: frozenset[str]  # the names of parameters, as opposed to buffers
+    training: LocalTraining  # tells FedNova what a client's steps are worth
     settings: ServerSettings = ServerSettings()
-    minimum_replies: int = 1  # of a round that changes the model
-    upload: Tensors | None = None  # an example of what the method's clients send; see Schema
+    minimum_replies: int = 1  # a round with fewer does not change the model
+    upload: Tensors | None = None  # an example of the method's upload; see Schema
 
     def broadcast(self, state: ServerState) -> Broadcast:
         parameters, buffers = named.split(state.weights, self.trainable)
@@ -113,10 +115,10 @@ class Server:
         broadcast: Broadcast,
         replies: Iterable[ClientUpdate | ClientFailure],
     ) -> tuple[ServerState, list[ClientReport]]:
-        """Fold the valid replies one by one, in the order in which they come (client order).
+        """Fold the valid replies one by one, in the order they arrive, which is client order.
 
         A round with fewer valid replies than `minimum_replies`, or than the rule needs, changes
-        nothing. A reply that the rule rejects is left out of `merge` too.
+        nothing. Replies that the rule rejects are left out of `merge` too.
         """
         settings = self.settings
         defence = settings.defence(self.population)
@@ -142,7 +144,7 @@ class Server:
         return ServerState(broadcast.round, weights, shared, slots), reports
 
     def _merged(self, shared: Tensors, uploads: Sequence[Tensors]) -> Tensors:
-        """Checked, because a user's method may return anything, and the next round would fail."""
+        """Checks the result: a user's method may return anything, and the next round would fail."""
         method = self.settings.fitted(self.method)
         try:
             merged = method.merge(shared, uploads, self.population)
@@ -157,7 +159,7 @@ class Server:
         return merged
 
     def wanted(self, replies: int) -> int:
-        """How many valid replies a round needs to change the model, given that many replies."""
+        """How many valid replies a round with `replies` replies needs to change the model."""
         needed = self.settings.replies_needed(replies, self.population)
         return max(self.minimum_replies, needed)
 
@@ -183,7 +185,7 @@ class Server:
         )
 
     def _step(self, state: ServerState, folded: Folded) -> tuple[Tensors, Tensors]:
-        """The optimiser moves the parameters; buffers are taken as they are."""
+        """The optimiser moves the parameters; buffers are simply replaced."""
         parameters, _ = named.split(state.weights, self.trainable)
         moved, slots = self.settings.optimizer.step(parameters, folded.direction, state.slots)
         after = {**moved, **folded.buffers}

@@ -1,4 +1,4 @@
-"""Checks every reply: what does not fit is rejected before it enters an average."""
+"""Checks every reply, to reject bad ones before they enter an average."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import Method
 
 LARGEST_COUNT = 2**40  # of examples and steps, which enter averages
-LARGEST_WEIGHT = 1e15  # no training gives such a number; float32 would overflow in the next layer
+LARGEST_WEIGHT = 1e15  # beyond any real training; float32 would overflow in the next layer
 LARGEST_METRIC = 1e38
 MOST_METRICS, LONGEST_NAME = 20, 100
-PLAIN = {  # what can be added up and compared
+PLAIN = {  # dtypes that can be summed and compared
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
     *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
 }
@@ -25,11 +25,11 @@ PLAIN = {  # what can be added up and compared
 
 @dataclass(frozen=True)
 class Schema:
-    """What replies must look like."""
+    """The expected form of replies."""
 
     method: Method
     training: LocalTraining
-    upload: Tensors | None = None  # an example; None: any names and shapes are accepted
+    upload: Tensors | None = None  # an example; None accepts any names and shapes
 
 
 def check_update(update: ClientUpdate, broadcast: Broadcast, schema: Schema) -> None:
@@ -66,12 +66,12 @@ def _check_values(name: str, tensor: Tensor) -> None:
     if tensor.dtype not in PLAIN:
         raise ProtocolError(f"{name} is {tensor.dtype}")
     if tensor.is_floating_point() and tensor.numel():
-        # NaN is neither at least the one nor at most the other.
+        # Written so that NaN fails too.
         low, high = (float(end) for end in torch.aminmax(tensor))
         if not (low >= -LARGEST_WEIGHT and high <= LARGEST_WEIGHT):
             large = "too large" if abs(low) < torch.inf and abs(high) < torch.inf else "not finite"
             raise ProtocolError(f"{name} is {large}")
-        if low < 0 and name.endswith("running_var"):  # its square root is taken
+        if low < 0 and name.endswith("running_var"):  # the model takes its square root
             raise ProtocolError(f"{name} is negative")
 
 

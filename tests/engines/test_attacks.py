@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dcfl.client import Client, LocalTraining
-from dcfl.config import as_tables, experiment_from, parse_words, to_toml
+from dcfl.config import as_tables, experiment_from, parse_settings, to_toml
 from dcfl.data.datasets import load_digits
 from dcfl.engines.attacks import attack_on
 from dcfl.engines.runner import ClientRunner, client_runner
@@ -207,12 +207,12 @@ def _flat() -> Flat:
 )
 def test_mistakes_are_named(words: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        experiment_from(None, parse_words(words))
+        experiment_from(None, parse_settings(words))
 
 
 def test_the_config_says_that_there_were_attackers(tmp_path: Path) -> None:
     words = ["attack.kind=sign-flip", "attack.strength=3", "server.aggregation=multi-krum"]
-    experiment = experiment_from(None, parse_words([*words, "server.byzantine=0.4"]))
+    experiment = experiment_from(None, parse_settings([*words, "server.byzantine=0.4"]))
     text = to_toml(as_tables(experiment))
     assert '[attack]\nkind = "sign-flip"\nshare = 0.2\nstrength = 3.0' in text
     (tmp_path / "c.toml").write_text(text)

@@ -12,7 +12,7 @@ from typing import Literal
 import pytest
 import torch
 
-from dcfl.config import experiment_from, parse_words
+from dcfl.config import experiment_from, parse_settings
 from dcfl.engines import placement
 from dcfl.engines.placement import Placement, available_cores, choose_devices, place
 from dcfl.errors import ConfigError
@@ -268,12 +268,12 @@ def test_cores_without_affinity_are_all(monkeypatch: pytest.MonkeyPatch) -> None
 )
 def test_engines_that_make_no_sense_are_refused(word: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        experiment_from(None, parse_words([word]))
+        experiment_from(None, parse_settings([word]))
 
 
 def test_engines_that_make_sense_are_read() -> None:
     words = ["engine.workers=3", "engine.device=cuda:0,1", "engine.memory_budget=0"]
-    engine = experiment_from(None, parse_words(words)).engine
+    engine = experiment_from(None, parse_settings(words)).engine
     assert (engine.workers, engine.device, engine.memory_budget) == (3, "cuda:0,1", 0)
     assert EngineSettings().workers == "auto"
 

@@ -11,7 +11,7 @@ import pytest
 
 import dcfl
 import dcfl.cli.main
-from dcfl.config import experiment_from, parse_words
+from dcfl.config import experiment_from, parse_settings
 from dcfl.data import DataSettings, load_dataset
 from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
@@ -29,7 +29,7 @@ def split_of(seed: int, **settings: Any) -> str:
 
 def run_of(folder: Path, *words: str) -> Run:
     named = (*FAST, *words, f"output.dir={folder}")
-    return Run(experiment_from(None, parse_words(named)))
+    return Run(experiment_from(None, parse_settings(named)))
 
 
 @pytest.mark.parametrize(
@@ -122,5 +122,5 @@ def test_a_data_set_by_itself_has_the_seed_0() -> None:
 @pytest.mark.parametrize("word", ["data.seed=-1", "data.seed=mine", "data.seed=1.5"])
 def test_other_seeds_are_refused_in_one_line(word: str) -> None:
     with pytest.raises(ConfigError, match=r"data\.seed must") as refused:
-        experiment_from(None, parse_words([word]))
+        experiment_from(None, parse_settings([word]))
     assert "\n" not in str(refused.value)

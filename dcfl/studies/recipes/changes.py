@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from dcfl.config import Tables, apply, as_tables, parse_words
+from dcfl.config import Tables, apply, as_tables, parse_settings
 from dcfl.errors import ConfigError
 from dcfl.runs.identity import flat, kind_of
 from dcfl.studies.recipes.recipe import Cell, Recipe
@@ -14,7 +14,7 @@ from dcfl.studies.recipes.recipe import Cell, Recipe
 
 def with_settings(recipe: Recipe, cells: Sequence[Cell], settings: Sequence[str]) -> list[Cell]:
     """The cells with these settings; a method's field only where the method has it."""
-    changes = parse_words(settings)
+    changes = parse_settings(settings)
     if changes:
         _refuse_what_the_recipe_sets(recipe, cells, changes)
     _refuse_unknown_fields(recipe, cells, changes)
@@ -29,7 +29,7 @@ def described_changes(
     """Each setting that can change a result, with the rows that it changed if not all of them."""
     changes = []
     for setting in dict.fromkeys(settings):
-        ((key, _),) = flat(parse_words([setting])).items()
+        ((key, _),) = flat(parse_settings([setting])).items()
         if kind_of(key) != "result":
             continue
         pairs = zip(before, after, strict=True)

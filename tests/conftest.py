@@ -1,5 +1,6 @@
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 from dcfl.engines.instructions import avoid_broken_instructions
@@ -10,6 +11,9 @@ from tests.studies.analysis.trained import train
 
 def pytest_configure() -> None:
     avoid_broken_instructions()  # before a test has torch convolve anything
+    # Times depend on what else the machine does, and are no property of the code.
+    hypothesis.settings.register_profile("dcfl", deadline=None)
+    hypothesis.settings.load_profile("dcfl")
 
 
 @pytest.fixture(autouse=True)

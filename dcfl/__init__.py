@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from dcfl.runs.comparison import Comparison, compare
     from dcfl.runs.model_file import load_model
     from dcfl.runs.rows import RoundRow, Summary
-    from dcfl.runs.run import Result, Run, resume, run
+    from dcfl.runs.run import Result, Run
+    from dcfl.runs.training import resume, run
 
 __all__ = [
     "METHODS",
@@ -71,8 +72,8 @@ _HOMES = {
     "compare": "dcfl.runs.comparison",
     "load_experiment": "dcfl.config",
     "load_model": "dcfl.runs.model_file",
-    "resume": "dcfl.runs.run",
-    "run": "dcfl.runs.run",
+    "resume": "dcfl.runs.training",
+    "run": "dcfl.runs.training",
 }
 
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import shutil
 import time
 import warnings
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Collection, Generator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import torch
-
-from dcfl.config import load_experiment
 from dcfl.data import Dataset
 from dcfl.engines.engine import Connect, Engine
 from dcfl.engines.memories import Index
@@ -23,19 +20,19 @@ from dcfl.evaluation import own_mix_accuracies
 from dcfl.experiment import Experiment
 from dcfl.federation import Round
 from dcfl.messages import Tensors
-from dcfl.models import FeatureModel, ModelSettings
+from dcfl.models import FeatureModel
 from dcfl.report import write_report
-from dcfl.runs.checkpoints import Checkpoint, Checkpoints, Progress
+from dcfl.runs.checkpoints import Checkpoints
 from dcfl.runs.connect import connect
 from dcfl.runs.folder import MEMORIES, RecordedRun, folder_for, require_own
 from dcfl.runs.prepare import prepare
 from dcfl.runs.recorder import Recorder
 from dcfl.runs.rows import RoundRow, Summary
+from dcfl.runs.saving import Saver
 from dcfl.runs.start import begin_or_resume
 from dcfl.runs.stopping import trained_rounds
 from dcfl.runs.summaries import Judged, Spent, client_rows, round_row, summarise
 from dcfl.runs.too_few_replies import require_some_replies, require_usable_rounds
-from dcfl.server import ServerState
 
 
 @dataclass(frozen=True)
@@ -159,7 +156,7 @@ class Run:
         return Result(self.folder, self._summary, self.rows, self._state.weights, model)
 
     def _rounds(self) -> Generator[RoundRow]:
-        self._began = time.perf_counter()
+        self._saver = Saver(self.prepared, self._recorder, self._checkpoints, self._start)
         session = self.prepared.session(
             self._start.run, self.folder / MEMORIES, self._start.memories, self._checkpoints.indexes
         )
@@ -182,7 +179,8 @@ class Run:
                 before, pending = pending, None
                 if before is not None:
                     yield self._record(engine, before)
-                trained = Trained(round, seconds, self._save(engine, round))
+                saved = self._saver.begin(engine, round.state.round, self._stopping)
+                trained = Trained(round, seconds, saved)
                 self._state = round.state
                 engine.begin_evaluation(round.state.weights)
                 if engine.overlaps:
@@ -215,46 +213,21 @@ class Run:
         site_names = self.prepared.data.dataset.site_names
         self._recorder.round(row, client_rows(round, accuracies, site_names))
         if saved is not None:
-            self._commit(engine, round.state, saved)
+            self._saver.commit(engine, round.state, saved, row)
         require_usable_rounds(self.rows, round.clients, self._server, self.folder)
         return row
-
-    def _save(self, engine: Engine, round: Round) -> Index | None:
-        """Begin a checkpoint if one is due: the clients' memories are written while the next round
-        trains."""
-        every = self.experiment.output.checkpoint
-        due = self._checkpoints.begin_if_due(every, round.state.round) or (self._stopping and every)
-        return engine.memories.save() if due else None
-
-    def _commit(self, engine: Engine, state: ServerState, memories: Index) -> None:
-        """Write the checkpoint, after everything that it refers to is on the disk."""
-        engine.memories.saved()
-        progress = Progress(
-            run=self._start.run,
-            round=state.round,
-            seconds=self._elapsed(),
-            accuracy=self.rows[-1].accuracy or 0.0,
-            memories={str(client): round for client, round in memories.items()},
-            lengths=self._recorder.synced_log_lengths(),
-            begun_with=self.prepared.fingerprint,
-            again=self._start.repeated,
-        )
-        engine.memories.keep_only(self._checkpoints.write(Checkpoint(state, progress)))
-
-    def _elapsed(self) -> float:
-        return self._start.seconds + time.perf_counter() - self._began
 
     def _end_early(self, engine: Engine) -> None:
         where = f"after round {self._state.round} of {self.experiment.federation.rounds}"
         if not self.experiment.output.checkpoint or not self.rows:
             raise Interrupted(f"stopped {where}")
-        self._commit(engine, self._state, engine.memories.save())
+        self._saver.commit(engine, self._state, engine.memories.save(), self.rows[-1])
         raise Interrupted(f"stopped {where}; `dcfl resume {self.folder}` goes on")
 
     def _finish(self) -> None:
         require_some_replies(self.rows, self.folder)
         summary = summarise(
-            self.prepared, self._state, self.rows, self._elapsed(), self._start.repeated
+            self.prepared, self._state, self.rows, self._saver.elapsed(), self._start.repeated
         )
         self._recorder.finish(self.prepared, self._state.weights, summary)
         _tidy(self.folder)
@@ -274,90 +247,3 @@ def _tidy(folder: Path) -> None:
     """Delete what only resuming needs: the run has finished."""
     Checkpoints(folder).clear()
     shutil.rmtree(folder / MEMORIES, ignore_errors=True)
-
-
-def run(
-    experiment_or_path: Experiment | str | Path | None = None,
-    *,
-    out: str | Path | None = None,
-    dataset: Dataset | None = None,
-    model: FeatureModel | ModelSettings | Mapping[str, Any] | str | None = None,
-    **overrides: Any,
-) -> Result:
-    """Train one federation and write its run folder, as `dcfl run` does.
-
-    Args:
-        experiment_or_path: An Experiment, a config file, or nothing: DCFL-PW on the built-in
-            digits.
-        out: The run folder; by default a new one in `runs/`.
-        dataset: The images, instead of those the config names.
-        model: A model's name or settings, or a module of your own, which is copied.
-        **overrides: Tables (`federation={"rounds": 20}`), choices by name (`method="fedavg"`),
-            settings objects (`method=MyMethod(mu=0.5)`) or dotted keys
-            (`**{"training.lr": 0.05}`) on top of the experiment.
-
-    Returns:
-        The folder, the summary, the rows of all rounds, the weights and the model.
-
-    Raises:
-        ConfigError: A setting is unknown or does not fit.
-        TooFewClients: Too few clients gave a usable reply.
-
-    Example:
-        >>> import dcfl
-        >>> result = dcfl.run(method="fedavg", federation={"rounds": 2})
-        >>> result.summary.method, result.summary.rounds
-        ('fedavg', 2)
-        >>> (result.folder / "report.html").is_file()
-        True
-    """
-    own_module = model if isinstance(model, torch.nn.Module) else None
-    if model is not None and own_module is None:
-        overrides["model"] = model
-    if out is not None:
-        overrides["output.dir"] = str(out)
-    return _finished(Run(load_experiment(experiment_or_path, **overrides), dataset, own_module))
-
-
-def resume(
-    folder: str | Path,
-    *,
-    dataset: Dataset | None = None,
-    model: FeatureModel | None = None,
-    allow: Collection[str] = (),
-) -> Result:
-    """Finish a run that was stopped or killed, as `dcfl resume` does.
-
-    The result equals that of an uninterrupted run, to the last bit.
-
-    Args:
-        folder: The run folder.
-        dataset: The images, if the run was begun with a data set from Python.
-        model: The module, if the run was begun with one of your own.
-        allow: Keys in which the run may differ from how it was begun.
-
-    Returns:
-        What `run` would have returned.
-
-    Raises:
-        RunFolderError: The run has finished already, or its files are damaged.
-        ConfigError: Something has changed that the result depends on.
-
-    Example:
-        >>> import dcfl
-        >>> run = dcfl.Run(dcfl.load_experiment(federation={"rounds": 4}))
-        >>> for row in run.rounds():
-        ...     if row.round == 2:
-        ...         run.stop()
-        Traceback (most recent call last):
-        dcfl.errors.Interrupted: stopped after round ...
-        >>> dcfl.resume(run.folder).summary.rounds
-        4
-    """
-    return _finished(Run.resume(Path(folder), dataset, model, allow=allow))
-
-
-def _finished(run: Run) -> Result:
-    for _ in run.rounds():
-        pass
-    return run.result()

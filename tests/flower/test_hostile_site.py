@@ -21,7 +21,7 @@ from dcfl.flower.deploy.keys import make_keys
 from dcfl.flower.deploy.superlink import CONNECTION_NAME, Connection, ask, online_nodes, script
 from dcfl.flower.key_fingerprints import fingerprint_in
 from dcfl.runs.folder import RecordedRun
-from dcfl.runs.run import run
+from dcfl.runs.training import run
 
 pytestmark = pytest.mark.flower
 

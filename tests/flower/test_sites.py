@@ -23,7 +23,7 @@ from PIL import Image
 from dcfl.flower.deploy import daemons as processes
 from dcfl.flower.deploy.deployment import down
 from dcfl.runs.folder import RecordedRun
-from dcfl.runs.run import run
+from dcfl.runs.training import run
 
 pytestmark = pytest.mark.flower
 

@@ -28,14 +28,20 @@ for name in ("SIGKILL", "SIGHUP", "pthread_sigmask"):
 multiprocessing.get_all_start_methods = lambda: ["spawn"]
 """
 
+# All modules but the one that starts the program, Flower's, which need its packages, and the peers'.
 RUN = """
-import dcfl.runs.run, dcfl.engines.pool, dcfl.cli.main, dcfl.system.streams
+import importlib, pkgutil
+import dcfl
 from dcfl.errors import ConfigError
 
+for module in pkgutil.walk_packages(dcfl.__path__, "dcfl."):
+    if not module.name.startswith(("dcfl.__main__", "dcfl.flower", "dcfl.studies.bench.peers")):
+        importlib.import_module(module.name)
+
 small = {"data.clients": 4, "federation.rounds": 2, "training.epochs": 1, "method.name": "moon"}
-dcfl.runs.run.run(out=sys.argv[1], **small)
+dcfl.run(out=sys.argv[1], **small)
 try:
-    dcfl.runs.run.run(out=sys.argv[1] + "-2", **small, **{"federation.deadline": 60.0})
+    dcfl.run(out=sys.argv[1] + "-2", **small, **{"federation.deadline": 60.0})
 except ConfigError as error:
     print(error)
 """

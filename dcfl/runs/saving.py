@@ -1,0 +1,51 @@
+"""Checkpoints of one run as its rounds end: begun when due, committed once the row is written."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from dcfl.engines.engine import Engine
+from dcfl.engines.memories import Index
+from dcfl.runs.checkpoints import Checkpoint, Checkpoints, Progress
+from dcfl.runs.prepare import Prepared
+from dcfl.runs.recorder import Recorder
+from dcfl.runs.rows import RoundRow
+from dcfl.runs.start import Start
+from dcfl.server import ServerState
+
+
+@dataclass(frozen=True)
+class Saver:
+    prepared: Prepared
+    recorder: Recorder
+    checkpoints: Checkpoints
+    start: Start
+    began: float = field(default_factory=time.perf_counter)
+
+    def begin(self, engine: Engine, round: int, stopping: bool) -> Index | None:
+        """Begin a checkpoint if one is due: the clients' memories are written while the next round
+        trains."""
+        every = self.prepared.experiment.output.checkpoint
+        due = self.checkpoints.begin_if_due(every, round) or (stopping and every)
+        return engine.memories.save() if due else None
+
+    def commit(self, engine: Engine, state: ServerState, memories: Index, row: RoundRow) -> None:
+        """Write the checkpoint, after everything that it refers to is on the disk. `row`: the last
+        one."""
+        engine.memories.saved()
+        progress = Progress(
+            run=self.start.run,
+            round=state.round,
+            seconds=self.elapsed(),
+            accuracy=row.accuracy or 0.0,
+            memories={str(client): round for client, round in memories.items()},
+            lengths=self.recorder.synced_log_lengths(),
+            begun_with=self.prepared.fingerprint,
+            again=self.start.repeated,
+        )
+        engine.memories.keep_only(self.checkpoints.write(Checkpoint(state, progress)))
+
+    def elapsed(self) -> float:
+        """Seconds that the run has taken, before it was resumed included."""
+        return self.start.seconds + time.perf_counter() - self.began

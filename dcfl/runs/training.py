@@ -1,0 +1,102 @@
+"""From Python as from the command line: train one federation, or finish one that was stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dcfl.config import load_experiment
+from dcfl.data import Dataset
+from dcfl.experiment import Experiment
+from dcfl.models import FeatureModel, ModelSettings
+from dcfl.runs.run import Result, Run
+
+
+def run(
+    experiment_or_path: Experiment | str | Path | None = None,
+    *,
+    out: str | Path | None = None,
+    dataset: Dataset | None = None,
+    model: FeatureModel | ModelSettings | Mapping[str, Any] | str | None = None,
+    **overrides: Any,
+) -> Result:
+    """Train one federation and write its run folder, as `dcfl run` does.
+
+    Args:
+        experiment_or_path: An Experiment, a config file, or nothing: DCFL-PW on the built-in
+            digits.
+        out: The run folder; by default a new one in `runs/`.
+        dataset: The images, instead of those the config names.
+        model: A model's name or settings, or a module of your own, which is copied.
+        **overrides: Tables (`federation={"rounds": 20}`), choices by name (`method="fedavg"`),
+            settings objects (`method=MyMethod(mu=0.5)`) or dotted keys
+            (`**{"training.lr": 0.05}`) on top of the experiment.
+
+    Returns:
+        The folder, the summary, the rows of all rounds, the weights and the model.
+
+    Raises:
+        ConfigError: A setting is unknown or does not fit.
+        TooFewClients: Too few clients gave a usable reply.
+
+    Example:
+        >>> import dcfl
+        >>> result = dcfl.run(method="fedavg", federation={"rounds": 2})
+        >>> result.summary.method, result.summary.rounds
+        ('fedavg', 2)
+        >>> (result.folder / "report.html").is_file()
+        True
+    """
+    own_module = model if isinstance(model, torch.nn.Module) else None
+    if model is not None and own_module is None:
+        overrides["model"] = model
+    if out is not None:
+        overrides["output.dir"] = str(out)
+    return _finished(Run(load_experiment(experiment_or_path, **overrides), dataset, own_module))
+
+
+def resume(
+    folder: str | Path,
+    *,
+    dataset: Dataset | None = None,
+    model: FeatureModel | None = None,
+    allow: Collection[str] = (),
+) -> Result:
+    """Finish a run that was stopped or killed, as `dcfl resume` does.
+
+    The result equals that of an uninterrupted run, to the last bit.
+
+    Args:
+        folder: The run folder.
+        dataset: The images, if the run was begun with a data set from Python.
+        model: The module, if the run was begun with one of your own.
+        allow: Keys in which the run may differ from how it was begun.
+
+    Returns:
+        What `run` would have returned.
+
+    Raises:
+        RunFolderError: The run has finished already, or its files are damaged.
+        ConfigError: Something has changed that the result depends on.
+
+    Example:
+        >>> import dcfl
+        >>> run = dcfl.Run(dcfl.load_experiment(federation={"rounds": 4}))
+        >>> for row in run.rounds():
+        ...     if row.round == 2:
+        ...         run.stop()
+        Traceback (most recent call last):
+        dcfl.errors.Interrupted: stopped after round ...
+        >>> dcfl.resume(run.folder).summary.rounds
+        4
+    """
+    return _finished(Run.resume(Path(folder), dataset, model, allow=allow))
+
+
+def _finished(run: Run) -> Result:
+    for _ in run.rounds():
+        pass
+    return run.result()

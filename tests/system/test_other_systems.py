@@ -28,7 +28,7 @@ for name in ("SIGKILL", "SIGHUP", "pthread_sigmask"):
 multiprocessing.get_all_start_methods = lambda: ["spawn"]
 """
 
-# All modules but the one that starts the program, Flower's, which need its packages, and the peers'.
+# All modules but __main__, which starts the program, Flower's and the peers', which need packages.
 RUN = """
 import importlib, pkgutil
 import dcfl

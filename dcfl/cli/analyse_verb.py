@@ -54,8 +54,10 @@ def analyse(
     method_file: MethodFile = None,
     as_json: AsJSON = False,
 ) -> None:
-    """What finished runs have learned: cosines within and between classes, alignment, uniformity,
-    dimensions in use, drift, and a picture. Several runs side by side."""
+    """What finished runs have learned: cosines, alignment, dimensions in use, drift, a picture.
+
+    Several runs are shown side by side.
+    """
     from dcfl.report import find_runs
     from dcfl.runs.folder import require_own
     from dcfl.studies.analysis.analysis_page import write_analysis

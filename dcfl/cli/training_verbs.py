@@ -90,8 +90,7 @@ def compare(
     out: Out = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Several methods, for each seed on the same split, with the same client schedule and initial
-    weights.
+    """Several methods; those of a seed share its split, client schedule and initial weights.
 
     A different seed also means a different split; data.seed=0 keeps one split for all of them.
     """

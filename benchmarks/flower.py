@@ -40,10 +40,10 @@ def measure(words: list[str], rounds: int, cwd: Path) -> dict[str, float]:
     began = time.time()
     dcfl(*words, *SETTINGS, f"federation.rounds={rounds}", "--out", str(out), cwd=cwd)
     run = RecordedRun.open(out)
-    seconds = [row["seconds"] for row in run.rounds]
+    seconds = [row.seconds for row in run.rounds]
     # The recorder writes a row when its round has been evaluated.
     end = (out / "rounds.jsonl").stat().st_mtime
-    training = statistics.median(row["metrics"]["seconds"] for row in run.clients)
+    training = statistics.median(row.seconds for row in run.clients)
     return {
         "before round one": end - began - sum(seconds),
         "a round": statistics.median(seconds[1:]),

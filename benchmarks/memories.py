@@ -51,10 +51,10 @@ def measured(budget: int, job_folder: Path, folder: Path) -> dict[str, Any]:
         over.set()
         watcher.join()
     return {
-        "seconds": [row["seconds"] for row in rows[1:]],
+        "seconds": [row.seconds for row in rows[1:]],
         "peak_gigabytes": peak / 1e9,
         "gigabytes_on_disk": on_disk / 1e9,
-        "weights_sha256": run.result().summary["weights_sha256"],
+        "weights_sha256": run.result().summary.weights_sha256,
     }
 
 

@@ -19,7 +19,12 @@ from dcfl.privacy import PrivacySettings, spent
 from dcfl.runs.prepare import schedule
 from dcfl.runs.run import Run
 
-COMMON = ["engine.workers=1", "output.checkpoint=0", "data.seed=0"]  # one split for all seeds
+COMMON = [
+    "engine.workers=1",
+    "output.checkpoint=0",
+    "output.report=false",
+    "data.seed=0",
+]  # one split for all seeds
 # The default run, but for a model and a method that [privacy] takes.
 NETWORK = ["model.norm=group", "method.name=dcfl-sw", "federation.rounds=40"]
 NETWORK_CASES = [(0.0, 0.0), *((1.0, noise) for noise in (0.0, 0.001, 0.003, 0.01, 0.1, 0.5))]

@@ -74,7 +74,7 @@ def accuracy(task: tuple[str, str, int, dict[str, Any]]) -> float:
             training={"epochs": 1, "batch_size": 16, "lr": 0.05},
             federation={"rounds": 40, "participation": PARTICIPATION.get(row, 0.5), "seed": seed},
             engine={"workers": 1, "device": "cpu"},
-            output={"dir": f"{folder}/run"},
+            output={"dir": f"{folder}/run", "report": False},
             **tables,
         )
         return float(result.rounds[-1]["accuracy"])

@@ -35,10 +35,10 @@ def main() -> None:
     seen: list[dict[str, float]] = []
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(experiment_from(None, {**tables, "output": {"dir": folder}}))
+        run = Run(experiment_from(None, {**tables, "output": {"dir": folder, "report": False}}))
         for row in run.rounds():
-            if row["round"] % 20 == 0:
-                seen.append(look(row["round"], Path(folder)))
+            if row.round % 20 == 0:
+                seen.append(look(row.round, Path(folder)))
                 print(seen[-1], file=sys.stderr)
     seconds = time.perf_counter() - began
     settled = [one for one in seen if one["round"] >= rounds / 5]

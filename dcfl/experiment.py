@@ -28,6 +28,7 @@ class FederationSettings:
     seed: int = 0
     deadline: float = 0.0  # seconds to wait for a round's replies; 0: no limit
     minimum_replies: int = 1  # a round with fewer does not change the model
+    evaluate_every: int = 1  # score the model after every so many rounds, and after the last
 
     def __post_init__(self) -> None:
         require(self.rounds >= 1, f"federation.rounds must be at least 1, not {self.rounds}")
@@ -45,6 +46,14 @@ class FederationSettings:
             self.minimum_replies >= 1,
             f"federation.minimum_replies must be at least 1, not {self.minimum_replies}",
         )
+        require(
+            self.evaluate_every >= 1,
+            f"federation.evaluate_every must be 1 round or more, not {self.evaluate_every}",
+        )
+
+    def evaluates(self, round: int) -> bool:
+        """Whether the model is scored after this round; after the last one it always is."""
+        return round % self.evaluate_every == 0 or round == self.rounds
 
     def require_cohorts(self, clients: int) -> None:
         """Check the cohort's size; later, because the data may set the number of clients."""

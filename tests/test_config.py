@@ -7,14 +7,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcfl.client import LocalTraining
-from dcfl.config import CHOICES, apply, as_tables, experiment_from, merge, parse_settings, to_toml
+from dcfl.config import (
+    CHOICES,
+    apply,
+    as_tables,
+    experiment_from,
+    load_experiment,
+    merge,
+    parse_settings,
+    to_toml,
+)
 from dcfl.data import DataSettings
 from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
 from dcfl.methods import METHODS
 from dcfl.methods.dcfl import DCFLSampleWise
 from dcfl.models import ModelSettings
-from dcfl.runs.run import load_experiment
 from dcfl.server import ServerSettings
 from dcfl.server.optimizers import FedAdam, FedAvgM
 

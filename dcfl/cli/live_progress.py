@@ -89,6 +89,7 @@ class _Status:
     def __init__(self, rounds: int) -> None:
         self.rounds, self.began = rounds, time.perf_counter()
         self.first: int | None = None
+        self.accuracy = "not scored yet"
         self.clients = 0
 
     def after(self, row: RoundRow) -> tuple[str, float]:
@@ -98,7 +99,9 @@ class _Status:
         elapsed = max(time.perf_counter() - self.began, 1e-9)
         left = elapsed / (row.round - self.first) * (self.rounds - row.round)
         lost = row.sampled - row.ok
-        text = f"accuracy {row.accuracy:.1f} %  {self.clients / elapsed:.0f} clients/s"
+        if row.accuracy is not None:
+            self.accuracy = f"accuracy {row.accuracy:.1f} %"
+        text = f"{self.accuracy}  {self.clients / elapsed:.0f} clients/s"
         text += f"  {lost} clients lost" if lost else ""
         return text + ("" if row.used else "  the model stays as it was"), left
 

@@ -61,8 +61,8 @@ def load_dataset(settings: DataSettings) -> Dataset:
     """The data set that the settings name; decoded once, then read from a memory-mapped cache."""
     dataset = _normalised(_load(settings), settings)
     if settings.holdout:
-        return dataset.holding_out(settings.holdout, settings.split_seed)
-    return dataset
+        dataset = dataset.holding_out(settings.holdout, settings.split_seed)
+    return dataset.scored_on(settings.test_images) if settings.test_images else dataset
 
 
 def _load(settings: DataSettings) -> Dataset:

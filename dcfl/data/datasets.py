@@ -114,6 +114,14 @@ class Dataset:
         train, test = self.train[remaining.sort()[0]], self.train[held_out.sort()[0]]
         return replace(self, train=train, test=test)
 
+    def scored_on(self, count: int) -> Dataset:
+        """At most so many of the test images. Which ones depends on their pixels alone, not on a
+        seed or on how the files are sorted."""
+        if count >= len(self.test):
+            return self
+        chosen = self.test.mixed_order[:count].sort().values
+        return replace(self, test=self.test[chosen])
+
     def augmented_by(self, augmentation: Augmentation) -> Dataset:
         return replace(self, preparation=replace(self.preparation, augmentation=augmentation))
 

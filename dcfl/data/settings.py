@@ -30,6 +30,8 @@ class DataSettings:
     # Share of the training images that is kept back and evaluated on, instead of the test images:
     # for choosing settings without looking at those.
     holdout: float = 0.0
+    # Score on so many of the images, the same ones for every seed and method; 0: on all of them.
+    test_images: int = 0
     crop: int | Literal["auto"] = "auto"  # pixels of padding; "auto": what suits the data set
     flip: bool | Literal["auto"] = "auto"
     rotation: float = 0.0  # degrees either way
@@ -66,6 +68,10 @@ class DataSettings:
         require(
             0 <= self.holdout <= 0.9,
             f"data.holdout must lie in 0 (none) to 0.9, not {self.holdout:g}",
+        )
+        require(
+            self.test_images >= 0,
+            f"data.test_images must be 0 (all) or more, not {self.test_images}",
         )
 
     def _check_augmentation(self) -> None:

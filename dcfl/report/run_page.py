@@ -80,8 +80,17 @@ def _facts(runs: Sequence[RecordedRun]) -> list[tuple[str, str]]:
         ("Rounds", _distinct(runs, plain("federation.rounds"))),
         ("Participation", _distinct(runs, _participation)),
         ("Model", _distinct(runs, plain("model.name"))),
+        ("Scored", _distinct(runs, _scored)),
     ]
     return [(term, value) for term, value in facts if value]
+
+
+def _scored(run: RecordedRun) -> str | None:
+    """When and on what, where it is not after every round on all test images."""
+    every, images = setting(run, "federation.evaluate_every"), setting(run, "data.test_images")
+    when = f"every {every} rounds and after the last" if every not in (None, 1) else ""
+    what = f"on {images:,} images" if images else ""
+    return " ".join(filter(None, (when, what))) or None
 
 
 def _dataset(run: RecordedRun) -> str:

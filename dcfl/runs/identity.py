@@ -33,6 +33,7 @@ KINDS: dict[str, Kind] = {
     "data.min_size": "result",
     "data.seed": "seed",
     "data.holdout": "result",
+    "data.test_images": "result",
     "data.crop": "result",
     "data.flip": "result",
     "data.rotation": "result",
@@ -60,6 +61,7 @@ KINDS: dict[str, Kind] = {
     "federation.seed": "seed",
     "federation.deadline": "result",  # late clients are left out
     "federation.minimum_replies": "result",
+    "federation.evaluate_every": "result",  # of MAX and EMA, though not of the weights
     "engine.name": "place",  # engines agree to the last bit
     "engine.workers": "place",
     "engine.threads": "result",  # changes the order of sums

@@ -153,6 +153,7 @@ class Summary(Row):
     seed: Seed = 0
     partition_sha256: Text = ""
     weights_sha256: Text = ""
+    evaluate_every: Count = 1  # MAX and EMA are over every so many rounds, and the last
     # The most privacy any client spent, if [privacy] was on; epsilon None: no guarantee.
     epsilon: Number | None = None
     delta: Number | None = None
@@ -165,5 +166,7 @@ class Summary(Row):
         return self.failed + self.late + self.rejected
 
     def _is_written(self, name: str) -> bool:
+        if name == "evaluate_every":
+            return self.evaluate_every != 1
         private = name in ("epsilon", "delta", "most_visits", "secret_noise")
         return not private or self.delta is not None

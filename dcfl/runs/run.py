@@ -182,8 +182,9 @@ class Run:
                 saved = self._saver.begin(engine, round.state.round, self._stopping)
                 trained = Trained(round, seconds, saved)
                 self._state = round.state
-                engine.begin_evaluation(round.state.weights)
-                if engine.overlaps:
+                if self._evaluates(trained):
+                    engine.begin_evaluation(round.state.weights)
+                if self._evaluates(trained) and engine.overlaps:
                     pending = trained
                 else:
                     yield self._record(engine, trained)
@@ -195,23 +196,27 @@ class Run:
         if pending is not None:
             yield self._record(engine, pending)
 
+    def _evaluates(self, trained: Trained) -> bool:
+        return self.experiment.federation.evaluates(trained.round.state.round)
+
+    def _judged(self, engine: Engine) -> Judged:
+        result, accuracies = engine.end_evaluation(), engine.own_accuracies
+        if accuracies is None:
+            accuracies = own_mix_accuracies(result.by_class, self._mixes)
+        return Judged(result, accuracies)
+
     def _record(self, engine: Engine, trained: Trained) -> RoundRow:
         """Finish the round's evaluation, write its row and, if due, its checkpoint."""
         round, training, saved = trained
         began = time.perf_counter()
-        result = engine.end_evaluation()
+        judged = self._judged(engine) if self._evaluates(trained) else None
         spent = Spent(training, time.perf_counter() - began)
-        accuracies = engine.own_accuracies
-        if accuracies is None:
-            accuracies = own_mix_accuracies(result.by_class, self._mixes)
         before = self.rows[-1] if self.rows else None
         dropped, self._dropped = engine.dropped - self._dropped, engine.dropped
-        row = round_row(
-            round, Judged(result, accuracies), spent, before, dropped, engine.take_remarks()
-        )
+        row = round_row(round, judged, spent, before, dropped, engine.take_remarks())
         self.rows.append(row)
         site_names = self.prepared.data.dataset.site_names
-        self._recorder.round(row, client_rows(round, accuracies, site_names))
+        self._recorder.round(row, client_rows(round, judged, site_names))
         if saved is not None:
             self._saver.commit(engine, round.state, saved, row)
         require_usable_rounds(self.rows, round.clients, self._server, self.folder)

@@ -65,7 +65,9 @@ def _from_checkpoint(
     repeated = len(RecordedRun.open(recorder.folder).rounds) - progress.round + 2
     recorder.truncate_logs(progress.lengths)
     rows = RecordedRun.open(recorder.folder).rounds
-    if [row.round for row in rows if row.accuracy is not None] != [*range(1, progress.round + 1)]:
+    evaluates = prepared.experiment.federation.evaluates
+    expected = [(round, evaluates(round)) for round in range(1, progress.round + 1)]
+    if [(row.round, row.accuracy is not None) for row in rows] != expected:
         raise CheckpointError(f"{recorder.folder / 'rounds.jsonl'}: a row is not as it was written")
     return Start(
         state, progress.run, rows, progress.index, progress.seconds, progress.again + repeated

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from math import isfinite
+from math import isfinite, nan
 from typing import NamedTuple
 
 from torch import Tensor
@@ -17,7 +17,7 @@ from dcfl.runs.prepare import Prepared, privacy_spent
 from dcfl.runs.rows import ClientRow, RoundRow, Summary
 from dcfl.server import ClientReport, ServerState
 
-NOTHING = Remarks()
+NO_REMARKS = Remarks()
 TOTALS = ("bytes_up", "bytes_down", "sampled", "ok", "failed", "late", "rejected", "dropped")
 
 
@@ -37,16 +37,17 @@ class Spent(NamedTuple):
 
 def round_row(
     round: Round,
-    judged: Judged,
+    judged: Judged | None,
     spent: Spent,
     before: RoundRow | None,
     dropped: int = 0,
-    remarks: Remarks = NOTHING,
+    remarks: Remarks = NO_REMARKS,
 ) -> RoundRow:
-    """`before`: the previous row, whose MAX and EMA the new row continues."""
-    accuracy, loss, _ = judged.result
+    """`judged`: None after a round whose model was not scored. `before`: the previous row, whose
+    MAX and EMA the new row continues."""
+    accuracy, loss = judged.result[:2] if judged else (None, None)
+    mean, worst = fairness(judged.client_accuracies) if judged else (None, None)
     outcomes = Counter(client.outcome for client in round.clients)
-    mean, worst = fairness(judged.client_accuracies)
     highest, average = _continued(before, "accuracy", accuracy)
     highest_mean, average_mean = _continued(before, "client_accuracy", mean)
     return RoundRow(
@@ -71,7 +72,7 @@ def round_row(
         rejected=outcomes["rejected"],
         used=sum(client.used for client in round.clients),
         dropped=dropped,
-        sites=remarks.sites,
+        sites=remarks.sites if judged else (),
         notices=remarks.notices,
     )
 
@@ -94,10 +95,11 @@ def _training_loss(clients: Sequence[ClientReport]) -> float | None:
 
 
 def client_rows(
-    round: Round, client_accuracies: Tensor, site_names: Sequence[str] = ()
+    round: Round, judged: Judged | None, site_names: Sequence[str] = ()
 ) -> list[ClientRow]:
     """One row per sampled client."""
-    sampled = client_accuracies[[client.client for client in round.clients]].tolist()
+    clients = [client.client for client in round.clients]
+    sampled = judged.client_accuracies[clients].tolist() if judged else [nan] * len(clients)
     return [
         ClientRow(
             round=round.state.round,
@@ -134,6 +136,7 @@ def summarise(
         parameters=sum(parameter.numel() for parameter in prepared.model.parameters()),
         clients=experiment.data.clients,
         seed=experiment.federation.seed,
+        evaluate_every=experiment.federation.evaluate_every,
         partition_sha256=prepared.data.partition.sha256,
         weights_sha256=named.sha256(state.weights),
         **privacy_spent(experiment, last.round, repeated),

@@ -49,7 +49,8 @@ def main(grid: Grid, context: Context) -> None:
         for row in run.rounds():
             for notice in row.notices:
                 print(printable(f"warning: {notice}"), flush=True)
-            print(f"round {row.round}: accuracy {row.accuracy:.2f} %", flush=True)
+            scored = "" if row.accuracy is None else f": accuracy {row.accuracy:.2f} %"
+            print(f"round {row.round}{scored}", flush=True)
         for engine in engines:
             engine.forget()  # not before the run has really ended
     except DCFLError as error:

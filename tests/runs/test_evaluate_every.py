@@ -1,0 +1,115 @@
+"""Evaluation only as often as wanted, on as many images as wanted."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import dcfl
+from dcfl.data import DataSettings, load_dataset
+from dcfl.errors import ConfigError, Interrupted
+from dcfl.evaluation import ema, evaluate
+from dcfl.experiment import FederationSettings
+from dcfl.report import write_report
+from dcfl.runs.run import Run
+from tests.engines.runs import untimed
+
+SETTINGS = {
+    "data.clients": 6,
+    "federation.rounds": 7,
+    "federation.participation": 0.5,
+    "training.epochs": 1,
+    "engine.workers": 1,
+    "output.report": False,
+}
+EVALUATED = [3, 6, 7]  # of seven rounds, every third and the last
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("method", ["fedavg", "moon", "dcfl-pw"])
+def test_the_weights_are_those_of_a_run_that_is_scored_after_every_round(
+    method: str, workers: int, tmp_path: Path
+) -> None:
+    settings = {**SETTINGS, "engine.workers": workers, "method.name": method}
+    always = dcfl.run(out=tmp_path / "always", **settings)
+    seldom = dcfl.run(out=tmp_path / "seldom", **settings, **{"federation.evaluate_every": 3})
+    assert seldom.summary.weights_sha256 == always.summary.weights_sha256
+    assert [row.round for row in seldom.rounds if row.accuracy is not None] == EVALUATED
+    for row, full in zip(seldom.rounds, always.rounds, strict=True):
+        assert row.train_loss == full.train_loss
+        if row.round in EVALUATED:
+            assert (row.accuracy, row.loss) == (full.accuracy, full.loss)
+        else:
+            assert row.loss is row.client_accuracy is None
+    scored = [row.accuracy for row in seldom.rounds if row.accuracy is not None]
+    assert seldom.summary.max_accuracy == max(scored)
+    assert seldom.summary.ema_accuracy == pytest.approx(ema(scored))
+    assert seldom.summary.final_accuracy == always.summary.final_accuracy
+    assert (seldom.summary.evaluate_every, always.summary.evaluate_every) == (3, 1)
+    assert "evaluate_every" not in always.summary.to_json()
+
+
+def test_max_and_ema_stay_between_two_evaluations(tmp_path: Path) -> None:
+    result = dcfl.run(out=tmp_path / "run", **SETTINGS, **{"federation.evaluate_every": 3})
+    assert [row.max_accuracy is None for row in result.rounds] == [True, True] + [False] * 5
+    assert result.rounds[3].ema_accuracy == result.rounds[2].ema_accuracy
+
+
+def stop_after(run: Run, last: int) -> None:
+    for row in run.rounds():
+        if row.round == last:
+            run.stop()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("last", [2, 3, 4])
+def test_a_resumed_run_is_that_of_a_run_that_was_never_stopped(
+    workers: int, last: int, tmp_path: Path
+) -> None:
+    settings = {**SETTINGS, "engine.workers": workers, "federation.evaluate_every": 3}
+    whole = dcfl.run(method="moon", out=tmp_path / "whole", **settings)
+    folder = tmp_path / "stopped"
+    experiment = dcfl.load_experiment(method="moon", output={"dir": str(folder)}, **settings)
+    with pytest.raises(Interrupted):
+        stop_after(Run(experiment), last)
+    resumed = dcfl.resume(folder)
+    assert resumed.summary.weights_sha256 == whole.summary.weights_sha256
+    assert [untimed(row) for row in resumed.rounds] == [untimed(row) for row in whole.rounds]
+
+
+def test_the_page_says_so(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "federation.evaluate_every": 3, "data.test_images": 100}
+    result = dcfl.run(out=tmp_path / "run", **settings)
+    page = write_report(result.folder).read_text()
+    assert "every 3 rounds and after the last on 100 images" in page
+
+
+def test_the_subset_is_the_same_for_every_seed_and_order() -> None:
+    whole = load_dataset(DataSettings())
+    some = load_dataset(DataSettings(test_images=100, seed=3))
+    assert len(some.test) == 100
+    assert len(some.train) == len(whole.train)
+    turned = replace(whole, test=whole.test[torch.arange(len(whole.test) - 1, -1, -1)])
+    again = turned.scored_on(100)
+
+    def images(dataset: dcfl.Dataset) -> set[bytes]:
+        return {image.numpy().tobytes() for image in dataset.test.pixels}
+
+    assert images(again) == images(some)
+    assert images(some) <= images(whole)
+    assert len(load_dataset(DataSettings(test_images=10**6)).test) == len(whole.test)
+
+
+def test_the_score_is_that_of_the_subset(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "federation.rounds": 2, "data.test_images": 100}
+    result = dcfl.run(out=tmp_path / "run", **settings)
+    subset = load_dataset(DataSettings(test_images=100))
+    assert evaluate(result.model, subset).accuracy == result.summary.final_accuracy
+
+
+def test_bad_values_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"evaluate_every must be 1 round or more, not 0"):
+        FederationSettings(evaluate_every=0)
+    with pytest.raises(ConfigError, match=r"test_images must be 0 \(all\) or more, not -1"):
+        DataSettings(test_images=-1)

@@ -127,7 +127,7 @@ def test_sites_with_their_own_pictures(hospitals: Path, dcfl: Dcfl, tmp_path: Pa
     assert [row["accuracy"] for row in there.rounds] == [row["accuracy"] for row in here.rounds]
     assert {row["client"]: row["num_examples"] for row in there.clients} == {0: 34, 1: 32}
     sites = there.rounds[-1]["sites"]
-    assert [(site["client"], site["images"], site["weight"]) for site in sites] == [
+    assert [(site.client, site.images, site.weight) for site in sites] == [
         (0, 8, 1.0),
         (1, 8, 1.0),
     ]

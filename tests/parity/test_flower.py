@@ -63,3 +63,7 @@ def test_so_do_aggregations_and_server_optimisers(
     server: ServerSettings, same: Callable[..., None]
 ) -> None:
     same(METHODS["fedavg"](), server=server, model=Flat())
+
+
+def test_a_model_that_is_seldom_scored(same: Callable[..., None]) -> None:
+    same(METHODS["moon"](), rounds=5, evaluate_every=2, model=Flat())

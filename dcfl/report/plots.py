@@ -237,7 +237,7 @@ def _points(
     return {
         row.round: (x, y)
         for row, x in zip(run.rounds, across(run), strict=True)
-        if (y := row[quantity]) is not None and math.isfinite(y)
+        if row.accuracy is not None and (y := row[quantity]) is not None and math.isfinite(y)
     }
 
 

@@ -109,7 +109,7 @@ def _fail_with(error: Exception) -> NoReturn:
     if isinstance(error, OSError):
         _fail(f"{error.filename or 'storage'}: {error.strerror or error}", 3)
     name = type(error).__name__
-    _fail(f"{name}: {one_line(error)} (a bug of ours; --debug shows where)", 1)
+    _fail(f"{name}: {one_line(error)} (a bug in dcfl; --debug shows where)", 1)
 
 
 def _fail(message: str, exit_code: int) -> NoReturn:

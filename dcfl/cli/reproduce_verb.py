@@ -176,7 +176,7 @@ def _train(cells: Sequence[CellFolder], processes: int) -> int:
             failures += news.state == "failed"
             stopped |= news.state == "stopped"
         if stopped or runner.stopping:
-            raise Interrupted("stopped; the same command goes on from here")
+            raise Interrupted("stopped; the same command continues from here")
     return failures
 
 

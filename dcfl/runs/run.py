@@ -227,7 +227,7 @@ class Run:
         if not self.experiment.output.checkpoint or not self.rows:
             raise Interrupted(f"stopped {where}")
         self._saver.commit(engine, self._state, engine.memories.save(), self.rows[-1])
-        raise Interrupted(f"stopped {where}; `dcfl resume {self.folder}` goes on")
+        raise Interrupted(f"stopped {where}; `dcfl resume {self.folder}` continues")
 
     def _finish(self) -> None:
         require_some_replies(self.rows, self.folder)

@@ -59,7 +59,7 @@ def _from_checkpoint(
         f"federation.rounds = {rounds}, and the run has done {progress.round} already",
     )
     for reason in damaged:
-        warnings.warn(f"{reason}; going on from round {progress.round}", stacklevel=5)
+        warnings.warn(f"{reason}; resuming from round {progress.round}", stacklevel=5)
     checkpoints.drop_after(progress.round)
     # Repeated rounds: those with a row after the checkpoint, and up to two that were in progress.
     repeated = len(RecordedRun.open(recorder.folder).rounds) - progress.round + 2
@@ -93,7 +93,7 @@ def require_resumable(
         options = " ".join(f"--allow {difference.key}" for difference in refused)
         raise ConfigError(
             f"the run was begun with something else: {changes}. It would not end as it should; "
-            f"{options} goes on all the same"
+            f"{options} resumes all the same"
         )
 
 

@@ -44,7 +44,7 @@ def lock(folder: Path) -> IO[bytes]:
 def try_lock(file: IO[Any]) -> bool:
     """Whether this process holds the lock on an open file now; OSError where locks do not work.
 
-    On a descriptor of ours, not on a path: nothing but `open_to_append` decides what is opened.
+    On a descriptor and not on a path: nothing but `open_to_append` decides what is opened.
     """
     try:
         taken = lock_descriptor(file.fileno(), blocking=False)

@@ -262,7 +262,7 @@ PROPERTIES: dict[str, Check] = {
     "leaves received, shared, memory and data untouched": leaves_what_it_was_given_untouched,
     "hears every client's upload": merge_hears_every_client,
     "merges no upload into no change": merging_nothing_changes_nothing,
-    "goes on when its reply was not used": continues_after_an_unused_reply,
+    "continues after an unused reply": continues_after_an_unused_reply,
     "withstands forged uploads under a robust rule": withstands_forged_uploads,
     "sends what the server expects": replies_are_accepted_by_the_server,
     "keeps its upload within the sensitivity it claims": uploads_stay_within_their_sensitivity,

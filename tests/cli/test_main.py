@@ -374,7 +374,7 @@ def test_being_terminated_has_its_exit_code(tmp_path: Path) -> None:
     assert "round 1/" in process.stderr.readline()
     process.terminate()
     assert process.wait(timeout=60) == 143
-    assert "`dcfl resume here` goes on" in process.stderr.read()
+    assert "`dcfl resume here` continues" in process.stderr.read()
 
 
 @pytest.mark.parametrize(

@@ -276,7 +276,7 @@ def test_the_first_signal_finishes_the_round_and_says_how_to_resume(
         assert exit_code(process) == code, said.read_text()
     text = said.read_text()
     assert "dcfl: stopping after this round; once more to stop at once\n" in text
-    assert f"`dcfl resume {folder}` goes on" in text
+    assert f"`dcfl resume {folder}` continues" in text
     assert "Traceback" not in text
     assert 1 <= rows_in(folder) < 5
     assert exit_code(command("resume", str(folder), said=said)) == 0
@@ -389,7 +389,7 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
     newest = Checkpoints(folder).paths()[-1]
     assert newest.name == "checkpoint-000003.safetensors"
     newest.write_bytes(DAMAGES[damage](newest.read_bytes()))
-    with pytest.warns(UserWarning, match=r"checkpoint-000003.*damaged.*going on from round 2"):
+    with pytest.warns(UserWarning, match=r"checkpoint-000003.*damaged.*resuming from round 2"):
         resume(folder, connection)
     same(folder, outcome(tmp_path / "whole"))
 
@@ -414,7 +414,7 @@ def test_the_one_before_still_works_after_a_resume_that_was_killed(
     assert in_a_fork(victim) == -9
     newest = Checkpoints(folder).paths()[-1]
     newest.write_bytes(flip(newest.read_bytes()))
-    with pytest.warns(UserWarning, match="going on from round 2"):
+    with pytest.warns(UserWarning, match="resuming from round 2"):
         resume(folder, connection)
     same(folder, outcome(tmp_path / "whole"))
 

@@ -175,7 +175,7 @@ def test_a_closed_terminal_ends_the_round(alone: dict[str, Any], tmp_path: Path)
         assert until(lambda: rows_in(folder) >= 1)
         os.killpg(process.pid or 0, signal.SIGHUP)
         assert exit_code(process) == 128 + signal.SIGHUP, said.read_text()
-    assert f"`dcfl resume {folder}` goes on" in said.read_text()
+    assert f"`dcfl resume {folder}` continues" in said.read_text()
     resumed_as(alone, folder, said)
 
 

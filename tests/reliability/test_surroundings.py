@@ -92,7 +92,7 @@ def test_an_edited_method_file(tmp_path: Path, part: str) -> None:
     file.write_text(METHOD.replace("STRENGTH = 1.0", part))
     said = resumed(tmp_path / "run", *given)
     assert "method was " in said
-    assert "--allow method goes on" in said
+    assert "--allow method resumes" in said
     resumed(tmp_path / "run", *given, "--allow", "method")
     assert rows_in(tmp_path / "run") == 5
 
@@ -185,7 +185,7 @@ def test_a_checkpoint_that_says_less_is_refused_and_can_be_allowed() -> None:
     now = {**before, "cpu": "AVX2 1", "dcfl": "1"}
     said = str(refusal(lambda: require_resumable(before, now, ())))
     assert "cpu was 'not recorded' and is 'AVX2 1'" in said
-    assert "--allow cpu --allow dcfl goes on" in said
+    assert "--allow cpu --allow dcfl resumes" in said
     require_resumable(before, now, ("cpu", "dcfl"))
 
 

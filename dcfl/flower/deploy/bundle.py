@@ -27,7 +27,7 @@ serverapp = "dcfl.flower.deploy.server_app:app"
 clientapp = "dcfl.flower.client_app:app"
 
 # A whole config file as one text, because Flower accepts only keys that stand here; or the folder
-# of a run to go on with. And the sites: how many SuperNodes there are, or a line for each with the
+# of a run to resume. And the sites: how many SuperNodes there are, or a line for each with the
 # fingerprint of its key and its name.
 [tool.flwr.app.config]
 experiment = {experiment}

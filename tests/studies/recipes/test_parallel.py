@@ -184,7 +184,7 @@ def test_stopped_in_three_ways_it_goes_on(tmp_path: Path, commands: list[Command
         assert "Traceback" not in command.text()
         assert "rror" not in command.text()
         if number != signal.SIGKILL:
-            assert text.splitlines()[-1] == "dcfl: stopped; the same command goes on from here"
+            assert text.splitlines()[-1] == "dcfl: stopped; the same command continues from here"
         assert not any((folder / "summary.json").is_file() for folder in folders)
         # What was done is not lost: there is a checkpoint of the last round.
         assert all(list(folder.glob("checkpoint-*")) for folder in folders)

@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dcfl import tensors as named
 from dcfl.data import Augmentation, Dataset, DataSettings, FederatedData, Partition, load_dataset
 from dcfl.engines.engine import Session
 from dcfl.engines.memories import Index
@@ -23,7 +22,7 @@ from dcfl.methods import Method
 from dcfl.models import FeatureModel
 from dcfl.privacy import Schedule, account, check_budget
 from dcfl.runs.fingerprint import fingerprint, own_code
-from dcfl.server import Server, ServerState
+from dcfl.server import Server
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,6 @@ class Prepared:
     experiment: Experiment  # resolved: no setting is left open
     data: FederatedData  # the images, and which client owns which
     model: FeatureModel  # the clients train it in turn
-    initial: ServerState  # holds the model's initial weights
     runner: ClientRunner  # trains clients: the method on the model and the data
     placement: Placement  # how many processes, on which devices
     code: Mapping[str, str]  # hashes of the user's own code, see `own_code`
@@ -95,7 +93,6 @@ def prepare(
         experiment=experiment,
         data=runner.data,
         model=runner.model,
-        initial=ServerState(0, named.snapshot(runner.model), {}, {}),
         runner=runner,
         placement=placement_for(experiment, runner, cohort),
         code=code,

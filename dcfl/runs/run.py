@@ -18,7 +18,7 @@ from dcfl.engines.runner import reproducible
 from dcfl.errors import DCFLError, Interrupted, RunFolderError
 from dcfl.evaluation import own_mix_accuracies
 from dcfl.experiment import Experiment
-from dcfl.federation import Round
+from dcfl.federation import Round, federate
 from dcfl.messages import Tensors
 from dcfl.models import FeatureModel
 from dcfl.report import write_report
@@ -30,7 +30,7 @@ from dcfl.runs.recorder import Recorder
 from dcfl.runs.rows import RoundRow, Summary
 from dcfl.runs.saving import Saver
 from dcfl.runs.start import begin_or_resume
-from dcfl.runs.stopping import trained_rounds
+from dcfl.runs.stopping import Stoppable, until_stopped
 from dcfl.runs.summaries import Judged, Spent, client_rows, round_row, summarise
 from dcfl.runs.too_few_replies import require_some_replies, require_usable_rounds
 
@@ -95,11 +95,13 @@ class Run:
         self._recorder = recorder or Recorder(folder_for(experiment, name))
         self._checkpoints = Checkpoints(self.folder)
         try:
-            self._start = begin_or_resume(self.prepared, self._recorder, self._checkpoints, allow)
+            self._state, self._start = begin_or_resume(
+                self.prepared, self._recorder, self._checkpoints, allow
+            )
         except BaseException:
             self._recorder.close()
             raise
-        self._state, self.rows = self._start.state, list(self._start.rows)
+        self.rows = list(self._start.rows)
         self._stopping = False
         self._dropped = 0  # late replies so far
         self._summary: Summary | None = None
@@ -171,11 +173,17 @@ class Run:
         """Yield a row per round. If the engine can, it evaluates a round while the next trains."""
         self._server, self._mixes = self.prepared.server(), self.prepared.data.label_mixes()
         pending: Trained | None = None  # its evaluation is still running
-        rounds = trained_rounds(
-            self._server, engine, self._state, self.experiment, lambda: self._stopping
+        federation, stopping = self.experiment.federation, lambda: self._stopping
+        rounds = federate(
+            self._server,
+            Stoppable(engine, stopping),
+            self._state,
+            federation.rounds,
+            federation.participation,
+            federation.seed,
         )
         try:
-            for round, seconds in rounds:
+            for round, seconds in until_stopped(rounds, engine, stopping):
                 before, pending = pending, None
                 if before is not None:
                     yield self._record(engine, before)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
+from dcfl import tensors as named
 from dcfl.data.catalogue import OWN
 from dcfl.engines.memories import Index
 from dcfl.errors import CheckpointError, ConfigError, require
@@ -24,7 +25,9 @@ NOT_KNOWN = "not recorded"  # by the dcfl version that wrote the checkpoint
 
 @dataclass(frozen=True)
 class Start:
-    state: ServerState
+    """All but the server's state, which a run must not keep beyond its first round: it holds a
+    whole model."""
+
     run: str = field(default_factory=lambda: uuid4().hex)  # the run's id at remote nodes
     rows: list[RoundRow] = field(default_factory=list)
     memories: Index = field(default_factory=dict)  # the round each client's memory is from
@@ -34,18 +37,18 @@ class Start:
 
 def begin_or_resume(
     prepared: Prepared, recorder: Recorder, checkpoints: Checkpoints, allow: Collection[str]
-) -> Start:
+) -> tuple[ServerState, Start]:
     """Find where the run in the recorder's folder starts; writes the first files of a new run."""
     resumed = _from_checkpoint(prepared, recorder, checkpoints, allow) if recorder.resumed else None
     if resumed is not None:
         return resumed
     recorder.start(prepared)
-    return Start(prepared.initial)
+    return ServerState(0, named.snapshot(prepared.model), {}, {}), Start()
 
 
 def _from_checkpoint(
     prepared: Prepared, recorder: Recorder, checkpoints: Checkpoints, allow: Collection[str]
-) -> Start | None:
+) -> tuple[ServerState, Start] | None:
     """Start at the newest intact checkpoint and cut the logs back to it; None if there is none."""
     newest = checkpoints.recover_newest()
     if newest is None:
@@ -69,9 +72,8 @@ def _from_checkpoint(
     expected = [(round, evaluates(round)) for round in range(1, progress.round + 1)]
     if [(row.round, row.accuracy is not None) for row in rows] != expected:
         raise CheckpointError(f"{recorder.folder / 'rounds.jsonl'}: a row is not as it was written")
-    return Start(
-        state, progress.run, rows, progress.index, progress.seconds, progress.again + repeated
-    )
+    start = Start(progress.run, rows, progress.index, progress.seconds, progress.again + repeated)
+    return state, start
 
 
 def require_resumable(

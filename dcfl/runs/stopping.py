@@ -11,10 +11,8 @@ from dataclasses import dataclass
 
 from dcfl.engines.engine import Engine
 from dcfl.errors import ClientFailure, ClientLost
-from dcfl.experiment import Experiment
-from dcfl.federation import Round, federate
+from dcfl.federation import Round
 from dcfl.messages import Broadcast, ClientUpdate
-from dcfl.server import Server, ServerState
 
 
 class RoundAbandoned(Exception):
@@ -41,23 +39,10 @@ class Stoppable:
         self.engine.settle(accepted)
 
 
-def trained_rounds(
-    server: Server,
-    engine: Engine,
-    state: ServerState,
-    experiment: Experiment,
-    stopping: Callable[[], bool],
+def until_stopped(
+    rounds: Iterator[Round], engine: Engine, stopping: Callable[[], bool]
 ) -> Iterator[tuple[Round, float]]:
     """Yield each round when its clients are done, with the seconds it took."""
-    federation = experiment.federation
-    rounds = federate(
-        server,
-        Stoppable(engine, stopping),
-        state,
-        federation.rounds,
-        federation.participation,
-        federation.seed,
-    )
     while not stopping():
         began = time.perf_counter()
         try:

@@ -1,7 +1,9 @@
 import errno
+import gc
 import json
 import re
 import shutil
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -398,3 +400,14 @@ def test_the_config_says_how_prototypes_are_merged(
         )
     )
     assert RecordedRun.open(run.folder).config["method"]["prototype_merge"] == used
+
+
+def test_no_model_of_an_earlier_round_is_kept(tmp_path: Path) -> None:
+    """Each holds as much memory as the network."""
+    settings = {**SHORT, "engine.workers": 1, "output.report": False}
+    run = Run(dcfl.load_experiment(**settings, **{"output.dir": str(tmp_path / "run")}))
+    before = weakref.ref(run._state)
+    for _ in run.rounds():
+        gc.collect()
+        assert before() is None
+        before = weakref.ref(run._state)

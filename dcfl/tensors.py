@@ -18,6 +18,14 @@ def snapshot(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
+@torch.no_grad()
+def load(model: nn.Module, weights: Tensors) -> None:
+    """Copy a state dict of the same model in. For models of a few layers, `load_state_dict` takes
+    as long as a training step."""
+    for name, live in model.state_dict().items():
+        live.copy_(weights[name])
+
+
 def canonical(tensors: Tensors) -> dict[str, Tensor]:
     """Bring tensors into the memory layout that all processes and files share: channels last for
     images and kernels, row-major otherwise. The layout decides the last bits of sums."""
@@ -57,6 +65,8 @@ def from_rows(stored: Tensors) -> dict[str, Tensor]:
 
 def apart_from(model: nn.Module, tensors: Tensors) -> dict[str, Tensor]:
     """Copy the tensors that share memory with the model, which later training would change."""
+    if not tensors:
+        return {}
     live = {tensor.untyped_storage().data_ptr() for tensor in model.state_dict().values()}
     return {
         name: tensor.clone() if tensor.untyped_storage().data_ptr() in live else tensor
@@ -162,6 +172,8 @@ class RunningMean:
         self._weight += weight
 
     def mean(self) -> dict[str, Tensor]:
-        """The mean in float64; integers keep their dtype. Works in place, so `add` nothing more."""
-        means = {name: total.div_(self._weight) for name, total in self._sums.items()}
+        """The mean in float64; integers keep their dtype. Hands its sums over: `add` nothing
+        more."""
+        sums, self._sums = self._sums, {}
+        means = {name: total.div_(self._weight) for name, total in sums.items()}
         return {**means, **self._integers}

@@ -1,3 +1,5 @@
+import subprocess
+import tempfile
 from dataclasses import replace
 from typing import Literal, get_args, get_type_hints
 
@@ -9,12 +11,13 @@ from torch import Tensor, nn
 from dcfl.client import Client, LocalTraining, evaluating
 from dcfl.data import Augmentation
 from dcfl.errors import ConfigError, Diverged
-from dcfl.local_training import norms_and_biases, train_client
+from dcfl.local_training import _SGD, norms_and_biases, train_client
 from dcfl.messages import Broadcast
 from dcfl.methods import METHODS
 from dcfl.models import FeatureModel, ModelSettings, build_model
 from dcfl.models.layers import Head, Norm
 from dcfl.models.output import Output
+from dcfl.system.processes import python
 from dcfl.tensors import sha256, snapshot
 from dcfl.testing.toys import CLASSES, TRAINING, toy_client, toy_model, visit
 
@@ -203,3 +206,56 @@ def test_evaluation_mode_ends_even_after_an_error() -> None:
 def test_impossible_settings_are_refused_by_name(values: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=f"training.{next(iter(values))}"):
         LocalTraining(**values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("decay_norm_and_bias", [True, False])
+def test_steps_are_those_of_torchs_optimiser(momentum: float, decay_norm_and_bias: bool) -> None:
+    """Also where a parameter gets no gradient at first, or never."""
+
+    class Idle(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.early, self.late, self.never = (nn.Linear(3, 3) for _ in range(3))
+
+        def loss(self, step: int) -> Tensor:
+            x = torch.full((2, 3), 1.0 + step)
+            out: Tensor = self.early(x) + (self.late(x) if step else 0)
+            return out.square().sum()
+
+    torch.manual_seed(0)
+    mine = Idle()
+    theirs = Idle()
+    theirs.load_state_dict(mine.state_dict())
+    training = replace(
+        TRAINING, momentum=momentum, weight_decay=0.1, decay_norm_and_bias=decay_norm_and_bias
+    )
+    client = Client(0, 1, mine, {}, {}, {}, toy_client([0, 1]), training)  # type: ignore[arg-type]
+    spared = [live for name, live in theirs.named_parameters() if "bias" in name]
+    others = [live for name, live in theirs.named_parameters() if "bias" not in name]
+    oracle = torch.optim.SGD(
+        [{"params": others}, {"params": spared, "weight_decay": 0.1 * decay_norm_and_bias}],
+        lr=0.01,
+        momentum=momentum,
+        weight_decay=0.1,
+    )
+    optimizer = _SGD(client)
+    for step in range(3):
+        for model in (mine, theirs):
+            model.zero_grad()
+            model.loss(step).backward()  # type: ignore[no-untyped-call]
+        optimizer.step(0.01)
+        oracle.step()
+    for name, tensor in theirs.state_dict().items():
+        torch.testing.assert_close(mine.state_dict()[name], tensor)
+
+
+def test_training_does_not_import_torchs_compiler() -> None:
+    """It would cost every worker a second and 70 MB."""
+    code = (
+        "import sys, dcfl\n"
+        "dcfl.run(federation={'rounds': 1}, engine={'workers': 1}, output={'report': False})\n"
+        "sys.exit('torch._dynamo' in sys.modules)"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(python("-c", code), cwd=folder, check=True)

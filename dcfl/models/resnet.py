@@ -29,8 +29,8 @@ class BasicBlock(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         inner = F.relu_(self.norm1(self.convolution1(maps)))
-        residual: Tensor = self.norm2(self.convolution2(inner)) + self.shortcut(maps)
-        return residual
+        residual: Tensor = self.norm2(self.convolution2(inner))
+        return residual.add_(self.shortcut(maps))
 
 
 class Stage(nn.Module):

@@ -185,8 +185,17 @@ class Server:
         )
 
     def _step(self, state: ServerState, folded: Folded) -> tuple[Tensors, Tensors]:
-        """The optimiser moves the parameters; buffers are simply replaced."""
-        parameters, _ = named.split(state.weights, self.trainable)
-        moved, slots = self.settings.optimizer.step(parameters, folded.direction, state.slots)
-        after = {**moved, **folded.buffers}
-        return named.cast_like({name: after[name] for name in state.weights}, state.weights), slots
+        """The optimiser moves the parameters; buffers are simply replaced.
+
+        One tensor at a time: a float64 copy of a large model would be the server's largest object.
+        """
+        moved: dict[str, Tensor] = {}
+        slots = dict(state.slots)
+        for name, before in state.weights.items():
+            after: Tensors = folded.buffers
+            if name in folded.direction:
+                direction = {name: folded.direction.pop(name)}
+                after, kept = self.settings.optimizer.step({name: before}, direction, state.slots)
+                slots.update(kept)
+            moved.update(named.cast_like({name: after[name]}, state.weights))
+        return moved, slots

@@ -16,6 +16,8 @@ from dcfl.models import ModelSettings
 from dcfl.privacy import PrivacySettings
 from dcfl.server import ServerSettings
 
+Precision = Literal["float32", "bfloat16", "float16"]
+
 
 @dataclass(frozen=True)
 class FederationSettings:
@@ -79,7 +81,7 @@ class EngineSettings:
     workers: int | Literal["auto"] = "auto"  # processes; 1: only this one. Does not change results
     threads: int = 1  # torch threads per client; changes the last bits of results
     device: str = "auto"  # "cpu", "cuda", "cuda:0,1"; "auto" uses all GPUs
-    precision: Literal["float32", "bfloat16", "float16"] = "float32"  # in the network; for GPUs
+    precision: Precision = "float32"  # in the network; float16 is for GPUs alone
     compile: bool = False  # torch.compile the model: pays off on GPUs in runs of hours
     memory_budget: int = 1024  # MB of RAM for clients' memories (MOON, SCAFFOLD); the rest: disk
 

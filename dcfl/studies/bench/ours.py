@@ -1,4 +1,4 @@
-"""A job on dcfl's engine: `python -m dcfl.studies.bench.ours FOLDER WORKERS`."""
+"""A job on dcfl's engine: `python -m dcfl.studies.bench.ours FOLDER WORKERS [PRECISION]`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from typing import Any
 from dcfl import local_training
 from dcfl.client import LocalTraining
 from dcfl.data import DataSettings
-from dcfl.experiment import EngineSettings, Experiment, FederationSettings, OutputSettings
+from dcfl.experiment import (
+    EngineSettings,
+    Experiment,
+    FederationSettings,
+    OutputSettings,
+    Precision,
+)
 from dcfl.methods import METHODS
 from dcfl.models import ModelSettings
 from dcfl.runs.folder import RecordedRun
@@ -19,7 +25,7 @@ from dcfl.studies.bench.events import say
 from dcfl.studies.bench.jobs import Job, read_job
 
 
-def experiment(job: Job, workers: int, folder: str) -> Experiment:
+def experiment(job: Job, workers: int, folder: str, precision: Precision = "float32") -> Experiment:
     return Experiment(
         data=DataSettings(clients=job.clients, crop=0, flip=False),
         model=ModelSettings(job.model, norm="group" if job.model == "resnet18" else "batch"),
@@ -34,7 +40,7 @@ def experiment(job: Job, workers: int, folder: str) -> Experiment:
         ),
         method=METHODS["fedavg"](),
         federation=FederationSettings(job.rounds, job.cohort / job.clients, job.seed),
-        engine=EngineSettings(workers=workers, device="cpu"),
+        engine=EngineSettings(workers=workers, device="cpu", precision=precision),
         output=OutputSettings(folder, report=False),
     )
 
@@ -55,7 +61,8 @@ def main() -> None:
     job, dataset = read_job(Path(sys.argv[1]))
     _announce_the_first_step()
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(experiment(job, int(sys.argv[2]), folder), dataset)
+        precision: Any = sys.argv[3] if len(sys.argv) > 3 else "float32"
+        run = Run(experiment(job, int(sys.argv[2]), folder, precision), dataset)
         for row in run.rounds():
             # A row may come late: its evaluation overlaps with the next round.
             say("round", round=row.round, seconds=row.seconds)

@@ -18,6 +18,10 @@ def snapshot(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
+def copies(tensors: Tensors) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in tensors.items()}
+
+
 def canonical(tensors: Tensors) -> dict[str, Tensor]:
     """Bring tensors into the memory layout that all processes and files share: channels last for
     images and kernels, row-major otherwise. The layout decides the last bits of sums."""

@@ -1,4 +1,4 @@
-"""A job on dcfl's engine: `python -m dcfl.studies.bench.ours FOLDER WORKERS`."""
+"""A job on dcfl's engine: `python -m dcfl.studies.bench.ours FOLDER WORKERS [METHOD]`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from dcfl.studies.bench.events import say
 from dcfl.studies.bench.jobs import Job, read_job
 
 
-def experiment(job: Job, workers: int, folder: str) -> Experiment:
+def experiment(job: Job, workers: int, folder: str, method: str = "fedavg") -> Experiment:
+    """What clients remember, if the method has them remember something, is on disk."""
     return Experiment(
         data=DataSettings(clients=job.clients, crop=0, flip=False),
         model=ModelSettings(job.model, norm="group" if job.model == "resnet18" else "batch"),
@@ -32,9 +33,9 @@ def experiment(job: Job, workers: int, folder: str) -> Experiment:
             weight_decay=job.weight_decay,
             max_grad_norm=0.0,
         ),
-        method=METHODS["fedavg"](),
+        method=METHODS[method](),
         federation=FederationSettings(job.rounds, job.cohort / job.clients, job.seed),
-        engine=EngineSettings(workers=workers, device="cpu"),
+        engine=EngineSettings(workers=workers, device="cpu", memory_budget=0),
         output=OutputSettings(folder, report=False),
     )
 
@@ -55,7 +56,7 @@ def main() -> None:
     job, dataset = read_job(Path(sys.argv[1]))
     _announce_the_first_step()
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(experiment(job, int(sys.argv[2]), folder), dataset)
+        run = Run(experiment(job, int(sys.argv[2]), folder, *sys.argv[3:]), dataset)
         for row in run.rounds():
             # A row may come late: its evaluation overlaps with the next round.
             say("round", round=row.round, seconds=row.seconds)

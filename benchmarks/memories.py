@@ -18,7 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dcfl.methods import METHODS
 from dcfl.runs.run import Run
 from dcfl.studies.bench.jobs import Job, read_job, write_job
 from dcfl.studies.bench.measure import memory_of
@@ -31,9 +30,9 @@ BUDGETS = {"in RAM": 8192, "256 MB in RAM": 256, "all on disk": 0}
 
 def measured(budget: int, job_folder: Path, folder: Path) -> dict[str, Any]:
     job, dataset = read_job(job_folder)
-    planned = experiment(job, 2, str(folder))
+    planned = experiment(job, 2, str(folder), "moon")
     engine = replace(planned.engine, memory_budget=budget)
-    run = Run(replace(planned, method=METHODS["moon"](), engine=engine), dataset)
+    run = Run(replace(planned, engine=engine), dataset)
     peak, on_disk, over = 0, 0, threading.Event()
 
     def watch() -> None:

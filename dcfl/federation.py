@@ -20,7 +20,7 @@ class Backend(Protocol):
     ) -> Iterator[ClientUpdate | ClientFailure]:
         """Yield one reply per client, in the cohort's order.
 
-        The next reply may reuse the memory of this one's weights: copy what you keep.
+        The next reply may reuse the memory of this one: copy what you keep.
         """
 
     def settle(self, accepted: Collection[int]) -> None:

@@ -26,6 +26,10 @@ def load(model: nn.Module, weights: Tensors) -> None:
         live.copy_(weights[name])
 
 
+def copies(tensors: Tensors) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in tensors.items()}
+
+
 def canonical(tensors: Tensors) -> dict[str, Tensor]:
     """Bring tensors into the memory layout that all processes and files share: channels last for
     images and kernels, row-major otherwise. The layout decides the last bits of sums."""

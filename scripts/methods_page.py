@@ -27,10 +27,11 @@ HEAD = """# The methods
 
 Eleven methods for federated learning, in short files of their own in `dcfl/methods/`. There are
 five hooks (`objective`, `gradient`, `upload`, `remember`, `merge`) with FedAvg as their default;
-every other method overrides one or more of them. The local loop, the server and the data are the
-same for all. [protocol.md](protocol.md) lists what was decided where the papers leave something
-open. `dcfl methods NAME` prints the facts below, `dcfl check NAME` tests whether a method keeps
-its promises, and `dcfl new method NAME` starts one of your own.
+every other method overrides one or more of them. `merge_mean` stands in for `merge` where the mean
+of the uploads is enough: the server then keeps none of them. The local loop, the server and the
+data are the same for all. [protocol.md](protocol.md) lists what was decided where the papers leave
+something open. `dcfl methods NAME` prints the facts below, `dcfl check NAME` tests whether a method
+keeps its promises, and `dcfl new method NAME` starts one of your own.
 
 ## Measured on the built-in digits
 

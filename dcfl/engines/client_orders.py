@@ -7,8 +7,8 @@ from dcfl.engines.regions import SharedRegions
 from dcfl.engines.tasks import ClientTask
 from dcfl.engines.worker import Answer, Order
 from dcfl.errors import ClientFailure, ClientLate, ClientLost
-from dcfl.messages import Broadcast, ClientUpdate, Tensors
-from dcfl.tensors import apart, together
+from dcfl.messages import Broadcast, ClientUpdate
+from dcfl.tensors import apart, copies, together
 
 
 class ClientOrders:
@@ -43,7 +43,7 @@ class ClientOrders:
         }
 
     def reply(self, task: ClientTask, answer: Answer) -> ClientUpdate | ClientFailure:
-        """Its weights stay in shared memory, which is reused once the next reply is asked for."""
+        """It stays in shared memory, which is reused once the next reply is asked for."""
         if "late" in answer:
             return ClientLate(task.client, answer["late"])
         if "died" in answer:
@@ -53,16 +53,12 @@ class ClientOrders:
         tensors = self._regions.slots[task.order["slot"]].reply.get(answer["reply"])
         weights, upload, memory = apart(tensors, "weights", "upload", "memory")
         if memory:
-            self._memories.stage(task.client, self._broadcast["round"], _copies(memory))
+            self._memories.stage(task.client, self._broadcast["round"], copies(memory))
         return ClientUpdate(
             client=task.client,
             weights=weights,
-            upload=_copies(upload),  # the server keeps it for the merge
+            upload=upload,
             num_examples=answer["num_examples"],
             num_steps=answer["num_steps"],
             metrics=answer["metrics"],
         )
-
-
-def _copies(tensors: Tensors) -> Tensors:
-    return {name: tensor.clone() for name, tensor in tensors.items()}

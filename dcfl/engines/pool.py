@@ -68,8 +68,8 @@ class Pool:
     def run(
         self, broadcast: Broadcast, cohort: Sequence[int]
     ) -> Iterator[ClientUpdate | ClientFailure]:
-        """Replies in cohort order. A reply's weights are in shared memory, which is reused as soon
-        as the next reply is asked for."""
+        """Replies in cohort order. A reply is in shared memory, which is reused as soon as the next
+        one is asked for."""
         self._begin_round(broadcast)
         sizes = self._runner.data.partition.sizes
         self._schedule.begin_round(

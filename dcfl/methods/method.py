@@ -13,6 +13,7 @@ from torch import Tensor
 from dcfl.client import LARGEST_FLOAT32, Batch, Client, LocalTraining
 from dcfl.errors import require
 from dcfl.messages import ClientUpdate, Tensors
+from dcfl.methods.mean_upload import MeanUpload, mean_of
 from dcfl.tensors import clip_share
 
 Objective: TypeAlias = Callable[[Batch], Tensor]
@@ -45,7 +46,8 @@ class Method:
     run on `self`.
 
     There are five hooks, all optional: `objective` and `gradient` shape a step, `upload` and
-    `remember` end a client's round, `merge` combines the uploads on the server.
+    `remember` end a client's round, `merge` combines the uploads on the server. A method whose
+    uploads are large defines `merge_mean` instead of `merge`, if their mean is all it needs.
 
     A method with an upload also sets the rules for it: `upload_like`, `check_upload` and `fitted`
     guard `merge` against clients that cannot be trusted, `upload_sensitivity` and `clip_upload`
@@ -120,6 +122,14 @@ class Method:
 
     def merge(self, shared: Tensors, uploads: Sequence[Tensors], population: int) -> Tensors:
         """On the server: what every client finds in `client.shared` in the next round."""
+        if not uploads or not self.overrides("merge_mean"):
+            return shared
+        return self.merge_mean(shared, mean_of(uploads), population)
+
+    def merge_mean(self, shared: Tensors, uploads: MeanUpload, population: int) -> Tensors:
+        """Define this instead of `merge` if the mean and the number of the uploads are enough: the
+        server then adds them up as they arrive and keeps none. They must all have the same names,
+        shapes and dtypes."""
         return shared
 
     # The rules for an upload. Methods that send only weights need none of them.

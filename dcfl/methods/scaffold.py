@@ -13,7 +13,6 @@ loss and thus to the reported training loss.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,6 +22,7 @@ from torch import Tensor
 from dcfl import tensors as named
 from dcfl.client import Batch, Client
 from dcfl.messages import Tensors
+from dcfl.methods.mean_upload import MeanUpload
 from dcfl.methods.method import Cost, Method, Objective, at_least_zero
 
 
@@ -76,12 +76,7 @@ class Scaffold(Method):
             new[name] = moved - self.correction * (shared - variate)
         return new
 
-    def merge(self, shared: Tensors, uploads: Sequence[Tensors], population: int) -> Tensors:
-        if not uploads:
-            return shared
-        mean = named.RunningMean()
-        for upload in uploads:
-            mean.add(upload, 1.0)
-        change = {name: total * len(uploads) / population for name, total in mean.mean().items()}
-        before = shared or named.zeros_like(uploads[0])
-        return named.cast_like(named.add(before, change), uploads[0])
+    def merge_mean(self, shared: Tensors, uploads: MeanUpload, population: int) -> Tensors:
+        means = uploads.tensors.items()
+        change = {name: mean * uploads.clients / population for name, mean in means}
+        return uploads.cast(named.add(shared or named.zeros_like(change), change))

@@ -158,7 +158,7 @@ def _by_round(path: Path) -> tuple[int, str]:
 def read_checkpoint(path: Path) -> Checkpoint:
     tensors, text = read_tensors(path)
     # Copied, not memory-mapped: the file may be deleted while the state is in use.
-    copies = {name: tensor.clone() for name, tensor in tensors.items()}
+    copies = named.copies(tensors)
     try:
         progress = TypeAdapter(Progress).validate_json(text, strict=True)
         parts = named.apart(copies, "weights", "shared", "slots")

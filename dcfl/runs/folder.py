@@ -10,6 +10,7 @@ checkpoint-*       for `dcfl resume`; after the run, only the best one
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -155,11 +156,15 @@ class RecordedRun:
 
     @cached_property
     def rounds(self) -> list[RoundRow]:
+        return list(self.each_round())
+
+    def each_round(self) -> Iterator[RoundRow]:
+        """Read the rows one by one and keep none."""
         return self._rows("rounds.jsonl", RoundRow)
 
     @cached_property
     def clients(self) -> list[ClientRow]:
-        return self._rows("clients.jsonl", ClientRow)
+        return list(self._rows("clients.jsonl", ClientRow))
 
     @cached_property
     def environment(self) -> Environment:
@@ -201,12 +206,14 @@ class RecordedRun:
         path = self.folder / "partition.npz"
         return read_partition(path) if path.is_file() else {}
 
-    def _rows(self, name: str, kind: type[RowKind]) -> list[RowKind]:
+    def _rows(self, name: str, kind: type[RowKind]) -> Iterator[RowKind]:
         path = self.folder / name
-        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-        # A running or killed run may leave half a line at the end: skip it.
-        whole_lines = text[: text.rfind("\n") + 1].splitlines()
-        return [kind.from_json(parsed(line, path), path) for line in whole_lines]
+        if not path.is_file():
+            return
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if line.endswith("\n"):  # a running or killed run may leave half a line at the end
+                    yield kind.from_json(parsed(line, path), path)
 
     def _json(self, path: Path) -> Json:
         return parsed(path.read_bytes(), path) if path.is_file() else {}

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Collection, Generator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,9 +42,13 @@ class Result:
 
     folder: Path
     summary: Summary  # as in summary.json
-    rounds: list[RoundRow]  # as in rounds.jsonl
     weights: Tensors
     model: FeatureModel  # with these weights, in evaluation mode
+
+    @cached_property
+    def rounds(self) -> list[RoundRow]:
+        """Read from rounds.jsonl when first asked for."""
+        return RecordedRun.open(self.folder).rounds
 
 
 class Trained(NamedTuple):
@@ -101,7 +106,7 @@ class Run:
         except BaseException:
             self._recorder.close()
             raise
-        self.rows = list(self._start.rows)
+        self._so_far = self._start.rounds
         self._stopping = False
         self._dropped = 0  # late replies so far
         self._summary: Summary | None = None
@@ -155,7 +160,7 @@ class Run:
         if self._summary is None:
             raise RunFolderError(f"{self.folder}: the run has not finished")
         model = self.prepared.model.eval()
-        return Result(self.folder, self._summary, self.rows, self._state.weights, model)
+        return Result(self.folder, self._summary, self._state.weights, model)
 
     def _rounds(self) -> Generator[RoundRow]:
         self._saver = Saver(self.prepared, self._recorder, self._checkpoints, self._start)
@@ -219,28 +224,28 @@ class Run:
         began = time.perf_counter()
         judged = self._judged(engine) if self._evaluates(trained) else None
         spent = Spent(training, time.perf_counter() - began)
-        before = self.rows[-1] if self.rows else None
         dropped, self._dropped = engine.dropped - self._dropped, engine.dropped
-        row = round_row(round, judged, spent, before, dropped, engine.take_remarks())
-        self.rows.append(row)
+        row = round_row(round, judged, spent, self._so_far.last, dropped, engine.take_remarks())
+        self._so_far = self._so_far.and_then(row)
         site_names = self.prepared.data.dataset.site_names
         self._recorder.round(row, client_rows(round, judged, site_names))
         if saved is not None:
             self._saver.commit(engine, round.state, saved, row)
-        require_usable_rounds(self.rows, round.clients, self._server, self.folder)
+        require_usable_rounds(self._so_far, round.clients, self._server, self.folder)
         return row
 
     def _end_early(self, engine: Engine) -> None:
         where = f"after round {self._state.round} of {self.experiment.federation.rounds}"
-        if not self.experiment.output.checkpoint or not self.rows:
+        last = self._so_far.last
+        if not self.experiment.output.checkpoint or last is None:
             raise Interrupted(f"stopped {where}")
-        self._saver.commit(engine, self._state, engine.memories.save(), self.rows[-1])
+        self._saver.commit(engine, self._state, engine.memories.save(), last)
         raise Interrupted(f"stopped {where}; `dcfl resume {self.folder}` continues")
 
     def _finish(self) -> None:
-        require_some_replies(self.rows, self.folder)
+        require_some_replies(self._so_far, self.folder)
         summary = summarise(
-            self.prepared, self._state, self.rows, self._saver.elapsed(), self._start.repeated
+            self.prepared, self._state, self._so_far, self._saver.elapsed(), self._start.repeated
         )
         self._recorder.finish(self.prepared, self._state.weights, summary)
         _tidy(self.folder)

@@ -12,12 +12,13 @@ from dcfl import tensors as named
 from dcfl.data.catalogue import OWN
 from dcfl.engines.memories import Index
 from dcfl.errors import CheckpointError, ConfigError, require
+from dcfl.experiment import FederationSettings
 from dcfl.runs.checkpoints import Checkpoints
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.identity import Settings, complete, differences, of_kind
 from dcfl.runs.prepare import Prepared
 from dcfl.runs.recorder import Recorder
-from dcfl.runs.rows import RoundRow
+from dcfl.runs.rounds_so_far import RoundsSoFar
 from dcfl.server import ServerState
 
 NOT_KNOWN = "not recorded"  # by the dcfl version that wrote the checkpoint
@@ -29,7 +30,7 @@ class Start:
     whole model."""
 
     run: str = field(default_factory=lambda: uuid4().hex)  # the run's id at remote nodes
-    rows: list[RoundRow] = field(default_factory=list)
+    rounds: RoundsSoFar = RoundsSoFar()
     memories: Index = field(default_factory=dict)  # the round each client's memory is from
     seconds: float = 0.0  # the run has taken so far
     repeated: int = 0  # rounds that are done a second time
@@ -56,24 +57,35 @@ def _from_checkpoint(
         return None
     (state, progress), damaged = newest
     require_resumable(progress.begun_with, prepared.fingerprint, allow)
-    rounds = prepared.experiment.federation.rounds
+    wanted = prepared.experiment.federation.rounds
     require(
-        progress.round <= rounds,
-        f"federation.rounds = {rounds}, and the run has done {progress.round} already",
+        progress.round <= wanted,
+        f"federation.rounds = {wanted}, and the run has done {progress.round} already",
     )
     for reason in damaged:
         warnings.warn(f"{reason}; resuming from round {progress.round}", stacklevel=5)
     checkpoints.drop_after(progress.round)
     # Repeated rounds: those with a row after the checkpoint, and up to two that were in progress.
-    repeated = len(RecordedRun.open(recorder.folder).rounds) - progress.round + 2
+    recorded = RecordedRun.open(recorder.folder)
+    repeated = sum(1 for _ in recorded.each_round()) - progress.round + 2
     recorder.truncate_logs(progress.lengths)
-    rows = RecordedRun.open(recorder.folder).rounds
-    evaluates = prepared.experiment.federation.evaluates
-    expected = [(round, evaluates(round)) for round in range(1, progress.round + 1)]
-    if [(row.round, row.accuracy is not None) for row in rows] != expected:
-        raise CheckpointError(f"{recorder.folder / 'rounds.jsonl'}: a row is not as it was written")
-    start = Start(progress.run, rows, progress.index, progress.seconds, progress.again + repeated)
+    rounds = _read_again(recorded, progress.round, prepared.experiment.federation)
+    start = Start(progress.run, rounds, progress.index, progress.seconds, progress.again + repeated)
     return state, start
+
+
+def _read_again(recorded: RecordedRun, count: int, federation: FederationSettings) -> RoundsSoFar:
+    """The recorded rounds, of which there must be `count`, each scored if it was due."""
+    rounds = RoundsSoFar()
+    for row in recorded.each_round():
+        due = rounds.count + 1
+        if (row.round, row.accuracy is not None) != (due, federation.evaluates(due)):
+            break
+        rounds = rounds.and_then(row)
+    else:
+        if rounds.count == count:
+            return rounds
+    raise CheckpointError(f"{recorded.folder / 'rounds.jsonl'}: a row is not as it was written")
 
 
 def require_resumable(

@@ -14,11 +14,11 @@ from dcfl.engines.engine import Remarks
 from dcfl.evaluation import Evaluation, fairness, max_and_ema
 from dcfl.federation import Round
 from dcfl.runs.prepare import Prepared, privacy_spent
+from dcfl.runs.rounds_so_far import RoundsSoFar
 from dcfl.runs.rows import ClientRow, RoundRow, Summary
 from dcfl.server import ClientReport, ServerState
 
 NO_REMARKS = Remarks()
-TOTALS = ("bytes_up", "bytes_down", "sampled", "ok", "failed", "late", "rejected", "dropped")
 
 
 class Judged(NamedTuple):
@@ -114,12 +114,15 @@ def client_rows(
 def summarise(
     prepared: Prepared,
     state: ServerState,
-    rows: Sequence[RoundRow],
+    rounds: RoundsSoFar,
     seconds: float,
     repeated: int = 0,
 ) -> Summary:
-    """`repeated`: rounds that a resumed run did twice, which may cost privacy."""
-    experiment, last = prepared.experiment, rows[-1]
+    """`rounds`: all of them. `repeated`: rounds that a resumed run did twice, which may cost
+    privacy."""
+    experiment, last = prepared.experiment, rounds.last
+    if last is None:
+        raise ValueError("a run without a round has no summary")
     return Summary(
         method=experiment.method.name,
         dataset=prepared.data.dataset.name,
@@ -132,7 +135,7 @@ def summarise(
         ema_client_accuracy=last.ema_client_accuracy,
         worst_decile_accuracy=last.worst_decile_accuracy,
         seconds=seconds,
-        **{name: sum(row[name] for row in rows) for name in TOTALS},
+        **rounds.totals,
         parameters=sum(parameter.numel() for parameter in prepared.model.parameters()),
         clients=experiment.data.clients,
         seed=experiment.federation.seed,

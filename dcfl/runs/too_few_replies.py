@@ -6,20 +6,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dcfl.errors import TooFewClients
-from dcfl.runs.rows import RoundRow
+from dcfl.runs.rounds_so_far import RoundsSoFar
 from dcfl.server import ClientReport, Server
 
 EMPTY_ROUNDS = 3  # this many in a row end the run
 
 
 def require_usable_rounds(
-    rows: Sequence[RoundRow], clients: Sequence[ClientReport], server: Server, folder: Path
+    rounds: RoundsSoFar, clients: Sequence[ClientReport], server: Server, folder: Path
 ) -> None:
     """End a run whose last rounds did not change the model. `clients`: those of the last round."""
-    last = rows[-EMPTY_ROUNDS:]
-    if len(last) < EMPTY_ROUNDS or any(row.used for row in last):
+    if rounds.unchanged < EMPTY_ROUNDS:
         return
-    wanted = server.wanted(last[-1].ok)
+    wanted = server.wanted(sum(client.outcome == "ok" for client in clients))
     lost = next(client for client in reversed(clients) if client.outcome != "ok")
     few = "no client has" if wanted == 1 else f"fewer than {wanted} clients have"
     raise TooFewClients(
@@ -28,7 +27,7 @@ def require_usable_rounds(
     )
 
 
-def require_some_replies(rows: Sequence[RoundRow], folder: Path) -> None:
+def require_some_replies(rounds: RoundsSoFar, folder: Path) -> None:
     """Refuse to finish a run whose model never changed: it has no result."""
-    if not any(row.used for row in rows):
+    if not rounds.used:
         raise TooFewClients(f"no round had enough usable replies; the rounds are in {folder}")

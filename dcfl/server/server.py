@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -16,6 +17,7 @@ from dcfl.methods.method import Method
 from dcfl.server.aggregation import AGGREGATIONS, ROBUST, Aggregation, replies_needed
 from dcfl.server.fold import Defence, Folded
 from dcfl.server.optimizers import ServerOptimizer
+from dcfl.server.uploads import uploads_for
 from dcfl.server.validation import Schema, check_update
 
 
@@ -123,40 +125,45 @@ class Server:
         settings = self.settings
         defence = settings.defence(self.population)
         fold = AGGREGATIONS[settings.aggregation](self.trainable, self.training, defence)
-        uploads: list[tuple[int, Tensors]] = []
+        uploads = uploads_for(settings.fitted(self.method), settings.aggregation in ROBUST)
         reports: list[ClientReport] = []
         for reply in replies:
             report = self._admit(reply, broadcast)
             reports.append(report)
             if report.outcome == "ok" and isinstance(reply, ClientUpdate):
                 fold.add(reply)
-                uploads.append((reply.client, reply.upload))
-        if len(uploads) < self.wanted(len(uploads)):
+                with self._merging():
+                    uploads.add(reply)
+        valid = sum(report.outcome == "ok" for report in reports)
+        if valid < self.wanted(valid):
             return ServerState(broadcast.round, state.weights, state.shared, state.slots), reports
         folded = fold.finish(broadcast.weights)
         weights, slots = self._step(state, folded)
-        used = [upload for client, upload in uploads if client not in folded.rejected]
-        shared = self._merged(state.shared, used)
+        with self._merging():
+            shared = uploads.merged(state.shared, self.population, folded.rejected)
+        self._require_tensors(shared)
         reports = [
             replace(report, used=report.outcome == "ok" and report.client not in folded.rejected)
             for report in reports
         ]
         return ServerState(broadcast.round, weights, shared, slots), reports
 
-    def _merged(self, shared: Tensors, uploads: Sequence[Tensors]) -> Tensors:
-        """Checks the result: a user's method may return anything, and the next round would fail."""
-        method = self.settings.fitted(self.method)
+    @contextmanager
+    def _merging(self) -> Iterator[None]:
+        """Blames the method, which may be a user's, for whatever goes wrong in the block."""
         try:
-            merged = method.merge(shared, uploads, self.population)
+            yield
         except Exception as error:
             raise ConfigError(
-                f"{method.name}: merge raised {type(error).__name__}: {error}"
+                f"{self.method.name}: merge raised {type(error).__name__}: {error}"
             ) from error
+
+    def _require_tensors(self, merged: object) -> None:
+        """A user's method may return anything, and the next round would fail."""
         if not (
             isinstance(merged, Mapping) and all(isinstance(t, Tensor) for t in merged.values())
         ):
-            raise ConfigError(f"{method.name}: merge must return tensors by name")
-        return merged
+            raise ConfigError(f"{self.method.name}: merge must return tensors by name")
 
     def wanted(self, replies: int) -> int:
         """How many valid replies a round with `replies` replies needs to change the model."""

@@ -35,7 +35,7 @@ from dcfl.testing.upload_properties import (
 )
 
 STEPS = (1e-5, 1e-6, 1e-7, 1e-8)  # of the finite differences
-HOOKS = ("objective", "gradient", "upload", "remember", "merge")
+HOOKS = ("objective", "gradient", "upload", "remember", "merge", "merge_mean")
 
 
 Check = Callable[[type[Method], Norm], str | None]  # returns a remark, if any, where it holds

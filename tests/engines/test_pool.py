@@ -147,7 +147,7 @@ def failures(folder: Path) -> list[ClientRow]:
 def harmed_alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """In one process, where a client can only raise."""
     run = trained(tmp_path_factory.mktemp("alone") / "run", Harmful(), 1, model=flat())
-    assert [(row["ok"], row["failed"]) for row in run.rows] == [(6, 0), (5, 1), (6, 0)]
+    assert [(row["ok"], row["failed"]) for row in run.result().rounds] == [(6, 0), (5, 1), (6, 0)]
     return without_reasons(bits(run))
 
 
@@ -208,7 +208,7 @@ def test_what_waits_at_a_dead_worker_is_done_by_others(
     assert len(waiting) == 1
     assert waiting[0] >= 1
     assert [row["client"] for row in failures(run.folder)] == [0]
-    assert [row["ok"] for row in run.rows] == [12, 11]
+    assert [row["ok"] for row in run.result().rounds] == [12, 11]
 
 
 def test_a_worker_that_dies_while_idle_costs_no_client(tmp_path: Path) -> None:
@@ -254,9 +254,9 @@ def test_a_worker_that_dies_evaluating_changes_nothing(
     lives = tmp_path / "lives"
     run = trained(tmp_path / "2", METHODS["fedavg"](), 2, model=mortal(lives, 2))
     assert not list(lives.iterdir())
-    evaluated = [{key: row[key] for key in ("accuracy", "loss")} for row in run.rows]
+    evaluated = [{key: row[key] for key in ("accuracy", "loss")} for row in run.result().rounds]
     assert evaluated == [
-        {key: row[key] for key in ("accuracy", "loss")} for row in undisturbed.rows
+        {key: row[key] for key in ("accuracy", "loss")} for row in undisturbed.result().rounds
     ]
     assert bits(run)["weights"] == bits(undisturbed)["weights"]
 
@@ -454,7 +454,7 @@ def test_auto_works_in_a_process_that_may_have_no_children(
 
     def work() -> None:
         run = trained(tmp_path / "run", METHODS["fedavg"](), "auto", model=flat(), rounds=1)  # type: ignore[arg-type]
-        assert run.rows[0]["ok"] == len(SIZES)
+        assert run.result().rounds[0]["ok"] == len(SIZES)
 
     assert ends_well(work, daemon=True)
 

@@ -49,11 +49,13 @@ def test_half_precision_is_finite_repeatable_and_the_same_in_a_pool(
     )
     assert bits(half) == bits(pooled)
     assert bits(half)["weights"] != bits(full)["weights"]
-    assert all(row["ok"] == 3 for row in half.rows)
+    assert all(row["ok"] == 3 for row in half.result().rounds)
     weights = half.result().weights
     assert {tensor.dtype for tensor in weights.values()} == {torch.float32, torch.int64}
     assert all(bool(tensor.isfinite().all()) for tensor in weights.values())
-    assert half.rows[-1]["train_loss"] == pytest.approx(full.rows[-1]["train_loss"], rel=0.05)
+    assert half.result().rounds[-1]["train_loss"] == pytest.approx(
+        full.result().rounds[-1]["train_loss"], rel=0.05
+    )
 
 
 @pytest.mark.parametrize("precision", HALVES)
@@ -77,7 +79,7 @@ def test_a_module_that_is_no_feature_model_trains_in_float32_alone(tmp_path: Pat
 
     plain: Any = Plain()
     run = trained(tmp_path / "full", METHODS["fedavg"](), 1, dataset=TINY, model=plain)
-    assert all(row["ok"] == row["sampled"] for row in run.rows)
+    assert all(row["ok"] == row["sampled"] for row in run.result().rounds)
     with pytest.raises(ConfigError, match="must derive from"):
         made_ready(
             tmp_path / "half",
@@ -114,7 +116,7 @@ def test_losses_see_float32_only(precision: str, workers: int, tmp_path: Path) -
     run = trained(
         tmp_path / "run", Watching(), workers, dataset=TINY, rounds=1, precision=precision
     )
-    assert run.rows[0]["ok"] == 3
+    assert run.result().rounds[0]["ok"] == 3
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -147,6 +149,6 @@ def test_a_gradient_too_large_for_float16_is_skipped_and_costs_no_other_client(
         for workers in (1, 2)
     ]
     assert bits(runs[0]) == bits(runs[1])
-    outcomes = [row["ok"] + row["failed"] for row in runs[0].rows]
+    outcomes = [row["ok"] + row["failed"] for row in runs[0].result().rounds]
     assert outcomes == [3, 3, 3]
-    assert all(row["ok"] >= 2 for row in runs[0].rows)
+    assert all(row["ok"] >= 2 for row in runs[0].result().rounds)

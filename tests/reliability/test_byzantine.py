@@ -46,7 +46,7 @@ def _accuracy(aggregation: str, attack: str, small: bool, method: tuple[Any, ...
             output={"dir": str(Path(folder) / "run"), "report": False},
             attack=ATTACKS[attack],
         )
-    rows = result.rounds
+        rows = result.rounds
     assert all(row["ok"] == row["sampled"] for row in rows)  # no lie is turned away at the door
     return sum(float(row["accuracy"]) for row in rows[-3:]) / 3
 

@@ -144,7 +144,7 @@ def test_too_few_replies_leave_the_model_alone_too(tmp_path: Path) -> None:
     with pytest.raises(TooFewClients, match=r"fewer than 3 clients .* for 3 rounds"):
         for _ in run.rounds():
             pass
-    rows = run.rows
+    rows = RecordedRun.open(run.folder).rounds
     for before, row in pairwise(rows):
         assert (row["loss"] == before["loss"]) == (row["ok"] < 3)
 
@@ -175,9 +175,9 @@ def test_a_round_that_was_not_used_is_nothing_to_remember(
     states: dict[int, Checkpoint | None] = {0: None}
     for row in run.rounds():
         states[row["round"]] = read_checkpoint(Checkpoints(run.folder).paths()[-1])
-    unused = [row["round"] for row in run.rows if row["used"] == 0]
-    partly = [row["round"] for row in run.rows if row["used"] == 0 < row["ok"]]
-    assert [row["round"] for row in run.rows if row["used"] == 3 == row["ok"]]
+    unused = [row["round"] for row in run.result().rounds if row["used"] == 0]
+    partly = [row["round"] for row in run.result().rounds if row["used"] == 0 < row["ok"]]
+    assert [row["round"] for row in run.result().rounds if row["used"] == 3 == row["ok"]]
     assert len(partly) > 1
     for round in unused:
         before, after = states[round - 1], states[round]
@@ -246,7 +246,7 @@ class Ended(Leaving):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_client_that_exits_costs_its_own_update(workers: int, tmp_path: Path) -> None:
     run = train(experiment(tmp_path / "run", Leaving(), workers))
-    assert [(row["ok"], row["failed"]) for row in run.rows] == [(2, 1)] * 3
+    assert [(row["ok"], row["failed"]) for row in run.result().rounds] == [(2, 1)] * 3
     assert "SystemExit: 0" in run_reasons(run)
 
 

@@ -460,4 +460,4 @@ def test_a_pipe_in_place_of_a_checkpoint_is_passed_over(tmp_path: Path) -> None:
     newest.unlink()
     os.mkfifo(newest)
     with pytest.warns(UserWarning, match="not a file"):
-        assert resume(folder).rows[-1]["round"] == 3
+        assert resume(folder).result().rounds[-1]["round"] == 3

@@ -135,7 +135,7 @@ def test_it_learns(tmp_path: Path) -> None:
     run = finished(
         tmp_path / "run", federation={"rounds": 12, "participation": 0.5}, data={"alpha": 1.0}
     )
-    assert run.rows[-1]["accuracy"] > 80
+    assert run.result().rounds[-1]["accuracy"] > 80
 
 
 def test_a_used_folder_is_refused_and_left_alone(result: dcfl.runs.run.Result) -> None:
@@ -268,7 +268,7 @@ def test_group_norm_resnet_and_head_run_too(tmp_path: Path) -> None:
         federation={"rounds": 1, "participation": 0.05},
         training={"epochs": 1},
     )
-    assert np.isfinite(run.rows[0]["loss"])
+    assert np.isfinite(run.result().rounds[0]["loss"])
     assert dcfl.load_model(run.folder)(torch.zeros(1, 1, 8, 8)).embedding.shape == (1, 256)
 
 

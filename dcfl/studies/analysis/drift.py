@@ -37,6 +37,7 @@ from dcfl.methods import Method
 from dcfl.privacy import PrivacySettings
 from dcfl.runs.connect import connect
 from dcfl.runs.prepare import placement_for, resolved
+from dcfl.server.uploads import uploads_for
 from dcfl.studies.analysis.features import Subject, embed, some_images
 
 MOST_IMAGES = 2000  # test images whose features are compared
@@ -179,9 +180,13 @@ def _honest(experiment: Experiment) -> Experiment:
 def _rehearsed(engine: Engine, method: Method, broadcast: Broadcast, cohort: list[int]) -> Tensors:
     """What the server would share if there were no other clients. What these remember stays with
     the engine."""
-    replies = [reply for reply in engine.run(broadcast, cohort) if isinstance(reply, ClientUpdate)]
-    engine.settle([reply.client for reply in replies])
-    return method.merge({}, [reply.upload for reply in replies], len(replies)) if replies else {}
+    uploads, replied = uploads_for(method, robust=False), list[int]()
+    for reply in engine.run(broadcast, cohort):
+        if isinstance(reply, ClientUpdate):
+            uploads.add(reply)
+            replied.append(reply.client)
+    engine.settle(replied)
+    return uploads.merged({}, len(replied), rejected=()) if replied else {}
 
 
 def _compared(

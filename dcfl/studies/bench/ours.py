@@ -1,4 +1,8 @@
+<<<<<<< HEAD
 """A job on dcfl's engine: `python -m dcfl.studies.bench.ours FOLDER WORKERS [PRECISION]`."""
+=======
+"""A job on dcfl's engine: `python -m dcfl.studies.bench.ours FOLDER WORKERS [METHOD]`."""
+>>>>>>> folded
 
 from __future__ import annotations
 
@@ -25,7 +29,12 @@ from dcfl.studies.bench.events import say
 from dcfl.studies.bench.jobs import Job, read_job
 
 
+<<<<<<< HEAD
 def experiment(job: Job, workers: int, folder: str, precision: Precision = "float32") -> Experiment:
+=======
+def experiment(job: Job, workers: int, folder: str, method: str = "fedavg") -> Experiment:
+    """What clients remember, if the method has them remember something, is on disk."""
+>>>>>>> folded
     return Experiment(
         data=DataSettings(clients=job.clients, crop=0, flip=False),
         model=ModelSettings(job.model, norm="group" if job.model == "resnet18" else "batch"),
@@ -38,9 +47,13 @@ def experiment(job: Job, workers: int, folder: str, precision: Precision = "floa
             weight_decay=job.weight_decay,
             max_grad_norm=0.0,
         ),
-        method=METHODS["fedavg"](),
+        method=METHODS[method](),
         federation=FederationSettings(job.rounds, job.cohort / job.clients, job.seed),
+<<<<<<< HEAD
         engine=EngineSettings(workers=workers, device="cpu", precision=precision),
+=======
+        engine=EngineSettings(workers=workers, device="cpu", memory_budget=0),
+>>>>>>> folded
         output=OutputSettings(folder, report=False),
     )
 
@@ -61,8 +74,12 @@ def main() -> None:
     job, dataset = read_job(Path(sys.argv[1]))
     _announce_the_first_step()
     with tempfile.TemporaryDirectory() as folder:
+<<<<<<< HEAD
         precision: Any = sys.argv[3] if len(sys.argv) > 3 else "float32"
         run = Run(experiment(job, int(sys.argv[2]), folder, precision), dataset)
+=======
+        run = Run(experiment(job, int(sys.argv[2]), folder, *sys.argv[3:]), dataset)
+>>>>>>> folded
         for row in run.rounds():
             # A row may come late: its evaluation overlaps with the next round.
             say("round", round=row.round, seconds=row.seconds)

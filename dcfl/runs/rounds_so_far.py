@@ -1,0 +1,33 @@
+"""What a run must know of its earlier rounds; their rows are in rounds.jsonl."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dcfl.runs.rows import RoundRow
+
+TOTALS = ("bytes_up", "bytes_down", "sampled", "ok", "failed", "late", "rejected", "dropped")
+
+
+@dataclass(frozen=True)
+class RoundsSoFar:
+    """Of one size, however many rounds there were."""
+
+    last: RoundRow | None = None  # it also has MAX and EMA
+    totals: Mapping[str, Any] = field(default_factory=lambda: dict.fromkeys(TOTALS, 0))  # integers
+    used: int = 0  # replies that entered the model, over all rounds
+    unchanged: int = 0  # the latest rounds in a row that did not change the model
+
+    @property
+    def count(self) -> int:
+        return self.last.round if self.last else 0
+
+    def and_then(self, row: RoundRow) -> RoundsSoFar:
+        return RoundsSoFar(
+            last=row,
+            totals={name: total + row[name] for name, total in self.totals.items()},
+            used=self.used + row.used,
+            unchanged=0 if row.used else self.unchanged + 1,
+        )

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from dcfl.messages import Tensors
+from dcfl.system.transfers import on_device
 
 
 @dataclass(frozen=True)
@@ -87,9 +88,9 @@ def _row_of(
 ) -> tuple[Tensor, Tensor]:
     """What a row of pixels is multiplied by, and what is then added. A whole row, because three
     channels are too few for vector instructions."""
-    scale = torch.tensor([1 / (255 * deviation) for deviation in std], device=device)
-    shift = torch.tensor([-m / d for m, d in zip(mean, std, strict=True)], device=device)
-    return scale.repeat(width), shift.repeat(width)
+    scale = torch.tensor([1 / (255 * deviation) for deviation in std]).repeat(width)
+    shift = torch.tensor([-m / d for m, d in zip(mean, std, strict=True)]).repeat(width)
+    return on_device(scale, device), on_device(shift, device)
 
 
 def with_border(pixels: Tensor) -> Tensor:

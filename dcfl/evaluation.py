@@ -14,6 +14,7 @@ from dcfl.client import evaluating
 from dcfl.data.client_data import bounds, clean_batches
 from dcfl.data.datasets import Dataset
 from dcfl.models.output import FeatureModel
+from dcfl.system.transfers import read_numbers, to_host
 
 __all__ = ["alignment", "ema", "evaluate", "similarity_histogram", "uniformity"]
 
@@ -69,10 +70,11 @@ def score(model: FeatureModel, dataset: Dataset, start: int, end: int) -> Score:
     with evaluating(model):
         for batch in clean_batches(images, dataset.preparation, model, (start, end)):
             logits = model(batch.images).logits
-            hits = batch.labels[logits.argmax(dim=1) == batch.labels]
-            right += torch.bincount(hits, minlength=dataset.classes)
+            hits = logits.argmax(dim=1) == batch.labels
+            right.index_add_(0, batch.labels, hits.to(right.dtype))
             losses.append(F.cross_entropy(logits, batch.labels, reduction="sum"))
-    return Score(right.tolist(), [float(loss) for loss in losses])
+    numbers = read_numbers([right, *losses])  # the only wait for the device
+    return Score([int(n) for n in numbers[: len(right)]], numbers[len(right) :])
 
 
 def evaluation(scores: Sequence[Score], dataset: Dataset) -> Evaluation:
@@ -80,7 +82,8 @@ def evaluation(scores: Sequence[Score], dataset: Dataset) -> Evaluation:
     count = max(len(dataset.test), 1)
     right = torch.tensor([score.right for score in scores], dtype=torch.float64).sum(dim=0)
     loss = sum(loss for score in scores for loss in score.losses)
-    totals = torch.bincount(dataset.test.labels, minlength=dataset.classes).cpu()
+    labels = to_host({"test": dataset.test.labels})["test"]
+    totals = torch.bincount(labels, minlength=dataset.classes)
     return Evaluation(100 * float(right.sum()) / count, loss / count, 100 * right / totals)
 
 

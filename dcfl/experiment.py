@@ -81,6 +81,8 @@ class EngineSettings:
     workers: int | Literal["auto"] = "auto"  # processes; 1: only this one. Does not change results
     threads: int = 1  # torch threads per client; changes the last bits of results
     device: str = "auto"  # "cpu", "cuda", "cuda:0,1"; "auto" uses all GPUs
+    # Processes that share a GPU, if `workers` is "auto"; "auto": as many as fit into its memory.
+    workers_per_device: int | Literal["auto"] = 1
     precision: Precision = "float32"  # in the network; float16 is for GPUs alone
     compile: bool = False  # torch.compile the model: pays off on GPUs in runs of hours
     memory_budget: int = 1024  # MB of RAM for clients' memories (MOON, SCAFFOLD); the rest: disk
@@ -96,6 +98,11 @@ class EngineSettings:
         require(
             self.workers == "auto" or 1 <= self.workers <= 1024,
             f'engine.workers must be "auto" or lie in 1 to 1024, not {self.workers}',
+        )
+        require(
+            self.workers_per_device == "auto" or 1 <= self.workers_per_device <= 64,
+            f'engine.workers_per_device must be "auto" or lie in 1 to 64, '
+            f"not {self.workers_per_device}",
         )
         require(
             self.memory_budget >= 0,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +19,15 @@ from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import Method
 from dcfl.models.output import FeatureModel
 from dcfl.seeding import derived_seed
-from dcfl.tensors import apart_from, canonical, load, not_finite, snapshot
+from dcfl.tensors import (
+    apart_from,
+    canonical,
+    load,
+    not_finite,
+    snapshot,
+    together,
+    totals,
+)
 
 __all__ = ["LocalTraining", "norms_and_biases", "train_client"]
 
@@ -57,22 +64,25 @@ def train_client(
     )
     with _own_randomness(model, derived_seed(seed, broadcast.round, client_id, "model")):
         loss = _descend(method, client, seed)
-        update = ClientUpdate(
-            client=client_id,
-            weights=snapshot(model),
-            upload=apart_from(model, canonical(method.upload(client))),
-            num_examples=len(data),
-            num_steps=client.num_steps,
-            metrics={"loss": loss, "seconds": time.perf_counter() - started},
-        )
+        weights = snapshot(model)
+        upload = apart_from(model, canonical(method.upload(client)))
         new_memory = apart_from(model, canonical(method.remember(client)))
     # Check weights and memory too: the last step may overflow after the last loss.
-    produced = (update.weights, update.upload, new_memory)
-    if not math.isfinite(loss) or any(map(not_finite, produced)):
+    produced = together(loss={"mean": loss}, weights=weights, upload=upload, memory=new_memory)
+    sums = totals(produced)  # the only wait for the device
+    if not_finite(produced, sums):
         raise Diverged(
             f"the {NO_LONGER_FINITE} (round {broadcast.round}): "
             f"lower training.lr or the method's weight, or set training.max_grad_norm"
         )
+    update = ClientUpdate(
+        client=client_id,
+        weights=weights,
+        upload=upload,
+        num_examples=len(data),
+        num_steps=client.num_steps,
+        metrics={"loss": sums["loss/mean"], "seconds": time.perf_counter() - started},
+    )
     return update, new_memory
 
 
@@ -85,8 +95,8 @@ def _own_randomness(model: FeatureModel, seed: int) -> Iterator[None]:
     with torch.random.fork_rng(gpus):
         # Not torch.manual_seed: it records a traceback for every unused kind of device.
         torch.default_generator.manual_seed(seed)
-        if gpus:
-            torch.cuda.manual_seed(seed)
+        for gpu in gpus:  # not torch.cuda.manual_seed: the model need not be on the current GPU
+            torch.cuda.default_generators[gpu].manual_seed(seed)
         yield
 
 
@@ -104,6 +114,11 @@ class _SGD:
     torch.optim.SGD gives the same bits, but the first one made in a process imports torch's
     compiler, which costs every worker a second and 70 MB.
     """
+
+    # With these GradScaler lets the step itself leave out what overflowed, and never waits.
+    _step_supports_amp_scaling = True
+    grad_scale: Tensor | None = None
+    found_inf: Tensor | None = None
 
     def __init__(self, client: Client) -> None:
         self._momentum = client.training.momentum
@@ -129,6 +144,8 @@ class _SGD:
                 [live.grad for live in moving],
                 [self._average(live) for live in moving] if self._momentum else [],
                 fused=True,
+                grad_scale=self.grad_scale,
+                found_inf=self.found_inf,
                 weight_decay=group["decay"],
                 momentum=self._momentum,
                 lr=lr,
@@ -154,7 +171,7 @@ def norms_and_biases(model: nn.Module) -> frozenset[str]:
     )
 
 
-def _descend(method: Method, client: Client, seed: int) -> float:
+def _descend(method: Method, client: Client, seed: int) -> Tensor:
     """Train the client's model in place; returns the mean loss over the steps."""
     training = client.training
     parameters = [parameter for _, parameter in client.trainable()]
@@ -174,5 +191,6 @@ def _descend(method: Method, client: Client, seed: int) -> float:
         client.scaler.step(optimizer, lr)  # type: ignore[arg-type]
         client.scaler.update()
         client.num_steps += 1
-    # Read once at the end: reading after every step would stall the GPU.
-    return float(torch.stack(losses).mean()) if losses else 0.0
+    # Nobody has read a number so far: that would stall a GPU in every step.
+    nothing = torch.zeros(1, device=client.data.images.labels.device)
+    return torch.stack(losses or [nothing]).mean()

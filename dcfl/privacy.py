@@ -26,6 +26,7 @@ from dcfl.federation import sample_cohort
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import Method
 from dcfl.server.validation import check_like
+from dcfl.system.transfers import on_device
 from dcfl.tensors import cast_like, clip_share
 
 LARGEST_SETTING = (
@@ -126,7 +127,7 @@ class Protection:
         """Received + clipped change + noise, in float64 until the end: rounding to the dtype of the
         weights after the noise is added hides what its last bits could reveal."""
         clip, deviation = self.settings.clip, self.settings.noise * self.settings.clip
-        weights = {name: received[name].to(trained[name].device) for name in trained}
+        weights = {name: received[name] for name in trained}
         moving = [name for name in trained if name in self.trainable]
         share = clip_share((trained[n].double() - weights[n].double() for n in moving), clip)
         for name in moving:
@@ -185,7 +186,8 @@ class Draws:
         np.sqrt(np.multiply(radii, -2, out=radii), out=radii)
         angles *= 2 * pi
         both = np.concatenate([radii * np.cos(angles), radii * np.sin(angles)])
-        return torch.from_numpy(both[: like.numel()]).reshape(like.shape).to(like.device)
+        drawn = torch.from_numpy(both[: like.numel()]).reshape(like.shape)
+        return on_device(drawn, like.device)
 
     def _bytes(self, count: int) -> bytes:
         if self._key is None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable
-from math import isfinite, sqrt
+from collections.abc import Collection, Iterable, Mapping
+from math import isfinite
 
 import torch
 from torch import Tensor, nn
 
 from dcfl.messages import Tensors
+from dcfl.system.transfers import read_numbers, to_host
 
 
 def snapshot(model: nn.Module) -> dict[str, Tensor]:
@@ -48,10 +49,10 @@ def as_rows(tensors: Tensors) -> dict[str, Tensor]:
     """Convert to the form used in files and messages: row-major, with the channels of images and
     kernels as the last axis. Copies to the CPU, because safetensors rejects shared memory."""
     return {
-        name: (tensor.permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor)
-        .cpu()
-        .clone(memory_format=torch.contiguous_format)
-        for name, tensor in canonical(tensors).items()
+        name: (tensor.permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor).clone(
+            memory_format=torch.contiguous_format
+        )
+        for name, tensor in to_host(canonical(tensors)).items()
     }
 
 
@@ -120,11 +121,12 @@ def cast_like(tensors: Tensors, reference: Tensors) -> dict[str, Tensor]:
     return {name: torch.empty_like(reference[name]).copy_(tensors[name]) for name in tensors}
 
 
-def clip_share(tensors: Iterable[Tensor], longest: float) -> float:
+def clip_share(tensors: Iterable[Tensor], longest: float) -> Tensor:
     """The factor that clips the tensors, taken as one vector, to this L2 norm; 1 if they are short
-    enough."""
-    norm = sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors))
-    return 1.0 if norm <= longest else longest / norm
+    enough. A scalar on their device: reading it would stall a GPU."""
+    squares = (tensor.double().square().sum() for tensor in tensors)
+    norm = sum(squares, start=torch.zeros((), dtype=torch.float64)).sqrt()
+    return torch.where(norm <= longest, 1.0, longest / norm)
 
 
 def sha256(tensors: Tensors) -> str:
@@ -144,11 +146,18 @@ def checksum(tensors: Tensors, text: str = "") -> str:
     return hashlib.sha256(f"{json.dumps(shapes)} {sha256(tensors)} {text}".encode()).hexdigest()
 
 
-def not_finite(tensors: Tensors) -> str | None:
-    """The name of the first tensor that contains NaN or infinity, or None."""
-    for name, tensor in tensors.items():
+def totals(tensors: Tensors) -> dict[str, float]:
+    """The sum of each tensor; they are on one device, which is waited for once."""
+    sums = read_numbers([tensor.sum() for tensor in tensors.values()])
+    return dict(zip(tensors, sums, strict=True))
+
+
+def not_finite(tensors: Tensors, sums: Mapping[str, float] | None = None) -> str | None:
+    """The name of the first tensor that contains NaN or infinity, or None. `sums` are their
+    `totals`, if known."""
+    for name, total in (totals(tensors) if sums is None else sums).items():
         # The sum is a quick test: NaN or infinity spoils it. It may also overflow, so check again.
-        if not isfinite(float(tensor.sum())) and not tensor.isfinite().all():
+        if not isfinite(total) and not tensors[name].isfinite().all():
             return name
     return None
 

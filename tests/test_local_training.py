@@ -1,7 +1,9 @@
 import subprocess
 import tempfile
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Literal, get_args, get_type_hints
+from types import SimpleNamespace
+from typing import Any, Literal, get_args, get_type_hints
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from torch import Tensor, nn
 from dcfl.client import Client, LocalTraining, evaluating
 from dcfl.data import Augmentation
 from dcfl.errors import ConfigError, Diverged
-from dcfl.local_training import _SGD, norms_and_biases, train_client
+from dcfl.local_training import _SGD, _own_randomness, norms_and_biases, train_client
 from dcfl.messages import Broadcast
 from dcfl.methods import METHODS
 from dcfl.models import FeatureModel, ModelSettings, build_model
@@ -259,3 +261,30 @@ def test_training_does_not_import_torchs_compiler() -> None:
     )
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(python("-c", code), cwd=folder, check=True)
+
+
+def test_dropout_is_seeded_on_the_gpu_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which need not be the current one."""
+    seeds: dict[int, int] = {}
+    forked: list[list[int]] = []
+
+    class Generator:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def manual_seed(self, seed: int) -> None:
+            seeds[self.number] = seed
+
+    def fork(gpus: list[int]) -> AbstractContextManager[None]:
+        forked.append(gpus)
+        return nullcontext()
+
+    parameter = SimpleNamespace(device=torch.device("cuda", 1))
+    model: Any = SimpleNamespace(parameters=lambda: iter([parameter]))
+    monkeypatch.setattr(torch.cuda, "default_generators", [Generator(0), Generator(1)])
+    before = torch.random.get_rng_state()
+    monkeypatch.setattr(torch.random, "fork_rng", fork)
+    with _own_randomness(model, 7):
+        pass
+    torch.random.set_rng_state(before)
+    assert (forked, seeds) == ([[1]], {1: 7})

@@ -14,6 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
+from dcfl.messages import Tensors
+from dcfl.system.transfers import on_device
+
 
 @dataclass(frozen=True)
 class Augmentation:
@@ -25,6 +28,24 @@ class Augmentation:
     @property
     def active(self) -> bool:
         return bool(self.crop or self.flip or self.rotation or self.cutout)
+
+    def draw(self, count: int, height: int, width: int, generator: Generator) -> dict[str, Tensor]:
+        """The random numbers for so many images, each [count, 1, 1]. On the CPU, so that they are
+        the same whatever device the images are on."""
+        drawn = {}
+        if self.flip:
+            drawn["mirrored"] = torch.rand(count, 1, 1, generator=generator) < 0.5
+        if pad := self.crop:
+            for axis in ("down", "right"):
+                drawn[axis] = torch.randint(-pad, pad + 1, (count, 1, 1), generator=generator)
+        if self.rotation:
+            turn = torch.rand(count, 1, 1, generator=generator) * 2 - 1
+            angle = turn * math.radians(self.rotation)
+            drawn["cos"], drawn["sin"] = angle.cos(), angle.sin()
+        if self.cutout:
+            for axis, size in (("hole row", height), ("hole column", width)):
+                drawn[axis] = torch.randint(0, size, (count, 1, 1), generator=generator)
+        return drawn
 
 
 @dataclass(frozen=True)
@@ -42,23 +63,22 @@ class Preparation:
         # Channels stay last in memory, which convolutions prefer: only the shape is permuted.
         return rows.view(pixels.shape).permute(0, 3, 1, 2)
 
-    def augmented(self, bordered: Tensor, chosen: Tensor, generator: Generator) -> Tensor:
-        """The `chosen` images, each transformed at random and normalised.
+    def augmented(self, bordered: Tensor, chosen: Tensor, drawn: Tensors) -> Tensor:
+        """The `chosen` images, each transformed as `drawn` (`Augmentation.draw`) and normalised.
 
         `bordered` are pixels with a black frame of one pixel (`with_border`): what lies outside the
         image is read from it.
         """
         height, width = bordered.shape[1] - 2, bordered.shape[2] - 2
-        rows, columns = _sources(self.augmentation, len(chosen), height, width, generator)
-        rows = rows.clamp(-1, height).add(1).to(bordered.device)
-        columns = columns.clamp(-1, width).add(1).to(bordered.device)
+        rows, columns = _sources(drawn, height, width, bordered.device)
+        rows, columns = rows.clamp(-1, height).add(1), columns.clamp(-1, width).add(1)
         # Each pixel's position in memory; an index per axis would take three look-ups.
         place = (chosen[:, None, None] * (height + 2) + rows) * (width + 2) + columns
         pixels = bordered.flatten(0, 2).index_select(0, place.flatten())
         images = self.clean(pixels.view(*place.shape, -1))
         if self.augmentation.cutout:
-            hole = _hole(self.augmentation.cutout, len(chosen), height, width, generator)
-            images = images.masked_fill(hole[:, None].to(images.device), 0.0)
+            hole = _hole(drawn, self.augmentation.cutout, height, width)
+            images = images.masked_fill(hole[:, None], 0.0)
         return images
 
 
@@ -68,9 +88,9 @@ def _row_of(
 ) -> tuple[Tensor, Tensor]:
     """What a row of pixels is multiplied by, and what is then added. A whole row, because three
     channels are too few for vector instructions."""
-    scale = torch.tensor([1 / (255 * deviation) for deviation in std], device=device)
-    shift = torch.tensor([-m / d for m, d in zip(mean, std, strict=True)], device=device)
-    return scale.repeat(width), shift.repeat(width)
+    scale = torch.tensor([1 / (255 * deviation) for deviation in std]).repeat(width)
+    shift = torch.tensor([-m / d for m, d in zip(mean, std, strict=True)]).repeat(width)
+    return on_device(scale, device), on_device(shift, device)
 
 
 def with_border(pixels: Tensor) -> Tensor:
@@ -78,32 +98,27 @@ def with_border(pixels: Tensor) -> Tensor:
 
 
 def _sources(
-    augmentation: Augmentation, count: int, height: int, width: int, generator: Generator
+    drawn: Tensors, height: int, width: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """The row and column that each output pixel is taken from; both broadcast to [count, H, W]."""
-    rows, columns = torch.arange(height).view(1, -1, 1), torch.arange(width).view(1, 1, -1)
-    if augmentation.flip:
-        mirrored = torch.rand(count, 1, 1, generator=generator) < 0.5
-        columns = torch.where(mirrored, width - 1 - columns, columns)
-    if pad := augmentation.crop:
-        rows = rows + torch.randint(-pad, pad + 1, (count, 1, 1), generator=generator)
-        columns = columns + torch.randint(-pad, pad + 1, (count, 1, 1), generator=generator)
-    if augmentation.rotation:
-        turn = torch.rand(count, 1, 1, generator=generator) * 2 - 1
-        angle = turn * math.radians(augmentation.rotation)
+    """The row and column that each output pixel is taken from; both broadcast to [n, H, W]."""
+    rows = torch.arange(height, device=device).view(1, -1, 1)
+    columns = torch.arange(width, device=device).view(1, 1, -1)
+    if "mirrored" in drawn:
+        columns = torch.where(drawn["mirrored"], width - 1 - columns, columns)
+    if "down" in drawn:
+        rows, columns = rows + drawn["down"], columns + drawn["right"]
+    if "cos" in drawn:
+        cos, sin = drawn["cos"], drawn["sin"]
         down, right = rows - (height - 1) / 2, columns - (width - 1) / 2
-        rows = (down * angle.cos() - right * angle.sin() + (height - 1) / 2).round().long()
-        columns = (down * angle.sin() + right * angle.cos() + (width - 1) / 2).round().long()
+        rows = (down * cos - right * sin + (height - 1) / 2).round().long()
+        columns = (down * sin + right * cos + (width - 1) / 2).round().long()
     return rows, columns
 
 
-def _hole(side: int, count: int, height: int, width: int, generator: Generator) -> Tensor:
-    """A square around a random pixel [count, H, W]; the image's border cuts it off."""
-    row = torch.randint(0, height, (count, 1, 1), generator=generator)
-    column = torch.randint(0, width, (count, 1, 1), generator=generator)
-    down, right = (
-        torch.arange(height).view(1, -1, 1) - row,
-        torch.arange(width).view(1, 1, -1) - column,
-    )
+def _hole(drawn: Tensors, side: int, height: int, width: int) -> Tensor:
+    """A square around a random pixel [n, H, W]; the image's border cuts it off."""
+    row, column = drawn["hole row"], drawn["hole column"]
+    down = torch.arange(height, device=row.device).view(1, -1, 1) - row
+    right = torch.arange(width, device=row.device).view(1, 1, -1) - column
     low, high = -(side // 2), side - side // 2
     return (down >= low) & (down < high) & (right >= low) & (right < high)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from dcfl.data.augment import Preparation, with_border
 from dcfl.data.datasets import Dataset, Images
 from dcfl.data.partition import Partition
+from dcfl.messages import Tensors
 from dcfl.seeding import generator_for
+from dcfl.system.transfers import on_device, to_device
 
 
 @dataclass(frozen=True)
@@ -49,20 +51,36 @@ class ClientData:
         pixels = self.images.pixels
         if self.preparation.augmentation.active:
             pixels = with_border(pixels)
+        starts = range(0, len(self) - 1, batch_size)  # not at the last image
+        sizes = [min(batch_size, len(self) - start) for start in starts]
         for epoch in range(epochs):
-            permutation = torch.randperm(len(self), generator=order).to(self.images.labels.device)
-            for chosen in torch.split(permutation, batch_size):
-                if len(chosen) > 1:
-                    yield Batch(
-                        self._view(pixels, chosen, first),
-                        self.images.labels[chosen],
-                        self._view(pixels, chosen, second) if second else None,
-                        epoch,
-                    )
+            # All that is drawn for an epoch goes to the device at once, not step by step.
+            permutation = on_device(torch.randperm(len(self), generator=order), pixels.device)
+            chosen = permutation[: sum(sizes)].split(sizes)
+            views = self._draws(sizes, first)
+            second_views = self._draws(sizes, second) if second else [None] * len(sizes)
+            for rows, view, second_view in zip(chosen, views, second_views, strict=True):
+                yield Batch(
+                    self._view(pixels, rows, view),
+                    self.images.labels[rows],
+                    None if second_view is None else self._view(pixels, rows, second_view),
+                    epoch,
+                )
 
-    def _view(self, pixels: Tensor, chosen: Tensor, generator: torch.Generator) -> Tensor:
+    def _draws(self, sizes: Sequence[int], generator: torch.Generator) -> list[Tensors]:
+        """For each batch of an epoch, what its augmentation draws: on the device."""
+        height, width = self.images.pixels.shape[1:3]
+        augmentation = self.preparation.augmentation
+        batches = [augmentation.draw(size, height, width, generator) for size in sizes]
+        names = batches[0] if batches else {}
+        epoch = {name: torch.cat([batch[name] for batch in batches]) for name in names}
+        epoch = to_device(epoch, self.images.pixels.device)
+        parts = {name: drawn.split(list(sizes)) for name, drawn in epoch.items()}
+        return [{name: part[i] for name, part in parts.items()} for i in range(len(sizes))]
+
+    def _view(self, pixels: Tensor, chosen: Tensor, drawn: Tensors) -> Tensor:
         if self.preparation.augmentation.active:
-            return self.preparation.augmented(pixels, chosen, generator)
+            return self.preparation.augmented(pixels, chosen, drawn)
         return self.preparation.clean(pixels.index_select(0, chosen))
 
     def clean_batches(self, model: nn.Module) -> Iterator[Batch]:
@@ -131,6 +149,6 @@ class FederatedData:
 
     def client(self, client: int) -> ClientData:
         train = self.dataset.train
-        indices = torch.from_numpy(self.partition.of(client)).to(train.labels.device)
+        indices = on_device(torch.from_numpy(self.partition.of(client)), train.labels.device)
         images = Images(train.pixels.index_select(0, indices), train.labels[indices])
         return ClientData(images, self.dataset.classes, self.dataset.preparation)

@@ -15,6 +15,7 @@ from dcfl.data.augment import Augmentation, Preparation
 from dcfl.data.partition import Partition
 from dcfl.errors import ConfigError, DatasetCorrupt
 from dcfl.seeding import generator_for
+from dcfl.system.transfers import on_device, to_host
 
 
 @dataclass(frozen=True)
@@ -41,19 +42,19 @@ class Images:
         return Images(self.pixels[which], self.labels[which])
 
     def to(self, device: torch.device) -> Images:
-        return Images(self.pixels.to(device), self.labels.to(device))
+        return Images(on_device(self.pixels, device), on_device(self.labels, device))
 
     @cached_property
     def mixed_order(self) -> Tensor:
         """A shuffle that depends on the images and not on their order: by the hash of their pixels,
         and by label where two are equal."""
-        pixels, labels = self.pixels.cpu().numpy(), self.labels.tolist()
+        here = to_host({"pixels": self.pixels, "labels": self.labels})
         keys = [
             (hashlib.sha256(image.tobytes()).digest(), label)
-            for image, label in zip(pixels, labels, strict=True)
+            for image, label in zip(here["pixels"].numpy(), here["labels"].tolist(), strict=True)
         ]
         order = sorted(range(len(self)), key=keys.__getitem__)
-        return torch.tensor(order, dtype=torch.int64, device=self.labels.device)
+        return on_device(torch.tensor(order, dtype=torch.int64), self.labels.device)
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,8 @@ class Dataset:
 
     def __post_init__(self) -> None:
         for part in (self.train, self.test):
+            if part.labels.device.type != "cpu":
+                continue  # checked before they went there
             if not ((part.labels >= 0) & (part.labels < self.classes)).all():
                 raise DatasetCorrupt(
                     f"{self.name}: labels must lie between 0 and {self.classes - 1}"

@@ -28,6 +28,7 @@ from dcfl.experiment import AttackSettings
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import Method
 from dcfl.seeding import generator_for
+from dcfl.system.transfers import on_device, read_numbers
 
 
 @dataclass(frozen=True)
@@ -69,11 +70,12 @@ class Attack:
     def _noise(self, change: Tensors, client: int, round: int) -> dict[str, Tensor]:
         """A Gaussian vector as long as the change."""
         generator = generator_for(self.seed, round, client, "attack")
-        drawn = {  # on the CPU, so that the numbers are the same on every device
-            name: torch.randn(tensor.shape, generator=generator).to(tensor)
-            for name, tensor in change.items()
-        }
-        ratio = _length(change) / _length(drawn)
+        drawn = {}
+        for name, tensor in change.items():  # on the CPU: the same numbers on every device
+            noise = torch.randn(tensor.shape, generator=generator).to(tensor.dtype)
+            drawn[name] = on_device(noise, tensor.device)
+        norms = read_numbers([t.double().norm() for t in (*change.values(), *drawn.values())])
+        ratio = math.hypot(*norms[: len(change)]) / math.hypot(*norms[len(change) :])
         return {name: tensor * ratio for name, tensor in drawn.items()}
 
 
@@ -84,7 +86,3 @@ def attack_on(clients: int, settings: AttackSettings, seed: int) -> Attack | Non
     order = torch.randperm(clients, generator=generator_for(seed, 0, 0, "attackers")).tolist()
     liars = frozenset(order[: math.ceil(settings.share * clients - 1e-9)])  # 0.2 * 15 is 3
     return Attack(settings, liars, seed)
-
-
-def _length(tensors: Tensors) -> float:
-    return math.hypot(*(float(tensor.double().norm()) for tensor in tensors.values()))

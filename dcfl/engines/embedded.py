@@ -1,9 +1,12 @@
-"""All clients in this process, one after the other."""
+"""All clients in this process, one after the other.
+
+They may train on a GPU; the server is on the CPU, as with every engine.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dcfl.client import frozen
 from dcfl.engines.engine import Remarks
@@ -12,6 +15,8 @@ from dcfl.engines.runner import ClientRunner
 from dcfl.errors import ClientFailure
 from dcfl.evaluation import Evaluation, evaluate
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
+from dcfl.system.transfers import to_host
+from dcfl.tensors import apart, together
 
 
 @dataclass
@@ -28,11 +33,18 @@ class Embedded:
     def run(
         self, broadcast: Broadcast, cohort: Sequence[int]
     ) -> Iterator[ClientUpdate | ClientFailure]:
+        here = self.runner.here
+        broadcast = replace(
+            broadcast, weights=here(broadcast.weights), shared=here(broadcast.shared)
+        )
         for client in cohort:
             reply, memory = self.runner.train(broadcast, client, self.memories[client])
+            if isinstance(reply, ClientUpdate):
+                made = to_host(together(weights=reply.weights, upload=reply.upload, memory=memory))
+                weights, upload, memory = apart(made, "weights", "upload", "memory")
+                reply = replace(reply, weights=weights, upload=upload)
             if memory:
-                on_cpu = {name: tensor.cpu() for name, tensor in memory.items()}
-                self.memories.stage(client, broadcast.round, on_cpu)
+                self.memories.stage(client, broadcast.round, memory)
             yield reply
 
     def take_remarks(self) -> Remarks:
@@ -45,4 +57,5 @@ class Embedded:
         self._evaluated = weights
 
     def end_evaluation(self) -> Evaluation:
-        return evaluate(frozen(self.runner.model, self._evaluated), self.runner.data.dataset)
+        model = frozen(self.runner.model, self.runner.here(self._evaluated))
+        return evaluate(model, self.runner.data.dataset)

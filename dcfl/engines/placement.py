@@ -7,12 +7,14 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from dcfl.engines.gpus import CUDA_BYTES, described
 from dcfl.errors import ConfigError
+from dcfl.experiment import EngineSettings
 from dcfl.models.output import FeatureModel
 
 NO_FORK = "no fork on this system"
@@ -30,17 +32,18 @@ class Placement(NamedTuple):
         return f"{kind}:{','.join(map(str, numbers))}" if numbers else kind
 
 
-def place(
-    workers: int | Literal["auto"],
-    threads: int,
-    device: str,
-    cohort: int,
-    model: FeatureModel,
-    images: Tensor,
-    batch_size: int,
-) -> Placement:
-    """Decide how many processes train, for a model and batches of images like these."""
-    devices = choose_devices(device)
+class Load(NamedTuple):
+    """What a worker has to hold."""
+
+    model: FeatureModel
+    images: Tensor  # a few of those it trains on
+    batch_size: int
+    data_bytes: int = 0  # of all images: each worker on a GPU has a copy
+
+
+def place(engine: EngineSettings, cohort: int, load: Load) -> Placement:
+    """Decide how many processes train, for so many clients a round."""
+    devices, workers, threads = choose_devices(engine.device), engine.workers, engine.threads
     if workers != "auto":
         if workers > 1 and (obstacle := _obstacle(devices)):
             raise ConfigError(f"engine.workers = {workers}: {obstacle}; use engine.workers = 1")
@@ -50,11 +53,10 @@ def place(
     if sys.platform == "darwin":
         return Placement(devices[:1], "the libraries of macOS do not all survive a fork")
     if devices[0].type == "cuda":
-        return Placement(devices, "one for each GPU" if len(devices) > 1 else "one GPU")
+        return _on_gpus(devices, engine, cohort, load)
     cores = available_cores()
-    # Even for a single client a second worker helps: it evaluates the round before.
-    useful = max(1, min(cores // threads, max(cohort, 2)))
-    need = training_bytes(model, images, batch_size)
+    useful = _useful(cores, threads, cohort)
+    need = training_bytes(load)
     fitting = max(1, _available_bytes() // need)
     if fitting < useful:
         return Placement(
@@ -66,6 +68,31 @@ def place(
         clients = f"{cohort} client{'s' if cohort > 1 else ''} a round"
         return Placement(devices * useful, f"{clients}, {per}")
     return Placement(devices * useful, f"{cores} core{'s' if cores > 1 else ''}, {per}")
+
+
+def _useful(cores: int, threads: int, cohort: int) -> int:
+    """Even for a single client a second worker helps: it evaluates the round before."""
+    return max(1, min(cores // threads, max(cohort, 2)))
+
+
+def _on_gpus(
+    devices: list[torch.device], engine: EngineSettings, cohort: int, load: Load
+) -> Placement:
+    per_device = engine.workers_per_device
+    if per_device == 1:
+        return Placement(devices, "one for each GPU" if len(devices) > 1 else "one GPU")
+    if per_device != "auto":
+        return Placement(devices * per_device, f"{per_device} for each GPU, as asked for")
+    need = training_bytes(load) + load.data_bytes + CUDA_BYTES
+    known = [described(device) for device in devices]
+    fitting = [max(1, gpu.free_bytes // need) if gpu else 1 for gpu in known]
+    # In turns, so that the first few workers are spread over all GPUs.
+    turns = sorted((turn, gpu) for gpu, count in enumerate(fitting) for turn in range(count))
+    useful = max(len(devices), _useful(available_cores(), engine.threads, cohort))
+    reason = f"a worker takes about {need / 1e9:.1f} GB of a GPU"
+    if None in known:
+        reason += "; how much is free could not be asked"
+    return Placement([devices[gpu] for _, gpu in turns[:useful]], reason)
 
 
 def choose_devices(name: str) -> list[torch.device]:
@@ -97,9 +124,10 @@ def available_cores() -> int:
         return cores
 
 
-def training_bytes(model: FeatureModel, images: Tensor, batch_size: int) -> int:
+def training_bytes(load: Load) -> int:
     """An estimate for one process that trains this model: five times the model (weights, gradient,
     momentum, reply, broadcast) and twice the outputs of its layers."""
+    model, images = load.model, load.images
     outputs = 0
 
     def count(module: nn.Module, inputs: object, output: object) -> None:
@@ -117,7 +145,7 @@ def training_bytes(model: FeatureModel, images: Tensor, batch_size: int) -> int:
         for hook in hooks:
             hook.remove()
     weights = sum(tensor.nbytes for tensor in model.state_dict().values())
-    return 5 * int(weights) + 2 * outputs * batch_size // len(images) + 50 * 2**20
+    return 5 * int(weights) + 2 * outputs * load.batch_size // len(images) + 50 * 2**20
 
 
 def _available_bytes() -> int:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from dcfl.messages import Tensors
+from dcfl.system.transfers import copy_to_host
 from dcfl.tensors import ALIGNMENT
 
 # Replies that wait for their turn: so much memory, but two per worker in any case, and no more than
@@ -45,9 +46,7 @@ class Region:
             self._last_put = signature, description, self._views(description)
         _, description, views = self._last_put
         self._memory[: len(description)] = description
-        with torch.no_grad():
-            for view, tensor in zip(views.values(), tensors.values(), strict=True):
-                view.copy_(tensor)
+        copy_to_host([*tensors.values()], [*views.values()])
         return len(description)
 
     def get(self, length: int) -> dict[str, Tensor]:

@@ -32,6 +32,7 @@ from dcfl.methods.method import Method
 from dcfl.models import FeatureModel, Output, build_model
 from dcfl.privacy import Protection, check_covered
 from dcfl.system.processes import Terminated
+from dcfl.system.transfers import to_device
 
 
 @dataclass(frozen=True)
@@ -47,19 +48,21 @@ class ClientRunner:
     compile: bool = False
 
     def on(self, device: torch.device) -> ClientRunner:
-        """With its model and data on a device. Call it in the process that will use it: the
-        compiler has threads, which do not survive a fork."""
+        """With a model and the data on a device. Call it in the process that will use it: the
+        compiler has threads, which do not survive a fork.
+
+        On a GPU the model is another one: this one stays on the CPU, with the server.
+        """
         dataset = self.data.dataset.to(device)
+        model = self.model if device.type == "cpu" else copy.deepcopy(self.model).to(device)
         if self.compile:
-            self.model.compile()
-        return replace(
-            self, model=self.model.to(device), data=FederatedData(dataset, self.data.partition)
-        )
+            model.compile()
+        return replace(self, model=model, data=FederatedData(dataset, self.data.partition))
 
     def train(
         self, broadcast: Broadcast, client: int, memory: Tensors
     ) -> tuple[ClientUpdate | ClientFailure, Tensors]:
-        """One client's round: its reply and its new memory.
+        """One client's round: its reply and its new memory, on the device. `broadcast` is there.
 
         An error costs this client alone, unless it is a setting that no client can use.
         """
@@ -91,10 +94,9 @@ class ClientRunner:
         except (Exception, SystemExit) as error:  # an exit would end the run as if all were well
             return ClientFailure(client, _described(error)), {}
 
-    def here(self, tensors: Tensors) -> Tensors:
+    def here(self, tensors: Tensors) -> dict[str, Tensor]:
         """On the model's device."""
-        device = next(self.model.parameters()).device
-        return {name: tensor.to(device) for name, tensor in tensors.items()}
+        return to_device(tensors, next(self.model.parameters()).device)
 
 
 def client_runner(

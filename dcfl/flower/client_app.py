@@ -36,6 +36,7 @@ from dcfl.flower.node_config import NodeConfig
 from dcfl.flower.node_memories import NodeMemories
 from dcfl.privacy import at_site
 from dcfl.system.printable import printable, printable_lines
+from dcfl.system.transfers import to_host
 
 FAILURE_CODES = {  # the first that fits
     ProtocolMismatch: "version",
@@ -109,16 +110,10 @@ def _train(site_of: SiteOf, task: Task, message: Message, context: Context) -> R
     site = site_of(context)
     broadcast = codec.read_broadcast(message.content, task)
     memory = site.memories.load(task)
+    here = site.runner.here
+    broadcast = replace(broadcast, weights=here(broadcast.weights), shared=here(broadcast.shared))
     with reproducible(site.threads):
-        reply, memory_after = site.runner.train(
-            replace(
-                broadcast,
-                weights=site.runner.here(broadcast.weights),
-                shared=site.runner.here(broadcast.shared),
-            ),
-            task.client,
-            memory or {},
-        )
+        reply, memory_after = site.runner.train(broadcast, task.client, memory or {})
     if isinstance(reply, ClientFailure):
         raise reply
     if memory is None:
@@ -144,7 +139,8 @@ def _evaluate(site_of: SiteOf, task: Task, message: Message, context: Context) -
 def _test_images(runner: ClientRunner) -> list[int]:
     """Per class."""
     dataset = runner.data.dataset
-    images: list[int] = torch.bincount(dataset.test.labels, minlength=dataset.classes).tolist()
+    labels = to_host({"test": dataset.test.labels})["test"]
+    images: list[int] = torch.bincount(labels, minlength=dataset.classes).tolist()
     return images
 
 

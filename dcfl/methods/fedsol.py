@@ -64,7 +64,7 @@ class FedSOL(Method):
             raise ConfigError('method.perturb = "head", and the model has no `classifier`')
         proximal = self._proximal_gradient(client, batch, [live for _, live in chosen])
         norm = torch.linalg.vector_norm(torch.stack([g.norm() for g in proximal]))
-        noise = ROUND_OFF * client.scaler.get_scale()
+        noise = client.scaler.scale(torch.full_like(norm, ROUND_OFF))
         scale = torch.where(norm < noise, 0.0, self.rho / (norm + 1e-12))
         if self.variant == "fixed":
             return [(live, scale * g) for (_, live), g in zip(chosen, proximal, strict=True)]

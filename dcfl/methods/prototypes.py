@@ -114,9 +114,10 @@ class PrototypeMethod(Method):
 
     def _withhold(self, client: Client) -> None:
         """Counts images afresh: running sums include each image once per epoch."""
-        held = torch.bincount(client.data.images.labels, minlength=client.data.classes)
-        for sums in client.tally.values():
-            sums[held < self.min_class_count] = 0
+        held = F.one_hot(client.data.images.labels, client.data.classes).sum(dim=0)
+        withheld = held < self.min_class_count
+        client.tally["sums"] = client.tally["sums"].masked_fill(withheld[:, None], 0)
+        client.tally["counts"] = client.tally["counts"].masked_fill(withheld, 0)
 
     @torch.no_grad()
     def _count_all(self, client: Client, model: FeatureModel) -> None:

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 
 from dcfl.config import as_tables
 from dcfl.data import FederatedData
+from dcfl.engines.gpus import described
 from dcfl.engines.runner import reproducible
 from dcfl.experiment import Experiment
 from dcfl.methods import Method
@@ -36,8 +37,8 @@ def fingerprint(
         "cpu": f"{torch.backends.cpu.get_cpu_capability()} {_arithmetic()[:16]}",
     }
     if experiment.engine.name != "flower":  # SuperNodes choose their own devices
-        on_gpu = device.type == "cuda"
-        facts["device"] = torch.cuda.get_device_name(device) if on_gpu else device.type
+        gpu = described(device) if device.type == "cuda" else None
+        facts["device"] = gpu.name if gpu else device.type
     return {**{key: _plain(value) for key, value in settings.items()}, **facts}
 
 

@@ -69,6 +69,7 @@ KINDS: dict[str, Kind] = {
     # in rounding, as two versions of torch do: it is the same experiment. Bits do differ, so a run
     # resumes only on the kind of device it was begun on (`start.require_resumable`).
     "engine.device": "place",
+    "engine.workers_per_device": "place",
     "engine.precision": "result",
     "engine.compile": "result",
     "engine.memory_budget": "place",

@@ -13,7 +13,7 @@ from typing import Any
 from dcfl.data import Augmentation, Dataset, DataSettings, FederatedData, Partition, load_dataset
 from dcfl.engines.engine import Session
 from dcfl.engines.memories import Index
-from dcfl.engines.placement import Placement, place
+from dcfl.engines.placement import Load, Placement, place
 from dcfl.engines.runner import ClientRunner, client_runner, expected_upload, two_images
 from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
@@ -126,16 +126,14 @@ def resolved(experiment: Experiment, dataset: Dataset, partition: Partition) -> 
 
 def placement_for(experiment: Experiment, runner: ClientRunner, cohort: int) -> Placement:
     """The processes and devices for `cohort` clients per round."""
-    engine = experiment.engine
-    return place(
-        engine.workers,
-        engine.threads,
-        engine.device,
-        cohort,
+    dataset = runner.data.dataset
+    load = Load(
         runner.model,
-        two_images(runner.data.dataset),
+        two_images(dataset),
         experiment.training.batch_size,
+        sum(part.pixels.nbytes + part.labels.nbytes for part in (dataset.train, dataset.test)),
     )
+    return place(experiment.engine, cohort, load)
 
 
 def schedule(experiment: Experiment, rounds: int) -> Schedule:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -13,8 +14,10 @@ import pytest
 import torch
 
 from dcfl.config import experiment_from, parse_settings
+from dcfl.engines import gpus as asked_gpus
 from dcfl.engines import placement
-from dcfl.engines.placement import Placement, available_cores, choose_devices, place
+from dcfl.engines.gpus import CUDA_BYTES, GPU, described
+from dcfl.engines.placement import Load, Placement, available_cores, choose_devices, place
 from dcfl.errors import ConfigError
 from dcfl.experiment import EngineSettings
 from dcfl.methods import METHODS
@@ -23,6 +26,10 @@ from tests.engines.runs import made_ready, trained
 
 GB = 10**9
 Place = Callable[..., Placement]
+
+
+def toy_load(batch_size: int = 8) -> Load:
+    return Load(toy_model(), torch.zeros(2, 1, 8, 8), batch_size)
 
 
 @pytest.fixture
@@ -41,6 +48,8 @@ def on(monkeypatch: pytest.MonkeyPatch) -> Place:
         cuda_started: bool = False,
         forks: bool = True,
         batch_size: int = 8,
+        per_device: int | Literal["auto"] = 1,
+        gpu_free: list[int] | None = None,
     ) -> Placement:
         monkeypatch.setattr(placement, "available_cores", lambda: cores)
         monkeypatch.setattr(placement, "_available_bytes", lambda: memory)
@@ -48,16 +57,16 @@ def on(monkeypatch: pytest.MonkeyPatch) -> Place:
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: cuda_started)
         if not forks:
             monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["spawn"])
-        images = torch.zeros(2, 1, 8, 8)
-        return place(
-            workers=workers,
-            threads=threads,
-            device=device,
-            cohort=cohort,
-            model=toy_model(),
-            images=images,
-            batch_size=batch_size,
+        free = dict(enumerate(gpu_free or []))
+        monkeypatch.setattr(
+            placement,
+            "described",
+            lambda device: GPU("a GPU", free[device.index]) if device.index in free else None,
         )
+        engine = EngineSettings(
+            workers=workers, threads=threads, device=device, workers_per_device=per_device
+        )
+        return place(engine, cohort, toy_load(batch_size))
 
     return decide
 
@@ -88,7 +97,7 @@ def test_auto_on_one_core_starts_no_workers(on: Place) -> None:
 
 
 def test_auto_leaves_out_workers_that_memory_has_no_room_for(on: Place) -> None:
-    need = placement.training_bytes(toy_model(), torch.zeros(2, 1, 8, 8), 8)
+    need = placement.training_bytes(toy_load())
     for fitting in (1, 3):
         chosen = on(memory=fitting * need + need // 2)
         assert count(chosen) == fitting
@@ -97,9 +106,10 @@ def test_auto_leaves_out_workers_that_memory_has_no_room_for(on: Place) -> None:
 
 
 def test_what_a_client_takes_grows_with_the_batch_and_leaves_the_model_alone() -> None:
-    model, images = toy_model().train(), torch.zeros(2, 1, 8, 8)
+    load = toy_load()
+    model = load.model.train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    small, large = (placement.training_bytes(model, images, size) for size in (8, 800))
+    small, large = (placement.training_bytes(load._replace(batch_size=size)) for size in (8, 800))
     feature_maps = 4 * (32 * 64 + 64 * 16 + 128 * 4)
     assert large - small > 2 * (800 - 8) * feature_maps
     assert model.training
@@ -142,6 +152,68 @@ def test_workers_take_turns_on_the_gpus(on: Place) -> None:
     assert on(4, gpus=2).name == "cuda:0,1"
     assert on(1, gpus=2).devices == gpus(0)
     assert on(3, gpus=2, device="cuda:1").devices == gpus(1, 1, 1)
+
+
+def test_several_workers_may_share_a_gpu(on: Place) -> None:
+    chosen = on(gpus=2, per_device=2)
+    assert chosen == Placement(gpus(0, 1, 0, 1), "2 for each GPU, as asked for")
+    assert chosen.name == "cuda:0,1"
+    assert on(gpus=1, per_device=3).devices == gpus(0, 0, 0)
+    assert on(3, gpus=2, per_device=2).devices == gpus(0, 1, 0)  # a number of workers decides
+    assert on(cores=4, per_device=3).devices == [torch.device("cpu")] * 4  # not on CPUs
+
+
+def test_auto_puts_as_many_workers_on_a_gpu_as_its_memory_holds(on: Place) -> None:
+    need = placement.training_bytes(toy_load()) + CUDA_BYTES
+    free = [3 * need + need // 2, need, 0]
+    chosen = on(gpus=3, per_device="auto", gpu_free=free)
+    assert chosen.devices == gpus(0, 1, 2, 0, 0)
+    assert chosen.reason == "a worker takes about 0.7 GB of a GPU"
+    plenty = [100 * need]
+    assert count(on(gpus=1, per_device="auto", gpu_free=plenty, cores=4)) == 4
+    assert count(on(gpus=1, per_device="auto", gpu_free=plenty, cohort=3)) == 3
+    assert count(on(gpus=3, per_device="auto", gpu_free=free, cores=1)) == 3  # one each at least
+
+
+def test_a_gpu_that_cannot_be_asked_gets_one_worker(on: Place) -> None:
+    chosen = on(gpus=2, per_device="auto")
+    assert chosen.devices == gpus(0, 1)
+    assert "could not be asked" in chosen.reason
+
+
+@pytest.fixture
+def python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[str], None]]:
+    """Another program in place of the Python that asks the GPUs."""
+
+    def replaced(script: str) -> None:
+        program = tmp_path / "python"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o700)
+        monkeypatch.setattr(sys, "executable", str(program))
+        asked_gpus._all_gpus.cache_clear()
+
+    yield replaced
+    asked_gpus._all_gpus.cache_clear()
+
+
+def test_gpus_are_asked_in_another_process(python: Callable[[str], None]) -> None:
+    python("""echo '[["NVIDIA A", 5000], ["NVIDIA B", 7]]'""")
+    assert described(torch.device("cuda", 0)) == GPU("NVIDIA A", 5000)
+    assert described(torch.device("cuda", 1)) == GPU("NVIDIA B", 7)
+    assert described(torch.device("cuda", 2)) is None
+    assert not torch.cuda.is_initialized()
+
+
+@pytest.mark.parametrize("script", ["exit 1", "echo nonsense", "echo '[1]'", "echo '[]'", "true"])
+def test_gpus_that_give_no_answer(script: str, python: Callable[[str], None]) -> None:
+    python(script)
+    assert described(torch.device("cuda", 0)) is None
+
+
+def test_the_question_is_one_that_torch_can_answer() -> None:
+    """Without a GPU the answer is an empty list."""
+    asked_gpus._all_gpus.cache_clear()
+    assert len(asked_gpus._all_gpus()) == torch.cuda.device_count()
 
 
 def test_cuda_that_has_started_cannot_be_forked(on: Place) -> None:
@@ -262,6 +334,9 @@ def test_cores_without_affinity_are_all(monkeypatch: pytest.MonkeyPatch) -> None
         ("engine.device=cuda:-1", "engine.device must be"),
         ("engine.device=cuda:a", "engine.device must be"),
         ("engine.device=gpu", "engine.device must be"),
+        ("engine.workers_per_device=0", '.*must be "auto" or lie in 1 to 64, not 0'),
+        ("engine.workers_per_device=65", "not 65"),
+        ("engine.workers_per_device=half", "engine.workers_per_device must be a whole number"),
         ("engine.memory_budget=-1", "engine.memory_budget must be 0 MB or more"),
         ("engine.precision=float64", "engine.precision must be"),
     ],

@@ -53,7 +53,8 @@ def test_the_kinds_that_matter_most() -> None:
     kinds = {
         "result": "engine.precision engine.compile engine.threads federation.deadline faults.crash "
         "attack.kind privacy.noise method.mu server.optimizer server.momentum",
-        "place": "data.path engine.name engine.workers engine.device engine.memory_budget "
+        "place": "data.path engine.name engine.workers engine.device "
+        "engine.workers_per_device engine.memory_budget "
         "output.dir output.checkpoint",
         "seed": "data.seed federation.seed",
     }
@@ -78,6 +79,7 @@ OTHER: dict[str, list[tuple[str, Any]]] = {
         ("data.path", "/elsewhere"),
         ("engine.workers", 3),
         ("engine.device", "cpu"),
+        ("engine.workers_per_device", 2),
         ("engine.memory_budget", 7),
         ("output.checkpoint", 4),
         ("engine.name", "flower-simulation"),

@@ -39,6 +39,7 @@ from dcfl.runs.connect import connect
 from dcfl.runs.prepare import placement_for, resolved
 from dcfl.server.uploads import uploads_for
 from dcfl.studies.analysis.features import Subject, embed, some_images
+from dcfl.system.transfers import to_device, to_host
 
 MOST_IMAGES = 2000  # test images whose features are compared
 MOST_NUMBERS = 250_000_000  # in all updates that are compared with each other: 1 GB
@@ -104,13 +105,13 @@ def measure_drift(
     with _honest_clients(subject, clients) as honest:
         share = min(clients / honest.count, 1.0)
         cohort = sample_cohort(honest.count, share, seed, round)
-        weights = honest.place(named.canonical(named.snapshot(subject.model)))
+        weights = to_host(named.canonical(named.snapshot(subject.model)))
         method, shared = subject.experiment.method, dict[str, Tensor]()
         rehearsed = keeps_state(method)
         if rehearsed:
             tell(f"{len(cohort)} clients rehearse")
             first = Broadcast(round, weights, {})
-            shared = honest.place(_rehearsed(honest.engine, method, first, cohort))
+            shared = _rehearsed(honest.engine, method, first, cohort)
         tell(f"{len(cohort)} clients train")
         broadcast = Broadcast(round, weights, shared)
         return _compared(subject, honest.engine, broadcast, cohort, rehearsed)
@@ -122,11 +123,6 @@ class HonestClients:
 
     engine: Engine
     count: int
-    device: torch.device
-
-    def place(self, tensors: Tensors) -> dict[str, Tensor]:
-        """On the device where the engine expects them."""
-        return {name: tensor.to(self.device) for name, tensor in tensors.items()}
 
 
 def keeps_state(method: Method) -> bool:
@@ -150,7 +146,7 @@ def _honest_clients(subject: Subject, most: int) -> Iterator[HonestClients]:
     with TemporaryDirectory() as folder, reproducible(experiment.engine.threads):
         session = Session("analysis", experiment, runner, placement, Path(folder) / "memories")
         with connect(session) as engine:
-            yield HonestClients(engine, len(partition), device)
+            yield HonestClients(engine, len(partition))
 
 
 def _same_partition(subject: Subject, dataset: Dataset) -> Partition:
@@ -208,7 +204,7 @@ def _compared(
         length = moved.norm()
         if length > 0 and (len(directions) + 1) * len(moved) <= MOST_NUMBERS:
             directions.append((moved / length).float())
-        local = frozen(subject.model, reply.weights)
+        local = frozen(subject.model, to_device(reply.weights, images.labels.device))
         local_embeddings, _ = embed(local, images, preparation)
         drifts.append(
             ClientDrift(

@@ -23,6 +23,7 @@ from dcfl.models import FeatureModel
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.model_file import load_model
 from dcfl.seeding import generator_for
+from dcfl.system.transfers import to_device
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,10 @@ def embed_two_views(subject: Subject, most: int) -> tuple[Tensor, Tensor] | None
         with evaluating(subject.model):
             # Even batches: a model without running statistics cannot normalise a small last one.
             for rows in torch.tensor_split(order, -(-len(chosen) // 100)):
-                images = preparation.augmented(bordered, rows.to(bordered.device), generator)
+                size = chosen.pixels.shape[1:3]
+                moves = preparation.augmentation.draw(len(rows), *size, generator)
+                here = to_device({"rows": rows, **moves}, bordered.device)
+                images = preparation.augmented(bordered, here["rows"], here)
                 parts.append(subject.model(images).embedding.float().cpu())
         views.append(torch.cat(parts))
     return views[0], views[1]

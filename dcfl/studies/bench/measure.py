@@ -69,7 +69,7 @@ def contenders(peers: Mapping[str, Path]) -> list[Contender]:
     competing = [
         Contender("floor", [*floor, "2"], {}),
         Contender("dcfl", [*ours, "2"], {}),
-        Contender("dcfl, bfloat16", [*ours, "2", "bfloat16"], {}),
+        Contender("dcfl, bfloat16", [*ours, "2", "fedavg", "bfloat16"], {}),
         Contender("floor, 1 core", [*floor, "1"], {}),
         Contender("dcfl, 1 core", [*ours, "1"], {}),
     ]

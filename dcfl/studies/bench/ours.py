@@ -1,8 +1,5 @@
-<<<<<<< HEAD
-"""A job on dcfl's engine: `python -m dcfl.studies.bench.ours FOLDER WORKERS [PRECISION]`."""
-=======
-"""A job on dcfl's engine: `python -m dcfl.studies.bench.ours FOLDER WORKERS [METHOD]`."""
->>>>>>> folded
+"""A job on dcfl's engine: `python -m dcfl.studies.bench.ours FOLDER WORKERS [METHOD
+[PRECISION]]`."""
 
 from __future__ import annotations
 
@@ -29,12 +26,10 @@ from dcfl.studies.bench.events import say
 from dcfl.studies.bench.jobs import Job, read_job
 
 
-<<<<<<< HEAD
-def experiment(job: Job, workers: int, folder: str, precision: Precision = "float32") -> Experiment:
-=======
-def experiment(job: Job, workers: int, folder: str, method: str = "fedavg") -> Experiment:
+def experiment(
+    job: Job, workers: int, folder: str, method: str = "fedavg", precision: Precision = "float32"
+) -> Experiment:
     """What clients remember, if the method has them remember something, is on disk."""
->>>>>>> folded
     return Experiment(
         data=DataSettings(clients=job.clients, crop=0, flip=False),
         model=ModelSettings(job.model, norm="group" if job.model == "resnet18" else "batch"),
@@ -49,11 +44,7 @@ def experiment(job: Job, workers: int, folder: str, method: str = "fedavg") -> E
         ),
         method=METHODS[method](),
         federation=FederationSettings(job.rounds, job.cohort / job.clients, job.seed),
-<<<<<<< HEAD
-        engine=EngineSettings(workers=workers, device="cpu", precision=precision),
-=======
-        engine=EngineSettings(workers=workers, device="cpu", memory_budget=0),
->>>>>>> folded
+        engine=EngineSettings(workers=workers, device="cpu", precision=precision, memory_budget=0),
         output=OutputSettings(folder, report=False),
     )
 
@@ -72,14 +63,10 @@ def _announce_the_first_step() -> None:
 
 def main() -> None:
     job, dataset = read_job(Path(sys.argv[1]))
+    more: list[Any] = sys.argv[3:]
     _announce_the_first_step()
     with tempfile.TemporaryDirectory() as folder:
-<<<<<<< HEAD
-        precision: Any = sys.argv[3] if len(sys.argv) > 3 else "float32"
-        run = Run(experiment(job, int(sys.argv[2]), folder, precision), dataset)
-=======
-        run = Run(experiment(job, int(sys.argv[2]), folder, *sys.argv[3:]), dataset)
->>>>>>> folded
+        run = Run(experiment(job, int(sys.argv[2]), folder, *more), dataset)
         for row in run.rounds():
             # A row may come late: its evaluation overlaps with the next round.
             say("round", round=row.round, seconds=row.seconds)

@@ -145,8 +145,8 @@ class Runner:
         if not self._alone:
             return experiment
         engine = replace(experiment.engine, workers=1)
-        if engine.device in ("auto", "cuda") and torch.cuda.is_available():
-            engine = replace(engine, device=f"cuda:{number % torch.cuda.device_count()}")
+        if engine.device in ("auto", "cuda") and (gpus := torch.cuda.device_count()):
+            engine = replace(engine, device=f"cuda:{number % gpus}")
         return replace(experiment, engine=engine)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -56,18 +56,18 @@ class ClientData:
         for epoch in range(epochs):
             # All that is drawn for an epoch goes to the device at once, not step by step.
             permutation = on_device(torch.randperm(len(self), generator=order), pixels.device)
-            chosen = permutation[: sum(sizes)].split(sizes)
+            chosen = torch.split(permutation[: sum(sizes)], sizes)
             views = self._draws(sizes, first)
-            second_views = self._draws(sizes, second) if second else [None] * len(sizes)
-            for rows, view, second_view in zip(chosen, views, second_views, strict=True):
+            others = self._draws(sizes, second) if second else [None] * len(sizes)
+            for rows, view, other in zip(chosen, views, others, strict=True):
                 yield Batch(
                     self._view(pixels, rows, view),
                     self.images.labels[rows],
-                    None if second_view is None else self._view(pixels, rows, second_view),
+                    None if other is None else self._view(pixels, rows, other),
                     epoch,
                 )
 
-    def _draws(self, sizes: Sequence[int], generator: torch.Generator) -> list[Tensors]:
+    def _draws(self, sizes: list[int], generator: torch.Generator) -> list[Tensors]:
         """For each batch of an epoch, what its augmentation draws: on the device."""
         height, width = self.images.pixels.shape[1:3]
         augmentation = self.preparation.augmentation
@@ -75,7 +75,7 @@ class ClientData:
         names = batches[0] if batches else {}
         epoch = {name: torch.cat([batch[name] for batch in batches]) for name in names}
         epoch = to_device(epoch, self.images.pixels.device)
-        parts = {name: drawn.split(list(sizes)) for name, drawn in epoch.items()}
+        parts = {name: torch.split(drawn, sizes) for name, drawn in epoch.items()}
         return [{name: part[i] for name, part in parts.items()} for i in range(len(sizes))]
 
     def _view(self, pixels: Tensor, chosen: Tensor, drawn: Tensors) -> Tensor:

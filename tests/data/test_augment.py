@@ -11,7 +11,8 @@ def prepared(augmentation: Augmentation, pixels: torch.Tensor, seed: int = 0) ->
     """Augmented pixels as integers again: normalisation with mean 0 and std 1 / 255 is undone."""
     preparation = Preparation((0.0,) * 3, (1 / 255,) * 3, augmentation)
     generator = torch.Generator().manual_seed(seed)
-    drawn = augmentation.draw(len(pixels), *pixels.shape[1:3], generator)
+    count, height, width, _ = pixels.shape
+    drawn = augmentation.draw(count, height, width, generator)
     made = preparation.augmented(with_border(pixels), torch.arange(len(pixels)), drawn)
     return made.permute(0, 2, 3, 1).round().numpy().astype(int)
 

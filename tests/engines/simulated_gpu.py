@@ -35,7 +35,7 @@ SIZED_BY_VALUES = {"nonzero", "masked_select", "bincount", "unique", "_unique2",
 
 
 # Under autocast nothing is converted: what matters here is how losses are scaled.
-EVERYTHING = torch.library.Library("_", "IMPL")
+EVERYTHING = torch.library.Library("_", "IMPL")  # type: ignore[no-untyped-call]
 
 
 class Refused(Exception):
@@ -60,7 +60,7 @@ class OnGPU(Tensor):
 
     @staticmethod
     def __new__(cls, inner: Tensor, record: Record) -> OnGPU:
-        wrapper: OnGPU = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        wrapper: OnGPU = Tensor._make_wrapper_subclass(
             cls,
             inner.shape,
             strides=inner.stride(),
@@ -75,18 +75,18 @@ class OnGPU(Tensor):
         return self.numbers.untyped_storage()
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, operation: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         record = next(leaf.record for leaf in tree_leaves(args) if isinstance(leaf, OnGPU))
         return _computed(operation, args, kwargs or {}, record)
 
 
-class _Creations(TorchDispatchMode):
+class _Creations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Tensors made on the device, or sent there."""
 
     def __init__(self, record: Record) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._record = record
 
     def __torch_dispatch__(
@@ -209,4 +209,5 @@ def _install() -> None:
     # Python's own kinds of tensors cannot be made in inference mode; the numbers are the same.
     torch.inference_mode = torch.no_grad  # type: ignore[assignment, misc]
     backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=_Module())
-    EVERYTHING.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    fallthrough = torch.library.fallthrough_kernel
+    EVERYTHING.fallback(fallthrough, "AutocastPrivateUse1")  # type: ignore[no-untyped-call]

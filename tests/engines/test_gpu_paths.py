@@ -56,20 +56,25 @@ WAITS = {
 # Prototypes of a model without running statistics: its images come in an order that depends on all.
 MIXED = "Images.mixed_order"
 
+
+def variant(name: str, **fields: Any) -> Method:
+    return METHODS[name](**fields)
+
+
 METHODS_AND_VARIANTS: dict[str, Method] = {
     **{name: method() for name, method in METHODS.items()},
-    "dcfl-sw, views": METHODS["dcfl-sw"](positives="view", negatives="all-others"),
-    "dcfl-sw, both": METHODS["dcfl-sw"](positives="same-class+view", anchors="with-positives"),
-    "dcfl-sw, sums": METHODS["dcfl-sw"](
-        mu=0.01, reduction="sum", anchors="sum", negatives="all-but-positives"
+    "dcfl-sw, views": variant("dcfl-sw", positives="view", negatives="all-others"),
+    "dcfl-sw, both": variant("dcfl-sw", positives="same-class+view", anchors="with-positives"),
+    "dcfl-sw, sums": variant(
+        "dcfl-sw", mu=0.01, reduction="sum", anchors="sum", negatives="all-but-positives"
     ),
-    "dcfl-pw, received": METHODS["dcfl-pw"](prototype_model="received", prototype_normalize=True),
-    "dcfl-pw, running": METHODS["dcfl-pw"](prototype_model="running", min_class_count=2),
-    "fedproc, published": METHODS["fedproc"](schedule="published", prototype_momentum=0.5),
-    "feddecorr, paper": METHODS["feddecorr"](form="paper"),
-    "fedrcl, one level": METHODS["fedrcl"](levels=(1,), hardest_positives=2),
-    "fedscl, sum": METHODS["fedscl"](reduction="sum"),
-    "fedsol, head": METHODS["fedsol"](variant="fixed", perturb="head"),
+    "dcfl-pw, received": variant("dcfl-pw", prototype_model="received", prototype_normalize=True),
+    "dcfl-pw, running": variant("dcfl-pw", prototype_model="running", min_class_count=2),
+    "fedproc, published": variant("fedproc", schedule="published", prototype_momentum=0.5),
+    "feddecorr, paper": variant("feddecorr", form="paper"),
+    "fedrcl, one level": variant("fedrcl", levels=(1,), hardest_positives=2),
+    "fedscl, sum": variant("fedscl", reduction="sum"),
+    "fedsol, head": variant("fedsol", variant="fixed", perturb="head"),
 }
 EVERY_METHOD = pytest.mark.parametrize(
     "method", METHODS_AND_VARIANTS.values(), ids=METHODS_AND_VARIANTS
@@ -148,7 +153,7 @@ def served(runner: ClientRunner, device: torch.device, record: Record) -> Served
             replies.append(replace(reply, weights=copies))
             uploads.append(reply.upload)
         memories.settle(clients)
-        weights, shared = replies[-1].weights, dict(runner.method.merge(shared, uploads, 3))
+        weights, shared = dict(replies[-1].weights), dict(runner.method.merge(shared, uploads, 3))
     sent = regions.evaluated.put(weights)
     order = {"do": "score", "evaluation": 1, "weights": sent, "part": (0, 20)}
     score = worker.answer(order)
@@ -284,7 +289,7 @@ class Reading(Method):
 
         def loss(batch: Batch) -> Tensor:
             made = plain(batch)
-            others = {
+            others: dict[str, Callable[[], object]] = {
                 "item": lambda: made.item(),
                 "float": lambda: float(made.detach()),
                 "tolist": lambda: batch.labels.tolist(),
@@ -357,7 +362,7 @@ def ask_for_no_number(runner: ClientRunner) -> None:
         assert isinstance(reply, ClientUpdate), reply
         made = [*reply.weights.values(), *reply.upload.values(), *kept.values()]
         assert {tensor.device.type for tensor in made} == {"meta"}
-        weights, memory = reply.weights, dict(kept)
+        weights, memory = dict(reply.weights), dict(kept)
         upload = {name: torch.ones_like(t, device="cpu") for name, t in reply.upload.items()}
         shared = dict(runner.method.merge(shared, [upload], 3))
 

@@ -106,7 +106,8 @@ def measure_drift(
         share = min(clients / honest.count, 1.0)
         cohort = sample_cohort(honest.count, share, seed, round)
         weights = to_host(named.canonical(named.snapshot(subject.model)))
-        method, shared = subject.experiment.method, dict[str, Tensor]()
+        method = subject.experiment.method
+        shared: Tensors = {}
         rehearsed = keeps_state(method)
         if rehearsed:
             tell(f"{len(cohort)} clients rehearse")

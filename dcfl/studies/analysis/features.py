@@ -123,7 +123,7 @@ def embed_two_views(subject: Subject, most: int) -> tuple[Tensor, Tensor] | None
     chosen = some_images(subject, most)
     mixed = normalises_by_batch(subject.model)
     order = chosen.mixed_order.cpu() if mixed else torch.arange(len(chosen))
-    bordered = with_border(chosen.pixels)
+    bordered, (height, width) = with_border(chosen.pixels), chosen.pixels.shape[1:3]
     seed, views = subject.experiment.federation.seed, []
     for purpose in ("augmentation", "second view"):
         generator = generator_for(seed, 0, 0, purpose)
@@ -131,8 +131,7 @@ def embed_two_views(subject: Subject, most: int) -> tuple[Tensor, Tensor] | None
         with evaluating(subject.model):
             # Even batches: a model without running statistics cannot normalise a small last one.
             for rows in torch.tensor_split(order, -(-len(chosen) // 100)):
-                size = chosen.pixels.shape[1:3]
-                moves = preparation.augmentation.draw(len(rows), *size, generator)
+                moves = preparation.augmentation.draw(len(rows), height, width, generator)
                 here = to_device({"rows": rows, **moves}, bordered.device)
                 images = preparation.augmented(bordered, here["rows"], here)
                 parts.append(subject.model(images).embedding.float().cpu())

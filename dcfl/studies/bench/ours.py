@@ -8,6 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from dcfl import local_training
 from dcfl.client import LocalTraining
 from dcfl.data import DataSettings
@@ -53,7 +55,7 @@ def _announce_the_first_step() -> None:
     """From whichever process takes it."""
     descend = local_training._descend
 
-    def announced(*args: Any) -> float:
+    def announced(*args: Any) -> Tensor:
         local_training._descend = descend
         say("first-step")
         return descend(*args)

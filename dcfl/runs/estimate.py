@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from dcfl.data.client_data import bounds
-from dcfl.engines.placement import Placement
 from dcfl.engines.regions import slot_count
 from dcfl.evaluation import PART
 from dcfl.federation import cohort_size, sample_cohort
@@ -60,13 +59,13 @@ def estimate(prepared: Prepared) -> Estimate:
     available = available_bytes() + memory_of(os.getpid())
     rates = measure(prepared)
     rounds, sizes = experiment.federation.rounds, rates.sizes
-    seconds = list(_seconds(prepared, rates, prepared.placement))
+    seconds = list(_seconds(prepared, rates))
     replies = rounds * _cohort(prepared)
     late = seconds[len(seconds) // 2 :]
     return Estimate(
         round_seconds=sum(late) / len(late),
         seconds=total_seconds(prepared, rates),
-        peak_bytes=_peak(prepared, rates),
+        peak_bytes=peak_bytes(prepared, rates),
         available_bytes=available,
         disk_bytes=_disk(prepared, rates),
         bytes_up=replies * sizes.up,
@@ -77,12 +76,10 @@ def estimate(prepared: Prepared) -> Estimate:
     )
 
 
-def total_seconds(
-    prepared: Prepared, rates: Rates, placement: Placement | None = None, begin: int = 0
-) -> float:
+def total_seconds(prepared: Prepared, rates: Rates, begin: int = 0) -> float:
     """Of the rounds after `begin`, with the clients that these rounds will draw."""
     rounds = prepared.experiment.federation.rounds
-    followed = list(_seconds(prepared, rates, placement or prepared.placement, begin))
+    followed = list(_seconds(prepared, rates, begin))
     if not followed:
         return 0.0
     late = followed[len(followed) // 2 :]
@@ -90,13 +87,11 @@ def total_seconds(
     return rates.warm_up + sum(followed) + rest
 
 
-def _seconds(
-    prepared: Prepared, rates: Rates, placement: Placement, begin: int = 0
-) -> Iterator[float]:
+def _seconds(prepared: Prepared, rates: Rates, begin: int = 0) -> Iterator[float]:
     """Of each round. An evaluation runs while the next round trains, so it counts there; the last
     one counts with its own round."""
     federation, training = prepared.experiment.federation, prepared.experiment.training
-    population, workers = prepared.experiment.data.clients, len(placement.devices)
+    population, workers = prepared.experiment.data.clients, len(prepared.placement.devices)
     sizes = prepared.data.partition.sizes
     parts = bounds(len(prepared.data.dataset.test), PART)
     scoring = [(end - start) * rates.scored for start, end in parts]
@@ -131,7 +126,7 @@ def _visited(prepared: Prepared) -> int:
     return min(population, federation.rounds * _cohort(prepared))
 
 
-def _peak(prepared: Prepared, rates: Rates) -> int:
+def peak_bytes(prepared: Prepared, rates: Rates) -> int:
     """That of the trial, and what more clients than the trial's leave in memory."""
     experiment, sizes = prepared.experiment, rates.sizes
     weights, cohort = num_bytes(prepared.model.state_dict()), _cohort(prepared)

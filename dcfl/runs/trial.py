@@ -40,8 +40,9 @@ from dcfl.system.memory import MemoryWatch
 
 LEARNING_RATE = 1e-6
 SAMPLING = 0.1  # seconds between two looks at the memory
-REPEATED_FOR = 0.3  # seconds: rounds that take less are repeated, up to
-REPEATS = 5
+# Rounds are repeated until they have taken so many seconds, because no single one is typical of a
+# machine that does other things too.
+SHORT_FOR, WHOLE_FOR, REPEATS = 0.3, 1.5, 10
 # A round of whole clients is timed too if a client's visit and the round take at most so many
 # seconds; otherwise what a visit costs follows from the short ones.
 LONGEST_VISIT, LONGEST_ROUND = 2.0, 1.0
@@ -82,9 +83,9 @@ class Trial:
         self.rounds.append(Timed(seconds, answered))
         return self.rounds[-1]
 
-    def repeated(self, cohort: Sequence[int]) -> list[Timed]:
+    def repeated(self, cohort: Sequence[int], seconds: float) -> list[Timed]:
         timed = [self.round(cohort)]
-        while len(timed) < REPEATS and sum(one.seconds for one in timed) < REPEATED_FOR:
+        while len(timed) < REPEATS and sum(one.seconds for one in timed) < seconds:
             timed.append(self.round(cohort))
         return timed
 
@@ -156,14 +157,16 @@ class _Found(NamedTuple):
 
 
 def measure(prepared: Prepared, placement: Placement | None = None) -> Rates:
-    """Train short rounds in as many processes as the run would use, or as `placement` has."""
+    """Train short rounds in as many processes as the run would use. With a `placement`, that many
+    clients train at once, whatever the run's own cohorts."""
+    at_once = len(placement.devices) if placement else _at_once(prepared)
     placement = placement or prepared.placement
     began = time.perf_counter()
     with MemoryWatch(os.getpid(), SAMPLING) as watch:
         # A run reads all images sooner or later; those of the cache are mapped into memory then.
-        prepared.data.dataset.train.pixels.sum()
-        found = _short_visits(prepared, placement)
-        found = _whole_visits(prepared, placement, found)
+        prepared.data.dataset.train.pixels.amax()
+        found = _short_visits(prepared, placement, at_once)
+        found = _whole_visits(prepared, placement, at_once, found)
     first, later, reply, scored, warm_up, sizes, visits = found
     return Rates(
         first=first,
@@ -177,12 +180,11 @@ def measure(prepared: Prepared, placement: Placement | None = None) -> Rates:
     )
 
 
-def _short_visits(prepared: Prepared, placement: Placement) -> _Found:
+def _short_visits(prepared: Prepared, placement: Placement, at_once: int) -> _Found:
     """Clients of two images, a batch and two batches, for one epoch."""
     experiment, workers = prepared.experiment, len(placement.devices)
     batch, largest = experiment.training.batch_size, int(prepared.data.partition.sizes.max())
     sizes = sorted({2, max(3, min(batch, largest)), max(3, min(2 * batch, largest))})
-    at_once = min(workers, _cohort(experiment))
     groups = [range(n * at_once, (n + 1) * at_once) for n in range(len(sizes) + 1)]
     own = [size for size in (sizes[1], *sizes) for _ in range(at_once)]
     test = min(FEW_IMAGES, len(prepared.data.dataset.test))
@@ -190,7 +192,7 @@ def _short_visits(prepared: Prepared, placement: Placement) -> _Found:
     with trial(prepared, placement, 1, _cut(prepared.data.partition, own), test) as short:
         beginning = short.round(groups[0])
         for size, clients in zip(sizes, groups[1:], strict=True):
-            first[size], later[size] = short.round(clients), short.repeated(clients)
+            first[size], later[size] = short.round(clients), short.repeated(clients, SHORT_FOR)
         scored = short.scoring() / test if test else 0.0
         found = _sizes(short, groups[-1])
     passed = scored * experiment.method.cost.passes
@@ -209,12 +211,13 @@ def _short_visits(prepared: Prepared, placement: Placement) -> _Found:
     )
 
 
-def _whole_visits(prepared: Prepared, placement: Placement, short: _Found) -> _Found:
+def _whole_visits(prepared: Prepared, placement: Placement, at_once: int, short: _Found) -> _Found:
     """Corrected by whole clients of the run's first round, if they are quick enough."""
     training, partition = prepared.experiment.training, prepared.data.partition
     workers, test = len(placement.devices), len(prepared.data.dataset.test)
     federation = prepared.experiment.federation
     cohort = sample_cohort(len(partition), federation.participation, federation.seed, 1)
+    cohort *= -(-at_once // len(cohort))  # enough for everybody
 
     def expected(cost: VisitCost, client: int) -> float:
         return cost.seconds(int(partition.sizes[client]), training.batch_size, training.epochs)
@@ -223,13 +226,13 @@ def _whole_visits(prepared: Prepared, placement: Placement, short: _Found) -> _F
     if longest > LONGEST_VISIT:
         return short
     affordable = int(workers * LONGEST_ROUND / max(longest, 1e-6))
-    cohort = cohort[: max(workers, affordable)]
+    cohort = cohort[: max(at_once, affordable)]
     test = min(test, max(FEW_IMAGES, min(workers * PART, int(workers / max(short.scored, 1e-6)))))
     parts = [partition.of(client) for client in cohort]
     clients = range(len(cohort))
     with trial(prepared, placement, training.epochs, parts, test) as whole:
         whole.round(clients)
-        rounds = whole.repeated(clients)
+        rounds = whole.repeated(clients, WHOLE_FOR)
         scoring = whole.scoring() if test else 0.0
         sizes = _sizes(whole, clients)
     took = median(sum(one.visits) / len(one.visits) for one in rounds)
@@ -245,8 +248,11 @@ def _whole_visits(prepared: Prepared, placement: Placement, short: _Found) -> _F
     )
 
 
-def _cohort(experiment: Experiment) -> int:
-    return cohort_size(experiment.data.clients, experiment.federation.participation)
+def _at_once(prepared: Prepared) -> int:
+    """How many clients of the run train at the same time."""
+    experiment = prepared.experiment
+    cohort = cohort_size(experiment.data.clients, experiment.federation.participation)
+    return min(len(prepared.placement.devices), cohort)
 
 
 def _cut(partition: Partition, sizes: Sequence[int]) -> list[Integers]:

@@ -31,7 +31,12 @@ class MemoryWatch:
 
 def memory_of(pid: int) -> int:
     """Bytes of a process and its descendants; shared memory counts once (PSS)."""
-    return sum(_pss(member) for member in _family(pid))
+    return sum(_from_rollup(member, "Pss:") for member in _family(pid))
+
+
+def anonymous_bytes_of(pid: int) -> int:
+    """Bytes of a process that no file holds too, such as libraries' code."""
+    return _from_rollup(pid, "Anonymous:")
 
 
 def _family(pid: int) -> list[int]:
@@ -43,10 +48,10 @@ def _family(pid: int) -> list[int]:
     return [pid, *(member for child in children for member in _family(child))]
 
 
-def _pss(pid: int) -> int:
+def _from_rollup(pid: int, kind: str) -> int:
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(kind))
     except (OSError, StopIteration):
         return 0
 

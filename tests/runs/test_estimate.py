@@ -24,26 +24,15 @@ from dcfl.federation import sample_cohort
 from dcfl.methods import METHODS, Method
 from dcfl.runs import estimate as estimates
 from dcfl.runs import trial
-from dcfl.runs.costs import Rates, Sizes, VisitCost
 from dcfl.runs.estimate import estimate, peak_bytes, total_seconds
 from dcfl.runs.prepare import Prepared, prepare
 from dcfl.runs.run import Run
 from dcfl.runs.trial import measure
 from dcfl.server import ServerSettings
 from tests.engines.runs import federation
+from tests.runs.rates import KNOWN, RATES
 
 SIZES = (5, 20, 3, 9, 16, 7)
-KNOWN = Sizes(peak=10**9, cohort=2, remembering=2, memory=0, upload=10, up=110, down=100, state=100)
-RATES = Rates(
-    first=VisitCost(1.0, 0.0, 0.0),
-    later=VisitCost(2.0, 0.0, 0.0),
-    reply=0.5,
-    scored=0.1,
-    warm_up=7.0,
-    sizes=KNOWN,
-    visits=3,
-    seconds=0.1,
-)
 
 
 def prepared(

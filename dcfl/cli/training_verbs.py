@@ -74,7 +74,7 @@ def _print_estimate(experiment: Experiment, as_json: bool) -> None:
     from dcfl.runs.prepare import prepare
 
     prepared = prepare(experiment)
-    print("dcfl: training a few steps to measure what they cost", file=sys.stderr, flush=True)
+    print("training a few steps to measure what they cost", file=sys.stderr, flush=True)
     found = estimate(prepared)
     if as_json:
         print_json({**found.to_json(), "engine": prepared.workers})
@@ -86,7 +86,8 @@ def _announce(run: Run) -> None:
     """Say what trains where before it does."""
     from dcfl.cli.first_line import first_line
 
-    print(printable(f"dcfl: {first_line(run.prepared)}"), file=sys.stderr, flush=True)
+    line = f"{run.experiment.method.name}  {first_line(run.prepared)}"
+    print(printable(line), file=sys.stderr, flush=True)
 
 
 def resume(

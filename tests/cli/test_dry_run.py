@@ -102,10 +102,10 @@ def test_a_run_of_a_million_years_has_no_date() -> None:
 def test_the_first_line_says_what_trains_where(cli: Cli) -> None:
     fast = ("federation.rounds=1", "training.epochs=1", "engine.workers=1")
     _, _, err = cli("run", *fast)
-    expected = "dcfl: cnn with 94,186 parameters, float32; 1 worker x 1 thread"
+    expected = "dcfl-pw  cnn with 94,186 parameters, float32; 1 worker x 1 thread"
     assert err.splitlines()[0] == expected  # too short to measure more
     _, _, err = cli("run", *fast, "--json")
-    assert "dcfl: cnn" not in err
+    assert "parameters" not in err
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,8 @@ def planned_costs(
     kinds: dict[tuple[object, ...], list[CellFolder]] = {}
     for cell in cells:
         kinds.setdefault(_kind(cell.cell.experiment), []).append(cell)
+    # Before any time is spent, because reading them finds the damaged ones.
+    left = {cell.name: cell.rounds_left for cell in cells}
     by_cell: dict[str, float] = {}
     peak = 0
     for number, alike in enumerate(kinds.values(), 1):
@@ -42,7 +44,7 @@ def planned_costs(
         show(f"measuring {number}/{len(kinds)}: {named}")
         prepared, rates = _measured(experiment, processes)
         for cell in alike:
-            by_cell[cell.name] = _seconds(cell, prepared, rates)
+            by_cell[cell.name] = _seconds(cell, left[cell.name], prepared, rates)
         # The trial's processes are copies of one that has torch loaded; a cell's load their own.
         own = (processes - 1) * anonymous_bytes_of(os.getpid())
         peak = max(peak, peak_bytes(prepared, rates) + own)
@@ -72,8 +74,8 @@ def _measured(experiment: Experiment, processes: int) -> tuple[Prepared, Rates]:
     return prepared, measure(prepared, Placement(together, "a cell each"))
 
 
-def _seconds(cell: CellFolder, prepared: Prepared, rates: Rates) -> float:
+def _seconds(cell: CellFolder, left: int, prepared: Prepared, rates: Rates) -> float:
     own = cell.cell.experiment
     alike = replace(prepared.experiment, federation=own.federation, training=own.training)
-    done = own.federation.rounds - cell.rounds_left
+    done = own.federation.rounds - left
     return total_seconds(replace(prepared, experiment=alike), rates, done)

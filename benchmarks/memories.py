@@ -20,9 +20,9 @@ from typing import Any
 
 from dcfl.runs.run import Run
 from dcfl.studies.bench.jobs import Job, read_job, write_job
-from dcfl.studies.bench.measure import memory_of
 from dcfl.studies.bench.measurements import machine, table
 from dcfl.studies.bench.ours import experiment
+from dcfl.system.memory import memory_of
 
 JOB = Job("memories", "resnet18", 100, 8, 100, 1, 8, rounds=3)
 BUDGETS = {"in RAM": 8192, "256 MB in RAM": 256, "all on disk": 0}

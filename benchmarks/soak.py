@@ -20,8 +20,8 @@ import numpy as np
 
 from dcfl.config import experiment_from
 from dcfl.runs.run import Run
-from dcfl.studies.bench.measure import memory_of
 from dcfl.studies.bench.measurements import machine
+from dcfl.system.memory import memory_of
 
 
 def main() -> None:

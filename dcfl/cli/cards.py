@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from dcfl.cli.terminal import LONGEST_NAME, sparkline, stdout
+from dcfl.cli.terminal import LONGEST_NAME, duration, megabytes, sparkline, stdout
 from dcfl.config import to_toml
 from dcfl.data.catalogue import DatasetSummary
+from dcfl.federation import cohort_size
+from dcfl.runs.estimate import Estimate
+from dcfl.runs.prepare import Prepared
 from dcfl.runs.rows import RoundRow, Summary
 from dcfl.system.printable import printable
 
@@ -28,6 +32,46 @@ def run_card(summary: Summary, rounds: Sequence[RoundRow], engine: str, folder: 
         *([f"report  {page}"] if page.is_file() else []),
     ]
     return "\n".join(map(printable, lines))
+
+
+def estimate_card(prepared: Prepared, estimate: Estimate, now: datetime) -> str:
+    """What `dcfl run --dry-run` prints."""
+    experiment = prepared.experiment
+    sizes = prepared.data.partition.sizes
+    cohort = cohort_size(len(sizes), experiment.federation.participation)
+    least, most = int(sizes.min()), int(sizes.max())
+    images = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    free = f"{megabytes(estimate.available_bytes)} are free"
+    lines = {
+        "what": f"{experiment.method.name} on {experiment.data.dataset}, {model_words(prepared)}",
+        "clients": f"{cohort} of {len(sizes):,} a round, {images} images each; "
+        f"{experiment.federation.rounds:,} rounds",
+        "time": f"{duration(estimate.round_seconds)} a round, {duration(estimate.seconds)} in all"
+        f"{_end(now, estimate.seconds)}",
+        "memory": f"{megabytes(estimate.peak_bytes)} at most; {free}"
+        if estimate.fits
+        else f"{megabytes(estimate.peak_bytes)}, and {free}: it does not fit. Fewer engine.workers "
+        "or a smaller training.batch_size take less",
+        "engine": prepared.workers,
+        "disk": f"{megabytes(estimate.disk_bytes)} at most",
+        "sent": f"{megabytes(estimate.bytes_up)} up, {megabytes(estimate.bytes_down)} down",
+        "measured": f"{estimate.visits} visits of clients, in {estimate.measured_seconds:.1f} s",
+    }
+    return "\n".join(printable(f"{label:9}{text}") for label, text in lines.items())
+
+
+def _end(now: datetime, seconds: float) -> str:
+    """When a run that begins now ends; nothing if nobody will wait for it."""
+    days = seconds / 86400
+    return f": begun now it ends {now + timedelta(days):%d %b %H:%M}" if days < 300 else ""
+
+
+def model_words(prepared: Prepared) -> str:
+    """The model, its size and precision."""
+    count = sum(parameter.numel() for parameter in prepared.model.parameters())
+    size = f"{count / 1e6:.1f} M" if count >= 1e5 else f"{count:,}"
+    name = type(prepared.model).__name__ if prepared.own_model else prepared.experiment.model.name
+    return f"{name} with {size} parameters, {prepared.experiment.engine.precision}"
 
 
 def dataset_card(summary: DatasetSummary) -> str:

@@ -13,7 +13,10 @@ import torch
 
 from dcfl.config import Tables, experiment_from
 from dcfl.data import DataSettings, load_dataset
+from dcfl.engines.half_precision import bfloat16_units, step_times
+from dcfl.engines.instructions import avoid_broken_instructions
 from dcfl.engines.placement import available_cores, choose_devices
+from dcfl.models import ModelSettings, build_model
 from dcfl.runs.run import Run
 
 
@@ -51,6 +54,24 @@ def _device() -> str:
     return f"CPU, {available_cores()} of {os.cpu_count()} cores; no GPU that torch can use"
 
 
+def _half_precision() -> str:
+    """What bfloat16 would gain here, measured."""
+    if choose_devices("auto")[0].type == "cuda":
+        return "engine.precision=bfloat16 or float16 use the GPU's own units"
+    units = bfloat16_units()
+    if not units:
+        return "this CPU has no units for bfloat16: float32 is quickest"
+    avoid_broken_instructions()
+    shares = []
+    for name in ("resnet18", "cnn"):
+        model = build_model(ModelSettings(name), 3, 32, 10, seed=0)
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        times = step_times(model, torch.zeros(2, 3, 32, 32), batch_size=64, threads=1)
+        share = times.share if times else None
+        shares.append(f"{name} {share:.2f}" if share else f"{name} could not be measured")
+    return f"{units}; a step in bfloat16 takes of float32's: {', '.join(shares)}"
+
+
 def _folder() -> str:
     with tempfile.NamedTemporaryFile(dir="."):
         return "runs can be written to this folder"
@@ -79,6 +100,7 @@ CHECKS: dict[str, Callable[[], str]] = {
     "Python": _python,
     "packages": _packages,
     "device": _device,
+    "half precision": _half_precision,
     "folder": _folder,
     "built-in data": _data,
     "training": _training,

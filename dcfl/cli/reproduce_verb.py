@@ -16,6 +16,7 @@ from dcfl.system.printable import printable
 from dcfl.system.processes import stopped_by_signals
 
 if TYPE_CHECKING:
+    from dcfl.studies.recipes.cell_costs import PlannedCosts
     from dcfl.studies.recipes.cells import CellFolder
     from dcfl.studies.recipes.plans import RecipePlan
     from dcfl.studies.recipes.results import Results
@@ -79,13 +80,12 @@ def reproduce(
     plans = _plans(name, scale, seeds, settings or (), folder)
     cells = chosen_cells(plans, only or ())
     if plan:
-        _announce_cost(cells, parallel)
-        _print_plan(cells, as_json)
+        _print_plan(cells, _announce_cost(cells, parallel), as_json)
         return
     with storage(folder):  # fails now rather than after the first hour
         (folder / "cells").mkdir(parents=True, exist_ok=True)
     with locked(folder) if train else nullcontext():
-        failures = _train(cells, _announce_cost(cells, parallel)) if train else 0
+        failures = _train(cells, _announce_cost(cells, parallel).processes) if train else 0
         _write([recipe_plan.results() for recipe_plan in plans], folder, as_json)
     if failures:
         raise typer.Exit(TooFewClients.exit_code)
@@ -120,42 +120,45 @@ def _plans(
     return [plan_recipe(recipe, scale, numbers, settings, folder) for recipe in recipes]
 
 
-def _announce_cost(cells: Sequence[CellFolder], parallel: int) -> int:
-    """Print the cost of what is left to do; returns how many processes to use."""
-    from dcfl.studies.recipes.cells import Costs
+def _announce_cost(cells: Sequence[CellFolder], parallel: int) -> PlannedCosts:
+    """Print the cost of what is left to do."""
+    from dcfl.cli.terminal import duration, megabytes
+    from dcfl.studies.recipes.cell_costs import PlannedCosts, planned_costs
     from dcfl.studies.recipes.parallel import useful_processes
 
     todo = [cell for cell in cells if not cell.ended]
     if not todo:
         print(f"{len(cells)} cells, nothing left to do", file=sys.stderr)
-        return 0
+        return PlannedCosts({}, 0.0, 0, 0)
     processes = parallel or useful_processes(todo[0].cell.experiment.engine.threads)
-    processes = min(processes, len(todo))
-    costs = Costs()
-    total = sum(costs.of(cell) for cell in todo)
-    print(
+    costs = planned_costs(todo, min(processes, len(todo)), _say)
+    _say(
         f"{len(cells)} cells, {len(cells) - len(todo)} finished; {len(todo)} to do take about "
-        f"{_duration(total / processes)} with {processes} at a time "
-        f"(an epoch of one client and part of an evaluation were measured)",
-        file=sys.stderr,
-        flush=True,
+        f"{duration(costs.seconds)} and {megabytes(costs.peak_bytes)} of memory with "
+        f"{costs.processes} at a time (short rounds of each kind were measured)"
     )
-    return processes
+    return costs
 
 
-def _duration(seconds: float) -> str:
-    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} seconds"
+def _say(text: str) -> None:
+    print(printable(text), file=sys.stderr, flush=True)
 
 
-def _print_plan(cells: Sequence[CellFolder], as_json: bool) -> None:
+def _print_plan(cells: Sequence[CellFolder], costs: PlannedCosts, as_json: bool) -> None:
+    from dcfl.cli.terminal import duration
+
     if as_json:
-        print_json({cell.name: {"rounds_left": cell.rounds_left} for cell in cells})
+        seconds = {cell.name: costs.by_cell.get(cell.name, 0.0) for cell in cells}
+        print_json(
+            {
+                cell.name: {"rounds_left": cell.rounds_left, "seconds": seconds[cell.name]}
+                for cell in cells
+            }
+        )
         return
     for cell in cells:
-        state = "finished" if cell.finished else f"{cell.rounds_left} rounds to do"
+        needed = duration(costs.by_cell.get(cell.name, 0.0))
+        state = "finished" if cell.finished else f"{cell.rounds_left} rounds to do, {needed}"
         state = f"failed: {cell.failed}" if cell.failed else state
         print(printable(f"{cell.name}  {state}"))
 

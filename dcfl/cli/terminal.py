@@ -33,6 +33,17 @@ def sparkline(values: Sequence[float], width: int = 20) -> str:
     return "".join(BARS[round((point - low) * scale)] for point in points)
 
 
+def duration(seconds: float) -> str:
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} seconds" if seconds >= 10 else f"{seconds:.2g} seconds"
+
+
+def megabytes(count: float) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
 class PlainTable(Table):
     """Shows its cells as they are: names are other people's text, not markup."""
 

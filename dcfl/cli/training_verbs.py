@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,6 +27,7 @@ from dcfl.system.printable import printable
 from dcfl.system.processes import stopped_by_signals
 
 if TYPE_CHECKING:
+    from dcfl.experiment import Experiment
     from dcfl.runs.comparison import Comparison
     from dcfl.runs.rows import Summary
     from dcfl.runs.run import Run
@@ -33,6 +35,10 @@ if TYPE_CHECKING:
 Allowed = Annotated[
     list[str] | None,
     typer.Option(metavar="KEY", help="Resume although this setting has changed since."),
+]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Say what the run would cost here, from a few steps, and stop."),
 ]
 MethodNames = Annotated[str, typer.Option(metavar="A,B,C", help="Which methods.")]
 Seeds = Annotated[str, typer.Option(metavar="0,1,2", help="One run of each method per seed.")]
@@ -45,15 +51,43 @@ def run(
     settings: Settings = None,
     method_file: MethodFile = None,
     out: Out = None,
+    dry_run: DryRun = False,
     as_json: AsJSON = False,
 ) -> None:
     """Train one federation. Without a config: DCFL-PW on the built-in digits."""
     from dcfl.runs.run import Run
 
     experiment = experiment_of(settings, method_file, out)
+    if dry_run:
+        _print_estimate(experiment, as_json)
+        return
     new_run = Run(experiment)
+    if not as_json:
+        _announce(new_run)
     train(experiment.method.name, new_run)
     _print_result(new_run, as_json)
+
+
+def _print_estimate(experiment: Experiment, as_json: bool) -> None:
+    from dcfl.cli.cards import estimate_card
+    from dcfl.runs.estimate import estimate
+    from dcfl.runs.prepare import prepare
+
+    prepared = prepare(experiment)
+    print("training a few steps to measure what they cost", file=sys.stderr, flush=True)
+    found = estimate(prepared)
+    if as_json:
+        print_json({**found.to_json(), "engine": prepared.workers})
+    else:
+        print(estimate_card(prepared, found, datetime.now()))
+
+
+def _announce(run: Run) -> None:
+    """Say what trains where before it does."""
+    from dcfl.cli.first_line import first_line
+
+    line = f"{run.experiment.method.name}  {first_line(run.prepared)}"
+    print(printable(line), file=sys.stderr, flush=True)
 
 
 def resume(

@@ -7,13 +7,13 @@ machines oneDNN is told not to use AMX; float32 never needs it.
 
 from __future__ import annotations
 
-import faulthandler
 import os
-import threading
 from functools import cache
 from pathlib import Path
 
 import torch
+
+from dcfl.system.processes import answer_of_a_fork
 
 LIMIT = "ONEDNN_MAX_CPU_ISA"  # oneDNN reads it once, before its first operation
 WITHOUT_AMX = "AVX512_CORE_FP16"
@@ -29,25 +29,13 @@ def avoid_broken_instructions() -> None:
 
 def half_precision_works() -> bool:
     """Try a product of bfloat16 matrices in a process that may die of it."""
-    if not hasattr(os, "fork"):
-        return True
-    exits: list[int] = []
-    # From a thread of its own: OpenMP's record of the threads it leads does not survive a fork.
-    thread = threading.Thread(target=lambda: exits.append(_exit_of_a_product()))
-    thread.start()
-    thread.join()
-    return exits == [0]
+    return not hasattr(os, "fork") or answer_of_a_fork(_product) == 64
 
 
-def _exit_of_a_product() -> int:
-    child = os.fork()
-    if child == 0:
-        faulthandler.disable()  # if it dies, that is the answer and no news
-        torch.set_num_threads(1)
-        matrix = torch.ones(64, 64, dtype=torch.bfloat16)
-        os._exit(0 if float((matrix @ matrix)[0, 0]) == 64 else 1)
-    _, status = os.waitpid(child, 0)
-    return status
+def _product() -> float:
+    torch.set_num_threads(1)
+    matrix = torch.ones(64, 64, dtype=torch.bfloat16)
+    return float((matrix @ matrix)[0, 0])
 
 
 def _advertises_amx() -> bool:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
-from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -16,6 +15,7 @@ from dcfl.engines.gpus import CUDA_BYTES, described
 from dcfl.errors import ConfigError
 from dcfl.experiment import EngineSettings
 from dcfl.models.output import FeatureModel
+from dcfl.system.memory import available_bytes
 
 NO_FORK = "no fork on this system"
 
@@ -57,7 +57,7 @@ def place(engine: EngineSettings, cohort: int, load: Load) -> Placement:
     cores = available_cores()
     useful = _useful(cores, threads, cohort)
     need = training_bytes(load)
-    fitting = max(1, _available_bytes() // need)
+    fitting = max(1, available_bytes() // need)
     if fitting < useful:
         return Placement(
             devices * fitting,
@@ -146,43 +146,6 @@ def training_bytes(load: Load) -> int:
             hook.remove()
     weights = sum(tensor.nbytes for tensor in model.state_dict().values())
     return 5 * int(weights) + 2 * outputs * load.batch_size // len(images) + 50 * 2**20
-
-
-def _available_bytes() -> int:
-    """Free memory of this machine, or of the container if that has less."""
-    machine = sys.maxsize
-    with suppress(OSError, StopIteration, ValueError):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        machine = next(int(line.split()[1]) * 1024 for line in lines if "MemAvailable" in line)
-    return max(0, min([machine, *map(_free_bytes_of, _memory_groups())]))
-
-
-def _memory_groups() -> list[Path]:
-    """The folders of this process's control group and of its parents, for either version; a
-    container sees its own group as the root."""
-    roots = {"": Path("/sys/fs/cgroup"), "memory": Path("/sys/fs/cgroup/memory")}
-    folders = list(roots.values())
-    with suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            _, kind, path = line.split(":", 2)
-            group = PurePosixPath(path.lstrip("/"))
-            if kind in roots:
-                folders += [roots[kind] / name for name in (group, *group.parents)]
-    return folders
-
-
-def _free_bytes_of(group: Path) -> int:
-    """What a control group may still use; cached files do not count, as they can be dropped."""
-    for limit, kinds in (
-        ("memory.max", ("anon", "kernel")),
-        ("memory.limit_in_bytes", ("total_rss",)),
-    ):
-        with suppress(OSError, ValueError):  # "max" is not a number
-            total = int((group / limit).read_text())
-            lines = (group / "memory.stat").read_text().splitlines()
-            used = dict(line.split() for line in lines)
-            return total - sum(int(used.get(kind, 0)) for kind in kinds)
-    return sys.maxsize
 
 
 def can_fork() -> bool:

@@ -9,7 +9,7 @@ from dcfl.engines.embedded import Embedded
 from dcfl.engines.engine import Engine, Session
 from dcfl.engines.memories import client_memories
 from dcfl.engines.placement import NO_FORK, can_fork
-from dcfl.engines.pool import worker_pool
+from dcfl.engines.pool import Pool, worker_pool
 from dcfl.errors import ConfigError
 
 
@@ -21,11 +21,11 @@ def connect(session: Session) -> AbstractContextManager[Engine]:
             'engine.name = "flower" trains at SuperNodes: use `dcfl flower run`, or '
             'engine.name = "flower-simulation" on this machine'
         )
-    return _flower_simulation(session) if name == "flower-simulation" else _embedded(session)
+    return _flower_simulation(session) if name == "flower-simulation" else on_this_machine(session)
 
 
 @contextmanager
-def _embedded(session: Session) -> Iterator[Engine]:
+def on_this_machine(session: Session) -> Iterator[Embedded | Pool]:
     """Train in this process or in a pool of workers."""
     devices = session.placement.devices
     with client_memories(

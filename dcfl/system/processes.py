@@ -6,14 +6,18 @@ systemd and Slurm signal all processes of a run; workers ignore the signal and l
 
 from __future__ import annotations
 
+import faulthandler
+import json
+import os
 import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from dcfl.errors import Interrupted
 
@@ -30,6 +34,38 @@ def python(*arguments: str) -> list[str]:
     """The command that starts our Python. `-P`: a queue.py in the working folder must not shadow
     the standard library's."""
     return [sys.executable, "-P", *arguments]
+
+
+def answer_of_a_fork(work: Callable[[], Any]) -> Any:
+    """What `work` returns in a copy of this process, as JSON; None if the copy dies of it or cannot
+    be made. This process stays as it was, whatever `work` does."""
+    if not hasattr(os, "fork"):
+        return None
+    answers: list[Any] = []
+    # From a thread of its own: OpenMP's record of the threads it leads does not survive a fork.
+    thread = threading.Thread(target=lambda: answers.append(_answer_of_a_child(work)))
+    thread.start()
+    thread.join()
+    return answers[0] if answers else None
+
+
+def _answer_of_a_child(work: Callable[[], Any]) -> Any:
+    answer, childs_end = os.pipe()
+    with warnings.catch_warnings():
+        # Newer Pythons warn of a fork beside threads; the child uses none of them.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        faulthandler.disable()  # if it dies, that is the answer and no news
+        try:
+            os.write(childs_end, json.dumps(work()).encode())
+        finally:
+            os._exit(0)
+    os.close(childs_end)
+    with os.fdopen(answer, "rb") as stream:
+        text = stream.read()
+    os.waitpid(child, 0)
+    return json.loads(text) if text else None
 
 
 # Signals ------------------------------------------------------------------------------------------

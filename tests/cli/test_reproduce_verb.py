@@ -14,9 +14,11 @@ import pytest
 import dcfl.cli.main
 from dcfl.methods import METHODS
 from dcfl.runs.folder import RecordedRun
+from dcfl.studies.recipes import cell_costs
 from dcfl.studies.recipes.recipe import ROWS
 from dcfl.studies.recipes.recipe_book import RECIPES
 from dcfl.system.locks import lock
+from tests.runs.rates import RATES
 from tests.studies.recipes.hand_made import cell_folders_in, cells_of, pretend
 
 Call = Callable[..., tuple[int, str, str]]
@@ -30,8 +32,9 @@ AVERAGING = [
 def reproduce(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Call:
-    """Exit code, standard output and standard error."""
+    """Exit code, standard output and standard error. Nothing is measured."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cell_costs, "measure", lambda prepared, placement=None: RATES)
 
     def call(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["dcfl", "reproduce", *words])
@@ -79,7 +82,8 @@ def test_the_cost_comes_first_and_a_plan_trains_nothing(reproduce: Call, tmp_pat
     assert code == 0
     assert "30 cells, 0 finished; 30 to do take about" in err
     assert len(out.splitlines()) == 30
-    assert all(line.endswith("2 rounds to do") for line in out.splitlines())
+    assert all("2 rounds to do, " in line for line in out.splitlines())
+    assert [line for line in err.splitlines() if line.startswith("measuring 10/10: dcfl-pw")]
     assert not (tmp_path / "out").exists()
     code, out, _ = reproduce("tiny-imagenet", *SMOKE, "--plan", "--json", "--seeds", "5,6,5")
     names = json.loads(out)
@@ -104,7 +108,7 @@ def test_one_cell_then_nothing_is_done_again(reproduce: Call, tmp_path: Path) ->
     assert [(row["block"], row["column"], row["row"]) for row in ablation["rows"]] == [
         ("cifar100", "iid", "FedAvg")
     ] * 4  # MAX and EMA, on the test images and on the clients' own mixes
-    assert err.splitlines()[0].startswith("1 cells, 0 finished; 1 to do take about")
+    assert err.splitlines()[1].startswith("1 cells, 0 finished; 1 to do take about")
     assert "[1/1] cifar100-iid-p2-fedavg-rounds1-seed0  finished  MAX" in err
     for path in answer["files"]:
         assert (tmp_path / path).is_file()

@@ -52,7 +52,7 @@ def on(monkeypatch: pytest.MonkeyPatch) -> Place:
         gpu_free: list[int] | None = None,
     ) -> Placement:
         monkeypatch.setattr(placement, "available_cores", lambda: cores)
-        monkeypatch.setattr(placement, "_available_bytes", lambda: memory)
+        monkeypatch.setattr(placement, "available_bytes", lambda: memory)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: cuda_started)
         if not forks:
@@ -260,57 +260,6 @@ def system(folder: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str])
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n")
     monkeypatch.setattr(placement, "Path", lambda name: folder / name[1:])
-
-
-@pytest.mark.parametrize(
-    ("limit", "used", "free"),
-    [("max", "5", 4096), ("9000", "8000", 1000), ("9000", "1", 4096), ("9", "10", 0)],
-)
-def test_memory_is_that_of_the_machine_or_the_container(
-    limit: str, used: str, free: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    meminfo = "MemTotal: 9 kB\nMemFree: 1 kB\nMemAvailable:   4 kB"
-    stat = f"anon {used}\nfile 123456789"
-    cgroup = {"/sys/fs/cgroup/memory.max": limit, "/sys/fs/cgroup/memory.stat": stat}
-    system(tmp_path, monkeypatch, {"/proc/meminfo": meminfo, **cgroup})
-    assert placement._available_bytes() == free
-
-
-OLD = ("memory.limit_in_bytes", "total_rss 8000\nrss 1\ntotal_cache 5")
-NEW = ("memory.max", "anon 7000\nkernel 1000\nfile 5")
-
-
-@pytest.mark.parametrize(
-    ("own", "group", "files"),
-    [
-        ("4:memory:/", "memory", OLD),
-        ("9:name=systemd:/\n4:memory:/jobs/7\n0::/", "memory/jobs/7", OLD),
-        ("4:memory:/jobs/7", "memory/jobs", OLD),  # a limit of the group around it
-        ("4:memory:/docker/abc", "memory", OLD),  # the container sees its own group as the root
-        ("0::/user.slice/job.scope", "user.slice/job.scope", NEW),
-        ("0::/user.slice/job.scope", "user.slice", NEW),
-        ("0::/../outside", "", NEW),
-    ],
-)
-def test_memory_is_limited_by_control_groups_of_either_version(
-    own: str, group: str, files: tuple[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    limit, stat = files
-    folder = f"/sys/fs/cgroup/{group}"
-    known = {
-        "/proc/self/cgroup": own,
-        f"{folder}/{limit}": "9000",
-        f"{folder}/memory.stat": stat,
-    }
-    system(tmp_path, monkeypatch, known)
-    assert placement._available_bytes() == 1000
-
-
-def test_a_system_that_does_not_say_how_much_memory_it_has_has_enough(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    system(tmp_path, monkeypatch, {})
-    assert placement._available_bytes() > 2**60
 
 
 def test_cores_without_affinity_are_all(monkeypatch: pytest.MonkeyPatch) -> None:

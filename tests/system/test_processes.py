@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import dcfl
-from dcfl.system.processes import python
+from dcfl.system.processes import answer_of_a_fork, python
 
 ROOT = Path(dcfl.__file__).parents[1]
 HOSTILE = "open('owned', 'w').close()\nraise SystemExit('hostile')\n"
@@ -66,3 +69,17 @@ def test_all_of_our_programs_are_started_in_one_way() -> None:
     files = [*ROOT.glob("dcfl/**/*.py"), *ROOT.glob("benchmarks/*.py"), *ROOT.glob("scripts/*.py")]
     found = {path.relative_to(ROOT).as_posix() for path in files if starts_python(path)}
     assert found == {"dcfl/system/processes.py", *BY_PATH}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize(
+    ("work", "answer"),
+    [
+        (lambda: [1, "two"], [1, "two"]),
+        (lambda: 1 / 0, None),
+        (lambda: os._exit(0), None),
+        (lambda: os.kill(os.getpid(), 9), None),
+    ],
+)
+def test_a_fork_answers_or_dies_alone(work: Callable[[], Any], answer: Any) -> None:
+    assert answer_of_a_fork(work) == answer

@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from dcfl.errors import DCFLError
+from dcfl.system.memory import MemoryWatch
 from dcfl.system.processes import python
 
 PEERS = Path(__file__).parent / "peers"
@@ -116,7 +116,7 @@ def measure(contender: Contender, folder: Path) -> Measurement:
         text=True,
         env={**os.environ, **contender.environment},
     )
-    with _MemoryWatch(process.pid) as watch:
+    with MemoryWatch(process.pid) as watch:
         output, errors = process.communicate()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     events = _events(output)
@@ -144,46 +144,3 @@ def _round_seconds(events: list[dict[str, Any]]) -> list[float]:
         event.get("seconds", event["at"] - before["at"])
         for before, event in itertools.pairwise(rounds)
     ]
-
-
-class _MemoryWatch:
-    """Samples the memory of a process and its descendants twice a second."""
-
-    def __init__(self, pid: int) -> None:
-        self.peak = 0
-        self._pid, self._over = pid, threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-
-    def __enter__(self) -> _MemoryWatch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._over.wait(0.5):
-            self.peak = max(self.peak, memory_of(self._pid))
-
-
-def memory_of(pid: int) -> int:
-    """Bytes of a process and its descendants; shared memory counts once (PSS)."""
-    return sum(_pss(member) for member in _family(pid))
-
-
-def _family(pid: int) -> list[int]:
-    try:
-        tasks = Path(f"/proc/{pid}/task").iterdir()
-        children = [int(c) for task in tasks for c in (task / "children").read_text().split()]
-    except OSError:  # it has just exited
-        return []
-    return [pid, *(member for child in children for member in _family(child))]
-
-
-def _pss(pid: int) -> int:
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
-    except (OSError, StopIteration):
-        return 0

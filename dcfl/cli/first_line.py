@@ -1,0 +1,54 @@
+"""What trains where, in the first line of a run, and what bfloat16 would gain."""
+
+from __future__ import annotations
+
+from dcfl.cli.cards import model_words
+from dcfl.engines.half_precision import StepTimes, bfloat16_units, step_times
+from dcfl.engines.runner import two_images
+from dcfl.federation import cohort_size
+from dcfl.runs.prepare import Prepared
+
+WORTH = 60.0  # seconds: for a shorter run a second of measuring does not pay
+GAIN = 0.95  # of float32's time: more is no gain
+
+
+def first_line(prepared: Prepared) -> str:
+    workers, threads = len(prepared.placement.devices), prepared.experiment.engine.threads
+    where = f"{workers} worker{'s' if workers > 1 else ''} x {threads} thread"
+    if prepared.placement.devices[0].type == "cuda":
+        where = f"{workers} x {prepared.placement.name}"
+    line = f"{model_words(prepared)}; {where}{'s' if threads > 1 else ''}"
+    times = _step_times(prepared)
+    if times is None or times.share is None:
+        return line
+    if times.share > GAIN:
+        return f"{line}; bfloat16 would gain nothing here"
+    return (
+        f"{line}; in bfloat16 a step takes {times.share:.2f} of the time here "
+        "(engine.precision=bfloat16)"
+    )
+
+
+def _step_times(prepared: Prepared) -> StepTimes | None:
+    """None where bfloat16 is no question: on a GPU, in half precision already, at other machines,
+    or on a CPU without units for it."""
+    engine, device = prepared.experiment.engine, prepared.placement.devices[0]
+    if engine.precision != "float32" or device.type != "cpu" or engine.name == "flower":
+        return None
+    if not bfloat16_units():
+        return None
+
+    def worth(seconds: float) -> bool:
+        return seconds * _images_trained(prepared) / len(prepared.placement.devices) > WORTH
+
+    images = two_images(prepared.data.dataset)
+    batch_size = prepared.experiment.training.batch_size
+    return step_times(prepared.model, images, batch_size, engine.threads, worth)
+
+
+def _images_trained(prepared: Prepared) -> float:
+    """In the whole run."""
+    experiment, sizes = prepared.experiment, prepared.data.partition.sizes
+    cohort = cohort_size(len(sizes), experiment.federation.participation)
+    each = float(sizes.mean()) * experiment.training.epochs
+    return experiment.federation.rounds * cohort * each

@@ -1,0 +1,100 @@
+"""What bfloat16 is worth on this CPU, measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dcfl.models.output import FeatureModel
+from dcfl.system.processes import answer_of_a_fork
+
+# The units that multiply bfloat16, by torch's name for them. Without them a CPU converts every
+# number, which takes many times as long as float32.
+UNITS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16", "bf16": "BF16"}
+SECONDS = 1.0  # to spend on comparing the two, and at least one step of each kind
+# A step in float32 may take so long: a ResNet-18's on 64 images takes one or two seconds. Below
+# eight images the conversion of the weights would count too much.
+STEP_SECONDS, SMALLEST_BATCH = 0.1, 8
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds of a training step on one image, in float32 and in bfloat16."""
+
+    float32: float
+    bfloat16: float | None  # None: not measured
+
+    @property
+    def share(self) -> float | None:
+        """What bfloat16 takes of float32's time; None if it was not measured."""
+        return self.bfloat16 / self.float32 if self.bfloat16 is not None else None
+
+
+def bfloat16_units(capabilities: Mapping[str, object] | None = None) -> str:
+    """The name of this CPU's units for bfloat16; empty if it has none."""
+    if capabilities is None:
+        ask: Callable[[], Mapping[str, object]] | None = getattr(
+            torch.cpu, "get_capabilities", None
+        )
+        capabilities = ask() if ask else {}
+    return next((unit for key, unit in UNITS.items() if capabilities.get(key) is True), "")
+
+
+def step_times(
+    model: FeatureModel,
+    images: Tensor,
+    batch_size: int,
+    threads: int,
+    worth: Callable[[float], bool] = lambda seconds: True,
+) -> StepTimes | None:
+    """Time training steps of the model on the CPU; None if that failed.
+
+    `images` [n, C, H, W] are repeated to a batch, which is smaller than `batch_size` if the model
+    is slow. `worth` decides by the seconds that an image takes in float32 whether to spend a second
+    on bfloat16. The steps are taken in a copy of this process, so the model, its memory and the
+    random numbers stay as they are.
+    """
+    units = bool(bfloat16_units())
+
+    def work() -> list[float | None]:
+        torch.set_num_threads(threads)
+        rough = min(_step(model, images, None) for _ in range(2)) / len(images)
+        if not units or not worth(rough):
+            return [rough, None]
+        size = min(batch_size, max(SMALLEST_BATCH, int(STEP_SECONDS / rough)))
+        return _compared(model, images.repeat(-(-size // len(images)), 1, 1, 1)[:size])
+
+    found = answer_of_a_fork(work)
+    return StepTimes(*found) if found else None
+
+
+def _compared(model: FeatureModel, batch: Tensor) -> list[float | None]:
+    """In turn: whatever disturbs the machine disturbs both."""
+    for dtype in (None, torch.bfloat16):
+        _step(model, batch, dtype)  # the first one prepares kernels
+    plain: list[float] = []
+    half: list[float] = []
+    end = time.perf_counter() + SECONDS
+    while not plain or time.perf_counter() < end:
+        plain.append(_step(model, batch, None))
+        half.append(_step(model, batch, torch.bfloat16))
+    return [median(plain) / len(batch), median(half) / len(batch)]
+
+
+def _step(model: FeatureModel, batch: Tensor, dtype: torch.dtype | None) -> float:
+    """Seconds of a forward and a backward pass."""
+    model.train()
+    labels = torch.zeros(len(batch), dtype=torch.int64)
+    began = time.perf_counter()
+    with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
+        logits = model(batch).logits
+    F.cross_entropy(logits.float(), labels).backward()  # type: ignore[no-untyped-call]
+    for parameter in model.parameters():
+        parameter.grad = None
+    return time.perf_counter() - began

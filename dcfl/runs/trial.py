@@ -1,0 +1,291 @@
+"""Trains short rounds of an experiment on this machine and times them.
+
+The engine, the method, the model, the batch size, the precision and the augmentation are those of
+the run, and as many clients train at once. Only the clients' data is cut, the learning rate is tiny
+(a client of two images must not diverge), and nothing is recorded.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+from dcfl import tensors as named
+from dcfl.data import FederatedData, Partition
+from dcfl.data.partition import Integers
+from dcfl.engines.embedded import Embedded
+from dcfl.engines.engine import Session
+from dcfl.engines.placement import Placement
+from dcfl.engines.pool import Pool
+from dcfl.engines.runner import reproducible
+from dcfl.errors import TooFewClients
+from dcfl.evaluation import PART
+from dcfl.experiment import AttackSettings, Experiment, FaultSettings
+from dcfl.federation import cohort_size, sample_cohort
+from dcfl.messages import num_bytes
+from dcfl.runs.connect import on_this_machine
+from dcfl.runs.costs import Rates, Sizes, VisitCost, fitted, makespan
+from dcfl.runs.prepare import Prepared
+from dcfl.server import ClientReport, Server, ServerState
+from dcfl.system.memory import MemoryWatch
+
+LEARNING_RATE = 1e-6
+SAMPLING = 0.1  # seconds between two looks at the memory
+# Rounds are repeated until they have taken so many seconds, because no single one is typical of a
+# machine that does other things too.
+SHORT_FOR, WHOLE_FOR, REPEATS = 0.3, 1.5, 10
+# A round of whole clients is timed too if a client's visit and the round take at most so many
+# seconds; otherwise what a visit costs follows from the short ones.
+LONGEST_VISIT, LONGEST_ROUND = 2.0, 1.0
+FEW_IMAGES = 100  # scored at first
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A round of a trial."""
+
+    seconds: float
+    reports: list[ClientReport]  # of the clients that answered
+
+    @property
+    def visits(self) -> list[float]:
+        return [report.metrics["seconds"] for report in self.reports]
+
+
+class Trial:
+    def __init__(self, engine: Embedded | Pool, server: Server, state: ServerState) -> None:
+        self._engine, self._server, self.state = engine, server, state
+        self.rounds: list[Timed] = []
+
+    def round(self, cohort: Sequence[int]) -> Timed:
+        server = self._server
+        if server.wanted(len(cohort)) > len(cohort):  # a robust rule that needs more replies
+            plain = replace(server.settings, aggregation="uniform")
+            server = replace(server, settings=plain)
+        began = time.perf_counter()
+        broadcast = server.broadcast(self.state)
+        replies = self._engine.run(broadcast, cohort)
+        self.state, reports = server.aggregate(self.state, broadcast, replies)
+        self._engine.settle({report.client for report in reports if report.used})
+        seconds = time.perf_counter() - began
+        answered = [report for report in reports if report.outcome == "ok"]
+        if not answered:
+            raise TooFewClients(f"no client could be trained: {reports[0].reason}")
+        self.rounds.append(Timed(seconds, answered))
+        return self.rounds[-1]
+
+    def repeated(self, cohort: Sequence[int], seconds: float) -> list[Timed]:
+        timed = [self.round(cohort)]
+        while len(timed) < REPEATS and sum(one.seconds for one in timed) < seconds:
+            timed.append(self.round(cohort))
+        return timed
+
+    def memory_of(self, client: int) -> int:
+        """Bytes that a client keeps between its rounds."""
+        return num_bytes(self._engine.memories[client])
+
+    def scoring(self) -> float:
+        """Seconds of an evaluation; the first one prepares kernels."""
+        for _ in range(2):
+            began = time.perf_counter()
+            self._engine.begin_evaluation(self.state.weights)
+            self._engine.end_evaluation()
+        return time.perf_counter() - began
+
+
+@contextmanager
+def trial(
+    prepared: Prepared, placement: Placement, epochs: int, parts: Sequence[Integers], test: int
+) -> Iterator[Trial]:
+    """A run of `prepared` with clients that own `parts` of the images, scored on `test` images."""
+    whole, runner = prepared.data.dataset, prepared.runner
+    experiment = _short(prepared.experiment, len(parts), epochs)
+    data = FederatedData(replace(whole, test=whole.test[:test]), Partition.of_parts(parts))
+    runner = replace(
+        runner, data=data, training=experiment.training, faults=FaultSettings(), attack=None
+    )
+    cut = replace(prepared, experiment=experiment, data=data, runner=runner)
+    before = named.snapshot(prepared.model)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            session = Session("trial", experiment, runner, placement, Path(folder) / "memories")
+            with reproducible(experiment.engine.threads), on_this_machine(session) as engine:
+                yield Trial(engine, cut.server(), ServerState(0, before, {}, {}))
+    finally:
+        prepared.model.load_state_dict(before)
+
+
+def _short(experiment: Experiment, clients: int, epochs: int) -> Experiment:
+    federation = experiment.federation
+    return replace(
+        experiment,
+        data=replace(experiment.data, clients=clients),
+        training=replace(experiment.training, epochs=epochs, lr=LEARNING_RATE),
+        federation=replace(
+            federation,
+            participation=1.0,
+            minimum_replies=1,
+            deadline=10**6 if federation.deadline else 0.0,  # still in killable processes
+        ),
+        # Flower's own messages are not timed: its nodes start too slowly for a trial.
+        engine=replace(experiment.engine, name="embedded"),
+        output=replace(experiment.output, checkpoint=0),
+        faults=FaultSettings(),
+        attack=AttackSettings(),
+    )
+
+
+class _Found(NamedTuple):
+    """What one trial showed."""
+
+    first: VisitCost
+    later: VisitCost
+    reply: float
+    scored: float
+    warm_up: float
+    sizes: Sizes
+    visits: int
+
+
+def measure(prepared: Prepared, placement: Placement | None = None) -> Rates:
+    """Train short rounds in as many processes as the run would use. With a `placement`, that many
+    clients train at once, whatever the run's own cohorts."""
+    at_once = len(placement.devices) if placement else _at_once(prepared)
+    placement = placement or prepared.placement
+    began = time.perf_counter()
+    with MemoryWatch(os.getpid(), SAMPLING) as watch:
+        # A run reads all images sooner or later; those of the cache are mapped into memory then.
+        prepared.data.dataset.train.pixels.amax()
+        found = _short_visits(prepared, placement, at_once)
+        found = _whole_visits(prepared, placement, at_once, found)
+    first, later, reply, scored, warm_up, sizes, visits = found
+    return Rates(
+        first=first,
+        later=later,
+        reply=reply,
+        scored=scored,
+        warm_up=warm_up,
+        sizes=replace(sizes, peak=watch.peak),
+        visits=visits,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _short_visits(prepared: Prepared, placement: Placement, at_once: int) -> _Found:
+    """Clients of two images, a batch and two batches, for one epoch."""
+    experiment, workers = prepared.experiment, len(placement.devices)
+    batch, largest = experiment.training.batch_size, int(prepared.data.partition.sizes.max())
+    sizes = sorted({2, max(3, min(batch, largest)), max(3, min(2 * batch, largest))})
+    groups = [range(n * at_once, (n + 1) * at_once) for n in range(len(sizes) + 1)]
+    own = [size for size in (sizes[1], *sizes) for _ in range(at_once)]
+    test = min(FEW_IMAGES, len(prepared.data.dataset.test))
+    first, later = {}, {}
+    with trial(prepared, placement, 1, _cut(prepared.data.partition, own), test) as short:
+        beginning = short.round(groups[0])
+        for size, clients in zip(sizes, groups[1:], strict=True):
+            first[size], later[size] = short.round(clients), short.repeated(clients, SHORT_FOR)
+        scored = short.scoring() / test if test else 0.0
+        found = _sizes(short, groups[-1])
+    passed = scored * experiment.method.cost.passes
+    if not experiment.method.overrides("remember"):  # then a first visit is like any other
+        later = {size: [first[size], *rounds] for size, rounds in later.items()}
+        first = {size: _middle(rounds) for size, rounds in later.items()}
+    typical = _middle(later[sizes[1]])
+    return _Found(
+        first=fitted({n: median(one.visits) for n, one in first.items()}, batch, passed),
+        later=fitted({n: median(_middle(r).visits) for n, r in later.items()}, batch, passed),
+        reply=_reply_seconds(later[sizes[1]], workers),
+        scored=scored,
+        warm_up=max(0.0, beginning.seconds - typical.seconds),
+        sizes=found,
+        visits=sum(len(one.reports) for one in short.rounds),
+    )
+
+
+def _whole_visits(prepared: Prepared, placement: Placement, at_once: int, short: _Found) -> _Found:
+    """Corrected by whole clients of the run's first round, if they are quick enough."""
+    training, partition = prepared.experiment.training, prepared.data.partition
+    workers, test = len(placement.devices), len(prepared.data.dataset.test)
+    federation = prepared.experiment.federation
+    cohort = sample_cohort(len(partition), federation.participation, federation.seed, 1)
+    cohort *= -(-at_once // len(cohort))  # enough for everybody
+
+    def expected(cost: VisitCost, client: int) -> float:
+        return cost.seconds(int(partition.sizes[client]), training.batch_size, training.epochs)
+
+    longest = max(expected(short.later, client) + short.reply for client in cohort)
+    if longest > LONGEST_VISIT:
+        return short
+    affordable = int(workers * LONGEST_ROUND / max(longest, 1e-6))
+    cohort = cohort[: max(at_once, affordable)]
+    test = min(test, max(FEW_IMAGES, min(workers * PART, int(workers / max(short.scored, 1e-6)))))
+    parts = [partition.of(client) for client in cohort]
+    clients = range(len(cohort))
+    with trial(prepared, placement, training.epochs, parts, test) as whole:
+        whole.round(clients)
+        rounds = whole.repeated(clients, WHOLE_FOR)
+        scoring = whole.scoring() if test else 0.0
+        sizes = _sizes(whole, clients)
+    took = median(sum(one.visits) / len(one.visits) for one in rounds)
+    scale = took * len(cohort) / sum(expected(short.later, client) for client in cohort)
+    scorers = min(workers, -(-test // PART))
+    return short._replace(
+        first=short.first.scaled(scale),
+        later=short.later.scaled(scale),
+        reply=_reply_seconds(rounds, workers),
+        scored=scoring * scorers / test if test else 0.0,
+        sizes=sizes,
+        visits=short.visits + sum(len(one.reports) for one in whole.rounds),
+    )
+
+
+def _at_once(prepared: Prepared) -> int:
+    """How many clients of the run train at the same time."""
+    experiment = prepared.experiment
+    cohort = cohort_size(experiment.data.clients, experiment.federation.participation)
+    return min(len(prepared.placement.devices), cohort)
+
+
+def _cut(partition: Partition, sizes: Sequence[int]) -> list[Integers]:
+    """Parts of these sizes; an image may be in several."""
+    taken = np.resize(partition.indices, sum(sizes))
+    return np.split(taken, np.cumsum(sizes)[:-1])
+
+
+def _middle(rounds: Sequence[Timed]) -> Timed:
+    return sorted(rounds, key=lambda one: one.seconds)[len(rounds) // 2]
+
+
+def _reply_seconds(rounds: Sequence[Timed], workers: int) -> float:
+    """What a round takes beyond its clients' own visits, for each client and worker."""
+    shares = [
+        (one.seconds - makespan(one.visits, workers)) * min(workers, len(one.visits))
+        / len(one.visits)
+        for one in rounds
+    ]  # fmt: skip
+    return max(0.0, median(shares))
+
+
+def _sizes(trial: Trial, clients: Sequence[int]) -> Sizes:
+    """Without the peak, which is known at the end."""
+    last, state, sent = trial.rounds[-1], trial.state, trial.rounds[-1].reports[-1]
+    weights = num_bytes(state.weights)
+    return Sizes(
+        peak=0,
+        cohort=len(last.reports),
+        remembering=len(clients),
+        memory=trial.memory_of(clients[0]),
+        upload=sent.bytes_up - weights,
+        up=sent.bytes_up,
+        down=sent.bytes_down,
+        state=weights + num_bytes(state.shared) + num_bytes(state.slots),
+    )

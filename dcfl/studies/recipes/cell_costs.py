@@ -1,0 +1,81 @@
+"""What the cells that are left will cost, from short rounds of each kind of cell."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from dcfl.engines.placement import Placement, can_fork, choose_devices
+from dcfl.experiment import Experiment
+from dcfl.runs.costs import Rates
+from dcfl.runs.estimate import peak_bytes, total_seconds
+from dcfl.runs.prepare import Prepared, prepare
+from dcfl.runs.trial import measure
+from dcfl.studies.recipes.cells import CellFolder
+from dcfl.system.memory import anonymous_bytes_of
+
+
+@dataclass(frozen=True)
+class PlannedCosts:
+    """Of cells that are trained `processes` at a time."""
+
+    by_cell: dict[str, float]  # seconds
+    seconds: float  # of all
+    peak_bytes: int  # of all processes; memory that they share counts once
+    processes: int
+
+
+def planned_costs(
+    cells: Sequence[CellFolder], processes: int, show: Callable[[str], None]
+) -> PlannedCosts:
+    """Measure each kind of cell once, with as many clients at once as there will be processes.
+    `show` is told what is measured."""
+    kinds: dict[tuple[object, ...], list[CellFolder]] = {}
+    for cell in cells:
+        kinds.setdefault(_kind(cell.cell.experiment), []).append(cell)
+    # Before any time is spent, because reading them finds the damaged ones.
+    left = {cell.name: cell.rounds_left for cell in cells}
+    by_cell: dict[str, float] = {}
+    peak = 0
+    for number, alike in enumerate(kinds.values(), 1):
+        experiment = alike[0].experiment
+        named = f"{experiment.method.name}, {experiment.model.name}, {experiment.data.dataset}"
+        show(f"measuring {number}/{len(kinds)}: {named}")
+        prepared, rates = _measured(experiment, processes)
+        for cell in alike:
+            by_cell[cell.name] = _seconds(cell, left[cell.name], prepared, rates)
+        # The trial's processes are copies of one that has torch loaded; a cell's load their own.
+        own = (processes - 1) * anonymous_bytes_of(os.getpid())
+        peak = max(peak, peak_bytes(prepared, rates) + own)
+    return PlannedCosts(by_cell, sum(by_cell.values()) / processes, peak, processes)
+
+
+def _kind(experiment: Experiment) -> tuple[object, ...]:
+    """Cells with equal kinds differ at most in numbers that an estimate knows how to count."""
+    data, method = experiment.data, experiment.method
+    return (
+        method.name,
+        method.second_view,
+        replace(data, alpha=1.0, seed=0),
+        experiment.model,
+        experiment.training.batch_size,
+        experiment.engine,
+    )
+
+
+def _measured(experiment: Experiment, processes: int) -> tuple[Prepared, Rates]:
+    if processes == 1 or not can_fork():
+        prepared = prepare(experiment)
+        return prepared, measure(prepared)
+    prepared = prepare(replace(experiment, engine=replace(experiment.engine, workers=1)))
+    devices = choose_devices(experiment.engine.device)
+    together = [devices[number % len(devices)] for number in range(processes)]
+    return prepared, measure(prepared, Placement(together, "a cell each"))
+
+
+def _seconds(cell: CellFolder, left: int, prepared: Prepared, rates: Rates) -> float:
+    own = cell.cell.experiment
+    alike = replace(prepared.experiment, federation=own.federation, training=own.training)
+    done = own.federation.rounds - left
+    return total_seconds(replace(prepared, experiment=alike), rates, done)

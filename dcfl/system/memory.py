@@ -1,0 +1,93 @@
+"""How much memory processes use, and how much there is left."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+
+
+class MemoryWatch:
+    """Samples the memory of a process and its descendants, by default twice a second."""
+
+    def __init__(self, pid: int, every: float = 0.5) -> None:
+        self.peak = 0  # bytes
+        self._pid, self._every, self._over = pid, every, threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> MemoryWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(self._every):
+            self.peak = max(self.peak, memory_of(self._pid))
+
+
+def memory_of(pid: int) -> int:
+    """Bytes of a process and its descendants; shared memory counts once (PSS)."""
+    return sum(_from_rollup(member, "Pss:") for member in _family(pid))
+
+
+def anonymous_bytes_of(pid: int) -> int:
+    """Bytes of a process that no file holds too, such as libraries' code."""
+    return _from_rollup(pid, "Anonymous:")
+
+
+def _family(pid: int) -> list[int]:
+    try:
+        tasks = Path(f"/proc/{pid}/task").iterdir()
+        children = [int(c) for task in tasks for c in (task / "children").read_text().split()]
+    except OSError:  # it has just exited
+        return []
+    return [pid, *(member for child in children for member in _family(child))]
+
+
+def _from_rollup(pid: int, kind: str) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(kind))
+    except (OSError, StopIteration):
+        return 0
+
+
+def available_bytes() -> int:
+    """Free memory of this machine, or of the container if that has less."""
+    machine = sys.maxsize
+    with suppress(OSError, StopIteration, ValueError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        machine = next(int(line.split()[1]) * 1024 for line in lines if "MemAvailable" in line)
+    return max(0, min([machine, *map(_free_bytes_of, _memory_groups())]))
+
+
+def _memory_groups() -> list[Path]:
+    """The folders of this process's control group and of its parents, for either version; a
+    container sees its own group as the root."""
+    roots = {"": Path("/sys/fs/cgroup"), "memory": Path("/sys/fs/cgroup/memory")}
+    folders = list(roots.values())
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, kind, path = line.split(":", 2)
+            group = PurePosixPath(path.lstrip("/"))
+            if kind in roots:
+                folders += [roots[kind] / name for name in (group, *group.parents)]
+    return folders
+
+
+def _free_bytes_of(group: Path) -> int:
+    """What a control group may still use; cached files do not count, as they can be dropped."""
+    for limit, kinds in (
+        ("memory.max", ("anon", "kernel")),
+        ("memory.limit_in_bytes", ("total_rss",)),
+    ):
+        with suppress(OSError, ValueError):  # "max" is not a number
+            total = int((group / limit).read_text())
+            lines = (group / "memory.stat").read_text().splitlines()
+            used = dict(line.split() for line in lines)
+            return total - sum(int(used.get(kind, 0)) for kind in kinds)
+    return sys.maxsize

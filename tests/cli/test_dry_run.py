@@ -1,0 +1,157 @@
+"""`dcfl run --dry-run` and the first line of a run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+import dcfl.cli.main
+from dcfl.cli import first_line as first_line_module
+from dcfl.cli.cards import estimate_card
+from dcfl.cli.first_line import first_line
+from dcfl.cli.terminal import duration, megabytes
+from dcfl.config import experiment_from
+from dcfl.engines.half_precision import StepTimes
+from dcfl.runs import estimate as estimates
+from dcfl.runs.estimate import estimate
+from dcfl.runs.prepare import Prepared, prepare
+from tests.runs.rates import RATES
+
+Cli = Callable[..., tuple[object, str, str]]
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(estimates, "measure", lambda prepared: RATES)
+
+    def call(*words: str) -> tuple[object, str, str]:
+        monkeypatch.setattr(sys, "argv", ["dcfl", *words])
+        with pytest.raises(SystemExit) as stop:
+            dcfl.cli.main.main()
+        shown = capsys.readouterr()
+        return stop.value.code, shown.out, shown.err
+
+    return call
+
+
+def ready(**engine: object) -> Prepared:
+    return prepare(experiment_from(None, {"engine": {"workers": 1, "device": "cpu", **engine}}))
+
+
+def test_a_dry_run_says_what_a_run_would_cost_and_writes_nothing(cli: Cli, tmp_path: Path) -> None:
+    code, out, _ = cli("run", "--dry-run", "--out", "here")
+    assert code == 0
+    said = {line.split()[0]: line for line in out.splitlines()}
+    assert {*said} >= {"what", "clients", "time", "memory", "engine", "disk", "sent", "measured"}
+    assert "dcfl-pw on digits, cnn with 94,186 parameters, float32" in said["what"]
+    assert "5 of 20 a round, 72 images each; 80 rounds" in said["clients"]
+    assert "begun now it ends" in said["time"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_in_json(cli: Cli) -> None:
+    code, out, _ = cli("run", "--dry-run", "--json", "federation.rounds=2")
+    assert code == 0
+    said = json.loads(out)
+    assert said["bytes_up"] == 2 * 5 * RATES.sizes.up
+    assert said["seconds"] > 0
+    assert isinstance(said["fits"], bool)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("method.name=nonsense",), "nonsense"),
+        (("federation.participation=2",), "federation.participation"),
+        (("engine.name=flower",), "dcfl flower run"),
+    ],
+)
+def test_a_dry_run_refuses_what_a_run_refuses(
+    words: tuple[str, ...], message: str, cli: Cli
+) -> None:
+    for dry in ((), ("--dry-run",)):
+        code, _, err = cli("run", *words, *dry)
+        assert code == 2
+        assert message in err.splitlines()[-1]
+        assert "Traceback" not in err
+
+
+@pytest.mark.usefixtures("cli")
+def test_a_run_that_does_not_fit_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimates, "available_bytes", lambda: 0)
+    monkeypatch.setattr(estimates, "memory_of", lambda pid: 10**8)
+    prepared = ready()
+    card = estimate_card(prepared, estimate(prepared), datetime(2026, 1, 1))
+    assert "100.0 MB are free: it does not fit" in card
+
+
+@pytest.mark.usefixtures("cli")
+def test_a_run_of_a_million_years_has_no_date() -> None:
+    prepared = ready()
+    endless = replace(estimate(prepared), seconds=1e15)
+    assert "it ends" not in estimate_card(prepared, endless, datetime(2026, 1, 1))
+
+
+def test_the_first_line_says_what_trains_where(cli: Cli) -> None:
+    fast = ("federation.rounds=1", "training.epochs=1", "engine.workers=1")
+    _, _, err = cli("run", *fast)
+    expected = "dcfl-pw  cnn with 94,186 parameters, float32; 1 worker x 1 thread"
+    assert err.splitlines()[0] == expected  # too short to measure more
+    _, _, err = cli("run", *fast, "--json")
+    assert "parameters" not in err
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        (StepTimes(1.0, 0.53), "in bfloat16 a step takes 0.53 of the time here"),
+        (StepTimes(1.0, 1.2), "bfloat16 would gain nothing here"),
+        (StepTimes(1.0, None), "1 thread"),
+        (None, "1 thread"),
+    ],
+)
+def test_the_gain_is_said_where_it_was_measured(
+    times: StepTimes | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(first_line_module, "bfloat16_units", lambda: "some")
+    monkeypatch.setattr(first_line_module, "step_times", lambda *_: times)
+    assert said in first_line(ready())
+
+
+def test_who_trains_in_bfloat16_is_not_told_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_line_module, "bfloat16_units", lambda: "some")
+    monkeypatch.setattr(first_line_module, "step_times", lambda *_: StepTimes(1.0, 0.5))
+    assert first_line(ready(precision="bfloat16")).endswith("bfloat16; 1 worker x 1 thread")
+
+
+def test_only_long_runs_are_worth_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    """80 rounds of 5 clients with 72 images and 5 epochs are 144,000 images."""
+    monkeypatch.setattr(first_line_module, "bfloat16_units", lambda: "some")
+    answers: list[bool] = []
+
+    def times(
+        model: object, images: object, batch: int, threads: int, worth: Callable[[float], bool]
+    ) -> None:
+        answers.extend([worth(59 / 144_000), worth(61 / 144_000)])
+
+    monkeypatch.setattr(first_line_module, "step_times", times)
+    first_line(ready())
+    assert answers == [False, True]
+
+
+def test_numbers_have_units() -> None:
+    assert [duration(s) for s in (0.123, 45.4, 200, 8000, 1e6)] == [
+        "0.12 seconds",
+        "45 seconds",
+        "3.3 minutes",
+        "2.2 hours",
+        "11.6 days",
+    ]
+    assert [megabytes(b) for b in (2.5e6, 3.21e9)] == ["2.5 MB", "3.2 GB"]

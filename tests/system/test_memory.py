@@ -1,0 +1,93 @@
+"""What the system says about memory, and what processes take of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dcfl.system import memory
+from dcfl.system.memory import MemoryWatch, available_bytes, memory_of
+
+
+def system(folder: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) -> None:
+    """A system that says these things of itself, and nothing else."""
+    for name, text in files.items():
+        path = folder / name[1:]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    monkeypatch.setattr(memory, "Path", lambda name: folder / name[1:])
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "free"),
+    [("max", "5", 4096), ("9000", "8000", 1000), ("9000", "1", 4096), ("9", "10", 0)],
+)
+def test_memory_is_that_of_the_machine_or_the_container(
+    limit: str, used: str, free: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    meminfo = "MemTotal: 9 kB\nMemFree: 1 kB\nMemAvailable:   4 kB"
+    stat = f"anon {used}\nfile 123456789"
+    cgroup = {"/sys/fs/cgroup/memory.max": limit, "/sys/fs/cgroup/memory.stat": stat}
+    system(tmp_path, monkeypatch, {"/proc/meminfo": meminfo, **cgroup})
+    assert available_bytes() == free
+
+
+OLD = ("memory.limit_in_bytes", "total_rss 8000\nrss 1\ntotal_cache 5")
+NEW = ("memory.max", "anon 7000\nkernel 1000\nfile 5")
+
+
+@pytest.mark.parametrize(
+    ("own", "group", "files"),
+    [
+        ("4:memory:/", "memory", OLD),
+        ("9:name=systemd:/\n4:memory:/jobs/7\n0::/", "memory/jobs/7", OLD),
+        ("4:memory:/jobs/7", "memory/jobs", OLD),  # a limit of the group around it
+        ("4:memory:/docker/abc", "memory", OLD),  # the container sees its own group as the root
+        ("0::/user.slice/job.scope", "user.slice/job.scope", NEW),
+        ("0::/user.slice/job.scope", "user.slice", NEW),
+        ("0::/../outside", "", NEW),
+    ],
+)
+def test_memory_is_limited_by_control_groups_of_either_version(
+    own: str, group: str, files: tuple[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    limit, stat = files
+    folder = f"/sys/fs/cgroup/{group}"
+    known = {
+        "/proc/self/cgroup": own,
+        f"{folder}/{limit}": "9000",
+        f"{folder}/memory.stat": stat,
+    }
+    system(tmp_path, monkeypatch, known)
+    assert available_bytes() == 1000
+
+
+def test_a_system_that_does_not_say_how_much_memory_it_has_has_enough(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    system(tmp_path, monkeypatch, {})
+    assert available_bytes() > 2**60
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="PSS is in Linux's /proc")
+def test_a_child_counts_and_the_peak_outlives_it() -> None:
+    before = memory_of(os.getpid())
+    assert before > 0
+    hold = "data = b'x' * 10**8; print(1, flush=True); input()"
+    with MemoryWatch(os.getpid(), every=0.01) as watch:
+        child = subprocess.Popen(
+            [sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert memory_of(os.getpid()) > before + 9 * 10**7
+        child.communicate(b"\n")
+    assert watch.peak > before + 9 * 10**7
+
+
+def test_a_process_that_is_gone_takes_nothing() -> None:
+    assert memory_of(2**30) == 0

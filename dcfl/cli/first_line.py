@@ -30,10 +30,10 @@ def first_line(prepared: Prepared) -> str:
 
 
 def _step_times(prepared: Prepared) -> StepTimes | None:
-    """None where bfloat16 is no question: on a GPU, in half precision already, at other machines,
-    or on a CPU without units for it."""
+    """None where bfloat16 is no question: on a GPU, in half precision already, or on a CPU without
+    units for it."""
     engine, device = prepared.experiment.engine, prepared.placement.devices[0]
-    if engine.precision != "float32" or device.type != "cpu" or engine.name == "flower":
+    if engine.precision != "float32" or device.type != "cpu":
         return None
     if not bfloat16_units():
         return None

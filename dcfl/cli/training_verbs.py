@@ -83,9 +83,11 @@ def _print_estimate(experiment: Experiment, as_json: bool) -> None:
 
 
 def _announce(run: Run) -> None:
-    """Say what trains where before it does."""
+    """Say what trains where before it does; Flower decides that itself."""
     from dcfl.cli.first_line import first_line
 
+    if run.experiment.engine.name != "embedded":
+        return
     line = f"{run.experiment.method.name}  {first_line(run.prepared)}"
     print(printable(line), file=sys.stderr, flush=True)
 

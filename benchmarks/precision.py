@@ -4,30 +4,27 @@
 
 The compact CNN on the built-in digits for 20 rounds, and on CIFAR-10 in DIR: 100 clients of
 500 images, Dirichlet 0.3, 5 a round, 2 epochs, 20 rounds, scored on 2,000 test images. Runs that
-FILE has already are not repeated. `--table` prints what FILE has.
+the file has already are not repeated. docs/speed.md shows the table.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import multiprocessing
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 import dcfl
 from dcfl.methods import METHODS
-from dcfl.studies.bench.measurements import machine, table
+from dcfl.studies.bench.measurements import machine
 
 SEEDS = range(5)
 PRECISIONS = ("float32", "bfloat16")
 Cell = tuple[str, str, int, str]  # data set, method, seed, precision
-T_95 = 2.776  # Student's t for a 95 % interval from five pairs
 
 
 def settings(dataset: str, data: str) -> dict[str, Any]:
@@ -82,41 +79,13 @@ def cells() -> Iterator[Cell]:
                     yield dataset, method, seed, precision
 
 
-def precision_table(runs: Sequence[dict[str, Any]]) -> str:
-    """EMA in float32, and the paired difference of bfloat16 with its 95 % interval."""
-    rows = [
-        [
-            method,
-            *(text for dataset in ("digits", "cifar10") for text in _cost(runs, dataset, method)),
-        ]
-        for method in METHODS
-    ]
-    header = ["method", "digits", "bfloat16 - float32", "CIFAR-10", "bfloat16 - float32"]
-    return table(header, rows)
-
-
-def _cost(runs: Sequence[dict[str, Any]], dataset: str, method: str) -> list[str]:
-    ema = {
-        (row["seed"], row["precision"]): row["ema"]
-        for row in runs
-        if row["dataset"] == dataset and row["method"] == method
-    }
-    single = [ema[seed, "float32"] for seed in SEEDS]
-    differences = [ema[seed, "bfloat16"] - ema[seed, "float32"] for seed in SEEDS]
-    wide = T_95 * stdev(differences) / math.sqrt(len(differences))
-    return [f"{mean(single):.2f}", f"{mean(differences):+.2f} ± {wide:.2f}"]
-
-
 def main() -> None:
     words = argparse.ArgumentParser(description=__doc__)
     words.add_argument("--data", default="data")
     words.add_argument("--out", type=Path, required=True)
     words.add_argument("--jobs", type=int, default=2)
-    words.add_argument("--table", action="store_true")
     given = words.parse_args()
-    if not given.table:
-        measure(given.data, given.out, given.jobs)
-    print(precision_table(json.loads(given.out.read_text())["runs"]))
+    measure(given.data, given.out, given.jobs)
 
 
 if __name__ == "__main__":

@@ -70,8 +70,6 @@ def contenders(peers: Mapping[str, Path]) -> list[Contender]:
         Contender("floor", [*floor, "2"], {}),
         Contender("dcfl", [*ours, "2"], {}),
         Contender("dcfl, bfloat16", [*ours, "2", "fedavg", "bfloat16"], {}),
-        Contender("floor, 1 core", [*floor, "1"], {}),
-        Contender("dcfl, 1 core", [*ours, "1"], {}),
     ]
     package = {"PYTHONPATH": str(Path(__file__).parents[3])}
     if "pfl" in peers:

@@ -144,8 +144,7 @@ def observe(model: FeatureModel, images: Tensor) -> Output:
     """A frozen model's output for use in a loss, computed without a graph."""
     with torch.inference_mode():
         output = model(images)
-    stages = tuple(stage.clone() for stage in output.stages)
-    return Output(output.logits.clone(), output.embedding.clone(), stages)
+    return output.mapped(Tensor.clone)
 
 
 @contextmanager

@@ -163,7 +163,8 @@ def _protection_for(runner: ClientRunner, experiment: Experiment) -> Protection:
 def expected_upload(runner: ClientRunner) -> Tensors | None:
     """An example of the method's upload: its names, shapes and dtypes; None if it does not say."""
     with torch.no_grad(), evaluating(runner.model):
-        width = runner.model(two_images(runner.data.dataset)).embedding.shape[1]
+        output = runner.model(two_images(runner.data.dataset))
+        width = runner.method.z(output).shape[1]
     parameters = dict(runner.model.named_parameters())
     return runner.method.upload_like(parameters, runner.data.dataset.classes, width)
 

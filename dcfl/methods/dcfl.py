@@ -25,12 +25,13 @@ from torch import Tensor
 from dcfl.client import Batch, Client
 from dcfl.errors import SettingsWarning
 from dcfl.losses import cosine_similarity, decoupled_contrastive
-from dcfl.methods.method import Method, Objective, above_zero, at_least_zero
+from dcfl.methods.embeddings import OnEmbeddings
+from dcfl.methods.method import Objective, above_zero, at_least_zero
 from dcfl.methods.prototypes import PrototypeMethod
 
 
 @dataclass(frozen=True)
-class Decoupled(Method):
+class Decoupled(OnEmbeddings):
     """The hyper-parameters of both variants."""
 
     mu: float = 0.1  # weight of the contrastive term
@@ -96,7 +97,7 @@ class DCFLSampleWise(Decoupled):
             output = client.model(torch.cat(views))
             # The classifier learns from the first view only, as in every other method.
             cross_entropy = F.cross_entropy(output.logits[: len(batch.labels)], batch.labels)
-            return cross_entropy + self.mu * self._contrast(output.embedding, batch.labels)
+            return cross_entropy + self.mu * self._contrast(self.z(output), batch.labels)
 
         return loss
 

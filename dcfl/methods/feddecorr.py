@@ -12,7 +12,7 @@ The released form is about N times larger; the published coefficients belong to 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch.nn.functional as F
@@ -20,15 +20,18 @@ from torch import Tensor
 
 from dcfl.client import Batch, Client
 from dcfl.losses import decorrelation, squared_correlation
-from dcfl.methods.method import Method, Objective, at_least_zero
+from dcfl.methods.embeddings import OnEmbeddings
+from dcfl.methods.method import Objective, at_least_zero
+from dcfl.models.output import Embedding
 
 
 @dataclass(frozen=True)
-class FedDecorr(Method):
+class FedDecorr(OnEmbeddings):
     """Keeps the dimensions of the features uncorrelated."""
 
     mu: float = 0.01
     form: Literal["released", "paper"] = "released"
+    embedding: Embedding = field(default="features", kw_only=True)  # as published
 
     equation: ClassVar = "L = L_CE + mu * mean_{a != b} C_ab^2 / N,  C = Z^T Z, Z standardised"
     neutral: ClassVar = {"mu": 0.0}
@@ -46,6 +49,6 @@ class FedDecorr(Method):
         def loss(batch: Batch) -> Tensor:
             output = client.model(batch.images)
             cross_entropy = F.cross_entropy(output.logits, batch.labels)
-            return cross_entropy + self.mu * penalty(output.embedding)
+            return cross_entropy + self.mu * penalty(self.z(output))
 
         return loss

@@ -20,11 +20,12 @@ from torch import Tensor
 
 from dcfl.client import Batch, Client
 from dcfl.losses import cosine_similarity, supervised_contrastive
-from dcfl.methods.method import Method, Objective, above_zero, at_least_zero
+from dcfl.methods.embeddings import OnEmbeddings
+from dcfl.methods.method import Objective, above_zero, at_least_zero
 
 
 @dataclass(frozen=True)
-class FedSCL(Method):
+class FedSCL(OnEmbeddings):
     """Supervised contrastive learning as a local regulariser."""
 
     mu: float = 1.0
@@ -47,8 +48,9 @@ class FedSCL(Method):
             output = client.model(batch.images)
             others = ~torch.eye(len(batch.labels), dtype=torch.bool, device=batch.labels.device)
             same = batch.labels[:, None] == batch.labels[None, :]
+            z = self.z(output)
             contrast = supervised_contrastive(
-                cosine_similarity(output.embedding, output.embedding),
+                cosine_similarity(z, z),
                 same & others,
                 others,
                 self.temperature,

@@ -14,6 +14,7 @@ from dcfl.client import LARGEST_FLOAT32, Batch, Client, LocalTraining
 from dcfl.errors import require
 from dcfl.messages import ClientUpdate, Tensors
 from dcfl.methods.mean_upload import MeanUpload, mean_of
+from dcfl.models.output import Output
 from dcfl.tensors import clip_share
 
 Objective: TypeAlias = Callable[[Batch], Tensor]
@@ -111,6 +112,10 @@ class Method:
         loss = objective(batch)
         client.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         return loss
+
+    def z(self, output: Output) -> Tensor:
+        """What terms on embeddings see of a model's output."""
+        return output.z()
 
     def upload(self, client: Client) -> Tensors:
         """What to send in addition to the weights, after training."""

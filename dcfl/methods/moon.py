@@ -21,12 +21,13 @@ from torch import Tensor
 from dcfl.client import Batch, Client, observe
 from dcfl.losses import model_contrastive
 from dcfl.messages import Tensors
-from dcfl.methods.method import Cost, Method, Objective, above_zero, at_least_zero
+from dcfl.methods.embeddings import OnEmbeddings
+from dcfl.methods.method import Cost, Objective, above_zero, at_least_zero
 from dcfl.tensors import snapshot
 
 
 @dataclass(frozen=True)
-class MOON(Method):
+class MOON(OnEmbeddings):
     """Features near the global model's, away from those of the client's previous model."""
 
     mu: float = 1.0
@@ -56,9 +57,9 @@ class MOON(Method):
 
         def loss(batch: Batch) -> Tensor:
             output = client.model(batch.images)
-            near = observe(global_model, batch.images).embedding
-            far = observe(previous_model, batch.images).embedding
-            contrast = model_contrastive(output.embedding, near, far, self.temperature)
+            near = self.z(observe(global_model, batch.images))
+            far = self.z(observe(previous_model, batch.images))
+            contrast = model_contrastive(self.z(output), near, far, self.temperature)
             return F.cross_entropy(output.logits, batch.labels) + self.mu * contrast
 
         return loss

@@ -24,7 +24,8 @@ from dcfl.client import Batch, Client, LocalTraining, evaluating
 from dcfl.errors import ProtocolError, require
 from dcfl.losses import cosine_similarity
 from dcfl.messages import ClientUpdate, Tensors
-from dcfl.methods.method import Cost, Method, Objective
+from dcfl.methods.embeddings import OnEmbeddings
+from dcfl.methods.method import Cost, Objective
 from dcfl.models.output import FeatureModel
 
 ENOUGH_VOTES = 3  # a majority against one liar
@@ -45,7 +46,7 @@ class Prototypes:
 
 
 @dataclass(frozen=True)
-class PrototypeMethod(Method):
+class PrototypeMethod(OnEmbeddings):
     # The embeddings to sum: those of the trained or the received model over all clean data at the
     # end of the round, or ("running") those computed during training.
     prototype_model: Literal["trained", "received", "running"] = "trained"
@@ -87,12 +88,12 @@ class PrototypeMethod(Method):
         def loss(batch: Batch) -> Tensor:
             output = client.model(batch.images)
             if self.prototype_model == "running":
-                self._count(client, output.embedding.detach(), batch.labels)
+                self._count(client, self.z(output).detach(), batch.labels)
             cross_entropy = F.cross_entropy(output.logits, batch.labels)
             if prototypes is None:
                 return cross_entropy
             same, others = prototypes.masks(batch.labels)
-            similarity = cosine_similarity(output.embedding, prototypes.vectors)
+            similarity = cosine_similarity(self.z(output), prototypes.vectors)
             return self.against_prototypes(client.round, cross_entropy, similarity, same, others)
 
         return loss
@@ -123,7 +124,7 @@ class PrototypeMethod(Method):
     def _count_all(self, client: Client, model: FeatureModel) -> None:
         with evaluating(model):
             for batch in client.data.clean_batches(model):
-                self._count(client, model(batch.images).embedding, batch.labels)
+                self._count(client, self.z(model(batch.images)), batch.labels)
 
     def _count(self, client: Client, embedding: Tensor, labels: Tensor) -> None:
         features = embedding.float()

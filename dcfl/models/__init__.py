@@ -9,7 +9,7 @@ import torch
 
 from dcfl.errors import require
 from dcfl.models.cnn import CNN
-from dcfl.models.layers import Head, Norm
+from dcfl.models.layers import Norm, require_head
 from dcfl.models.lenet import LeNet
 from dcfl.models.output import FeatureModel, Output
 from dcfl.models.resnet import ResNet18
@@ -24,9 +24,12 @@ class ModelSettings:
 
     name: Literal["cnn", "lenet", "resnet18"] = "cnn"
     norm: Norm = "batch"  # "group" (2 groups), or "batch-nostats": no running statistics
-    head: Head = "none"  # "mlp256": a projection head before the classifier, as in MOON
+    # "mlp256": a projection head before the classifier, as in MOON. "side256": beside it, as in
+    # SupCon; terms on embeddings see the head's output, the classifier does not. Or another width.
+    head: str = "none"
 
     def __post_init__(self) -> None:
+        require_head(self.head)
         require(
             self.name != "lenet" or self.norm == "batch",
             f'model.norm = "{self.norm}": lenet has no normalisation layers',

@@ -5,15 +5,15 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dcfl.models.layers import NORMS, Head, Norm, convolution, projection
-from dcfl.models.output import FeatureModel, Output
+from dcfl.models.layers import NORMS, HeadedModel, Norm, convolution
+from dcfl.models.output import Output
 
 
-class CNN(FeatureModel):
+class CNN(HeadedModel):
     """Strides 2-2-2, or 1-2-2 for images of up to 16 pixels, which are too small for more."""
 
     def __init__(
-        self, channels: int, size: int, classes: int, norm: Norm = "batch", head: Head = "none"
+        self, channels: int, size: int, classes: int, norm: Norm = "batch", head: str = "none"
     ) -> None:
         super().__init__()
         widths = (channels, 32, 64, 128)
@@ -22,8 +22,7 @@ class CNN(FeatureModel):
             convolution(widths[i], widths[i + 1], strides[i]) for i in range(3)
         )
         self.norms = nn.ModuleList(NORMS[norm](width) for width in widths[1:])
-        self.head, features = projection(widths[-1], head)
-        self.classifier = nn.Linear(features, classes)
+        self.add_heads(widths[-1], classes, head)
 
     def forward(self, images: Tensor) -> Output:
         maps, stages = images, []
@@ -31,5 +30,4 @@ class CNN(FeatureModel):
             before = normalise(convolve(maps))
             stages.append(before.mean(dim=(2, 3)))
             maps = F.relu_(before)
-        embedding = self.head(maps.mean(dim=(2, 3)))
-        return Output(self.classifier(embedding), embedding, tuple(stages))
+        return self.classified(maps.mean(dim=(2, 3)), stages)

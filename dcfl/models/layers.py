@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
-from torch import nn
+from torch import Tensor, nn
+
+from dcfl.errors import require
+from dcfl.models.output import FeatureModel, Output
 
 Norm = Literal["batch", "group", "batch-nostats"]
-Head = Literal["none", "mlp256"]
+HEADS = re.compile(r"none|(mlp|side)([1-9]\d{0,3})")  # with their width
 
 NORMS: dict[Norm, Callable[[int], nn.Module]] = {
     "batch": nn.BatchNorm2d,
@@ -24,9 +28,31 @@ def convolution(inputs: int, outputs: int, stride: int = 1, kernel: int = 3) -> 
     return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
 
 
-def projection(features: int, head: Head) -> tuple[nn.Module, int]:
-    """The module between the pooled features and the classifier, and its output size."""
-    if head == "none":
-        return nn.Identity(), features
-    mlp = nn.Sequential(nn.Linear(features, features), nn.ReLU(), nn.Linear(features, 256))
-    return mlp, 256
+def require_head(head: str) -> None:
+    require(
+        HEADS.fullmatch(head) is not None,
+        f'model.head = "{head}": use "none", "mlp256" (before the classifier) or "side256" (beside '
+        f"it), or another width than 256",
+    )
+
+
+class HeadedModel(FeatureModel):
+    """A model whose pooled features may have a projection head before or beside the classifier."""
+
+    def add_heads(self, width: int, classes: int, head: str) -> None:
+        """Call it last in `__init__`, with the width of the pooled features."""
+        kind, wide = head.rstrip("0123456789"), head.lstrip("abcdefghijklmnopqrstuvwxyz")
+        before = kind == "mlp"
+        self.head = _perceptron(width, int(wide)) if before else nn.Identity()
+        self.classifier = nn.Linear(int(wide) if before else width, classes)
+        # Made last: the other initial weights are the same with and without it.
+        self.side = _perceptron(width, int(wide)) if kind == "side" else None
+
+    def classified(self, pooled: Tensor, stages: Sequence[Tensor]) -> Output:
+        embedding = self.head(pooled)
+        projection = self.side(pooled) if self.side is not None else None
+        return Output(self.classifier(embedding), embedding, tuple(stages), projection)
+
+
+def _perceptron(features: int, width: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(features, features), nn.ReLU(), nn.Linear(features, width))

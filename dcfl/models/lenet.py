@@ -10,14 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dcfl.errors import require
-from dcfl.models.layers import Head, projection
-from dcfl.models.output import FeatureModel, Output
+from dcfl.models.layers import HeadedModel
+from dcfl.models.output import Output
 
 
-class LeNet(FeatureModel):
+class LeNet(HeadedModel):
     """Has no normalisation layers; needs images of at least 16 pixels."""
 
-    def __init__(self, channels: int, size: int, classes: int, head: Head = "none") -> None:
+    def __init__(self, channels: int, size: int, classes: int, head: str = "none") -> None:
         super().__init__()
         require(size >= 16, f'model.name = "lenet" needs images of 16 pixels or more, not {size}')
         self.convolution1 = nn.Conv2d(channels, 6, kernel_size=5)
@@ -25,8 +25,7 @@ class LeNet(FeatureModel):
         side = ((size - 4) // 2 - 4) // 2
         self.hidden1 = nn.Linear(16 * side * side, 120)
         self.hidden2 = nn.Linear(120, 84)
-        self.head, features = projection(84, head)
-        self.classifier = nn.Linear(features, classes)
+        self.add_heads(84, classes, head)
 
     def forward(self, images: Tensor) -> Output:
         shallow = self.convolution1(images)
@@ -34,6 +33,4 @@ class LeNet(FeatureModel):
         deep = self.convolution2(F.relu_(F.max_pool2d(shallow, 2)))
         maps = F.relu_(F.max_pool2d(deep, 2))
         hidden = F.relu_(self.hidden2(F.relu_(self.hidden1(maps.flatten(1)))))
-        embedding = self.head(hidden)
-        stages = (shallow.mean(dim=(2, 3)), deep.mean(dim=(2, 3)))
-        return Output(self.classifier(embedding), embedding, stages)
+        return self.classified(hidden, (shallow.mean(dim=(2, 3)), deep.mean(dim=(2, 3))))

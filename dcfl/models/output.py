@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from dcfl.data.augment import Preparation
+
+
+Embedding = Literal["projection", "features"]
 
 
 class Output(NamedTuple):
@@ -16,6 +20,19 @@ class Output(NamedTuple):
     logits: Tensor  # [B, classes]
     embedding: Tensor  # [B, d], the classifier's input: pooled features or the head's output
     stages: tuple[Tensor, ...]  # [B, channels]: pooled, before the ReLU, shallow to deep
+    projection: Tensor | None = None  # [B, width], of a side head, if the model has one
+
+    def z(self, which: Embedding = "projection") -> Tensor:
+        """What a term on embeddings sees: the side head's output, or what the classifier sees."""
+        if which == "features" or self.projection is None:
+            return self.embedding
+        return self.projection
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Output:
+        """With each tensor changed."""
+        stages = tuple(change(stage) for stage in self.stages)
+        side = None if self.projection is None else change(self.projection)
+        return Output(change(self.logits), change(self.embedding), stages, side)
 
 
 class FeatureModel(nn.Module):
@@ -51,5 +68,4 @@ class FeatureModel(nn.Module):
             return output
         with torch.autocast(images.device.type, self.autocast):
             output = super().__call__(images)
-        stages = tuple(stage.float() for stage in output.stages)
-        return Output(output.logits.float(), output.embedding.float(), stages)
+        return output.mapped(Tensor.float)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dcfl.models.layers import NORMS, Head, Norm, convolution, projection
-from dcfl.models.output import FeatureModel, Output
+from dcfl.models.layers import NORMS, HeadedModel, Norm, convolution
+from dcfl.models.output import Output
 
 
 class BasicBlock(nn.Module):
@@ -46,11 +46,11 @@ class Stage(nn.Module):
         return before
 
 
-class ResNet18(FeatureModel):
+class ResNet18(HeadedModel):
     """`stages` holds five levels: the stem and the four residual stages."""
 
     def __init__(
-        self, channels: int, size: int, classes: int, norm: Norm = "batch", head: Head = "none"
+        self, channels: int, size: int, classes: int, norm: Norm = "batch", head: str = "none"
     ) -> None:
         super().__init__()
         self.stem = nn.Sequential(convolution(channels, 64), NORMS[norm](64))
@@ -58,8 +58,7 @@ class ResNet18(FeatureModel):
         self.stages = nn.ModuleList(
             Stage(widths[i], widths[i + 1], stride=1 if i == 0 else 2, norm=norm) for i in range(4)
         )
-        self.head, features = projection(widths[-1], head)
-        self.classifier = nn.Linear(features, classes)
+        self.add_heads(widths[-1], classes, head)
 
     def forward(self, images: Tensor) -> Output:
         before = self.stem(images)
@@ -67,5 +66,4 @@ class ResNet18(FeatureModel):
         for stage in self.stages:
             before = stage(F.relu_(before))
             levels.append(before.mean(dim=(2, 3)))
-        embedding = self.head(F.relu_(before).mean(dim=(2, 3)))
-        return Output(self.classifier(embedding), embedding, tuple(levels))
+        return self.classified(F.relu_(before).mean(dim=(2, 3)), levels)

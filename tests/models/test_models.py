@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from dcfl.models import CNN, FeatureModel, ModelSettings, ResNet18, build_model
-from dcfl.models.layers import Head, Norm
+from dcfl.models.layers import Norm
 from dcfl.tensors import sha256
 
 NETWORKS = [CNN, ResNet18]
@@ -82,8 +82,8 @@ def test_a_basic_block_is_two_convolutions_and_a_shortcut() -> None:
 
 
 @pytest.mark.parametrize("name", ["cnn", "resnet18"])
-@pytest.mark.parametrize("head", ["none", "mlp256"])
-def test_initial_weights_depend_on_the_seed_alone(name: str, head: Head) -> None:
+@pytest.mark.parametrize("head", ["none", "mlp256", "side256"])
+def test_initial_weights_depend_on_the_seed_alone(name: str, head: str) -> None:
     settings = ModelSettings(name=name, head=head)  # type: ignore[arg-type]
     before = torch.random.get_rng_state()
     one = sha256(build_model(settings, 1, 8, 10, seed=0).state_dict())

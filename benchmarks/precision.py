@@ -3,7 +3,7 @@
     python benchmarks/precision.py --data DIR --out benchmarks/results/precision.json
 
 The compact CNN on the built-in digits for 20 rounds, and on CIFAR-10 in DIR: 100 clients of
-500 images, Dirichlet 0.3, 5 a round, 2 epochs, 20 rounds, scored on 2,000 test images. Runs that
+500 images, Dirichlet 0.3, 5 a round, 2 epochs, 12 rounds, scored on 2,000 test images. Runs that
 the file has already are not repeated. docs/speed.md shows the table.
 """
 
@@ -33,7 +33,7 @@ def settings(dataset: str, data: str) -> dict[str, Any]:
     return {
         "data": {"dataset": "cifar10", "path": data, "clients": 100, "test_images": 2000},
         "training": {"epochs": 2},
-        "federation": {"rounds": 20, "participation": 0.05},
+        "federation": {"rounds": 12, "participation": 0.05},
     }
 
 

@@ -83,7 +83,8 @@ class EngineSettings:
     device: str = "auto"  # "cpu", "cuda", "cuda:0,1"; "auto" uses all GPUs
     # Processes that share a GPU, if `workers` is "auto"; "auto": as many as fit into its memory.
     workers_per_device: int | Literal["auto"] = 1
-    precision: Precision = "float32"  # in the network; float16 is for GPUs alone
+    # In the network. bfloat16 pays on CPUs that have units for it (`dcfl doctor`), both on GPUs.
+    precision: Precision = "float32"
     compile: bool = False  # torch.compile the model: pays off on GPUs in runs of hours
     memory_budget: int = 1024  # MB of RAM for clients' memories (MOON, SCAFFOLD); the rest: disk
 

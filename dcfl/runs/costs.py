@@ -72,6 +72,15 @@ def fitted(seconds: Mapping[int, float], batch_size: int, passed: float) -> Visi
     return VisitCost(max(0.0, trained[batch] - step - batch * image), step, image, passed)
 
 
+def images_within(
+    seconds: float, cost: VisitCost, largest: int, batch_size: int, epochs: int
+) -> int:
+    """As many images as a visit of so many seconds has time for: all of the largest client's, or
+    some full batches; 0 if there is no time for one."""
+    sizes = (largest, *range(largest // batch_size * batch_size, 0, -batch_size))
+    return next((n for n in sizes if cost.seconds(n, batch_size, epochs) <= seconds), 0)
+
+
 def makespan(tasks: Iterable[float], workers: int, fillers: Iterable[float] = ()) -> float:
     """Seconds until all is done, the longest task first, then the fillers, each by whoever is free:
     as the pool gives them out."""

@@ -33,7 +33,7 @@ from dcfl.experiment import AttackSettings, Experiment, FaultSettings
 from dcfl.federation import cohort_size, sample_cohort
 from dcfl.messages import num_bytes
 from dcfl.runs.connect import on_this_machine
-from dcfl.runs.costs import Rates, Sizes, VisitCost, fitted, makespan
+from dcfl.runs.costs import Rates, Sizes, VisitCost, fitted, images_within, makespan
 from dcfl.runs.prepare import Prepared
 from dcfl.server import ClientReport, Server, ServerState
 from dcfl.system.memory import MemoryWatch
@@ -42,9 +42,9 @@ LEARNING_RATE = 1e-6
 SAMPLING = 0.1  # seconds between two looks at the memory
 # Rounds are repeated until they have taken so many seconds, because no single one is typical of a
 # machine that does other things too.
-SHORT_FOR, WHOLE_FOR, REPEATS = 0.3, 1.5, 10
-# A round of whole clients is timed too if a client's visit and the round take at most so many
-# seconds; otherwise what a visit costs follows from the short ones.
+SHORT_FOR, LONG_FOR, REPEATS = 0.3, 1.5, 10
+# Longer visits, with all epochs, correct what follows from the short ones. A visit and a round of
+# them may take so many seconds.
 LONGEST_VISIT, LONGEST_ROUND = 2.0, 1.0
 FEW_IMAGES = 100  # scored at first
 
@@ -166,7 +166,7 @@ def measure(prepared: Prepared, placement: Placement | None = None) -> Rates:
         # A run reads all images sooner or later; those of the cache are mapped into memory then.
         prepared.data.dataset.train.pixels.amax()
         found = _short_visits(prepared, placement, at_once)
-        found = _whole_visits(prepared, placement, at_once, found)
+        found = _longer_visits(prepared, placement, at_once, found)
     first, later, reply, scored, warm_up, sizes, visits = found
     return Rates(
         first=first,
@@ -211,41 +211,43 @@ def _short_visits(prepared: Prepared, placement: Placement, at_once: int) -> _Fo
     )
 
 
-def _whole_visits(prepared: Prepared, placement: Placement, at_once: int, short: _Found) -> _Found:
-    """Corrected by whole clients of the run's first round, if they are quick enough."""
+def _longer_visits(prepared: Prepared, placement: Placement, at_once: int, short: _Found) -> _Found:
+    """Corrected by visits of the run's first clients, with as many of their images as there is
+    time for."""
     training, partition = prepared.experiment.training, prepared.data.partition
-    workers, test = len(placement.devices), len(prepared.data.dataset.test)
-    federation = prepared.experiment.federation
+    workers, federation = len(placement.devices), prepared.experiment.federation
     cohort = sample_cohort(len(partition), federation.participation, federation.seed, 1)
     cohort *= -(-at_once // len(cohort))  # enough for everybody
-
-    def expected(cost: VisitCost, client: int) -> float:
-        return cost.seconds(int(partition.sizes[client]), training.batch_size, training.epochs)
-
-    longest = max(expected(short.later, client) + short.reply for client in cohort)
-    if longest > LONGEST_VISIT:
+    own = [int(partition.sizes[client]) for client in cohort]
+    batch, epochs = training.batch_size, training.epochs
+    most = images_within(LONGEST_VISIT, short.later, max(own), batch, epochs)
+    if not most:
         return short
-    affordable = int(workers * LONGEST_ROUND / max(longest, 1e-6))
-    cohort = cohort[: max(at_once, affordable)]
-    test = min(test, max(FEW_IMAGES, min(workers * PART, int(workers / max(short.scored, 1e-6)))))
-    parts = [partition.of(client) for client in cohort]
-    clients = range(len(cohort))
-    with trial(prepared, placement, training.epochs, parts, test) as whole:
-        whole.round(clients)
-        rounds = whole.repeated(clients, WHOLE_FOR)
-        scoring = whole.scoring() if test else 0.0
-        sizes = _sizes(whole, clients)
+    longest = short.later.seconds(min(most, max(own)), batch, epochs) + short.reply
+    tried = max(at_once, int(workers * LONGEST_ROUND / longest))
+    parts = [partition.of(client)[:most] for client in cohort[:tried]]
+    clients = range(len(parts))
+    test = _scored_within_a_second(len(prepared.data.dataset.test), workers, short.scored)
+    with trial(prepared, placement, epochs, parts, test) as longer:
+        longer.round(clients)
+        rounds = longer.repeated(clients, LONG_FOR)
+        scoring = longer.scoring() if test else 0.0
+        sizes = _sizes(longer, clients)
     took = median(sum(one.visits) / len(one.visits) for one in rounds)
-    scale = took * len(cohort) / sum(expected(short.later, client) for client in cohort)
-    scorers = min(workers, -(-test // PART))
+    expected = sum(short.later.seconds(len(part), batch, epochs) for part in parts) / len(parts)
     return short._replace(
-        first=short.first.scaled(scale),
-        later=short.later.scaled(scale),
+        first=short.first.scaled(took / expected),
+        later=short.later.scaled(took / expected),
         reply=_reply_seconds(rounds, workers),
-        scored=scoring * scorers / test if test else 0.0,
+        scored=scoring * min(workers, -(-test // PART)) / test if test else 0.0,
         sizes=sizes,
-        visits=short.visits + sum(len(one.reports) for one in whole.rounds),
+        visits=short.visits + sum(len(one.reports) for one in longer.rounds),
     )
+
+
+def _scored_within_a_second(images: int, workers: int, seconds: float) -> int:
+    """How many test images, of at most a part for each worker."""
+    return min(images, max(FEW_IMAGES, min(workers * PART, int(workers / max(seconds, 1e-6)))))
 
 
 def _at_once(prepared: Prepared) -> int:

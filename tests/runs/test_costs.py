@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcfl.runs.costs import VisitCost, fitted, makespan, steps_of
+from dcfl.runs.costs import VisitCost, fitted, images_within, makespan, steps_of
 
 seconds = st.floats(1e-4, 10)
 costs = st.builds(VisitCost, visit=seconds, step=seconds, image=seconds, passed=seconds)
@@ -55,6 +55,19 @@ def test_noise_gives_no_negative_cost(times: list[float], images: int, passed: f
     found = fitted(dict(zip((2, 64, 128), times, strict=True)), 64, passed)
     assert min(found.visit, found.step, found.image) >= 0
     assert found.seconds(images, 64, 5) >= 0
+
+
+@given(costs, seconds, st.integers(2, 500), st.integers(2, 64), st.integers(1, 5))
+def test_as_many_images_as_there_is_time_for(
+    cost: VisitCost, limit: float, largest: int, batch: int, epochs: int
+) -> None:
+    most = images_within(limit, cost, largest, batch, epochs)
+    assert most == largest or most % batch == 0
+    more = largest if most + batch > largest else most + batch
+    if most:
+        assert cost.seconds(most, batch, epochs) <= limit
+    if most < largest:
+        assert cost.seconds(more, batch, epochs) > limit
 
 
 @given(st.lists(seconds, min_size=1, max_size=20), st.integers(1, 5), st.lists(seconds, max_size=5))

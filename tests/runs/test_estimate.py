@@ -138,7 +138,7 @@ def test_it_refuses_what_a_run_refuses(tmp_path: Path) -> None:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not precise, which these tests do not need."""
     monkeypatch.setattr(trial, "SHORT_FOR", 0.01)
-    monkeypatch.setattr(trial, "WHOLE_FOR", 0.01)
+    monkeypatch.setattr(trial, "LONG_FOR", 0.01)
 
 
 @pytest.mark.usefixtures("quick")

@@ -60,8 +60,8 @@ def _row(contender: str, measured: Measured) -> list[str]:
     return [
         contender,
         spread(repeat.round for repeat in repeats),
-        spread(_ratios(repeats, measured[_floor_of(contender)])),
-        spread(_ratios(repeats, pfl)) if pfl and "1 core" not in contender else "",
+        spread(_ratios(repeats, measured["floor"])),
+        spread(_ratios(repeats, pfl)) if pfl else "",
         spread(repeat.start_up for repeat in repeats),
         spread(repeat.cpu for repeat in repeats),
         spread(repeat.pss for repeat in repeats),
@@ -102,10 +102,6 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
     rule = f"|{'|'.join('-' * (width + 2) for width in widths)}|"
     return "\n".join([line(header), rule, *map(line, rows)])
-
-
-def _floor_of(contender: str) -> str:
-    return "floor, 1 core" if contender.endswith("1 core") else "floor"
 
 
 def _ratios(repeats: Sequence[Measurement], base: Sequence[Measurement]) -> list[float]:

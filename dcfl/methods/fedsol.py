@@ -85,4 +85,11 @@ class FedSOL(Method):
         predicted = logits.detach().div(self.temperature).softmax(dim=1)
         # The derivative of the mean KL by the logits, in closed form: exactly 0 if the two agree.
         slope = (predicted - target) / (self.temperature * len(batch.labels))
-        return torch.autograd.grad(logits, parameters, client.scaler.scale(slope))
+        # Zeros for a side head, which the predictions do not depend on.
+        return torch.autograd.grad(
+            logits,
+            parameters,
+            client.scaler.scale(slope),
+            allow_unused=True,
+            materialize_grads=True,
+        )

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from dcfl.data.augment import Preparation
 
-
 Embedding = Literal["projection", "features"]
 
 

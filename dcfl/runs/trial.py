@@ -65,6 +65,18 @@ class Trial:
     def __init__(self, engine: Embedded | Pool, server: Server, state: ServerState) -> None:
         self._engine, self._server, self.state = engine, server, state
         self.rounds: list[Timed] = []
+        self.peak = 0  # bytes of all processes
+
+    def warm_up(self, cohort: Sequence[int]) -> Timed:
+        """A round and an evaluation that prepare kernels. The memory is watched now, because
+        watching takes time; a second round has what clients remember of the first."""
+        with MemoryWatch(os.getpid(), SAMPLING) as watch:
+            timed = self.round(cohort)
+            if self._server.method.overrides("remember"):
+                self.round(cohort)
+            self.scoring()
+        self.peak = watch.peak
+        return timed
 
     def round(self, cohort: Sequence[int]) -> Timed:
         server = self._server
@@ -94,11 +106,10 @@ class Trial:
         return num_bytes(self._engine.memories[client])
 
     def scoring(self) -> float:
-        """Seconds of an evaluation; the first one prepares kernels."""
-        for _ in range(2):
-            began = time.perf_counter()
-            self._engine.begin_evaluation(self.state.weights)
-            self._engine.end_evaluation()
+        """Seconds of an evaluation."""
+        began = time.perf_counter()
+        self._engine.begin_evaluation(self.state.weights)
+        self._engine.end_evaluation()
         return time.perf_counter() - began
 
 
@@ -162,11 +173,10 @@ def measure(prepared: Prepared, placement: Placement | None = None) -> Rates:
     at_once = len(placement.devices) if placement else _at_once(prepared)
     placement = placement or prepared.placement
     began = time.perf_counter()
-    with MemoryWatch(os.getpid(), SAMPLING) as watch:
-        # A run reads all images sooner or later; those of the cache are mapped into memory then.
-        prepared.data.dataset.train.pixels.amax()
-        found = _short_visits(prepared, placement, at_once)
-        found = _longer_visits(prepared, placement, at_once, found)
+    # A run reads all images sooner or later; those of the cache are mapped into memory then.
+    prepared.data.dataset.train.pixels.amax()
+    short = _short_visits(prepared, placement, at_once)
+    found = _longer_visits(prepared, placement, at_once, short)
     first, later, reply, scored, warm_up, sizes, visits = found
     return Rates(
         first=first,
@@ -174,7 +184,7 @@ def measure(prepared: Prepared, placement: Placement | None = None) -> Rates:
         reply=reply,
         scored=scored,
         warm_up=warm_up,
-        sizes=replace(sizes, peak=watch.peak),
+        sizes=replace(sizes, peak=max(sizes.peak, short.sizes.peak)),
         visits=visits,
         seconds=time.perf_counter() - began,
     )
@@ -188,24 +198,26 @@ def _short_visits(prepared: Prepared, placement: Placement, at_once: int) -> _Fo
     groups = [range(n * at_once, (n + 1) * at_once) for n in range(len(sizes) + 1)]
     own = [size for size in (sizes[1], *sizes) for _ in range(at_once)]
     test = min(FEW_IMAGES, len(prepared.data.dataset.test))
+    remembers = experiment.method.overrides("remember")
     first, later = {}, {}
     with trial(prepared, placement, 1, _cut(prepared.data.partition, own), test) as short:
-        beginning = short.round(groups[0])
+        beginning = short.warm_up(groups[0])
         for size, clients in zip(sizes, groups[1:], strict=True):
-            first[size], later[size] = short.round(clients), short.repeated(clients, SHORT_FOR)
+            if remembers:  # otherwise a first visit is like any other
+                first[size] = short.round(clients)
+            later[size] = short.repeated(clients, SHORT_FOR)
         scored = short.scoring() / test if test else 0.0
-        found = _sizes(short, groups[-1])
+        found = _sizes(short, groups[0])
     passed = scored * experiment.method.cost.passes
-    if not experiment.method.overrides("remember"):  # then a first visit is like any other
-        later = {size: [first[size], *rounds] for size, rounds in later.items()}
-        first = {size: _middle(rounds) for size, rounds in later.items()}
-    typical = _middle(later[sizes[1]])
+    typical = {size: _middle(rounds) for size, rounds in later.items()}
+    usual = fitted({n: median(one.visits) for n, one in typical.items()}, batch, passed)
+    begun = fitted({n: median(one.visits) for n, one in (first or typical).items()}, batch, passed)
     return _Found(
-        first=fitted({n: median(one.visits) for n, one in first.items()}, batch, passed),
-        later=fitted({n: median(_middle(r).visits) for n, r in later.items()}, batch, passed),
+        first=begun,
+        later=usual,
         reply=_reply_seconds(later[sizes[1]], workers),
         scored=scored,
-        warm_up=max(0.0, beginning.seconds - typical.seconds),
+        warm_up=max(0.0, beginning.seconds - typical[sizes[1]].seconds),
         sizes=found,
         visits=sum(len(one.reports) for one in short.rounds),
     )
@@ -229,7 +241,7 @@ def _longer_visits(prepared: Prepared, placement: Placement, at_once: int, short
     clients = range(len(parts))
     test = _scored_within_a_second(len(prepared.data.dataset.test), workers, short.scored)
     with trial(prepared, placement, epochs, parts, test) as longer:
-        longer.round(clients)
+        longer.warm_up(clients)
         rounds = longer.repeated(clients, LONG_FOR)
         scoring = longer.scoring() if test else 0.0
         sizes = _sizes(longer, clients)
@@ -268,21 +280,20 @@ def _middle(rounds: Sequence[Timed]) -> Timed:
 
 
 def _reply_seconds(rounds: Sequence[Timed], workers: int) -> float:
-    """What a round takes beyond its clients' own visits, for each client and worker."""
+    """What a round takes beyond its clients' own visits, for each of the busiest worker's."""
     shares = [
-        (one.seconds - makespan(one.visits, workers)) * min(workers, len(one.visits))
-        / len(one.visits)
+        (one.seconds - makespan(one.visits, workers)) / -(-len(one.visits) // workers)
         for one in rounds
-    ]  # fmt: skip
+    ]
     return max(0.0, median(shares))
 
 
 def _sizes(trial: Trial, clients: Sequence[int]) -> Sizes:
-    """Without the peak, which is known at the end."""
+    """`clients`: those that the trial was warmed up with."""
     last, state, sent = trial.rounds[-1], trial.state, trial.rounds[-1].reports[-1]
     weights = num_bytes(state.weights)
     return Sizes(
-        peak=0,
+        peak=trial.peak,
         cohort=len(last.reports),
         remembering=len(clients),
         memory=trial.memory_of(clients[0]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass
 
@@ -33,9 +34,27 @@ class Rates:
     reply: float  # seconds of the server and the engine for each client
     scored: float  # seconds per test image
     warm_up: float  # seconds that the very first steps take longer
+    crowd: Crowd
     sizes: Sizes
     visits: int  # of clients, that were timed
     seconds: float  # that measuring took
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """How workers slow each other down: they share caches, memory and perhaps cores."""
+
+    size: int = 1  # workers that were busy when all else was measured
+    alone: float = 1.0  # how many times as fast a worker is by itself
+
+    def pace(self, busy: int, workers: int) -> float:
+        """Of each busy worker, compared with a crowd that is as large as it gets."""
+        largest = min(self.size, workers)
+        idle = max(0, largest - busy)
+        return 1 + (self.alone - 1) * idle / (largest - 1) if idle else 1.0
+
+
+ALONE = Crowd()
 
 
 @dataclass(frozen=True)
@@ -81,10 +100,18 @@ def images_within(
     return next((n for n in sizes if cost.seconds(n, batch_size, epochs) <= seconds), 0)
 
 
-def makespan(tasks: Iterable[float], workers: int, fillers: Iterable[float] = ()) -> float:
+def makespan(
+    tasks: Iterable[float], workers: int, fillers: Iterable[float] = (), crowd: Crowd = ALONE
+) -> float:
     """Seconds until all is done, the longest task first, then the fillers, each by whoever is free:
-    as the pool gives them out."""
-    busy = [0.0] * workers
-    for seconds in (*sorted(tasks, reverse=True), *fillers):
-        busy[busy.index(min(busy))] += seconds
-    return max(busy)
+    as the pool gives them out. Tasks are as long as in the crowd."""
+    waiting = deque((*sorted(tasks, reverse=True), *fillers))
+    begun: list[float] = []  # what is left of them
+    clock = 0.0
+    while waiting or begun:
+        while waiting and len(begun) < workers:
+            begun.append(waiting.popleft())
+        shortest = min(begun)
+        clock += shortest / crowd.pace(len(begun), workers)
+        begun = [left - shortest for left in begun if left > shortest]
+    return clock

@@ -21,7 +21,7 @@ from dcfl.server.aggregation import ROBUST
 from dcfl.system.json_types import Json
 from dcfl.system.memory import available_bytes, memory_of
 
-FOLLOWED = 2000  # rounds, one by one; the later ones are like the last half of these
+FOLLOWED = 500  # rounds, one by one; the later ones are like the last half of these
 
 
 @dataclass(frozen=True)
@@ -110,9 +110,11 @@ def _seconds(prepared: Prepared, rates: Rates, begin: int = 0) -> Iterator[float
             for client in cohort
         ]
         visited.update(cohort)
-        seconds = makespan(visits, workers, pending)
+        seconds = makespan(visits, workers, pending, rates.crowd)
         pending = scoring if federation.evaluates(number) else []
-        yield seconds + (makespan(pending, workers) if number == len(drawn) else 0.0)
+        yield seconds + (
+            makespan((), workers, pending, rates.crowd) if number == len(drawn) else 0.0
+        )
 
 
 def _cohort(prepared: Prepared) -> int:

@@ -18,6 +18,7 @@ from statistics import median
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dcfl import tensors as named
 from dcfl.data import FederatedData, Partition
@@ -33,7 +34,7 @@ from dcfl.experiment import AttackSettings, Experiment, FaultSettings
 from dcfl.federation import cohort_size, sample_cohort
 from dcfl.messages import num_bytes
 from dcfl.runs.connect import on_this_machine
-from dcfl.runs.costs import Rates, Sizes, VisitCost, fitted, images_within, makespan
+from dcfl.runs.costs import ALONE, Crowd, Rates, Sizes, VisitCost, fitted, images_within, makespan
 from dcfl.runs.prepare import Prepared
 from dcfl.server import ClientReport, Server, ServerState
 from dcfl.system.memory import MemoryWatch
@@ -65,6 +66,18 @@ class Trial:
     def __init__(self, engine: Embedded | Pool, server: Server, state: ServerState) -> None:
         self._engine, self._server, self.state = engine, server, state
         self.rounds: list[Timed] = []
+        self.peak = 0  # bytes of all processes
+
+    def warm_up(self, cohort: Sequence[int]) -> Timed:
+        """A round and an evaluation that prepare kernels. The memory is watched now, because
+        watching takes time; a second round has what clients remember of the first."""
+        with MemoryWatch(os.getpid(), SAMPLING) as watch:
+            timed = self.round(cohort)
+            if self._server.method.overrides("remember"):
+                self.round(cohort)
+            self.scoring()
+        self.peak = watch.peak
+        return timed
 
     def round(self, cohort: Sequence[int]) -> Timed:
         server = self._server
@@ -89,16 +102,24 @@ class Trial:
             timed.append(self.round(cohort))
         return timed
 
+    def crowd(self, clients: Sequence[int], together: Timed) -> Crowd:
+        """How much faster the first of these clients is alone than it was together with others."""
+        if len(clients) == 1:
+            return ALONE
+        seconds = dict(zip([one.client for one in together.reports], together.visits, strict=True))
+        alone = seconds.get(clients[0], median(together.visits)) / self.round(clients[:1]).visits[0]
+        # Nobody is slower alone, or faster than with all cores to itself.
+        return Crowd(len(clients), min(max(1.0, alone), float(len(clients))))
+
     def memory_of(self, client: int) -> int:
         """Bytes that a client keeps between its rounds."""
         return num_bytes(self._engine.memories[client])
 
     def scoring(self) -> float:
-        """Seconds of an evaluation; the first one prepares kernels."""
-        for _ in range(2):
-            began = time.perf_counter()
-            self._engine.begin_evaluation(self.state.weights)
-            self._engine.end_evaluation()
+        """Seconds of an evaluation."""
+        began = time.perf_counter()
+        self._engine.begin_evaluation(self.state.weights)
+        self._engine.end_evaluation()
         return time.perf_counter() - began
 
 
@@ -152,6 +173,7 @@ class _Found(NamedTuple):
     reply: float
     scored: float
     warm_up: float
+    crowd: Crowd
     sizes: Sizes
     visits: int
 
@@ -162,19 +184,19 @@ def measure(prepared: Prepared, placement: Placement | None = None) -> Rates:
     at_once = len(placement.devices) if placement else _at_once(prepared)
     placement = placement or prepared.placement
     began = time.perf_counter()
-    with MemoryWatch(os.getpid(), SAMPLING) as watch:
-        # A run reads all images sooner or later; those of the cache are mapped into memory then.
-        prepared.data.dataset.train.pixels.amax()
-        found = _short_visits(prepared, placement, at_once)
-        found = _longer_visits(prepared, placement, at_once, found)
-    first, later, reply, scored, warm_up, sizes, visits = found
+    # A run reads all images sooner or later; those of the cache are mapped into memory then.
+    prepared.data.dataset.train.pixels.amax()
+    short = _short_visits(prepared, placement, at_once)
+    found = _longer_visits(prepared, placement, at_once, short)
+    first, later, reply, scored, warm_up, crowd, sizes, visits = found
     return Rates(
         first=first,
         later=later,
         reply=reply,
         scored=scored,
         warm_up=warm_up,
-        sizes=replace(sizes, peak=watch.peak),
+        crowd=crowd,
+        sizes=replace(sizes, peak=max(sizes.peak, short.sizes.peak)),
         visits=visits,
         seconds=time.perf_counter() - began,
     )
@@ -188,61 +210,85 @@ def _short_visits(prepared: Prepared, placement: Placement, at_once: int) -> _Fo
     groups = [range(n * at_once, (n + 1) * at_once) for n in range(len(sizes) + 1)]
     own = [size for size in (sizes[1], *sizes) for _ in range(at_once)]
     test = min(FEW_IMAGES, len(prepared.data.dataset.test))
+    remembers = experiment.method.overrides("remember")
     first, later = {}, {}
     with trial(prepared, placement, 1, _cut(prepared.data.partition, own), test) as short:
-        beginning = short.round(groups[0])
+        beginning = short.warm_up(groups[0])
         for size, clients in zip(sizes, groups[1:], strict=True):
-            first[size], later[size] = short.round(clients), short.repeated(clients, SHORT_FOR)
+            if remembers:  # otherwise a first visit is like any other
+                first[size] = short.round(clients)
+            later[size] = short.repeated(clients, SHORT_FOR)
+        crowd = short.crowd(groups[2], _middle(later[sizes[1]]))
         scored = short.scoring() / test if test else 0.0
-        found = _sizes(short, groups[-1])
+        found = _sizes(short, groups[0])
+    typical = {size: _middle(rounds) for size, rounds in later.items()}
+    scored *= crowd.alone  # one worker did it
     passed = scored * experiment.method.cost.passes
-    if not experiment.method.overrides("remember"):  # then a first visit is like any other
-        later = {size: [first[size], *rounds] for size, rounds in later.items()}
-        first = {size: _middle(rounds) for size, rounds in later.items()}
-    typical = _middle(later[sizes[1]])
+    usual = fitted({n: median(one.visits) for n, one in typical.items()}, batch, passed)
+    begun = fitted({n: median(one.visits) for n, one in (first or typical).items()}, batch, passed)
     return _Found(
-        first=fitted({n: median(one.visits) for n, one in first.items()}, batch, passed),
-        later=fitted({n: median(_middle(r).visits) for n, r in later.items()}, batch, passed),
+        first=begun,
+        later=usual,
         reply=_reply_seconds(later[sizes[1]], workers),
         scored=scored,
-        warm_up=max(0.0, beginning.seconds - typical.seconds),
+        warm_up=max(0.0, beginning.seconds - typical[sizes[1]].seconds),
+        crowd=crowd,
         sizes=found,
         visits=sum(len(one.reports) for one in short.rounds),
     )
 
 
 def _longer_visits(prepared: Prepared, placement: Placement, at_once: int, short: _Found) -> _Found:
-    """Corrected by visits of the run's first clients, with as many of their images as there is
-    time for."""
-    training, partition = prepared.experiment.training, prepared.data.partition
-    workers, federation = len(placement.devices), prepared.experiment.federation
-    cohort = sample_cohort(len(partition), federation.participation, federation.seed, 1)
-    cohort *= -(-at_once // len(cohort))  # enough for everybody
-    own = [int(partition.sizes[client]) for client in cohort]
-    batch, epochs = training.batch_size, training.epochs
-    most = images_within(LONGEST_VISIT, short.later, max(own), batch, epochs)
-    if not most:
+    """Corrected by visits with all epochs, if there is time for any."""
+    training, workers = prepared.experiment.training, len(placement.devices)
+    parts = _long_parts(prepared, workers, at_once, short)
+    if not parts:
         return short
-    longest = short.later.seconds(min(most, max(own)), batch, epochs) + short.reply
-    tried = max(at_once, int(workers * LONGEST_ROUND / longest))
-    parts = [partition.of(client)[:most] for client in cohort[:tried]]
-    clients = range(len(parts))
+    remembers = prepared.experiment.method.overrides("remember")
     test = _scored_within_a_second(len(prepared.data.dataset.test), workers, short.scored)
-    with trial(prepared, placement, epochs, parts, test) as longer:
-        longer.round(clients)
-        rounds = longer.repeated(clients, LONG_FOR)
+    with trial(prepared, placement, training.epochs, [*parts, *parts], test) as longer:
+        clients, fresh = range(len(parts)), range(len(parts), 2 * len(parts))
+        longer.warm_up(clients)
+        first = [longer.round(fresh)] if remembers else []
+        rounds = longer.repeated(fresh, LONG_FOR)
+        crowd = longer.crowd(fresh[:at_once], _middle(rounds))
         scoring = longer.scoring() if test else 0.0
         sizes = _sizes(longer, clients)
-    took = median(sum(one.visits) / len(one.visits) for one in rounds)
-    expected = sum(short.later.seconds(len(part), batch, epochs) for part in parts) / len(parts)
+
+    def corrected(cost: VisitCost, rounds: Sequence[Timed]) -> VisitCost:
+        batch, epochs = training.batch_size, training.epochs
+        expected = sum(cost.seconds(len(part), batch, epochs) for part in parts)
+        return cost.scaled(median(sum(one.visits) for one in rounds) / expected)
+
+    scorers = min(workers, -(-test // PART))
     return short._replace(
-        first=short.first.scaled(took / expected),
-        later=short.later.scaled(took / expected),
+        first=corrected(short.first, first or rounds),
+        later=corrected(short.later, rounds),
         reply=_reply_seconds(rounds, workers),
-        scored=scoring * min(workers, -(-test // PART)) / test if test else 0.0,
+        scored=scoring * scorers / max(test, 1) * (crowd.alone if scorers < workers else 1.0),
+        crowd=crowd,
         sizes=sizes,
         visits=short.visits + sum(len(one.reports) for one in longer.rounds),
     )
+
+
+def _long_parts(
+    prepared: Prepared, workers: int, at_once: int, short: _Found
+) -> list[NDArray[np.int32]]:
+    """The images of the run's first clients, or as many of them as there is time for. A multiple of
+    `at_once`, so that all of them train in the crowd."""
+    training, partition = prepared.experiment.training, prepared.data.partition
+    federation = prepared.experiment.federation
+    cohort = sample_cohort(len(partition), federation.participation, federation.seed, 1)
+    cohort *= -(-at_once // len(cohort))  # enough for everybody
+    largest = max(len(partition.of(client)) for client in cohort)
+    batch, epochs = training.batch_size, training.epochs
+    most = images_within(LONGEST_VISIT, short.later, largest, batch, epochs)
+    if not most:
+        return []
+    longest = short.later.seconds(most, batch, epochs) + short.reply
+    together = min(len(cohort), int(workers * LONGEST_ROUND / longest)) // at_once
+    return [partition.of(client)[:most] for client in cohort[: at_once * max(1, together)]]
 
 
 def _scored_within_a_second(images: int, workers: int, seconds: float) -> int:
@@ -268,22 +314,21 @@ def _middle(rounds: Sequence[Timed]) -> Timed:
 
 
 def _reply_seconds(rounds: Sequence[Timed], workers: int) -> float:
-    """What a round takes beyond its clients' own visits, for each client and worker."""
+    """What a round takes beyond its clients' own visits, for each of the busiest worker's."""
     shares = [
-        (one.seconds - makespan(one.visits, workers)) * min(workers, len(one.visits))
-        / len(one.visits)
+        (one.seconds - makespan(one.visits, workers)) / -(-len(one.visits) // workers)
         for one in rounds
-    ]  # fmt: skip
+    ]
     return max(0.0, median(shares))
 
 
 def _sizes(trial: Trial, clients: Sequence[int]) -> Sizes:
-    """Without the peak, which is known at the end."""
-    last, state, sent = trial.rounds[-1], trial.state, trial.rounds[-1].reports[-1]
+    """`clients`: those that the trial was warmed up with."""
+    state, sent = trial.state, trial.rounds[-1].reports[-1]
     weights = num_bytes(state.weights)
     return Sizes(
-        peak=0,
-        cohort=len(last.reports),
+        peak=trial.peak,
+        cohort=len(clients),
         remembering=len(clients),
         memory=trial.memory_of(clients[0]),
         upload=sent.bytes_up - weights,

@@ -9,7 +9,8 @@ from pathlib import Path, PurePosixPath
 
 
 class MemoryWatch:
-    """Samples the memory of a process and its descendants, by default twice a second."""
+    """Samples the memory of a process and its descendants, by default twice a second; also at the
+    beginning and at the end."""
 
     def __init__(self, pid: int, every: float = 0.5) -> None:
         self.peak = 0  # bytes
@@ -17,6 +18,7 @@ class MemoryWatch:
         self._thread = threading.Thread(target=self._watch)
 
     def __enter__(self) -> MemoryWatch:
+        self.peak = memory_of(self._pid)
         self._thread.start()
         return self
 
@@ -25,8 +27,11 @@ class MemoryWatch:
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._over.wait(self._every):
+        while True:
+            over = self._over.wait(self._every)
             self.peak = max(self.peak, memory_of(self._pid))
+            if over:
+                return
 
 
 def memory_of(pid: int) -> int:

@@ -1,6 +1,6 @@
 """What a machine might take, for tests that do not measure it."""
 
-from dcfl.runs.costs import Rates, Sizes, VisitCost
+from dcfl.runs.costs import Crowd, Rates, Sizes, VisitCost
 
 KNOWN = Sizes(peak=10**9, cohort=2, remembering=2, memory=0, upload=10, up=110, down=100, state=100)
 RATES = Rates(
@@ -9,6 +9,7 @@ RATES = Rates(
     reply=0.5,
     scored=0.1,
     warm_up=7.0,
+    crowd=Crowd(),
     sizes=KNOWN,
     visits=3,
     seconds=0.1,

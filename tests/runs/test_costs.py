@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcfl.runs.costs import VisitCost, fitted, images_within, makespan, steps_of
+from dcfl.runs.costs import Crowd, VisitCost, fitted, images_within, makespan, steps_of
 
 seconds = st.floats(1e-4, 10)
 costs = st.builds(VisitCost, visit=seconds, step=seconds, image=seconds, passed=seconds)
@@ -78,6 +78,24 @@ def test_nobody_idles_while_work_is_left(
     took = makespan(tasks, workers, fillers)
     assert max(total / workers, longest) - 1e-9 <= took <= total / workers + longest + 1e-9
     assert makespan(tasks, 1, fillers) == pytest.approx(total)
+
+
+@given(
+    st.lists(seconds, min_size=1, max_size=9), st.integers(2, 4), st.floats(1, 4), st.integers(1, 5)
+)
+def test_a_crowd_is_slower_than_one_alone(
+    tasks: list[float], workers: int, alone: float, size: int
+) -> None:
+    crowd = Crowd(size, min(alone, size))
+    took, crowded = makespan(tasks, workers, crowd=crowd), makespan(tasks, workers)
+    assert crowded / crowd.alone - 1e-9 <= took <= crowded + 1e-9
+
+
+def test_whoever_is_left_alone_is_faster() -> None:
+    shared = Crowd(2, 2.0)  # two workers on one core
+    assert makespan([1.0] * 5, 2, crowd=shared) == 2.5
+    assert makespan([1.0], 2, crowd=shared) == 0.5
+    assert makespan([1.0] * 5, 1, crowd=shared) == 5.0  # beside somebody else's work
 
 
 def test_test_images_fill_the_gaps() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from math import sqrt
 from pathlib import Path
 from statistics import mean, median, stdev
@@ -63,30 +64,33 @@ def _ratio(each: list[Measurement], others: list[Measurement]) -> str:
     return spread(one.round / other.round for one, other in zip(each, others, strict=True))
 
 
+T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # Student's t for 95 %, by the number of pairs
+
+
 def _precision() -> str:
     """EMA in float32, and the paired difference of bfloat16 with its 95 % interval."""
     runs = _stored("precision")["runs"]
     ema = {(r["dataset"], r["method"], r["seed"], r["precision"]): r["ema"] for r in runs}
-    seeds = sorted({run["seed"] for run in runs})
-    datasets = {"digits": "digits", "cifar10": "CIFAR-10"}
-    rows = []
-    for method in METHODS:
-        row = [method]
-        for dataset in datasets:
-            single = [ema[dataset, method, seed, "float32"] for seed in seeds]
-            half = [ema[dataset, method, seed, "bfloat16"] for seed in seeds]
-            low, middle, high = _interval([b - a for a, b in zip(single, half, strict=True)])
-            row += [f"{mean(single):.2f}", f"{middle:+.2f} ({low:+.2f} to {high:+.2f})"]
-        rows.append(row)
-    header = [text for name in datasets.values() for text in (name, "bfloat16 - float32")]
-    return table(["method", *header], rows)
+    rows, header = [[method] for method in METHODS], ["method"]
+    for dataset, title in {"digits": "digits", "cifar10": "CIFAR-10"}.items():
+        seeds = _complete_seeds(dataset, ema)
+        header += [f"{title}, {len(seeds)} seeds", "bfloat16 - float32"]
+        for row in rows:
+            single = [ema[dataset, row[0], seed, "float32"] for seed in seeds]
+            half = [ema[dataset, row[0], seed, "bfloat16"] for seed in seeds]
+            apart = [b - a for a, b in zip(single, half, strict=True)]
+            wide = T_95[len(seeds)] * stdev(apart) / sqrt(len(seeds))
+            row += [f"{mean(single):.2f}", f"{mean(apart):+.2f} ± {wide:.2f}"]
+    return table(header, rows)
 
 
-def _interval(differences: list[float]) -> tuple[float, float, float]:
-    """The mean of five pairs with its 95 % interval by Student's t."""
-    assert len(differences) == 5
-    middle, error = mean(differences), stdev(differences) / sqrt(5)
-    return middle - 2.776 * error, middle, middle + 2.776 * error
+def _complete_seeds(dataset: str, known: Collection[tuple[str, str, int, str]]) -> list[int]:
+    """Those with a run of every method in both precisions."""
+    return [
+        seed
+        for seed in range(5)
+        if all((dataset, m, seed, p) in known for m in METHODS for p in ("float32", "bfloat16"))
+    ]
 
 
 def _estimate() -> str:

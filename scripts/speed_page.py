@@ -122,7 +122,9 @@ def picture() -> None:
         axes.bar_label(bars, fmt="%.2f", fontsize=7)
     axes.set_xticks([job + 0.32 for job in range(len(jobs))], list(jobs))
     axes.set_ylabel("time of a round / floor")
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(
+        frameon=False, fontsize=8, ncols=len(names), loc="lower center", bbox_to_anchor=(0.5, 1)
+    )
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(PICTURE, dpi=150)
 

@@ -115,10 +115,9 @@ class _SGD:
     compiler, which costs every worker a second and 70 MB.
     """
 
-    # With these GradScaler lets the step itself leave out what overflowed, and never waits.
+    # GradScaler then lets the step leave out what overflowed, and never waits: it sets `grad_scale`
+    # and `found_inf` around a step.
     _step_supports_amp_scaling = True
-    grad_scale: Tensor | None = None
-    found_inf: Tensor | None = None
 
     def __init__(self, client: Client) -> None:
         self._momentum = client.training.momentum
@@ -144,8 +143,8 @@ class _SGD:
                 [live.grad for live in moving],
                 [self._average(live) for live in moving] if self._momentum else [],
                 fused=True,
-                grad_scale=self.grad_scale,
-                found_inf=self.found_inf,
+                grad_scale=getattr(self, "grad_scale", None),
+                found_inf=getattr(self, "found_inf", None),
                 weight_decay=group["decay"],
                 momentum=self._momentum,
                 lr=lr,

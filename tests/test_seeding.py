@@ -45,7 +45,7 @@ NO_STREAMS_OF_THEIR_OWN = {
     ("seeding.py", "derived_seed(seed, round, client, purpose)"),
     ("models/__init__.py", "torch.manual_seed(derived_seed(seed, 0, 0, 'initialisation'))"),
     ("local_training.py", "torch.default_generator.manual_seed(seed)"),
-    ("local_training.py", "torch.cuda.manual_seed(seed)"),
+    ("local_training.py", "torch.cuda.default_generators[gpu].manual_seed(seed)"),
     (
         "engines/faults.py",
         "np.random.default_rng(derived_seed(seed, round, client, 'faults'))",

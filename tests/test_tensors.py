@@ -3,8 +3,9 @@ import hashlib
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
-from dcfl.tensors import RunningMean, add, cast_like, sha256, snapshot, split, subtract
+from dcfl.tensors import RunningMean, add, cast_like, load, sha256, snapshot, split, subtract
 from dcfl.testing.toys import toy_model
 
 
@@ -64,3 +65,37 @@ def test_a_snapshot_is_not_moved_by_training() -> None:
         for parameter in model.parameters():
             parameter.add_(1)
     assert sha256(kept) == before
+
+
+class Counting(nn.Module):
+    """With a state that is no tensor of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.steps = nn.Linear(2, 2), 0
+
+    def get_extra_state(self) -> torch.Tensor:
+        return torch.tensor(self.steps)
+
+    def set_extra_state(self, state: torch.Tensor) -> None:
+        self.steps = int(state)
+
+
+def test_loading_restores_whatever_a_module_keeps() -> None:
+    one, other = Counting(), Counting()
+    one.steps = 7
+    load(other, snapshot(one))
+    assert other.steps == 7
+    assert sha256(one.layer.state_dict()) == sha256(other.layer.state_dict())
+
+
+def test_loading_copies_and_keeps_the_parameters() -> None:
+    """Also where two layers share one."""
+    one, other = (nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)) for _ in range(2))
+    for model in (one, other):
+        model.append(model[0])
+    live = list(other.parameters())
+    load(other, snapshot(one))
+    assert sha256(one.state_dict()) == sha256(other.state_dict())
+    assert all(a is b for a, b in zip(live, other.parameters(), strict=True))
+    assert not any(a is b for a, b in zip(one.parameters(), other.parameters(), strict=True))

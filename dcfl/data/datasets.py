@@ -15,7 +15,7 @@ from dcfl.data.augment import Augmentation, Preparation
 from dcfl.data.partition import Partition
 from dcfl.errors import ConfigError, DatasetCorrupt
 from dcfl.seeding import generator_for
-from dcfl.system.transfers import on_device, to_host
+from dcfl.system.transfers import on_device, settled, to_host
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Images:
         return Images(self.pixels[which], self.labels[which])
 
     def to(self, device: torch.device) -> Images:
-        return Images(on_device(self.pixels, device), on_device(self.labels, device))
+        return Images(settled(self.pixels, device), settled(self.labels, device))
 
     @cached_property
     def mixed_order(self) -> Tensor:

@@ -164,7 +164,7 @@ def expected_upload(runner: ClientRunner) -> Tensors | None:
     """An example of the method's upload: its names, shapes and dtypes; None if it does not say."""
     with torch.no_grad(), evaluating(runner.model):
         output = runner.model(two_images(runner.data.dataset))
-        width = runner.method.z(output).shape[1]
+        width = runner.method.embedding_of(output).shape[1]
     parameters = dict(runner.model.named_parameters())
     return runner.method.upload_like(parameters, runner.data.dataset.classes, width)
 

@@ -97,7 +97,7 @@ class DCFLSampleWise(Decoupled):
             output = client.model(torch.cat(views))
             # The classifier learns from the first view only, as in every other method.
             cross_entropy = F.cross_entropy(output.logits[: len(batch.labels)], batch.labels)
-            return cross_entropy + self.mu * self._contrast(self.z(output), batch.labels)
+            return cross_entropy + self.mu * self._contrast(self.embedding_of(output), batch.labels)
 
         return loss
 

@@ -16,5 +16,5 @@ class OnEmbeddings(Method):
     # same in a model without such a head.
     embedding: Embedding = field(default="projection", kw_only=True)
 
-    def z(self, output: Output) -> Tensor:
+    def embedding_of(self, output: Output) -> Tensor:
         return output.z(self.embedding)

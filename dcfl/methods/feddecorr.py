@@ -49,6 +49,6 @@ class FedDecorr(OnEmbeddings):
         def loss(batch: Batch) -> Tensor:
             output = client.model(batch.images)
             cross_entropy = F.cross_entropy(output.logits, batch.labels)
-            return cross_entropy + self.mu * penalty(self.z(output))
+            return cross_entropy + self.mu * penalty(self.embedding_of(output))
 
         return loss

@@ -48,7 +48,7 @@ class FedSCL(OnEmbeddings):
             output = client.model(batch.images)
             others = ~torch.eye(len(batch.labels), dtype=torch.bool, device=batch.labels.device)
             same = batch.labels[:, None] == batch.labels[None, :]
-            z = self.z(output)
+            z = self.embedding_of(output)
             contrast = supervised_contrastive(
                 cosine_similarity(z, z),
                 same & others,

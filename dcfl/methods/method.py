@@ -113,7 +113,7 @@ class Method:
         client.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         return loss
 
-    def z(self, output: Output) -> Tensor:
+    def embedding_of(self, output: Output) -> Tensor:
         """What terms on embeddings see of a model's output."""
         return output.z()
 
@@ -141,7 +141,7 @@ class Method:
 
     def upload_like(self, parameters: Tensors, classes: int, width: int) -> Tensors | None:
         """Tensors with the names, shapes and dtypes that `upload` returns, for the server to check;
-        None accepts anything. `width` is the width of the embedding."""
+        None accepts anything. `width` is that of `embedding_of`."""
         return None if self.overrides("upload") else {}
 
     def check_upload(self, update: ClientUpdate, training: LocalTraining) -> None:

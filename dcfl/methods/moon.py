@@ -57,9 +57,9 @@ class MOON(OnEmbeddings):
 
         def loss(batch: Batch) -> Tensor:
             output = client.model(batch.images)
-            near = self.z(observe(global_model, batch.images))
-            far = self.z(observe(previous_model, batch.images))
-            contrast = model_contrastive(self.z(output), near, far, self.temperature)
+            near = self.embedding_of(observe(global_model, batch.images))
+            far = self.embedding_of(observe(previous_model, batch.images))
+            contrast = model_contrastive(self.embedding_of(output), near, far, self.temperature)
             return F.cross_entropy(output.logits, batch.labels) + self.mu * contrast
 
         return loss

@@ -88,12 +88,12 @@ class PrototypeMethod(OnEmbeddings):
         def loss(batch: Batch) -> Tensor:
             output = client.model(batch.images)
             if self.prototype_model == "running":
-                self._count(client, self.z(output).detach(), batch.labels)
+                self._count(client, self.embedding_of(output).detach(), batch.labels)
             cross_entropy = F.cross_entropy(output.logits, batch.labels)
             if prototypes is None:
                 return cross_entropy
             same, others = prototypes.masks(batch.labels)
-            similarity = cosine_similarity(self.z(output), prototypes.vectors)
+            similarity = cosine_similarity(self.embedding_of(output), prototypes.vectors)
             return self.against_prototypes(client.round, cross_entropy, similarity, same, others)
 
         return loss
@@ -124,7 +124,7 @@ class PrototypeMethod(OnEmbeddings):
     def _count_all(self, client: Client, model: FeatureModel) -> None:
         with evaluating(model):
             for batch in client.data.clean_batches(model):
-                self._count(client, self.z(model(batch.images)), batch.labels)
+                self._count(client, self.embedding_of(model(batch.images)), batch.labels)
 
     def _count(self, client: Client, embedding: Tensor, labels: Tensor) -> None:
         features = embedding.float()

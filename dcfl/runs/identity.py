@@ -117,6 +117,8 @@ def complete(settings: Mapping[str, Any]) -> Settings:
     completed = {**defaults(settings), **settings}
     for key in [key for key in completed if is_gone(*key.partition(".")[::2], completed[key])]:
         del completed[key]
+    if not str(completed["model.head"]).startswith("side"):  # then it plays no part
+        completed.pop("method.embedding", None)
     if completed["data.seed"] == "federation":
         completed["data.seed"] = completed["federation.seed"]
     return {

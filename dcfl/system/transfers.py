@@ -27,6 +27,12 @@ def on_device(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device, non_blocking=True)
 
 
+def settled(tensor: Tensor, device: torch.device) -> Tensor:
+    """On the device for good, such as a data set. Waits: torch would keep a pinned copy of it for
+    as long as the process lives."""
+    return tensor.to(device)
+
+
 def to_host(tensors: Tensors) -> dict[str, Tensor]:
     """In ordinary memory, after one wait; those that are there already are not copied."""
     elsewhere = {name: tensor for name, tensor in tensors.items() if tensor.device.type != "cpu"}
@@ -47,10 +53,12 @@ def copy_to_host(tensors: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
 
 @torch.no_grad()
 def read_numbers(tensors: Sequence[Tensor]) -> list[float]:
-    """All numbers of all tensors, which are on one device, after one wait."""
+    """All numbers of all tensors, which are on one device or on the CPU, after one wait."""
     if not tensors:
         return []
-    flat = torch.cat([tensor.double().reshape(-1) for tensor in tensors])
+    elsewhere = (tensor.device for tensor in tensors if tensor.device.type != "cpu")
+    device = next(elsewhere, torch.device("cpu"))
+    flat = torch.cat([on_device(tensor.double().reshape(-1), device) for tensor in tensors])
     numbers: list[float] = _on_host([flat])[0].tolist()
     return numbers
 

@@ -328,6 +328,31 @@ def test_a_method_that_stalls_a_gpu_would_be_caught(how: str, there: Callable[..
     there(require_caught, how)
 
 
+@dataclass(frozen=True)
+class Counts(Method):
+    """Sends and keeps tensors that it has made on the CPU."""
+
+    def upload(self, client: Client) -> dict[str, Tensor]:
+        return {"images": torch.tensor(len(client.data))}
+
+    def remember(self, client: Client) -> dict[str, Tensor]:
+        return {"round": torch.tensor(client.round)}
+
+
+def require_trained() -> None:
+    runner = runner_of(Counts())
+    weights = snapshot(runner.model)
+    with simulated_gpu() as (gpu, _):
+        on_gpu = runner.on(gpu)
+        reply, kept = on_gpu.train(Broadcast(1, on_gpu.here(weights), {}), 0, {})
+        assert isinstance(reply, ClientUpdate), reply
+        assert {*kept} == {"round"}
+
+
+def test_a_method_may_send_what_it_made_on_the_cpu(there: Callable[..., Any]) -> None:
+    there(require_trained)
+
+
 # On "meta", torch's own device without numbers
 
 

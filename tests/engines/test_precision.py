@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,13 @@ from torch import Tensor, nn
 
 from dcfl.client import Batch, Client, frozen, observe
 from dcfl.errors import ConfigError
+from dcfl.local_training import train_client
+from dcfl.messages import Broadcast
 from dcfl.methods import METHODS, Method, Objective
 from dcfl.models import Output
 from dcfl.tensors import snapshot
-from dcfl.testing.toys import toy_model
+from dcfl.testing.toys import TRAINING as TOY_TRAINING
+from dcfl.testing.toys import toy_client, toy_model, visit
 from tests.engines.runs import bits, federation, made_ready, trained
 
 HALVES = ["bfloat16", "float16"]
@@ -56,6 +59,20 @@ def test_half_precision_is_finite_repeatable_and_the_same_in_a_pool(
     assert half.result().rounds[-1]["train_loss"] == pytest.approx(
         full.result().rounds[-1]["train_loss"], rel=0.05
     )
+
+
+@pytest.mark.parametrize("max_grad_norm", [0.0, 10.0])
+def test_float16_trains_with_and_without_clipping(max_grad_norm: float) -> None:
+    """Without it, the step itself takes the loss scale out of the gradient."""
+    model = toy_model()
+    model.autocast = torch.float16
+    training = replace(TOY_TRAINING, max_grad_norm=max_grad_norm)
+    plain, _ = visit(METHODS["fedavg"](), toy_client([0, 1, 2, 3] * 2), training=training)
+    received = Broadcast(1, snapshot(toy_model()), {})
+    data = toy_client([0, 1, 2, 3] * 2)
+    half, _ = train_client(METHODS["fedavg"](), model, data, received, {}, training, 0, seed=0)
+    for name, tensor in plain.weights.items():
+        torch.testing.assert_close(half.weights[name], tensor, rtol=0.05, atol=0.02)
 
 
 @pytest.mark.parametrize("precision", HALVES)

@@ -34,7 +34,7 @@ RecipeSettings = Annotated[
     ),
 ]
 ScaleName = Annotated[
-    str, typer.Option(metavar="smoke|small|paper", help="How big; `small` is a night.")
+    str, typer.Option(metavar="smoke|mini|paper", help="How big; `mini` takes a night.")
 ]
 Seeds = Annotated[str, typer.Option(metavar="0,1,2", help="One run of each cell per seed.")]
 Only = Annotated[
@@ -56,7 +56,7 @@ OutFolder = Annotated[
 def reproduce(
     name: RecipeName = None,
     settings: RecipeSettings = None,
-    scale: ScaleName = "small",
+    scale: ScaleName = "mini",
     seeds: Seeds = "",
     only: Only = None,
     parallel: Parallel = 0,

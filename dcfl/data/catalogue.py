@@ -60,8 +60,12 @@ OWN = ("folder", "npz", "sites")
 def load_dataset(settings: DataSettings) -> Dataset:
     """The data set that the settings name; decoded once, then read from a memory-mapped cache."""
     dataset = _normalised(_load(settings), settings)
+    if settings.classes:
+        dataset = dataset.with_classes(settings.classes)
     if settings.holdout:
         dataset = dataset.holding_out(settings.holdout, settings.split_seed)
+    if settings.train_images:  # of those that are not kept back
+        dataset = dataset.trained_on(settings.train_images)
     return dataset.scored_on(settings.test_images) if settings.test_images else dataset
 
 

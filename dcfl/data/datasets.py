@@ -56,6 +56,11 @@ class Images:
         order = sorted(range(len(self)), key=keys.__getitem__)
         return on_device(torch.tensor(order, dtype=torch.int64), self.labels.device)
 
+    def sample(self, count: int) -> Images:
+        """At most so many. Which ones depends on their pixels alone, not on a seed or on how the
+        files are sorted."""
+        return self if count >= len(self) else self[self.mixed_order[:count].sort().values]
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -117,13 +122,24 @@ class Dataset:
         train, test = self.train[remaining.sort()[0]], self.train[held_out.sort()[0]]
         return replace(self, train=train, test=test)
 
+    def with_classes(self, count: int) -> Dataset:
+        """The images of the first so many classes."""
+        if count > self.classes:
+            raise ConfigError(f"data.classes = {count}: {self.name} has {self.classes}")
+        if self.partition is not None:
+            raise ConfigError("data.classes: the data comes as sites, which have their own split")
+        train, test = (part[part.labels < count] for part in (self.train, self.test))
+        return replace(self, train=train, test=test, class_names=self.class_names[:count])
+
+    def trained_on(self, count: int) -> Dataset:
+        """At most so many of the training images."""
+        if self.partition is not None:
+            raise ConfigError("data.train_images: the data comes as sites; take smaller folders")
+        return replace(self, train=self.train.sample(count))
+
     def scored_on(self, count: int) -> Dataset:
-        """At most so many of the test images. Which ones depends on their pixels alone, not on a
-        seed or on how the files are sorted."""
-        if count >= len(self.test):
-            return self
-        chosen = self.test.mixed_order[:count].sort().values
-        return replace(self, test=self.test[chosen])
+        """At most so many of the test images."""
+        return replace(self, test=self.test.sample(count))
 
     def augmented_by(self, augmentation: Augmentation) -> Dataset:
         return replace(self, preparation=replace(self.preparation, augmentation=augmentation))

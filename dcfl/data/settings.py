@@ -30,6 +30,9 @@ class DataSettings:
     # Share of the training images that is kept back and evaluated on, instead of the test images:
     # for choosing settings without looking at those.
     holdout: float = 0.0
+    # Train on so many of the images, the same ones for every method; 0: on all of them.
+    train_images: int = 0
+    classes: int = 0  # keep the images of the first so many classes; 0: of all
     # Score on so many of the images, the same ones for every seed and method; 0: on all of them.
     test_images: int = 0
     crop: int | Literal["auto"] = "auto"  # pixels of padding; "auto": what suits the data set
@@ -69,9 +72,12 @@ class DataSettings:
             0 <= self.holdout <= 0.9,
             f"data.holdout must lie in 0 (none) to 0.9, not {self.holdout:g}",
         )
+        for key in ("train_images", "test_images"):
+            count = getattr(self, key)
+            require(count >= 0, f"data.{key} must be 0 (all) or more, not {count}")
         require(
-            self.test_images >= 0,
-            f"data.test_images must be 0 (all) or more, not {self.test_images}",
+            self.classes == 0 or self.classes >= 2,
+            f"data.classes must be 0 (all), or 2 or more, not {self.classes}",
         )
 
     def _check_augmentation(self) -> None:

@@ -12,17 +12,35 @@ from dcfl.models.cnn import CNN
 from dcfl.models.layers import Norm, require_head
 from dcfl.models.lenet import LeNet
 from dcfl.models.output import FeatureModel, Output
-from dcfl.models.resnet import ResNet18
+from dcfl.models.resnet import ResNet8, ResNet18
 from dcfl.seeding import derived_seed
 
-__all__ = ["CNN", "FeatureModel", "LeNet", "ModelSettings", "Output", "ResNet18", "build_model"]
+__all__ = [
+    "CNN",
+    "FeatureModel",
+    "LeNet",
+    "ModelSettings",
+    "Output",
+    "ResNet8",
+    "ResNet18",
+    "build_model",
+]
+
+NETWORKS: dict[str, type[CNN | ResNet8 | ResNet18]] = {
+    "cnn": CNN,
+    "resnet8": ResNet8,
+    "resnet18": ResNet18,
+}
 
 
 @dataclass(frozen=True)
 class ModelSettings:
     """The [model] table. Norm and head do not depend on the method, so all share one backbone."""
 
-    name: Literal["cnn", "lenet", "resnet18"] = "cnn"
+    name: Literal["cnn", "lenet", "resnet8", "resnet18"] = "cnn"
+    # Channels of the first layer, which later layers double; "auto": 32 (cnn), 16 (resnet8) or 64
+    # (resnet18).
+    width: int | Literal["auto"] = "auto"
     norm: Norm = "batch"  # "group" (2 groups), or "batch-nostats": no running statistics
     # "mlp256": a projection head before the classifier, as in MOON. "side256": beside it, as in
     # SupCon; terms on embeddings see the head's output, the classifier does not. Or another width.
@@ -30,6 +48,18 @@ class ModelSettings:
 
     def __post_init__(self) -> None:
         require_head(self.head)
+        require(
+            self.width == "auto" or 2 <= self.width <= 1024,
+            f'model.width must lie in 2 to 1024, or be "auto", not {self.width}',
+        )
+        require(
+            self.name != "lenet" or self.width == "auto",
+            f"model.width = {self.width}: lenet has layers of its own",
+        )
+        require(
+            self.norm != "group" or self.width == "auto" or self.width % 2 == 0,
+            f"model.width = {self.width} must be even for the two groups of model.norm",
+        )
         require(
             self.name != "lenet" or self.norm == "batch",
             f'model.norm = "{self.norm}": lenet has no normalisation layers',
@@ -44,5 +74,6 @@ def build_model(
         torch.manual_seed(derived_seed(seed, 0, 0, "initialisation"))
         if settings.name == "lenet":
             return LeNet(channels, size, classes, settings.head)
-        network = {"cnn": CNN, "resnet18": ResNet18}[settings.name]
-        return network(channels, size, classes, settings.norm, settings.head)
+        network = NETWORKS[settings.name]
+        width = 0 if settings.width == "auto" else settings.width
+        return network(channels, size, classes, settings.norm, settings.head, width)

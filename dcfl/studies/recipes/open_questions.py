@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from dcfl.config import Table, Tables
 from dcfl.methods.dcfl import Decoupled
@@ -18,9 +18,37 @@ READINGS: dict[str, Table] = {
 }
 
 
+PAPERS_MU = 10.0  # of DCFL on CIFAR
+
+
+def _candidates() -> Iterator[tuple[str, str, Table]]:
+    """Row, method and fields of each reading of DCFL."""
+    yield "DCFL-PW", "dcfl-pw", {}
+    for label, reading in READINGS.items():
+        yield f"DCFL-SW, {label}", "dcfl-sw", reading
+    everything: Table = {"reduction": "mean", "negatives": "all-others"}
+    yield "DCFL-SW, mean over the class, all others negative", "dcfl-sw", everything
+
+
 def _on_images_kept_back(**changes: Table) -> Tables:
     """Settings are chosen on images that are neither trained on nor the test images."""
     return {"data": {"holdout": 0.1}, **changes}
+
+
+@recipe(
+    "lr-search",
+    "The learning rate",
+    "Chosen for FedAvg on a tenth of the training images that is kept back, for all methods.",
+    columns="lr",
+    chooses=True,
+)
+def lr_search(scale: Scale, seeds: Sequence[int]) -> Cells:
+    for dataset in ("cifar10", "cifar100", "tiny-imagenet"):
+        for seed in seeds[:1]:
+            at = CellFactory(scale, Where(dataset, 0.3, 0.05), seed)
+            for lr in (0.03, 0.06, 0.1, 0.2, 0.4):
+                changes = _on_images_kept_back(training={"lr": lr})
+                yield at.cell(REFERENCE, f"{lr:g}", "fedavg", changes=changes)
 
 
 @recipe(
@@ -98,6 +126,30 @@ def sample_wise(scale: Scale, seeds: Sequence[int]) -> Cells:
                     changes = _on_images_kept_back(training={"max_grad_norm": clip})
                     row = f"DCFL-SW, {label}"
                     yield at.cell(row, column, "dcfl-sw", fields, changes)
+
+
+HEADS = {"none": "none", "before the classifier": "mlp256", "beside it": "side256"}
+
+
+@recipe(
+    "readings",
+    "Which reading of the paper has its orders",
+    "z_i = h(f(x_i)): is h nothing, a projection head before the classifier, or one beside it? Are "
+    "positives summed, averaged, or a second view; are negatives the other classes, or all others? "
+    "Each at the paper's mu, and at the one that is best at this scale.",
+    columns="head",
+)
+def readings(scale: Scale, seeds: Sequence[int]) -> Cells:
+    for seed in seeds:
+        at = CellFactory(scale, HARD, seed)
+        for column, head in HEADS.items():
+            changes: Tables = {"model": {"head": head}}
+            yield at.cell(REFERENCE, column, "fedavg", changes=changes)
+            chosen = scale.methods.get("dcfl-pw", {}).get("mu")
+            for mu in dict.fromkeys(filter(None, (PAPERS_MU, chosen))):
+                for row, method, fields in _candidates():
+                    label = f"{row}, mu {mu:g}"
+                    yield at.cell(label, column, method, {**fields, "mu": mu}, changes)
 
 
 @recipe(

@@ -1,0 +1,77 @@
+"""Which network fits `dcfl reproduce --scale mini`? Accuracy against time, on one core each.
+
+    python benchmarks/mini_models.py --data DIR --out benchmarks/results/mini-models.json
+
+FedAvg at the scale's settings with 100 rounds, CIFAR-10 with Dirichlet 0.3, scored on images kept
+back. Two runs at a time, as the scale's cells are trained. docs/reproduction.md shows the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import dcfl
+from dcfl.studies.bench.measurements import machine
+from dcfl.studies.recipes.paper import HARD
+from dcfl.studies.recipes.scales import MINI
+
+ROUNDS = 100
+NETWORKS = (
+    *(("cnn", width, precision) for width in (32, 48) for precision in ("bfloat16", "float32")),
+    *(("resnet8", width, precision) for width in (16, 24) for precision in ("bfloat16", "float32")),
+    ("resnet8", 32, "bfloat16"),
+)
+
+
+def measured(network: tuple[str, int, str], data: str) -> dict[str, Any]:
+    name, width, precision = network
+    changes = {
+        "data": {"path": data, "holdout": 0.1},
+        "model": {"name": name, "width": width},
+        "engine": {"precision": precision, "workers": 1},
+        "federation": {"rounds": ROUNDS},
+        # Over 100 rounds as over all.
+        "training": {"lr_decay": 0.998 ** (1000 / ROUNDS)},
+    }
+    experiment = MINI.experiment(HARD, "fedavg", 0, {}, changes)
+    with tempfile.TemporaryDirectory() as folder:
+        output = replace(experiment.output, dir=f"{folder}/run", report=False, checkpoint=0)
+        result = dcfl.run(replace(experiment, output=output))
+        rounds = list(result.rounds)
+    summary = result.summary
+    return {
+        "model": name,
+        "width": width,
+        "precision": precision,
+        "parameters": summary.parameters,
+        "max": summary.max_accuracy,
+        "ema": summary.ema_accuracy,
+        "loss": rounds[-1].loss,
+        "seconds": sum(row.seconds for row in rounds),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", default="data")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    context = multiprocessing.get_context("spawn")
+    rows = []
+    with ProcessPoolExecutor(2, context, max_tasks_per_child=1) as pool:
+        for row in pool.map(measured, NETWORKS, [options.data] * len(NETWORKS)):
+            print(row, flush=True)
+            rows.append(row)
+    text = json.dumps({"machine": machine(), "rounds": ROUNDS, "runs": rows}, indent=1)
+    options.out.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

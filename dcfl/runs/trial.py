@@ -70,10 +70,10 @@ class Trial:
 
     def warm_up(self, cohort: Sequence[int]) -> Timed:
         """A round and an evaluation that prepare kernels. The memory is watched now, because
-        watching takes time; a second round has what clients remember of the first."""
+        watching takes time; a second round has what clients remember and the server shares."""
         with MemoryWatch(os.getpid(), SAMPLING) as watch:
             timed = self.round(cohort)
-            if self._server.method.overrides("remember"):
+            if self._server.method.overrides("remember") or self.state.shared:
                 self.round(cohort)
             self.scoring()
         self.peak = watch.peak

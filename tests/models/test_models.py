@@ -1,13 +1,17 @@
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from dcfl.models import CNN, FeatureModel, ModelSettings, ResNet18, build_model
+from dcfl.errors import ConfigError
+from dcfl.models import CNN, FeatureModel, ModelSettings, ResNet8, ResNet18, build_model
 from dcfl.models.layers import Norm
 from dcfl.tensors import sha256
 
-NETWORKS = [CNN, ResNet18]
+NETWORKS = [CNN, ResNet8, ResNet18]
+LEVELS = {CNN: [32, 64, 128], ResNet8: [16, 16, 32, 64], ResNet18: [64, 64, 128, 256, 512]}
 
 
 def parameters(model: nn.Module) -> int:
@@ -31,10 +35,35 @@ def test_outputs_have_the_promised_shapes(
 ) -> None:
     model = network(channels, size, 7)  # type: ignore[call-arg]
     output = model(torch.randn(2, channels, size, size))
-    width, levels = (128, [32, 64, 128]) if network is CNN else (512, [64, 64, 128, 256, 512])
     assert output.logits.shape == (2, 7)
-    assert output.embedding.shape == (2, width)
-    assert [stage.shape for stage in output.stages] == [(2, level) for level in levels]
+    assert output.embedding.shape == (2, LEVELS[network][-1])
+    assert [stage.shape for stage in output.stages] == [(2, level) for level in LEVELS[network]]
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_another_width_is_another_width_of_every_layer(network: type[FeatureModel]) -> None:
+    output = network(3, 16, 5, width=6)(torch.randn(2, 3, 16, 16))  # type: ignore[call-arg]
+    own = LEVELS[network]
+    assert [stage.shape[1] for stage in output.stages] == [6 * one // own[0] for one in own]
+
+
+def test_resnet8_has_eight_layers_and_halves_larger_images() -> None:
+    weighed = [m for m in ResNet8(3, 32, 10).modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    assert len([m for m in weighed if getattr(m, "kernel_size", None) != (1, 1)]) == 8
+    assert [ResNet8(3, size, 10).stem[0].stride for size in (16, 17)] == [(1, 1), (2, 2)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"width": 1}, "model.width must lie in 2 to 1024"),
+        ({"width": 8, "name": "lenet"}, "lenet has layers of its own"),
+        ({"width": 9, "norm": "group"}, "must be even"),
+    ],
+)
+def test_a_width_that_cannot_be(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ModelSettings(**settings)
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -81,7 +110,7 @@ def test_a_basic_block_is_two_convolutions_and_a_shortcut() -> None:
     assert block(x).shape == (2, 128, 4, 4)
 
 
-@pytest.mark.parametrize("name", ["cnn", "resnet18"])
+@pytest.mark.parametrize("name", ["cnn", "resnet8", "resnet18"])
 @pytest.mark.parametrize("head", ["none", "mlp256", "side256"])
 def test_initial_weights_depend_on_the_seed_alone(name: str, head: str) -> None:
     settings = ModelSettings(name=name, head=head)  # type: ignore[arg-type]

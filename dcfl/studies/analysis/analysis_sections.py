@@ -86,10 +86,22 @@ def _spoken(analyses: Sequence[Analysis]) -> str:
 
 
 def claim(analyses: Sequence[Analysis]) -> list[str]:
-    """The paper's two sentences about its figure, checked on one run of each method."""
-    by_method = {analysis.method: analysis.similarity for analysis in analyses}
+    """The paper's two sentences about its figure, checked on one run of each method; for a model
+    with a side head, on both of its embeddings."""
+    return [
+        f"What the paper says of DCFL-PW beside FedProc, in these two runs{where}: {verdicts}. "
+        f"Both kinds of cosines rise when all embeddings move closer together, which helps the "
+        f"first two and hurts the others; whether the classes come apart is what the overlap says."
+        for which, where in (("features", ""), ("projection", ", behind the side head"))
+        if (verdicts := _verdicts([one for one in analyses if one.embedding == which]))
+    ]
+
+
+def _verdicts(analyses: Sequence[Analysis]) -> str:
+    """Empty if these are not one run of each of the figure's methods."""
     if sorted(analysis.method for analysis in analyses) != ["dcfl-pw", "fedproc"]:
-        return []
+        return ""
+    by_method = {analysis.method: analysis.similarity for analysis in analyses}
     ours, theirs = by_method["dcfl-pw"], by_method["fedproc"]
     checks = []
     for pairs, kind, target in (("same-class", "intra", 1.0), ("other", "inter", 0.0)):
@@ -107,12 +119,7 @@ def claim(analyses: Sequence[Analysis]) -> list[str]:
                 f"against {number(their_cosines.distance_from(target), 3)}",
             ),
         ]
-    verdicts = "; ".join(f"{what}: {'yes' if so else 'no'} ({how})" for what, so, how in checks)
-    return [
-        f"What the paper says of DCFL-PW beside FedProc, in these two runs: {verdicts}. Both kinds "
-        f"of cosines rise when all embeddings move closer together, which helps the first two and "
-        f"hurts the others; whether the classes come apart is what the overlap says."
-    ]
+    return "; ".join(f"{what}: {'yes' if so else 'no'} ({how})" for what, so, how in checks)
 
 
 def sphere_section(analyses: Sequence[Analysis]) -> Section:

@@ -1,4 +1,5 @@
-"""The embeddings of the images that a run is evaluated on: the z that the losses see.
+"""The embeddings of the images that a run is evaluated on: what the classifier sees and, if the
+model has a side head, also that head's output.
 
 These are `dataset.test`: the test images, or with `data.holdout` the training images kept back.
 """
@@ -20,6 +21,7 @@ from dcfl.errors import ConfigError, DatasetMissing, RunFolderError
 from dcfl.experiment import Experiment
 from dcfl.methods import METHODS
 from dcfl.models import FeatureModel
+from dcfl.models.output import Embedding
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.model_file import load_model
 from dcfl.seeding import generator_for
@@ -39,6 +41,12 @@ class Subject:
     def round(self) -> int:
         """The last one."""
         return self.run.rounds[-1].round
+
+    @property
+    def embeddings(self) -> tuple[Embedding, ...]:
+        """Those that the model has."""
+        side = self.experiment.model.head.startswith("side")
+        return ("features", "projection") if side else ("features",)
 
 
 class Features(NamedTuple):
@@ -87,10 +95,10 @@ def _require_fitting(name: str, model: FeatureModel, dataset: Dataset) -> None:
         raise ConfigError(f"{name}: {dataset.name} has no pair of test images to compare")
 
 
-def features_of(subject: Subject) -> Features:
+def features_of(subject: Subject, which: Embedding = "features") -> Features:
     """Of all test images, in their order."""
     dataset = subject.dataset
-    embeddings, logits = embed(subject.model, dataset.test, dataset.preparation)
+    embeddings, logits = embed(subject.model, dataset.test, dataset.preparation, which)
     if not embeddings.isfinite().all():
         raise RunFolderError(
             f"{subject.run.folder}: the model's embeddings are not finite: the run has diverged"
@@ -101,11 +109,13 @@ def features_of(subject: Subject) -> Features:
 
 
 @torch.inference_mode()
-def embed(model: FeatureModel, images: Images, preparation: Preparation) -> tuple[Tensor, Tensor]:
+def embed(
+    model: FeatureModel, images: Images, preparation: Preparation, which: Embedding = "features"
+) -> tuple[Tensor, Tensor]:
     """Embeddings [n, d] and logits [n, classes] in the images' order, float32 on the CPU."""
     with evaluating(model):
         outputs = [model(batch.images) for batch in clean_batches(images, preparation, model)]
-    embeddings = torch.cat([output.embedding.float().cpu() for output in outputs])
+    embeddings = torch.cat([output.z(which).float().cpu() for output in outputs])
     logits = torch.cat([output.logits.float().cpu() for output in outputs])
     if not normalises_by_batch(model):
         return embeddings, logits
@@ -114,7 +124,9 @@ def embed(model: FeatureModel, images: Images, preparation: Preparation) -> tupl
 
 
 @torch.inference_mode()
-def embed_two_views(subject: Subject, most: int) -> tuple[Tensor, Tensor] | None:
+def embed_two_views(
+    subject: Subject, most: int, which: Embedding = "features"
+) -> tuple[Tensor, Tensor] | None:
     """Embeddings of two augmentations of the same test images, as the run augmented its training
     images; None if it did not."""
     preparation = subject.dataset.preparation
@@ -134,7 +146,7 @@ def embed_two_views(subject: Subject, most: int) -> tuple[Tensor, Tensor] | None
                 moves = preparation.augmentation.draw(len(rows), height, width, generator)
                 here = to_device({"rows": rows, **moves}, bordered.device)
                 images = preparation.augmented(bordered, here["rows"], here)
-                parts.append(subject.model(images).embedding.float().cpu())
+                parts.append(subject.model(images).z(which).float().cpu())
         views.append(torch.cat(parts))
     return views[0], views[1]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dcfl.models.output import Embedding
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import setting
 from dcfl.studies.analysis.drift import Drift, measure_drift
@@ -38,6 +39,7 @@ class Analysis:
 
     label: str
     run: RecordedRun
+    embedding: Embedding  # "projection": the output of a side head
     method: str
     dataset: str
     rounds: int
@@ -62,6 +64,7 @@ class Analysis:
         return {
             "run": self.label,
             "method": self.method,
+            "embedding": self.embedding,
             "dataset": self.dataset,
             "seed": setting(self.run, "federation.seed"),
             "rounds": self.rounds,
@@ -84,19 +87,24 @@ def analyse_runs(
     tell: Callable[[str], None] = lambda _: None,
     exponents: Exponents = USUAL,
 ) -> list[Analysis]:
-    """`clients`: how many train a round for the drift; `tell`: called with what is being done;
+    """One for each run, and a second one if it has a side head.
+
+    `clients`: how many train a round for the drift; `tell`: called with what is being done;
     `exponents`: those of alignment and uniformity."""
     subjects = [open_subject(run) for run in runs]  # refuses before any time is spent
     analyses = []
     for subject, label in zip(subjects, labels(runs), strict=True):
         tell(f"{label}: embeddings of {len(subject.dataset.test):,} {kind_of_images(subject)}")
-        features = features_of(subject)
 
         def tell_of_this_run(text: str, label: str = label) -> None:
             tell(f"{label}: {text}")
 
+        found = {which: features_of(subject, which) for which in subject.embeddings}
         moved = measure_drift(subject, clients, tell_of_this_run) if drift else None
-        analyses.append(_analysis(subject, label, features, moved, exponents))
+        for which, features in found.items():
+            if which == "projection":  # the clients and their models are the same
+                label, moved = f"{label}, side head", None
+            analyses.append(_analysis(subject, label, which, features, moved, exponents))
     return analyses
 
 
@@ -116,14 +124,20 @@ def labels(runs: Sequence[RecordedRun]) -> list[str]:
 
 
 def _analysis(
-    subject: Subject, label: str, features: Features, drift: Drift | None, exponents: Exponents
+    subject: Subject,
+    label: str,
+    which: Embedding,
+    features: Features,
+    drift: Drift | None,
+    exponents: Exponents,
 ) -> Analysis:
     seed = subject.experiment.federation.seed
-    views = embed_two_views(subject, VIEWED)
+    views = embed_two_views(subject, VIEWED, which)
     plane, dimensions = look_at(features.embeddings, features.labels, seed)
     return Analysis(
         label,
         subject.run,
+        which,
         subject.experiment.method.name,
         subject.dataset.name,
         subject.round,

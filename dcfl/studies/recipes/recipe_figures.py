@@ -8,11 +8,11 @@ import numpy as np
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 
-from dcfl.report.plots import COLOURS, INK, WIDTH, curve_figure, styled
+from dcfl.report.plots import COLOURS, DASHES, INK, WIDTH, curve_figure, styled
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import Group
 from dcfl.studies.recipes.recipe import REFERENCE
-from dcfl.studies.recipes.results import Results
+from dcfl.studies.recipes.results import Entry, Results
 
 
 def client_time_figure(groups: Sequence[Group]) -> Figure:
@@ -25,6 +25,37 @@ def _client_seconds(run: RecordedRun) -> list[float]:
     for row in run.clients:
         by_round[row.round] = by_round.get(row.round, 0.0) + row.seconds
     return list(np.cumsum([by_round[row.round] for row in run.rounds]))
+
+
+@styled
+def lead_figure(entries: Sequence[Entry], reference: Entry) -> Figure:
+    """What each method gains over the reference, from round to round."""
+    figure = Figure(figsize=(WIDTH, 0.62 * WIDTH), layout="constrained")
+    axes = figure.add_subplot()
+    axes.axhline(0, color=INK, linewidth=1)
+    others = [entry for entry in entries if entry.row != reference.row]
+    for index, entry in enumerate(others):
+        shared = [seed for seed in entry.runs if seed in reference.runs]
+        leads = [_leads(entry.runs[seed], reference.runs[seed]) for seed in shared]
+        rounds = sorted(set.intersection(*map(set, leads))) if leads else []
+        if rounds:
+            mean = [np.mean([lead[round] for lead in leads]) for round in rounds]
+            style = DASHES[index // len(COLOURS) % len(DASHES)]
+            colour = COLOURS[index % len(COLOURS)]
+            axes.plot(rounds, mean, linestyle=style, color=colour, label=entry.row)
+    axes.set_xlabel("round")
+    axes.set_ylabel("EMA against FedAvg (points)")
+    figure.legend(loc="outside upper left", ncols=3, fontsize=9.5)
+    return figure
+
+
+def _leads(run: RecordedRun, reference: RecordedRun) -> dict[int, float]:
+    """The difference of the moving averages after each round that both have scored."""
+    mine, theirs = (
+        {row.round: row.ema_accuracy for row in one.rounds if row.ema_accuracy is not None}
+        for one in (run, reference)
+    )
+    return {round: value - theirs[round] for round, value in mine.items() if round in theirs}
 
 
 @styled

@@ -18,7 +18,7 @@ from dcfl.studies.recipes.reproduction_page import (
     markdown_page,
     sections_of,
 )
-from dcfl.studies.recipes.results import Results
+from dcfl.studies.recipes.results import Results, ema_at, fluctuation
 from dcfl.system.storage import storage, write_whole
 
 CSV_COLUMNS = (
@@ -37,8 +37,12 @@ CSV_COLUMNS = (
     "paper_rank",
     "gain",
     "gain_deviation",
+    "gain_low",
+    "gain_high",
+    "p",
     "wins",
     "pairs",
+    "fluctuation",
 )
 RUN_COLUMNS = (
     "cell",
@@ -51,6 +55,11 @@ RUN_COLUMNS = (
     "final",
     "client_max",
     "client_ema",
+    "ema_quarter",
+    "ema_half",
+    "ema_three_quarters",
+    "fluctuation",
+    "train_loss",
     "rounds",
     "mb_up",
     "mb_down",
@@ -87,6 +96,7 @@ def _csv_rows(results: Results) -> Iterator[list[str]]:
     for place, entries in results.entries.items():
         for metric in results.metrics(place[0]):
             ours, papers = results.ranks(place, metric), results.papers_ranks(place, metric)
+            p_values = results.p_values(place, metric)
             for row, entry in entries.items():
                 spread, published = entry.spread(metric), entry.published(metric)
                 paired = results.against_reference(place, entry, metric)
@@ -102,8 +112,11 @@ def _csv_rows(results: Results) -> Iterator[list[str]]:
                     *_plain(None if published is None else spread.mean - published),
                     *(str(known[row]) if row in known else "" for known in (ours, papers)),
                     *(_plain(gain.mean, gain.deviation) if gain else ["", ""]),
+                    *(_plain(*paired.interval) if paired and paired.interval else ["", ""]),
+                    f"{p_values[row]:.2g}" if row in p_values else "",
                     str(paired.wins) if paired else "",
                     str(len(paired.differences)) if paired else "",
+                    *_plain(entry.fluctuation().mean),
                 ]
 
 
@@ -145,6 +158,8 @@ def _run_rows(results: Results) -> Iterator[list[str]]:
             str(cell.seed),
             *_plain(outcome.max_accuracy, outcome.ema_accuracy, outcome.final_accuracy),
             *_plain(outcome.max_client_accuracy, outcome.ema_client_accuracy),
+            *_plain(*(ema_at(cell_folder.run, share) for share in (0.25, 0.5, 0.75))),
+            *_plain(fluctuation(cell_folder.run), cell_folder.run.rounds[-1].train_loss),
             str(outcome.rounds),
             *_plain(
                 outcome.bytes_up / 1e6, outcome.bytes_down / 1e6, client_seconds, outcome.seconds

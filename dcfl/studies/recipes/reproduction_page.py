@@ -8,9 +8,15 @@ from dcfl.report.document import Picture, Section, Table, render_document
 from dcfl.report.plots import accuracy_figure, traffic_figure
 from dcfl.report.text import number, plural, signed
 from dcfl.runs.groups import Spread
+from dcfl.runs.pairs import Paired
 from dcfl.studies.recipes.order_page import order_section, split_name
 from dcfl.studies.recipes.published import papers_mu
-from dcfl.studies.recipes.recipe_figures import client_time_figure, gain_figure, weights_figure
+from dcfl.studies.recipes.recipe_figures import (
+    client_time_figure,
+    gain_figure,
+    lead_figure,
+    weights_figure,
+)
 from dcfl.studies.recipes.results import Entry, Metric, Place, Results
 from dcfl.system.printable import printable
 
@@ -21,6 +27,12 @@ TITLES: dict[Metric, str] = {
     "client-ema": f"{ON_OWN_MIXES}: EMA, %",
     "client-max": f"{ON_OWN_MIXES}: MAX, %",
 }
+
+ABOUT_PAIRS = (
+    "EMA against FedAvg is taken seed by seed, in brackets with its 95 % interval (Student's t). "
+    "p: how likely so large a difference is by chance, corrected for the rows of this table "
+    "(Holm). Fluctuation: mean change from one scored round to the next in the second half."
+)
 
 
 def sections_of(results: Results) -> Iterator[Section]:
@@ -112,6 +124,7 @@ def _beside_the_paper(results: Results, place: Place) -> Section:
         Picture.of(
             "Over rounds", accuracy_figure(groups), f"Accuracy over rounds, {title}", "EMA bold."
         ),
+        *_lead_over_rounds(results, place, title),
         Picture.of(
             "Over bytes",
             traffic_figure(groups),
@@ -129,25 +142,39 @@ def _beside_the_paper(results: Results, place: Place) -> Section:
     return Section(title, tables=tables, pictures=pictures)
 
 
+def _lead_over_rounds(results: Results, place: Place, title: str) -> Iterator[Picture]:
+    reference = results.reference(place)
+    if reference is not None and len(results.entries[place]) > 1:
+        yield Picture.of(
+            "Against FedAvg over rounds",
+            lead_figure(list(results.entries[place].values()), reference),
+            f"EMA against FedAvg over rounds, {title}",
+            "Points of EMA over FedAvg after each scored round, seed by seed, then the mean.",
+        )
+
+
 def _table_beside_the_paper(
     results: Results, place: Place, best: Metric, average: Metric, title: str = ""
 ) -> Table:
     ours, papers = results.ranks(place, average), results.papers_ranks(place, average)
+    p_values = results.p_values(place, average)
     rows = [
         [
             row,
             *_compared(entry, best),
             *_compared(entry, average),
             *_gain(results, place, entry, average),
+            number(p_values[row], 3) if row in p_values else "–",
             f"{ours[row]} ({papers[row]})" if row in papers else "–",
+            number(entry.fluctuation().mean),
         ]
         for row, entry in results.entries[place].items()
     ]
     columns = ["Method"]
     for name in ("MAX", "EMA"):
         columns += [name, "paper's", "difference"]
-    columns += ["EMA against FedAvg", "wins", "rank (paper's)"]
-    return Table(columns, rows, title)
+    columns += ["EMA against FedAvg", "wins", "p", "rank (paper's)", "fluctuation"]
+    return Table(columns, rows, title, note=ABOUT_PAIRS)
 
 
 def _compared(entry: Entry, metric: Metric) -> list[str]:
@@ -162,7 +189,15 @@ def _gain(results: Results, place: Place, entry: Entry, metric: Metric = "ema") 
     paired = results.against_reference(place, entry, metric)
     if paired is None:
         return ["–", "–"]
-    return [_written(paired.spread, sign=True), f"{paired.wins} of {len(paired.differences)}"]
+    return [_with_interval(paired), f"{paired.wins} of {len(paired.differences)}"]
+
+
+def _with_interval(paired: Paired) -> str:
+    mean = signed(paired.spread.mean)
+    if paired.interval is None:
+        return mean
+    low, high = paired.interval
+    return f"{mean} ({signed(low)} to {signed(high)})"
 
 
 def _written(spread: Spread, sign: bool = False) -> str:

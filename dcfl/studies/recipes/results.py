@@ -6,11 +6,13 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from statistics import fmean
 from typing import Literal
 
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import Group, Outcome, Spread
+from dcfl.runs.pairs import Paired, holm
 from dcfl.studies.recipes.cells import CellFolder
 from dcfl.studies.recipes.order import (
     DUELS,
@@ -68,24 +70,28 @@ class Entry:
         """The paper has one MAX and one EMA, and does not say on which test data."""
         return getattr(self.paper, metric.removeprefix("client-")) if self.paper else None
 
+    def fluctuation(self) -> Spread:
+        """From one scored round to the next, in the second half of training."""
+        return Spread.of([fluctuation(run) for run in self.runs.values()])
+
     @property
     def group(self) -> Group:
         return Group(self.row, tuple(self.runs.values()))
 
 
-@dataclass(frozen=True)
-class Paired:
-    """One entry minus another, seed by seed."""
+def fluctuation(run: RecordedRun) -> float:
+    """Mean absolute change of the accuracy between scored rounds in the second half, in points."""
+    known = [row.accuracy for row in run.rounds if row.accuracy is not None]
+    late = known[len(known) // 2 :]
+    return fmean(abs(after - before) for before, after in pairwise(late)) if late[1:] else math.nan
 
-    differences: tuple[float, ...]
 
-    @property
-    def spread(self) -> Spread:
-        return Spread.of(self.differences)
-
-    @property
-    def wins(self) -> int:
-        return sum(difference > 0 for difference in self.differences)
+def ema_at(run: RecordedRun, share: float) -> float:
+    """The moving average after this share of all rounds."""
+    planned = run.experiment.federation.rounds
+    known = [row for row in run.rounds if row.ema_accuracy is not None]
+    reached = [row.ema_accuracy for row in known if row.round <= share * planned]
+    return math.nan if not reached or reached[-1] is None else reached[-1]
 
 
 @dataclass(frozen=True)
@@ -172,6 +178,15 @@ class Results:
         mine, theirs = entry.values(metric), other.values(metric)
         shared = [seed for seed in mine if seed in theirs]
         return Paired(tuple(mine[seed] - theirs[seed] for seed in shared)) if shared else None
+
+    def p_values(self, place: Place, metric: Metric) -> dict[str, float]:
+        """Of the differences to the reference, corrected for all rows in this place."""
+        known = {}
+        for row, entry in self.entries[place].items():
+            paired = self.against_reference(place, entry, metric)
+            if paired is not None and paired.p_value is not None:
+                known[row] = paired.p_value
+        return holm(known)
 
     def ranks(self, place: Place, metric: Metric) -> dict[str, int]:
         """Among the rows that the paper has too, if any, because its ranks are among those."""

@@ -30,7 +30,7 @@ class Paired:
         """That contains the true mean with a probability of 95 %; None for a single seed."""
         if self.spread.deviation is None:
             return None
-        from scipy.stats import t  # takes a third of a second to import
+        from scipy.stats import t  # type: ignore[import-untyped]  # a third of a second
 
         count, mean = self.spread.count, self.spread.mean
         half = float(t.ppf(0.975, count - 1)) * self.spread.deviation / math.sqrt(count)
@@ -44,7 +44,7 @@ class Paired:
             return None
         if deviation == 0:
             return 1.0 if mean == 0 else 0.0
-        from scipy.stats import t
+        from scipy.stats import t  # type: ignore[import-untyped]
 
         return 2 * float(t.sf(abs(mean) / (deviation / math.sqrt(count)), count - 1))
 

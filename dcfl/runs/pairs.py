@@ -44,7 +44,7 @@ class Paired:
             return None
         if deviation == 0:
             return 1.0 if mean == 0 else 0.0
-        from scipy.stats import t  # type: ignore[import-untyped]
+        from scipy.stats import t
 
         return 2 * float(t.sf(abs(mean) / (deviation / math.sqrt(count)), count - 1))
 

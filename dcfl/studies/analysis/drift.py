@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,7 +25,8 @@ from torch import Tensor
 
 from dcfl import tensors as named
 from dcfl.client import frozen
-from dcfl.data import Dataset, Partition
+from dcfl.data import Dataset, Images, Partition
+from dcfl.data.augment import Preparation
 from dcfl.engines.engine import Engine, Session
 from dcfl.engines.placement import Placement
 from dcfl.engines.runner import client_runner, reproducible
@@ -34,6 +35,7 @@ from dcfl.experiment import AttackSettings, Experiment, FaultSettings
 from dcfl.federation import sample_cohort
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods import Method
+from dcfl.models import FeatureModel
 from dcfl.privacy import PrivacySettings
 from dcfl.runs.connect import connect
 from dcfl.runs.prepare import placement_for, resolved
@@ -115,7 +117,11 @@ def measure_drift(
             shared = _rehearsed(honest.engine, method, first, cohort)
         tell(f"{len(cohort)} clients train")
         broadcast = Broadcast(round, weights, shared)
-        return _compared(subject, honest.engine, broadcast, cohort, rehearsed)
+        images, preparation = some_images(subject, MOST_IMAGES), subject.dataset.preparation
+        beheld = Beheld(subject.model, trainable(subject.model), images, preparation)
+        return replace(
+            compare_clients(beheld, honest.engine, broadcast, cohort), rehearsed=rehearsed
+        )
 
 
 @dataclass(frozen=True)
@@ -186,13 +192,22 @@ def _rehearsed(engine: Engine, method: Method, broadcast: Broadcast, cohort: lis
     return uploads.merged({}, len(replied), rejected=()) if replied else {}
 
 
-def _compared(
-    subject: Subject, engine: Engine, broadcast: Broadcast, cohort: list[int], rehearsed: bool
+class Beheld(NamedTuple):
+    """A global model, and the images on which clients' models are compared with it."""
+
+    model: FeatureModel
+    trainable: list[str]  # the parameters that clients may change
+    images: Images
+    preparation: Preparation
+
+
+def compare_clients(
+    beheld: Beheld, engine: Engine, broadcast: Broadcast, cohort: list[int]
 ) -> Drift:
-    images, preparation = some_images(subject, MOST_IMAGES), subject.dataset.preparation
-    trainable = [name for name, live in subject.model.named_parameters() if live.requires_grad]
-    start = flat(broadcast.weights, trainable)
-    global_embeddings, _ = embed(subject.model, images, preparation)
+    """Let the cohort train from the broadcast. The engine is not told to keep anything of it."""
+    model, names, images, preparation = beheld
+    start = flat(broadcast.weights, names)
+    global_embeddings, _ = embed(model, images, preparation)
     drifts: list[ClientDrift] = []
     failures: list[str] = []
     directions: list[Tensor] = []  # of those that have moved
@@ -201,11 +216,11 @@ def _compared(
             failures.append(str(reply))
             continue
         # Finished before the next reply is requested, which may reuse this one's memory.
-        moved = flat(reply.weights, trainable) - start
+        moved = flat(reply.weights, names) - start
         length = moved.norm()
         if length > 0 and (len(directions) + 1) * len(moved) <= MOST_NUMBERS:
             directions.append((moved / length).float())
-        local = frozen(subject.model, to_device(reply.weights, images.labels.device))
+        local = frozen(model, to_device(reply.weights, images.labels.device))
         local_embeddings, _ = embed(local, images, preparation)
         drifts.append(
             ClientDrift(
@@ -219,11 +234,15 @@ def _compared(
     return Drift(
         broadcast.round,
         len(images),
-        rehearsed,
-        tuple(drifts),
-        pairwise_cosines(directions),
-        tuple(failures),
+        rehearsed=False,
+        clients=tuple(drifts),
+        update_cosines=pairwise_cosines(directions),
+        failures=tuple(failures),
     )
+
+
+def trainable(model: FeatureModel) -> list[str]:
+    return [name for name, live in model.named_parameters() if live.requires_grad]
 
 
 def flat(tensors: Tensors, names: list[str]) -> Tensor:

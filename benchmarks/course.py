@@ -1,0 +1,62 @@
+"""Why does DCFL help, and when? Models of the `mini` scale looked at in the course of training.
+
+    python benchmarks/course.py --data DIR --out benchmarks/results/course.json
+
+CIFAR-10 with Dirichlet 0.3 and 5 % participation: turns of features from round to round and from
+client to client, cosines of updates, alignment, uniformity, dimensions in use, training loss. Two
+runs at a time; those that the file has already are not repeated. docs/reproduction.md shows it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+from dcfl.studies.analysis.course import follow
+from dcfl.studies.bench.measurements import machine
+from dcfl.studies.recipes.paper import HARD
+from dcfl.studies.recipes.scales import MINI
+
+METHODS = ("fedavg", "dcfl-pw", "dcfl-sw", "fedproc")
+SEEDS = (0, 1, 2)
+ROUNDS = (10, 25, 50, 100, 175, 250, 375, 500)
+Cell = tuple[str, int]  # method and seed
+
+
+def followed(cell: Cell, data: str) -> dict[str, Any]:
+    method, seed = cell
+    changes = {"data": {"path": data}, "engine": {"workers": 1}}
+    experiment = MINI.experiment(HARD, method, seed, {}, changes)
+    moments = [moment.as_json() for moment in follow(experiment, ROUNDS)]
+    mu = getattr(experiment.method, "mu", None)
+    return {"method": method, "seed": seed, "mu": mu, "moments": moments}
+
+
+def measure(data: str, out: Path) -> None:
+    done = json.loads(out.read_text(encoding="utf-8"))["runs"] if out.exists() else []
+    have = {(run["method"], run["seed"]) for run in done}
+    missing = [(name, seed) for seed in SEEDS for name in METHODS if (name, seed) not in have]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(2, context, max_tasks_per_child=1) as pool:
+        for future in as_completed([pool.submit(followed, cell, data) for cell in missing]):
+            done.append(future.result())
+            print(done[-1]["method"], done[-1]["seed"], done[-1]["moments"][-1], flush=True)
+            ordered = sorted(done, key=lambda run: (run["seed"], METHODS.index(run["method"])))
+            text = json.dumps({"machine": machine(), "runs": ordered}, indent=1)
+            out.write_text(text + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", default="data")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    measure(options.data, options.out)
+
+
+if __name__ == "__main__":
+    main()

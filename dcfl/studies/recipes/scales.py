@@ -100,7 +100,7 @@ MINI = Scale(
         "model": {"name": "resnet8", "head": "side256"},
         "training": {
             "epochs": 5,
-            "lr": 0.1,
+            "lr": 0.2,
             "lr_decay": round(0.998 ** (1000 / MINI_ROUNDS), 6),  # by the end, as in the paper
             "momentum": 0.0,
         },

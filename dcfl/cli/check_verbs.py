@@ -101,6 +101,21 @@ def new_method_verb(
     )
 
 
+@new.command("model")
+def new_model_verb(
+    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
+) -> None:
+    """Write a small network that works, and its test, into the current folder."""
+    from dcfl.cli.new_model import new_model
+
+    model, test = new_model(name, Path())
+    print(
+        f"wrote  {model} and {test}\n"
+        f"check  dcfl check {model}\n"
+        f"run    dcfl run --model-file {model}"
+    )
+
+
 def doctor(as_json: AsJSON = False) -> None:
     """Check this machine: versions, devices, the built-in data, one real training step."""
     from dcfl.cli.doctor import examine

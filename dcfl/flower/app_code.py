@@ -1,7 +1,7 @@
 """The user's own files inside a Flower app: `dcfl flower run --method-file --model-file`.
 
 The app carries them beside its pyproject.toml, and the run's config has their hashes. A file runs
-at a site only if its content has the hash that the run declares and the site's own config allows it.
+at a site only if its content has the hash that the run declares and the site allows that hash.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ class AdaptedModel(FeatureModel):
         finally:
             for tap in taps:
                 tap.seen = None  # keeps no graph alive, and a copy of the model stays possible
-        projection = self._modules[SIDE](embedding) if self._has_side else None
+        projection = self.get_submodule(SIDE)(embedding) if self._has_side else None
         return Output(logits, embedding, stages or (embedding,), projection)
 
     def train(self, mode: bool = True) -> AdaptedModel:
@@ -209,7 +209,9 @@ def _pooled(value: Tensor) -> Tensor:
 
 
 def _last_linear(module: nn.Module) -> str:
-    names = [name for name, layer in module.named_modules() if isinstance(layer, nn.Linear)]
+    names: list[str] = [
+        name for name, layer in module.named_modules() if isinstance(layer, nn.Linear)
+    ]
     if not names:
         raise ConfigError(
             f"{type(module).__name__} has no linear layer: name the classifier's layer, "

@@ -15,10 +15,12 @@ from functools import cached_property
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
+from typing import TypeVar
 
 from dcfl.errors import ConfigError
 from dcfl.system.processes import Terminated
 
+Kind = TypeVar("Kind")
 OWN_FILE = "dcfl_own_"  # prefix of the module names of users' files
 
 
@@ -38,7 +40,7 @@ class OwnFile:
     def text(self) -> str:
         return self.source.decode("utf-8", "replace")
 
-    def classes(self, base: type) -> list[type]:
+    def classes(self, base: type[Kind]) -> list[type[Kind]]:
         """The classes that the file itself derives from `base`, in their order."""
         found = [
             value

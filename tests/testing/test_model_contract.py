@@ -241,3 +241,14 @@ def test_bad_input_is_one_line(words: list[str], message: str, cli: Any, tmp_pat
     code, _, err = cli("check", *words)
     assert (code, err.count("\n")) == (2, 1)
     assert message in err
+
+
+def test_a_network_of_ones_own_from_new_to_run(cli: Any, tmp_path: Path) -> None:  # noqa: F811
+    code, out, _ = cli("new", "model", "my-net")
+    assert code == 0
+    assert "dcfl run --model-file my_net.py" in out
+    assert cli("check", "my_net.py")[0] == 0
+    fast = ("federation.rounds=1", "federation.participation=0.1", "--json")
+    assert cli("run", "--model-file", "my_net.py", *fast)[0] == 0
+    assert "there already" in cli("new", "model", "my-net")[2]
+    assert "resnet8 already" in cli("new", "model", "resnet8")[2]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dcfl.data import Dataset
     from dcfl.experiment import Experiment
     from dcfl.methods import METHODS, Method, Objective
-    from dcfl.models import FeatureModel, Output
+    from dcfl.models import FeatureModel, Output, adapt
     from dcfl.runs.comparison import Comparison, compare
     from dcfl.runs.model_file import load_model
     from dcfl.runs.rows import RoundRow, Summary
@@ -44,6 +44,7 @@ __all__ = [
     "RoundRow",
     "Run",
     "Summary",
+    "adapt",
     "compare",
     "errors",
     "evaluation",
@@ -69,6 +70,7 @@ _HOMES = {
     "RoundRow": "dcfl.runs.rows",
     "Run": "dcfl.runs.run",
     "Summary": "dcfl.runs.rows",
+    "adapt": "dcfl.models",
     "compare": "dcfl.runs.comparison",
     "load_experiment": "dcfl.config",
     "load_model": "dcfl.runs.model_file",

@@ -5,6 +5,7 @@ import pytest
 
 from dcfl.engines.instructions import avoid_broken_instructions
 from dcfl.methods import METHODS
+from dcfl.models.own_models import OWN_MODELS
 from dcfl.runs.folder import RecordedRun
 from tests.studies.analysis.trained import train
 
@@ -17,12 +18,13 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _methods_of_a_test_are_its_own() -> Iterator[None]:
-    """`--method-file` makes methods known to the whole process."""
+def _methods_and_models_of_a_test_are_its_own() -> Iterator[None]:
+    """`--method-file` and `--model-file` make them known to the whole process."""
     before = dict(METHODS)
     yield
     METHODS.clear()
     METHODS.update(before)
+    OWN_MODELS.clear()
 
 
 @pytest.fixture(scope="session")

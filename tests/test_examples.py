@@ -14,7 +14,7 @@ from dcfl.experiment import Experiment
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("name", ["quickstart.py", "your_method.py"])
+@pytest.mark.parametrize("name", ["quickstart.py", "your_method.py", "your_model.py"])
 def test_examples_run(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcfl.cli.options import AsJSON, Folders, MethodFile, print_json, register_methods
+from dcfl.cli.options import AsJSON, Folders, MethodFile, ModelFile, print_json, run_own_files
 from dcfl.system.printable import printable
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def analyse(
     alpha: AlignmentAlpha = 2.0,
     t: UniformityT = 2.0,
     method_file: MethodFile = None,
+    model_file: ModelFile = None,
     as_json: AsJSON = False,
 ) -> None:
     """What finished runs have learned: cosines, alignment, dimensions in use, drift, a picture.
@@ -65,8 +66,7 @@ def analyse(
     from dcfl.studies.analysis.similarity import Exponents
 
     exponents = Exponents(alpha, t)
-    if method_file:
-        register_methods(method_file)
+    run_own_files(method_file, model_file)
     if out is None:
         out = folders[0] / "analysis" if len(folders) == 1 else Path("analysis")
         require_own(out)

@@ -1,31 +1,34 @@
-"""`dcfl check`, `dcfl new method` and `dcfl doctor`: for one's own methods and one's machine."""
+"""`dcfl check`, `dcfl new` and `dcfl doctor`: for one's own methods, networks and machine."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dcfl.cli.options import AsJSON, print_json
+from dcfl.errors import ConfigError, require
 from dcfl.system.printable import printable
+
+if TYPE_CHECKING:
+    from dcfl.methods import Method
+    from dcfl.testing.contract import Verdict
 
 new = typer.Typer(help="Start something of your own.", no_args_is_help=True)
 
 
 def check(
-    method: Annotated[str, typer.Argument(metavar="NAME|FILE.py", show_default=False)],
+    what: Annotated[str, typer.Argument(metavar="NAME|FILE.py", show_default=False)],
+    images: Annotated[
+        str, typer.Option(metavar="CxNxN", help="The images that a network is tried on.")
+    ] = "3x32x32",
+    classes: Annotated[int, typer.Option(min=2, help="How many classes it tells apart.")] = 10,
     as_json: AsJSON = False,
 ) -> None:
-    """Does a method keep its promises? Yours too, by the path of its file."""
-    from dcfl.config import method_named
-    from dcfl.methods.loading import load_methods
-    from dcfl.testing.contract import check_method
-
-    path = Path(method)
-    chosen = load_methods(path) if path.suffix == ".py" else {method: method_named(method)}
-    verdicts = {name: check_method(method_class) for name, method_class in chosen.items()}
+    """Does a method or a network keep its promises? Yours too, by the path of its file."""
+    verdicts = _verdicts(what, *_channels_and_size(images), classes)
     if as_json:
         print_json({name: list(map(asdict, by_property)) for name, by_property in verdicts.items()})
     else:
@@ -36,6 +39,51 @@ def check(
                 print(printable(f"  {_mark(verdict.holds)} {verdict.property}{detail}"))
     if not all(verdict.holds for by_property in verdicts.values() for verdict in by_property):
         raise typer.Exit(1)
+
+
+def _verdicts(what: str, channels: int, size: int, classes: int) -> dict[str, list[Verdict]]:
+    """Of all that a file defines, or of the method or network of that name."""
+    from dcfl.config import method_named
+    from dcfl.models import ModelSettings
+    from dcfl.models.own_models import BUILT_IN
+    from dcfl.testing.contract import check_method, check_model
+    from dcfl.testing.model_properties import Network
+
+    if Path(what).suffix == ".py":
+        methods, models = _defined_in(Path(what))
+    elif what in BUILT_IN or ":" in what:
+        methods, models = {}, [what]
+    else:
+        methods, models = {what: method_named(what)}, []
+    verdicts = {name: check_method(method) for name, method in methods.items()}
+    for name in models:
+        verdicts[name] = check_model(Network(ModelSettings(name), channels, size, classes))
+    return verdicts
+
+
+def _defined_in(path: Path) -> tuple[dict[str, type[Method]], list[str]]:
+    from dcfl.methods.loading import methods_in
+    from dcfl.models.own_models import model_in, register_model
+    from dcfl.system.own_files import run_file
+
+    file = run_file(path)
+    methods, model = methods_in(file), model_in(file)
+    if not methods and model is None:
+        raise ConfigError(
+            f"{path} defines no method and no network: derive a class from dcfl.Method, or write "
+            f"a function of (channels, size, classes) that returns a torch.nn.Module"
+        )
+    return methods, [register_model(path)] if model else []
+
+
+def _channels_and_size(images: str) -> tuple[int, int]:
+    parts = images.split("x")
+    if len(parts) != 3 or parts[1] != parts[2] or not all(part.isdecimal() for part in parts):
+        raise ConfigError(f"--images {images}: give channels and size of square images, 3x32x32")
+    channels, size = int(parts[0]), int(parts[1])
+    require(1 <= channels <= 64, f"--images {images}: 1 to 64 channels")
+    require(1 <= size <= 1024, f"--images {images}: 1 to 1024 pixels")
+    return channels, size
 
 
 @new.command("method")
@@ -50,6 +98,21 @@ def new_method_verb(
         f"wrote  {method} and {test}\n"
         f"check  dcfl check {method}\n"
         f"run    dcfl run --method-file {method}"
+    )
+
+
+@new.command("model")
+def new_model_verb(
+    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
+) -> None:
+    """Write a small network that works, and its test, into the current folder."""
+    from dcfl.cli.new_model import new_model
+
+    model, test = new_model(name, Path())
+    print(
+        f"wrote  {model} and {test}\n"
+        f"check  dcfl check {model}\n"
+        f"run    dcfl run --model-file {model}"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,11 +14,14 @@ import typer
 from dcfl.cli.options import (
     AsJSON,
     Folder,
+    MethodFile,
+    ModelFile,
     Out,
     Settings,
     comma_separated,
     experiment_of,
     print_json,
+    run_own_files,
 )
 from dcfl.errors import ConfigError
 from dcfl.system.printable import printable
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     from dcfl.flower.deploy.submission import Submitted
     from dcfl.flower.deploy.superlink import Connection
     from dcfl.flower.roster import Roster
+    from dcfl.system.own_files import OwnFile
 
 flower = typer.Typer(
     help="The same experiment on Flower: at SuperNodes, here or at sites elsewhere.",
@@ -54,14 +59,22 @@ RootCertificate = Annotated[
 
 
 @flower.command("init")
-def init_command(folder: Folder, settings: Settings = None, sites: Sites = "") -> None:
+def init_command(
+    folder: Folder,
+    settings: Settings = None,
+    method_file: MethodFile = None,
+    model_file: ModelFile = None,
+    sites: Sites = "",
+) -> None:
     """Write a Flower app that runs a config with the dcfl that is installed at each site."""
-    from dcfl.flower.deploy.bundle import experiment_text, write_bundle
+    from dcfl.flower.deploy.bundle import app_code, experiment_text, write_bundle
 
-    experiment = experiment_text(experiment_of(settings, engine="flower"))
-    roster = _roster(sites)
-    written = write_bundle(folder, experiment, roster.to_text() if roster else "")
+    experiment = experiment_of(settings, method_file, model_file, engine="flower")
+    roster, files = _roster(sites), app_code(experiment)
+    text = experiment_text(experiment)
+    written = write_bundle(folder, text, roster.to_text() if roster else "", files)
     print(printable(f"wrote  {written}"))
+    _tell_hashes(files)
     print(printable(f"run    flwr run {folder} SUPERLINK"))
 
 
@@ -150,6 +163,8 @@ def status_command(home: Home = HERE, as_json: AsJSON = False) -> None:
 @flower.command("run")
 def run_command(
     settings: Settings = None,
+    method_file: MethodFile = None,
+    model_file: ModelFile = None,
     out: Out = None,
     home: Home = HERE,
     superlink: SuperLinkAddress = "",
@@ -162,18 +177,29 @@ def run_command(
     as_json: AsJSON = False,
 ) -> None:
     """Train at the SuperNodes. The run folder is written on the SuperLink's machine."""
+    from dcfl.flower.deploy.bundle import app_code
     from dcfl.flower.deploy.submission import for_superlink, submit
     from dcfl.runs.folder import RecordedRun
 
     link = _link(home, superlink, root_certificate, insecure)
     if resume:
+        run_own_files(method_file, model_file)
         experiment = RecordedRun.open(resume).experiment
     else:
-        experiment = for_superlink(experiment_of(settings, out=out, engine="flower"))
+        asked = experiment_of(settings, method_file, model_file, out, engine="flower")
+        experiment = for_superlink(asked)
+    if not as_json:
+        _tell_hashes(app_code(experiment))
     roster = _roster_text(sites, home, remote=bool(superlink))
     submitted = submit(link, experiment, roster, resume is not None)
     _follow(submitted, experiment)
     _print_result(submitted, as_json)
+
+
+def _tell_hashes(files: Mapping[str, OwnFile]) -> None:
+    """What the sites' operators compare, or pin."""
+    for kind, file in files.items():
+        print(printable(f"code   {kind} {file.path}, SHA-256 {file.sha256}"))
 
 
 def _link(home: Path, address: str, root_certificate: Path | None, insecure: bool) -> Connection:

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcfl.cli.options import AsJSON, Folders, MethodFile, Settings, experiment_of, print_json
+from dcfl.cli.options import (
+    AsJSON,
+    Folders,
+    MethodFile,
+    ModelFile,
+    Settings,
+    experiment_of,
+    print_json,
+)
 from dcfl.errors import ConfigError
 from dcfl.system.printable import printable, printable_lines
 
@@ -35,11 +43,14 @@ def report(
     print(printable(f"report  {write_report(*folders, out=out)}"))
 
 
-def settings(settings: Settings = None, method_file: MethodFile = None) -> None:
+def settings(
+    settings: Settings = None, method_file: MethodFile = None, model_file: ModelFile = None
+) -> None:
     """What a run would do: every table and key with its value, as a config file."""
     from dcfl.config import as_tables, to_toml
 
-    print(printable_lines(to_toml(as_tables(experiment_of(settings, method_file)))))
+    experiment = experiment_of(settings, method_file, model_file)
+    print(printable_lines(to_toml(as_tables(experiment))))
 
 
 def methods(

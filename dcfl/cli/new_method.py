@@ -68,30 +68,38 @@ def test_it_keeps_its_promises(norm: str) -> None:
 
 def new_method(name: str, folder: Path) -> tuple[Path, Path]:
     """Write NAME.py and test_NAME.py into the folder, overwriting nothing."""
-    if not re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", name):
-        raise ConfigError(f"{name!r} is not a name such as my-method: lower case, digits, hyphens")
-    parts = re.split("[-_]", name)
-    if keyword.iskeyword("_".join(parts)):
-        raise ConfigError(f"{name} is a word of Python's own: choose another name")
+    module = module_name(name)
+    parts = module.split("_")
     if "-".join(parts) in METHODS:
         raise ConfigError(f"there is a method {name} already: choose another name")
-    module = "_".join(parts)
-    texts = {
-        folder / f"{module}.py": METHOD,
-        folder / f"test_{module}.py": TEST,
-    }
+    return write_new(
+        folder,
+        module,
+        METHOD,
+        TEST,
+        name="-".join(parts),
+        title=" ".join(parts).capitalize(),
+        class_name="".join(part.capitalize() for part in parts),
+    )
+
+
+def module_name(name: str) -> str:
+    """The name of something new as that of a Python module."""
+    if not re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", name):
+        raise ConfigError(f"{name!r} is not a name such as my-method: lower case, digits, hyphens")
+    module = name.replace("-", "_")
+    if keyword.iskeyword(module):
+        raise ConfigError(f"{name} is a word of Python's own: choose another name")
+    return module
+
+
+def write_new(folder: Path, module: str, text: str, test: str, **blanks: str) -> tuple[Path, Path]:
+    """Write a module and its test, with the blanks filled in."""
+    texts = {folder / f"{module}.py": text, folder / f"test_{module}.py": test}
     for path in texts:
         if path.exists():
             raise ConfigError(f"{path} is there already")
-    for path, text in texts.items():
-        path.write_text(
-            text.format(
-                name="-".join(parts),
-                module=module,
-                title=" ".join(parts).capitalize(),
-                class_name="".join(part.capitalize() for part in parts),
-            ),
-            encoding="utf-8",
-        )
-    method, test = texts
-    return method, test
+    for path, content in texts.items():
+        path.write_text(content.format(module=module, **blanks), encoding="utf-8")
+    written, tested = texts
+    return written, tested

@@ -30,6 +30,10 @@ MethodFile = Annotated[
     Path | None,
     typer.Option(metavar="FILE.py", help="A method of your own; becomes the default method."),
 ]
+ModelFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE.py", help="A network of your own; becomes the default model."),
+]
 Out = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Where to write; must be new or empty.")
 ]
@@ -38,19 +42,22 @@ Out = Annotated[
 def experiment_of(
     settings: Sequence[str] | None,
     method_file: Path | None = None,
+    model_file: Path | None = None,
     out: Path | None = None,
     engine: str = "",
 ) -> Experiment:
     """The experiment that a command line asks for. `engine` overrides the config's own."""
     from dcfl.config import experiment_from, parse_settings
 
-    own_methods = register_methods(method_file) if method_file else []
+    own_methods, own_model = run_own_files(method_file, model_file)
     files = [text for text in settings or () if "=" not in text]
     if len(files) > 1:
         raise ConfigError(f"one config file at a time, not {len(files)}: {', '.join(files)}")
     changes = parse_settings(text for text in settings or () if "=" in text)
     if len(own_methods) == 1:
         changes["method"] = {"name": own_methods[0], **changes.get("method", {})}
+    if own_model:
+        changes["model"] = {"name": own_model, **changes.get("model", {})}
     if out is not None:
         changes.setdefault("output", {})["dir"] = str(out)
     if engine:
@@ -58,17 +65,19 @@ def experiment_of(
     return experiment_from(files[0] if files else None, changes)
 
 
-def register_methods(path: Path) -> list[str]:
-    """Make the methods in a user's file known by name, for this process."""
-    from dcfl.methods import METHODS
-    from dcfl.methods.loading import load_methods
+def run_own_files(method_file: Path | None, model_file: Path | None) -> tuple[list[str], str]:
+    """Run the user's own files; returns the names of the methods and of the model in them, which
+    this process now knows."""
+    methods, model = [], ""
+    if method_file:
+        from dcfl.methods.loading import register_methods
 
-    loaded = load_methods(path)
-    taken = sorted(loaded.keys() & METHODS.keys())
-    if taken:
-        raise ConfigError(f'{path}: the name {taken[0]} is taken: set name = "..." in the class')
-    METHODS.update(loaded)
-    return list(loaded)
+        methods = register_methods(method_file)
+    if model_file:
+        from dcfl.models.own_models import register_model
+
+        model = register_model(model_file)
+    return methods, model
 
 
 def comma_separated(text: str) -> list[str]:

@@ -14,12 +14,13 @@ from dcfl.cli.options import (
     AsJSON,
     Folder,
     MethodFile,
+    ModelFile,
     Out,
     Settings,
     comma_separated,
     experiment_of,
     print_json,
-    register_methods,
+    run_own_files,
     whole_numbers,
 )
 from dcfl.errors import ConfigError, RunFolderError, TooFewClients
@@ -50,6 +51,7 @@ OwnMixes = Annotated[
 def run(
     settings: Settings = None,
     method_file: MethodFile = None,
+    model_file: ModelFile = None,
     out: Out = None,
     dry_run: DryRun = False,
     as_json: AsJSON = False,
@@ -57,7 +59,7 @@ def run(
     """Train one federation. Without a config: DCFL-PW on the built-in digits."""
     from dcfl.runs.run import Run
 
-    experiment = experiment_of(settings, method_file, out)
+    experiment = experiment_of(settings, method_file, model_file, out)
     if dry_run:
         _print_estimate(experiment, as_json)
         return
@@ -96,14 +98,14 @@ def resume(
     folder: Folder,
     allow: Allowed = None,
     method_file: MethodFile = None,
+    model_file: ModelFile = None,
     as_json: AsJSON = False,
 ) -> None:
     """Continue an interrupted run: the result is that of a run that was never stopped."""
     from dcfl.runs.folder import RecordedRun
     from dcfl.runs.run import Run
 
-    if method_file:
-        register_methods(method_file)
+    run_own_files(method_file, model_file)
     recorded = RecordedRun.open(folder)
     if recorded.summary:
         with suppress(RunFolderError):
@@ -123,6 +125,7 @@ def compare(
     seeds: Seeds = "",
     own_mixes: OwnMixes = False,
     method_file: MethodFile = None,
+    model_file: ModelFile = None,
     out: Out = None,
     as_json: AsJSON = False,
 ) -> None:
@@ -133,7 +136,7 @@ def compare(
     from dcfl.runs import comparison
 
     compared = comparison.compare(
-        experiment_of(settings, method_file, out),
+        experiment_of(settings, method_file, model_file, out),
         methods=comma_separated(methods),
         seeds=whole_numbers(seeds) if seeds else (),
         train=_train_or_tell,

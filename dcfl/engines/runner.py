@@ -24,13 +24,14 @@ from dcfl.engines.instructions import (
     half_precision_works,
 )
 from dcfl.engines.placement import choose_devices
-from dcfl.errors import ClientFailure, ConfigError, Diverged
+from dcfl.errors import ClientFailure, ConfigError, DCFLError, Diverged
 from dcfl.experiment import EngineSettings, Experiment, FaultSettings
 from dcfl.local_training import train_client
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import Method
 from dcfl.models import FeatureModel, Output, build_model
 from dcfl.privacy import Protection, check_covered
+from dcfl.system.printable import one_line
 from dcfl.system.processes import Terminated
 from dcfl.system.transfers import to_device
 
@@ -133,7 +134,7 @@ def _model_for(
     else:
         model = copy.deepcopy(given)
     model.to("cpu", memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if given is not None:
+    if given is not None or not experiment.model.built_in:
         _check_outputs(model, dataset)
     if experiment.engine.precision != "float32":
         _use_half_precision(model, experiment.engine)
@@ -177,14 +178,23 @@ def two_images(dataset: Dataset) -> Tensor:
 
 
 def _check_outputs(model: FeatureModel, dataset: Dataset) -> None:
-    """Does a user's own module return what methods need?"""
-    with torch.no_grad(), evaluating(model):
-        output = model(two_images(dataset))
-    if not isinstance(output, Output) or output.logits.shape != (2, dataset.classes):
-        raise ConfigError(
-            f"the model must return dcfl.models.Output with logits [batch, {dataset.classes}], "
-            f"not {type(output).__name__}"
-        )
+    """Does a module from elsewhere take these images and return what methods need?"""
+    images = two_images(dataset)
+    try:
+        with torch.no_grad(), evaluating(model):
+            output = model(images)
+    except DCFLError:
+        raise
+    except Exception as error:
+        shape = list(images.shape)
+        raise ConfigError(f"the model fails on images {shape}: {_described(error)}") from error
+    wanted = f"dcfl.models.Output with logits [batch, {dataset.classes}]"
+    if not isinstance(output, Output):
+        kind = type(output).__name__
+        raise ConfigError(f"the model must return {wanted}, not {kind}; dcfl.adapt makes it do so")
+    if output.logits.shape != (2, dataset.classes):
+        shape = list(output.logits.shape)
+        raise ConfigError(f"the model must return {wanted}, not logits {shape} of two images")
 
 
 @contextmanager
@@ -203,4 +213,4 @@ def _described(error: BaseException) -> str:
     """With the line it came from: the traceback stays where the client ran."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{place}"
+    return f"{type(error).__name__}: {one_line(error)}{place}"

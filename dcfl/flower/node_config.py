@@ -8,6 +8,7 @@ data                           `folder:PATH` or `sites:PATH` on this disk: the s
                                trial on one's own machine
 site                           names the folder of `sites:PATH`
 data-path                      where the public data sets lie here
+code-sha256                    the hashes of the only files that a run may bring, or `none`
 privacy-noise                  the least noise of [privacy] with which this site sends anything
 """
 
@@ -36,6 +37,7 @@ class NodeConfig:
     site: str = ""
     data_path: str = ""
     privacy_noise: float = 0.0
+    code_sha256: str = ""
 
     @classmethod
     def read(cls, given: Mapping[str, object]) -> NodeConfig:

@@ -32,13 +32,12 @@ from ray.job_config import JobConfig
 
 from dcfl.engines.allocator import keep_freed_memory
 from dcfl.engines.engine import Session
-from dcfl.engines.runner import ClientRunner
 from dcfl.errors import NetworkError
 from dcfl.flower.client_app import Site, SiteOf, client_app
 from dcfl.flower.engine import GridEngine
 from dcfl.flower.node_memories import NodeMemories
 from dcfl.flower.roster import Roster
-from dcfl.methods.loading import OWN_FILE
+from dcfl.system.own_files import own_modules
 from dcfl.system.processes import handlers_put_back, signals_held_back
 
 MOST_NODES = 100  # Flower looks through all waiting messages once per node, ten times a second
@@ -51,7 +50,7 @@ def simulation(session: Session) -> Iterator[GridEngine]:
     runner, devices = session.runner, session.placement.devices
     nodes = min(len(runner.data.partition), MOST_NODES)
     with _quiet(), _ray(len(devices)):
-        _send_own_file(runner)
+        _send_own_files()
         memories = NodeMemories(session.memories.resolve())
         site = ray.put(Site(runner, memories, session.experiment.engine.threads))
         resources = _resources(devices)
@@ -78,10 +77,9 @@ def _unpacked(site: Any) -> Site:
     return replace(unpacked, runner=unpacked.runner.on(device))
 
 
-def _send_own_file(runner: ClientRunner) -> None:
-    """A method from `--method-file` lives in a module that no actor can import."""
-    module = sys.modules[type(runner.method).__module__]
-    if module.__name__.startswith(OWN_FILE):
+def _send_own_files() -> None:
+    """What comes from `--method-file` and `--model-file` is in modules that no actor can import."""
+    for module in own_modules():
         ray.cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 

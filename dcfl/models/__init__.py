@@ -8,10 +8,13 @@ from typing import Literal
 import torch
 
 from dcfl.errors import require
+from dcfl.models.adapted import adapt
 from dcfl.models.cnn import CNN
 from dcfl.models.layers import Norm, require_head
 from dcfl.models.lenet import LeNet
+from dcfl.models.libraries import NAMED, library_model
 from dcfl.models.output import FeatureModel, Output
+from dcfl.models.own_models import BUILT_IN, OWN_MODELS, with_head
 from dcfl.models.resnet import ResNet8, ResNet18
 from dcfl.seeding import derived_seed
 
@@ -23,6 +26,7 @@ __all__ = [
     "Output",
     "ResNet8",
     "ResNet18",
+    "adapt",
     "build_model",
 ]
 
@@ -37,7 +41,9 @@ NETWORKS: dict[str, type[CNN | ResNet8 | ResNet18]] = {
 class ModelSettings:
     """The [model] table. Norm and head do not depend on the method, so all share one backbone."""
 
-    name: Literal["cnn", "lenet", "resnet8", "resnet18"] = "cnn"
+    # "cnn", "lenet", "resnet8", "resnet18", "timm:NAME", "torchvision:NAME", or the name of a
+    # network whose file was given with --model-file.
+    name: str = "cnn"
     # Channels of the first layer, which later layers double; "auto": 32 (cnn), 16 (resnet8) or 64
     # (resnet18).
     width: int | Literal["auto"] = "auto"
@@ -47,22 +53,37 @@ class ModelSettings:
     head: str = "none"
 
     def __post_init__(self) -> None:
+        self._require_known()
         require_head(self.head)
         require(
             self.width == "auto" or 2 <= self.width <= 1024,
             f'model.width must lie in 2 to 1024, or be "auto", not {self.width}',
         )
         require(
-            self.name != "lenet" or self.width == "auto",
-            f"model.width = {self.width}: lenet has layers of its own",
-        )
-        require(
             self.norm != "group" or self.width == "auto" or self.width % 2 == 0,
             f"model.width = {self.width} must be even for the two groups of model.norm",
         )
+        fixed = self.name == "lenet" or not self.built_in
         require(
-            self.name != "lenet" or self.norm == "batch",
-            f'model.norm = "{self.norm}": lenet has no normalisation layers',
+            not fixed or self.width == "auto",
+            f"model.width = {self.width}: {self.name} has layers of its own",
+        )
+        none = "has no normalisation layers" if self.built_in else "says itself how it normalises"
+        require(
+            not fixed or self.norm == "batch",
+            f'model.norm = "{self.norm}": {self.name} {none}',
+        )
+
+    @property
+    def built_in(self) -> bool:
+        """Whether the network is dcfl's own."""
+        return self.name in BUILT_IN
+
+    def _require_known(self) -> None:
+        require(
+            self.built_in or self.name in OWN_MODELS or NAMED.fullmatch(self.name) is not None,
+            f"model.name: there is no network {self.name!r}: use {', '.join(BUILT_IN)}, timm:NAME "
+            f"or torchvision:NAME, or give the file of your own with --model-file",
         )
 
 
@@ -72,6 +93,11 @@ def build_model(
     """Build the named model; its initial weights depend on the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(seed, 0, 0, "initialisation"))
+        if settings.name in OWN_MODELS:
+            own = OWN_MODELS[settings.name].build(channels, size, classes)
+            return with_head(own, settings.head)
+        if not settings.built_in:
+            return with_head(library_model(settings.name, channels, classes), settings.head)
         if settings.name == "lenet":
             return LeNet(channels, size, classes, settings.head)
         network = NETWORKS[settings.name]

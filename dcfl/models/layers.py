@@ -43,10 +43,10 @@ class HeadedModel(FeatureModel):
         """Call it last in `__init__`, with the width of the pooled features."""
         kind, wide = head.rstrip("0123456789"), head.lstrip("abcdefghijklmnopqrstuvwxyz")
         before = kind == "mlp"
-        self.head = _perceptron(width, int(wide)) if before else nn.Identity()
+        self.head = perceptron(width, int(wide)) if before else nn.Identity()
         self.classifier = nn.Linear(int(wide) if before else width, classes)
         # Made last: the other initial weights are the same with and without it.
-        self.side = _perceptron(width, int(wide)) if kind == "side" else None
+        self.side = perceptron(width, int(wide)) if kind == "side" else None
 
     def classified(self, pooled: Tensor, stages: Sequence[Tensor]) -> Output:
         embedding = self.head(pooled)
@@ -54,5 +54,5 @@ class HeadedModel(FeatureModel):
         return Output(self.classifier(embedding), embedding, tuple(stages), projection)
 
 
-def _perceptron(features: int, width: int) -> nn.Module:
+def perceptron(features: int, width: int) -> nn.Module:
     return nn.Sequential(nn.Linear(features, features), nn.ReLU(), nn.Linear(features, width))

@@ -21,7 +21,9 @@ from dcfl.engines.runner import reproducible
 from dcfl.experiment import Experiment
 from dcfl.methods import Method
 from dcfl.models import FeatureModel
+from dcfl.models.adapted import AdaptedModel
 from dcfl.runs.identity import BUILT_IN, flat, of_kind
+from dcfl.system.own_files import OwnFile, own_file_of
 
 
 def fingerprint(
@@ -49,33 +51,43 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def own_code(method: Method, model: FeatureModel | None) -> dict[str, str]:
-    """Hashes of user-defined code, which no version number covers."""
+def own_code(
+    method: Method, model: FeatureModel | None, model_file: OwnFile | None = None
+) -> dict[str, str]:
+    """Hashes of user-defined code, which no version number covers. `model`: one that is not dcfl's
+    own; `model_file`: where it came from, if that was a file."""
     described = BUILT_IN
     if model is not None:
         state = model.state_dict()
         tensors = [(name, tensor.dtype, tensor.shape) for name, tensor in state.items()]
         layers = hashlib.sha256(f"{model} {tensors}".encode()).hexdigest()[:16]
         kinds = {type(module) for module in model.modules()}
-        described = f"{type(model).__qualname__} {layers} {_source(kinds)}".strip()
+        if isinstance(model, AdaptedModel):
+            kinds.add(type(model.module))
+        texts = {model_file.text} if model_file else set()
+        described = f"{type(model).__qualname__} {layers} {_source(kinds, texts)}".strip()
     return {"method": _source({type(method)}) or BUILT_IN, "model": described}
 
 
-def _source(classes: Collection[type]) -> str:
-    """A hash of the source of these classes and their bases; empty if all of it belongs to dcfl or
-    torch."""
+def _source(classes: Collection[type], more: Collection[str] = ()) -> str:
+    """A hash of the source of these classes and their bases, and of `more`; empty if all of it
+    belongs to dcfl or torch."""
     derived_from = {base for kind in classes for base in kind.__mro__}
     texts = {
         _text(kind)
         for kind in derived_from
         if kind.__module__.partition(".")[0] not in ("builtins", "abc", "typing", "dcfl", "torch")
     }
+    texts |= {*more}
     return hashlib.sha256("\0".join(sorted(texts)).encode()).hexdigest()[:16] if texts else ""
 
 
 def _text(kind: type) -> str:
     """The source of the whole file, because a class may use anything in it. Of the main script only
     the class, because another script may resume the run; its name if it has no source."""
+    own = own_file_of(kind)
+    if own is not None:  # as it was when it ran
+        return own.text
     try:
         file = inspect.getsourcefile(kind) if kind.__module__ != "__main__" else None
         return Path(file).read_text("utf-8", "replace") if file else inspect.getsource(kind)

@@ -4,6 +4,7 @@ config.toml        the resolved settings        partition.npz      who owned whi
 environment.json   versions and machine         model.safetensors  the final weights
 rounds.jsonl       a row per round              summary.json       the result
 clients.jsonl      a row per client and round   report.html        all of it as a page
+method.py, model.py   copies of the user's own files, if the run was trained with such
 checkpoint-*       for `dcfl resume`; after the run, only the best one
 """
 
@@ -33,7 +34,8 @@ from dcfl.system.storage import PARTIAL, storage
 
 LOGS = ("rounds.jsonl", "clients.jsonl")
 FILES = {
-    *LOGS, "config.toml", "environment.json", "partition.npz", "model.safetensors", "summary.json"
+    *LOGS, "config.toml", "environment.json", "partition.npz", "model.safetensors", "summary.json",
+    "method.py", "model.py",
 }  # fmt: skip
 MEMORIES = "memories"  # the subfolder of the clients' memories
 LONGEST_FOLDER_NAME = 200  # bytes, without the time; file systems allow about 255

@@ -12,10 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from dcfl import tensors as named
 from dcfl.data.augment import Preparation
-from dcfl.errors import CheckpointError, RunFolderError, RunMissing
+from dcfl.errors import CheckpointError, ConfigError, RunFolderError, RunMissing
 from dcfl.messages import Tensors
 from dcfl.models import FeatureModel, ModelSettings, build_model
+from dcfl.models.own_models import OWN_MODELS, register_model
 from dcfl.runs.folder import RecordedRun, require_utf8
+from dcfl.runs.own_code import MODEL_COPY, own_hashes
 from dcfl.runs.prepare import Prepared
 from dcfl.runs.reading import damaged, parsed, validated
 from dcfl.system.json_types import Json, Number, Text
@@ -31,6 +33,7 @@ class ModelShape(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
     settings: dict[str, Any]
+    code: Text = ""  # SHA-256 of the user's file that defines the network
     channels: Annotated[int, Field(ge=1, le=4096)]
     size: Annotated[int, Field(ge=1, le=4096)]
     classes: Annotated[int, Field(ge=2, le=10**6)]
@@ -64,6 +67,8 @@ def write_model(folder: Path, prepared: Prepared, weights: Tensors) -> None:
     }
     if not prepared.own_model:
         shape["settings"] = asdict(prepared.experiment.model)
+        if MODEL_COPY in (hashes := own_hashes(prepared.experiment)):
+            shape["code"] = hashes[MODEL_COPY]
     contiguous = {name: weights[name].cpu().contiguous() for name in sorted(weights)}
     checksum = named.checksum(contiguous, strict_json(shape))
     # A single entry: safetensors writes several in arbitrary order.
@@ -71,7 +76,7 @@ def write_model(folder: Path, prepared: Prepared, weights: Tensors) -> None:
     write_stored(folder / MODEL, contiguous, metadata)
 
 
-def load_model(run_folder: str | Path) -> FeatureModel:
+def load_model(run_folder: str | Path, *, model_file: str | Path | None = None) -> FeatureModel:
     """The trained model of a finished run, in evaluation mode, on the CPU.
 
     It carries `class_names` and `preparation`, which turns uint8 pixels into its inputs. A model
@@ -79,6 +84,9 @@ def load_model(run_folder: str | Path) -> FeatureModel:
 
     Args:
         run_folder: The folder of a run that has finished.
+        model_file: The Python file that defines the network, if the run was trained with
+            `--model-file`. The run folder has a copy, `model.py`. It runs only if you name it
+            here, so read it first if the folder is not yours.
 
     Returns:
         The model, ready to be called on a batch of prepared images.
@@ -86,6 +94,7 @@ def load_model(run_folder: str | Path) -> FeatureModel:
     Raises:
         RunMissing: There is no trained model in the folder.
         RunFolderError: The file is damaged, or holds the weights of a module of your own.
+        ConfigError: The network's file is not the one that the run was trained with.
 
     Example:
         >>> import dcfl, torch
@@ -113,6 +122,9 @@ def load_model(run_folder: str | Path) -> FeatureModel:
             f"safetensors.torch.load_file"
         )
     shape = validated(SHAPE, description, path)
+    if model_file is not None:
+        register_model(Path(model_file))
+    _require_code(shape, path)
     model = _rebuilt(shape, weights, path)
     model.load_state_dict(weights)
     model.class_names = tuple(shape.class_names)
@@ -140,19 +152,43 @@ def _require_whole(path: Path, weights: Tensors, description: Json) -> None:
         )
 
 
+def _require_code(shape: ModelShape, path: Path) -> None:
+    """Is the network's file there that the run was trained with? The folder never brings it."""
+    name = str(shape.settings.get("name"))
+    own = OWN_MODELS.get(name)
+    copy = path.with_name(MODEL_COPY)
+    if shape.code and own is None:
+        raise RunFolderError(
+            f"{path.parent} was trained with a network of your own, {name!r}: name its file with "
+            f"--model-file or model_file=; {copy} is a copy, to be read before it is run"
+        )
+    if own is not None and shape.code != own.file.sha256:
+        raise ConfigError(
+            f"{own.file.path} is not the file that {path.parent} was trained with: its SHA-256 is "
+            f"{own.file.sha256[:16]}, not {shape.code[:16] or 'any that is recorded'}"
+        )
+
+
 def _rebuilt(shape: ModelShape, weights: Tensors, path: Path) -> FeatureModel:
     """Build the model, after checking that its tensors match those of the file."""
     size = (shape.channels, shape.size, shape.classes)
     try:
         settings = SETTINGS.validate_python(shape.settings)
-        with torch.device("meta"):  # takes no memory, whatever the size
-            expected = build_model(settings, *size, seed=0).state_dict()
+        if settings.built_in:
+            with torch.device("meta"):  # takes no memory, whatever the size
+                _require_fitting(build_model(settings, *size, seed=0), weights, path)
     except (ValidationError, ValueError, RuntimeError) as error:
         raise damaged(path, f"settings: {error}") from error
+    model = build_model(settings, *size, seed=0)
+    _require_fitting(model, weights, path)
+    return model
+
+
+def _require_fitting(model: FeatureModel, weights: Tensors, path: Path) -> None:
+    """Check that the model has the tensors of the file."""
 
     def described(tensors: Tensors) -> dict[str, tuple[torch.dtype, torch.Size]]:
         return {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
 
-    if described(expected) != described(weights):
+    if described(model.state_dict()) != described(weights):
         raise damaged(path, "its tensors are not those of the model that it names")
-    return build_model(settings, *size, seed=0)

@@ -22,6 +22,7 @@ from dcfl.methods import Method
 from dcfl.models import FeatureModel
 from dcfl.privacy import Schedule, account, check_budget
 from dcfl.runs.fingerprint import fingerprint, own_code
+from dcfl.runs.own_code import MODEL_COPY, own_files
 from dcfl.server import Server
 
 
@@ -35,7 +36,7 @@ class Prepared:
     runner: ClientRunner  # trains clients: the method on the model and the data
     placement: Placement  # how many processes, on which devices
     code: Mapping[str, str]  # hashes of the user's own code, see `own_code`
-    own_model: bool  # whether the model is the user's own module
+    own_model: bool  # whether the model is a module from Python, which no name can rebuild
 
     @cached_property
     def fingerprint(self) -> dict[str, Any]:
@@ -88,7 +89,9 @@ def prepare(
     experiment = resolved(experiment, dataset, partition)
     runner = client_runner(experiment, dataset, partition, model)
     cohort = cohort_size(len(partition), experiment.federation.participation)
-    code = own_code(experiment.method, model)  # hashed now: a file may be edited during the run
+    # Hashed now: a file may be edited during the run.
+    foreign = runner.model if model is not None or not experiment.model.built_in else None
+    code = own_code(experiment.method, foreign, own_files(experiment).get(MODEL_COPY))
     return Prepared(
         experiment=experiment,
         data=runner.data,

@@ -16,6 +16,7 @@ from dcfl.errors import CheckpointError
 from dcfl.messages import Tensors
 from dcfl.runs.folder import LOGS, require_unused, require_utf8
 from dcfl.runs.model_file import write_model
+from dcfl.runs.own_code import own_hashes, write_copies
 from dcfl.runs.prepare import Prepared
 from dcfl.runs.rows import ClientRow, RoundRow, Row, Summary
 from dcfl.system.locks import LOCK, lock, sign
@@ -58,6 +59,7 @@ class Recorder:
         text = config.to_toml(config.as_tables(prepared.experiment)) + "\n"
         write_whole(self.folder / "config.toml", text)
         self._write_json("environment.json", _environment(prepared))
+        write_copies(self.folder, prepared.experiment)
         dataset, partition = prepared.data.dataset, prepared.data.partition
         counts = partition.counts(dataset.train.labels.cpu().numpy(), dataset.classes)
         with replacing(self.folder / "partition.npz") as partial:
@@ -115,6 +117,8 @@ def _environment(prepared: Prepared) -> dict[str, Any]:
         "packages": {name: version(name) for name in packages},
         **prepared.code,
     }
+    if hashes := own_hashes(prepared.experiment):
+        environment["own_files"] = hashes
     if ":" in dataset.name:  # the user's own images are identified by content
         environment["data"] = dataset.fingerprint[:16]
     return environment

@@ -1,1 +1,1 @@
-"""The contract that every method keeps, and a toy federation to try it on: `dcfl check`."""
+"""The contracts of methods and networks, and a toy federation to try them on: `dcfl check`."""

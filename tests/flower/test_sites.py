@@ -5,6 +5,7 @@ They want the machine to themselves: Flower restarts a client process that is sl
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -24,12 +25,14 @@ from dcfl.flower.deploy import daemons as processes
 from dcfl.flower.deploy.deployment import down
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.training import run
+from tests.models.test_own_models import FUNCTION
 
 pytestmark = pytest.mark.flower
 
 # Every client comes twice, so that what it kept and what the server shares are used.
 FEW = ["data.clients=2", "federation.participation=1.0", "federation.rounds=2", "training.epochs=1"]
 Dcfl = Callable[..., str]
+METHOD = "import dcfl\n\nclass Mine(dcfl.METHODS['dcfl-pw']):\n    name = 'mine'\n"
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +113,25 @@ def test_supernodes_have_the_bits_of_the_embedded_engine(
     assert all(row["bytes_up"] > row["ok"] * 10_000 for row in there.rounds)
     memories = [path for path in (superlink / "memories").rglob("*") if path.is_file()]
     assert not memories  # the run has ended
+
+
+def test_supernodes_run_the_code_that_is_sent_to_them(
+    superlink: Path, dcfl: Dcfl, folder: Path, tmp_path: Path
+) -> None:
+    """A network and a method of one's own: the bits of the embedded engine, and the hash in each
+    site's log."""
+    (folder / "net.py").write_text(FUNCTION)
+    (folder / "idea.py").write_text(METHOD)
+    code = ["--model-file", "net.py", "--method-file", "idea.py"]
+    told = [*FEW, *code, "--home", str(superlink), "--out", str(tmp_path / "there"), "--json"]
+    said = json.loads(dcfl("flower", "run", *told))
+    here = json.loads(dcfl("run", *FEW, *code, "--out", str(tmp_path / "here"), "--json"))
+    assert said["weights_sha256"] == here["weights_sha256"]
+    assert (tmp_path / "there" / "model.py").read_text() == FUNCTION
+    digest = hashlib.sha256(FUNCTION.encode()).hexdigest()
+    for site in (0, 1):
+        log = (superlink / "logs" / f"site-{site}.log").read_text(errors="replace")
+        assert f"this run brings a model of its own: SHA-256 {digest}" in log
 
 
 def test_sites_with_their_own_pictures(hospitals: Path, dcfl: Dcfl, tmp_path: Path) -> None:

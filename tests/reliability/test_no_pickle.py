@@ -26,7 +26,7 @@ CALLS = {
 }  # fmt: skip
 # The opcodes of CIFAR's files are read, never run; a name from a fixed table is imported late; the
 # user's own file is run because the command line names it; a peer's package lies in either place.
-IMPORTS = {"methods/loading.py", "__init__.py", "privacy.py"}
+IMPORTS = {"system/own_files.py", "__init__.py", "privacy.py"}
 
 
 def dotted(node: ast.expr) -> str:
@@ -85,7 +85,7 @@ def test_the_scan_bites(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_what_loads_by_name_takes_the_name_from_the_code() -> None:
     """Every import by name outside of the user's own file has a name from a table in the source."""
-    for name in IMPORTS - {"methods/loading.py"}:
+    for name in IMPORTS - {"system/own_files.py"}:
         tree = ast.parse((PACKAGE / name).read_text(encoding="utf-8"))
         strings = {
             node.value

@@ -13,6 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from dcfl import config
 from dcfl.engines.engine import Session
 from dcfl.errors import DCFLError
+from dcfl.flower.app_code import run_app_code
 from dcfl.flower.engine import GridEngine
 from dcfl.flower.roster import UNBOUND, Roster
 from dcfl.runs.run import Run
@@ -26,8 +27,6 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """The run config has the experiment as one text, because Flower wants every key declared."""
-    experiment = config.from_toml(str(context.run_config["experiment"]))
-
     engines: list[GridEngine] = []
 
     @contextmanager
@@ -39,6 +38,9 @@ def main(grid: Grid, context: Context) -> None:
 
     resume = str(context.run_config.get("resume", ""))
     try:
+        for line in run_app_code(str(context.run_config.get("code", ""))):
+            print(line, flush=True)
+        experiment = config.from_toml(str(context.run_config["experiment"]))
         roster = Roster.from_text(str(context.run_config.get("sites", "")), experiment.data)
         if not roster.keys:
             print(UNBOUND, flush=True)

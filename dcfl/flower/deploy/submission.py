@@ -14,7 +14,7 @@ from dcfl.data.settings import DataSettings
 from dcfl.errors import ConfigError, RemoteRunFailed
 from dcfl.experiment import Experiment
 from dcfl.flower.deploy import superlink
-from dcfl.flower.deploy.bundle import experiment_text, write_bundle
+from dcfl.flower.deploy.bundle import app_code, code_text, experiment_text, write_bundle
 from dcfl.flower.deploy.server_app import ENDED
 from dcfl.flower.deploy.superlink import Connection
 from dcfl.flower.roster import Roster
@@ -29,7 +29,10 @@ STATUS_SECONDS = 5.0  # between two questions to the SuperLink, each of which st
 def for_superlink(experiment: Experiment) -> Experiment:
     """With absolute paths: the SuperLink's processes have another working folder."""
     if METHODS.get(experiment.method.name) is not type(experiment.method):
-        raise ConfigError(f"{experiment.method.name}: SuperNodes know only the methods of dcfl")
+        raise ConfigError(
+            f"{experiment.method.name}: SuperNodes know the methods of dcfl, and those of a file "
+            f"that is sent to them with --method-file"
+        )
     folder = folder_for(experiment, experiment.data.dataset).resolve()
     require_unused(folder)
     return replace(
@@ -86,12 +89,14 @@ def submit(
     """`experiment`: from `for_superlink`, or from the folder of a run to `resume`. `sites`: a
     roster's text."""
     Roster.from_text(sites, experiment.data)  # better refused here than at the SuperLink
+    files = app_code(experiment)
     config = {
         "experiment": experiment_text(experiment),
         "resume": experiment.output.dir if resume else "",
         "sites": sites,
+        "code": code_text(files),
     }
     with tempfile.TemporaryDirectory() as folder:
-        bundle = write_bundle(Path(folder) / "app")
+        bundle = write_bundle(Path(folder) / "app", files=files)
         run = superlink.submit(link, bundle, config)
     return Submitted(link, run, Path(experiment.output.dir))

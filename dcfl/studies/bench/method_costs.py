@@ -47,7 +47,7 @@ def method_seconds(
 def _experiment(method: str, model: str, repeats: int, folder: str) -> Experiment:
     return Experiment(
         data=DataSettings(clients=1),
-        model=ModelSettings(model),  # type: ignore[arg-type]
+        model=ModelSettings(model),
         training=LocalTraining(),
         method=METHODS[method](),
         federation=FederationSettings(rounds=repeats + 2, participation=1.0),

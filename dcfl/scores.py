@@ -6,7 +6,8 @@ would have been, to the last bit and in any order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -75,26 +76,62 @@ class Scores:
     def __add__(self, other: Scores) -> Scores:
         if other.classes != self.classes:
             raise ValueError(f"scores of {self.classes} and of {other.classes} classes")
-        return Scores(*(own + its for own, its in zip(self._counts, other._counts, strict=True)))
+        return Scores(
+            self.confusion + other.confusion,
+            self.odds + other.odds,
+            self.confidence + other.confidence,
+            self.total_loss + other.total_loss,
+        )
 
     def weighted(self, weight: float) -> Scores:
         """As if every image were there `weight` times."""
-        return Scores(*(count * weight for count in self._counts))
+        return Scores(
+            self.confusion * weight,
+            self.odds * weight,
+            self.confidence * weight,
+            self.total_loss * weight,
+        )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Scores):
             return NotImplemented
-        pairs = zip(self._counts, other._counts, strict=True)
-        return all(torch.equal(torch.as_tensor(own), torch.as_tensor(its)) for own, its in pairs)
+        pairs = zip(self.tensors.values(), other.tensors.values(), strict=True)
+        return all(torch.equal(own, its) for own, its in pairs)
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"Scores({self.images:,g} images, accuracy {self.accuracy:.2f} %)"
 
+    # As named tensors, which cross the wire
+
     @property
-    def _counts(self) -> list[Tensor | float]:
-        return [getattr(self, field.name) for field in fields(self)]
+    def tensors(self) -> dict[str, Tensor]:
+        loss = torch.tensor([self.total_loss], dtype=torch.float64)
+        return {
+            "confusion": self.confusion,
+            "odds": self.odds,
+            "confidence": self.confidence,
+            "total_loss": loss,
+        }
+
+    @classmethod
+    def of_tensors(cls, tensors: Mapping[str, Tensor], classes: int) -> Scores:
+        """From somewhere else: ValueError if no images can have such counts."""
+        expected = cls.none(classes).tensors
+        if {name: tensor.shape for name, tensor in tensors.items()} != {
+            name: tensor.shape for name, tensor in expected.items()
+        }:
+            raise ValueError(f"scores that are not of {classes} classes")
+        if any(tensor.dtype != torch.float64 for tensor in tensors.values()):
+            raise ValueError("scores that are not float64")
+        if not all(((count >= 0) & (count <= 2.0**53)).all() for count in tensors.values()):
+            raise ValueError("scores that are not counts")
+        rest = {name: tensor for name, tensor in tensors.items() if name != "total_loss"}
+        scores = cls(**rest, total_loss=float(tensors["total_loss"]))
+        if not scores._adds_up():
+            raise ValueError("scores that do not add up")
+        return scores
 
     # The images
 
@@ -196,23 +233,6 @@ class Scores:
 
     def _present(self, values: Tensor) -> Tensor:
         return values.where(self.images_by_class > 0, torch.nan)
-
-    # From elsewhere
-
-    def check(self) -> None:
-        """Refuse counts that no images can have: ValueError."""
-        shapes = [tuple(count.shape) for count in (self.confusion, self.odds, self.confidence)]
-        classes = self.confusion.shape[0] if self.confusion.dim() else 0
-        wanted = [(classes, classes), (classes, 2, ODDS_BINS), (3, CONFIDENCE_BINS)]
-        if shapes != wanted:
-            raise ValueError(f"scores of the shapes {shapes}, not {wanted}")
-        everything = torch.cat([torch.as_tensor(count).reshape(-1) for count in self._counts])
-        if everything.dtype != torch.float64:
-            raise ValueError(f"scores of {everything.dtype}")
-        if not ((everything >= 0) & (everything <= 2.0**53)).all():
-            raise ValueError("scores that are not counts")
-        if not self._adds_up():
-            raise ValueError("scores that do not add up")
 
     def _adds_up(self) -> bool:
         by_class, all_images = self.images_by_class, self.confusion.sum()

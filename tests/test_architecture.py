@@ -25,7 +25,7 @@ LAYERS = {
     "at Flower's nodes": "flower",
     "a run from beginning to end, and its page": "runs report",
     "sites": "flower.deploy",
-    "what people do with a trained model": "trained",
+    "what people do with the model": "trained",
     "experiments about experiments": "studies testing",
     "people": "cli __main__",
 }

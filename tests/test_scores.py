@@ -134,7 +134,7 @@ def test_parts_add_up_to_the_whole_to_the_last_bit(samples: list, random: object
     whole = Scores.of(logits, labels)
     together = reduce(add, parts, Scores.none(classes))
     assert together == whole
-    whole.check()
+    assert Scores.of_tensors(whole.tensors, classes) == whole
     assert (whole.accuracy, whole.loss) == (together.accuracy, together.loss)
     assert whole.absent == [label for label in range(classes) if label not in labels]
 
@@ -184,7 +184,7 @@ def test_a_weight_stands_for_so_many_images() -> None:
     scores = Scores.of(*answers(3))
     assert scores + scores == scores.weighted(2.0)
     assert scores.weighted(0.37).macro_f1 == pytest.approx(scores.macro_f1)
-    scores.weighted(0.37).check()
+    Scores.of_tensors(scores.weighted(0.37).tensors, 3)
     with pytest.raises(ValueError, match="3 and of 4"):
         scores + Scores.none(4)
 
@@ -204,9 +204,12 @@ def test_counts_that_no_images_can_have_are_refused() -> None:
         replace(good, total_loss=math.nan),
         replace(good, total_loss=1e12),
         replace(good, confusion=good.confusion * math.nan),
+        Scores.of(*answers(4)),
     ):
         with pytest.raises(ValueError, match="scores"):
-            bad.check()
+            Scores.of_tensors(bad.tensors, 3)
+    with pytest.raises(ValueError, match="scores"):
+        Scores.of_tensors({"confusion": good.confusion}, 3)
 
 
 def test_a_model_that_has_diverged_has_no_scores() -> None:

@@ -224,7 +224,7 @@ class StoredCounts(Stored):
             "confidence": self.confidence,
             "total_loss": [self.total_loss],
         }
-        tensors = {name: torch.tensor(rows).double() for name, rows in tables.items()}
+        tensors = {name: torch.tensor(rows, dtype=torch.float64) for name, rows in tables.items()}
         return Scores.of_tensors({**tensors, "odds": odds}, classes)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -13,6 +15,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from torch import Tensor
 
+from dcfl.engines.engine import OwnScores
 from dcfl.evaluation import fairness
 from dcfl.runs.reading import damaged, parsed, validated
 from dcfl.scores import ODDS_BINS, Scores
@@ -128,6 +131,26 @@ class EvaluationRecord:
                 "scores": [asdict(client) for client in self.clients],
             }
         return {**found, "counts": _counts_json(scores)}
+
+
+def by_sites(
+    data: str, class_names: tuple[str, ...], found: Sequence[OwnScores], weights_sha256: str
+) -> EvaluationRecord:
+    """The last model, scored by sites on test images that nobody else has."""
+    weighted = [one.scores.weighted(one.weight) for one in found]
+    return EvaluationRecord(
+        data=data,
+        own_data=True,
+        kind="test images at the sites",
+        which="last",
+        weights_sha256=weights_sha256,
+        class_names=class_names,
+        scores=reduce(add, weighted),
+        clients=tuple(
+            ClientScore(one.name, int(one.scores.images), one.scores.accuracy) for one in found
+        ),
+        clients_kind="test images of its own",
+    )
 
 
 def write_evaluation(folder: Path, record: EvaluationRecord) -> Path:

@@ -4,6 +4,7 @@ config.toml        the resolved settings        partition.npz      who owned whi
 environment.json   versions and machine         model.safetensors  the final weights
 rounds.jsonl       a row per round              summary.json       the result
 clients.jsonl      a row per client and round   report.html        all of it as a page
+evaluation*.json   what `dcfl evaluate` found
 checkpoint-*       for `dcfl resume`; after the run, only the best one
 """
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from dcfl.runs.rows import RoundRow, Summary
     from dcfl.runs.run import Result, Run
     from dcfl.runs.training import resume, run
+    from dcfl.scores import Scores
+    from dcfl.trained.evaluate import evaluate
 
 __all__ = [
     "METHODS",
@@ -43,10 +45,12 @@ __all__ = [
     "Result",
     "RoundRow",
     "Run",
+    "Scores",
     "Summary",
     "adapt",
     "compare",
     "errors",
+    "evaluate",
     "evaluation",
     "load_experiment",
     "load_model",
@@ -69,9 +73,11 @@ _HOMES = {
     "Result": "dcfl.runs.run",
     "RoundRow": "dcfl.runs.rows",
     "Run": "dcfl.runs.run",
+    "Scores": "dcfl.scores",
     "Summary": "dcfl.runs.rows",
     "adapt": "dcfl.models",
     "compare": "dcfl.runs.comparison",
+    "evaluate": "dcfl.trained.evaluate",
     "load_experiment": "dcfl.config",
     "load_model": "dcfl.runs.model_file",
     "resume": "dcfl.runs.training",

@@ -25,6 +25,10 @@ Settings = Annotated[
 ]
 Folder = Annotated[Path, typer.Argument(metavar="DIR", show_default=False)]
 Folders = Annotated[list[Path], typer.Argument(metavar="DIR...", show_default=False)]
+Best = Annotated[
+    bool,
+    typer.Option("--best", help="The best model instead of the last (output.keep_best)."),
+]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 MethodFile = Annotated[
     Path | None,

@@ -113,6 +113,27 @@ def read_sites(folder: Path, reading: Reading) -> Arrays:
     return arrays_of(loaded, names, test or folder, site_names, offsets)
 
 
+def read_to_score(folder: Path, reading: Reading) -> Arrays:
+    """Class folders to score a trained model on: those in `test` (or `val`) if there is a `train`
+    beside it, else all pictures. They are the test images, and there are none to train on."""
+    require_folder(folder)
+    train, test = _parts(folder)
+    names = subfolders(test or train)
+    if not names:
+        raise DatasetCorrupt(f"{printable(test or train)}: no class folders in it")
+    labels = {name: label for label, name in enumerate(names)}
+    pictures = _pictures(test or train, labels, part="test")
+    if not pictures:
+        raise DatasetCorrupt(f"{printable(test or train)}: no picture in its class folders")
+    return arrays_of(load(pictures, reading.decoding(folder)), names, test or folder)
+
+
+def site_folders(folder: Path) -> tuple[list[Path], Path | None]:
+    """The folders of the sites, and the test set for all of them if there is one."""
+    require_folder(folder)
+    return _site_folders(folder)
+
+
 def folder_files(folder: Path) -> list[Path]:
     """Every picture below the folder, sorted: all that `read_folder` or `read_sites` may read."""
     require_folder(folder)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dcfl.client import frozen
-from dcfl.engines.engine import Remarks
+from dcfl.engines.engine import OwnScores, Remarks
 from dcfl.engines.memories import Memories
 from dcfl.engines.runner import ClientRunner
 from dcfl.errors import ClientFailure
@@ -49,6 +49,9 @@ class Embedded:
 
     def take_remarks(self) -> Remarks:
         return Remarks()
+
+    def own_scores(self, weights: Tensors) -> Sequence[OwnScores]:
+        return ()
 
     def settle(self, accepted: Collection[int]) -> None:
         self.memories.settle(accepted)

@@ -17,6 +17,7 @@ from dcfl.evaluation import Evaluation
 from dcfl.experiment import Experiment
 from dcfl.federation import Backend
 from dcfl.messages import Tensors
+from dcfl.scores import Scores
 from dcfl.system.json_types import Count, Percent, Share
 
 
@@ -41,6 +42,15 @@ class SiteScore:
     accuracy: Percent
     images: Count
     weight: Share  # of each of its images in the mean
+
+
+@dataclass(frozen=True)
+class OwnScores:
+    """A model on the test images of one site, which nobody else has."""
+
+    name: str  # of the site
+    scores: Scores
+    weight: float  # of each of its images in the sum over the sites
 
 
 @dataclass(frozen=True)
@@ -75,6 +85,10 @@ class Engine(Backend, Protocol):
 
     def end_evaluation(self) -> Evaluation:
         """Wait for the result of the last `begin_evaluation`."""
+
+    def own_scores(self, weights: Tensors) -> Sequence[OwnScores]:
+        """All scores of a model, by those who have test images of their own; empty where the test
+        images are here."""
 
 
 @dataclass(frozen=True)

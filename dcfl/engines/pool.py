@@ -16,7 +16,7 @@ from math import inf
 
 from dcfl.engines.allocator import give_freed_memory_back
 from dcfl.engines.client_orders import ClientOrders
-from dcfl.engines.engine import Remarks, Session
+from dcfl.engines.engine import OwnScores, Remarks, Session
 from dcfl.engines.memories import Memories
 from dcfl.engines.pool_evaluation import PoolEvaluation
 from dcfl.engines.regions import SharedRegions, slot_count
@@ -136,6 +136,9 @@ class Pool:
 
     def take_remarks(self) -> Remarks:
         return Remarks()
+
+    def own_scores(self, weights: Tensors) -> Sequence[OwnScores]:
+        return ()
 
     # Answers and deaths
 

@@ -35,7 +35,9 @@ from dcfl.flower.app_code import run_app_code
 from dcfl.flower.codec import Claim, Task
 from dcfl.flower.node_config import NodeConfig
 from dcfl.flower.node_memories import NodeMemories
+from dcfl.models import FeatureModel
 from dcfl.privacy import at_site
+from dcfl.scores import scores_of
 from dcfl.system.printable import printable, printable_lines
 from dcfl.system.transfers import to_host
 
@@ -70,6 +72,7 @@ def client_app(site_of: SiteOf, reveal: bool = False) -> ClientApp:
     app.query("forget")(partial(_answered, _forget, site_of, reveal))
     app.train()(partial(_answered, _train, site_of, reveal))
     app.evaluate()(partial(_answered, _evaluate, site_of, reveal))
+    app.evaluate("scores")(partial(_answered, _all_scores, site_of, reveal))
     return app
 
 
@@ -127,14 +130,28 @@ def _evaluate(site_of: SiteOf, task: Task, message: Message, context: Context) -
     """The model on this site's own test images."""
     site = site_of(context)
     dataset = site.runner.data.dataset
-    weights = site.runner.here(codec.decode(message.content.get("weights")))
     with reproducible(site.threads):
-        model = frozen(site.runner.model, weights)
+        model = _sent_model(site, message)
         scores = [score(model, dataset, *part) for part in scored_parts(dataset)]
     right = [sum(counts) for counts in zip(*(part.right for part in scores), strict=True)]
     losses = [loss for part in scores for loss in part.losses]
     images = _test_images(site.runner)
     return codec.score_content(task, Score(right or [0] * dataset.classes, losses), images)
+
+
+def _all_scores(site_of: SiteOf, task: Task, message: Message, context: Context) -> RecordDict:
+    """Of the final model: more than the few numbers that every round asks for."""
+    site = site_of(context)
+    dataset = site.runner.data.dataset
+    with reproducible(site.threads):
+        model = _sent_model(site, message)
+        scores = scores_of(model, dataset.test, dataset.preparation, dataset.classes)
+    return codec.scores_content(task, scores)
+
+
+def _sent_model(site: Site, message: Message) -> FeatureModel:
+    weights = site.runner.here(codec.decode(message.content.get("weights")))
+    return frozen(site.runner.model, weights)
 
 
 def _test_images(runner: ClientRunner) -> list[int]:

@@ -20,11 +20,13 @@ from torch import Tensor
 from dcfl.errors import CODES, LONGEST_REASON, ClientFailure, ProtocolError, ProtocolMismatch
 from dcfl.evaluation import Score
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic
+from dcfl.scores import Scores
 from dcfl.server.validation import LARGEST_METRIC, LONGEST_NAME
 from dcfl.tensors import as_rows, from_rows
 
 FORMAT = "dcfl.safetensors"
 PART = "tensors"  # the one array of a record
+OTHER_IMAGES = "a score of other test images than it said it has when it joined"
 REFUSED = "refused"  # the code of a SiteRefusal
 PROTOCOL = 2  # of what server and nodes say to each other; both must speak the same
 
@@ -190,6 +192,10 @@ def score_content(task: Task, score: Score, totals: list[int]) -> RecordDict:
     return RecordDict({"task": _task_record(task), "score": record})
 
 
+def scores_content(task: Task, scores: Scores) -> RecordDict:
+    return RecordDict({"task": _task_record(task), "scores": encode(scores.tensors)})
+
+
 def has_memory(content: RecordDict) -> bool:
     return bool(_count(_config(content, "counts"), "kept"))
 
@@ -231,13 +237,27 @@ def read_score(content: RecordDict, task: Task, images: list[int]) -> Score:
     record = _config(content, "score")
     right, totals = (_counts(record, key, len(images)) for key in ("right", "totals"))
     if totals != images:
-        raise ProtocolError("a score of other test images than it said it has when it joined")
+        raise ProtocolError(OTHER_IMAGES)
     if any(hits > total for hits, total in zip(right, totals, strict=True)):
         raise ProtocolError("a score of more right answers than images")
     losses = record.get("losses")
     if not isinstance(losses, list) or not all(map(_is_reasonable, losses)):
         raise ProtocolError("a score whose losses are not numbers within reason")
     return Score(right, [float(loss) for loss in losses])
+
+
+def read_scores(content: RecordDict, task: Task, images: list[int]) -> Scores:
+    """On a site's own test images; `images`: how many it declared of each class."""
+    _check_task(content, task)
+    if "failed" in content:
+        raise ProtocolError(_read_failure(_config(content, "failed"))[1])
+    try:
+        scores = Scores.of_tensors(decode(content.get("scores")), len(images))
+    except ValueError as error:
+        raise ProtocolError(str(error)) from error
+    if scores.images_by_class.tolist() != images:
+        raise ProtocolError(OTHER_IMAGES)
+    return scores
 
 
 def _counts(record: ConfigRecord, key: str, length: int) -> list[int]:

@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from dcfl.client import frozen
-from dcfl.engines.engine import Remarks, Session
+from dcfl.engines.engine import OwnScores, Remarks, Session
 from dcfl.errors import (
     ClientFailure,
     ClientLate,
@@ -164,6 +164,9 @@ class GridEngine:
             model = frozen(self._runner.model, self._runner.here(self._evaluated))
             self._evaluation = evaluate(model, self._runner.data.dataset)
             self._evaluated = {}
+
+    def own_scores(self, weights: Tensors) -> Sequence[OwnScores]:
+        return self._sites.own_scores(weights) if self._sites_evaluate else ()
 
     def take_remarks(self) -> Remarks:
         """The sites' scores, where they evaluate, and the notices since the last row."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from flwr.app import RecordDict
 from torch import Tensor
 
-from dcfl.engines.engine import SiteScore
+from dcfl.engines.engine import OwnScores, SiteScore
 from dcfl.errors import ProtocolError
 from dcfl.evaluation import Evaluation, Score
 from dcfl.flower import codec
@@ -19,6 +19,9 @@ from dcfl.flower.codec import Task
 from dcfl.flower.messenger import AddressedTask, Messenger, SentTask
 from dcfl.flower.nodes import Nodes
 from dcfl.messages import Tensors
+
+T = TypeVar("T")
+Read = Callable[[RecordDict, Task, list[int]], T]  # an answer, what was asked, the declared images
 
 
 class SiteResult(NamedTuple):
@@ -46,6 +49,9 @@ class SiteEvaluation:
         self.own_accuracies: Tensor | None = None
 
     def begin(self, weights: Tensors) -> None:
+        self._sent = self._ask("evaluate", weights)
+
+    def _ask(self, kind: str, weights: Tensors) -> list[SentTask]:
         record = codec.encode(weights)
         tasks = [
             (node, Task(self._run, round=0, client=site).ticketed())
@@ -55,11 +61,12 @@ class SiteEvaluation:
         addressed = [
             AddressedTask(node, task, codec.evaluate_content(task, record)) for node, task in tasks
         ]
-        self._sent = self._messenger.send_tasks("evaluate", addressed, self._deadline)
+        return self._messenger.send_tasks(kind, addressed, self._deadline)
 
     def result(self) -> Evaluation | None:
         """None if no site has answered with the score of a single image."""
-        scores = self._collect()
+        answers = self._answers(self._sent, codec.read_score)
+        scores = [SiteResult(site, score, self._nodes.images[site]) for site, score in answers]
         combined = combine(scores)
         if combined is not None:
             self.own_accuracies = torch.full((self._clients,), torch.nan, dtype=torch.float64)
@@ -68,46 +75,57 @@ class SiteEvaluation:
             self._results = scores
         return combined
 
-    def _collect(self) -> list[SiteResult]:
+    def _answers(self, sent: Sequence[SentTask], read: Read[T]) -> Iterator[tuple[int, T]]:
+        """By site, of those whose answer comes in time and can be read."""
         end = time.monotonic() + (self._deadline or inf)
-        scores = []
-        for sent in self._sent:
-            site = sent.task.client
-            answer = self._messenger.wait_for(sent.message, end)
+        for message, task, _ in sent:
+            answer = self._messenger.wait_for(message, end)
             if isinstance(answer, RecordDict):
-                images = self._nodes.images[site]
                 try:
-                    score = codec.read_score(answer, sent.task, images)
-                    scores.append(SiteResult(site, score, images))
+                    yield task.client, read(answer, task, self._nodes.images[task.client])
                 except ProtocolError as error:  # as if it had not answered
-                    self._nodes.notify(f"{self._nodes.roster.title(site)} has no say: {error}")
-        return scores
+                    title = self._nodes.roster.title(task.client)
+                    self._nodes.notify(f"{title} has no say: {error}")
+
+    def own_scores(self, weights: Tensors) -> list[OwnScores]:
+        """All scores of a model on each site's own test images."""
+        sent = self._ask("evaluate.scores", weights)
+        found = dict(self._answers(sent, codec.read_scores))
+        weights_of_images = image_weights([scores.images for scores in found.values()])
+        return [
+            OwnScores(self._nodes.roster.title(site), scores, weight)
+            for (site, scores), weight in zip(found.items(), weights_of_images, strict=True)
+            if scores.images
+        ]
 
     def scores(self) -> tuple[SiteScore, ...]:
         """By the last evaluation, for the row of a round."""
         return tuple(
             SiteScore(result.site, result.accuracy, sum(result.images), weight)
-            for result, weight in zip(self._results, image_weights(self._results), strict=True)
+            for result, weight in zip(self._results, _weights(self._results), strict=True)
         )
 
 
-def image_weights(scores: Sequence[SiteResult]) -> list[float]:
-    """The weight of each of a site's test images: 1, or less where the site has more of them than
-    the median site (the lower one, if two are in the middle).
+def image_weights(counts: Sequence[float]) -> list[float]:
+    """The weight of each test image of sites that have so many: 1, or less where a site has more
+    than the median site (the lower one, if two are in the middle).
 
     Nobody can check whether a site has the images that it counts. With these weights no one of n
     sites has more than 1 / (n // 2 + 1) of the say, whatever it counts, and 1 / n where the others
     are alike.
     """
-    counts = [sum(score.images) for score in scores]
     positive = sorted(count for count in counts if count)
     median = positive[(len(positive) - 1) // 2] if positive else 0
     return [min(median / count, 1.0) if count else 0.0 for count in counts]
 
 
+def _weights(results: Sequence[SiteResult]) -> list[float]:
+    return image_weights([sum(result.images) for result in results])
+
+
 def combine(scores: Sequence[SiteResult]) -> Evaluation | None:
     """Several sites' scores as one evaluation; None without a single image."""
-    weights = torch.tensor(image_weights(scores), dtype=torch.float64)
+    weights = torch.tensor(_weights(scores), dtype=torch.float64)
     if not weights.any():
         return None
     right = weights @ torch.tensor([score.score.right for score in scores], dtype=torch.float64)

@@ -158,9 +158,9 @@ def partition_figure(counts: NDArray[np.int64], class_names: Sequence[str]) -> F
     heat = figure.add_subplot(grid[1, 0], sharex=sizes)
     image = _draw_heat(heat, counts)
     heat.set_xlabel("client")
-    heat.set_xticks(_thinned(clients, MANY_ACROSS))
+    heat.set_xticks(thinned(clients, MANY_ACROSS))
     heat.set_ylabel("class")
-    labelled = _thinned(classes, MANY_DOWN)
+    labelled = thinned(classes, MANY_DOWN)
     heat.set_yticks(labelled, [printable(class_names[label], LONGEST_CLASS) for label in labelled])
     shades = figure.add_subplot(grid[1, 1])
     shades.grid(visible=False)
@@ -331,7 +331,7 @@ def _mark_maximum(axes: Axes, runs: Iterable[RecordedRun]) -> None:
             axes.plot(x, y, "o", markersize=6, color=COLOURS[0], fillstyle="none", clip_on=False)
 
 
-def _thinned(count: int, most: int) -> list[int]:
+def thinned(count: int, most: int) -> list[int]:
     """Every index, or every second, fifth, tenth ..."""
     steps = (digit * 10**power for power in range(9) for digit in (1, 2, 5))
     step = next(step for step in steps if count <= most * step)

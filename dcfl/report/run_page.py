@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dcfl.federation import cohort_size
 from dcfl.report import text
 from dcfl.report.document import rendered
+from dcfl.report.evaluation_section import evaluation_section
 from dcfl.report.run_details import detail_of, empty_rounds, failures_of, judges_of
 from dcfl.report.run_pictures import curve_pictures, partition_note, partition_pictures, percent
 from dcfl.runs.folder import RecordedRun
@@ -39,6 +40,7 @@ def render(runs: Sequence[RecordedRun]) -> str:
         unit=text.data_unit(sent),
         time_digits=1 if max(group.spread("seconds").mean for group in groups) < 1000 else 0,
         curves=curve_pictures(groups) if any(run.rounds for run in runs) else [],
+        evaluation=evaluation_section(runs, names),
         partitions=partition_pictures(runs, names),
         partition_note=partition_note(runs),
         judges=judges_of(runs, names),

@@ -5,6 +5,7 @@ environment.json   versions and machine         model.safetensors  the final wei
 rounds.jsonl       a row per round              summary.json       the result
 clients.jsonl      a row per client and round   report.html        all of it as a page
 method.py, model.py   copies of the user's own files, if the run was trained with such
+evaluation*.json   what `dcfl evaluate` found
 checkpoint-*       for `dcfl resume`; after the run, only the best one
 """
 

@@ -129,6 +129,7 @@ def load_model(run_folder: str | Path, *, model_file: str | Path | None = None) 
     model.load_state_dict(weights)
     model.class_names = tuple(shape.class_names)
     model.preparation = Preparation(tuple(shape.mean), tuple(shape.std))
+    model.image_shape = (shape.size, shape.size, shape.channels)
     return model.eval()
 
 

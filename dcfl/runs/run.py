@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 import warnings
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dcfl.data import Dataset
-from dcfl.engines.engine import Connect, Engine
+from dcfl.engines.engine import Connect, Engine, OwnScores
 from dcfl.engines.memories import Index
 from dcfl.engines.runner import reproducible
 from dcfl.errors import DCFLError, Interrupted, RunFolderError
@@ -25,6 +25,7 @@ from dcfl.models import FeatureModel
 from dcfl.report import write_report
 from dcfl.runs.checkpoints import Checkpoints
 from dcfl.runs.connect import connect
+from dcfl.runs.evaluations import by_sites, write_evaluation
 from dcfl.runs.folder import MEMORIES, RecordedRun, folder_for, require_own
 from dcfl.runs.prepare import prepare
 from dcfl.runs.recorder import Recorder
@@ -172,7 +173,8 @@ class Run:
             yield from self._recorded(engine)
             if self._state.round < self.experiment.federation.rounds:
                 self._end_early(engine)
-        self._finish()
+            own_scores = self._own_scores(engine)
+        self._finish(own_scores)
 
     def _recorded(self, engine: Engine) -> Generator[RoundRow]:
         """Yield a row per round. If the engine can, it evaluates a round while the next trains."""
@@ -242,11 +244,26 @@ class Run:
         self._saver.commit(engine, self._state, engine.memories.save(), last)
         raise Interrupted(f"stopped {where}; `dcfl resume {self.folder}` continues")
 
-    def _finish(self) -> None:
+    def _own_scores(self, engine: Engine) -> Sequence[OwnScores]:
+        """Of the final model. Sites that do not answer must not spoil a finished run."""
+        try:
+            found = engine.own_scores(self._state.weights)
+        except DCFLError as error:
+            warnings.warn(f"the sites have not scored the final model: {error}", stacklevel=3)
+            return ()
+        for notice in engine.take_remarks().notices:
+            warnings.warn(notice, stacklevel=3)
+        return found
+
+    def _finish(self, own_scores: Sequence[OwnScores]) -> None:
         require_some_replies(self._so_far, self.folder)
         summary = summarise(
             self.prepared, self._state, self._so_far, self._saver.elapsed(), self._start.repeated
         )
+        if own_scores:
+            dataset = self.prepared.data.dataset
+            names = (dataset.name, dataset.class_names)
+            write_evaluation(self.folder, by_sites(*names, own_scores, summary.weights_sha256))
         self._recorder.finish(self.prepared, self._state.weights, summary)
         _tidy(self.folder)
         self.prepared.model.load_state_dict(self._state.weights)

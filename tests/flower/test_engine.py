@@ -50,9 +50,11 @@ from dcfl.flower.roster import Roster
 from dcfl.flower.site_evaluation import SiteResult, combine, image_weights
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods import METHODS, Method, Objective
+from dcfl.runs.evaluations import by_sites
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.rows import ClientRow, RoundRow
 from dcfl.runs.run import Run
+from dcfl.scores import Scores, scores_of
 from dcfl.tensors import sha256, snapshot
 from tests import toys
 from tests.engines.runs import TRAINING, Flat, federation
@@ -884,8 +886,7 @@ COUNTS = st.lists(st.integers(0, 2**40 - 1), min_size=1, max_size=12).filter(any
 @given(COUNTS)
 def test_no_site_decides_alone(counts: list[int]) -> None:
     """Whatever each of them counts: the share of the largest, and sites that are alike."""
-    scores = [SiteResult(own, Score([0], []), [count]) for own, count in enumerate(counts)]
-    say = [weight * count for weight, count in zip(image_weights(scores), counts, strict=True)]
+    say = [weight * count for weight, count in zip(image_weights(counts), counts, strict=True)]
     judges = sum(count > 0 for count in counts)
     assert max(say) / sum(say) <= 1 / (judges // 2 + 1) + 1e-9
     middle = statistics.median_low(count for count in counts if count)
@@ -994,3 +995,81 @@ def test_the_model_is_not_touched_by_a_run_that_cannot_begin(tmp_path: Path) -> 
     with pytest.raises(NetworkError):
         list(run.rounds())
     assert sha256(snapshot(run.prepared.model)) == before
+
+
+# All scores of the final model, by sites
+
+
+def scored(folder: Path, change: Change = lambda content: None) -> GridEngine:
+    """Two sites, the second of which says something else of the final model."""
+    engine = judged(folder, TWO)
+    engine.end_evaluation()
+    grid = engine._messenger._grid
+    assert isinstance(grid, InProcessGrid)
+
+    def tamper(reply: Message) -> Message:
+        if (reply.metadata.message_type, reply.metadata.src_node_id) == ("evaluate.scores", 101):
+            change(reply.content)
+        return reply
+
+    grid.tamper = tamper
+    return engine
+
+
+def other_scores(count: int, classes: int = 4) -> Change:
+    labels = torch.arange(count) % classes
+
+    def change(content: RecordDict) -> None:
+        logits = torch.nn.functional.one_hot(labels, classes).float()
+        content["scores"] = codec.encode(Scores.of(logits, labels).tensors)
+
+    return change
+
+
+def test_sites_count_what_one_would_have_counted(tmp_path: Path) -> None:
+    data = toys.dataset()
+    alone = scores_of(flat(), data.test, data.preparation, data.classes)
+    found = scored(tmp_path).own_scores(snapshot(flat()))
+    assert [one.name for one in found] == ["site 0", "site 1"]
+    assert all(one.scores == alone for one in found)
+    assert by_sites("remote", data.class_names, found, "").scores == alone + alone
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (other_scores(40), "a score of other test images"),
+        (other_scores(20, classes=5), "not of 4 classes"),
+        (lambda content: content.pop("scores"), "tensors"),
+        (lambda content: content.clear(), "without its task"),
+    ],
+    ids=["more", "classes", "nothing", "empty"],
+)
+def test_scores_that_cannot_be_are_left_out_and_a_person_is_told(
+    change: Change, reason: str, tmp_path: Path
+) -> None:
+    engine = scored(tmp_path, change)
+    (one,) = engine.own_scores(snapshot(flat()))
+    assert one.name == "site 0"
+    (notice,) = engine.take_remarks().notices
+    assert notice.startswith("site 1 has no say: ")
+    assert reason in notice
+
+
+def test_a_site_that_boasts_weighs_as_the_middle_one_in_the_scores_too(tmp_path: Path) -> None:
+    """It says when it joins, and when it is asked, that it has a hundred times the images."""
+    engine = judged(tmp_path, TWO, boast(20), declared=[500] * 4)
+    grid = engine._messenger._grid
+    assert isinstance(grid, InProcessGrid)
+
+    def tamper(reply: Message) -> Message:
+        if (reply.metadata.message_type, reply.metadata.src_node_id) == ("evaluate.scores", 101):
+            other_scores(2000)(reply.content)
+        return reply
+
+    grid.tamper = tamper
+    honest, boaster = engine.own_scores(snapshot(flat()))
+    assert (honest.weight, boaster.weight) == (1.0, pytest.approx(20 / 2000))
+    summed = by_sites("remote", tuple("abcd"), [honest, boaster], "").scores
+    assert summed.accuracy == pytest.approx((honest.scores.accuracy + 100) / 2)
+    assert summed.images == pytest.approx(40)

@@ -23,8 +23,10 @@ from PIL import Image
 
 from dcfl.flower.deploy import daemons as processes
 from dcfl.flower.deploy.deployment import down
+from dcfl.runs.evaluations import read_evaluations
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.training import run
+from dcfl.trained.evaluate import evaluate
 from tests.models.test_own_models import FUNCTION
 
 pytestmark = pytest.mark.flower
@@ -154,6 +156,15 @@ def test_sites_with_their_own_pictures(hospitals: Path, dcfl: Dcfl, tmp_path: Pa
         (1, 8, 1.0),
     ]
     assert "own test images" in (there.folder / "report.html").read_text()
+    (counted,) = read_evaluations(there.folder)
+    assert [(site.name, site.images) for site in counted.clients] == [
+        ("site 0 (site-0)", 8),
+        ("site 1 (site-1)", 8),
+    ]
+    together_counted = evaluate(here.folder)
+    assert counted.scores.confusion.tolist() == together_counted.confusion.tolist()
+    assert counted.scores.loss == pytest.approx(together_counted.loss, rel=1e-5)
+    assert "16 test images at the sites of remote" in dcfl("evaluate", str(there.folder))
 
 
 @pytest.mark.parametrize("method", ["dcfl-pw", "moon"])

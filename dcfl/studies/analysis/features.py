@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from dcfl.client import evaluating
-from dcfl.data import Dataset, Images, load_dataset
+from dcfl.data import Dataset, Images
 from dcfl.data.augment import Preparation, with_border
 from dcfl.data.client_data import clean_batches, normalises_by_batch
 from dcfl.engines.placement import choose_devices
-from dcfl.errors import ConfigError, DatasetMissing, RunFolderError
+from dcfl.errors import ConfigError, RunFolderError
 from dcfl.experiment import Experiment
 from dcfl.methods import METHODS
 from dcfl.models import FeatureModel
@@ -26,6 +26,7 @@ from dcfl.runs.folder import RecordedRun
 from dcfl.runs.model_file import load_model
 from dcfl.seeding import generator_for
 from dcfl.system.transfers import to_device
+from dcfl.trained.own_data import load_own_data
 
 
 @dataclass(frozen=True)
@@ -68,31 +69,13 @@ def open_subject(run: RecordedRun) -> Subject:
             f"name its file with --method-file"
         )
     experiment = run.experiment
-    if experiment.data.dataset == "remote":
-        raise ConfigError(
-            f"{folder}: its images never left the sites they lie at, and there are no others here"
-        )
-    try:
-        dataset = load_dataset(experiment.data)
-    except DatasetMissing as error:
-        raise DatasetMissing(f"{folder}: its data set is no longer there: {error}") from error
-    _require_fitting(folder.name, model, dataset)
+    dataset = load_own_data(run, model)
+    if len(dataset.test) < 2:
+        raise ConfigError(f"{folder.name}: {dataset.name} has no pair of test images to compare")
     augmentation = experiment.data.augmentation(dataset.preparation.augmentation)
     # Whatever device the run was trained on: the folder may come from another machine.
     device = choose_devices("auto")[0]
     return Subject(run, experiment, model.to(device), dataset.augmented_by(augmentation).to(device))
-
-
-def _require_fitting(name: str, model: FeatureModel, dataset: Dataset) -> None:
-    trained, now = model.preparation, dataset.preparation
-    same = trained is not None and (trained.mean, trained.std) == (now.mean, now.std)
-    if model.class_names != dataset.class_names or not same:
-        raise ConfigError(
-            f"{name}: {dataset.name} is not what it was when the run was trained: other classes, "
-            f"or images of another mean and deviation"
-        )
-    if len(dataset.test) < 2:
-        raise ConfigError(f"{name}: {dataset.name} has no pair of test images to compare")
 
 
 def features_of(subject: Subject, which: Embedding = "features") -> Features:

@@ -27,6 +27,7 @@ from dcfl.studies.analysis.similarity import (
     measure_similarity,
 )
 from dcfl.system.printable import printable
+from dcfl.trained.own_data import kind_of_images
 
 VIEWED = 2000  # images, two views of which are compared
 SAME_ACCURACY = 0.011  # percent: other kernels may change this much; other data change more
@@ -94,7 +95,8 @@ def analyse_runs(
     subjects = [open_subject(run) for run in runs]  # refuses before any time is spent
     analyses = []
     for subject, label in zip(subjects, labels(runs), strict=True):
-        tell(f"{label}: embeddings of {len(subject.dataset.test):,} {kind_of_images(subject)}")
+        kind = kind_of_images(subject.experiment.data)
+        tell(f"{label}: embeddings of {len(subject.dataset.test):,} {kind}")
 
         def tell_of_this_run(text: str, label: str = label) -> None:
             tell(f"{label}: {text}")
@@ -142,7 +144,7 @@ def _analysis(
         subject.dataset.name,
         subject.round,
         len(features.labels),
-        kind_of_images(subject),
+        kind_of_images(subject.experiment.data),
         _images_id(subject),
         subject.dataset.class_names,
         features.accuracy,
@@ -152,10 +154,6 @@ def _analysis(
         drift,
         tuple(_cautions(subject, features, drift)),
     )
-
-
-def kind_of_images(subject: Subject) -> str:
-    return "kept-back training images" if subject.experiment.data.holdout else "test images"
 
 
 def _images_id(subject: Subject) -> tuple[str, int, float, int]:

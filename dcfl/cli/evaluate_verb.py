@@ -1,0 +1,143 @@
+"""`dcfl evaluate`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dcfl.cli.options import AsJSON, Best, Folder, print_json
+from dcfl.errors import DCFLError
+from dcfl.system.printable import printable
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from dcfl.runs.evaluations import EvaluationRecord, Fairness
+
+MOST_CLASSES = 20  # rows of a table; of more classes the worst are shown
+WORST = 5  # clients that are named
+LONGEST_NAME = 24  # characters
+
+Data = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[DATA]",
+        show_default=False,
+        help="A folder of class folders, an .npz file, or a data set as in data.dataset; if not "
+        "given, the images that the run was scored on.",
+    ),
+]
+Clients = Annotated[
+    bool, typer.Option("--clients", help="Also score each client or site on its own images.")
+]
+
+
+def evaluate(
+    folder: Folder,
+    data: Data = None,
+    best: Best = False,
+    clients: Clients = False,
+    as_json: AsJSON = False,
+) -> None:
+    """A trained model on a test set: accuracy, F1, AUC, calibration, each class, each client.
+
+    Written to evaluation.json in the run's folder and shown in its report.
+    """
+    from dcfl.report import write_report
+    from dcfl.runs.evaluations import write_evaluation
+    from dcfl.trained.evaluate import evaluation_of
+
+    record = evaluation_of(folder, data, "best" if best else "last", clients)
+    path = write_evaluation(folder, record)
+    if as_json:
+        print_json(record.to_json())
+    else:
+        _print_evaluation(record)
+        print(printable(f"numbers  {path}"))
+    try:
+        report = write_report(folder)
+    except DCFLError as error:
+        warnings.warn(f"the report was not written: {error}", stacklevel=1)
+        return
+    if not as_json:
+        print(printable(f"report   {report}"))
+
+
+def _print_evaluation(record: EvaluationRecord) -> None:
+    from dcfl.cli.terminal import stdout
+
+    model = "the best model" if record.which == "best" else "the last model"
+    print(printable(f"{model} on {record.scores.images:,.0f} {record.kind} of {record.data}"))
+    print()
+    for name, value in _numbers(record):
+        print(f"{name:19}{value}")
+    print()
+    stdout.print(class_table(record))
+    if record.absent:
+        names = ", ".join(printable(name, LONGEST_NAME) for name in record.absent[:MOST_CLASSES])
+        print(f"\nwithout images, and in no mean: {names}")
+    if record.clients:
+        print()
+        stdout.print(client_table(record))
+    print()
+
+
+def _numbers(record: EvaluationRecord) -> Iterator[tuple[str, str]]:
+    from dcfl.report.text import number
+
+    scores = record.scores
+    yield "accuracy", f"{number(scores.accuracy)} %"
+    yield "balanced accuracy", f"{number(scores.balanced_accuracy)} %"
+    yield "macro F1", f"{number(scores.macro_f1)} %"
+    error = f"binned, at most {number(scores.mean_auc_error, 4)} off"
+    yield "AUC", f"{number(scores.mean_auc, 4)} (one class against the rest; {error})"
+    yield "calibration error", f"{number(scores.calibration_error)} %"
+    yield "cross-entropy", number(scores.loss, 4)
+    if record.clients:
+        yield "clients", _fairness(record.fairness, record.clients_kind)
+        if record.own_mix_fairness.mean is not None:
+            mixes = f"{record.kind} in its own mix of classes"
+            yield "", _fairness(record.own_mix_fairness, mixes)
+
+
+def _fairness(found: Fairness, kind: str) -> str:
+    from dcfl.report.text import number
+
+    mean, worst = (number(value) for value in found if value is not None)
+    return f"{mean} % on average, {worst} % the worst tenth; each on {kind}"
+
+
+def class_table(record: EvaluationRecord) -> Table:
+    """A row per class, or the classes with the lowest recall where there are many."""
+    from dcfl.cli.terminal import new_table
+    from dcfl.report.text import number
+
+    rows, title = record.class_rows, None
+    if len(rows) > MOST_CLASSES:
+        present = [row for row in rows if row.images]
+        rows = sorted(present, key=lambda row: row.recall)[:MOST_CLASSES]
+        title = f"the {len(rows)} classes of {len(record.class_names)} with the lowest recall"
+    table = new_table("class", "images", "recall %", "precision %", "F1 %", "AUC", title=title)
+    for row in rows:
+        percentages = [number(value) for value in (row.recall, row.precision, row.f1)]
+        name = printable(row.name, LONGEST_NAME)
+        table.add_row(name, number(row.images, 0), *percentages, number(row.auc, 4))
+    return table
+
+
+def client_table(record: EvaluationRecord) -> Table:
+    """All of them, or the worst."""
+    from dcfl.cli.terminal import new_table
+    from dcfl.report.text import number
+
+    worst = sorted(record.clients, key=lambda client: client.accuracy)[:WORST]
+    several = len(record.clients) > WORST
+    title = f"the worst {WORST} of {len(record.clients)} clients" if several else None
+    table = new_table("client", "images", "accuracy %", title=title)
+    for client in worst:
+        name = printable(client.name, LONGEST_NAME)
+        table.add_row(name, f"{client.images:,}", number(client.accuracy))
+    return table

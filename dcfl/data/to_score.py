@@ -1,0 +1,134 @@
+"""Images to score a trained model on: another data set than the one it was trained on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from dcfl.data.catalogue import load_dataset
+from dcfl.data.datasets import Images
+from dcfl.data.folders import Reading, read_to_score, site_folders
+from dcfl.data.settings import DataSettings
+from dcfl.errors import ConfigError, DatasetMissing
+from dcfl.system.printable import printable
+
+MOST_NAMED = 5  # classes in an error message
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a model expects of images."""
+
+    class_names: tuple[str, ...]
+    image_shape: tuple[int, int, int]  # height, width, channels
+
+
+@dataclass(frozen=True)
+class ToScore:
+    name: str  # of the data set
+    images: Images
+    owners: dict[str, Images] = field(default_factory=dict)  # by site, if there are sites
+
+
+def images_to_score(source: str, settings: DataSettings, wanted: Wanted) -> ToScore:
+    """`source`: a data set's name, `folder:PATH`, `npz:PATH`, `sites:PATH`, or a path alone.
+
+    Test images where the source has some, else all its images. Pictures are read as `settings`
+    say, the settings of the training. Classes are matched by name; some may be missing.
+    """
+    name = _with_kind(source)
+    kind, _, where = name.partition(":")
+    path = Path(os.path.expanduser(where))
+    if kind == "sites":
+        return _sites(name, path, settings, wanted)
+    if kind == "folder":
+        return ToScore(name, _pictures(name, path, settings, wanted))
+    dataset = load_dataset(DataSettings(dataset=name, path=settings.path))
+    return ToScore(name, fitted(name, dataset.test, dataset.class_names, wanted))
+
+
+def fitted(name: str, images: Images, class_names: Sequence[str], wanted: Wanted) -> Images:
+    """Labelled as the model labels them. Refuses what it cannot judge."""
+    unknown = [known for known in class_names if known not in wanted.class_names]
+    if unknown:
+        raise ConfigError(
+            f"{printable(name)} has classes that the model does not know: {_some(unknown)}; "
+            f"it knows {_some(wanted.class_names)}"
+        )
+    shape = tuple(images.pixels.shape[1:])
+    if shape != wanted.image_shape:
+        raise ConfigError(
+            f"{printable(name)} has images of {_measures(shape)}, and the model was trained on "
+            f"images of {_measures(wanted.image_shape)}"
+        )
+    labels = torch.tensor([wanted.class_names.index(known) for known in class_names])
+    return Images(images.pixels, labels[images.labels])
+
+
+def own_sites(settings: DataSettings, wanted: Wanted) -> dict[str, Images]:
+    """Of `sites:PATH`, the images that each site keeps back for testing, as in training; empty
+    where there is one test set for all."""
+    folders, common = site_folders(Path(os.path.expanduser(settings.dataset.partition(":")[2])))
+    if common is not None:
+        return {}
+    own = replace(settings, class_names=wanted.class_names, test_images=0, mean=(), std=())
+    return {
+        printable(folder.name): load_dataset(replace(own, dataset=f"folder:{folder}")).test
+        for folder in folders
+    }
+
+
+def _with_kind(source: str) -> str:
+    """A path alone is a folder of pictures, or an .npz file."""
+    path = Path(os.path.expanduser(source))
+    if path.is_dir():
+        return f"folder:{source}"
+    return f"npz:{source}" if path.suffix == ".npz" and not source.startswith("npz:") else source
+
+
+def _sites(name: str, path: Path, settings: DataSettings, wanted: Wanted) -> ToScore:
+    if not path.exists():
+        raise DatasetMissing(f"{printable(path)}: no such folder")
+    folders, common = site_folders(path)
+    owners = {
+        printable(folder.name): _pictures(f"{name}/{folder.name}", folder, settings, wanted)
+        for folder in folders
+    }
+    if common is not None:
+        return ToScore(name, _pictures(f"{name}/test", common, settings, wanted), owners)
+    pixels = torch.cat([images.pixels for images in owners.values()])
+    labels = torch.cat([images.labels for images in owners.values()])
+    return ToScore(name, Images(pixels, labels), owners)
+
+
+def _pictures(name: str, path: Path, settings: DataSettings, wanted: Wanted) -> Images:
+    """Read as in training, in the size and with the channels that the model wants."""
+    size, _, channels = wanted.image_shape
+    arrays = read_to_score(path, Reading(size, settings.fit, settings.broken))
+    pixels = _greyed(arrays.test_pixels) if channels == 1 else arrays.test_pixels
+    images = Images(torch.from_numpy(pixels), torch.from_numpy(np.array(arrays.test_labels)))
+    return fitted(name, images, arrays.class_names, wanted)
+
+
+def _greyed(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Pictures are read in colour; this model was trained without."""
+    grey = [np.asarray(Image.fromarray(picture).convert("L")) for picture in pixels]
+    return np.stack(grey)[..., None]
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = [printable(name, 40) for name in names[:MOST_NAMED]]
+    more = [f"{len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else []
+    return ", ".join([*shown, *more])
+
+
+def _measures(shape: tuple[int, ...]) -> str:
+    height, width, channels = shape
+    return f"{height}x{width} pixels in {channels} channel{'' if channels == 1 else 's'}"

@@ -1,0 +1,158 @@
+"""What `dcfl evaluate` found, as a section of a run page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from dcfl.report import text
+from dcfl.report.document import Picture, Section, Table
+from dcfl.report.plots import MANY_DOWN
+from dcfl.report.score_figures import (
+    class_figure,
+    clients_figure,
+    confusion_figure,
+    reliability_figure,
+)
+from dcfl.runs.evaluations import EvaluationRecord, read_evaluations
+from dcfl.runs.folder import RecordedRun
+from dcfl.system.printable import printable
+
+SHOWN = 3  # evaluations with pictures
+WORST = 5  # clients that are named
+COLUMNS = (
+    *("Model and images", "Images", "Accuracy, %", "Balanced, %", "Macro F1, %"),
+    *("AUC", "Calibration error, %", "Cross-entropy"),
+)
+NOTE = (
+    "Balanced accuracy is the mean recall of the classes, macro F1 the mean of their F1. AUC is "
+    "the mean over the classes, each against the rest: 0.5 is chance. The calibration error says "
+    "how far the model’s confidence is from its accuracy. Classes without images are in no mean."
+)
+
+
+class Titled(NamedTuple):
+    title: str
+    record: EvaluationRecord
+
+
+def evaluation_section(
+    runs: Sequence[RecordedRun], names: Mapping[RecordedRun, str]
+) -> Section | None:
+    """None if no run has been evaluated."""
+    found = [
+        Titled(_title(record, names[run] if len(runs) > 1 else ""), record)
+        for run in runs
+        for record in read_evaluations(run.folder)
+    ]
+    if not found:
+        return None
+    tables = [Table(COLUMNS, [_row(*one) for one in found], note=NOTE)]
+    several = len(found) > 1
+    shown = [(one.record, one.title if several else "") for one in found[:SHOWN]]
+    tables += [_client_table(*one) for one in shown if one[0].clients]
+    pictures = [picture for one in shown for picture in _pictures(*one)]
+    return Section("Evaluation", _paragraphs(found), tables, pictures)
+
+
+def _title(record: EvaluationRecord, run: str) -> str:
+    data = text.without_folders(record.data)
+    return f"{f'{run}, ' if run else ''}{record.which} model, {record.kind} of {data}"
+
+
+def _row(title: str, record: EvaluationRecord) -> list[str]:
+    scores = record.scores
+    percentages = (scores.accuracy, scores.balanced_accuracy, scores.macro_f1)
+    return [
+        title,
+        text.number(scores.images, 0),
+        *(text.number(value) for value in percentages),
+        text.number(scores.mean_auc, 4),
+        text.number(scores.calibration_error),
+        text.number(scores.loss, 4),
+    ]
+
+
+def _paragraphs(found: Sequence[Titled]) -> list[str]:
+    missing = [
+        f"{one.title}: no images of {text.listed([printable(name) for name in one.record.absent])}."
+        for one in found
+        if one.record.absent
+    ]
+    hidden = len(found) - SHOWN
+    return [*missing, *([f"Pictures of the first {SHOWN} are shown."] if hidden > 0 else [])]
+
+
+def _client_table(record: EvaluationRecord, title: str) -> Table:
+    worst = sorted(record.clients, key=lambda client: client.accuracy)[:WORST]
+    rows = [
+        [printable(client.name), f"{client.images:,}", text.number(client.accuracy)]
+        for client in worst
+    ]
+    mean, tenth = record.fairness
+    if mean is not None and tenth is not None:
+        rows.append(["mean of all", "", text.number(mean)])
+        rows.append(["mean of the worst tenth", "", text.number(tenth)])
+    several = len(record.clients) > WORST
+    which = f"the worst {WORST} of {len(record.clients):,} clients" if several else "the clients"
+    heading = _headed(f"{which}, each on {record.clients_kind}", title)
+    return Table(("Client", "Images", "Accuracy, %"), rows, heading)
+
+
+def _pictures(record: EvaluationRecord, title: str) -> list[Picture]:
+    scores = record.scores
+    pictures = [
+        Picture.of(
+            _headed("which class is taken for which", title),
+            confusion_figure(scores, record.class_names),
+            f"Confusion matrix of {scores.classes:,} classes: {text.number(scores.accuracy)} % lie "
+            f"on the diagonal.",
+            "Each row is a class, each column an answer: the darker, the greater the share of the "
+            f"class’s images. The diagonal is right.{' Grey: no images.' if record.absent else ''}",
+        ),
+        Picture.of(
+            _headed("is it as right as it is sure?", title),
+            reliability_figure(scores),
+            "Reliability diagram: accuracy against confidence; the expected calibration error is "
+            f"{text.number(scores.calibration_error)} %.",
+            "Each dot is the images whose answer had such a probability, and how many of those "
+            "answers were right. On the dashed line the model is as sure as it is right; below it, "
+            f"too sure. On average it is {text.number(scores.calibration_error)} points off (the "
+            "expected calibration error).",
+        ),
+        _class_picture(record, title),
+    ]
+    mean, tenth = record.fairness
+    if len(record.clients) > 1 and mean is not None and tenth is not None:
+        pictures.append(
+            Picture.of(
+                _headed("each client", title),
+                clients_figure(record.clients, mean),
+                f"Accuracies of {text.plural(len(record.clients), 'client')}: "
+                f"{text.number(mean)} % on average, {text.number(tenth)} % the worst tenth.",
+                f"The share of right answers on {record.clients_kind}, client by client. Dashed is "
+                f"the mean, {text.number(mean)} %; the worst tenth has {text.number(tenth)} %.",
+            )
+        )
+    return pictures
+
+
+def _headed(words: str, title: str) -> str:
+    return f"{title}: {words}" if title else f"{words[0].upper()}{words[1:]}"
+
+
+def _class_picture(record: EvaluationRecord, title: str) -> Picture:
+    rows = [row for row in record.class_rows if row.images]
+    which = "all classes with images"
+    if len(rows) > MANY_DOWN:
+        rows = sorted(rows, key=lambda row: row.recall)[:MANY_DOWN]
+        which = f"the {MANY_DOWN} classes with the lowest recall"
+    worst = min(rows, key=lambda row: row.recall)
+    return Picture.of(
+        _headed("recall and precision", title),
+        class_figure(rows),
+        f"Bars of the recall of {which}. The lowest is {text.number(worst.recall)} %, of "
+        f"{printable(worst.name)}.",
+        "Bars: the share of a class’s images that are recognised. Diamonds: the share of right "
+        f"answers among those that name the class. Shown are {which}.",
+    )

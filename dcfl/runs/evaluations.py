@@ -1,0 +1,274 @@
+"""evaluation*.json in a run folder: the scores of its model on a data set."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import reduce
+from operator import add
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from torch import Tensor
+
+from dcfl.engines.engine import OwnScores
+from dcfl.evaluation import fairness
+from dcfl.runs.reading import damaged, parsed, validated
+from dcfl.scores import ODDS_BINS, Scores
+from dcfl.system.json_types import Count, Flag, Json, Number, Percent, Text
+from dcfl.system.storage import strict_json, write_whole
+
+STEM = "evaluation"
+MOST_CLASSES = 10_000
+LONGEST_NAME = 60  # characters of the data's name in a file's name
+
+
+@dataclass(frozen=True)
+class ClientScore:
+    """One client or site on its own images."""
+
+    name: Text
+    images: Count
+    accuracy: Percent
+    # On the images of the whole evaluation, weighted to the client's own mix of classes.
+    own_mix_accuracy: Percent | None = None
+
+
+class Fairness(NamedTuple):
+    """Over the clients: the mean, and the mean of the worst tenth."""
+
+    mean: float | None
+    worst_tenth: float | None
+
+
+class ClassRow(NamedTuple):
+    """What is said of a class; NaN where nothing can be."""
+
+    name: str
+    images: float
+    recall: float
+    precision: float
+    f1: float
+    auc: float
+    auc_error: float
+
+
+@dataclass(frozen=True)
+class EvaluationRecord:
+    """A run's model on one data set."""
+
+    data: str  # the name of the data set
+    own_data: bool  # that of the run, not another data set
+    kind: str  # of its images: "test images", ...
+    which: Literal["last", "best"]  # of the run's models
+    weights_sha256: str
+    class_names: tuple[str, ...]
+    scores: Scores
+    clients: tuple[ClientScore, ...] = ()
+    clients_kind: str = ""  # of the clients' own images
+
+    @property
+    def file_name(self) -> str:
+        """The same for the same data set and model."""
+        best = "-best" if self.which == "best" else ""
+        if self.own_data:
+            return f"{STEM}{best}.json"
+        last_part = re.split(r"[:/\\]", self.data.rstrip("/\\"))[-1]
+        short = re.sub(r"[^\w.-]+", "-", last_part)[:LONGEST_NAME]
+        digest = hashlib.sha256(self.data.encode(errors="surrogateescape")).hexdigest()[:8]
+        return f"{STEM}{best}-{short}-{digest}.json"
+
+    @property
+    def fairness(self) -> Fairness:
+        return _fairness(client.accuracy for client in self.clients)
+
+    @property
+    def own_mix_fairness(self) -> Fairness:
+        return _fairness(client.own_mix_accuracy for client in self.clients)
+
+    @property
+    def absent(self) -> list[str]:
+        """The classes without images."""
+        return [self.class_names[label] for label in self.scores.absent]
+
+    @property
+    def class_rows(self) -> list[ClassRow]:
+        scores = self.scores
+        columns = [scores.images_by_class, scores.recall, scores.precision, scores.f1]
+        columns += [scores.auc, scores.auc_error]
+        values = zip(*(column.tolist() for column in columns), strict=True)
+        return [ClassRow(name, *row) for name, row in zip(self.class_names, values, strict=True)]
+
+    def to_json(self) -> Json:
+        """First the numbers, then the counts that they follow from."""
+        scores = self.scores
+        found: Json = {
+            "data": self.data,
+            "own_data": self.own_data,
+            "kind": self.kind,
+            "which": self.which,
+            "weights_sha256": self.weights_sha256,
+            "images": _whole(scores.images),
+            "accuracy": scores.accuracy,
+            "balanced_accuracy": scores.balanced_accuracy,
+            "macro_f1": scores.macro_f1,
+            "auc": scores.mean_auc,
+            "auc_error": scores.mean_auc_error,
+            "calibration_error": scores.calibration_error,
+            "loss": scores.loss,
+            "classes_without_images": self.absent,
+            "classes": [row._asdict() for row in self.class_rows],
+        }
+        if self.clients:
+            found["clients"] = {
+                "kind": self.clients_kind,
+                **self.fairness._asdict(),
+                "own_mix": self.own_mix_fairness._asdict(),
+                "scores": [asdict(client) for client in self.clients],
+            }
+        return {**found, "counts": _counts_json(scores)}
+
+
+def by_sites(
+    data: str, class_names: tuple[str, ...], found: Sequence[OwnScores], weights_sha256: str
+) -> EvaluationRecord:
+    """The last model, scored by sites on test images that nobody else has."""
+    weighted = [one.scores.weighted(one.weight) for one in found]
+    return EvaluationRecord(
+        data=data,
+        own_data=True,
+        kind="test images at the sites",
+        which="last",
+        weights_sha256=weights_sha256,
+        class_names=class_names,
+        scores=reduce(add, weighted),
+        clients=tuple(
+            ClientScore(one.name, int(one.scores.images), one.scores.accuracy) for one in found
+        ),
+        clients_kind="test images of its own",
+    )
+
+
+def write_evaluation(folder: Path, record: EvaluationRecord) -> Path:
+    path = folder / record.file_name
+    write_whole(path, strict_json(record.to_json()) + "\n")
+    return path
+
+
+def read_evaluations(folder: Path) -> list[EvaluationRecord]:
+    """Those in a run folder: of the run's own data first, then by name."""
+    paths = [path for path in sorted(folder.glob(f"{STEM}*.json")) if path.is_file()]
+    records = [read_evaluation(path) for path in paths]
+    return sorted(records, key=lambda record: (not record.own_data, record.which == "best"))
+
+
+def read_evaluation(path: Path) -> EvaluationRecord:
+    stored = validated(STORED, parsed(path.read_bytes(), path), path)
+    names = tuple(row.name for row in stored.classes)
+    try:
+        scores = stored.counts.scores(len(names))
+    except (ValueError, RuntimeError) as error:
+        raise damaged(path, str(error)) from error
+    return EvaluationRecord(
+        data=stored.data,
+        own_data=stored.own_data,
+        kind=stored.kind,
+        which=stored.which,
+        weights_sha256=stored.weights_sha256,
+        class_names=names,
+        scores=scores,
+        clients=tuple(stored.clients.scores) if stored.clients else (),
+        clients_kind=stored.clients.kind if stored.clients else "",
+    )
+
+
+def _fairness(accuracies: Iterable[float | None]) -> Fairness:
+    known = [accuracy for accuracy in accuracies if accuracy is not None]
+    return Fairness(*fairness(torch.tensor(known, dtype=torch.float64)))
+
+
+# The counts. Most bins of odds are empty, so only the others are written: [bin, images].
+
+
+def _counts_json(scores: Scores) -> Json:
+    others, own = scores.odds.unbind(dim=1)
+    return {
+        "confusion": _numbers(scores.confusion),
+        "odds_of_others": [_filled_bins(row) for row in others],
+        "odds_of_own": [_filled_bins(row) for row in own],
+        "confidence": _numbers(scores.confidence),
+        "total_loss": scores.total_loss,
+    }
+
+
+def _filled_bins(bins: Tensor) -> list[list[float]]:
+    filled = bins.nonzero().flatten().tolist()
+    return [[place, _whole(bins[place].item())] for place in filled]
+
+
+def _numbers(table: Tensor) -> list[list[float]]:
+    return [[_whole(number) for number in row] for row in table.tolist()]
+
+
+def _whole(number: float) -> float:
+    """Without a decimal point where there is nothing behind it."""
+    return int(number) if number == int(number) else number
+
+
+class Stored(BaseModel):
+    model_config = ConfigDict(extra="ignore")  # the types of the fields are strict
+
+
+Bin = Annotated[list[Number], Field(min_length=2, max_length=2)]
+
+
+class StoredCounts(Stored):
+    confusion: list[list[Number]]
+    odds_of_others: list[list[Bin]]
+    odds_of_own: list[list[Bin]]
+    confidence: list[list[Number]]
+    total_loss: Number
+
+    def scores(self, classes: int) -> Scores:
+        """ValueError if no images of so many classes can have these counts."""
+        odds = torch.zeros(classes, 2, ODDS_BINS, dtype=torch.float64)
+        for kind, rows in enumerate((self.odds_of_others, self.odds_of_own)):
+            for row, bins in enumerate(rows):
+                for place, images in bins:
+                    if row >= classes or place not in range(ODDS_BINS):
+                        raise ValueError(f"a bin {place:g} of class {row}")
+                    odds[row, kind, int(place)] = images
+        tables = {
+            "confusion": self.confusion,
+            "confidence": self.confidence,
+            "total_loss": [self.total_loss],
+        }
+        tensors = {name: torch.tensor(rows, dtype=torch.float64) for name, rows in tables.items()}
+        return Scores.of_tensors({**tensors, "odds": odds}, classes)
+
+
+class StoredClass(Stored):
+    name: Text
+
+
+class StoredClients(Stored):
+    kind: Text
+    scores: list[ClientScore]
+
+
+class StoredEvaluation(Stored):
+    data: Text
+    own_data: Flag
+    kind: Text
+    which: Literal["last", "best"]
+    weights_sha256: Text
+    classes: Annotated[list[StoredClass], Field(max_length=MOST_CLASSES)]
+    clients: StoredClients | None = None
+    counts: StoredCounts
+
+
+STORED: TypeAdapter[StoredEvaluation] = TypeAdapter(StoredEvaluation)

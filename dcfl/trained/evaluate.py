@@ -1,0 +1,188 @@
+"""What a run's model is worth: on its own test images, on another data set, for each client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from torch import Tensor
+
+from dcfl import tensors as named
+from dcfl.data import Dataset, DataSettings, FederatedData, Images, Preparation
+from dcfl.data.to_score import ToScore, Wanted, fitted, images_to_score, own_sites
+from dcfl.engines.placement import choose_devices
+from dcfl.errors import ConfigError, RunFolderError
+from dcfl.evaluation import own_mix_accuracies
+from dcfl.models import FeatureModel
+from dcfl.runs.evaluations import ClientScore, EvaluationRecord, read_evaluations
+from dcfl.runs.folder import RecordedRun
+from dcfl.runs.model_file import load_model
+from dcfl.scores import Scores, scores_of
+from dcfl.system.printable import printable
+from dcfl.trained.own_data import data_settings, kind_of_images, load_own_data
+
+Which = Literal["last", "best"]
+Owned = Iterable[tuple[str, Images]]  # by client or site
+
+
+def evaluate(
+    run_folder: str | Path, data: str | Path | Dataset | None = None, *, which: Which = "last"
+) -> Scores:
+    """The trained model of a finished run on its own test images, or on another data set.
+
+    Args:
+        run_folder: The folder of a run that has finished.
+        data: Nothing: the images that the run was scored on. Or a folder of class folders, an .npz
+            file, a data set as in `data.dataset` (`"folder:PATH"`, `"cifar10"`), or a Dataset,
+            with classes that the model knows. Its test images count, or all if it has none.
+        which: "last", the model after the last round, or "best", if the run has kept it.
+
+    Returns:
+        Counts, and all that follows from them: `accuracy`, `balanced_accuracy`, `macro_f1`,
+        `recall` and `precision` and `auc` of each class, `mean_auc`, `calibration_error`, `loss`,
+        `confusion`. Those of two data sets can be added.
+
+    Raises:
+        RunMissing: There is no trained model in the folder.
+        ConfigError: The data set has other classes, or images of another shape.
+
+    Example:
+        >>> import dcfl
+        >>> result = dcfl.run(federation={"rounds": 1})
+        >>> scores = dcfl.evaluate(result.folder)
+        >>> scores.images, scores.confusion.shape
+        (355.0, torch.Size([10, 10]))
+        >>> abs(scores.accuracy - result.summary.final_accuracy) < 1e-6
+        True
+        >>> (scores + scores).accuracy == scores.accuracy
+        True
+    """
+    return evaluation_of(Path(run_folder), data, which).scores
+
+
+def evaluation_of(
+    folder: Path,
+    data: str | Path | Dataset | None = None,
+    which: Which = "last",
+    clients: bool = False,
+) -> EvaluationRecord:
+    """`clients`: score each client on its own images too."""
+    run = RecordedRun.open(folder)
+    if data is None and data_settings(run).dataset == "remote":
+        return _by_the_sites(run, which)
+    judge = Judge.of(run, which)
+    return judge.own_data(clients) if data is None else judge.other_data(data, clients)
+
+
+def _by_the_sites(run: RecordedRun, which: Which) -> EvaluationRecord:
+    """Their images are not here: what they counted when the run ended."""
+    recorded = [found for found in read_evaluations(run.folder) if found.own_data]
+    for found in recorded:
+        if found.which == which:
+            return found
+    raise ConfigError(
+        f"{run.folder}: its images never left the sites they lie at, and the sites have not scored "
+        f"the {which} model: name a folder of pictures"
+    )
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A run's model, ready to be scored."""
+
+    run: RecordedRun
+    which: Which
+    model: FeatureModel
+    preparation: Preparation
+    wanted: Wanted
+
+    @classmethod
+    def of(cls, run: RecordedRun, which: Which) -> Judge:
+        model = _load(run.folder, which)
+        if model.preparation is None or model.image_shape is None:
+            raise ConfigError(f"{run.folder}: its model does not say how images are prepared")
+        wanted = Wanted(model.class_names, model.image_shape)
+        return cls(run, which, model, model.preparation, wanted)
+
+    def own_data(self, clients: bool) -> EvaluationRecord:
+        settings, dataset = data_settings(self.run), load_own_data(self.run, self.model)
+        scores = self._scores(dataset.test)
+        record = self._record(settings.dataset, kind_of_images(settings), scores, own_data=True)
+        if not clients:
+            return record
+        kind, owned, mixes = self._own_clients(settings, dataset)
+        mixed = own_mix_accuracies(scores.recall, mixes)
+        return self._with_clients(record, kind, owned, mixed)
+
+    def other_data(self, data: str | Path | Dataset, clients: bool) -> EvaluationRecord:
+        if isinstance(data, Dataset):
+            images = fitted(data.name, data.test, data.class_names, self.wanted)
+            found = ToScore(data.name, images)
+        else:
+            found = images_to_score(str(data), data_settings(self.run), self.wanted)
+        if clients and not found.owners:
+            raise ConfigError(
+                f"{printable(found.name)} has no clients: they need sites:PATH, or the run's own "
+                f"data"
+            )
+        record = self._record(found.name, "images", self._scores(found.images), own_data=False)
+        if not clients:
+            return record
+        return self._with_clients(record, "its own images", found.owners.items())
+
+    def _own_clients(self, settings: DataSettings, dataset: Dataset) -> tuple[str, Owned, Tensor]:
+        """The kind of the clients' images, those images, and the clients' mixes of classes."""
+        data = FederatedData(dataset, settings.split(dataset))
+        if self.run.partition_sha256 not in ("", data.partition.sha256):
+            raise ConfigError(
+                f"{self.run.folder.name}: {dataset.name} is split differently now than when the "
+                f"run was trained"
+            )
+        if dataset.site_names and (own := own_sites(settings, self.wanted)):
+            return "test images of its own", own.items(), data.label_mixes()
+        names = dataset.site_names or [f"client {n}" for n in range(len(data.partition))]
+        owned = ((name, data.client(number).images) for number, name in enumerate(names))
+        return "images that it trained on", owned, data.label_mixes()
+
+    def _scores(self, images: Images) -> Scores:
+        if not len(images):
+            raise ConfigError(f"{self.run.folder.name}: there are no images to score it on")
+        device = choose_devices("auto")[0]
+        model, here = self.model.to(device), images.to(device)
+        try:
+            return scores_of(model, here, self.preparation, len(self.wanted.class_names))
+        except ValueError as error:
+            raise RunFolderError(
+                f"{self.run.folder}: the model's outputs are not finite: the run has diverged"
+            ) from error
+
+    def _record(self, name: str, kind: str, scores: Scores, own_data: bool) -> EvaluationRecord:
+        return EvaluationRecord(
+            data=name,
+            own_data=own_data,
+            kind=kind,
+            which=self.which,
+            weights_sha256=named.sha256(self.model.state_dict()),
+            class_names=self.wanted.class_names,
+            scores=scores,
+        )
+
+    def _with_clients(
+        self, record: EvaluationRecord, kind: str, owned: Owned, mixed: Tensor | None = None
+    ) -> EvaluationRecord:
+        clients = []
+        for number, (name, images) in enumerate(owned):
+            own_mix = float(mixed[number]) if mixed is not None else None
+            if own_mix is not None and own_mix != own_mix:  # its classes have no test images
+                own_mix = None
+            accuracy = self._scores(images).accuracy
+            clients.append(ClientScore(name, len(images), accuracy, own_mix))
+        return replace(record, clients=tuple(clients), clients_kind=kind)
+
+
+def _load(folder: Path, which: Which) -> FeatureModel:
+    if which == "best":
+        raise ConfigError(f"{folder}: runs do not keep their best model yet")
+    return load_model(folder)

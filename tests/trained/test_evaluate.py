@@ -1,0 +1,245 @@
+"""A trained model on its own test images, on other data sets, and client by client."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import dcfl
+from dcfl.cli import main as cli
+from dcfl.data import Dataset, Images
+from dcfl.data.datasets import load_digits
+from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing, RunFolderError, RunMissing
+from dcfl.runs.evaluations import read_evaluation, read_evaluations, write_evaluation
+from dcfl.runs.folder import RecordedRun
+from dcfl.scores import Scores
+from dcfl.trained.evaluate import evaluation_of
+
+SHORT = {"data.clients": 4, "federation.rounds": 2, "training.epochs": 1}
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("evaluate") / "digits"
+    return dcfl.run(method="fedavg", out=out, **SHORT).folder
+
+
+def write_digits(
+    folder: Path, images: Images, names: tuple[str, ...] = tuple("0123456789")
+) -> Path:
+    for number, (pixels, label) in enumerate(zip(images.pixels, images.labels, strict=True)):
+        (folder / names[label]).mkdir(parents=True, exist_ok=True)
+        picture = Image.fromarray(pixels[..., 0].numpy())
+        picture.save(folder / names[label] / f"{number:04d}.png")
+    return folder
+
+
+def write_npz(path: Path, data: Dataset, **more: object) -> Path:
+    np.savez(
+        path,
+        train_images=data.train.pixels[:20].numpy(),
+        train_labels=data.train.labels[:20].numpy(),
+        test_images=data.test.pixels.numpy(),
+        test_labels=data.test.labels.numpy(),
+        **more,
+    )
+    return path
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["dcfl", *map(str, words)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return int(ended.value.code or 0)
+
+
+def test_own_test_images_have_the_accuracy_that_the_run_recorded(digits: Path) -> None:
+    scores, summary = dcfl.evaluate(digits), RecordedRun.open(digits).summary
+    assert summary is not None
+    assert scores.accuracy == pytest.approx(summary.final_accuracy)
+    assert scores.images == 355
+
+
+def test_images_that_a_run_kept_back(tmp_path: Path) -> None:
+    result = dcfl.run(method="fedavg", out=tmp_path / "run", **SHORT, **{"data.holdout": 0.1})
+    record = evaluation_of(result.folder)
+    assert record.kind == "kept-back training images"
+    assert record.scores.accuracy == pytest.approx(result.summary.final_accuracy)
+
+
+def test_the_same_images_from_elsewhere_have_the_same_scores(digits: Path, tmp_path: Path) -> None:
+    """As a folder, as an .npz file, and as a value; in any order of images and classes."""
+    own, data = dcfl.evaluate(digits), load_digits()
+    folder = write_digits(tmp_path / "pictures", data.test)
+    assert dcfl.evaluate(digits, folder) == own
+    assert dcfl.evaluate(digits, f"folder:{folder}") == own
+    parted = write_digits(tmp_path / "parted" / "test", data.test)
+    write_digits(parted.parent / "train", data.train[:40])
+    assert dcfl.evaluate(digits, parted.parent) == own
+    assert dcfl.evaluate(digits, write_npz(tmp_path / "images.npz", data)) == own
+    mirrored = Dataset(
+        "mirrored",
+        data.train,
+        Images(data.test.pixels.flip(0), 9 - data.test.labels.flip(0)),
+        tuple("9876543210"),
+        data.preparation,
+    )
+    assert dcfl.evaluate(digits, mirrored) == own
+
+
+def test_parts_of_a_test_set_add_up_to_it(digits: Path, tmp_path: Path) -> None:
+    test = load_digits().test
+    north = write_digits(tmp_path / "sites" / "north", test[:200])
+    south = write_digits(tmp_path / "sites" / "south", test[200:])
+    own = dcfl.evaluate(digits)
+    assert dcfl.evaluate(digits, north) + dcfl.evaluate(digits, south) == own
+    record = evaluation_of(digits, f"sites:{tmp_path / 'sites'}", clients=True)
+    assert record.scores == own
+    assert [(client.name, client.images) for client in record.clients] == [
+        ("north", 200),
+        ("south", 155),
+    ]
+
+
+def test_classes_may_be_missing_and_are_named(digits: Path, tmp_path: Path) -> None:
+    test = load_digits().test
+    folder = write_digits(tmp_path / "few", test[test.labels < 3])
+    record = evaluation_of(digits, folder)
+    assert record.absent == list("3456789")
+    assert record.scores.recall.isnan().sum() == 7
+    assert record.scores.balanced_accuracy == pytest.approx(record.scores.recall[:3].mean().item())
+
+
+def test_what_does_not_fit_is_refused_in_one_line(digits: Path, tmp_path: Path) -> None:
+    data = load_digits()
+    names = tuple("abcdefghij")
+    other = write_digits(tmp_path / "letters", data.test[:30], names)
+    with pytest.raises(ConfigError, match=r"does not know: a, b, c, d, e, 5 more; it knows 0, 1,"):
+        dcfl.evaluate(digits, other)
+    with pytest.raises(ConfigError, match="does not know"):
+        dcfl.evaluate(digits, write_npz(tmp_path / "x.npz", data, class_names=np.array(names)))
+    larger = torch.zeros(4, 16, 16, 1, dtype=torch.uint8)
+    images = Images(larger, torch.arange(4))
+    large = Dataset("large", images, images, tuple("0123"), data.preparation)
+    with pytest.raises(ConfigError, match="16x16 pixels in 1 channel, and the model was trained"):
+        dcfl.evaluate(digits, large)
+    with pytest.raises(DatasetMissing, match="no such folder"):
+        dcfl.evaluate(digits, "sites:nowhere")
+    with pytest.raises(ConfigError, match="unknown data set 'nowhere'"):
+        dcfl.evaluate(digits, "nowhere")
+    (tmp_path / "empty" / "0").mkdir(parents=True)
+    with pytest.raises(DatasetCorrupt, match="no picture"):
+        dcfl.evaluate(digits, tmp_path / "empty")
+    plain = write_digits(tmp_path / "plain", data.test[:20])
+    with pytest.raises(ConfigError, match="has no clients"):
+        evaluation_of(digits, plain, clients=True)
+    with pytest.raises(RunMissing, match="not a run folder"):
+        dcfl.evaluate(tmp_path)
+
+
+def test_clients_are_scored_on_what_they_own(digits: Path) -> None:
+    record = evaluation_of(digits, clients=True)
+    run = RecordedRun.open(digits)
+    assert [client.images for client in record.clients] == run.partition_counts.sum(1).tolist()
+    assert record.clients_kind == "images that it trained on"
+    model, data = dcfl.load_model(digits), load_digits()
+    logits = model(model.preparation.clean(data.train.pixels)).logits
+    hits = (logits.argmax(dim=1) == data.train.labels).sum().item()
+    right = sum(client.accuracy * client.images / 100 for client in record.clients)
+    assert right == pytest.approx(hits)
+    assert run.summary is not None
+    assert record.own_mix_fairness.mean == pytest.approx(run.summary.client_accuracy)
+    assert record.own_mix_fairness.worst_tenth == pytest.approx(run.summary.worst_decile_accuracy)
+
+
+def test_sites_are_scored_on_the_images_that_each_kept_back(tmp_path: Path) -> None:
+    train = load_digits().train
+    for site, images in (("east", train[:200]), ("west", train[200:500])):
+        write_digits(tmp_path / "sites" / site, images)
+    settings = {"data.dataset": f"sites:{tmp_path / 'sites'}", "data.image_size": 8}
+    result = dcfl.run(method="fedavg", out=tmp_path / "run", **settings, **{"federation.rounds": 1})
+    record = evaluation_of(result.folder, clients=True)
+    assert record.clients_kind == "test images of its own"
+    assert [client.name for client in record.clients] == ["east", "west"]
+    assert sum(client.images for client in record.clients) == record.scores.images
+    right = sum(client.accuracy * client.images for client in record.clients)
+    assert right / record.scores.images == pytest.approx(record.scores.accuracy)
+
+
+def test_a_record_survives_its_file(digits: Path, tmp_path: Path) -> None:
+    for data in (None, write_digits(tmp_path / "birds, and more", load_digits().test[:50])):
+        record = evaluation_of(digits, data, clients=data is None)
+        path = write_evaluation(tmp_path, record)
+        assert read_evaluation(path) == record
+        assert write_evaluation(tmp_path, record) == path
+    names = [path.name for path in sorted(tmp_path.glob("evaluation*"))]
+    assert names[0].startswith("evaluation-birds-and-more-")
+    assert names[1:] == ["evaluation.json"]
+    assert [record.own_data for record in read_evaluations(tmp_path)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"counts": {}},
+        {"classes": []},
+        {"classes": [{"name": "a"}] * 20_000},
+        {"which": "first"},
+        {"counts": {"confusion": [[1.0]]}},
+        {"counts": {"odds_of_own": [[[5000, 1]]]}},
+        {"counts": {"total_loss": -1.0}},
+    ],
+)
+def test_damaged_files_are_named(change: dict, digits: Path, tmp_path: Path) -> None:
+    stored = evaluation_of(digits).to_json()
+    for key, value in change.items():
+        changed = {**stored[key], **value} if isinstance(value, dict) and value else value
+        stored[key] = changed
+    path = tmp_path / "evaluation.json"
+    path.write_text(json.dumps(stored))
+    with pytest.raises(RunFolderError, match=r"evaluation\.json is damaged"):
+        read_evaluation(path)
+
+
+def test_a_run_that_has_diverged(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing_finite(*_: object) -> Scores:
+        raise ValueError("logits that are not finite")
+
+    monkeypatch.setattr("dcfl.trained.evaluate.scores_of", nothing_finite)
+    with pytest.raises(RunFolderError, match="has diverged"):
+        dcfl.evaluate(digits)
+
+
+def test_the_command_prints_writes_and_shows(
+    digits: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(monkeypatch, "evaluate", digits, "--clients") == 0
+    said = capsys.readouterr().out
+    for word in ("355 test images of digits", "macro F1", "AUC", "the worst tenth", "precision %"):
+        assert word in said
+    page = (digits / "report.html").read_text()
+    assert "Which class is taken for which" in page
+    assert "Is it as right as it is sure?" in page
+    assert command(monkeypatch, "evaluate", digits, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == json.loads((digits / "evaluation.json").read_text())
+    assert found["images"] == 355
+    assert len(found["classes"]) == 10
+
+
+def test_the_command_refuses_other_classes_with_exit_code_2(
+    digits: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    other = write_digits(tmp_path / "letters", load_digits().test[:30], tuple("abcdefghij"))
+    assert command(monkeypatch, "evaluate", digits, other) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("dcfl: folder:")
+    assert said.count("\n") == 1
+    assert not list(digits.glob("evaluation-*"))

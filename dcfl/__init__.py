@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dcfl.runs.rows import RoundRow, Summary
     from dcfl.runs.run import Result, Run
     from dcfl.runs.training import resume, run
+    from dcfl.trained.predict import predict
 
 __all__ = [
     "METHODS",
@@ -50,6 +51,7 @@ __all__ = [
     "load_experiment",
     "load_model",
     "losses",
+    "predict",
     "resume",
     "run",
 ]
@@ -72,6 +74,7 @@ _HOMES = {
     "compare": "dcfl.runs.comparison",
     "load_experiment": "dcfl.config",
     "load_model": "dcfl.runs.model_file",
+    "predict": "dcfl.trained.predict",
     "resume": "dcfl.runs.training",
     "run": "dcfl.runs.training",
 }

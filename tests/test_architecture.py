@@ -25,6 +25,7 @@ LAYERS = {
     "at Flower's nodes": "flower",
     "a run from beginning to end, and its page": "runs report",
     "sites": "flower.deploy",
+    "what people do with the model": "trained",
     "experiments about experiments": "studies testing",
     "people": "cli __main__",
 }

@@ -20,6 +20,7 @@ from dcfl.cli.analyse_verb import analyse
 from dcfl.cli.bench_verbs import bench
 from dcfl.cli.data_verbs import data
 from dcfl.cli.flower_verbs import flower
+from dcfl.cli.predict_verb import predict
 from dcfl.cli.reproduce_verb import reproduce
 from dcfl.cli.theory_verb import theory
 from dcfl.errors import DCFLError
@@ -44,6 +45,7 @@ VERBS: tuple[Callable[..., None], ...] = (
     training_verbs.resume,
     inspection_verbs.settings,
     training_verbs.compare,
+    predict,
     inspection_verbs.methods,
     check_verbs.check,
     inspection_verbs.partition,

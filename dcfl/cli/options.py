@@ -13,6 +13,7 @@ from dcfl.system.storage import strict_json
 
 if TYPE_CHECKING:
     from dcfl.experiment import Experiment
+    from dcfl.runs.model_file import Which
 
 Settings = Annotated[
     list[str] | None,
@@ -25,6 +26,16 @@ Settings = Annotated[
 ]
 Folder = Annotated[Path, typer.Argument(metavar="DIR", show_default=False)]
 Folders = Annotated[list[Path], typer.Argument(metavar="DIR...", show_default=False)]
+PictureFiles = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="IMAGE|FOLDER...", show_default=False, help="Pictures, or folders of them."
+    ),
+]
+Best = Annotated[
+    bool,
+    typer.Option("--best", help="The best model instead of the last (output.keep_best)."),
+]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 MethodFile = Annotated[
     Path | None,
@@ -69,6 +80,10 @@ def register_methods(path: Path) -> list[str]:
         raise ConfigError(f'{path}: the name {taken[0]} is taken: set name = "..." in the class')
     METHODS.update(loaded)
     return list(loaded)
+
+
+def which_model(best: bool) -> Which:
+    return "best" if best else "last"
 
 
 def comma_separated(text: str) -> list[str]:

@@ -38,7 +38,8 @@ class FeatureModel(nn.Module):
     """A module that maps images [B, C, H, W] to an `Output`; derive your own from it.
 
     A model from `dcfl.load_model` knows its class names and how to prepare images:
-    `model(model.preparation.clean(pixels))` for uint8 pixels [n, H, W, C].
+    `model(model.preparation.clean(pixels))` for uint8 pixels [n, H, W, C], where `image_shape` is
+    H, W, C.
 
     Example:
         >>> import dcfl, torch
@@ -56,6 +57,7 @@ class FeatureModel(nn.Module):
 
     class_names: tuple[str, ...] = ()
     preparation: Preparation | None = None
+    image_shape: tuple[int, int, int] | None = None  # height, width, channels of those pixels
     autocast: torch.dtype | None = None  # float16 or bfloat16 inside; outputs are float32
 
     def forward(self, images: Tensor) -> Output:

@@ -4,7 +4,7 @@ config.toml        the resolved settings        partition.npz      who owned whi
 environment.json   versions and machine         model.safetensors  the final weights
 rounds.jsonl       a row per round              summary.json       the result
 clients.jsonl      a row per client and round   report.html        all of it as a page
-checkpoint-*       for `dcfl resume`; after the run, only the best one
+best.safetensors   with output.keep_best        checkpoint-*       for `dcfl resume`; gone after it
 """
 
 from __future__ import annotations
@@ -33,8 +33,14 @@ from dcfl.system.storage import PARTIAL, storage
 
 LOGS = ("rounds.jsonl", "clients.jsonl")
 FILES = {
-    *LOGS, "config.toml", "environment.json", "partition.npz", "model.safetensors", "summary.json"
-}  # fmt: skip
+    *LOGS,
+    "config.toml",
+    "environment.json",
+    "partition.npz",
+    "model.safetensors",
+    "best.safetensors",
+    "summary.json",
+}
 MEMORIES = "memories"  # the subfolder of the clients' memories
 LONGEST_FOLDER_NAME = 200  # bytes, without the time; file systems allow about 255
 

@@ -1,0 +1,1 @@
+"""What people do with the model of a finished run."""

@@ -170,6 +170,11 @@ class Summary(Row):
         """Replies that did not arrive or were unusable."""
         return self.failed + self.late + self.rejected
 
+    @property
+    def ending(self) -> str:
+        """Why there is nothing to resume."""
+        return f"{self.stopped or 'the run has ended'}; there is nothing to resume"
+
     def hash_of(self, which: Literal["last", "best"]) -> str:
         """Of the weights of that model."""
         return self.best_sha256 if which == "best" else self.weights_sha256

@@ -32,8 +32,8 @@ def convolution(inputs: int, outputs: int, stride: int = 1, kernel: int = 3) -> 
 def require_head(head: str) -> None:
     require(
         HEADS.fullmatch(head) is not None,
-        f'model.head = "{printable(head)}": use "none", "mlp256" (before the classifier) or "side256" (beside '
-        f"it), or another width than 256",
+        f'model.head = "{printable(head)}": use "none", "mlp256" (before the classifier) or '
+        f'"side256" (beside it), or another width than 256',
     )
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, NoReturn
 import click
 import typer
 
-from dcfl.cli import check_verbs, inspection_verbs, training_verbs
+from dcfl.cli import check_verbs, embed_verbs, inspection_verbs, training_verbs
 from dcfl.cli.analyse_verb import analyse
 from dcfl.cli.bench_verbs import bench
 from dcfl.cli.data_verbs import data
@@ -46,6 +46,8 @@ VERBS: tuple[Callable[..., None], ...] = (
     inspection_verbs.settings,
     training_verbs.compare,
     predict,
+    embed_verbs.embed,
+    embed_verbs.neighbours,
     inspection_verbs.methods,
     check_verbs.check,
     inspection_verbs.partition,

@@ -76,7 +76,8 @@ def _sections(found: Neighbourhood, names: Sequence[str], kind: str) -> list[Sec
         Section(
             "Drawn at random",
             f"Left one of the {kind} with what the model says of it; beside it the training images "
-            f"of the highest cosine, in order. Green: of the same class.",
+            f"of the highest cosine, in order. Green (✓): right, or of the same class; orange (✗): "
+            f"not.",
             [_row(query, names) for query in found.drawn],
         )
     ]

@@ -85,7 +85,7 @@ def most_similar(asked: Tensor, known: Tensor, count: int) -> tuple[Tensor, Tens
     unit = F.normalize(known, dim=1)
     blocks = [
         (F.normalize(block, dim=1) @ unit.T).topk(min(count, len(known)), dim=1)
-        for block in asked.split(1000)
+        for block in torch.split(asked, 1000)
     ]
     return torch.cat([block.values for block in blocks]), torch.cat([b.indices for b in blocks])
 

@@ -85,8 +85,8 @@ def _sections(found: Neighbourhood, names: Sequence[str], kind: str) -> list[Sec
         sections.append(
             Section(
                 "Classified wrongly",
-                "Drawn from those that the model gets wrong: the neighbours show what it took them "
-                "for.",
+                "Drawn from those that the model gets wrong. Where the neighbours are green all "
+                "the same, it is the classifier that errs, not the embedding.",
                 [_row(query, names) for query in found.wrong],
             )
         )

@@ -122,12 +122,13 @@ def number_of_steps(what: Experiment, connect: Connect, counted: Path) -> int:
 
 DOSE = pytest.mark.slow
 STEPS = [
+    pytest.param({"method": "fedavg", "keep_best": True}, False, 2, id="the best kept"),
     pytest.param({"method": "moon", "checkpoint": 2}, False, 1, id="every second round"),
     pytest.param({"method": "moon", "memory_budget": 0}, False, 4, id="all on disk", marks=DOSE),
     pytest.param(
         {"method": "scaffold", "rounds": 2, "workers": 2}, False, 4, id="pool", marks=DOSE
     ),
-    pytest.param({"method": "moon", "rounds": 2}, True, 4, id="flower"),
+    pytest.param({"method": "moon", "rounds": 2, "keep_best": True}, True, 4, id="flower"),
 ]
 
 

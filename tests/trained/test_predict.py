@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +18,9 @@ from PIL import Image
 import dcfl
 import dcfl.cli.main
 from dcfl.data import load_dataset
+from dcfl.data.pictures import decode_all
 from dcfl.errors import ConfigError, DatasetMissing, RunFolderError, RunMissing
-from dcfl.trained import picture_files
+from dcfl.trained import classifier, picture_files
 from dcfl.trained.classifier import open_classifier
 from tests.data.pictures import save
 from tests.trained.picture_runs import CLASSES, coloured, picture_folder, trained_on
@@ -143,13 +145,12 @@ def test_memory_does_not_grow_with_the_pictures(
 ) -> None:
     monkeypatch.setattr(picture_files, "BLOCK", 7)
     together = []
-    real = dcfl.trained.classifier.decode_all
 
     def watched(paths: list[Path], decoding: object) -> object:
         together.append(len(paths))
-        return real(paths, decoding)  # type: ignore[arg-type]
+        return decode_all(paths, decoding)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(dcfl.trained.classifier, "decode_all", watched)
+    monkeypatch.setattr(classifier, "decode_all", watched)
     rng = np.random.default_rng(0)
     for number in range(40):
         save(tmp_path / f"{number}.png", coloured("red", rng, (8, 8)))
@@ -181,7 +182,7 @@ def test_a_model_of_grey_images_takes_colour_pictures(tmp_path: Path) -> None:
     assert torch.equal(pixels, torch.cat([digits, digits]))
     photo = save(tmp_path / "photo.jpg", coloured("red", np.random.default_rng(0), (640, 480)))
     (prediction,) = dcfl.predict(run, photo)
-    assert prediction.label in "0123456789"
+    assert prediction.label in [*"0123456789"]
 
 
 def test_a_run_with_a_method_of_the_users_own_needs_no_method_file(
@@ -198,7 +199,7 @@ def test_a_run_with_a_method_of_the_users_own_needs_no_method_file(
 
 
 def test_mistakes_are_one_line(squeezed: Path, pictures: Path, tmp_path: Path, cli: Call) -> None:
-    for error, call in (
+    mistakes: list[tuple[type[Exception], Callable[[], object]]] = [
         (DatasetMissing, lambda: dcfl.predict(squeezed, tmp_path / "nowhere.png")),
         (DatasetMissing, lambda: dcfl.predict(squeezed, tmp_path)),
         (DatasetMissing, lambda: dcfl.predict(squeezed, [])),
@@ -206,7 +207,8 @@ def test_mistakes_are_one_line(squeezed: Path, pictures: Path, tmp_path: Path, c
         (RunMissing, lambda: dcfl.predict(squeezed, pictures, which="best")),
         (ConfigError, lambda: dcfl.predict(squeezed, pictures, which="worst")),  # type: ignore[arg-type]
         (ConfigError, lambda: dcfl.predict(squeezed, pictures, top=0)),
-    ):
+    ]
+    for error, call in mistakes:
         with pytest.raises(error):
             call()
     for words in (["nowhere.png"], [tmp_path], [pictures, "--csv", tmp_path / "no" / "a.csv"]):
@@ -219,14 +221,12 @@ def test_mistakes_are_one_line(squeezed: Path, pictures: Path, tmp_path: Path, c
 def test_a_model_that_diverged_is_refused(
     squeezed: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = dcfl.trained.classifier.load_model
-
-    def spoilt(folder: Path, which: str) -> dcfl.FeatureModel:
-        model = real(folder, which)  # type: ignore[arg-type]
+    def spoilt(folder: Path, which: Any) -> dcfl.FeatureModel:
+        model = dcfl.load_model(folder, which)
         torch.nn.init.constant_(model.classifier.weight, math.nan)  # type: ignore[arg-type, union-attr]
         return model
 
-    monkeypatch.setattr(dcfl.trained.classifier, "load_model", spoilt)
+    monkeypatch.setattr(classifier, "load_model", spoilt)
     with pytest.raises(RunFolderError, match="diverged"):
         next(dcfl.predict(squeezed, pictures))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dcfl.engines.memories import Memories
 from dcfl.models import ResNet18
-from dcfl.runs.checkpoints import Checkpoint, Checkpoints, Progress
+from dcfl.runs.checkpoints import Checkpoints, Progress, checkpoint_of
 from dcfl.server import ServerState
 from dcfl.tensors import snapshot, zeros_like
 
@@ -34,10 +34,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=".") as place:
         checkpoints = Checkpoints(Path(place))
         for number in range(1, REPEATS + 1):
-            progress = Progress("0" * 32, number, 0.0, 0.0, {}, {}, {})
+            progress = Progress("0" * 32, number, 0.0, {}, {}, {})
             for name, state in (("FedAvg", plain), ("FedAdam", ServerState(1, weights, {}, slots))):
                 began = time.perf_counter()
-                checkpoints.write(Checkpoint(state, progress))
+                checkpoints.write(checkpoint_of(state, progress))
                 timed(writes[name], began)
             began = time.perf_counter()
             checkpoints.recover_newest()

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from dcfl.runs.training import resume, run
     from dcfl.scores import Scores
     from dcfl.trained.evaluate import evaluate
+    from dcfl.trained.predict import predict
 
 __all__ = [
     "METHODS",
@@ -55,6 +56,7 @@ __all__ = [
     "load_experiment",
     "load_model",
     "losses",
+    "predict",
     "resume",
     "run",
 ]
@@ -80,6 +82,7 @@ _HOMES = {
     "evaluate": "dcfl.trained.evaluate",
     "load_experiment": "dcfl.config",
     "load_model": "dcfl.runs.model_file",
+    "predict": "dcfl.trained.predict",
     "resume": "dcfl.runs.training",
     "run": "dcfl.runs.training",
 }

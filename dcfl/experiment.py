@@ -31,6 +31,11 @@ class FederationSettings:
     deadline: float = 0.0  # seconds to wait for a round's replies; 0: no limit
     minimum_replies: int = 1  # a round with fewer does not change the model
     evaluate_every: int = 1  # score the model after every so many rounds, and after the last
+    patience: int = 0  # end the run after so many scores in a row without a new best; 0: never
+    target_accuracy: float = 0.0  # end the run once it is reached, in percent; 0: never
+    # The images that decide when a run ends early and which of its models is the best: training
+    # images that data.holdout keeps back, or the test images, whose accuracy is then too high.
+    choose_by: Literal["holdout", "test"] = "holdout"
 
     def __post_init__(self) -> None:
         require(self.rounds >= 1, f"federation.rounds must be at least 1, not {self.rounds}")
@@ -52,10 +57,23 @@ class FederationSettings:
             self.evaluate_every >= 1,
             f"federation.evaluate_every must be 1 round or more, not {self.evaluate_every}",
         )
+        require(
+            self.patience >= 0,
+            f"federation.patience must be 0 (no end) or more scores, not {self.patience}",
+        )
+        require(
+            0 <= self.target_accuracy <= 100,
+            f"federation.target_accuracy must lie in 0 (none) to 100 percent, "
+            f"not {self.target_accuracy:g}",
+        )
 
     def evaluates(self, round: int) -> bool:
         """Whether the model is scored after this round; after the last one it always is."""
         return round % self.evaluate_every == 0 or round == self.rounds
+
+    @property
+    def may_end_early(self) -> bool:
+        return bool(self.patience or self.target_accuracy)
 
     def require_cohorts(self, clients: int) -> None:
         """Check the cohort's size; later, because the data may set the number of clients."""
@@ -119,6 +137,9 @@ class OutputSettings:
     # Rounds between checkpoints for `dcfl resume`; 0: none; "auto": by elapsed time.
     checkpoint: int | Literal["auto"] = "auto"
     report: bool = True  # write report.html at the end
+    # Keep the model of the round with the best accuracy too, in best.safetensors; by which images
+    # is federation.choose_by.
+    keep_best: bool = False
 
     def __post_init__(self) -> None:
         require(
@@ -200,6 +221,29 @@ class Experiment:
             self.attack.kind != "prototype-flip" or self.method.overrides("flip_upload"),
             f'attack.kind = "prototype-flip": {self.method.name} sends no prototypes; dcfl-pw and '
             f"fedproc do, and a method of your own may define flip_upload",
+        )
+        self._check_choice()
+
+    def _check_choice(self) -> None:
+        """Nothing is chosen by the test images unless the user says so."""
+        federation, held_out = self.federation, self.data.holdout > 0
+        choosing = {
+            "output.keep_best": self.output.keep_best,
+            "federation.patience": federation.patience,
+            "federation.target_accuracy": federation.target_accuracy,
+        }
+        key = next((key for key, value in choosing.items() if value), None)
+        if key is None:
+            return
+        require(
+            held_out or federation.choose_by == "test",
+            f"{key} goes by images that are kept back from training: set data.holdout = 0.1, or "
+            f'federation.choose_by = "test" to go by the test images',
+        )
+        require(
+            not held_out or federation.choose_by == "holdout",
+            f'federation.choose_by = "test": with data.holdout = {self.data.holdout:g} nobody '
+            f"looks at the test images; leave out one of the two",
         )
 
     @property

@@ -29,9 +29,15 @@ def run_card(summary: Summary, rounds: Sequence[RoundRow], engine: str, folder: 
         sparkline([row.accuracy for row in rounds if row.accuracy is not None], 40),
         f"engine  {engine}",
         f"weights {summary.weights_sha256[:16]}",
+        *([f"ended   {summary.stopped}"] if summary.stopped else []),
+        *([f"best    {best_words(summary)}"] if summary.best_round is not None else []),
         *([f"report  {page}"] if page.is_file() else []),
     ]
     return "\n".join(map(printable, lines))
+
+
+def best_words(summary: Summary) -> str:
+    return f"round {summary.best_round}, {summary.best_accuracy:.2f} %, in best.safetensors"
 
 
 def estimate_card(prepared: Prepared, estimate: Estimate, now: datetime) -> str:

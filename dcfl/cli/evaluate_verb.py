@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcfl.cli.options import AsJSON, Best, Folder, print_json
+from dcfl.cli.options import (
+    AsJSON,
+    Best,
+    Folder,
+    ModelFile,
+    print_json,
+    run_own_files,
+    which_model,
+)
 from dcfl.errors import DCFLError
 from dcfl.system.printable import printable
 
@@ -40,6 +48,7 @@ def evaluate(
     data: Data = None,
     best: Best = False,
     clients: Clients = False,
+    model_file: ModelFile = None,
     as_json: AsJSON = False,
 ) -> None:
     """A trained model on a test set: accuracy, F1, AUC, calibration, each class, each client.
@@ -50,7 +59,8 @@ def evaluate(
     from dcfl.runs.evaluations import write_evaluation
     from dcfl.trained.evaluate import evaluation_of
 
-    record = evaluation_of(folder, data, "best" if best else "last", clients)
+    run_own_files(None, model_file)
+    record = evaluation_of(folder, data, which_model(best), clients)
     path = write_evaluation(folder, record)
     if as_json:
         print_json(record.to_json())

@@ -15,12 +15,13 @@ from typing import Annotated, NoReturn
 import click
 import typer
 
-from dcfl.cli import check_verbs, inspection_verbs, training_verbs
+from dcfl.cli import check_verbs, embed_verbs, inspection_verbs, training_verbs
 from dcfl.cli.analyse_verb import analyse
 from dcfl.cli.bench_verbs import bench
 from dcfl.cli.data_verbs import data
 from dcfl.cli.evaluate_verb import evaluate
 from dcfl.cli.flower_verbs import flower
+from dcfl.cli.predict_verb import predict
 from dcfl.cli.reproduce_verb import reproduce
 from dcfl.cli.theory_verb import theory
 from dcfl.errors import DCFLError
@@ -46,6 +47,9 @@ VERBS: tuple[Callable[..., None], ...] = (
     inspection_verbs.settings,
     training_verbs.compare,
     evaluate,
+    predict,
+    embed_verbs.embed,
+    embed_verbs.neighbours,
     inspection_verbs.methods,
     check_verbs.check,
     inspection_verbs.partition,

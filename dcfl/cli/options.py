@@ -13,6 +13,7 @@ from dcfl.system.storage import strict_json
 
 if TYPE_CHECKING:
     from dcfl.experiment import Experiment
+    from dcfl.runs.model_file import Which
 
 Settings = Annotated[
     list[str] | None,
@@ -25,6 +26,12 @@ Settings = Annotated[
 ]
 Folder = Annotated[Path, typer.Argument(metavar="DIR", show_default=False)]
 Folders = Annotated[list[Path], typer.Argument(metavar="DIR...", show_default=False)]
+PictureFiles = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="IMAGE|FOLDER...", show_default=False, help="Pictures, or folders of them."
+    ),
+]
 Best = Annotated[
     bool,
     typer.Option("--best", help="The best model instead of the last (output.keep_best)."),
@@ -82,6 +89,10 @@ def run_own_files(method_file: Path | None, model_file: Path | None) -> tuple[li
 
         model = register_model(model_file)
     return methods, model
+
+
+def which_model(best: bool) -> Which:
+    return "best" if best else "last"
 
 
 def comma_separated(text: str) -> list[str]:

@@ -179,7 +179,7 @@ def _print_ended(summary: Summary, folder: Path, as_json: bool) -> None:
     if as_json:
         print_json({**summary.to_json(), "folder": str(folder)})
     else:
-        print(f"{printable(folder)}: the run has ended, there is nothing to resume")
+        print(printable(f"{folder}: {summary.ending}"))
 
 
 def _print_comparison(compared: Comparison, own_mixes: bool, as_json: bool) -> None:

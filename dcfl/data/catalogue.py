@@ -204,19 +204,20 @@ def _users_own(kind: str, path: Path, settings: DataSettings) -> Arrays:
 
     def read() -> Arrays:
         notes: list[str] = []
-        reading = Reading(
-            settings.image_size,
-            settings.fit,
-            settings.broken,
-            warn=notes.append,
-            class_names=settings.class_names,
-        )
+        reading = replace(reading_of(settings), warn=notes.append)
         return replace(reader(path, reading), notes=tuple(notes))
 
     decoding: list[Any] = [settings.image_size, settings.fit, settings.broken, folder_names(path)]
     if settings.class_names:
         decoding.append(settings.class_names)
     return cached(kind, folder_files(path), {"how": decoding}, read)
+
+
+def reading_of(settings: DataSettings) -> Reading:
+    """How the settings want pictures of the user's own to be read."""
+    return Reading(
+        settings.image_size, settings.fit, settings.broken, class_names=settings.class_names
+    )
 
 
 def _official(read: Callable[[Path], Arrays], root: Path, name: str) -> Arrays:

@@ -73,6 +73,7 @@ class Dataset:
     preparation: Preparation  # normalisation, and the augmentation that suits these images
     partition: Partition | None = None  # for a federation that is already split
     site_names: tuple[str, ...] = ()  # the owners of its parts
+    held_out: bool = False  # `test` holds training images that were kept back
 
     def __post_init__(self) -> None:
         for part in (self.train, self.test):
@@ -120,7 +121,7 @@ class Dataset:
         if not len(held_out):
             raise ConfigError(f"data.holdout = {share:g} of {len(self.train)} images is none")
         train, test = self.train[remaining.sort()[0]], self.train[held_out.sort()[0]]
-        return replace(self, train=train, test=test)
+        return replace(self, train=train, test=test, held_out=True)
 
     def with_classes(self, count: int) -> Dataset:
         """The images of the first so many classes."""

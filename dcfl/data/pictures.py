@@ -46,6 +46,8 @@ class Decoding(NamedTuple):
     broken: Broken
     test_share: int
     warn: Warn
+    # Training never skips a file that the disk refuses: the data must not depend on who reads it.
+    unreadable: Broken = "refuse"
 
 
 class Loaded(NamedTuple):
@@ -93,7 +95,7 @@ def images(folder: Path) -> Iterator[Path]:
 def load(pictures: list[Picture], decoding: Decoding) -> Loaded:
     train, test = _divide(pictures, decoding.test_share)
     planned = train + test
-    pixels, reasons = _decode_all([picture.path for picture in planned], decoding)
+    pixels, reasons = decode_all([picture.path for picture in planned], decoding)
     if reasons:
         decoding.warn(_skipped({planned[row].path: why for row, why in reasons.items()}, decoding))
         lost = {planned[row] for row in reasons}
@@ -130,16 +132,18 @@ def _skipped(reasons: Mapping[Path, str], decoding: Decoding) -> str:
     return f"{printable(decoding.root)}: skipped {images}: {', '.join(names)}{more}"
 
 
-def _decode_all(
+def decode_all(
     paths: Sequence[Path], decoding: Decoding
 ) -> tuple[NDArray[np.uint8], dict[int, str]]:
     """A row of pixels per picture, and for those that are broken, the reason."""
     pixels = _empty(len(paths), decoding.size)
-    starts = range(0, len(paths), CHUNK)
-    work = partial(_decode_chunk, paths, pixels, decoding)
+    threads = min(4, os.cpu_count() or 1)
+    chunk = max(1, min(CHUNK, -(-len(paths) // threads)))
+    starts = range(0, len(paths), chunk)
+    work = partial(_decode_chunk, paths, pixels, decoding, chunk)
     reasons: dict[int, str] = {}
     Image.init()  # before the threads, which would all do it
-    pool = ThreadPoolExecutor(min(4, os.cpu_count() or 1))
+    pool = ThreadPoolExecutor(threads)
     try:
         with _quiet_pillow():
             for broken in pool.map(work, starts):
@@ -176,16 +180,16 @@ def _quiet_pillow() -> Iterator[None]:
 
 
 def _decode_chunk(
-    paths: Sequence[Path], pixels: NDArray[np.uint8], decoding: Decoding, start: int
+    paths: Sequence[Path], pixels: NDArray[np.uint8], decoding: Decoding, chunk: int, start: int
 ) -> dict[int, str]:
     reasons = {}
-    for row, path in enumerate(paths[start : start + CHUNK], start):
+    for row, path in enumerate(paths[start : start + chunk], start):
         try:
             pixels[row] = _decode(path, decoding)
         except Exception as error:  # decoders meet hostile bytes with every kind of exception
-            # Never skipped: the picture may be fine, and the data must not depend on who reads it.
-            if isinstance(error, OSError) and error.errno is not None:
-                reason = error.strerror or error
+            refused = isinstance(error, OSError) and error.errno is not None
+            if refused and decoding.unreadable == "refuse":
+                reason = _reason(error)
                 raise DatasetCorrupt(f"{printable(path)}: cannot be read ({reason})") from error
             reasons[row] = _reason(error)
     return reasons
@@ -196,6 +200,8 @@ def _reason(error: Exception) -> str:
         return "not an image of a known format"
     if isinstance(error, Image.DecompressionBombError):
         return "too many pixels"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     return printable(" ".join(str(error).split()), 120) or type(error).__name__
 
 

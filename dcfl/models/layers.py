@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from dcfl.errors import require
 from dcfl.models.output import FeatureModel, Output
+from dcfl.system.printable import printable
 
 Norm = Literal["batch", "group", "batch-nostats"]
 HEADS = re.compile(r"none|(mlp|side)([1-9]\d{0,3})")  # with their width
@@ -31,8 +32,8 @@ def convolution(inputs: int, outputs: int, stride: int = 1, kernel: int = 3) -> 
 def require_head(head: str) -> None:
     require(
         HEADS.fullmatch(head) is not None,
-        f'model.head = "{head}": use "none", "mlp256" (before the classifier) or "side256" (beside '
-        f"it), or another width than 256",
+        f'model.head = "{printable(head)}": use "none", "mlp256" (before the classifier) or '
+        f'"side256" (beside it), or another width than 256',
     )
 
 

@@ -145,6 +145,11 @@ def _cautions(
         if not run.finished
     ]
     cautions += [
+        f"{names[run]} {run.summary.stopped}."
+        for run in runs
+        if run.summary is not None and run.summary.stopped
+    ]
+    cautions += [
         f"{names[run]}, round {row.round}: {printable(notice)}."
         for run in runs
         for row in run.rounds

@@ -1,16 +1,15 @@
 """Checkpoints, from which a stopped run resumes: one file each, with its own checksum.
 
-A checkpoint holds the server's state, the rounds of the clients' memories, the lengths of the logs
-and the run's fingerprint. `os.replace` commits it atomically; the two newest and the best stay.
+A checkpoint holds the server's state, the best weights if they are kept, the rounds of the clients'
+memories, the lengths of the logs and the run's fingerprint. `os.replace` commits it atomically; the
+two newest stay.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -19,13 +18,13 @@ from pydantic import ConfigDict, TypeAdapter
 from dcfl import tensors as named
 from dcfl.engines.memories import Index
 from dcfl.errors import CheckpointError
+from dcfl.messages import Tensors
 from dcfl.server import ServerState
-from dcfl.system.storage import replacing, storage, strict_json
+from dcfl.system.storage import storage, strict_json
 from dcfl.system.tensor_files import read_tensors, write_tensors
 
 CHECKPOINT_SECONDS = 10.0  # between two checkpoints, with output.checkpoint = "auto"
 KEPT = 2  # a spare, in case the newest is damaged
-BEST = "checkpoint-best.safetensors"
 
 
 @dataclass(frozen=True)
@@ -35,11 +34,11 @@ class Progress:
     run: str  # its id
     round: int
     seconds: float  # so far
-    accuracy: float
     memories: dict[str, int]  # by client: the round its memory is from
     lengths: dict[str, int]  # of the logs, in bytes
     begun_with: dict[str, Any]  # see `fingerprint.fingerprint`
     again: int = 0  # rounds that were repeated after a resume
+    best: int = 0  # the round of the best weights; 0: they are not kept
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
@@ -48,9 +47,30 @@ class Progress:
         return {int(client): round for client, round in self.memories.items()}
 
 
+class Best(NamedTuple):
+    """The model of the round with the best accuracy so far."""
+
+    round: int
+    weights: Tensors
+
+
 class Checkpoint(NamedTuple):
     state: ServerState
     progress: Progress
+    best: Tensors  # the best weights; empty if they are not kept, or are those of the state
+
+
+def checkpoint_of(state: ServerState, progress: Progress, best: Best | None = None) -> Checkpoint:
+    if best is None:
+        return Checkpoint(state, progress, {})
+    progress = replace(progress, best=best.round)
+    return Checkpoint(state, progress, {} if best.round == state.round else best.weights)
+
+
+def best_of(checkpoint: Checkpoint) -> Best | None:
+    """Undo `checkpoint_of`."""
+    state, progress, weights = checkpoint
+    return Best(progress.best, weights or state.weights) if progress.best else None
 
 
 class Checkpoints:
@@ -59,7 +79,6 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._indexes: dict[Path, Index] = {}  # of the checkpoints written or read here
-        self._best = -1.0
         self._saved_at = time.monotonic()  # the first rounds start right away
 
     def begin_if_due(self, every: int | Literal["auto"], round: int) -> bool:
@@ -83,28 +102,19 @@ class Checkpoints:
 
     def write(self, checkpoint: Checkpoint) -> list[Index]:
         """Write a checkpoint, delete old ones, and return the memories that the rest need."""
-        state, progress = checkpoint.state, checkpoint.progress
-        tensors = named.together(weights=state.weights, shared=state.shared, slots=state.slots)
+        state, progress, best = checkpoint
+        tensors = named.together(
+            weights=state.weights, shared=state.shared, slots=state.slots, best=best
+        )
         text = strict_json(asdict(progress))
         path = self._path(progress.round)
         write_tensors(path, tensors, text)
         self._indexes[path] = progress.index
-        if progress.accuracy > self._best:
-            self._best = progress.accuracy
-            self._keep_as_best(path)
         for old_path in self.paths()[:-KEPT]:
             with storage(old_path):
                 old_path.unlink()
             self._indexes.pop(old_path, None)
         return self.indexes
-
-    def _keep_as_best(self, path: Path) -> None:
-        with replacing(self._folder / BEST) as partial:
-            partial.unlink(missing_ok=True)
-            try:
-                os.link(path, partial)
-            except OSError:  # not every file system supports links
-                shutil.copyfile(path, partial)
 
     def recover_newest(self) -> tuple[Checkpoint, list[str]] | None:
         """The newest intact checkpoint, and one line for each newer one about its damage."""
@@ -120,11 +130,6 @@ class Checkpoints:
                     with suppress(CheckpointError):
                         self._indexes[other_path] = read_checkpoint(other_path).progress.index
             self._indexes[path] = checkpoint.progress.index
-            with suppress(CheckpointError):
-                self._best = read_checkpoint(self._folder / BEST).progress.accuracy
-            if checkpoint.progress.accuracy > self._best:  # killed before it was marked as best
-                self._best = checkpoint.progress.accuracy
-                self._keep_as_best(path)
             return checkpoint, damaged
         if damaged:
             raise CheckpointError(f"no checkpoint is whole: {'; '.join(damaged)}")
@@ -144,7 +149,7 @@ class Checkpoints:
                 self._indexes.pop(path, None)
 
     def clear(self) -> None:
-        """Delete all but the best: a finished run has its model and needs no checkpoint."""
+        """Delete all: a finished run has its model and needs no checkpoint."""
         for path in self.paths():
             with storage(path):
                 path.unlink()
@@ -161,7 +166,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     copies = named.copies(tensors)
     try:
         progress = TypeAdapter(Progress).validate_json(text, strict=True)
-        parts = named.apart(copies, "weights", "shared", "slots")
+        weights, shared, slots, best = named.apart(copies, "weights", "shared", "slots", "best")
     except (ValueError, KeyError) as error:
         raise CheckpointError(f"{path}: not a checkpoint of this version of dcfl") from error
-    return Checkpoint(ServerState(progress.round, *parts), progress)
+    return Checkpoint(ServerState(progress.round, weights, shared, slots), progress, best)

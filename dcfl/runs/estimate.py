@@ -144,10 +144,11 @@ def peak_bytes(prepared: Prepared, rates: Rates) -> int:
 
 
 def _disk(prepared: Prepared, rates: Rates) -> int:
-    """The model, the checkpoints with the best one and a partial one, the clients' memories."""
+    """The models, the checkpoints with a partial one, the clients' memories."""
     experiment, sizes = prepared.experiment, rates.sizes
-    total = num_bytes(prepared.model.state_dict())
+    weights = num_bytes(prepared.model.state_dict())
+    best = weights if experiment.output.keep_best else 0
     memories = _visited(prepared) * sizes.memory
     if experiment.output.checkpoint == 0:
-        return total + max(0, memories - experiment.engine.memory_budget * 10**6)
-    return total + (KEPT + 2) * sizes.state + (KEPT + 1) * memories
+        return weights + best + max(0, memories - experiment.engine.memory_budget * 10**6)
+    return weights + best + (KEPT + 1) * (sizes.state + best + memories)

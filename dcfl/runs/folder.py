@@ -6,7 +6,7 @@ rounds.jsonl       a row per round              summary.json       the result
 clients.jsonl      a row per client and round   report.html        all of it as a page
 method.py, model.py   copies of the user's own files, if the run was trained with such
 evaluation*.json   what `dcfl evaluate` found
-checkpoint-*       for `dcfl resume`; after the run, only the best one
+best.safetensors   with output.keep_best        checkpoint-*       for `dcfl resume`; gone after it
 """
 
 from __future__ import annotations
@@ -35,9 +35,16 @@ from dcfl.system.storage import PARTIAL, storage
 
 LOGS = ("rounds.jsonl", "clients.jsonl")
 FILES = {
-    *LOGS, "config.toml", "environment.json", "partition.npz", "model.safetensors", "summary.json",
-    "method.py", "model.py",
-}  # fmt: skip
+    *LOGS,
+    "config.toml",
+    "environment.json",
+    "partition.npz",
+    "method.py",
+    "model.py",
+    "model.safetensors",
+    "best.safetensors",
+    "summary.json",
+}
 MEMORIES = "memories"  # the subfolder of the clients' memories
 LONGEST_FOLDER_NAME = 200  # bytes, without the time; file systems allow about 255
 

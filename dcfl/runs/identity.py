@@ -65,6 +65,9 @@ KINDS: dict[str, Kind] = {
     "federation.deadline": "result",  # late clients are left out
     "federation.minimum_replies": "result",
     "federation.evaluate_every": "result",  # of MAX and EMA, though not of the weights
+    "federation.patience": "result",
+    "federation.target_accuracy": "result",
+    "federation.choose_by": "place",  # says what data.holdout decides
     "engine.name": "place",  # engines agree to the last bit
     "engine.workers": "place",
     "engine.threads": "result",  # changes the order of sums
@@ -84,6 +87,7 @@ KINDS: dict[str, Kind] = {
     "output.dir": "place",
     "output.checkpoint": "place",
     "output.report": "place",
+    "output.keep_best": "place",
     "faults.crash": "result",
     "faults.memory": "result",
     "faults.exit": "result",

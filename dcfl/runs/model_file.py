@@ -1,11 +1,12 @@
-"""model.safetensors: the trained weights and all that is needed to rebuild the model."""
+"""model.safetensors, the trained weights and all that is needed to rebuild the model, and
+best.safetensors, the same for the round with the best accuracy."""
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -24,7 +25,8 @@ from dcfl.system.json_types import Json, Number, Text
 from dcfl.system.storage import strict_json
 from dcfl.system.tensor_files import read_stored, write_stored
 
-MODEL = "model.safetensors"
+Which = Literal["last", "best"]
+MODEL_FILES: dict[Which, str] = {"last": "model.safetensors", "best": "best.safetensors"}
 
 
 class ModelShape(BaseModel):
@@ -54,7 +56,7 @@ SHAPE: TypeAdapter[ModelShape] = TypeAdapter(ModelShape)
 SETTINGS: TypeAdapter[ModelSettings] = TypeAdapter(ModelSettings)
 
 
-def write_model(folder: Path, prepared: Prepared, weights: Tensors) -> None:
+def write_model(folder: Path, prepared: Prepared, weights: Tensors, which: Which = "last") -> None:
     """Write the file. Equal runs write equal bytes."""
     dataset = prepared.data.dataset
     shape: Json = {
@@ -73,17 +75,22 @@ def write_model(folder: Path, prepared: Prepared, weights: Tensors) -> None:
     checksum = named.checksum(contiguous, strict_json(shape))
     # A single entry: safetensors writes several in arbitrary order.
     metadata = {"dcfl": strict_json({**shape, "checksum": checksum})}
-    write_stored(folder / MODEL, contiguous, metadata)
+    write_stored(folder / MODEL_FILES[which], contiguous, metadata)
 
 
-def load_model(run_folder: str | Path, *, model_file: str | Path | None = None) -> FeatureModel:
+def load_model(
+    run_folder: str | Path, which: Which = "last", *, model_file: str | Path | None = None
+) -> FeatureModel:
     """The trained model of a finished run, in evaluation mode, on the CPU.
 
-    It carries `class_names` and `preparation`, which turns uint8 pixels into its inputs. A model
-    with `model.norm = "batch-nostats"` needs batches that mix the classes, not single images.
+    It carries `class_names`, and `preparation`, which turns uint8 pixels of `image_shape` into its
+    inputs. A model with `model.norm = "batch-nostats"` needs batches that mix the classes, not
+    single images.
 
     Args:
         run_folder: The folder of a run that has finished.
+        which: "last", the model after the last round, or "best", that of the round with the best
+            accuracy, which runs with `output.keep_best` keep.
         model_file: The Python file that defines the network, if the run was trained with
             `--model-file`. The run folder has a copy, `model.py`. It runs only if you name it
             here, so read it first if the folder is not yours.
@@ -92,7 +99,7 @@ def load_model(run_folder: str | Path, *, model_file: str | Path | None = None) 
         The model, ready to be called on a batch of prepared images.
 
     Raises:
-        RunMissing: There is no trained model in the folder.
+        RunMissing: There is no such model in the folder.
         RunFolderError: The file is damaged, or holds the weights of a module of your own.
         ConfigError: The network's file is not the one that the run was trained with.
 
@@ -104,18 +111,13 @@ def load_model(run_folder: str | Path, *, model_file: str | Path | None = None) 
         >>> model(model.preparation.clean(pixels)).logits.shape
         torch.Size([1, 10])
     """
-    path = Path(run_folder) / MODEL
-    require_utf8(path)
-    if not path.is_file():
-        known = Path(run_folder).is_dir()
-        reason = f"holds no {MODEL}: has the run finished?" if known else "no such folder"
-        raise RunMissing(f"{run_folder}: {reason}")
+    path = _model_path(Path(run_folder), which)
     try:
         weights, metadata = read_stored(path)
     except CheckpointError as error:
         raise damaged(path, str(error.__cause__)) from error
     description = parsed(metadata.get("dcfl", "{}"), path)
-    _require_whole(path, weights, description)
+    _require_whole(path, weights, description, which)
     if "settings" not in description:
         raise RunFolderError(
             f"{path} holds the weights of a module of your own: build it and load them with "
@@ -133,7 +135,21 @@ def load_model(run_folder: str | Path, *, model_file: str | Path | None = None) 
     return model.eval()
 
 
-def _require_whole(path: Path, weights: Tensors, description: Json) -> None:
+def _model_path(folder: Path, which: Which) -> Path:
+    if which not in get_args(Which):
+        raise ConfigError(f'which model: "last" or "best", not {which!r}')
+    name = MODEL_FILES[which]
+    require_utf8(folder / name)
+    if (folder / name).is_file():
+        return folder / name
+    if not folder.is_dir():
+        raise RunMissing(f"{folder}: no such folder")
+    if which == "best" and (folder / MODEL_FILES["last"]).is_file():
+        raise RunMissing(f"{folder} holds no {name}: train with output.keep_best = true")
+    raise RunMissing(f"{folder}: holds no {name}: has the run finished?")
+
+
+def _require_whole(path: Path, weights: Tensors, description: Json, which: Which) -> None:
     """Check the file's own checksum, and the hash in summary.json if there is one."""
     checksum = description.get("checksum")
     if checksum is not None:
@@ -142,7 +158,7 @@ def _require_whole(path: Path, weights: Tensors, description: Json) -> None:
         if checksum != named.checksum(ordered, strict_json(shape)):
             raise damaged(path, "its checksum is another one")
     summary = RecordedRun(path.parent).summary
-    recorded_hash = summary.weights_sha256 if summary else ""
+    recorded_hash = summary.hash_of(which) if summary else ""
     if recorded_hash and recorded_hash != named.sha256(weights):
         raise damaged(path, "summary.json has the hash of other weights")
     if not checksum and not recorded_hash:

@@ -79,6 +79,8 @@ def prepare(
     `dataset` and `model` replace those that the config names."""
     experiment = experiment.seeded
     dataset = dataset or load_dataset(experiment.data)
+    if experiment.data.holdout and not dataset.held_out:  # the caller's own
+        dataset = dataset.holding_out(experiment.data.holdout, experiment.data.split_seed)
     partition = experiment.data.split(dataset)
     if experiment.data.clients not in (len(partition), DataSettings().clients):
         warnings.warn(

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import TypeAdapter
 
@@ -153,6 +153,11 @@ class Summary(Row):
     seed: Seed = 0
     partition_sha256: Text = ""
     weights_sha256: Text = ""
+    # The model in best.safetensors, if it was kept.
+    best_round: Count | None = None
+    best_accuracy: Percent | None = None
+    best_sha256: Text = ""
+    stopped: Text = ""  # why the run ended before its last round
     evaluate_every: Count = 1  # MAX and EMA are over every so many rounds, and the last
     # The most privacy any client spent, if [privacy] was on; epsilon None: no guarantee.
     epsilon: Number | None = None
@@ -165,8 +170,21 @@ class Summary(Row):
         """Replies that did not arrive or were unusable."""
         return self.failed + self.late + self.rejected
 
+    @property
+    def ending(self) -> str:
+        """Why there is nothing to resume."""
+        return f"{self.stopped or 'the run has ended'}; there is nothing to resume"
+
+    def hash_of(self, which: Literal["last", "best"]) -> str:
+        """Of the weights of that model."""
+        return self.best_sha256 if which == "best" else self.weights_sha256
+
     def _is_written(self, name: str) -> bool:
         if name == "evaluate_every":
             return self.evaluate_every != 1
+        if name == "stopped":
+            return bool(self.stopped)
+        if name.startswith("best_"):
+            return self.best_round is not None
         private = name in ("epsilon", "delta", "most_visits", "secret_noise")
         return not private or self.delta is not None

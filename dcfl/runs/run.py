@@ -23,10 +23,12 @@ from dcfl.federation import Round, federate
 from dcfl.messages import Tensors
 from dcfl.models import FeatureModel
 from dcfl.report import write_report
-from dcfl.runs.checkpoints import Checkpoints
+from dcfl.runs.checkpoints import Best, Checkpoints
 from dcfl.runs.connect import connect
+from dcfl.runs.early_end import reason_to_end
 from dcfl.runs.evaluations import by_sites, write_evaluation
 from dcfl.runs.folder import MEMORIES, RecordedRun, folder_for, require_own
+from dcfl.runs.model_file import Which
 from dcfl.runs.prepare import prepare
 from dcfl.runs.recorder import Recorder
 from dcfl.runs.rows import RoundRow, Summary
@@ -101,7 +103,7 @@ class Run:
         self._recorder = recorder or Recorder(folder_for(experiment, name))
         self._checkpoints = Checkpoints(self.folder)
         try:
-            self._state, self._start = begin_or_resume(
+            self._state, self._best, self._start = begin_or_resume(
                 self.prepared, self._recorder, self._checkpoints, allow
             )
         except BaseException:
@@ -127,9 +129,9 @@ class Run:
         require_own(folder / MEMORIES)
         recorder = Recorder(folder, resumed=True)
         try:
-            if recorded.finished:
+            if recorded.summary is not None:
                 _tidy(folder)  # it may have been killed just before tidying up
-                raise RunFolderError(f"{folder}: the run has ended, there is nothing to resume")
+                raise RunFolderError(f"{folder}: {recorded.summary.ending}")
             return cls(recorded.experiment, dataset, model, connect, recorder, allow)
         except BaseException:
             recorder.close()
@@ -170,17 +172,24 @@ class Run:
         )
         threads = self.experiment.engine.threads
         with reproducible(threads), self._connect(session) as engine:
-            yield from self._recorded(engine)
-            if self._state.round < self.experiment.federation.rounds:
-                self._end_early(engine)
+            if not self._enough:  # a resumed run may have been killed just before its end
+                yield from self._recorded(engine)
+            if not self._enough and self._state.round < self.experiment.federation.rounds:
+                self._interrupt(engine)
             own_scores = self._own_scores(engine)
         self._finish(own_scores)
 
+    @property
+    def _enough(self) -> str:
+        return reason_to_end(self.experiment.federation, self._so_far)
+
     def _recorded(self, engine: Engine) -> Generator[RoundRow]:
-        """Yield a row per round. If the engine can, it evaluates a round while the next trains."""
+        """Yield a row per round. If the engine can, it evaluates a round while the next trains,
+        unless the next may not be wanted."""
         self._server, self._mixes = self.prepared.server(), self.prepared.data.label_mixes()
         pending: Trained | None = None  # its evaluation is still running
         federation, stopping = self.experiment.federation, lambda: self._stopping
+        overlaps = engine.overlaps and not federation.may_end_early
         rounds = federate(
             self._server,
             Stoppable(engine, stopping),
@@ -199,10 +208,12 @@ class Run:
                 self._state = round.state
                 if self._evaluates(trained):
                     engine.begin_evaluation(round.state.weights)
-                if self._evaluates(trained) and engine.overlaps:
+                if self._evaluates(trained) and overlaps:
                     pending = trained
                 else:
                     yield self._record(engine, trained)
+                    if self._enough:
+                        return
         except Exception:
             if pending is not None:  # trained before the failure: record it
                 with suppress(DCFLError):
@@ -231,17 +242,18 @@ class Run:
         self._so_far = self._so_far.and_then(row)
         site_names = self.prepared.data.dataset.site_names
         self._recorder.round(row, client_rows(round, judged, site_names))
+        if self.experiment.output.keep_best and self._so_far.best_is(row):
+            self._best = Best(row.round, round.state.weights)
         if saved is not None:
-            self._saver.commit(engine, round.state, saved, row)
+            self._saver.commit(engine, round.state, saved, self._best)
         require_usable_rounds(self._so_far, round.clients, self._server, self.folder)
         return row
 
-    def _end_early(self, engine: Engine) -> None:
+    def _interrupt(self, engine: Engine) -> None:
         where = f"after round {self._state.round} of {self.experiment.federation.rounds}"
-        last = self._so_far.last
-        if not self.experiment.output.checkpoint or last is None:
+        if not self.experiment.output.checkpoint or not self._so_far.count:
             raise Interrupted(f"stopped {where}")
-        self._saver.commit(engine, self._state, engine.memories.save(), last)
+        self._saver.commit(engine, self._state, engine.memories.save(), self._best)
         raise Interrupted(f"stopped {where}; `dcfl resume {self.folder}` continues")
 
     def _own_scores(self, engine: Engine) -> Sequence[OwnScores]:
@@ -257,14 +269,17 @@ class Run:
 
     def _finish(self, own_scores: Sequence[OwnScores]) -> None:
         require_some_replies(self._so_far, self.folder)
+        models: dict[Which, Tensors] = {"last": self._state.weights}
+        if self._best is not None:
+            models["best"] = self._best.weights
         summary = summarise(
-            self.prepared, self._state, self._so_far, self._saver.elapsed(), self._start.repeated
+            self.prepared, models, self._so_far, self._saver.elapsed(), self._start.repeated
         )
         if own_scores:
             dataset = self.prepared.data.dataset
             names = (dataset.name, dataset.class_names)
             write_evaluation(self.folder, by_sites(*names, own_scores, summary.weights_sha256))
-        self._recorder.finish(self.prepared, self._state.weights, summary)
+        self._recorder.finish(self.prepared, models, summary)
         _tidy(self.folder)
         self.prepared.model.load_state_dict(self._state.weights)
         self._summary = summary

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 
 from dcfl.engines.engine import Engine
 from dcfl.engines.memories import Index
-from dcfl.runs.checkpoints import Checkpoint, Checkpoints, Progress
+from dcfl.runs.checkpoints import Best, Checkpoints, Progress, checkpoint_of
 from dcfl.runs.prepare import Prepared
 from dcfl.runs.recorder import Recorder
-from dcfl.runs.rows import RoundRow
 from dcfl.runs.start import Start
 from dcfl.server import ServerState
 
@@ -30,21 +29,22 @@ class Saver:
         due = self.checkpoints.begin_if_due(every, round) or (stopping and every)
         return engine.memories.save() if due else None
 
-    def commit(self, engine: Engine, state: ServerState, memories: Index, row: RoundRow) -> None:
-        """Write the checkpoint, after everything that it refers to is on the disk. `row`: the last
-        one."""
+    def commit(
+        self, engine: Engine, state: ServerState, memories: Index, best: Best | None
+    ) -> None:
+        """Write the checkpoint, after everything that it refers to is on the disk. The log has the
+        round's row. `best`: if it is kept."""
         engine.memories.saved()
         progress = Progress(
             run=self.start.run,
             round=state.round,
             seconds=self.elapsed(),
-            accuracy=row.accuracy or 0.0,
             memories={str(client): round for client, round in memories.items()},
             lengths=self.recorder.synced_log_lengths(),
             begun_with=self.prepared.fingerprint,
             again=self.start.repeated,
         )
-        engine.memories.keep_only(self.checkpoints.write(Checkpoint(state, progress)))
+        engine.memories.keep_only(self.checkpoints.write(checkpoint_of(state, progress, best)))
 
     def elapsed(self) -> float:
         """Seconds that the run has taken, before it was resumed included."""

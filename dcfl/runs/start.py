@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from dcfl import tensors as named
@@ -13,7 +13,7 @@ from dcfl.data.catalogue import OWN
 from dcfl.engines.memories import Index
 from dcfl.errors import CheckpointError, ConfigError, require
 from dcfl.experiment import FederationSettings
-from dcfl.runs.checkpoints import Checkpoints
+from dcfl.runs.checkpoints import Best, Checkpoints, best_of
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.identity import Settings, complete, differences, of_kind
 from dcfl.runs.prepare import Prepared
@@ -36,26 +36,33 @@ class Start:
     repeated: int = 0  # rounds that are done a second time
 
 
+class Begun(NamedTuple):
+    state: ServerState
+    best: Best | None  # if it is kept, and a round was scored
+    start: Start
+
+
 def begin_or_resume(
     prepared: Prepared, recorder: Recorder, checkpoints: Checkpoints, allow: Collection[str]
-) -> tuple[ServerState, Start]:
+) -> Begun:
     """Find where the run in the recorder's folder starts; writes the first files of a new run."""
     resumed = _from_checkpoint(prepared, recorder, checkpoints, allow) if recorder.resumed else None
     if resumed is not None:
         return resumed
     recorder.start(prepared)
-    return ServerState(0, named.snapshot(prepared.model), {}, {}), Start()
+    return Begun(ServerState(0, named.snapshot(prepared.model), {}, {}), None, Start())
 
 
 def _from_checkpoint(
     prepared: Prepared, recorder: Recorder, checkpoints: Checkpoints, allow: Collection[str]
-) -> tuple[ServerState, Start] | None:
+) -> Begun | None:
     """Start at the newest intact checkpoint and cut the logs back to it; None if there is none."""
     newest = checkpoints.recover_newest()
     if newest is None:
         recorder.truncate_logs({})
         return None
-    (state, progress), damaged = newest
+    checkpoint, damaged = newest
+    progress = checkpoint.progress
     require_resumable(progress.begun_with, prepared.fingerprint, allow)
     wanted = prepared.experiment.federation.rounds
     require(
@@ -71,7 +78,19 @@ def _from_checkpoint(
     recorder.truncate_logs(progress.lengths)
     rounds = _read_again(recorded, progress.round, prepared.experiment.federation)
     start = Start(progress.run, rounds, progress.index, progress.seconds, progress.again + repeated)
-    return state, start
+    best = best_of(checkpoint) if prepared.experiment.output.keep_best else None
+    _require_best(prepared, rounds, best)
+    return Begun(checkpoint.state, best, start)
+
+
+def _require_best(prepared: Prepared, rounds: RoundsSoFar, best: Best | None) -> None:
+    """The best so far must be at hand if it is wanted: it may be from before the checkpoint."""
+    wanted = rounds.best.round if prepared.experiment.output.keep_best and rounds.best else 0
+    require(
+        wanted == (best.round if best else 0),
+        f"output.keep_best: the best model so far, that of round {wanted}, was not kept because it "
+        f"was not asked for when the run began: set it to false",
+    )
 
 
 def _read_again(recorded: RecordedRun, count: int, federation: FederationSettings) -> RoundsSoFar:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite, nan
 from typing import NamedTuple
 
@@ -13,10 +13,13 @@ from dcfl import tensors as named
 from dcfl.engines.engine import Remarks
 from dcfl.evaluation import Evaluation, fairness, max_and_ema
 from dcfl.federation import Round
+from dcfl.messages import Tensors
+from dcfl.runs.early_end import reason_to_end
+from dcfl.runs.model_file import Which
 from dcfl.runs.prepare import Prepared, privacy_spent
 from dcfl.runs.rounds_so_far import RoundsSoFar
 from dcfl.runs.rows import ClientRow, RoundRow, Summary
-from dcfl.server import ClientReport, ServerState
+from dcfl.server import ClientReport
 
 NO_REMARKS = Remarks()
 
@@ -113,16 +116,17 @@ def client_rows(
 
 def summarise(
     prepared: Prepared,
-    state: ServerState,
+    models: Mapping[Which, Tensors],
     rounds: RoundsSoFar,
     seconds: float,
     repeated: int = 0,
 ) -> Summary:
-    """`rounds`: all of them. `repeated`: rounds that a resumed run did twice, which may cost
-    privacy."""
+    """`models`: the weights that are written. `rounds`: all of them. `repeated`: rounds that a
+    resumed run did twice, which may cost privacy."""
     experiment, last = prepared.experiment, rounds.last
     if last is None:
         raise ValueError("a run without a round has no summary")
+    best = rounds.best if "best" in models else None
     return Summary(
         method=experiment.method.name,
         dataset=prepared.data.dataset.name,
@@ -141,6 +145,10 @@ def summarise(
         seed=experiment.federation.seed,
         evaluate_every=experiment.federation.evaluate_every,
         partition_sha256=prepared.data.partition.sha256,
-        weights_sha256=named.sha256(state.weights),
+        weights_sha256=named.sha256(models["last"]),
+        best_round=best.round if best else None,
+        best_accuracy=best.accuracy if best else None,
+        best_sha256=named.sha256(models["best"]) if best else "",
+        stopped=reason_to_end(experiment.federation, rounds),
         **privacy_spent(experiment, last.round, repeated),
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from torch import Tensor
 
@@ -18,12 +17,11 @@ from dcfl.evaluation import own_mix_accuracies
 from dcfl.models import FeatureModel
 from dcfl.runs.evaluations import ClientScore, EvaluationRecord, read_evaluations
 from dcfl.runs.folder import RecordedRun
-from dcfl.runs.model_file import load_model
+from dcfl.runs.model_file import Which, load_model
 from dcfl.scores import Scores, scores_of
 from dcfl.system.printable import printable
 from dcfl.trained.own_data import data_settings, kind_of_images, load_own_data
 
-Which = Literal["last", "best"]
 Owned = Iterable[tuple[str, Images]]  # by client or site
 
 
@@ -100,7 +98,7 @@ class Judge:
 
     @classmethod
     def of(cls, run: RecordedRun, which: Which) -> Judge:
-        model = _load(run.folder, which)
+        model = load_model(run.folder, which)
         if model.preparation is None or model.image_shape is None:
             raise ConfigError(f"{run.folder}: its model does not say how images are prepared")
         wanted = Wanted(model.class_names, model.image_shape)
@@ -180,9 +178,3 @@ class Judge:
             accuracy = self._scores(images).accuracy
             clients.append(ClientScore(name, len(images), accuracy, own_mix))
         return replace(record, clients=tuple(clients), clients_kind=kind)
-
-
-def _load(folder: Path, which: Which) -> FeatureModel:
-    if which == "best":
-        raise ConfigError(f"{folder}: runs do not keep their best model yet")
-    return load_model(folder)

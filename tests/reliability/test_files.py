@@ -24,7 +24,7 @@ from dcfl.engines.memories import read_memory
 from dcfl.errors import CheckpointError, ConfigError
 from dcfl.experiment import Experiment
 from dcfl.methods import METHODS
-from dcfl.runs.checkpoints import Checkpoint, Checkpoints, Progress, read_checkpoint
+from dcfl.runs.checkpoints import Checkpoints, Progress, checkpoint_of, read_checkpoint
 from dcfl.server import ServerState
 from dcfl.server.optimizers import OPTIMIZERS
 from dcfl.system.tensor_files import read_tensors, write_tensors
@@ -205,7 +205,6 @@ PROGRESS = Progress(
     run="0" * 32,
     round=3,
     seconds=1.5,
-    accuracy=50.0,
     memories={"0": 3, "1": 2},
     lengths={"rounds.jsonl": 100, "clients.jsonl": 200},
     begun_with={"training.lr": 0.1, "torch": "2"},
@@ -214,7 +213,7 @@ PROGRESS = Progress(
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    Checkpoints(tmp_path).write(Checkpoint(state(), PROGRESS))
+    Checkpoints(tmp_path).write(checkpoint_of(state(), PROGRESS))
     return tmp_path / "checkpoint-000003.safetensors"
 
 
@@ -351,7 +350,7 @@ OTHER_FACTS: dict[str, object] = {
     "memories": {"x": "y"},
     "lengths": 1,
     "begun_with": [],
-    "accuracy": "high",
+    "best": "high",
     "module": "os.system",
 }
 
@@ -404,7 +403,7 @@ def test_a_memory_of_another_client_or_round_is_refused(tmp_path: Path) -> None:
 def test_the_newest_checkpoint_is_that_of_the_last_round_beyond_a_million(tmp_path: Path) -> None:
     kept = Checkpoints(tmp_path)
     for round in range(999_998, 1_000_002):
-        kept.write(Checkpoint(replace(state(), round=round), replace(PROGRESS, round=round)))
+        kept.write(checkpoint_of(replace(state(), round=round), replace(PROGRESS, round=round)))
     newest = Checkpoints(tmp_path).recover_newest()
     assert newest is not None
     assert newest[0].progress.round == 1_000_001

@@ -37,7 +37,7 @@ from dcfl.runs.model_file import load_model, write_model
 from dcfl.runs.prepare import prepare
 from dcfl.runs.rows import RoundRow
 from dcfl.runs.run import Run
-from dcfl.studies.analysis.features import open_subject
+from dcfl.trained.subject import open_subject
 from tests.reliability.victims import (
     DATA,
     SLOW,

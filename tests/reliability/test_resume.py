@@ -22,7 +22,7 @@ from dcfl.engines.engine import Connect
 from dcfl.errors import CheckpointError, ConfigError, Interrupted, RunFolderError
 from dcfl.experiment import Experiment
 from dcfl.methods import METHODS
-from dcfl.runs.checkpoints import BEST, Checkpoints
+from dcfl.runs.checkpoints import Checkpoints
 from dcfl.runs.connect import connect
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.run import Run
@@ -86,10 +86,7 @@ def untouched(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[st
     def found(**settings: Any) -> dict[str, Any]:
         free = ("workers", "memory_budget", "checkpoint")
         kept = {key: value for key, value in settings.items() if key not in free}
-        found = known(**kept)
-        if settings.get("checkpoint") == 0:
-            return {**found, "files": [name for name in found["files"] if name != BEST]}
-        return found
+        return known(**kept)
 
     return found
 
@@ -125,12 +122,13 @@ def number_of_steps(what: Experiment, connect: Connect, counted: Path) -> int:
 
 DOSE = pytest.mark.slow
 STEPS = [
+    pytest.param({"method": "fedavg", "keep_best": True}, False, 2, id="the best kept"),
     pytest.param({"method": "moon", "checkpoint": 2}, False, 1, id="every second round"),
     pytest.param({"method": "moon", "memory_budget": 0}, False, 4, id="all on disk", marks=DOSE),
     pytest.param(
         {"method": "scaffold", "rounds": 2, "workers": 2}, False, 4, id="pool", marks=DOSE
     ),
-    pytest.param({"method": "moon", "rounds": 2}, True, 4, id="flower"),
+    pytest.param({"method": "moon", "rounds": 2, "keep_best": True}, True, 4, id="flower"),
 ]
 
 
@@ -616,13 +614,10 @@ def test_auto_goes_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert checkpoints_seen(what) == ["000001", "000002", "000003"]
 
 
-def test_the_two_newest_and_the_best_stay(tmp_path: Path) -> None:
+def test_the_two_newest_stay(tmp_path: Path) -> None:
     folder = stopped(experiment(tmp_path / "run", "moon", rounds=9), 6)
     names = [path.name for path in Checkpoints(folder).paths()]
     assert names == ["checkpoint-000005.safetensors", "checkpoint-000006.safetensors"]
-    rows = RecordedRun.open(folder).rounds
-    best = max(rows, key=lambda row: row["accuracy"])  # the first of them
-    assert facts_of(folder / BEST)["round"] == best["round"]
     needed = {
         (int(client), round)
         for name in names
@@ -644,9 +639,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(
         process.kill()
         assert exit_code(process) == -9
     resume(tmp_path / "run")
-    wanted = untouched(**settings)
-    names = [name for name in wanted["files"] if name != BEST]
-    same(tmp_path / "run", {**wanted, "files": names})
+    same(tmp_path / "run", untouched(**settings))
 
 
 def test_without_checkpoints_a_stopped_run_does_not_promise_to_go_on(tmp_path: Path) -> None:

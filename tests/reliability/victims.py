@@ -68,6 +68,7 @@ def experiment(
     deadline: float = 0.0,
     minimum_replies: int = 1,
     participation: float = 1.0,
+    keep_best: bool = False,
     **engine: Any,
 ) -> Experiment:
     """A micro run on the toys: milliseconds a round."""
@@ -76,10 +77,14 @@ def experiment(
         training=TRAINING,
         server=server or ServerSettings(),
         federation=FederationSettings(
-            rounds, participation, deadline=deadline, minimum_replies=minimum_replies
+            rounds,
+            participation,
+            deadline=deadline,
+            minimum_replies=minimum_replies,
+            choose_by="test",
         ),
         engine=EngineSettings(workers=workers, device="cpu", **engine),
-        output=OutputSettings(str(folder), checkpoint, report=False),
+        output=OutputSettings(str(folder), checkpoint, report=False, keep_best=keep_best),
         faults=faults or FaultSettings(),
     )
 
@@ -118,12 +123,13 @@ def _stop(run: Run, after: int) -> None:
 
 def outcome(folder: Path) -> dict[str, Any]:
     """All that a run leaves behind, but for how long it took."""
-    recorded = RecordedRun.open(folder)
+    recorded, best = RecordedRun.open(folder), folder / "best.safetensors"
     return {
         "summary": untimed(recorded.summary),
         "rounds": [untimed(row) for row in recorded.rounds],
         "clients": [untimed_client(row) for row in recorded.clients],
         "model": (folder / "model.safetensors").read_bytes(),
+        "best": best.read_bytes() if best.is_file() else b"",
         "files": files(folder),
     }
 

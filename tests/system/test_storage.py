@@ -33,7 +33,7 @@ def test_all_files_of_a_run_folder_follow_the_umask(umask: int, tmp_path: Path) 
     train(experiment(tmp_path / "ended", "moon"))
     stopped(experiment(tmp_path / "stopped", "moon", memory_budget=0))
     found = {**modes(tmp_path / "ended"), **modes(tmp_path / "stopped")}
-    assert {"model.safetensors", "checkpoint-best.safetensors", "summary.json"} <= found.keys()
+    assert {"model.safetensors", "checkpoint-000001.safetensors", "summary.json"} <= found.keys()
     assert any(name.startswith("memories/") for name in found)
     assert set(found.values()) == {0o666 & ~umask}, found
 

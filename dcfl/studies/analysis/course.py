@@ -24,9 +24,10 @@ from dcfl.runs.connect import connect
 from dcfl.runs.prepare import Prepared, prepare
 from dcfl.server import Server, ServerState
 from dcfl.studies.analysis.drift import Beheld, compare_clients, mean_turn, trainable
-from dcfl.studies.analysis.features import drawn, embed
+from dcfl.studies.analysis.features import drawn
 from dcfl.studies.analysis.projection import look_at
 from dcfl.studies.analysis.similarity import measure_similarity
+from dcfl.trained.subject import embed
 
 MOST_IMAGES = 2000  # of the test images
 

@@ -40,8 +40,9 @@ from dcfl.privacy import PrivacySettings
 from dcfl.runs.connect import connect
 from dcfl.runs.prepare import placement_for, resolved
 from dcfl.server.uploads import uploads_for
-from dcfl.studies.analysis.features import Subject, embed, some_images
+from dcfl.studies.analysis.features import some_images
 from dcfl.system.transfers import to_device, to_host
+from dcfl.trained.subject import Subject, embed
 
 MOST_IMAGES = 2000  # test images whose features are compared
 MOST_NUMBERS = 250_000_000  # in all updates that are compared with each other: 1 GB

@@ -11,13 +11,7 @@ from dcfl.models.output import Embedding
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import setting
 from dcfl.studies.analysis.drift import Drift, measure_drift
-from dcfl.studies.analysis.features import (
-    Features,
-    Subject,
-    embed_two_views,
-    features_of,
-    open_subject,
-)
+from dcfl.studies.analysis.features import Features, embed_two_views, features_of
 from dcfl.studies.analysis.projection import Dimensions, Plane, look_at
 from dcfl.studies.analysis.similarity import (
     USUAL,
@@ -28,6 +22,7 @@ from dcfl.studies.analysis.similarity import (
 )
 from dcfl.system.printable import printable
 from dcfl.trained.own_data import kind_of_images
+from dcfl.trained.subject import Subject, open_subject
 
 VIEWED = 2000  # images, two views of which are compared
 SAME_ACCURACY = 0.011  # percent: other kernels may change this much; other data change more

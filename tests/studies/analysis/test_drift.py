@@ -17,7 +17,7 @@ from dcfl.runs.folder import RecordedRun
 from dcfl.runs.model_file import load_model
 from dcfl.studies.analysis import drift as drifting
 from dcfl.studies.analysis.drift import Drift, keeps_state, measure_drift, pairwise_cosines
-from dcfl.studies.analysis.features import Subject, open_subject
+from dcfl.trained.subject import Subject, open_subject
 from tests.studies.analysis.trained import copied, train
 
 

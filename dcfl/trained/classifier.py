@@ -1,0 +1,103 @@
+"""A finished run's model together with its eyes: pictures are read as training read them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from dcfl import config
+from dcfl.client import evaluating
+from dcfl.data import Preparation
+from dcfl.data.catalogue import reading_of
+from dcfl.data.client_data import normalises_by_batch
+from dcfl.data.pictures import Decoding, decode_all
+from dcfl.engines.placement import choose_devices
+from dcfl.errors import ConfigError, RunFolderError
+from dcfl.models import FeatureModel, Output
+from dcfl.runs.folder import RecordedRun
+from dcfl.runs.model_file import Which, load_model
+from dcfl.system.printable import printable
+from dcfl.system.transfers import on_device
+
+
+class Seen(NamedTuple):
+    """What the model makes of some pictures."""
+
+    output: Output | None  # on the CPU; None if no picture could be read
+    rows: list[int | str]  # for each picture its row of the output, or why it could not be read
+
+
+@dataclass(frozen=True)
+class Classifier:
+    folder: Path  # of the run
+    model: FeatureModel
+    preparation: Preparation
+    channels: int
+    decoding: Decoding
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.model.class_names
+
+    def pixels(self, paths: Sequence[Path]) -> tuple[Tensor, dict[int, str]]:
+        """uint8 [n, H, W, C] of the pictures that can be read, and why the others cannot."""
+        rows, reasons = decode_all(paths, self.decoding)
+        if self.channels == 1:
+            rows = np.stack([np.asarray(Image.fromarray(row).convert("L")) for row in rows])
+            rows = rows[..., None]
+        whole = [position for position in range(len(paths)) if position not in reasons]
+        return torch.from_numpy(rows)[whole], reasons
+
+    @torch.inference_mode()
+    def see(self, paths: Sequence[Path]) -> Seen:
+        """All of them in one batch."""
+        pixels, reasons = self.pixels(paths)
+        row = count()
+        rows = [reasons[at] if at in reasons else next(row) for at in range(len(paths))]
+        if not len(pixels):
+            return Seen(None, rows)
+        device = next(self.model.parameters()).device
+        with evaluating(self.model):
+            output = self.model(self.preparation.clean(on_device(pixels, device)))
+        output = output.mapped(lambda tensor: tensor.float().cpu())
+        if not output.logits.isfinite().all():
+            raise RunFolderError(
+                f"{printable(self.folder)}: the model's outputs are not finite: the run has "
+                f"diverged"
+            )
+        return Seen(output, rows)
+
+
+def open_classifier(folder: Path, which: Which = "last") -> Classifier:
+    """Refuses models that do not look at pictures."""
+    model = load_model(folder, which)
+    if model.image_shape is None or model.preparation is None:
+        raise ConfigError(f"{printable(folder)}: its model does not say how pictures are prepared")
+    _, size, channels = model.image_shape
+    if channels not in (1, 3):
+        raise ConfigError(
+            f"{printable(folder)}: its images have {channels} channels, and pictures have 1 or 3"
+        )
+    if normalises_by_batch(model):
+        warnings.warn(
+            'model.norm = "batch-nostats": what the model says of a picture depends on the '
+            "pictures beside it; give it many at once that mix the classes",
+            stacklevel=3,
+        )
+    # The table alone: the method may be of a file that is not at hand, and plays no part.
+    table = RecordedRun.open(folder).config["data"]
+    data = config.experiment_from(None, {"data": table}).data
+    reading = replace(reading_of(data), size=size, broken="skip")
+    decoding = reading.decoding(folder)._replace(unreadable="skip")
+    return Classifier(
+        folder, model.to(choose_devices("auto")[0]), model.preparation, channels, decoding
+    )

@@ -1,0 +1,85 @@
+"""The embeddings of pictures, in a file that other programs read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcfl.errors import ConfigError, DatasetCorrupt
+from dcfl.models.output import Embedding
+from dcfl.runs.model_file import Which
+from dcfl.system.storage import replacing
+from dcfl.trained.classifier import open_classifier
+from dcfl.trained.picture_files import find_pictures
+
+
+class Embedded(NamedTuple):
+    """The pictures that could be read, a row each, and those that could not."""
+
+    features: NDArray[np.float32]  # [n, d]
+    files: list[str]
+    labels: NDArray[np.int64]  # of the class folder a picture lies in; -1: not known
+    predicted: NDArray[np.int64]
+    class_names: tuple[str, ...]
+    skipped: dict[str, str]  # file: why
+
+
+def embed_pictures(
+    run_folder: Path,
+    places: Iterable[str | Path],
+    layer: Embedding = "projection",
+    which: Which = "last",
+) -> Embedded:
+    """A hundred pictures at a time; what stays is their embeddings. `layer`: what the method's term
+    on embeddings sees, or the features that the classifier sees; one and the same in a model
+    without a side head."""
+    classifier = open_classifier(run_folder, which)
+    features, predicted = [], []
+    files: list[str] = []
+    labels: list[int] = []
+    skipped: dict[str, str] = {}
+    for block in find_pictures(places, classifier.class_names):
+        output, rows = classifier.see([found.path for found in block])
+        for found, row in zip(block, rows, strict=True):
+            if isinstance(row, str):
+                skipped[str(found.path)] = row
+            else:
+                files.append(str(found.path))
+                labels.append(-1 if found.label is None else found.label)
+        if output is not None:
+            features.append(output.z(layer).numpy())
+            predicted.append(output.logits.argmax(dim=1).numpy())
+    if not files:
+        raise DatasetCorrupt(f"none of the {len(skipped)} pictures can be read")
+    return Embedded(
+        np.concatenate(features),
+        files,
+        np.array(labels, np.int64),
+        np.concatenate(predicted),
+        classifier.class_names,
+        skipped,
+    )
+
+
+def require_npz(path: Path) -> None:
+    """Before any time is spent."""
+    if path.suffix != ".npz":
+        raise ConfigError(f"{path}: the name must end in .npz")
+
+
+def write_embeddings(path: Path, embedded: Embedded) -> None:
+    """An .npz of plain numbers and text, whole or not at all."""
+    require_npz(path)
+    with replacing(path) as partial, partial.open("wb") as stream:
+        np.savez(
+            stream,
+            features=embedded.features,
+            files=np.array(embedded.files),
+            labels=embedded.labels,
+            predicted=embedded.predicted,
+            class_names=np.array(embedded.class_names),
+        )

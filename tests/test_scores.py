@@ -4,7 +4,10 @@ import math
 from dataclasses import replace
 from functools import reduce
 from operator import add
+from random import Random
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torchmetrics.functional.classification as oracle
@@ -34,9 +37,10 @@ def test_answers_are_judged_as_by_torchmetrics(classes: int, sure: float) -> Non
     scores = Scores.of(logits, labels)
     expected = oracle.multiclass_confusion_matrix(logits, labels, classes)
     assert torch.equal(scores.confusion, expected.double())
-    micro, macro, each = (
+    averages: tuple[dict[str, Any], ...] = tuple(
         {"num_classes": classes, "average": average} for average in ("micro", "macro", None)
     )
+    micro, macro, each = averages
     for ours, theirs in [
         (scores.accuracy, oracle.multiclass_accuracy(logits, labels, **micro)),
         (scores.balanced_accuracy, oracle.multiclass_accuracy(logits, labels, **macro)),
@@ -76,7 +80,7 @@ def test_auc_is_that_of_torchmetrics_with_the_same_bins(classes: int, sure: floa
     edges = torch.sigmoid(ODDS_SCALE * torch.sinh(steps))
     probabilities = logits.double().softmax(dim=1)
     theirs = oracle.multiclass_auroc(
-        probabilities, labels, classes, average=None, thresholds=edges.unique()
+        probabilities, labels, classes, average=None, thresholds=torch.from_numpy(np.unique(edges))
     )
     ours = Scores.of(logits, labels).auc
     torch.testing.assert_close(ours, theirs.double(), rtol=0, atol=1e-6)
@@ -124,12 +128,12 @@ SAMPLES = st.integers(2, 5).flatmap(
 
 @settings(deadline=None)
 @given(SAMPLES, st.randoms(use_true_random=False))
-def test_parts_add_up_to_the_whole_to_the_last_bit(samples: list, random: object) -> None:
+def test_parts_add_up_to_the_whole_to_the_last_bit(samples: list[Any], random: Random) -> None:
     classes = len(samples[0][0])
     logits = torch.tensor([row for row, _ in samples])
     labels = torch.tensor([label for _, label in samples])
     order = list(range(len(samples)))
-    random.shuffle(order)  # type: ignore[attr-defined]
+    random.shuffle(order)
     parts = [Scores.of(logits[i : i + 1], labels[i : i + 1]) for i in order]
     whole = Scores.of(logits, labels)
     together = reduce(add, parts, Scores.none(classes))
@@ -141,7 +145,7 @@ def test_parts_add_up_to_the_whole_to_the_last_bit(samples: list, random: object
 
 @settings(deadline=None)
 @given(SAMPLES)
-def test_auc_is_within_its_bound_of_a_count_of_all_pairs(samples: list) -> None:
+def test_auc_is_within_its_bound_of_a_count_of_all_pairs(samples: list[Any]) -> None:
     logits = torch.tensor([row for row, _ in samples], dtype=torch.float64)
     labels = torch.tensor([label for _, label in samples])
     scores = Scores.of(logits, labels)

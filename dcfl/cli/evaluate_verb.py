@@ -78,6 +78,7 @@ def evaluate(
 
 def _print_evaluation(record: EvaluationRecord) -> None:
     from dcfl.cli.terminal import stdout
+    from dcfl.report.evaluation_section import some_names
 
     model = "the best model" if record.which == "best" else "the last model"
     print(printable(f"{model} on {record.scores.images:,.0f} {record.kind} of {record.data}"))
@@ -87,8 +88,7 @@ def _print_evaluation(record: EvaluationRecord) -> None:
     print()
     stdout.print(class_table(record))
     if record.absent:
-        names = ", ".join(printable(name, LONGEST_NAME) for name in record.absent[:MOST_CLASSES])
-        print(f"\nwithout images, and in no mean: {names}")
+        print(f"\nwithout images, and in no mean: {some_names(record.absent)}")
     if record.clients:
         print()
         stdout.print(client_table(record))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from dcfl.report import text
 from dcfl.report.document import Picture, Section, Table
-from dcfl.report.plots import MANY_DOWN
+from dcfl.report.plots import LONGEST_CLASS, MANY_DOWN
 from dcfl.report.score_figures import (
     class_figure,
     clients_figure,
@@ -20,6 +20,7 @@ from dcfl.system.printable import printable
 
 SHOWN = 3  # evaluations with pictures
 WORST = 5  # clients that are named
+MOST_NAMED = 10  # classes without images
 COLUMNS = (
     *("Model and images", "Images", "Accuracy, %", "Balanced, %", "Macro F1, %"),
     *("AUC", "Calibration error, %", "Cross-entropy"),
@@ -75,12 +76,19 @@ def _row(title: str, record: EvaluationRecord) -> list[str]:
 
 def _paragraphs(found: Sequence[Titled]) -> list[str]:
     missing = [
-        f"{one.title}: no images of {text.listed([printable(name) for name in one.record.absent])}."
+        f"{one.title}: no images of {some_names(one.record.absent)}."
         for one in found
         if one.record.absent
     ]
     hidden = len(found) - SHOWN
     return [*missing, *([f"Pictures of the first {SHOWN} are shown."] if hidden > 0 else [])]
+
+
+def some_names(names: Sequence[str]) -> str:
+    """Of classes: all, or the first and how many more."""
+    shown = [printable(name, LONGEST_CLASS) for name in names[:MOST_NAMED]]
+    more = [f"{len(names) - MOST_NAMED:,} more"] if len(names) > MOST_NAMED else []
+    return text.listed([*shown, *more])
 
 
 def _client_table(record: EvaluationRecord, title: str) -> Table:

@@ -1069,7 +1069,7 @@ def test_a_site_that_boasts_weighs_as_the_middle_one_in_the_scores_too(tmp_path:
 
     grid.tamper = tamper
     honest, boaster = engine.own_scores(snapshot(flat()))
-    assert (honest.weight, boaster.weight) == (1.0, pytest.approx(20 / 2000))
+    assert [honest.weight, boaster.weight] == pytest.approx([1.0, 20 / 2000])
     summed = by_sites("remote", tuple("abcd"), [honest, boaster], "").scores
     assert summed.accuracy == pytest.approx((honest.scores.accuracy + 100) / 2)
     assert summed.images == pytest.approx(40)

@@ -27,7 +27,7 @@ def trained(folder: Path, ask: Ask) -> Result:
     @contextmanager
     def connect(session: Session) -> Iterator[Any]:
         engine = Embedded(session.runner, Memories(session.memories, budget=10**9))
-        engine.own_scores = ask  # type: ignore[method-assign]
+        engine.own_scores = ask  # type: ignore[method-assign,assignment]
         yield engine
 
     changes: dict[str, Any] = {"federation.rounds": 1, "data.clients": 2, "training.epochs": 1}

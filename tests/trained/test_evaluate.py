@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from dcfl.runs.folder import RecordedRun
 from dcfl.scores import Scores
 from dcfl.trained.evaluate import evaluation_of
 
-SHORT = {"data.clients": 4, "federation.rounds": 2, "training.epochs": 1}
+SHORT: dict[str, Any] = {"data.clients": 4, "federation.rounds": 2, "training.epochs": 1}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def write_digits(
     return folder
 
 
-def write_npz(path: Path, data: Dataset, **more: object) -> Path:
+def write_npz(path: Path, data: Dataset, **more: Any) -> Path:
     np.savez(
         path,
         train_images=data.train.pixels[:20].numpy(),
@@ -65,7 +66,8 @@ def test_own_test_images_have_the_accuracy_that_the_run_recorded(digits: Path) -
 
 
 def test_images_that_a_run_kept_back(tmp_path: Path) -> None:
-    result = dcfl.run(method="fedavg", out=tmp_path / "run", **SHORT, **{"data.holdout": 0.1})
+    settings = {**SHORT, "data.holdout": 0.1}
+    result = dcfl.run(method="fedavg", out=tmp_path / "run", **settings)
     record = evaluation_of(result.folder)
     assert record.kind == "kept-back training images"
     assert record.scores.accuracy == pytest.approx(result.summary.final_accuracy)
@@ -147,6 +149,7 @@ def test_clients_are_scored_on_what_they_own(digits: Path) -> None:
     assert [client.images for client in record.clients] == run.partition_counts.sum(1).tolist()
     assert record.clients_kind == "images that it trained on"
     model, data = dcfl.load_model(digits), load_digits()
+    assert model.preparation is not None
     logits = model(model.preparation.clean(data.train.pixels)).logits
     hits = (logits.argmax(dim=1) == data.train.labels).sum().item()
     right = sum(client.accuracy * client.images / 100 for client in record.clients)
@@ -160,8 +163,9 @@ def test_sites_are_scored_on_the_images_that_each_kept_back(tmp_path: Path) -> N
     train = load_digits().train
     for site, images in (("east", train[:200]), ("west", train[200:500])):
         write_digits(tmp_path / "sites" / site, images)
-    settings = {"data.dataset": f"sites:{tmp_path / 'sites'}", "data.image_size": 8}
-    result = dcfl.run(method="fedavg", out=tmp_path / "run", **settings, **{"federation.rounds": 1})
+    dataset = f"sites:{tmp_path / 'sites'}"
+    settings = {**SHORT, "data.dataset": dataset, "data.image_size": 8, "data.clients": 2}
+    result = dcfl.run(method="fedavg", out=tmp_path / "run", **settings)
     record = evaluation_of(result.folder, clients=True)
     assert record.clients_kind == "test images of its own"
     assert [client.name for client in record.clients] == ["east", "west"]
@@ -194,7 +198,7 @@ def test_a_record_survives_its_file(digits: Path, tmp_path: Path) -> None:
         {"counts": {"total_loss": -1.0}},
     ],
 )
-def test_damaged_files_are_named(change: dict, digits: Path, tmp_path: Path) -> None:
+def test_damaged_files_are_named(change: dict[str, Any], digits: Path, tmp_path: Path) -> None:
     stored = evaluation_of(digits).to_json()
     for key, value in change.items():
         changed = {**stored[key], **value} if isinstance(value, dict) and value else value

@@ -73,7 +73,7 @@ def test_four_steps_of_sgd_by_hand(
 @pytest.mark.parametrize(
     "settings",
     [
-        ModelSettings(name, norm, head)
+        ModelSettings(name, norm=norm, head=head)
         for name in get_args(get_type_hints(ModelSettings)["name"])
         for norm in get_args(Norm)
         for head in ("none", "mlp256", "side256")

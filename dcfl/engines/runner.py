@@ -30,6 +30,8 @@ from dcfl.local_training import train_client
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import Method
 from dcfl.models import FeatureModel, Output, build_model
+from dcfl.models.freezing import freeze
+from dcfl.models.warm_start import warm_start
 from dcfl.privacy import Protection, check_covered
 from dcfl.system.processes import Terminated
 from dcfl.system.transfers import to_device
@@ -135,6 +137,9 @@ def _model_for(
     model.to("cpu", memory_format=torch.channels_last)  # type: ignore[call-overload]
     if given is not None:
         _check_outputs(model, dataset)
+    if experiment.model.weights:
+        warm_start(model, experiment.model.weights, experiment.model.weights_skip)
+    freeze(model, experiment.model.freeze)
     if experiment.engine.precision != "float32":
         _use_half_precision(model, experiment.engine)
     return model

@@ -21,6 +21,7 @@ from dcfl.engines.allocator import keep_freed_memory
 from dcfl.engines.placement import choose_devices
 from dcfl.engines.runner import ClientRunner, client_runner, reproducible
 from dcfl.errors import (
+    CheckpointError,
     ClientFailure,
     ConfigError,
     DatasetCorrupt,
@@ -34,9 +35,12 @@ from dcfl.flower import codec
 from dcfl.flower.codec import Claim, Task
 from dcfl.flower.node_config import NodeConfig
 from dcfl.flower.node_memories import NodeMemories
+from dcfl.models.freezing import frozen_tensors
 from dcfl.privacy import at_site
+from dcfl.server.validation import check_like
 from dcfl.system.printable import printable, printable_lines
 from dcfl.system.transfers import to_host
+from dcfl.tensors import load
 
 FAILURE_CODES = {  # the first that fits
     ProtocolMismatch: "version",
@@ -56,6 +60,8 @@ class Site:
     runner: ClientRunner
     memories: NodeMemories
     threads: int
+    # Whether the frozen weights of the model come from the server, when this node joins.
+    awaits_frozen: bool = False
 
 
 SiteOf = Callable[[Context], Site]  # called for each message; it may cache its result
@@ -95,9 +101,14 @@ def _answered(
 
 
 def _whoami(site_of: SiteOf, task: Task, message: Message, context: Context) -> RecordDict:
-    """Also a first check that nothing is missing here."""
+    """Also a first check that nothing is missing here, and the only message with frozen weights."""
     node = NodeConfig.read(context.node_config)
-    images = _test_images(site_of(context).runner)
+    site = site_of(context)
+    if site.awaits_frozen:
+        frozen_weights = codec.decode(message.content.get("frozen"))
+        check_like(frozen_weights, frozen_tensors(site.runner.model), "frozen weights")
+        site.memories.save_frozen(task.run, frozen_weights)
+    images = _test_images(site.runner)
     return codec.claim_content(task, Claim(node.partition_id, node.num_partitions, images))
 
 
@@ -107,7 +118,7 @@ def _forget(site_of: SiteOf, task: Task, message: Message, context: Context) -> 
 
 
 def _train(site_of: SiteOf, task: Task, message: Message, context: Context) -> RecordDict:
-    site = site_of(context)
+    site = _complete(site_of(context), task)
     broadcast = codec.read_broadcast(message.content, task)
     memory = site.memories.load(task)
     here = site.runner.here
@@ -124,7 +135,7 @@ def _train(site_of: SiteOf, task: Task, message: Message, context: Context) -> R
 
 def _evaluate(site_of: SiteOf, task: Task, message: Message, context: Context) -> RecordDict:
     """The model on this site's own test images."""
-    site = site_of(context)
+    site = _complete(site_of(context), task)
     dataset = site.runner.data.dataset
     weights = site.runner.here(codec.decode(message.content.get("weights")))
     with reproducible(site.threads):
@@ -134,6 +145,19 @@ def _evaluate(site_of: SiteOf, task: Task, message: Message, context: Context) -
     losses = [loss for part in scores for loss in part.losses]
     images = _test_images(site.runner)
     return codec.score_content(task, Score(right or [0] * dataset.classes, losses), images)
+
+
+def _complete(site: Site, task: Task) -> Site:
+    """With the frozen weights that came when this node joined the run."""
+    if not site.awaits_frozen:
+        return site
+    try:
+        kept = site.memories.load_frozen(task.run)
+    except CheckpointError as error:
+        raise ClientFailure(task.client, str(error), "frozen") from error
+    model = site.runner.model
+    load(model, site.runner.here(kept), optional=model.state_dict().keys() - kept.keys())
+    return site
 
 
 def _test_images(runner: ClientRunner) -> list[int]:
@@ -148,13 +172,17 @@ def site_from_config(context: Context) -> Site:
     """For a SuperNode: what the run's config says, as far as this node's own config allows it."""
     node = NodeConfig.read(context.node_config)
     experiment = config.from_toml(str(context.run_config["experiment"])).seeded
-    experiment = replace(experiment, privacy=at_site(experiment.privacy, node.privacy_noise))
+    # Initial weights are the server's to read: it sends them, and a run opens no file of a site's.
+    model = replace(experiment.model, weights="", weights_skip=())
+    privacy = at_site(experiment.privacy, node.privacy_noise)
+    experiment = replace(experiment, model=model, privacy=privacy)
     dataset, partition = node.load(experiment.data)
     runner = client_runner(experiment, dataset, partition)
     keep_freed_memory()
     device = choose_devices(experiment.engine.device)[0]
     memories = NodeMemories(node.memories_folder)
-    return Site(runner.on(device), memories, experiment.engine.threads)
+    awaits_frozen = bool(experiment.model.freeze)
+    return Site(runner.on(device), memories, experiment.engine.threads, awaits_frozen)
 
 
 app = client_app(site_from_config)

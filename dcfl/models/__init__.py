@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import torch
 
@@ -45,9 +45,17 @@ class ModelSettings:
     # "mlp256": a projection head before the classifier, as in MOON. "side256": beside it, as in
     # SupCon; terms on embeddings see the head's output, the classifier does not. Or another width.
     head: str = "none"
+    # Initial weights: a .safetensors file, or the folder of a run; empty: they follow from the seed
+    weights: str = ""
+    weights_skip: tuple[str, ...] = ()  # parts that keep the seed's, such as ["classifier"]
+    freeze: tuple[str, ...] = ()  # parts that are neither trained nor sent, such as ["stem"]
 
     def __post_init__(self) -> None:
         require_head(self.head)
+        require(
+            not self.weights_skip or bool(self.weights),
+            "model.weights_skip without model.weights: there is nothing to skip",
+        )
         require(
             self.width == "auto" or 2 <= self.width <= 1024,
             f'model.width must lie in 2 to 1024, or be "auto", not {self.width}',
@@ -64,6 +72,12 @@ class ModelSettings:
             self.name != "lenet" or self.norm == "batch",
             f'model.norm = "{self.norm}": lenet has no normalisation layers',
         )
+
+    @property
+    def architecture(self) -> dict[str, Any]:
+        """What is needed to build the model again, whatever its weights were."""
+        others = ("weights", "weights_skip", "freeze")
+        return {key: value for key, value in asdict(self).items() if key not in others}
 
 
 def build_model(

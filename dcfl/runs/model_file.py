@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,14 +14,13 @@ from dcfl.data.augment import Preparation
 from dcfl.errors import CheckpointError, RunFolderError, RunMissing
 from dcfl.messages import Tensors
 from dcfl.models import FeatureModel, ModelSettings, build_model
+from dcfl.models.warm_start import MODEL
 from dcfl.runs.folder import RecordedRun, require_utf8
 from dcfl.runs.prepare import Prepared
 from dcfl.runs.reading import damaged, parsed, validated
 from dcfl.system.json_types import Json, Number, Text
 from dcfl.system.storage import strict_json
 from dcfl.system.tensor_files import read_stored, write_stored
-
-MODEL = "model.safetensors"
 
 
 class ModelShape(BaseModel):
@@ -63,7 +61,7 @@ def write_model(folder: Path, prepared: Prepared, weights: Tensors) -> None:
         "std": dataset.preparation.std,
     }
     if not prepared.own_model:
-        shape["settings"] = asdict(prepared.experiment.model)
+        shape["settings"] = prepared.experiment.model.architecture
     contiguous = {name: weights[name].cpu().contiguous() for name in sorted(weights)}
     checksum = named.checksum(contiguous, strict_json(shape))
     # A single entry: safetensors writes several in arbitrary order.

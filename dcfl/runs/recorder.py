@@ -113,7 +113,7 @@ def _environment(prepared: Prepared) -> dict[str, Any]:
         "workers_because": placement.reason,
         "threads": prepared.experiment.engine.threads,
         "packages": {name: version(name) for name in packages},
-        **prepared.code,
+        **prepared.own,
     }
     if ":" in dataset.name:  # the user's own images are identified by content
         environment["data"] = dataset.fingerprint[:16]

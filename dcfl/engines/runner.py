@@ -130,6 +130,11 @@ def _model_for(
     experiment: Experiment, dataset: Dataset, given: FeatureModel | None
 ) -> FeatureModel:
     if given is None:
+        if dataset.vectors and not experiment.model.takes_vectors:
+            raise ConfigError(
+                f'model.name = "{experiment.model.name}" is for images, and {dataset.name} has '
+                f'feature vectors: use "linear" or "mlp"'
+            )
         shape = (dataset.channels, dataset.size, dataset.classes)
         model = build_model(experiment.model, *shape, experiment.federation.seed)
     else:

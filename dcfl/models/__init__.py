@@ -9,6 +9,7 @@ import torch
 
 from dcfl.errors import require
 from dcfl.models.cnn import CNN
+from dcfl.models.flat import MLP, LinearModel
 from dcfl.models.layers import Norm, require_head
 from dcfl.models.lenet import LeNet
 from dcfl.models.output import FeatureModel, Output
@@ -17,8 +18,10 @@ from dcfl.seeding import derived_seed
 
 __all__ = [
     "CNN",
+    "MLP",
     "FeatureModel",
     "LeNet",
+    "LinearModel",
     "ModelSettings",
     "Output",
     "ResNet8",
@@ -37,9 +40,10 @@ NETWORKS: dict[str, type[CNN | ResNet8 | ResNet18]] = {
 class ModelSettings:
     """The [model] table. Norm and head do not depend on the method, so all share one backbone."""
 
-    name: Literal["cnn", "lenet", "resnet8", "resnet18"] = "cnn"
+    # "linear" and "mlp" are for feature vectors.
+    name: Literal["cnn", "lenet", "resnet8", "resnet18", "linear", "mlp"] = "cnn"
     # Channels of the first layer, which later layers double; "auto": 32 (cnn), 16 (resnet8) or 64
-    # (resnet18).
+    # (resnet18). Of mlp: the units of its hidden layer, 256.
     width: int | Literal["auto"] = "auto"
     norm: Norm = "batch"  # "group" (2 groups), or "batch-nostats": no running statistics
     # "mlp256": a projection head before the classifier, as in MOON. "side256": beside it, as in
@@ -61,17 +65,21 @@ class ModelSettings:
             f'model.width must lie in 2 to 1024, or be "auto", not {self.width}',
         )
         require(
-            self.name != "lenet" or self.width == "auto",
-            f"model.width = {self.width}: lenet has layers of its own",
+            self.name not in ("lenet", "linear") or self.width == "auto",
+            f"model.width = {self.width}: {self.name} has layers of its own",
         )
         require(
             self.norm != "group" or self.width == "auto" or self.width % 2 == 0,
             f"model.width = {self.width} must be even for the two groups of model.norm",
         )
         require(
-            self.name != "lenet" or self.norm == "batch",
-            f'model.norm = "{self.norm}": lenet has no normalisation layers',
+            self.name in NETWORKS or self.norm == "batch",
+            f'model.norm = "{self.norm}": {self.name} has no normalisation layers',
         )
+
+    @property
+    def takes_vectors(self) -> bool:
+        return self.name in ("linear", "mlp")
 
     @property
     def architecture(self) -> dict[str, Any]:
@@ -83,11 +91,16 @@ class ModelSettings:
 def build_model(
     settings: ModelSettings, channels: int, size: int, classes: int, seed: int
 ) -> FeatureModel:
-    """Build the named model; its initial weights depend on the seed alone."""
+    """Build the named model; its initial weights depend on the seed alone. A feature vector is an
+    image of one pixel with many channels."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(seed, 0, 0, "initialisation"))
         if settings.name == "lenet":
             return LeNet(channels, size, classes, settings.head)
-        network = NETWORKS[settings.name]
         width = 0 if settings.width == "auto" else settings.width
+        if settings.name == "linear":
+            return LinearModel(channels * size**2, classes, settings.head)
+        if settings.name == "mlp":
+            return MLP(channels * size**2, classes, settings.head, width)
+        network = NETWORKS[settings.name]
         return network(channels, size, classes, settings.norm, settings.head, width)

@@ -29,7 +29,7 @@ class ModelShape(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
     settings: dict[str, Any]
-    channels: Annotated[int, Field(ge=1, le=4096)]
+    channels: Annotated[int, Field(ge=1, le=10**6)]  # feature vectors may be long
     size: Annotated[int, Field(ge=1, le=4096)]
     classes: Annotated[int, Field(ge=2, le=10**6)]
     class_names: list[Text]

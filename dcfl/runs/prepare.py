@@ -157,6 +157,11 @@ def privacy_spent(experiment: Experiment, rounds: int, repeated: int = 0) -> dic
 
 
 def _check_augmentation(augmentation: Augmentation, method: Method, dataset: Dataset) -> None:
+    if dataset.vectors and (augmentation.active or method.second_view):
+        raise ConfigError(
+            f"{dataset.name} has feature vectors, of which there are no views: data.crop, "
+            f"data.flip, data.rotation, data.cutout and methods with a second view are for images"
+        )
     if augmentation.crop >= dataset.size:
         raise ConfigError(
             f"data.crop = {augmentation.crop} could push a whole image of {dataset.size} pixels "

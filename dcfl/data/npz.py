@@ -143,7 +143,7 @@ def _require_plain(where: str, stream: IO[bytes], size: int) -> None:
 
 def _pixels(where: str, images: NDArray[Any]) -> Pixels:
     """[n, size, size, C], or feature vectors [n, d]"""
-    if images.ndim == 2:
+    if images.ndim == 2 and images.dtype.kind == "f":
         return _vectors(where, images)
     laid_out = _channels_last(where, images)
     if images.dtype == np.uint8:
@@ -154,8 +154,6 @@ def _pixels(where: str, images: NDArray[Any]) -> Pixels:
 
 
 def _vectors(where: str, features: NDArray[Any]) -> NDArray[np.float32]:
-    if features.dtype.kind != "f":
-        raise DatasetCorrupt(f"{where}: feature vectors must be floats, not {features.dtype}")
     if features.size == 0:
         raise DatasetCorrupt(f"{where}: no feature vectors in {list(features.shape)}")
     with np.errstate(over="ignore"):
@@ -177,7 +175,7 @@ def _channels_last(where: str, images: NDArray[Any]) -> NDArray[Any]:
         return images.transpose(0, 2, 3, 1)
     raise DatasetCorrupt(
         f"{where}: images must be square, [n, size, size] or [n, size, size, 1 or 3] or "
-        f"[n, 1 or 3, size, size], and feature vectors [n, length], not {list(shape)}"
+        f"[n, 1 or 3, size, size], and feature vectors floats [n, length], not {list(shape)}"
     )
 
 

@@ -78,7 +78,7 @@ def test_or_as_they_are_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (np.zeros((120, 6), np.int64), "must be floats, not int64"),
+        (np.zeros((120, 6), np.int64), r"feature vectors floats \[n, length\], not \[120, 6\]"),
         (np.zeros((120, 0), np.float32), "no feature vectors"),
         (np.full((120, 6), np.nan), "not finite"),
         (np.full((120, 6), 1e300), "not finite in float32"),

@@ -18,6 +18,7 @@ from torch.amp import GradScaler
 from dcfl.data.client_data import Batch, ClientData
 from dcfl.errors import require
 from dcfl.messages import Tensors
+from dcfl.models.freezing import frozen_tensors
 from dcfl.models.output import FeatureModel, Output
 
 __all__ = [
@@ -133,10 +134,10 @@ class Client:
 
 def frozen(model: FeatureModel, weights: Tensors) -> FeatureModel:
     """A second model of the same architecture, in evaluation mode, that uses these tensors as its
-    weights without copying them."""
+    weights without copying them, and shares what `model.freeze` keeps from being sent."""
     not_copied = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     twin = copy.deepcopy(model, memo=not_copied)
-    twin.load_state_dict(weights, assign=True)
+    twin.load_state_dict({**frozen_tensors(model), **weights}, assign=True)
     return twin.requires_grad_(False).eval()
 
 

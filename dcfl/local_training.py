@@ -17,6 +17,7 @@ from dcfl.data.client_data import ClientData
 from dcfl.errors import NO_LONGER_FINITE, Diverged
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import Method
+from dcfl.models.freezing import frozen_tensors
 from dcfl.models.output import FeatureModel
 from dcfl.seeding import derived_seed
 from dcfl.tensors import (
@@ -46,10 +47,10 @@ def train_client(
 ) -> tuple[ClientUpdate, Tensors]:
     """Train one client for one round; returns its reply and its new memory.
 
-    `model` is scratch space: the broadcast overwrites its weights.
+    `model` is scratch space: the broadcast overwrites all of its weights that are not frozen.
     """
     started = time.perf_counter()
-    load(model, broadcast.weights)
+    load(model, broadcast.weights, optional=frozen_tensors(model))
     model.train()
     client = Client(
         id=client_id,
@@ -64,7 +65,7 @@ def train_client(
     )
     with _own_randomness(model, derived_seed(seed, broadcast.round, client_id, "model")):
         loss = _descend(method, client, seed)
-        weights = snapshot(model)
+        weights = snapshot(model, broadcast.weights)  # what was sent comes back
         upload = apart_from(model, canonical(method.upload(client)))
         new_memory = apart_from(model, canonical(method.remember(client)))
     # Check weights and memory too: the last step may overflow after the last loss.

@@ -16,7 +16,7 @@ class Broadcast:
     """The server's message to every client of a round."""
 
     round: int  # counted from 1
-    weights: Tensors  # parameters and buffers of the global model
+    weights: Tensors  # parameters and buffers of the global model that are not frozen
     shared: Tensors  # what the method's server side shares, such as prototypes
 
     @property

@@ -14,22 +14,29 @@ from dcfl.messages import Tensors
 from dcfl.system.transfers import read_numbers, to_host
 
 
-def snapshot(model: nn.Module) -> dict[str, Tensor]:
-    """Copy the model's parameters and buffers, so that later training does not change them."""
-    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+def snapshot(model: nn.Module, names: Collection[str] | None = None) -> dict[str, Tensor]:
+    """Copy the model's parameters and buffers, so that later training does not change them: all of
+    them, or those of these names."""
+    return {
+        name: tensor.detach().clone()
+        for name, tensor in model.state_dict().items()
+        if names is None or name in names
+    }
 
 
 @torch.no_grad()
-def load(model: nn.Module, weights: Tensors) -> None:
-    """Copy a state dict of the same model in. For a model of a few layers, `load_state_dict` takes
-    a fifth of a training step; a module with a state of its own making needs it."""
+def load(model: nn.Module, weights: Tensors, optional: Collection[str] = ()) -> None:
+    """Copy a state dict of the same model in; what is `optional` may be missing and then stays. For
+    a model of a few layers, `load_state_dict` takes a fifth of a training step; a module with a
+    state of its own making needs it."""
     state = model.state_dict(keep_vars=True)
     own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
     if not all(id(live) in own for live in state.values()):
-        model.load_state_dict(weights)
+        model.load_state_dict({**{name: state[name] for name in optional}, **weights})
         return
     for name, live in state.items():
-        live.copy_(weights[name])
+        if name in weights or name not in optional:
+            live.copy_(weights[name])
 
 
 def copies(tensors: Tensors) -> dict[str, Tensor]:

@@ -71,7 +71,7 @@ def _precision() -> str:
     """EMA in float32, and the paired difference of bfloat16 with its 95 % interval."""
     runs = _stored("precision")["runs"]
     ema = {(r["dataset"], r["method"], r["seed"], r["precision"]): r["ema"] for r in runs}
-    rows, header = [[method] for method in METHODS], ["method"]
+    rows, header = [[method] for method in _measured(ema)], ["method"]
     for dataset, title in {"digits": "digits", "cifar10": "CIFAR-10"}.items():
         seeds = _complete_seeds(dataset, ema)
         header += [f"{title}, {len(seeds)} seeds", "bfloat16 - float32"]
@@ -85,12 +85,18 @@ def _precision() -> str:
 
 
 def _complete_seeds(dataset: str, known: Collection[tuple[str, str, int, str]]) -> list[int]:
-    """Those with a run of every method in both precisions."""
+    """Those with a run of every measured method in both precisions."""
+    kinds = [(method, kind) for method in _measured(known) for kind in ("float32", "bfloat16")]
     return [
         seed
         for seed in range(5)
-        if all((dataset, m, seed, p) in known for m in METHODS for p in ("float32", "bfloat16"))
+        if all((dataset, method, seed, kind) in known for method, kind in kinds)
     ]
+
+
+def _measured(known: Collection[tuple[str, str, int, str]]) -> list[str]:
+    """The methods with any run, in their usual order."""
+    return [name for name in METHODS if any(method == name for _, method, _, _ in known)]
 
 
 def _estimate() -> str:

@@ -42,7 +42,7 @@ def digits() -> Dataset:
 @pytest.fixture(scope="module")
 def trained(digits: Dataset) -> FeatureModel:
     """A CNN without running statistics, after two epochs of all digits."""
-    model = build_model(ModelSettings("cnn", "batch-nostats"), 1, 8, 10, seed=0)
+    model = build_model(ModelSettings("cnn", norm="batch-nostats"), 1, 8, 10, seed=0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     data = ClientData(digits.train, 10, digits.preparation)
     for batch in data.training_batches(2, 64, 0, 1, 0, second_view=False):
@@ -155,7 +155,7 @@ def test_equal_images_of_two_classes_are_told_apart_by_their_label() -> None:
 
 @pytest.mark.parametrize("norm", ["batch", "group"])
 def test_other_models_are_judged_in_stored_order(norm: str) -> None:
-    model = build_model(ModelSettings("cnn", norm), 1, 8, 4, seed=0)  # type: ignore[arg-type]
+    model = build_model(ModelSettings("cnn", norm=norm), 1, 8, 4, seed=0)  # type: ignore[arg-type]
     toy = toys.dataset(test=205)
     batches = list(clean_batches(toy.test, toy.preparation, model))
     assert [len(batch.labels) for batch in batches] == [100, 100, 5]

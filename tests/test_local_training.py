@@ -16,7 +16,7 @@ from dcfl.errors import ConfigError, Diverged
 from dcfl.local_training import _SGD, _own_randomness, norms_and_biases, train_client
 from dcfl.messages import Broadcast
 from dcfl.methods import METHODS
-from dcfl.models import FeatureModel, ModelSettings, build_model
+from dcfl.models import NETWORKS, FeatureModel, ModelSettings, build_model
 from dcfl.models.layers import Norm
 from dcfl.models.output import Output
 from dcfl.system.processes import python
@@ -73,11 +73,11 @@ def test_four_steps_of_sgd_by_hand(
 @pytest.mark.parametrize(
     "settings",
     [
-        ModelSettings(name, norm, head)
+        ModelSettings(name, norm=norm, head=head)
         for name in get_args(get_type_hints(ModelSettings)["name"])
         for norm in get_args(Norm)
         for head in ("none", "mlp256", "side256")
-        if name != "lenet" or norm == "batch"  # it has no normalisation layers
+        if name in NETWORKS or norm == "batch"  # the others have no normalisation layers
     ],
     ids=str,
 )

@@ -85,7 +85,9 @@ def dataset_card(summary: DatasetSummary) -> str:
     lines = {
         "data set": summary.dataset,
         "images": f"{summary.train:,} to train on, {summary.test:,} to test on",
-        "size": f"{summary.size} x {summary.size} pixels, {summary.channels} channels",
+        "size": f"feature vectors of {summary.channels}"
+        if summary.vectors
+        else f"{summary.size} x {summary.size} pixels, {summary.channels} channels",
         "classes": f"{len(summary.class_names)}: {_first(summary.class_names)}",
         "balance": f"{summary.smallest_class:,} to {summary.largest_class:,} training images of "
         "a class",

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+Pixels = NDArray[np.uint8] | NDArray[np.float32]
+
 
 @dataclass(frozen=True, eq=False)
 class Arrays:
-    train_pixels: NDArray[np.uint8]  # [n, H, W, C]
+    train_pixels: Pixels  # uint8 [n, H, W, C], or feature vectors: float32 [n, d]
     train_labels: NDArray[np.int64]  # [n]
-    test_pixels: NDArray[np.uint8]
+    test_pixels: Pixels
     test_labels: NDArray[np.int64]
     class_names: tuple[str, ...]
     # For a federation that is already split: site k owns the training rows

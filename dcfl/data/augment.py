@@ -50,14 +50,18 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class Preparation:
-    """What is done to pixels [n, H, W, C] on their way to the model: [n, C, H, W] in float32."""
+    """What is done to pixels [n, H, W, C] on their way to the model: [n, C, H, W] in float32. To
+    feature vectors [n, d]: normalisation alone."""
 
-    mean: tuple[float, ...]  # per channel, of pixels in [0, 1]
+    mean: tuple[float, ...]  # per channel, of pixels in [0, 1]; per number of a feature vector
     std: tuple[float, ...]
     augmentation: Augmentation = Augmentation()
 
     def clean(self, pixels: Tensor) -> Tensor:
         """Normalised, not augmented."""
+        if pixels.dim() == 2:
+            mean, std = _vectors_of(self.mean, self.std, pixels.device)
+            return (pixels - mean).div_(std)
         scale, shift = _row_of(self.mean, self.std, pixels.shape[2], pixels.device)
         rows = pixels.float().flatten(2).mul_(scale).add_(shift)
         # Channels stay last in memory, which convolutions prefer: only the shape is permuted.
@@ -91,6 +95,13 @@ def _row_of(
     scale = torch.tensor([1 / (255 * deviation) for deviation in std]).repeat(width)
     shift = torch.tensor([-m / d for m, d in zip(mean, std, strict=True)]).repeat(width)
     return on_device(scale, device), on_device(shift, device)
+
+
+@lru_cache
+def _vectors_of(
+    mean: tuple[float, ...], std: tuple[float, ...], device: torch.device
+) -> tuple[Tensor, Tensor]:
+    return on_device(torch.tensor(mean), device), on_device(torch.tensor(std), device)
 
 
 def with_border(pixels: Tensor) -> Tensor:

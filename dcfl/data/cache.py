@@ -29,12 +29,13 @@ from dcfl.data.arrays import Arrays
 from dcfl.system.storage import PRIVATE_FILE, PRIVATE_FOLDER, private_folder
 
 FORMAT = 1  # of entries, and of what readers produce: raise it when either changes
-ARRAYS: dict[str, np.dtype[Any]] = {
-    "train_pixels": np.dtype(np.uint8),
-    "train_labels": np.dtype(np.int64),
-    "test_pixels": np.dtype(np.uint8),
-    "test_labels": np.dtype(np.int64),
-    "site_offsets": np.dtype(np.int64),
+PIXELS = (np.dtype(np.uint8), np.dtype(np.float32))  # images, feature vectors
+ARRAYS: dict[str, tuple[np.dtype[Any], ...]] = {
+    "train_pixels": PIXELS,
+    "train_labels": (np.dtype(np.int64),),
+    "test_pixels": PIXELS,
+    "test_labels": (np.dtype(np.int64),),
+    "site_offsets": (np.dtype(np.int64),),
 }
 PARTIAL = ".partial-"
 OWN_NAME = re.compile(r"[a-z0-9-]+-[0-9a-f]{16}-[0-9a-f]{32}|\.partial-.*")
@@ -176,7 +177,7 @@ def _load(entry: Entry) -> Arrays | None:
 
 def _open(folder: Path, name: str) -> NDArray[Any]:
     path = folder / f"{name}.npy"
-    if ARRAYS[name] == np.uint8:
+    if ARRAYS[name] == PIXELS:
         # Copy-on-write: shared until someone writes, and torch takes it without a warning.
         return npy.open_memmap(path, mode="c")
     with path.open("rb") as stream:
@@ -186,7 +187,7 @@ def _open(folder: Path, name: str) -> NDArray[Any]:
 def _describe(folder: Path, name: str, array: NDArray[Any]) -> dict[str, object]:
     """What must be the same when the array is read again. The checksum covers all of it, at about
     4 GB a second: 0.05 s for CIFAR-10."""
-    if array.dtype != ARRAYS[name]:
+    if array.dtype not in ARRAYS[name]:
         raise ValueError(f"{name}: {array.dtype}")
     return {
         "shape": list(array.shape),
@@ -220,8 +221,8 @@ def _unused(root: Path) -> Path:
 
 def _write(folder: Path, key: str, arrays: Arrays) -> None:
     described = {}
-    for name, dtype in ARRAYS.items():
-        array = np.ascontiguousarray(getattr(arrays, name), dtype)
+    for name in ARRAYS:
+        array = np.ascontiguousarray(getattr(arrays, name))
         with _private(folder / f"{name}.npy") as stream:
             npy.write_array(stream, array, allow_pickle=False)
             _to_disk(stream.fileno())

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dcfl.data.arrays import Arrays
+from dcfl.data.arrays import Arrays, Pixels
 from dcfl.data.augment import Augmentation, Preparation
 from dcfl.data.cache import cached
 from dcfl.data.cifar import (
@@ -137,14 +137,20 @@ def _check_agreed(settings: DataSettings, kind: str) -> None:
 
 def _normalised(dataset: Dataset, settings: DataSettings) -> Dataset:
     """With the settings' mean and deviation, if they give them."""
-    if not settings.mean:
+    mean, std = settings.mean, settings.std
+    if not mean:
         return dataset
-    if len(settings.mean) != dataset.channels:
+    if dataset.vectors and len(mean) == 1:  # for all of their numbers
+        mean, std = mean * dataset.channels, std * dataset.channels
+    if len(mean) != dataset.channels:
         raise ConfigError(
             f"data.mean and data.std must have one number for each channel: {dataset.name} has "
             f"{dataset.channels}, not {len(settings.mean)}"
         )
-    preparation = replace(dataset.preparation, mean=settings.mean, std=settings.std)
+    in_range = all(0 <= one <= 1 for one in mean) and all(one <= 1 for one in std)
+    if not (dataset.vectors or in_range):
+        raise ConfigError("data.mean must lie in 0 to 1, and data.std above 0, up to 1: of images")
+    preparation = replace(dataset.preparation, mean=mean, std=std)
     return replace(dataset, preparation=preparation)
 
 
@@ -161,6 +167,7 @@ class DatasetSummary:
     test: int
     size: int  # pixels
     channels: int
+    vectors: bool  # feature vectors instead of images
     class_names: tuple[str, ...]
     smallest_class: int  # training images
     largest_class: int
@@ -186,6 +193,7 @@ def summarise_dataset(dataset: Dataset, settings: DataSettings) -> DatasetSummar
         test=len(dataset.test),
         size=dataset.size,
         channels=dataset.channels,
+        vectors=dataset.vectors,
         class_names=dataset.class_names,
         smallest_class=int(counts.min()),
         largest_class=int(counts.max()),
@@ -243,12 +251,15 @@ def _dataset(name: str, arrays: Arrays, preparation: Preparation) -> Dataset:
     )
 
 
-def _images(pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> Images:
+def _images(pixels: Pixels, labels: NDArray[np.int64]) -> Images:
     return Images(torch.from_numpy(pixels), torch.from_numpy(np.array(labels)))
 
 
 def _measured(arrays: Arrays, flip: bool) -> Preparation:
-    """Mean and deviation of each channel over (at most 10,000 of) the training images."""
+    """Mean and deviation of each channel over (at most 10,000 of) the training images, or of each
+    number over all feature vectors."""
+    if arrays.train_pixels.ndim == 2:
+        return _measured_vectors(arrays.train_pixels)
     pixels = arrays.train_pixels[:: max(len(arrays.train_pixels) // 10_000, 1)]
     levels = [np.bincount(pixels[..., c].ravel(), minlength=256) for c in range(pixels.shape[3])]
     shades = np.arange(256) / 255
@@ -265,3 +276,12 @@ def _measured(arrays: Arrays, flip: bool) -> Preparation:
         ),  # not 0, for blank images
         _usual(size, flip),
     )
+
+
+def _measured_vectors(vectors: Pixels) -> Preparation:
+    """A number that is the same in all of them is not scaled."""
+    exact = vectors.astype(np.float64)
+    means, deviations = exact.mean(axis=0), exact.std(axis=0)
+    deviations[deviations < 1e-6 * np.abs(means).clip(min=1e-6)] = 1.0
+    rounded = [numbers.astype(np.float32).tolist() for numbers in (means, deviations)]
+    return Preparation(tuple(rounded[0]), tuple(rounded[1]))

@@ -69,6 +69,8 @@ class ClientData:
 
     def _draws(self, sizes: list[int], generator: torch.Generator) -> list[Tensors]:
         """For each batch of an epoch, what its augmentation draws: on the device."""
+        if not self.preparation.augmentation.active:
+            return [{}] * len(sizes)
         height, width = self.images.pixels.shape[1:3]
         augmentation = self.preparation.augmentation
         batches = [augmentation.draw(size, height, width, generator) for size in sizes]

@@ -1,4 +1,5 @@
-"""A data set as uint8 images in memory, and the one that comes with the package."""
+"""A data set in memory, as uint8 images or feature vectors, and the one that comes with the
+package."""
 
 from __future__ import annotations
 
@@ -20,20 +21,26 @@ from dcfl.system.transfers import on_device, settled, to_host
 
 @dataclass(frozen=True)
 class Images:
-    pixels: Tensor  # uint8 [n, H, W, C]
+    pixels: Tensor  # uint8 [n, H, W, C], or feature vectors: float32 [n, d]
     labels: Tensor  # int64 [n]
 
     def __post_init__(self) -> None:
-        if self.pixels.dtype != torch.uint8 or self.pixels.dim() != 4:
+        form = (self.pixels.dtype, self.pixels.dim())
+        if form not in ((torch.uint8, 4), (torch.float32, 2)):
             raise DatasetCorrupt(
-                f"images must be uint8 [n, height, width, channels], "
-                f"not {self.pixels.dtype} {list(self.pixels.shape)}"
+                f"images must be uint8 [n, height, width, channels], and feature vectors float32 "
+                f"[n, length], not {self.pixels.dtype} {list(self.pixels.shape)}"
             )
         if self.labels.dtype != torch.int64 or self.labels.shape != self.pixels.shape[:1]:
             raise DatasetCorrupt(
                 f"labels must be one int64 per image ({len(self.pixels)}), "
                 f"not {self.labels.dtype} {list(self.labels.shape)}"
             )
+
+    @property
+    def vectors(self) -> bool:
+        """Feature vectors instead of images."""
+        return self.pixels.dim() == 2
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -89,13 +96,18 @@ class Dataset:
         return len(self.class_names)
 
     @property
+    def vectors(self) -> bool:
+        return self.train.vectors
+
+    @property
     def channels(self) -> int:
-        return self.train.pixels.shape[3]
+        """Of a pixel; of a feature vector, its length."""
+        return self.train.pixels.shape[-1]
 
     @property
     def size(self) -> int:
-        """The height in pixels; models adapt their first stride to it."""
-        return self.train.pixels.shape[1]
+        """The height in pixels; models adapt their first stride to it. 1 for feature vectors."""
+        return 1 if self.vectors else self.train.pixels.shape[1]
 
     @cached_property
     def fingerprint(self) -> str:

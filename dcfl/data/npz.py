@@ -1,4 +1,4 @@
-"""Images and labels in one .npz file, read without trusting it."""
+"""Images or feature vectors, and labels, in one .npz file, read without trusting it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from dcfl.data.arrays import Arrays
+from dcfl.data.arrays import Arrays, Pixels
 from dcfl.errors import DatasetCorrupt, DatasetMissing, DCFLError
 
 SPELLINGS = (
     ("train_images", "train_labels", "test_images", "test_labels"),
     ("x_train", "y_train", "x_test", "y_test"),
+    ("train_features", "train_labels", "test_features", "test_labels"),
 )
 MAX_BYTES = 4 * 2**30  # of all arrays together, unpacked
 # Photographs shrink by a factor of 2, line drawings by 20 or 50; zeros by 1000.
@@ -27,7 +28,8 @@ BLOCK = 4096  # rows of floating-point images converted at a time
 
 
 def read_npz(path: Path) -> Arrays:
-    """Keys: {train,test}_{images,labels} or {x,y}_{train,test}, and class_names if wanted."""
+    """Keys: {train,test}_{images,labels}, {x,y}_{train,test} or {train,test}_{features,labels}, and
+    class_names if wanted."""
     if not path.exists():
         raise DatasetMissing(f"{path}: no such file")
     if not path.is_file():
@@ -139,14 +141,26 @@ def _require_plain(where: str, stream: IO[bytes], size: int) -> None:
 # --- images ---------------------------------------------------------------------------------------
 
 
-def _pixels(where: str, images: NDArray[Any]) -> NDArray[np.uint8]:
-    """[n, size, size, C]"""
+def _pixels(where: str, images: NDArray[Any]) -> Pixels:
+    """[n, size, size, C], or feature vectors [n, d]"""
+    if images.ndim == 2 and images.dtype.kind == "f":
+        return _vectors(where, images)
     laid_out = _channels_last(where, images)
     if images.dtype == np.uint8:
         return np.ascontiguousarray(laid_out)
     if images.dtype.kind == "f":
         return _from_floats(where, laid_out)
     raise DatasetCorrupt(f"{where}: images must be uint8 or floats in [0, 1], not {images.dtype}")
+
+
+def _vectors(where: str, features: NDArray[Any]) -> NDArray[np.float32]:
+    if features.size == 0:
+        raise DatasetCorrupt(f"{where}: no feature vectors in {list(features.shape)}")
+    with np.errstate(over="ignore"):
+        vectors = np.ascontiguousarray(features, np.float32)
+    if not np.isfinite(vectors).all():
+        raise DatasetCorrupt(f"{where}: a feature vector is not finite in float32")
+    return vectors
 
 
 def _channels_last(where: str, images: NDArray[Any]) -> NDArray[Any]:
@@ -161,7 +175,7 @@ def _channels_last(where: str, images: NDArray[Any]) -> NDArray[Any]:
         return images.transpose(0, 2, 3, 1)
     raise DatasetCorrupt(
         f"{where}: images must be square, [n, size, size] or [n, size, size, 1 or 3] or "
-        f"[n, 1 or 3, size, size], not {list(shape)}"
+        f"[n, 1 or 3, size, size], and feature vectors floats [n, length], not {list(shape)}"
     )
 
 
@@ -229,7 +243,7 @@ def _require_range(where: str, labels: NDArray[np.int64], classes: int) -> None:
 def _require_pairs(
     path: Path,
     keys: tuple[str, ...],
-    pixels: list[NDArray[np.uint8]],
+    pixels: list[Pixels],
     labels: list[NDArray[np.int64]],
 ) -> None:
     for number in (0, 1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 from dcfl.data.augment import Augmentation
@@ -45,6 +46,7 @@ class DataSettings:
     # For folder:, sites: and remote: agreed beforehand instead of read from the data.
     class_names: tuple[str, ...] = ()
     # What pixels are normalised by, from 0 to 1 for each channel; empty: what suits the data set.
+    # For each number of feature vectors, or one for all of them.
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
 
@@ -104,8 +106,8 @@ class DataSettings:
             "data.mean and data.std must have one number for each channel, both of them",
         )
         require(
-            all(0 <= mean <= 1 for mean in self.mean) and all(0 < std <= 1 for std in self.std),
-            "data.mean must lie in 0 to 1, and data.std above 0",
+            all(abs(mean) < inf for mean in self.mean) and all(0 < std < inf for std in self.std),
+            "data.mean must be numbers, and data.std above 0",
         )
 
     def augmentation(self, usual: Augmentation) -> Augmentation:

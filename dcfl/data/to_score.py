@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from dcfl.data.arrays import Pixels
 from dcfl.data.catalogue import load_dataset
 from dcfl.data.datasets import Images
 from dcfl.data.folders import Reading, read_to_score, site_folders
@@ -63,6 +64,8 @@ def fitted(name: str, images: Images, class_names: Sequence[str], wanted: Wanted
             f"it knows {_some(wanted.class_names)}"
         )
     shape = tuple(images.pixels.shape[1:])
+    if len(shape) == 1:  # a feature vector: an image of one pixel
+        shape = (1, 1, *shape)
     if shape != wanted.image_shape:
         raise ConfigError(
             f"{printable(name)} has images of {_measures(shape)}, and the model was trained on "
@@ -117,7 +120,7 @@ def _pictures(name: str, path: Path, settings: DataSettings, wanted: Wanted) -> 
     return fitted(name, images, arrays.class_names, wanted)
 
 
-def _greyed(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _greyed(pixels: Pixels) -> NDArray[np.uint8]:
     """Pictures are read in colour; this model was trained without."""
     grey = [np.asarray(Image.fromarray(picture).convert("L")) for picture in pixels]
     return np.stack(grey)[..., None]

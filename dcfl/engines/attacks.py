@@ -55,7 +55,8 @@ class Attack:
             return replace(honest, upload=forged)
         if self.settings.kind == "label-flip":
             return honest
-        names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+        parameters = model.named_parameters(remove_duplicate=False)
+        names = [name for name, _ in parameters if name in broadcast.weights]
         received = {name: broadcast.weights[name] for name in names}
         change = {name: honest.weights[name] - received[name] for name in names}
         if self.settings.kind == "noise":

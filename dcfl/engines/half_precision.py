@@ -68,7 +68,7 @@ def step_times(
         if not units or not worth(rough):
             return [rough, None]
         size = min(batch_size, max(SMALLEST_BATCH, int(STEP_SECONDS / rough)))
-        return _compared(model, images.repeat(-(-size // len(images)), 1, 1, 1)[:size])
+        return _compared(model, torch.cat([images] * -(-size // len(images)))[:size])
 
     found = answer_of_a_fork(work)
     return StepTimes(*found) if found else None

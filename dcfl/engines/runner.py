@@ -30,6 +30,8 @@ from dcfl.local_training import train_client
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import Method
 from dcfl.models import FeatureModel, Output, build_model
+from dcfl.models.freezing import freeze
+from dcfl.models.warm_start import warm_start
 from dcfl.privacy import Protection, check_covered
 from dcfl.system.printable import one_line
 from dcfl.system.processes import Terminated
@@ -129,6 +131,11 @@ def _model_for(
     experiment: Experiment, dataset: Dataset, given: FeatureModel | None
 ) -> FeatureModel:
     if given is None:
+        if dataset.vectors and not experiment.model.takes_vectors:
+            raise ConfigError(
+                f'model.name = "{experiment.model.name}" is for images, and {dataset.name} has '
+                f'feature vectors: use "linear" or "mlp"'
+            )
         shape = (dataset.channels, dataset.size, dataset.classes)
         model = build_model(experiment.model, *shape, experiment.federation.seed)
     else:
@@ -136,6 +143,9 @@ def _model_for(
     model.to("cpu", memory_format=torch.channels_last)  # type: ignore[call-overload]
     if given is not None or not experiment.model.built_in:
         _check_outputs(model, dataset)
+    if experiment.model.weights:
+        warm_start(model, experiment.model.weights, experiment.model.weights_skip)
+    freeze(model, experiment.model.freeze)
     if experiment.engine.precision != "float32":
         _use_half_precision(model, experiment.engine)
     return model

@@ -21,6 +21,7 @@ from dcfl.engines.allocator import keep_freed_memory
 from dcfl.engines.placement import choose_devices
 from dcfl.engines.runner import ClientRunner, client_runner, reproducible
 from dcfl.errors import (
+    CheckpointError,
     ClientFailure,
     ConfigError,
     DatasetCorrupt,
@@ -36,10 +37,13 @@ from dcfl.flower.codec import Claim, Task
 from dcfl.flower.node_config import NodeConfig
 from dcfl.flower.node_memories import NodeMemories
 from dcfl.models import FeatureModel
+from dcfl.models.freezing import frozen_tensors
 from dcfl.privacy import at_site
 from dcfl.scores import scores_of
+from dcfl.server.validation import check_like
 from dcfl.system.printable import printable, printable_lines
 from dcfl.system.transfers import to_host
+from dcfl.tensors import load
 
 FAILURE_CODES = {  # the first that fits
     ProtocolMismatch: "version",
@@ -59,6 +63,8 @@ class Site:
     runner: ClientRunner
     memories: NodeMemories
     threads: int
+    # Whether the frozen weights of the model come from the server, when this node joins.
+    awaits_frozen: bool = False
 
 
 SiteOf = Callable[[Context], Site]  # called for each message; it may cache its result
@@ -99,9 +105,14 @@ def _answered(
 
 
 def _whoami(site_of: SiteOf, task: Task, message: Message, context: Context) -> RecordDict:
-    """Also a first check that nothing is missing here."""
+    """Also a first check that nothing is missing here, and the only message with frozen weights."""
     node = NodeConfig.read(context.node_config)
-    images = _test_images(site_of(context).runner)
+    site = site_of(context)
+    if site.awaits_frozen:
+        frozen_weights = codec.decode(message.content.get("frozen"))
+        check_like(frozen_weights, frozen_tensors(site.runner.model), "frozen weights")
+        site.memories.save_frozen(task.run, frozen_weights)
+    images = _test_images(site.runner)
     return codec.claim_content(task, Claim(node.partition_id, node.num_partitions, images))
 
 
@@ -111,7 +122,7 @@ def _forget(site_of: SiteOf, task: Task, message: Message, context: Context) -> 
 
 
 def _train(site_of: SiteOf, task: Task, message: Message, context: Context) -> RecordDict:
-    site = site_of(context)
+    site = _complete(site_of(context), task)
     broadcast = codec.read_broadcast(message.content, task)
     memory = site.memories.load(task)
     here = site.runner.here
@@ -128,7 +139,7 @@ def _train(site_of: SiteOf, task: Task, message: Message, context: Context) -> R
 
 def _evaluate(site_of: SiteOf, task: Task, message: Message, context: Context) -> RecordDict:
     """The model on this site's own test images."""
-    site = site_of(context)
+    site = _complete(site_of(context), task)
     dataset = site.runner.data.dataset
     with reproducible(site.threads):
         model = _sent_model(site, message)
@@ -141,7 +152,7 @@ def _evaluate(site_of: SiteOf, task: Task, message: Message, context: Context) -
 
 def _all_scores(site_of: SiteOf, task: Task, message: Message, context: Context) -> RecordDict:
     """Of the final model: more than the few numbers that every round asks for."""
-    site = site_of(context)
+    site = _complete(site_of(context), task)
     dataset = site.runner.data.dataset
     with reproducible(site.threads):
         model = _sent_model(site, message)
@@ -152,6 +163,19 @@ def _all_scores(site_of: SiteOf, task: Task, message: Message, context: Context)
 def _sent_model(site: Site, message: Message) -> FeatureModel:
     weights = site.runner.here(codec.decode(message.content.get("weights")))
     return frozen(site.runner.model, weights)
+
+
+def _complete(site: Site, task: Task) -> Site:
+    """With the frozen weights that came when this node joined the run."""
+    if not site.awaits_frozen:
+        return site
+    try:
+        kept = site.memories.load_frozen(task.run)
+    except CheckpointError as error:
+        raise ClientFailure(task.client, str(error), "frozen") from error
+    model = site.runner.model
+    load(model, site.runner.here(kept), optional=model.state_dict().keys() - kept.keys())
+    return site
 
 
 def _test_images(runner: ClientRunner) -> list[int]:
@@ -168,13 +192,17 @@ def site_from_config(context: Context) -> Site:
     for line in run_app_code(str(context.run_config.get("code", "")), node.code_sha256):
         print(line, file=sys.stderr)  # the site's log
     experiment = config.from_toml(str(context.run_config["experiment"])).seeded
-    experiment = replace(experiment, privacy=at_site(experiment.privacy, node.privacy_noise))
+    # Initial weights are the server's to read: it sends them, and a run opens no file of a site's.
+    model = replace(experiment.model, weights="", weights_skip=())
+    privacy = at_site(experiment.privacy, node.privacy_noise)
+    experiment = replace(experiment, model=model, privacy=privacy)
     dataset, partition = node.load(experiment.data)
     runner = client_runner(experiment, dataset, partition)
     keep_freed_memory()
     device = choose_devices(experiment.engine.device)[0]
     memories = NodeMemories(node.memories_folder)
-    return Site(runner.on(device), memories, experiment.engine.threads)
+    awaits_frozen = bool(experiment.model.freeze)
+    return Site(runner.on(device), memories, experiment.engine.threads, awaits_frozen)
 
 
 app = client_app(site_from_config)

@@ -100,6 +100,14 @@ def task_content(task: Task) -> RecordDict:
     return RecordDict({"task": _task_record(task)})
 
 
+def join_content(task: Task, frozen: ArrayRecord | None) -> RecordDict:
+    """`frozen`: the weights that no later message has, if there are any."""
+    content = task_content(task)
+    if frozen is not None:
+        content["frozen"] = frozen
+    return content
+
+
 def claim_content(task: Task, claim: Claim) -> RecordDict:
     record = ConfigRecord(
         {

@@ -34,6 +34,8 @@ from dcfl.flower.remote_memories import RemoteMemories
 from dcfl.flower.roster import Roster
 from dcfl.flower.site_evaluation import SiteEvaluation
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic
+from dcfl.models.freezing import frozen_tensors
+from dcfl.tensors import split
 
 FORGET_SECONDS = 30  # for nodes to tidy up after a run
 
@@ -50,15 +52,24 @@ class GridEngine:
         reveal: bool = False,
         alive: Callable[[], bool] = lambda: True,
         overlaps: bool = False,
+        same_runner: bool = False,
     ) -> None:
         """`reveal`: the nodes are this user's own, and may say what exactly went wrong. `alive`:
         see Messenger. `overlaps`: evaluate a round while the next one trains, which hides the time
-        and shows each round's result later."""
+        and shows each round's result later. `same_runner`: the nodes have this session's runner,
+        and with it the frozen weights."""
         self._run, self._runner, self._reveal = session.run, session.runner, reveal
         self._deadline = session.experiment.federation.deadline
         self._messenger = Messenger(grid, alive)
         data = session.runner.data
-        self._nodes = Nodes(self._messenger, session.run, roster, data.dataset.classes)
+        self._frozen = frozen_tensors(session.runner.model)
+        self._nodes = Nodes(
+            self._messenger,
+            session.run,
+            roster,
+            data.dataset.classes,
+            codec.encode(self._frozen) if self._frozen and not same_runner else None,
+        )
         self._sites = SiteEvaluation(
             self._messenger,
             self._nodes,
@@ -147,7 +158,7 @@ class GridEngine:
 
     def begin_evaluation(self, weights: Tensors) -> None:
         if self._sites_evaluate:
-            self._sites.begin(weights)
+            self._sites.begin(split(weights, self._frozen)[1])
         else:
             self._evaluated = weights
 
@@ -177,8 +188,8 @@ class GridEngine:
     # The end
 
     def forget(self) -> None:
-        """The run has ended well: nodes need not keep its clients' memories."""
-        if self.memories.rounds:
+        """The run has ended well: nodes need not keep its clients' memories or frozen weights."""
+        if self.memories.rounds or self._frozen:
             task = Task(self._run, round=0, client=0)
             addressed = [
                 (node, codec.task_content(task.ticketed()))

@@ -1,7 +1,7 @@
-"""What clients keep between their rounds, on the disk of their node.
+"""What a node keeps on its disk: what its clients remember, and the frozen weights.
 
-Keyed by run, client and round: a resumed round asks for the memory from before it. Older ones are
-removed.
+Memories are keyed by run, client and round: a resumed round asks for the memory from before it.
+Older ones are removed.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dcfl.system.storage import private_folder, storage
 from dcfl.system.tensor_files import write_tensors
 
 KEPT_RUNS = 3  # beside the one that begins: a killed run never says that it has ended
+FROZEN = "frozen.safetensors"
 RUN_NAME = re.compile(r"[0-9a-f]{32}")
 
 
@@ -45,10 +46,7 @@ class NodeMemories:
             return
         path = self._path(task, task.round)
         with storage(path):
-            if not path.parent.parent.is_dir():
-                self._make_room()
-                self.folder.mkdir(parents=True, exist_ok=True)
-                private_folder(path.parent.parent)  # memories may reveal something of the images
+            self._make_folder(task.run)
             path.parent.mkdir(exist_ok=True)
             write_tensors(path, memory, _owner(task, task.round), private=True)
             # Not newer ones: a late message may be handled after a newer one.
@@ -57,6 +55,22 @@ class NodeMemories:
                 if number.isdecimal() and int(number) < task.oldest_round:
                     with suppress(OSError):
                         old.unlink()
+
+    def save_frozen(self, run: str, frozen: Tensors) -> None:
+        path = self._run(run) / FROZEN
+        with storage(path):
+            self._make_folder(run)
+            write_tensors(path, frozen, run, private=True)
+
+    def load_frozen(self, run: str) -> dict[str, Tensor]:
+        """The frozen weights of the run; CheckpointError if they are lost."""
+        return read_memory(self._run(run) / FROZEN, run)
+
+    def _make_folder(self, run: str) -> None:
+        if not self._run(run).is_dir():
+            self._make_room()
+            self.folder.mkdir(parents=True, exist_ok=True)
+            private_folder(self._run(run))  # memories may reveal something of the images
 
     def _path(self, task: Task, round: int) -> Path:
         return self._run(task.run) / f"client-{task.client:06d}" / f"round-{round:06d}.safetensors"

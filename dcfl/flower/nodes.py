@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from flwr.app import RecordDict
+from flwr.app import ArrayRecord, RecordDict
 
 from dcfl.errors import NetworkError, ProtocolError
 from dcfl.flower import codec
@@ -35,7 +35,16 @@ class Inquiry(NamedTuple):
 class Nodes:
     """Which node each client lives with: client % sites is the node's partition id."""
 
-    def __init__(self, messenger: Messenger, run: str, roster: Roster, classes: int) -> None:
+    def __init__(
+        self,
+        messenger: Messenger,
+        run: str,
+        roster: Roster,
+        classes: int,
+        frozen: ArrayRecord | None = None,
+    ) -> None:
+        """`frozen`: weights that a node gets when it joins, and then keeps."""
+        self._frozen = frozen
         self._messenger, self._run, self._classes, self.roster = messenger, run, classes, roster
         self._members: dict[int, int] = {}  # node ids by partition id
         self._successors: dict[int, int] = {}  # the same: without keys, who takes over
@@ -117,7 +126,7 @@ class Nodes:
             for node in strangers
             if node not in self._inquiries or now > self._inquiries[node].when + ASK_AGAIN_SECONDS
         }
-        addressed = [(node, codec.task_content(task)) for node, task in due.items()]
+        addressed = [(node, codec.join_content(task, self._frozen)) for node, task in due.items()]
         ids = self._messenger.send("query.whoami", addressed, ASK_AGAIN_SECONDS)
         for (node, task), message in zip(due.items(), ids, strict=True):
             self._inquiries[node] = Inquiry(now, message, task)

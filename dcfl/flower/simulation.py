@@ -57,7 +57,13 @@ def simulation(session: Session) -> Iterator[GridEngine]:
         with _flower(partial(_site_in_actor, site), nodes, resources) as (grid, alive):
             try:
                 yield GridEngine(
-                    session, grid, Roster(nodes), reveal=True, alive=alive, overlaps=True
+                    session,
+                    grid,
+                    Roster(nodes),
+                    reveal=True,
+                    alive=alive,
+                    overlaps=True,
+                    same_runner=True,
                 )
             finally:
                 if not session.resumable:

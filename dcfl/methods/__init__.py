@@ -5,6 +5,7 @@ from __future__ import annotations
 from dcfl.methods.dcfl import DCFLPrototypeWise, DCFLSampleWise
 from dcfl.methods.fedavg import FedAvg
 from dcfl.methods.feddecorr import FedDecorr
+from dcfl.methods.fedpcl import FedPCL
 from dcfl.methods.fedproc import FedProc
 from dcfl.methods.fedprox import FedProx
 from dcfl.methods.fedrcl import FedRCL
@@ -28,6 +29,7 @@ METHODS: dict[str, type[Method]] = {
         DCFLSampleWise,
         DCFLPrototypeWise,
         Scaffold,
+        FedPCL,
     )
 }
 

@@ -61,7 +61,7 @@ class FedSOL(Method):
             if self.perturb == "all" or name.startswith("classifier.")
         ]
         if not chosen:
-            raise ConfigError('method.perturb = "head", and the model has no `classifier`')
+            raise ConfigError('method.perturb = "head", and no `classifier` is trained')
         proximal = self._proximal_gradient(client, batch, [live for _, live in chosen])
         norm = torch.linalg.vector_norm(torch.stack([g.norm() for g in proximal]))
         noise = client.scaler.scale(torch.full_like(norm, ROUND_OFF))

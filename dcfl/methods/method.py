@@ -27,7 +27,8 @@ class Cost:
     """The cost of a step and a round. The defaults are FedAvg's.
 
     Sizes are formulas over `weights` (bytes of the model), `parameters` (bytes of its parameters),
-    `classes` and `d` (the width of the embedding). A test measures all of them.
+    `classes`, `d` (the width of the embedding) and `cohort` (the clients of a round). A test
+    measures all of them.
     """
 
     forwards: int = 1  # per step, of any model

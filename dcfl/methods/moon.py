@@ -65,4 +65,4 @@ class MOON(OnEmbeddings):
         return loss
 
     def remember(self, client: Client) -> Tensors:
-        return snapshot(client.model)
+        return snapshot(client.model, client.received)

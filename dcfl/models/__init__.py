@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import torch
 
 from dcfl.errors import require
 from dcfl.models.adapted import adapt
 from dcfl.models.cnn import CNN
+from dcfl.models.flat import MLP, LinearModel
 from dcfl.models.layers import Norm, require_head
 from dcfl.models.lenet import LeNet
 from dcfl.models.libraries import NAMED, library_model
@@ -20,8 +21,10 @@ from dcfl.seeding import derived_seed
 
 __all__ = [
     "CNN",
+    "MLP",
     "FeatureModel",
     "LeNet",
+    "LinearModel",
     "ModelSettings",
     "Output",
     "ResNet8",
@@ -42,19 +45,27 @@ class ModelSettings:
     """The [model] table. Norm and head do not depend on the method, so all share one backbone."""
 
     # "cnn", "lenet", "resnet8", "resnet18", "timm:NAME", "torchvision:NAME", or the name of a
-    # network whose file was given with --model-file.
+    # network whose file was given with --model-file. "linear" and "mlp" are for feature vectors.
     name: str = "cnn"
     # Channels of the first layer, which later layers double; "auto": 32 (cnn), 16 (resnet8) or 64
-    # (resnet18).
+    # (resnet18). Of mlp: the units of its hidden layer, 256.
     width: int | Literal["auto"] = "auto"
     norm: Norm = "batch"  # "group" (2 groups), or "batch-nostats": no running statistics
     # "mlp256": a projection head before the classifier, as in MOON. "side256": beside it, as in
     # SupCon; terms on embeddings see the head's output, the classifier does not. Or another width.
     head: str = "none"
+    # Initial weights: a .safetensors file, or the folder of a run; empty: they follow from the seed
+    weights: str = ""
+    weights_skip: tuple[str, ...] = ()  # parts that keep the seed's, such as ["classifier"]
+    freeze: tuple[str, ...] = ()  # parts that are neither trained nor sent, such as ["stem"]
 
     def __post_init__(self) -> None:
         self._require_known()
         require_head(self.head)
+        require(
+            not self.weights_skip or bool(self.weights),
+            "model.weights_skip without model.weights: there is nothing to skip",
+        )
         require(
             self.width == "auto" or 2 <= self.width <= 1024,
             f'model.width must lie in 2 to 1024, or be "auto", not {self.width}',
@@ -63,14 +74,13 @@ class ModelSettings:
             self.norm != "group" or self.width == "auto" or self.width % 2 == 0,
             f"model.width = {self.width} must be even for the two groups of model.norm",
         )
-        fixed = self.name == "lenet" or not self.built_in
         require(
-            not fixed or self.width == "auto",
+            self.name in (*NETWORKS, "mlp") or self.width == "auto",
             f"model.width = {self.width}: {self.name} has layers of its own",
         )
         none = "has no normalisation layers" if self.built_in else "says itself how it normalises"
         require(
-            not fixed or self.norm == "batch",
+            self.name in NETWORKS or self.norm == "batch",
             f'model.norm = "{self.norm}": {self.name} {none}',
         )
 
@@ -86,11 +96,22 @@ class ModelSettings:
             f"or torchvision:NAME, or give the file of your own with --model-file",
         )
 
+    @property
+    def takes_vectors(self) -> bool:
+        return self.name in ("linear", "mlp")
+
+    @property
+    def architecture(self) -> dict[str, Any]:
+        """What is needed to build the model again, whatever its weights were."""
+        others = ("weights", "weights_skip", "freeze")
+        return {key: value for key, value in asdict(self).items() if key not in others}
+
 
 def build_model(
     settings: ModelSettings, channels: int, size: int, classes: int, seed: int
 ) -> FeatureModel:
-    """Build the named model; its initial weights depend on the seed alone."""
+    """Build the named model; its initial weights depend on the seed alone. A feature vector is an
+    image of one pixel with many channels."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(seed, 0, 0, "initialisation"))
         if settings.name in OWN_MODELS:
@@ -100,6 +121,10 @@ def build_model(
             return with_head(library_model(settings.name, channels, classes), settings.head)
         if settings.name == "lenet":
             return LeNet(channels, size, classes, settings.head)
-        network = NETWORKS[settings.name]
         width = 0 if settings.width == "auto" else settings.width
+        if settings.name == "linear":
+            return LinearModel(channels * size**2, classes, settings.head)
+        if settings.name == "mlp":
+            return MLP(channels * size**2, classes, settings.head, width)
+        network = NETWORKS[settings.name]
         return network(channels, size, classes, settings.norm, settings.head, width)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
 from dcfl.data.augment import Preparation
+from dcfl.models.freezing import within
 
 Embedding = Literal["projection", "features"]
 
@@ -59,9 +60,19 @@ class FeatureModel(nn.Module):
     preparation: Preparation | None = None
     image_shape: tuple[int, int, int] | None = None  # height, width, channels of those pixels
     autocast: torch.dtype | None = None  # float16 or bfloat16 inside; outputs are float32
+    frozen_parts: tuple[str, ...] = ()  # names of modules; see dcfl/models/freezing.py
 
     def forward(self, images: Tensor) -> Output:
         raise TypeError(f"{type(self).__name__} must define forward(images) -> Output")
+
+    def train(self, mode: bool = True) -> Self:
+        """All but the frozen parts, which stay in evaluation mode."""
+        super().train(mode)
+        if self.frozen_parts:
+            for name, module in self.named_modules():
+                if within(name, self.frozen_parts):
+                    module.eval()
+        return self
 
     def __call__(self, images: Tensor) -> Output:
         if self.autocast is None:

@@ -18,7 +18,7 @@ from dcfl.models.output import FeatureModel
 from dcfl.system.own_files import OwnFile, run_file
 from dcfl.system.printable import one_line
 
-BUILT_IN = ("cnn", "lenet", "resnet8", "resnet18")  # names that are taken
+BUILT_IN = ("cnn", "lenet", "resnet8", "resnet18", "linear", "mlp")  # names that are taken
 SHAPE = ("channels", "size", "classes")  # what a network is built for
 PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 

@@ -27,12 +27,12 @@ from dcfl.system.own_files import OwnFile, own_file_of
 
 
 def fingerprint(
-    experiment: Experiment, data: FederatedData, code: Mapping[str, str], device: torch.device
+    experiment: Experiment, data: FederatedData, own: Mapping[str, str], device: torch.device
 ) -> dict[str, Any]:
-    """Dotted keys are settings, the others facts. `code` comes from `own_code`."""
+    """Dotted keys are settings, the others facts. `own`: hashes of what the user brought along."""
     settings = of_kind(flat(as_tables(experiment)), "result", "seed")
     facts = {
-        **code,
+        **own,
         "data": f"{data.dataset.fingerprint[:16]} {data.partition.sha256[:16]}",
         "dcfl": version("dcfl"),
         "torch": version("torch"),

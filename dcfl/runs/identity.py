@@ -1,7 +1,8 @@
 """Decides which settings make two runs different experiments: a table of all keys of the config.
 
 Resuming, comparing, grouping and sharing the cells of a reproduction all use this one table;
-`groups` also compares the content of the user's images and the source of the user's code.
+`groups` also compares the content of the user's images and initial weights and the source of the
+user's code.
 """
 
 from __future__ import annotations
@@ -50,6 +51,9 @@ KINDS: dict[str, Kind] = {
     "model.width": "result",
     "model.norm": "result",
     "model.head": "result",
+    "model.weights": "place",  # the file may move: its hash is among the facts of a run
+    "model.weights_skip": "result",
+    "model.freeze": "result",
     "training.epochs": "result",
     "training.batch_size": "result",
     "training.lr": "result",

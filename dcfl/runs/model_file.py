@@ -4,7 +4,6 @@ best.safetensors, the same for the round with the best accuracy."""
 from __future__ import annotations
 
 import warnings
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -17,6 +16,7 @@ from dcfl.errors import CheckpointError, ConfigError, RunFolderError, RunMissing
 from dcfl.messages import Tensors
 from dcfl.models import FeatureModel, ModelSettings, build_model
 from dcfl.models.own_models import OWN_MODELS, register_model
+from dcfl.models.warm_start import MODEL
 from dcfl.runs.folder import RecordedRun, require_utf8
 from dcfl.runs.own_code import MODEL_COPY, own_hashes
 from dcfl.runs.prepare import Prepared
@@ -26,7 +26,7 @@ from dcfl.system.storage import strict_json
 from dcfl.system.tensor_files import read_stored, write_stored
 
 Which = Literal["last", "best"]
-MODEL_FILES: dict[Which, str] = {"last": "model.safetensors", "best": "best.safetensors"}
+MODEL_FILES: dict[Which, str] = {"last": MODEL, "best": "best.safetensors"}
 
 
 class ModelShape(BaseModel):
@@ -36,7 +36,7 @@ class ModelShape(BaseModel):
 
     settings: dict[str, Any]
     code: Text = ""  # SHA-256 of the user's file that defines the network
-    channels: Annotated[int, Field(ge=1, le=4096)]
+    channels: Annotated[int, Field(ge=1, le=10**6)]  # feature vectors may be long
     size: Annotated[int, Field(ge=1, le=4096)]
     classes: Annotated[int, Field(ge=2, le=10**6)]
     class_names: list[Text]
@@ -68,7 +68,7 @@ def write_model(folder: Path, prepared: Prepared, weights: Tensors, which: Which
         "std": dataset.preparation.std,
     }
     if not prepared.own_model:
-        shape["settings"] = asdict(prepared.experiment.model)
+        shape["settings"] = prepared.experiment.model.architecture
         if MODEL_COPY in (hashes := own_hashes(prepared.experiment)):
             shape["code"] = hashes[MODEL_COPY]
     contiguous = {name: weights[name].cpu().contiguous() for name in sorted(weights)}

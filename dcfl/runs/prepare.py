@@ -20,6 +20,8 @@ from dcfl.experiment import Experiment
 from dcfl.federation import cohort_size
 from dcfl.methods import Method
 from dcfl.models import FeatureModel
+from dcfl.models.freezing import frozen_tensors
+from dcfl.models.warm_start import weights_path, weights_sha256
 from dcfl.privacy import Schedule, account, check_budget
 from dcfl.runs.fingerprint import fingerprint, own_code
 from dcfl.runs.own_code import MODEL_COPY, own_files
@@ -35,13 +37,13 @@ class Prepared:
     model: FeatureModel  # the clients train it in turn
     runner: ClientRunner  # trains clients: the method on the model and the data
     placement: Placement  # how many processes, on which devices
-    code: Mapping[str, str]  # hashes of the user's own code, see `own_code`
+    own: Mapping[str, str]  # hashes of the user's own code and initial weights
     own_model: bool  # whether the model is a module from Python, which no name can rebuild
 
     @cached_property
     def fingerprint(self) -> dict[str, Any]:
         """All that the run's bits depend on. Lazy, because it hashes all images."""
-        return fingerprint(self.experiment, self.data, self.code, self.placement.devices[0])
+        return fingerprint(self.experiment, self.data, self.own, self.placement.devices[0])
 
     @property
     def workers(self) -> str:
@@ -64,6 +66,7 @@ class Prepared:
             experiment.server,
             experiment.federation.minimum_replies,
             expected_upload(self.runner),
+            frozenset(frozen_tensors(self.model)),
         )
 
     def session(self, run: str, memories: Path, index: Index, needed: list[Index]) -> Session:
@@ -93,28 +96,32 @@ def prepare(
     cohort = cohort_size(len(partition), experiment.federation.participation)
     # Hashed now: a file may be edited during the run.
     foreign = runner.model if model is not None or not experiment.model.built_in else None
-    code = own_code(experiment.method, foreign, own_files(experiment).get(MODEL_COPY))
+    own = own_code(experiment.method, foreign, own_files(experiment).get(MODEL_COPY))
+    if experiment.model.weights:
+        own["weights"] = weights_sha256(experiment.model.weights)
     return Prepared(
         experiment=experiment,
         data=runner.data,
         model=runner.model,
         runner=runner,
         placement=placement_for(experiment, runner, cohort),
-        code=code,
+        own=own,
         own_model=model is not None,
     )
 
 
 def resolved(experiment: Experiment, dataset: Dataset, partition: Partition) -> Experiment:
-    """Fill in what the config leaves open: the data's name, clients and augmentation, and how the
-    server merges what the method sends."""
+    """Fill in what the config leaves open: the data's name, clients and augmentation, the file of
+    the initial weights, and how the server merges what the method sends."""
     augmentation = experiment.data.augmentation(dataset.preparation.augmentation)
     _check_augmentation(augmentation, experiment.method, dataset)
     experiment.federation.require_cohorts(len(partition))
     cohort = cohort_size(len(partition), experiment.federation.participation)
     experiment.server.require_replies(cohort, len(partition))
+    weights = experiment.model.weights and str(weights_path(experiment.model.weights))
     complete = replace(
         experiment,
+        model=replace(experiment.model, weights=weights),
         method=experiment.server.fitted(experiment.method),
         data=replace(
             experiment.data,
@@ -155,6 +162,11 @@ def privacy_spent(experiment: Experiment, rounds: int, repeated: int = 0) -> dic
 
 
 def _check_augmentation(augmentation: Augmentation, method: Method, dataset: Dataset) -> None:
+    if dataset.vectors and (augmentation.active or method.second_view):
+        raise ConfigError(
+            f"{dataset.name} has feature vectors, of which there are no views: data.crop, "
+            f"data.flip, data.rotation, data.cutout and methods with a second view are for images"
+        )
     if augmentation.crop >= dataset.size:
         raise ConfigError(
             f"data.crop = {augmentation.crop} could push a whole image of {dataset.size} pixels "

@@ -116,7 +116,7 @@ def _environment(prepared: Prepared) -> dict[str, Any]:
         "workers_because": placement.reason,
         "threads": prepared.experiment.engine.threads,
         "packages": {name: version(name) for name in packages},
-        **prepared.code,
+        **prepared.own,
     }
     if hashes := own_hashes(prepared.experiment):
         environment["own_files"] = hashes

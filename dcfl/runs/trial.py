@@ -111,6 +111,11 @@ class Trial:
         # Nobody is slower alone, or faster than with all cores to itself.
         return Crowd(len(clients), min(max(1.0, alone), float(len(clients))))
 
+    @property
+    def weights_sent(self) -> int:
+        """Bytes of the weights in a message, which are all but the frozen ones."""
+        return num_bytes(self._server.broadcast(self.state).weights)
+
     def memory_of(self, client: int) -> int:
         """Bytes that a client keeps between its rounds."""
         return num_bytes(self._engine.memories[client])
@@ -331,7 +336,7 @@ def _sizes(trial: Trial, clients: Sequence[int]) -> Sizes:
         cohort=len(clients),
         remembering=len(clients),
         memory=trial.memory_of(clients[0]),
-        upload=sent.bytes_up - weights,
+        upload=sent.bytes_up - trial.weights_sent,
         up=sent.bytes_up,
         down=sent.bytes_down,
         state=weights + num_bytes(state.shared) + num_bytes(state.slots),

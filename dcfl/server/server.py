@@ -105,9 +105,11 @@ class Server:
     settings: ServerSettings = ServerSettings()
     minimum_replies: int = 1  # a round with fewer does not change the model
     upload: Tensors | None = None  # an example of the method's upload; see Schema
+    frozen: frozenset[str] = frozenset()  # names of weights that all clients have
 
     def broadcast(self, state: ServerState) -> Broadcast:
-        parameters, buffers = named.split(state.weights, self.trainable)
+        _, sent = named.split(state.weights, self.frozen)
+        parameters, buffers = named.split(sent, self.trainable)
         outgoing = self.settings.optimizer.outgoing(parameters, state.slots)
         return Broadcast(state.round + 1, {**buffers, **outgoing}, state.shared)
 
@@ -199,6 +201,9 @@ class Server:
         moved: dict[str, Tensor] = {}
         slots = dict(state.slots)
         for name, before in state.weights.items():
+            if name in self.frozen:
+                moved[name] = before
+                continue
             after: Tensors = folded.buffers
             if name in folded.direction:
                 direction = {name: folded.direction.pop(name)}

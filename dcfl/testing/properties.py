@@ -17,8 +17,10 @@ from torch import Tensor
 from dcfl.client import Batch, Client
 from dcfl.messages import Broadcast, Tensors
 from dcfl.methods import METHODS, Method
+from dcfl.models.freezing import freeze, frozen_tensors
 from dcfl.models.layers import Norm
-from dcfl.tensors import as_rows, checksum, from_rows, sha256
+from dcfl.server import Server, ServerState
+from dcfl.tensors import as_rows, checksum, copies, from_rows, sha256, snapshot
 from dcfl.testing import toys
 from dcfl.testing.toys import (
     MIXED,
@@ -239,6 +241,29 @@ def withstands_forged_uploads(method: type[Method], norm: Norm) -> str | None:
     return None
 
 
+def leaves_frozen_parts_alone(method: type[Method], norm: Norm) -> None:
+    """Two rounds with the first layer frozen, of which nobody sends anything."""
+    model = toy_model(norm)
+    freeze(model, ["convolutions.0", "norms.0"])
+    frozen = copies(frozen_tensors(model))
+    parameters = frozenset(name for name, _ in model.named_parameters())
+    server = Server(method(), 1, parameters, toys.TRAINING, frozen=frozenset(frozen))
+    state = ServerState(0, snapshot(model), {}, {})
+    memory: Tensors = {}
+    for _ in range(2):
+        broadcast = server.broadcast(state)
+        update, memory = visit(
+            method(), toy_client(MIXED), received=broadcast, memory=memory, model=model
+        )
+        state, reports = server.aggregate(state, broadcast, [update])
+        if reports[0].outcome != "ok":
+            raise Broken(reports[0].reason)
+        if broadcast.weights.keys() & frozen.keys():
+            raise Broken("frozen weights were sent")
+    if sha256(frozen_tensors(model)) != sha256(frozen):
+        raise Broken("frozen weights were changed")
+
+
 def merging_nothing_changes_nothing(method: type[Method], norm: Norm) -> None:
     shared = two_rounds(method(), norm, MIXED).shared
     if sha256(method().merge(shared, [], 5)) != sha256(shared):
@@ -264,6 +289,7 @@ PROPERTIES: dict[str, Check] = {
     "merges no upload into no change": merging_nothing_changes_nothing,
     "continues after an unused reply": continues_after_an_unused_reply,
     "withstands forged uploads under a robust rule": withstands_forged_uploads,
+    "leaves frozen parts alone": leaves_frozen_parts_alone,
     "sends what the server expects": replies_are_accepted_by_the_server,
     "keeps its upload within the sensitivity it claims": uploads_stay_within_their_sensitivity,
     "sends and keeps what survives the way": what_it_sends_and_keeps_survives_the_codec,

@@ -80,9 +80,10 @@ def visit(
     norm: Norm = "batch",
     training: LocalTraining | None = None,
     client: int = 0,
+    model: FeatureModel | None = None,
 ) -> Visit:
     """One client's round: the first, from the same initial weights, unless told otherwise."""
-    model = toy_model(norm)
+    model = model or toy_model(norm)
     received = received or Broadcast(1, snapshot(model), {})
     reply = train_client(
         method, model, data, received, memory or {}, training or TRAINING, client, seed=0

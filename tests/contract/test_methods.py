@@ -32,4 +32,4 @@ def test_every_property_holds_with_the_other_kinds_of_decay(
 
 def test_the_methods_of_the_paper_are_there() -> None:
     names = "fedavg fedprox moon feddecorr fedproc fedrcl fedsol fedscl dcfl-sw dcfl-pw scaffold"
-    assert list(METHODS) == names.split()
+    assert list(METHODS) == [*names.split(), "fedpcl"]

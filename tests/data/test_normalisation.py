@@ -88,13 +88,21 @@ def test_one_number_for_each_channel(
     [
         {"mean": (0.5,)},
         {"mean": (0.5,), "std": (0.2, 0.2)},
-        {"mean": (1.5,), "std": (0.2,)},
+        {"mean": (float("nan"),), "std": (0.2,)},
         {"mean": (0.5,), "std": (0.0,)},
     ],
 )
 def test_settings_that_cannot_be(wrong: dict[str, tuple[float, ...]]) -> None:
     with pytest.raises(ConfigError, match=r"data\.mean"):
         DataSettings(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"mean": (1.5,), "std": (0.2,)}, {"mean": (0.5,), "std": (3.0,)}]
+)
+def test_pixels_lie_in_zero_to_one(wrong: dict[str, tuple[float, ...]]) -> None:
+    with pytest.raises(ConfigError, match=r"data\.mean"):
+        load_dataset(DataSettings(**wrong))  # type: ignore[arg-type]
 
 
 def test_the_recorded_model_carries_them(tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ def test_steps_cost_what_is_said(name: str, calls: Counter[str]) -> None:
         "parameters": num_bytes(dict(model.named_parameters())),
         "classes": CLASSES,
         "d": 128,
+        "cohort": 1,
     }
     assert num_bytes(update.upload) == eval(cost.up, sizes)
     assert num_bytes(rounds.shared) == eval(cost.down, sizes)

@@ -19,6 +19,7 @@ from dcfl.flower.deploy.server_app import ENDED
 from dcfl.flower.deploy.superlink import Connection
 from dcfl.flower.roster import Roster
 from dcfl.methods import METHODS
+from dcfl.models.warm_start import weights_path
 from dcfl.runs.folder import RecordedRun, folder_for, require_unused
 from dcfl.runs.rows import RoundRow
 
@@ -38,6 +39,7 @@ def for_superlink(experiment: Experiment) -> Experiment:
     return replace(
         experiment,
         data=_absolute(experiment.data),
+        model=replace(experiment.model, weights=_absolute_weights(experiment.model.weights)),
         output=replace(experiment.output, dir=str(folder)),
     )
 
@@ -46,6 +48,10 @@ def _absolute(data: DataSettings) -> DataSettings:
     kind, colon, where = data.dataset.partition(":")
     dataset = f"{kind}:{Path(os.path.expanduser(where)).resolve()}" if colon else data.dataset
     return replace(data, dataset=dataset, path=str(Path(data.path).resolve()))
+
+
+def _absolute_weights(weights: str) -> str:
+    return weights and str(weights_path(weights))
 
 
 @dataclass(frozen=True)

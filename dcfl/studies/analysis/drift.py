@@ -170,9 +170,11 @@ def _same_partition(subject: Subject, dataset: Dataset) -> Partition:
 
 def _honest(experiment: Experiment) -> Experiment:
     """Without faults, attacks and privacy, which are about what becomes of a reply: the drift is
-    that of honest clients whose models nobody has clipped or blurred."""
+    that of honest clients whose models nobody has clipped or blurred. Without initial weights too:
+    all weights come from the trained model."""
     return replace(
         experiment,
+        model=replace(experiment.model, weights="", weights_skip=()),
         faults=FaultSettings(),
         attack=AttackSettings(),
         privacy=PrivacySettings(),

@@ -1,0 +1,92 @@
+"""Initial weights from a file: `model.weights`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from dcfl.errors import CheckpointError, ConfigError
+from dcfl.messages import Tensors
+from dcfl.models.freezing import require_parts, within
+from dcfl.system.tensor_files import read_stored
+from dcfl.tensors import load, not_finite
+
+MODEL = "model.safetensors"  # in the folder of a run that has finished
+SHOWN = 3  # names in a message
+
+
+def weights_path(weights: str) -> Path:
+    """The file that `model.weights` means: itself, or that of a run folder."""
+    path = Path(os.path.abspath(os.path.expanduser(weights)))
+    file = path / MODEL if path.is_dir() else path
+    if not file.is_file():
+        without = f"has no {MODEL}: has the run finished?"
+        reason = without if path.is_dir() else "no such file"
+        raise ConfigError(f"model.weights: {path}: {reason}")
+    return file
+
+
+def weights_sha256(weights: str) -> str:
+    """Of the file's bytes, wherever it lies."""
+    path = weights_path(weights)
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise ConfigError(f"model.weights: {path}: cannot be read ({error.strerror})") from error
+
+
+def warm_start(model: nn.Module, weights: str, skipped: Sequence[str] = ()) -> None:
+    """Copy the file's tensors into the model, all of them but those in `skipped` parts. Names and
+    shapes must match; other floating-point types are converted."""
+    path = weights_path(weights)
+    try:
+        stored, _ = read_stored(path)
+    except CheckpointError as error:
+        raise ConfigError(f"model.weights: {path}: not a safetensors file") from error
+    require_parts(model, skipped, "model.weights_skip")
+    wanted = _without(model.state_dict(), skipped)
+    given = _without(stored, skipped)
+    _require_same(path, given, wanted)
+    if odd := not_finite(given):
+        raise ConfigError(f"model.weights: {path}: {odd} is not finite")
+    load(model, given, model.state_dict().keys() - given.keys())
+
+
+def _without(tensors: Tensors, parts: Sequence[str]) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if not within(name, parts)}
+
+
+def _require_same(path: Path, given: Tensors, wanted: Tensors) -> None:
+    """Refuse a file of another model in one line."""
+    shapes = [
+        f"{name} is {list(given[name].shape)} and not {list(tensor.shape)}"
+        for name, tensor in wanted.items()
+        if name in given and given[name].shape != tensor.shape
+    ]
+    kinds = [
+        f"{name} is {given[name].dtype} and not {tensor.dtype}"
+        for name, tensor in wanted.items()
+        if name in given and given[name].is_floating_point() != tensor.is_floating_point()
+    ]
+    problems = [
+        _listed("it lacks", [name for name in wanted if name not in given]),
+        _listed("the model has no", [name for name in given if name not in wanted]),
+        _listed("", [*shapes, *kinds]),
+    ]
+    if found := "; ".join(problem for problem in problems if problem):
+        raise ConfigError(
+            f"model.weights: {path} does not fit the model: {found}. model.weights_skip names "
+            f'parts to leave as they are, such as ["classifier"]'
+        )
+
+
+def _listed(what: str, names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{what} {', '.join(names[:SHOWN])}{more}".strip()

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from dcfl.data.arrays import Arrays
 from dcfl.system.storage import PRIVATE_FILE, PRIVATE_FOLDER, private_folder
 
-FORMAT = 1  # of entries, and of what readers produce: raise it when either changes
+FORMAT = 2  # of entries, and of what readers produce: raise it when either changes
 ARRAYS: dict[str, np.dtype[Any]] = {
     "train_pixels": np.dtype(np.uint8),
     "train_labels": np.dtype(np.int64),

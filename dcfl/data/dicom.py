@@ -78,8 +78,8 @@ def _require_decoder(path: Path, syntax: UID | None) -> None:
         raise ValueError(f"no picture (transfer syntax {syntax and syntax.name})") from None
     if not decoder.is_available:
         raise ConfigError(
-            f"{printable(path)}: pydicom needs a plugin to decode {decoder.UID.name}: "
-            f"pip install python-gdcm, or save it uncompressed"
+            f"{printable(path)}: pydicom needs a plugin to decode {decoder.UID.name} "
+            f"({'; '.join(decoder.missing_dependencies)}); or save it uncompressed"
         )
 
 

@@ -131,8 +131,9 @@ def _check_agreed(settings: DataSettings, kind: str) -> None:
         raise ConfigError(
             'data.dataset = "remote" needs data.class_names: all sites must agree on the classes'
         )
-    if settings.class_names and kind not in ("folder", "sites", "remote"):
-        raise ConfigError(f"data.class_names is for pictures of your own, not {kind}")
+    for key in ("class_names", "window"):
+        if getattr(settings, key) and kind not in ("folder", "sites", "remote"):
+            raise ConfigError(f"data.{key} is for pictures of your own, not {kind}")
 
 
 def _normalised(dataset: Dataset, settings: DataSettings) -> Dataset:
@@ -218,13 +219,19 @@ def _users_own(kind: str, path: Path, settings: DataSettings) -> Arrays:
     decoding: list[Any] = [settings.image_size, settings.fit, settings.broken, folder_names(path)]
     if settings.class_names:
         decoding.append(settings.class_names)
+    if settings.window:
+        decoding.append({"window": settings.window})
     return cached(kind, folder_files(path), {"how": decoding}, read)
 
 
 def reading_of(settings: DataSettings) -> Reading:
     """How the settings want pictures of the user's own to be read."""
     return Reading(
-        settings.image_size, settings.fit, settings.broken, class_names=settings.class_names
+        settings.image_size,
+        settings.fit,
+        settings.broken,
+        class_names=settings.class_names,
+        window=settings.window,
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcfl.data.arrays import Arrays
+from dcfl.data.grey_levels import Range
 from dcfl.data.pictures import (
     Broken,
     Decoding,
@@ -46,11 +47,13 @@ class Reading:
     test_share: int = 5  # every how many-th image is for testing, where there is no test set
     warn: Warn = warnings.warn
     class_names: Sequence[str] = ()
+    window: Sequence[float] = ()  # centre and width; none: what suits the file
 
     def __post_init__(self) -> None:
         require(self.size >= 1, f"the size of the images must be at least 1 pixel, not {self.size}")
         require(
-            self.fit in get_args(Fit), f"images can be fitted by resize or crop, not {self.fit!r}"
+            self.fit in get_args(Fit),
+            f"images can be fitted by {', '.join(get_args(Fit))}, not {self.fit!r}",
         )
         require(
             self.broken in get_args(Broken), f"broken images: refuse or skip, not {self.broken!r}"
@@ -61,7 +64,9 @@ class Reading:
         )
 
     def decoding(self, root: Path) -> Decoding:
-        return Decoding(root, self.size, self.fit, self.broken, self.test_share, self.warn)
+        window = Range.around(*self.window) if self.window else None
+        how = (self.size, self.fit, self.broken, self.test_share, self.warn)
+        return Decoding(root, *how, window=window)
 
 
 def read_folder(folder: Path, reading: Reading) -> Arrays:

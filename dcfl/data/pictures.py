@@ -1,4 +1,4 @@
-"""Image files: found by their extensions, decoded by Pillow; broken ones are named."""
+"""Image files: found by their extensions, decoded by Pillow or pydicom; broken ones are named."""
 
 from __future__ import annotations
 
@@ -10,21 +10,25 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL.TiffImagePlugin import BITSPERSAMPLE, SAMPLEFORMAT, TiffImageFile
 
 from dcfl.data.arrays import Arrays
-from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing
+from dcfl.data.dicom import DICOM_EXTENSIONS, read_dicom
+from dcfl.data.grey_levels import Range, full_range, to_8_bits
+from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing, DCFLError
 from dcfl.system.printable import printable
 
-Fit = Literal["resize", "crop"]
+Fit = Literal["resize", "crop", "pad"]
 Broken = Literal["refuse", "skip"]
 Warn = Callable[[str], object]
 
-EXTENSIONS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm"}
+PILLOW_EXTENSIONS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm"}
+EXTENSIONS = PILLOW_EXTENSIONS | DICOM_EXTENSIONS
 # Pillow knows forty more formats, some of which start other programs.
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 CHUNK = 128  # pictures per task
@@ -48,6 +52,7 @@ class Decoding(NamedTuple):
     warn: Warn
     # Training never skips a file that the disk refuses: the data must not depend on who reads it.
     unreadable: Broken = "refuse"
+    window: Range | None = None  # of grey levels with more than 8 bits, and of those of DICOM
 
 
 class Loaded(NamedTuple):
@@ -145,7 +150,7 @@ def decode_all(
     Image.init()  # before the threads, which would all do it
     pool = ThreadPoolExecutor(threads)
     try:
-        with _quiet_pillow():
+        with _quiet_decoders():
             for broken in pool.map(work, starts):
                 if broken and decoding.broken == "refuse":
                     row, reason = min(broken.items())
@@ -172,10 +177,10 @@ def _empty(count: int, size: int) -> NDArray[np.uint8]:
 
 
 @contextmanager
-def _quiet_pillow() -> Iterator[None]:
-    """Pillow warns about oddities inside files; those that matter are errors here."""
+def _quiet_decoders() -> Iterator[None]:
+    """They warn about oddities inside files; those that matter are errors here."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"PIL\b")
+        warnings.filterwarnings("ignore", module=r"(PIL|pydicom)\b")
         yield
 
 
@@ -186,6 +191,8 @@ def _decode_chunk(
     for row, path in enumerate(paths[start : start + chunk], start):
         try:
             pixels[row] = _decode(path, decoding)
+        except DCFLError:  # about what is installed here, not about the picture
+            raise
         except Exception as error:  # decoders meet hostile bytes with every kind of exception
             refused = isinstance(error, OSError) and error.errno is not None
             if refused and decoding.unreadable == "refuse":
@@ -209,6 +216,15 @@ def _decode(path: Path, decoding: Decoding) -> NDArray[np.uint8]:
     """[size, size, 3]"""
     if not path.is_file():  # a pipe would hang, a device would never end
         raise ValueError("not a file" if path.exists() else "a link to nowhere")
+    if path.suffix.lower() in DICOM_EXTENSIONS:
+        picture = read_dicom(path, decoding.window)
+    else:
+        picture = _read_by_pillow(path, decoding)
+    return np.asarray(_fitted(picture, decoding))
+
+
+def _read_by_pillow(path: Path, decoding: Decoding) -> Image.Image:
+    """The first page or frame where there are several."""
     size = decoding.size
     with path.open("rb") as stream, Image.open(stream, formats=FORMATS) as image:
         limit = Image.MAX_IMAGE_PIXELS
@@ -220,21 +236,35 @@ def _decode(path: Path, decoding: Decoding) -> NDArray[np.uint8]:
         image.draft(None, (2 * size, 2 * size))
         image.load()  # a TIFF turns itself now, and forgets its orientation
         ImageOps.exif_transpose(image, in_place=True)
-        picture = _rgb(image)
+        return _rgb(image, decoding.window)
+
+
+def _fitted(picture: Image.Image, decoding: Decoding) -> Image.Image:
+    square = (decoding.size, decoding.size)
     if decoding.fit == "crop":
-        picture = ImageOps.fit(picture, (size, size), Image.Resampling.BICUBIC)
-    elif picture.size != (size, size):
-        picture = picture.resize((size, size), Image.Resampling.BICUBIC)
-    return np.asarray(picture)
+        return ImageOps.fit(picture, square, Image.Resampling.BICUBIC)
+    if picture.size == square:
+        return picture
+    if decoding.fit == "pad":
+        return _padded(picture, decoding.size)
+    return picture.resize(square, Image.Resampling.BICUBIC)
 
 
-def _rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I;16"):
-        return _from_16_bits(np.asarray(image))
-    if image.mode == "I" and image.format in ("PNG", "PPM"):  # neither has 32 bits
-        return _from_16_bits(np.asarray(image))
-    if image.mode in ("I", "F"):
-        raise ValueError("32 bits per pixel, without a fixed range: save it with 8 or 16")
+def _padded(picture: Image.Image, size: int) -> Image.Image:
+    """The whole picture in its own proportions, in the middle of a black square."""
+    longest = max(picture.size)
+    width, height = (max(round(side * size / longest), 1) for side in picture.size)
+    canvas = Image.new("RGB", (size, size))
+    inner = picture.resize((width, height), Image.Resampling.BICUBIC)
+    canvas.paste(inner, ((size - width) // 2, (size - height) // 2))
+    return canvas
+
+
+def _rgb(image: Image.Image, window: Range | None) -> Image.Image:
+    if image.mode.startswith(("I", "F")):
+        levels, bits, signed = _deep_levels(image)
+        shades = to_8_bits(levels, window or full_range(bits, signed))
+        return Image.fromarray(shades).convert("RGB")
     if image.has_transparency_data:
         layer = image.convert("RGBA")
         white = Image.new("RGBA", layer.size, "white")
@@ -242,9 +272,19 @@ def _rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def _from_16_bits(levels: NDArray[np.integer]) -> Image.Image:
-    rounded = (levels.astype(np.int64) + 128) // 257  # 65535 becomes 255
-    return Image.fromarray(rounded.astype(np.uint8)).convert("RGB")
+def _deep_levels(image: Image.Image) -> tuple[NDArray[Any], int, bool]:
+    """The levels of one channel with more than 8 bits, how many bits, and whether they have a sign.
+
+    Pillow's mode "I" holds 32 bits, whatever the file has.
+    """
+    levels = np.asarray(image)
+    if image.mode == "F":
+        return levels, 32, True
+    if image.mode != "I" or not isinstance(image, TiffImageFile):  # PNG and PPM have no 32 bits
+        return levels, 16, False
+    bits = 16 if image.tag_v2.get(BITSPERSAMPLE) == (16,) else 32
+    signed = image.tag_v2.get(SAMPLEFORMAT) == (2,)
+    return levels if signed else levels.view(np.uint32), bits, signed
 
 
 def arrays_of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 from typing import Literal
 
 from dcfl.data.augment import Augmentation
@@ -41,7 +41,11 @@ class DataSettings:
     rotation: float = 0.0  # degrees either way
     cutout: int = 0  # side of a square that is blanked out
     image_size: int = 32  # of folder: and sites:, which may hold images of any size
-    fit: Literal["resize", "crop"] = "resize"  # squeeze to a square, or cut its centre out
+    # Squeeze to a square, cut its centre out, or add black borders.
+    fit: Literal["resize", "crop", "pad"] = "resize"
+    # Centre and width of the grey levels that are told apart, for DICOM and for more than 8 bits;
+    # empty: the DICOM file's own, or the full range of the file's bits.
+    window: tuple[float, ...] = ()
     broken: Literal["refuse", "skip"] = "refuse"  # files that cannot be read as images
     # For folder:, sites: and remote: agreed beforehand instead of read from the data.
     class_names: tuple[str, ...] = ()
@@ -96,6 +100,11 @@ class DataSettings:
         require(
             4 <= self.image_size <= 1024,
             f"data.image_size must lie between 4 and 1024 pixels, not {self.image_size}",
+        )
+        require(
+            not self.window
+            or (len(self.window) == 2 and all(map(isfinite, self.window)) and self.window[1] > 0),
+            f"data.window must be [centre, width], with a width above 0, not {list(self.window)}",
         )
         require(
             len(self.class_names) != 1 and len({*self.class_names}) == len(self.class_names),

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from dcfl.data.arrays import Pixels
-from dcfl.data.catalogue import load_dataset
+from dcfl.data.catalogue import load_dataset, reading_of
 from dcfl.data.datasets import Images
-from dcfl.data.folders import Reading, read_to_score, site_folders
+from dcfl.data.folders import read_to_score, site_folders
 from dcfl.data.settings import DataSettings
 from dcfl.errors import ConfigError, DatasetMissing
 from dcfl.system.printable import printable
@@ -114,7 +114,8 @@ def _sites(name: str, path: Path, settings: DataSettings, wanted: Wanted) -> ToS
 def _pictures(name: str, path: Path, settings: DataSettings, wanted: Wanted) -> Images:
     """Read as in training, in the size and with the channels that the model wants."""
     size, _, channels = wanted.image_shape
-    arrays = read_to_score(path, Reading(size, settings.fit, settings.broken))
+    reading = replace(reading_of(settings), size=size, class_names=())
+    arrays = read_to_score(path, reading)
     pixels = _greyed(arrays.test_pixels) if channels == 1 else arrays.test_pixels
     images = Images(torch.from_numpy(pixels), torch.from_numpy(np.array(arrays.test_labels)))
     return fitted(name, images, arrays.class_names, wanted)

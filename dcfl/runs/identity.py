@@ -43,6 +43,7 @@ KINDS: dict[str, Kind] = {
     "data.cutout": "result",
     "data.image_size": "result",
     "data.fit": "result",
+    "data.window": "result",
     "data.broken": "result",
     "data.class_names": "result",
     "data.mean": "result",

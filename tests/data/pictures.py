@@ -4,6 +4,8 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
+from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
 
@@ -52,6 +54,30 @@ def tiny_imagenet(folder: Path, classes: int = 3, train: int = 4, val: int = 2) 
     (root / "words.txt").write_text("".join(words) + f"{wnids[-1]}\tgoldfish, Carassius auratus\n")
     (root / "val" / "val_annotations.txt").write_text("".join(lines))
     return root
+
+
+def save_dicom(
+    path: Path, levels: np.ndarray, syntax: str = ExplicitVRLittleEndian, **tags: object
+) -> Path:
+    """Grey levels of the array's dtype; the tags may say otherwise."""
+    data = Dataset()
+    data.file_meta = FileMetaDataset()
+    data.file_meta.TransferSyntaxUID = syntax
+    data.SOPClassUID = CTImageStorage
+    data.SOPInstanceUID = "1.2.3"
+    data.Rows, data.Columns = levels.shape[:2]
+    data.SamplesPerPixel = 1
+    data.PhotometricInterpretation = "MONOCHROME2"
+    data.BitsAllocated = data.BitsStored = 8 * levels.dtype.itemsize
+    data.PixelRepresentation = int(levels.dtype.kind == "i")
+    for name, value in tags.items():
+        setattr(data, name, value)
+    data.HighBit = data.BitsStored - 1
+    pixels = levels.tobytes()
+    data.PixelData = pixels + bytes(len(pixels) % 2)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data.save_as(path, enforce_file_format=True)
+    return path
 
 
 def noise(rng: np.random.Generator) -> Image.Image:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.TiffImagePlugin import BITSPERSAMPLE, SAMPLEFORMAT, TiffImageFile
 
-from dcfl.data.arrays import Arrays
+from dcfl.data.arrays import Arrays, Pixels
 from dcfl.data.dicom import DICOM_EXTENSIONS, read_dicom
 from dcfl.data.grey_levels import Range, full_range, to_8_bits
 from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing, DCFLError
@@ -330,3 +330,9 @@ def require_two(names: Sequence[str], folder: Path) -> None:
         raise DatasetCorrupt(
             f"{printable(folder)}: only one class, {printable(names[0])}; a classifier needs two"
         )
+
+
+def in_grey(pixels: Pixels) -> NDArray[np.uint8]:
+    """Pictures are read in colour, and some models were trained without: [n, H, W, 3] -> [n, H, W,
+    1]."""
+    return np.stack([np.asarray(Image.fromarray(one).convert("L")) for one in pixels])[..., None]

@@ -9,13 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from PIL import Image
 
-from dcfl.data.arrays import Pixels
 from dcfl.data.catalogue import load_dataset, reading_of
 from dcfl.data.datasets import Images
 from dcfl.data.folders import read_to_score, site_folders
+from dcfl.data.pictures import in_grey
 from dcfl.data.settings import DataSettings
 from dcfl.errors import ConfigError, DatasetMissing
 from dcfl.system.printable import printable
@@ -116,15 +114,9 @@ def _pictures(name: str, path: Path, settings: DataSettings, wanted: Wanted) -> 
     size, _, channels = wanted.image_shape
     reading = replace(reading_of(settings), size=size, class_names=())
     arrays = read_to_score(path, reading)
-    pixels = _greyed(arrays.test_pixels) if channels == 1 else arrays.test_pixels
+    pixels = in_grey(arrays.test_pixels) if channels == 1 else arrays.test_pixels
     images = Images(torch.from_numpy(pixels), torch.from_numpy(np.array(arrays.test_labels)))
     return fitted(name, images, arrays.class_names, wanted)
-
-
-def _greyed(pixels: Pixels) -> NDArray[np.uint8]:
-    """Pictures are read in colour; this model was trained without."""
-    grey = [np.asarray(Image.fromarray(picture).convert("L")) for picture in pixels]
-    return np.stack(grey)[..., None]
 
 
 def _some(names: Sequence[str]) -> str:

@@ -9,9 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from dcfl import config
@@ -19,7 +17,7 @@ from dcfl.client import evaluating
 from dcfl.data import Preparation
 from dcfl.data.catalogue import reading_of
 from dcfl.data.client_data import normalises_by_batch
-from dcfl.data.pictures import Decoding, decode_all
+from dcfl.data.pictures import Decoding, decode_all, in_grey
 from dcfl.engines.placement import choose_devices
 from dcfl.errors import ConfigError, RunFolderError
 from dcfl.models import FeatureModel, Output
@@ -52,8 +50,7 @@ class Classifier:
         """uint8 [n, H, W, C] of the pictures that can be read, and why the others cannot."""
         rows, reasons = decode_all(paths, self.decoding)
         if self.channels == 1:
-            rows = np.stack([np.asarray(Image.fromarray(row).convert("L")) for row in rows])
-            rows = rows[..., None]
+            rows = in_grey(rows)
         whole = [position for position in range(len(paths)) if position not in reasons]
         return torch.from_numpy(rows)[whole], reasons
 

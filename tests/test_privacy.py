@@ -240,6 +240,7 @@ class Tied(Flat):
         (METHODS["scaffold"](), "uniform", Flat(), r"not what scaffold sends .* method.name"),
         (METHODS["dcfl-pw"](), "uniform", Flat(), r"not what dcfl-pw sends .* such as fedavg"),
         (METHODS["fedproc"](), "uniform", Flat(), "not what fedproc sends"),
+        (METHODS["fedpcl"](), "uniform", Flat(), "not what fedpcl sends"),
         (Talkative(), "uniform", Flat(), r"not what talkative sends .* define upload_sensitivity"),
         (FEDAVG, "samples", Flat(), 'use "uniform"'),
         (FEDAVG, "fednova", Flat(), 'use "uniform"'),
@@ -256,7 +257,9 @@ def test_what_is_not_covered_is_refused(
 
 
 @pytest.mark.parametrize("norm", ["group", "batch-nostats"])
-@pytest.mark.parametrize("name", sorted(METHODS.keys() - {"scaffold", "dcfl-pw", "fedproc"}))
+@pytest.mark.parametrize(
+    "name", sorted(METHODS.keys() - {"scaffold", "dcfl-pw", "fedproc", "fedpcl"})
+)
 def test_all_other_methods_are_covered(name: str, norm: Any) -> None:
     check_covered(ON, METHODS[name](), "uniform", CNN(1, 8, 4, norm))
 

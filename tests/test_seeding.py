@@ -57,6 +57,10 @@ NO_STREAMS_OF_THEIR_OWN = {
     ("runs/fingerprint.py", "np.random.default_rng([0, 1])"),
     ("testing/toys.py", "torch.manual_seed(seed)"),
     ("testing/properties.py", "torch.Generator().manual_seed(1)"),
+    ("testing/model_properties.py", "torch.Generator().manual_seed(0)"),
+    ("testing/model_properties.py", "torch.Generator().manual_seed(seed)"),
+    ("testing/model_properties.py", "torch.manual_seed(0)"),
+    ("trained/neighbours.py", "generator_for(seed, 0, 0, 'order')"),
 }
 
 

@@ -334,7 +334,8 @@ def test_settings_that_no_file_can_hold() -> None:
 def test_paths(name: str) -> None:
     path = name.replace("\0", "")
     for words in (["report", path], ["resume", path], ["run", "x" + path.replace("=", "")]):
-        if path and not path.startswith("-"):
+        # Folders named "." and ".." are there, and may hold runs.
+        if path.strip("./") and not path.startswith("-"):
             code, _, err = main(*words)
             assert code == 2 or "too long" in err or "Unicode" in err, err
             assert err.count("\n") == 1

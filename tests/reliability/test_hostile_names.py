@@ -303,7 +303,7 @@ def test_words_of_a_config(key: str, value: str) -> None:
 )
 def test_a_config_is_read_back_equal(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     folder = tmp_path_factory.mktemp("run")
-    experiment = experiment_from(None, {"data": {"path": text, "class_names": [text, "b"]}})
+    experiment = experiment_from(None, {"data": {"path": text, "class_names": [text, f"{text}b"]}})
     written = to_toml(as_tables(experiment))
     assert_plain(re.sub("[\udc80-\udcff]", "", written))
     assert tomllib.loads(written)["data"]["path"] == text

@@ -6,7 +6,7 @@ import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -55,23 +55,20 @@ class ExportFormat:
 
 @contextmanager
 def _quiet_exporter() -> Iterator[None]:
-    """They warn about other packages, and about their own future."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript")]
-    loggers.append(logging.getLogger("torch.onnx._internal.exporter._registration"))
-    levels = [logger.level for logger in loggers]
-    with warnings.catch_warnings():
+    """They print, log and warn of other packages and of their future. What fails is raised."""
+    before = logging.root.manager.disable
+    lost = io.StringIO()
+    with warnings.catch_warnings(), redirect_stdout(lost), redirect_stderr(lost):
         warnings.simplefilter("ignore")
+        logging.disable(logging.CRITICAL)
         try:
-            for logger in loggers:
-                logger.setLevel(logging.ERROR)
             yield
         finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
+            logging.disable(before)
 
 
 def _program(graph: ExportedGraph, example: Tensor) -> torch.export.ExportedProgram:
-    free = {axis: torch.export.Dim.DYNAMIC for axis in graph.free_axes}
+    free = dict.fromkeys(graph.free_axes, torch.export.Dim.DYNAMIC)
     return torch.export.export(graph, (example,), dynamic_shapes={"inputs": free})
 
 

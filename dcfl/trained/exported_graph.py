@@ -142,7 +142,7 @@ def _weights(positions: Tensor, shown: Tensor, size: int) -> Tensor:
     near = (positions >= low) & (positions < high)
     shares = torch.where(near, _bicubic((positions - centres + 0.5) * (1 / stretch)), 0.0)
     shares = shares / shares.sum(dim=1, keepdim=True)
-    return (shares * 2**BITS + 0.5 * shares.sign()).trunc()
+    return torch.trunc(shares * 2**BITS + 0.5 * shares.sign())
 
 
 def _bicubic(distance: Tensor) -> Tensor:
@@ -154,4 +154,4 @@ def _bicubic(distance: Tensor) -> Tensor:
 
 def _levels(sums: Tensor) -> Tensor:
     """Whole numbers all along, which float64 adds without error in any order."""
-    return ((sums + 2 ** (BITS - 1)) * 2.0**-BITS).floor().clamp(0.0, 255.0)
+    return torch.floor((sums + 2 ** (BITS - 1)) * 2.0**-BITS).clamp(0.0, 255.0)

@@ -180,18 +180,18 @@ def _what_goes_in(facts: CardFacts) -> str:
     if wiring.prepare and wiring.fit:
         how = "resized" if wiring.fit == "resize" else "cut to the middle square and resized"
         return (
-            f"Pixels go in, uint8 [batch, height, width, {graph.channels}], {colours}; the file has "
-            f"them {how} to {graph.size}×{graph.size} and normalised."
+            f"Pixels go in, uint8 [batch, height, width, {graph.channels}], {colours}; inside, "
+            f"they are {how} to {graph.size}×{graph.size} and normalised."
         )
     size = f"{graph.size}, {graph.size}"
     if wiring.prepare:
         return (
             f"Pixels of this very size go in, uint8 [batch, {size}, {graph.channels}], {colours}; "
-            f"the file has them normalised, not resized."
+            f"inside, they are normalised, not resized."
         )
     return (
-        f"Images go in, float32 [batch, {graph.channels}, {size}], {colours}: levels divided by 255, "
-        f"less the mean, divided by the std."
+        f"Images go in, float32 [batch, {graph.channels}, {size}], {colours}: levels divided by "
+        f"255, less the mean, divided by the std."
     )
 
 

@@ -45,6 +45,10 @@ NETWORKS: dict[str, dict[str, Any]] = {
 }
 
 
+def slow(format: str) -> Any:
+    return pytest.param(format, marks=pytest.mark.slow)
+
+
 @pytest.fixture
 def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
     def call(*words: object) -> tuple[int, str, str]:
@@ -148,7 +152,7 @@ def test_every_format_gives_the_logits_of_the_model(
     np.testing.assert_allclose(found["logits"], live(folder, pixels).logits, atol=1e-4)
 
 
-@pytest.mark.parametrize("format", [name for name in FORMATS if FORMATS[name].computes])
+@pytest.mark.parametrize("format", ["onnx", "torchscript", slow("torch-export")])
 def test_pixels_in_probabilities_and_the_side_head_out(
     format: str, runs: Callable[[str], Path], digits: torch.Tensor, tmp_path: Path
 ) -> None:
@@ -256,7 +260,9 @@ def test_onnxruntime_alone_gives_the_labels_of_predict(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(
+    "format", ["torchscript", "safetensors", slow("onnx"), slow("torch-export")]
+)
 def test_a_file_that_disagrees_leaves_nothing_behind(
     format: str,
     runs: Callable[[str], Path],

@@ -27,6 +27,7 @@ from dcfl.trained.export_check import (
     Images,
     fit_in_graph,
     images_to_compare,
+    is_finite,
     largest_difference,
 )
 from dcfl.trained.export_formats import FORMATS, ExportFormat
@@ -89,6 +90,10 @@ def export_model(run_folder: Path, options: ExportOptions) -> Exported:
     model = load_model(run_folder, options.which).float()
     graph = _graph(run, model, options)
     images = images_to_compare(run, model)
+    if not is_finite(model, images):
+        raise RunFolderError(
+            f"{printable(run_folder)}: the model's outputs are not finite: the run has diverged"
+        )
     content = options.kind.written(graph, _example(graph, images))
     facts = CardFacts(
         run=run,
@@ -164,8 +169,6 @@ def _compared(
 ) -> float:
     try:
         difference = largest_difference(graph, kind.load(file, graph), model, images.pixels)
-    except RunFolderError:
-        raise
     except Exception as error:
         reason = printable(" ".join(str(error).split()), 300)
         raise ConfigError(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dcfl.data import Preparation
 from dcfl.data.client_data import normalises_by_batch
-from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing, RunFolderError
+from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing
 from dcfl.models import FeatureModel
 from dcfl.runs.folder import RecordedRun
 from dcfl.trained.export_formats import Runtime
@@ -56,6 +56,13 @@ def _random_pixels(model: FeatureModel) -> Tensor:
 
 
 @torch.no_grad()
+def is_finite(model: FeatureModel, images: Images) -> bool:
+    """Whether the model says anything at all."""
+    clean = cast(Preparation, model.preparation).clean(images.pixels)
+    return bool(model(clean).logits.isfinite().all())
+
+
+@torch.no_grad()
 def largest_difference(
     graph: ExportedGraph, runtime: Runtime, model: FeatureModel, pixels: Tensor
 ) -> float:
@@ -67,8 +74,6 @@ def largest_difference(
         images = preparation.clean(prepared)
         found = runtime(raw if graph.wiring.prepare else images.contiguous())
         output = model(images)
-        if not output.logits.isfinite().all():
-            raise RunFolderError("the model's outputs are not finite: the run has diverged")
         wanted = {"logits": output.logits, "probabilities": output.logits.softmax(dim=1)}
         z = output.z(graph.wiring.embedding or "features")
         scale = max(1.0, float(z.abs().max()))

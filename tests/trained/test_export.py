@@ -182,6 +182,14 @@ def test_a_side_head_is_left_out_unless_asked_for(
     assert {name.partition(".")[0] for name in extra} == {"side"}
 
 
+def test_weights_are_float32_whatever_they_were_trained_in(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"model.width": 4, "engine.precision": "bfloat16"}
+    run = train(tmp_path / "run", **{"federation.rounds": 1, **changes}).folder
+    export_model(run, ExportOptions("safetensors", out=tmp_path / "m.safetensors"))
+    stored = load_file(tmp_path / "m.safetensors").values()
+    assert {tensor.dtype for tensor in stored if tensor.is_floating_point()} == {torch.float32}
+
+
 @given(
     height=st.integers(1, 70),
     width=st.integers(1, 70),
@@ -438,6 +446,20 @@ def test_the_card_names_no_path_and_no_name_breaks_out(tmp_path: Path) -> None:
     assert head["model-index"][0]["results"][0]["dataset"]["name"] == "pictures"
     assert "secret" not in card
     assert r"c \| d" in card
+
+
+def test_a_model_that_has_diverged_is_refused(
+    runs: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cli: Call
+) -> None:
+    model = dcfl.load_model(runs("cnn"))
+    with torch.no_grad():
+        next(model.parameters()).fill_(torch.nan)
+    monkeypatch.setattr(exporting, "load_model", lambda *_: model)
+    out = tmp_path / "m.onnx"
+    code, _, err = cli("export", runs("cnn"), "--format", "onnx", "--out", out)
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"{runs('cnn')}: the model's outputs are not finite" in err
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_feature_vectors_and_what_normalises_by_the_batch(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from dcfl.cli.analyse_verb import analyse
 from dcfl.cli.bench_verbs import bench
 from dcfl.cli.data_verbs import data
 from dcfl.cli.evaluate_verb import evaluate
+from dcfl.cli.export_verb import export
 from dcfl.cli.flower_verbs import flower
 from dcfl.cli.predict_verb import predict
 from dcfl.cli.reproduce_verb import reproduce
@@ -50,6 +51,7 @@ VERBS: tuple[Callable[..., None], ...] = (
     predict,
     embed_verbs.embed,
     embed_verbs.neighbours,
+    export,
     inspection_verbs.methods,
     check_verbs.check,
     inspection_verbs.partition,

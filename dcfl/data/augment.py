@@ -57,6 +57,11 @@ class Preparation:
     std: tuple[float, ...]
     augmentation: Augmentation = Augmentation()
 
+    @property
+    def per_channel(self) -> tuple[Tensor, Tensor]:
+        """What the pixels of each channel are multiplied by, and what is then added."""
+        return _row_of(self.mean, self.std, 1, torch.device("cpu"))
+
     def clean(self, pixels: Tensor) -> Tensor:
         """Normalised, not augmented."""
         if pixels.dim() == 2:

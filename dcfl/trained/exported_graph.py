@@ -1,0 +1,157 @@
+"""What an exported file computes: tensors in, tensors out, nothing of dcfl around it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from dcfl.data import Preparation
+from dcfl.models import FeatureModel, ModelSettings, build_model
+from dcfl.models.adapted import SIDE
+from dcfl.models.freezing import within
+from dcfl.models.output import Embedding
+
+GraphFit = Literal["resize", "crop"]
+BITS = 22  # Pillow resizes with whole numbers: weights are multiples of 2 ** -22
+
+
+class Wiring(NamedTuple):
+    """What goes in, and what comes out."""
+
+    prepare: bool = False  # pixels as they are go in, probabilities come out first
+    fit: GraphFit | None = None  # how pixels of another size are fitted; None: they must have it
+    embedding: Embedding | None = None  # comes out last
+
+
+class ExportedGraph(nn.Module):
+    """A trained model, with the preparation of its pixels if that is wanted. In evaluation mode.
+
+    Takes prepared images [B, C, H, W], or pixels, uint8 [B, H, W, C]; prepared or raw feature
+    vectors [B, d].
+    """
+
+    def __init__(self, model: FeatureModel, settings: ModelSettings, wiring: Wiring) -> None:
+        super().__init__()
+        self.model, self.settings, self.wiring = model, settings, wiring
+        height, width, channels = cast(tuple[int, int, int], model.image_shape)
+        self.size, self.channels, self.vectors = height, channels, (height, width) == (1, 1)
+        preparation = cast(Preparation, model.preparation)
+        if self.vectors:
+            first, second = torch.tensor(preparation.mean), torch.tensor(preparation.std)
+        else:
+            first, second = (number.clone() for number in preparation.per_channel)
+        self.register_buffer("first", first, persistent=False)
+        self.register_buffer("second", second, persistent=False)
+        self.eval()
+
+    @property
+    def input_name(self) -> str:
+        if self.vectors:
+            return "vectors"
+        return "pixels" if self.wiring.prepare else "images"
+
+    @property
+    def output_names(self) -> list[str]:
+        names = ["probabilities", "logits"] if self.wiring.prepare else ["logits"]
+        return [*names, "embedding"] if self.wiring.embedding else names
+
+    @property
+    def free_axes(self) -> tuple[int, ...]:
+        """Of the input: those that may have any length."""
+        return (0, 1, 2) if self.wiring.prepare and self.wiring.fit and not self.vectors else (0,)
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        output = self.model(self._prepared(inputs) if self.wiring.prepare else inputs)
+        results = [output.logits]
+        if self.wiring.prepare:
+            results.insert(0, output.logits.softmax(dim=1))
+        if self.wiring.embedding:
+            results.append(output.z(self.wiring.embedding))
+        return tuple(results)
+
+    def _prepared(self, inputs: Tensor) -> Tensor:
+        first, second = self.get_buffer("first"), self.get_buffer("second")
+        if self.vectors:
+            return (inputs - first) / second
+        images = inputs.permute(0, 3, 1, 2)
+        if self.wiring.fit is not None:
+            images = resized(images, self.size, self.wiring.fit)
+        return images.float() * first[:, None, None] + second[:, None, None]
+
+
+def graph_of(model: FeatureModel, settings: ModelSettings, wiring: Wiring) -> ExportedGraph:
+    """A side head is there for training: it stays only if its output is wanted."""
+    settings = ModelSettings(**settings.architecture)
+    if settings.head.startswith(SIDE) and wiring.embedding != "projection":
+        settings = replace(settings, head="none")
+        state = {k: v for k, v in model.state_dict().items() if not within(k, (SIDE,))}
+        model = rebuilt(model, settings, state)
+    return ExportedGraph(model.float(), settings, wiring)
+
+
+def rebuilt(
+    model: FeatureModel, settings: ModelSettings, weights: Mapping[str, Tensor]
+) -> FeatureModel:
+    """The network of these settings with these weights, for the inputs of `model`."""
+    height, _, channels = cast(tuple[int, int, int], model.image_shape)
+    other = build_model(settings, channels, height, len(model.class_names), seed=0)
+    other.load_state_dict(weights)
+    other.class_names, other.preparation = model.class_names, model.preparation
+    other.image_shape = model.image_shape
+    return other.eval()
+
+
+def resized(images: Tensor, size: int, fit: GraphFit) -> Tensor:
+    """[B, C, H, W] of levels to [B, C, size, size], as Pillow 13 resizes with BICUBIC, to the
+    level. "crop" first cuts off what is beyond the middle square."""
+    rows, columns = (
+        torch.arange(images.shape[axis], dtype=torch.float64, device=images.device)
+        for axis in (2, 3)
+    )
+    # Read off the positions: lengths stay variables in every exporter's graph.
+    height, width = rows[-1] + 1, columns[-1] + 1
+    shown_height = shown_width = torch.minimum(height, width)
+    if fit == "resize":
+        shown_height, shown_width = height, width
+    across = _weights(columns, shown_width, size).T
+    down = _weights(rows, shown_height, size)
+    levels = images.double()
+    # Levels are rounded after each pass, so the order shows. Pillow takes the cheaper one.
+    down_first = (height > size) & (height - size > 2 * (width - size))
+    return torch.where(
+        down_first,
+        _levels(_levels(down @ levels) @ across),
+        _levels(down @ _levels(levels @ across)),
+    )
+
+
+def _weights(positions: Tensor, shown: Tensor, size: int) -> Tensor:
+    """[size, length], in units of 2 ** -BITS: each row's share in each position. `shown`: how much
+    of the length, around its middle, becomes the picture."""
+    length = positions[-1] + 1
+    scale = shown / size
+    stretch = scale.clamp(min=1.0)  # the filter grows when a picture shrinks
+    centres = torch.arange(size, dtype=torch.float64, device=positions.device) + 0.5
+    centres = ((length - shown) / 2 + centres * scale)[:, None]
+    low = (centres - 2 * stretch + 0.5).floor().clamp(min=0.0)
+    high = torch.minimum((centres + 2 * stretch + 0.5).floor(), length)
+    near = (positions >= low) & (positions < high)
+    shares = torch.where(near, _bicubic((positions - centres + 0.5) * (1 / stretch)), 0.0)
+    shares = shares / shares.sum(dim=1, keepdim=True)
+    return torch.trunc(shares * 2**BITS + 0.5 * shares.sign())
+
+
+def _bicubic(distance: Tensor) -> Tensor:
+    x = distance.abs()
+    close = (1.5 * x - 2.5) * x * x + 1
+    far = (((x - 5) * x + 8) * x - 4) * -0.5
+    return torch.where(x < 1, close, torch.where(x < 2, far, 0.0))
+
+
+def _levels(sums: Tensor) -> Tensor:
+    """Whole numbers all along, which float64 adds without error in any order."""
+    return torch.floor((sums + 2 ** (BITS - 1)) * 2.0**-BITS).clamp(0.0, 255.0)

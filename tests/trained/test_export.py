@@ -1,0 +1,491 @@
+"""dcfl export: what other runtimes compute from the file is what the model says."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml  # type: ignore[import-untyped]
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from safetensors.torch import load_file
+
+import dcfl
+import dcfl.cli.main
+from dcfl.cli.export_verb import Format
+from dcfl.data import load_dataset
+from dcfl.data.settings import DataSettings
+from dcfl.errors import ConfigError
+from dcfl.trained import export as exporting
+from dcfl.trained import export_formats
+from dcfl.trained.export import ExportOptions, export_model
+from dcfl.trained.export_check import fit_in_graph, resized_by_pillow
+from dcfl.trained.export_formats import FORMATS
+from dcfl.trained.exported_graph import resized
+from tests.models.test_own_models import FUNCTION
+from tests.studies.analysis.trained import train
+from tests.trained.picture_runs import picture_folder, trained_on
+
+Call = Callable[..., tuple[int, str, str]]
+NETWORKS: dict[str, dict[str, Any]] = {
+    "cnn": {"model.width": 4},
+    "side": {"model.name": "resnet8", "model.width": 4, "model.head": "side16"},
+    "lenet": {"model.name": "lenet"},  # on larger digits: it has no use for 8x8
+    "group": {"model.width": 4, "model.norm": "group"},
+    "adapted": {"model.name": "tiny", "model.head": "side16"},
+}
+
+
+def slow(format: str) -> Any:
+    return pytest.param(format, marks=pytest.mark.slow)
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    def call(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["dcfl", *map(str, words)])
+        with pytest.raises(SystemExit) as stop:
+            dcfl.cli.main.main()
+        shown = capsys.readouterr()
+        return stop.value.code, shown.out, shown.err  # type: ignore[return-value]
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Trained when they are first asked for. The adapted module's file is beside its run."""
+    from dcfl.models.own_models import register_model
+
+    home = tmp_path_factory.mktemp("runs")
+    (home / "net.py").write_text(FUNCTION)
+
+    def run(name: str) -> Path:
+        if name == "adapted":
+            register_model(home / "net.py")
+        if not (home / name).exists():
+            data = {"data.dataset": f"npz:{large_digits(home)}"} if name == "lenet" else {}
+            train(home / name, **{"federation.rounds": 1, **NETWORKS[name], **data})
+        return home / name
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def digits() -> torch.Tensor:
+    return load_dataset(DataSettings()).test.pixels
+
+
+def enlarged(pixels: torch.Tensor) -> torch.Tensor:
+    return pixels.repeat_interleave(4, dim=1).repeat_interleave(4, dim=2)
+
+
+def large_digits(home: Path) -> Path:
+    digits = load_dataset(DataSettings())
+    arrays = {}
+    for part, images in (("train", digits.train), ("test", digits.test)):
+        arrays[f"{part}_images"] = enlarged(images.pixels).numpy()
+        arrays[f"{part}_labels"] = images.labels.numpy()
+    np.savez(home / "large.npz", **arrays)  # type: ignore[arg-type]
+    return home / "large.npz"
+
+
+def live(folder: Path, pixels: torch.Tensor) -> dcfl.Output:
+    model = dcfl.load_model(folder)
+    assert model.preparation is not None
+    with torch.no_grad():
+        return model(model.preparation.clean(pixels))
+
+
+def card_code(card: Path) -> str:
+    found = re.search(r"```python\n(.*?)```", card.read_text(), re.DOTALL)
+    assert found
+    return found[1]
+
+
+def by_the_card(folder: Path, pixels: torch.Tensor, onnx: bool) -> dict[str, np.ndarray]:
+    """What a reader of the card gets who runs its code."""
+    names: dict[str, Any] = {"pixels": pixels.numpy() if onnx else pixels}
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        with torch.no_grad():
+            exec(card_code(folder / "README.md"), names)
+    finally:
+        os.chdir(before)
+    found = {k: names.get(k) for k in ("logits", "probabilities", "embedding")}
+    return {k: np.asarray(v) for k, v in found.items() if v is not None}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_every_format_gives_the_logits_of_the_model(
+    network: str,
+    format: str,
+    runs: Callable[[str], Path],
+    digits: torch.Tensor,
+    tmp_path: Path,
+) -> None:
+    folder = runs(network)
+    exported = export_model(folder, ExportOptions(format, hub_folder=tmp_path / "hub"))
+    assert exported.compared_on == "100 test images"
+    assert {path.name for path in (tmp_path / "hub").iterdir()} == {
+        exported.path.name,
+        "README.md",
+        "config.json",
+    }
+    if (network, format) == ("adapted", "safetensors"):
+        assert not any("side" in name for name in load_file(exported.path))
+        return  # its code is not in the card
+    pixels = enlarged(digits[:37]) if network == "lenet" else digits[:37]
+    found = by_the_card(tmp_path / "hub", pixels, format == "onnx")
+    assert list(found) == ["logits"]
+    np.testing.assert_allclose(found["logits"], live(folder, pixels).logits, atol=1e-4)
+
+
+@pytest.mark.parametrize("format", ["onnx", "torchscript", slow("torch-export")])
+def test_pixels_in_probabilities_and_the_side_head_out(
+    format: str, runs: Callable[[str], Path], digits: torch.Tensor, tmp_path: Path
+) -> None:
+    folder, hub = runs("side"), tmp_path / "hub"
+    options = ExportOptions(format, prepare=True, embedding="projection", hub_folder=hub)
+    export_model(folder, options)
+    large = torch.nn.functional.interpolate(digits[:5].permute(0, 3, 1, 2), size=(21, 13)).permute(
+        0, 2, 3, 1
+    )
+    for pixels in (digits[:1], digits[:50], large.contiguous()):
+        found = by_the_card(hub, pixels, format == "onnx")
+        small = resized_by_pillow(pixels, 8, "resize")
+        wanted = live(folder, small)
+        np.testing.assert_allclose(found["probabilities"], wanted.logits.softmax(1), atol=1e-5)
+        np.testing.assert_allclose(found["embedding"], wanted.z(), atol=1e-4)
+    assert wanted.z().shape == (5, 16)
+
+
+def test_a_side_head_is_left_out_unless_asked_for(
+    runs: Callable[[str], Path], tmp_path: Path
+) -> None:
+    without, with_it = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    export_model(runs("side"), ExportOptions("safetensors", out=without))
+    export_model(runs("side"), ExportOptions("safetensors", embedding="projection", out=with_it))
+    extra = load_file(with_it).keys() - load_file(without).keys()
+    assert extra
+    assert {name.partition(".")[0] for name in extra} == {"side"}
+
+
+def test_weights_are_float32_whatever_they_were_trained_in(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"model.width": 4, "engine.precision": "bfloat16"}
+    run = train(tmp_path / "run", **{"federation.rounds": 1, **changes}).folder
+    export_model(run, ExportOptions("safetensors", out=tmp_path / "m.safetensors"))
+    stored = load_file(tmp_path / "m.safetensors").values()
+    assert {tensor.dtype for tensor in stored if tensor.is_floating_point()} == {torch.float32}
+
+
+@given(
+    height=st.integers(1, 70),
+    width=st.integers(1, 70),
+    size=st.integers(1, 40),
+    channels=st.sampled_from([1, 3]),
+    fit=st.sampled_from(["resize", "crop"]),
+    seed=st.integers(0, 1000),
+)
+@example(height=47, width=42, size=37, channels=3, fit="resize", seed=0)  # just across first
+@example(height=48, width=42, size=37, channels=3, fit="crop", seed=0)  # just down first
+@settings(max_examples=60)
+def test_the_graph_resizes_as_pillow_does(
+    height: int, width: int, size: int, channels: int, fit: Any, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    shape = (1, height, width, channels)
+    pixels = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+    ours = resized(pixels.permute(0, 3, 1, 2), size, fit).permute(0, 2, 3, 1)
+    assert torch.equal(ours, resized_by_pillow(pixels, size, fit).double())
+
+
+def test_what_the_graph_cannot_fit_must_have_the_trained_size(
+    runs: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cli: Call
+) -> None:
+    """Another Pillow may round otherwise; then the file says what it takes."""
+    model = dcfl.load_model(runs("cnn"))
+    assert fit_in_graph(model, "crop") == "crop"
+    assert fit_in_graph(model, "pad") is None
+    monkeypatch.setattr(
+        "dcfl.trained.export_check.resized_by_pillow",
+        lambda pixels, size, fit: resized_by_pillow(pixels, size, fit) ^ 1,
+    )
+    out = tmp_path / "m.pt"
+    code, shown, _ = cli(
+        "export", runs("cnn"), "--format", "torchscript", "--prepare", "--out", out
+    )
+    assert code == 0
+    assert "uint8 [batch, 8, 8, 1], of this very size: resizing is not in the file" in shown
+    assert "Pixels of this very size go in" in (tmp_path / "README.md").read_text()
+
+
+ALONE = """
+import sys, json, numpy, onnxruntime
+from PIL import Image
+session = onnxruntime.InferenceSession(sys.argv[1])
+labels = json.load(open(sys.argv[2]))["id2label"]
+for path in sys.argv[3:]:
+    pixels = numpy.asarray(Image.open(path).convert("RGB"))[None]
+    probabilities, logits = session.run(None, {"pixels": pixels})
+    print(labels[str(probabilities[0].argmax())], repr(float(probabilities.max())))
+assert "torch" not in sys.modules and "dcfl" not in sys.modules
+"""
+
+
+def test_onnxruntime_alone_gives_the_labels_of_predict(tmp_path: Path) -> None:
+    """On pictures of varying size, in a process without torch."""
+    pictures = picture_folder(tmp_path / "pictures")
+    changes: dict[str, Any] = {"data.fit": "crop", "model.width": 4, "federation.rounds": 4}
+    run = trained_on(pictures, tmp_path / "run", **changes).folder
+    hub = tmp_path / "hub"
+    assert export_model(run, ExportOptions("onnx", prepare=True, hub_folder=hub)).graph.wiring.fit
+    # Without what a decoder does beyond pixels: fractions of JPEGs, turns, transparency, 16 bits.
+    paths = sorted(str(path) for path in (pictures / "test").glob("*/[ackm].*"))
+    script = tmp_path / "alone.py"
+    script.write_text(ALONE)
+    files = [script, hub / "model.onnx", hub / "config.json", *paths]
+    words = [sys.executable, "-I", *map(str, files)]
+    shown = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    predictions = list(dcfl.predict(run, paths))
+    assert [line.split()[0] for line in shown.splitlines()] == [p.label for p in predictions]
+    assert len({prediction.label for prediction in predictions}) > 1
+    np.testing.assert_allclose(
+        [float(line.split()[1]) for line in shown.splitlines()],
+        [prediction.ranking[0].probability for prediction in predictions],
+        atol=1e-5,
+    )
+
+
+@pytest.mark.parametrize(
+    "format", ["torchscript", "safetensors", slow("onnx"), slow("torch-export")]
+)
+def test_a_file_that_disagrees_leaves_nothing_behind(
+    format: str,
+    runs: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    cli: Call,
+) -> None:
+    """And an earlier export stays as it was."""
+    kind = FORMATS[format]
+    monkeypatch.setattr(exporting, "AGREEMENT", -1.0)
+    words = ["export", runs("cnn"), "--format", format, "--hub-folder", tmp_path / "new" / "hub"]
+    code, shown, err = cli(*words)
+    assert (code, shown, err.count("\n")) == (2, "", 1)
+    assert "differs from the model by" in err
+    assert [*tmp_path.iterdir()] == []
+    old = tmp_path / f"old{kind.suffix}"
+    old.write_bytes(b"old")
+    assert cli("export", runs("cnn"), "--format", format, "--out", old)[0] == 2
+    assert ([*tmp_path.iterdir()], old.read_bytes()) == ([old], b"old")
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_corrupted_file_leaves_nothing_behind(
+    format: str,
+    runs: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    cli: Call,
+) -> None:
+    kind = FORMATS[format]
+    monkeypatch.setattr(
+        export_formats.ExportFormat, "written", lambda *_: b"no file of any known format"
+    )
+    out = tmp_path / f"m{kind.suffix}"
+    code, _, err = cli("export", runs("cnn"), "--format", format, "--out", out)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "cannot be used, and was not kept" in err
+    assert [*tmp_path.iterdir()] == []
+
+
+STUBBORN = """
+import torch
+from torch import nn
+
+class Stubborn(nn.Module):
+    def __init__(self, inputs, classes):
+        super().__init__()
+        self.fc = nn.Linear(inputs, classes)
+
+    def forward(self, images):
+        flat = images.flatten(1)
+        if float(flat.sum()) > 1e9:  # a graph has no place for this
+            flat = flat * 2
+        return self.fc(flat)
+
+def stubborn(channels, size, classes):
+    return Stubborn(channels * size * size, classes)
+"""
+
+
+@pytest.mark.parametrize("format", ["onnx", "torch-export"])
+def test_a_network_that_an_exporter_refuses_is_one_line(
+    format: str, tmp_path: Path, cli: Call
+) -> None:
+    from dcfl.models.own_models import register_model
+
+    (tmp_path / "net.py").write_text(STUBBORN)
+    register_model(tmp_path / "net.py")
+    run = train(tmp_path / "run", **{"federation.rounds": 1, "model.name": "stubborn"}).folder
+    out = tmp_path / f"m{FORMATS[format].suffix}"
+    code, shown, err = cli(
+        "export", run, "--format", format, "--out", out, "--model-file", run / "model.py"
+    )
+    assert (code, shown, err.count("\n")) == (2, "", 1)
+    assert "the network cannot be exported as" in err
+    assert {path.name for path in tmp_path.iterdir()} == {"net.py", "run"}
+
+
+def test_without_the_extra_one_line_says_what_to_install(
+    runs: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, cli: Call
+) -> None:
+    monkeypatch.setattr(
+        export_formats, "find_spec", lambda name: None if name == "onnxruntime" else name
+    )
+    code, _, err = cli("export", runs("cnn"), "--format", "onnx")
+    assert code == 2
+    assert err == "dcfl: this format needs onnxruntime: pip install 'dcfl[onnx]'\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--format", "onnx", "--out", "model.pt"], "must end in .onnx"),
+        (["--format", "safetensors", "--prepare"], "holds weights, not a graph"),
+        (["--format", "onnx", "--out", "a.onnx", "--hub-folder", "b"], "give one of them"),
+        (["--format", "onnx", "--license", "mit\n---"], "--license takes a name"),
+        (["--format", "onnx", "--best"], "output.keep_best"),
+        (["--format", "torchscript", "--out", "mine/m.pt"], "README.md is not of dcfl"),
+        (["--format", "torchscript", "--hub-folder", "other"], "config.json is not of dcfl"),
+        (["--format", "safetensors", "--out", "run/model.safetensors"], "is a file of the run"),
+        (["--format", "nonsense"], "Invalid value for '--format'"),
+    ],
+    ids=lambda value: value[:20] if isinstance(value, str) else "",
+)
+def test_bad_input_is_one_line(
+    words: list[str],
+    message: str,
+    runs: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cli: Call,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(runs("cnn"), tmp_path / "run")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "README.md").write_text("# mine\n")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_text("{}")
+    before = sorted(tmp_path.rglob("*"))
+    code, _, err = cli("export", "run", *words)
+    assert (code, err.count("\n")) == (2, 1)
+    assert message in err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_formats_of_the_command_line_are_those_there_are() -> None:
+    assert [*Format] == [*FORMATS]
+    with pytest.raises(ConfigError, match="no format 'tflite'"):
+        ExportOptions("tflite")
+
+
+def test_the_card_has_what_hubs_and_people_ask_for(
+    runs: Callable[[str], Path], tmp_path: Path, cli: Call
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(runs("cnn"), folder)
+    words = ["export", folder, "--format", "safetensors", "--license", "Apache-2.0"]
+    assert cli(*words)[0] == 0
+    card = (folder / "export-safetensors" / "README.md").read_text()
+    head = yaml.safe_load(card.split("---\n")[1])
+    assert head["license"] == "apache-2.0"
+    assert head["library_name"] == "dcfl"
+    assert {"federated-learning", "dcfl-pw", "safetensors"} <= {*head["tags"]}
+    (result,) = head["model-index"][0]["results"]
+    assert result["dataset"] == {"name": "digits", "type": "digits"}
+    (metric,) = result["metrics"]
+    summary = json.loads((folder / "summary.json").read_text())
+    assert metric["value"] == pytest.approx(summary["final_accuracy"] / 100, abs=1e-6)
+    assert summary["weights_sha256"] in card
+    assert "Nobody has said under which licence" not in card
+    assert cli("evaluate", folder)[0] == 0
+    assert cli(*words)[0] == 0  # an earlier export of ours may be replaced
+    head = yaml.safe_load(
+        (folder / "export-safetensors" / "README.md").read_text().split("---\n")[1]
+    )
+    assert head["metrics"] == ["accuracy", "f1"]
+
+
+def test_the_card_names_no_path_and_no_name_breaks_out(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    changes: dict[str, Any] = {"model.width": 4, "data.min_size": 2}
+    for name in ('a"]: {b}', "c | d"):
+        for number in range(6):
+            path = tmp_path / "secret" / "pictures" / name / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(rng.integers(0, 256, (9, 9, 3), dtype=np.uint8)).save(path)
+    run = trained_on(tmp_path / "secret" / "pictures", tmp_path / "run", **changes).folder
+    shutil.rmtree(tmp_path / "secret")
+    exported = export_model(run, ExportOptions("torchscript"))
+    assert exported.compared_on == "100 random inputs (the run's own images are not at hand)"
+    card = exported.card.read_text()
+    head = yaml.safe_load(card.split("---\n")[1])
+    assert head["model-index"][0]["results"][0]["dataset"]["name"] == "pictures"
+    assert "secret" not in card
+    assert r"c \| d" in card
+
+
+def test_a_model_that_has_diverged_is_refused(
+    runs: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cli: Call
+) -> None:
+    model = dcfl.load_model(runs("cnn"))
+    with torch.no_grad():
+        next(model.parameters()).fill_(torch.nan)
+    monkeypatch.setattr(exporting, "load_model", lambda *_: model)
+    out = tmp_path / "m.onnx"
+    code, _, err = cli("export", runs("cnn"), "--format", "onnx", "--out", out)
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"{runs('cnn')}: the model's outputs are not finite" in err
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_feature_vectors_and_what_normalises_by_the_batch(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows, labels = rng.normal(3, 2, (60, 7)).astype(np.float32), np.arange(60) % 3
+    np.savez(
+        tmp_path / "f.npz",
+        train_features=rows[:40],
+        train_labels=labels[:40],
+        test_features=rows[40:],
+        test_labels=labels[40:],
+    )
+    changes: dict[str, Any] = {
+        "data.dataset": f"npz:{tmp_path / 'f.npz'}",
+        "data.clients": 2,
+        "data.partition": "iid",
+        "model.name": "mlp",
+        "method.name": "fedavg",
+        "federation.participation": 1.0,
+    }
+    run = train(tmp_path / "run", **changes).folder
+    for prepare in (False, True):
+        exported = export_model(run, ExportOptions("onnx", prepare=prepare))
+        assert exported.compared_on == "20 test images"
+        assert exported.graph.input_name == "vectors"
+    nostats = {"federation.rounds": 1, "model.width": 4, "model.norm": "batch-nostats"}
+    run = train(tmp_path / "nostats", **nostats).folder
+    card = export_model(run, ExportOptions("torchscript", prepare=True)).card
+    assert "depends on those beside it" in card.read_text()

@@ -101,6 +101,7 @@ def test_a_class_is_known_by_any_folder_on_the_way(squeezed: Path, pictures: Pat
     found = list(dcfl.predict(squeezed, pictures))  # train/red/..., test/red/...
     assert len(found) == 78
     assert all(prediction.truth == prediction.picture.parent.name for prediction in found)
+    assert {found.truth for found in dcfl.predict(squeezed, pictures / "test" / "red")} == {"red"}
     (alone,) = dcfl.predict(squeezed, pictures / "test" / "red" / "a.png")
     assert (alone.truth, alone.right) == (None, None)
 

@@ -25,8 +25,9 @@ CALLS = {
     "np.fromfile", "os.system", "os.popen", "yaml.load",
 }  # fmt: skip
 # The opcodes of CIFAR's files are read, never run; a name from a fixed table is imported late; the
-# user's own file is run because the command line names it; a peer's package lies in either place.
-IMPORTS = {"system/own_files.py", "__init__.py", "privacy.py"}
+# user's own file is run because the command line names it; extras are looked for; a peer's package lies in
+# either place.
+IMPORTS = {"system/own_files.py", "__init__.py", "privacy.py", "trained/export_formats.py"}
 # An exported file is loaded by the process that has just written it.
 OWN_WORK = {("trained/export_formats.py", "torch.jit.load")}
 

@@ -177,7 +177,9 @@ class GridEngine:
             self._evaluated = {}
 
     def own_scores(self, weights: Tensors) -> Sequence[OwnScores]:
-        return self._sites.own_scores(weights) if self._sites_evaluate else ()
+        if not self._sites_evaluate:
+            return ()
+        return self._sites.own_scores(split(weights, self._frozen)[1])
 
     def take_remarks(self) -> Remarks:
         """The sites' scores, where they evaluate, and the notices since the last row."""

@@ -111,7 +111,15 @@ def load_model(
         >>> model(model.preparation.clean(pixels)).logits.shape
         torch.Size([1, 10])
     """
-    path = _model_path(Path(run_folder), which)
+    model, _ = load_with_settings(Path(run_folder), which, model_file)
+    return model
+
+
+def load_with_settings(
+    run_folder: Path, which: Which = "last", model_file: str | Path | None = None
+) -> tuple[FeatureModel, ModelSettings]:
+    """The settings are those in the model's file, checked against its tensors."""
+    path = _model_path(run_folder, which)
     try:
         weights, metadata = read_stored(path)
     except CheckpointError as error:
@@ -127,12 +135,12 @@ def load_model(
     if model_file is not None:
         register_model(Path(model_file))
     _require_code(shape, path)
-    model = _rebuilt(shape, weights, path)
+    model, settings = _rebuilt(shape, weights, path)
     model.load_state_dict(weights)
     model.class_names = tuple(shape.class_names)
     model.preparation = Preparation(tuple(shape.mean), tuple(shape.std))
     model.image_shape = (shape.size, shape.size, shape.channels)
-    return model.eval()
+    return model.eval(), settings
 
 
 def _model_path(folder: Path, which: Which) -> Path:
@@ -186,7 +194,7 @@ def _require_code(shape: ModelShape, path: Path) -> None:
         )
 
 
-def _rebuilt(shape: ModelShape, weights: Tensors, path: Path) -> FeatureModel:
+def _rebuilt(shape: ModelShape, weights: Tensors, path: Path) -> tuple[FeatureModel, ModelSettings]:
     """Build the model, after checking that its tensors match those of the file."""
     size = (shape.channels, shape.size, shape.classes)
     try:
@@ -198,7 +206,7 @@ def _rebuilt(shape: ModelShape, weights: Tensors, path: Path) -> FeatureModel:
         raise damaged(path, f"settings: {error}") from error
     model = build_model(settings, *size, seed=0)
     _require_fitting(model, weights, path)
-    return model
+    return model, settings
 
 
 def _require_fitting(model: FeatureModel, weights: Tensors, path: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 from dcfl import config
 from dcfl.errors import CheckpointError
 from dcfl.messages import Tensors
-from dcfl.runs.folder import LOGS, require_unused, require_utf8
+from dcfl.runs.folder import LOGS, RecordedRun, require_unused, require_utf8
 from dcfl.runs.model_file import Which, write_model
 from dcfl.runs.own_code import own_hashes, write_copies
 from dcfl.runs.prepare import Prepared
@@ -64,6 +64,19 @@ class Recorder:
         counts = partition.counts(dataset.train.labels.cpu().numpy(), dataset.classes)
         with replacing(self.folder / "partition.npz") as partial:
             partition.save(partial, counts, dataset.class_names)
+
+    def renew_own_code(self, prepared: Prepared) -> None:
+        """A run that is resumed with other files (`--allow`) has those in its folder from then on,
+        and says which it had before."""
+        before = RecordedRun(self.folder).environment
+        old, new = before.get("own_files", {}), own_hashes(prepared.experiment)
+        if not isinstance(old, dict) or old == new:
+            return
+        earlier = before.get("own_files_before", [])
+        history = [*(earlier if isinstance(earlier, list) else []), *map(str, old.values())]
+        renewed = {**prepared.own, "own_files": new, "own_files_before": history}
+        self._write_json("environment.json", {**before, **renewed})
+        write_copies(self.folder, prepared.experiment)
 
     def round(self, row: RoundRow, clients: Sequence[ClientRow]) -> None:
         self._append("rounds.jsonl", [row])

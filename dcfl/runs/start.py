@@ -48,6 +48,7 @@ def begin_or_resume(
     """Find where the run in the recorder's folder starts; writes the first files of a new run."""
     resumed = _from_checkpoint(prepared, recorder, checkpoints, allow) if recorder.resumed else None
     if resumed is not None:
+        recorder.renew_own_code(prepared)
         return resumed
     recorder.start(prepared)
     return Begun(ServerState(0, named.snapshot(prepared.model), {}, {}), None, Start())

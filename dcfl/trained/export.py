@@ -12,14 +12,13 @@ from typing import NamedTuple, cast
 
 import torch
 
-from dcfl import config
 from dcfl import tensors as named
 from dcfl.data import Preparation
 from dcfl.errors import ConfigError, RunFolderError
-from dcfl.models import FeatureModel
+from dcfl.models import FeatureModel, ModelSettings
 from dcfl.models.output import Embedding
 from dcfl.runs.folder import FILES, RecordedRun, require_own
-from dcfl.runs.model_file import Which, load_model
+from dcfl.runs.model_file import Which, load_with_settings
 from dcfl.system.printable import printable
 from dcfl.system.storage import replacing, storage, strict_json
 from dcfl.trained.export_check import (
@@ -87,8 +86,8 @@ def export_model(run_folder: Path, options: ExportOptions) -> Exported:
     options.kind.require_installed()
     run, path = RecordedRun.open(run_folder), options.path(run_folder)
     _require_free(path, run_folder, options)
-    model = load_model(run_folder, options.which).float()
-    graph = _graph(run, model, options)
+    model, settings = load_with_settings(run_folder, options.which)
+    graph = _graph(run, model.float(), settings, options)
     images = images_to_compare(run, model)
     if not is_finite(model, images):
         raise RunFolderError(
@@ -147,11 +146,11 @@ def _is_ours(path: Path) -> bool:
     return isinstance(content, dict) and content.get("library_name") == "dcfl"
 
 
-def _graph(run: RecordedRun, model: FeatureModel, options: ExportOptions) -> ExportedGraph:
+def _graph(
+    run: RecordedRun, model: FeatureModel, settings: ModelSettings, options: ExportOptions
+) -> ExportedGraph:
     if model.image_shape is None or model.preparation is None:
         raise ConfigError(f"{printable(run.folder)}: its model does not say what its inputs are")
-    # The table alone: the method may be of a file that is not at hand, and plays no part.
-    settings = config.experiment_from(None, {"model": run.config.get("model", {})}).model
     fit = fit_in_graph(model, data_settings(run).fit) if options.prepare else None
     return graph_of(model, settings, Wiring(options.prepare, fit, options.embedding))
 

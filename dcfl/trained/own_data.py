@@ -36,6 +36,13 @@ def load_own_data(run: RecordedRun, model: FeatureModel) -> Dataset:
             f"{run.folder.name}: {dataset.name} is not what it was when the run was trained: other "
             f"classes, or images of another mean and deviation"
         )
+    augmentation = settings.augmentation(now.augmentation)
+    content = dataset.augmented_by(augmentation).fingerprint[:16]
+    if run.environment.get("data", content) != content:
+        raise ConfigError(
+            f"{run.folder.name}: the images of {dataset.name} are not those that the run was "
+            f"trained and scored on; to score on others, name their folder"
+        )
     return dataset
 
 

@@ -127,6 +127,32 @@ def test_resuming_needs_the_same_file(copied: bool, cli: Any, tmp_path: Path) ->
     assert json.loads(out)["weights_sha256"] == whole.result().summary.weights_sha256
 
 
+def test_another_file_that_is_allowed_is_the_runs_from_then_on(cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(CLASS)
+    run = dcfl.Run(
+        dcfl.load_experiment(
+            model={"name": register_model(tmp_path / "net.py")},
+            federation={"rounds": 3, "participation": 0.1},
+            training={"epochs": 1},
+            output={"dir": "run"},
+        )
+    )
+    with pytest.raises(Interrupted):
+        stop_after_the_first_round(run)
+    edited = CLASS + "\n# more\n"
+    (tmp_path / "edited.py").write_text(edited)
+    code, _, err = cli("resume", "run", "--model-file", "edited.py", "--allow", "model")
+    assert code == 0, err
+    assert (tmp_path / "run" / "model.py").read_text() == edited
+    environment = RecordedRun.open(tmp_path / "run").environment
+    first, then = (hashlib.sha256(text.encode()).hexdigest() for text in (CLASS, edited))
+    assert environment["own_files"] == {"model.py": then}
+    assert environment["own_files_before"] == [first]
+    # The copy in the folder is the file that its model asks for.
+    code, _, err = cli("evaluate", "run", "--model-file", "run/model.py")
+    assert code == 0, err
+
+
 def test_a_method_file_is_copied_too(cli: Any, tmp_path: Path) -> None:
     cli("new", "method", "mine")
     assert cli("run", *FAST, "--method-file", "mine.py", "--out", "run")[0] == 0

@@ -1,8 +1,6 @@
 """dcfl embed and dcfl neighbours."""
 
 import re
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import dcfl
-import dcfl.cli.main
 from dcfl.runs.folder import RecordedRun
 from dcfl.trained.neighbours import find_neighbours, most_similar
 from dcfl.trained.subject import open_subject
+from tests.trained.conftest import Call
 from tests.trained.picture_runs import CLASSES, picture_folder, trained_on
-
-Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
@@ -31,18 +26,6 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings: dict[str, Any] = {"model.head": "side16", "method.name": "dcfl-pw"}
     return trained_on(pictures, tmp_path_factory.mktemp("runs") / "run", **settings).folder
-
-
-@pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["dcfl", *map(str, words)])
-        with pytest.raises(SystemExit) as stop:
-            dcfl.cli.main.main()
-        shown = capsys.readouterr()
-        return stop.value.code, shown.out, shown.err  # type: ignore[return-value]
-
-    return call
 
 
 @pytest.mark.parametrize("layer", ["projection", "features"])

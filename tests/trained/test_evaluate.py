@@ -1,7 +1,6 @@
 """A trained model on its own test images, on other data sets, and client by client."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import torch
 from PIL import Image
 
 import dcfl
-from dcfl.cli import main as cli
 from dcfl.data import Dataset, Images
 from dcfl.data.datasets import load_digits
 from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing, RunFolderError, RunMissing
@@ -19,6 +17,8 @@ from dcfl.runs.evaluations import read_evaluation, read_evaluations, write_evalu
 from dcfl.runs.folder import RecordedRun
 from dcfl.scores import Scores
 from dcfl.trained.evaluate import evaluation_of
+from tests.trained.conftest import Call
+from tests.trained.picture_runs import coloured, picture_folder, trained_on
 
 SHORT: dict[str, Any] = {"data.clients": 4, "federation.rounds": 2, "training.epochs": 1}
 
@@ -49,13 +49,6 @@ def write_npz(path: Path, data: Dataset, **more: Any) -> Path:
         **more,
     )
     return path
-
-
-def command(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
-    monkeypatch.setattr(sys, "argv", ["dcfl", *map(str, words)])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    return int(ended.value.code or 0)
 
 
 def test_own_test_images_have_the_accuracy_that_the_run_recorded(digits: Path) -> None:
@@ -218,32 +211,42 @@ def test_a_run_that_has_diverged(digits: Path, monkeypatch: pytest.MonkeyPatch) 
         dcfl.evaluate(digits)
 
 
-def test_the_command_prints_writes_and_shows(
-    digits: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command(monkeypatch, "evaluate", digits, "--clients") == 0
-    said = capsys.readouterr().out
+def test_the_command_prints_writes_and_shows(digits: Path, cli: Call) -> None:
+    code, said, _ = cli("evaluate", digits, "--clients")
+    assert code == 0
     for word in ("355 test images of digits", "macro F1", "AUC", "the worst tenth", "precision %"):
         assert word in said
     page = (digits / "report.html").read_text()
     assert "Which class is taken for which" in page
     assert "Is it as right as it is sure?" in page
-    assert command(monkeypatch, "evaluate", digits, "--json") == 0
-    found = json.loads(capsys.readouterr().out)
+    code, said, _ = cli("evaluate", digits, "--json")
+    assert code == 0
+    found = json.loads(said)
     assert found == json.loads((digits / "evaluation.json").read_text())
     assert found["images"] == 355
     assert len(found["classes"]) == 10
 
 
 def test_the_command_refuses_other_classes_with_exit_code_2(
-    digits: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    digits: Path, tmp_path: Path, cli: Call
 ) -> None:
     other = write_digits(tmp_path / "letters", load_digits().test[:30], tuple("abcdefghij"))
-    assert command(monkeypatch, "evaluate", digits, other) == 2
-    said = capsys.readouterr().err
+    code, _, said = cli("evaluate", digits, other)
+    assert code == 2
     assert said.startswith("dcfl: folder:")
     assert said.count("\n") == 1
     assert not list(digits.glob("evaluation-*"))
+
+
+def test_test_images_that_have_changed_are_refused(tmp_path: Path, cli: Call) -> None:
+    """Mean and deviation come from the training images, so the content is what gives it away."""
+    pictures = picture_folder(tmp_path / "pictures")
+    run = trained_on(pictures, tmp_path / "run").folder
+    assert cli("evaluate", run)[0] == 0
+    rng = np.random.default_rng(7)
+    coloured("red", rng, (24, 24)).save(pictures / "test" / "red" / "m.png")
+    code, _, err = cli("evaluate", run)
+    assert code == 2
+    assert "are not those that the run was trained and scored on" in err
+    assert err.count("\n") == 1
+    assert cli("evaluate", run, pictures / "test")[0] == 0

@@ -25,6 +25,7 @@ from dcfl.cli.export_verb import Format
 from dcfl.data import load_dataset
 from dcfl.data.settings import DataSettings
 from dcfl.errors import ConfigError
+from dcfl.runs.model_file import load_with_settings
 from dcfl.trained import export as exporting
 from dcfl.trained import export_formats
 from dcfl.trained.export import ExportOptions, export_model
@@ -33,9 +34,9 @@ from dcfl.trained.export_formats import FORMATS
 from dcfl.trained.exported_graph import resized
 from tests.models.test_own_models import FUNCTION
 from tests.studies.analysis.trained import train
+from tests.trained.conftest import Call
 from tests.trained.picture_runs import picture_folder, trained_on
 
-Call = Callable[..., tuple[int, str, str]]
 NETWORKS: dict[str, dict[str, Any]] = {
     "cnn": {"model.width": 4},
     "side": {"model.name": "resnet8", "model.width": 4, "model.head": "side16"},
@@ -47,18 +48,6 @@ NETWORKS: dict[str, dict[str, Any]] = {
 
 def slow(format: str) -> Any:
     return pytest.param(format, marks=pytest.mark.slow)
-
-
-@pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["dcfl", *map(str, words)])
-        with pytest.raises(SystemExit) as stop:
-            dcfl.cli.main.main()
-        shown = capsys.readouterr()
-        return stop.value.code, shown.out, shown.err  # type: ignore[return-value]
-
-    return call
 
 
 @pytest.fixture(scope="module")
@@ -451,10 +440,10 @@ def test_the_card_names_no_path_and_no_name_breaks_out(tmp_path: Path) -> None:
 def test_a_model_that_has_diverged_is_refused(
     runs: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cli: Call
 ) -> None:
-    model = dcfl.load_model(runs("cnn"))
+    model, settings = load_with_settings(runs("cnn"))
     with torch.no_grad():
         next(model.parameters()).fill_(torch.nan)
-    monkeypatch.setattr(exporting, "load_model", lambda *_: model)
+    monkeypatch.setattr(exporting, "load_with_settings", lambda *_: (model, settings))
     out = tmp_path / "m.onnx"
     code, _, err = cli("export", runs("cnn"), "--format", "onnx", "--out", out)
     assert (code, err.count("\n")) == (2, 1)

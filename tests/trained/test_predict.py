@@ -5,7 +5,6 @@ import io
 import json
 import math
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,8 @@ from dcfl.trained import classifier, picture_files
 from dcfl.trained.classifier import open_classifier
 from tests.data.pictures import save
 from tests.studies.analysis.trained import train
+from tests.trained.conftest import Call
 from tests.trained.picture_runs import CLASSES, coloured, picture_folder, trained_on
-
-Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
@@ -45,18 +43,6 @@ def run(
 @pytest.fixture(scope="module")
 def squeezed(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained_on(pictures, tmp_path_factory.mktemp("runs") / "squeezed").folder
-
-
-@pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["dcfl", *map(str, words)])
-        with pytest.raises(SystemExit) as stop:
-            dcfl.cli.main.main()
-        shown = capsys.readouterr()
-        return stop.value.code, shown.out, shown.err  # type: ignore[return-value]
-
-    return call
 
 
 def test_pixels_are_those_that_training_read(run: Path, pictures: Path) -> None:

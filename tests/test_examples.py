@@ -62,7 +62,7 @@ def test_the_readmes_first_screen_has_the_two_commands() -> None:
     assert any("make test" in line for line in first)
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))])
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))])
 def test_no_placeholder_is_left_and_links_lead_somewhere(page: Path) -> None:
     text = page.read_text()
     assert not re.search(r"^(TABLE|PILOT|TODO.*)$", text, re.MULTILINE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator
@@ -72,9 +73,16 @@ def _program(graph: ExportedGraph, example: Tensor) -> torch.export.ExportedProg
     return torch.export.export(graph, (example,), dynamic_shapes={"inputs": free})
 
 
+CLASS_NAMES = "class_names"  # JSON in every exported file: the classes in the order of the outputs
+
+
+def _described(graph: ExportedGraph) -> dict[str, str]:
+    return {CLASS_NAMES: json.dumps(graph.model.class_names)}
+
+
 def _torch_export_bytes(graph: ExportedGraph, example: Tensor) -> bytes:
     stream = io.BytesIO()
-    torch.export.save(_program(graph, example), stream)
+    torch.export.save(_program(graph, example), stream, extra_files=_described(graph))
     return stream.getvalue()
 
 
@@ -86,7 +94,8 @@ def _torch_export_load(path: Path, _: ExportedGraph) -> Runtime:
 
 def _torchscript_bytes(graph: ExportedGraph, example: Tensor) -> bytes:
     stream = io.BytesIO()
-    torch.jit.save(torch.jit.trace(graph, example, check_trace=False), stream)  # type: ignore[no-untyped-call]
+    script = torch.jit.trace(graph, example, check_trace=False)  # type: ignore[no-untyped-call]
+    torch.jit.save(script, stream, _extra_files=_described(graph))  # type: ignore[no-untyped-call]
     return stream.getvalue()
 
 
@@ -105,6 +114,7 @@ def _onnx_bytes(graph: ExportedGraph, example: Tensor) -> bytes:
         verbose=False,
         external_data=False,
     )
+    program.model.metadata_props.update(_described(graph))
     content: bytes = program.model_proto.SerializeToString()
     return content
 
@@ -121,7 +131,8 @@ def _onnx_load(path: Path, _: ExportedGraph) -> Runtime:
 
 def _safetensors_bytes(graph: ExportedGraph, _: Tensor) -> bytes:
     state = graph.model.state_dict()
-    return save({name: state[name].contiguous() for name in sorted(state)}, {"format": "pt"})
+    metadata = {"format": "pt", **_described(graph)}
+    return save({name: state[name].contiguous() for name in sorted(state)}, metadata)
 
 
 def _safetensors_load(path: Path, graph: ExportedGraph) -> Runtime:

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 import yaml  # type: ignore[import-untyped]
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from safetensors import safe_open
 from safetensors.torch import load_file
 
 import dcfl
@@ -139,6 +141,31 @@ def test_every_format_gives_the_logits_of_the_model(
     found = by_the_card(tmp_path / "hub", pixels, format == "onnx")
     assert list(found) == ["logits"]
     np.testing.assert_allclose(found["logits"], live(folder, pixels).logits, atol=1e-4)
+
+
+def names_in(path: Path, format: str) -> Any:
+    """The classes, as a program reads them that has this file alone."""
+    extra = {"class_names": ""}
+    if format == "onnx":
+        session = onnxruntime.InferenceSession(path)
+        extra = session.get_modelmeta().custom_metadata_map
+    elif format == "torchscript":
+        torch.jit.load(path, _extra_files=extra)  # type: ignore[no-untyped-call]
+    elif format == "torch-export":
+        torch.export.load(path, extra_files=extra)
+    else:
+        with safe_open(path, "pt") as file:
+            extra = file.metadata()
+    return json.loads(extra["class_names"])
+
+
+@pytest.mark.parametrize("format", ["onnx", "torchscript", "safetensors", slow("torch-export")])
+def test_the_file_knows_the_names_of_its_classes(
+    format: str, runs: Callable[[str], Path], tmp_path: Path
+) -> None:
+    out = tmp_path / f"m{FORMATS[format].suffix}"
+    export_model(runs("cnn"), ExportOptions(format, out=out))
+    assert names_in(out, format) == list("0123456789")
 
 
 @pytest.mark.parametrize("format", ["onnx", "torchscript", slow("torch-export")])

@@ -53,6 +53,9 @@ class Embedded:
     def own_scores(self, weights: Tensors) -> Sequence[OwnScores]:
         return ()
 
+    def personal_parts(self) -> Iterator[tuple[int, Tensors]]:
+        return self.runner.personal_parts(self.memories)
+
     def settle(self, accepted: Collection[int]) -> None:
         self.memories.settle(accepted)
 

@@ -140,6 +140,9 @@ class Pool:
     def own_scores(self, weights: Tensors) -> Sequence[OwnScores]:
         return ()
 
+    def personal_parts(self) -> Iterator[tuple[int, Tensors]]:
+        return self._runner.personal_parts(self.memories)
+
     # Answers and deaths
 
     def _listen(self, end: float = inf) -> None:

@@ -104,7 +104,7 @@ def _seconds(prepared: Prepared, rates: Rates, begin: int = 0) -> Iterator[float
     for number, cohort in enumerate(drawn[begin:], begin + 1):
         visits = [
             (rates.later if client in visited else rates.first).seconds(
-                int(sizes[client]), training.batch_size, training.epochs
+                int(sizes[client]), training.batch_size, training.all_epochs
             )
             + rates.reply
             for client in cohort

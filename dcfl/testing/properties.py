@@ -247,7 +247,7 @@ def leaves_frozen_parts_alone(method: type[Method], norm: Norm) -> None:
     freeze(model, ["convolutions.0", "norms.0"])
     frozen = copies(frozen_tensors(model))
     parameters = frozenset(name for name, _ in model.named_parameters())
-    server = Server(method(), 1, parameters, toys.TRAINING, frozen=frozenset(frozen))
+    server = Server(method(), 1, parameters, toys.TRAINING, unsent=frozenset(frozen))
     state = ServerState(0, snapshot(model), {}, {})
     memory: Tensors = {}
     for _ in range(2):

@@ -18,8 +18,8 @@ from torch.amp import GradScaler
 from dcfl.data.client_data import Batch, ClientData
 from dcfl.errors import require
 from dcfl.messages import Tensors
-from dcfl.models.personal import personal_tensors, unsent_tensors
 from dcfl.models.output import FeatureModel, Output
+from dcfl.models.personal import personal_tensors, unsent_tensors
 
 __all__ = [
     "Batch",

@@ -244,6 +244,11 @@ class Experiment:
         if key is None:
             return
         require(
+            not federation.personal,
+            f"{key} goes by the global model, whose personal part nobody trains: leave out {key} "
+            f"or federation.personal",
+        )
+        require(
             held_out or federation.choose_by == "test",
             f"{key} goes by images that are kept back from training: set data.holdout = 0.1, or "
             f'federation.choose_by = "test" to go by the test images',

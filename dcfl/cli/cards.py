@@ -31,6 +31,7 @@ def run_card(summary: Summary, rounds: Sequence[RoundRow], engine: str, folder: 
         f"weights {summary.weights_sha256[:16]}",
         *([f"ended   {summary.stopped}"] if summary.stopped else []),
         *([f"best    {best_words(summary)}"] if summary.best_round is not None else []),
+        *([f"personal {personal_words(summary)}"] if summary.personal_models else []),
         *([f"report  {page}"] if page.is_file() else []),
     ]
     return "\n".join(map(printable, lines))
@@ -38,6 +39,14 @@ def run_card(summary: Summary, rounds: Sequence[RoundRow], engine: str, folder: 
 
 def best_words(summary: Summary) -> str:
     return f"round {summary.best_round}, {summary.best_accuracy:.2f} %, in best.safetensors"
+
+
+def personal_words(summary: Summary) -> str:
+    return (
+        f"{summary.personal_accuracy:.2f} % on average over {summary.personal_models} clients' own "
+        f"models and mixes of classes, {summary.worst_decile_personal_accuracy:.2f} % for the "
+        f"worst tenth"
+    )
 
 
 def estimate_card(prepared: Prepared, estimate: Estimate, now: datetime) -> str:

@@ -11,6 +11,7 @@ import typer
 from dcfl.cli.options import (
     AsJSON,
     Best,
+    ClientNumber,
     Folder,
     ModelFile,
     print_json,
@@ -47,6 +48,7 @@ def evaluate(
     folder: Folder,
     data: Data = None,
     best: Best = False,
+    client: ClientNumber = None,
     clients: Clients = False,
     model_file: ModelFile = None,
     as_json: AsJSON = False,
@@ -60,7 +62,7 @@ def evaluate(
     from dcfl.trained.evaluate import evaluation_of
 
     run_own_files(None, model_file)
-    record = evaluation_of(folder, data, which_model(best), clients)
+    record = evaluation_of(folder, data, which_model(best, client), clients)
     path = write_evaluation(folder, record)
     if as_json:
         print_json(record.to_json())
@@ -80,7 +82,7 @@ def _print_evaluation(record: EvaluationRecord) -> None:
     from dcfl.cli.terminal import stdout
     from dcfl.report.evaluation_section import some_names
 
-    model = "the best model" if record.which == "best" else "the last model"
+    model = record.model if isinstance(record.which, int) else f"the {record.model}"
     print(printable(f"{model} on {record.scores.images:,.0f} {record.kind} of {record.data}"))
     print()
     for name, value in _numbers(record):

@@ -105,7 +105,8 @@ def _answered(
 
 
 def _whoami(site_of: SiteOf, task: Task, message: Message, context: Context) -> RecordDict:
-    """Also a first check that nothing is missing here, and the only message with weights that are frozen or personal."""
+    """Also a first check that nothing is missing here, and the only message with weights that are
+    frozen or personal."""
     node = NodeConfig.read(context.node_config)
     site = site_of(context)
     if site.awaits_unsent:

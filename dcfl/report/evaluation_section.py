@@ -58,7 +58,7 @@ def evaluation_section(
 
 def _title(record: EvaluationRecord, run: str) -> str:
     data = text.without_folders(record.data)
-    return f"{f'{run}, ' if run else ''}{record.which} model, {record.kind} of {data}"
+    return f"{f'{run}, ' if run else ''}{record.model}, {record.kind} of {data}"
 
 
 def _row(title: str, record: EvaluationRecord) -> list[str]:

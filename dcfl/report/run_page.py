@@ -37,6 +37,7 @@ def render(runs: Sequence[RecordedRun]) -> str:
         headline=_headline(groups),
         cautions=_cautions(groups, runs, names),
         groups=groups,
+        personal=any(group.has_personal for group in groups),
         unit=text.data_unit(sent),
         time_digits=1 if max(group.spread("seconds").mean for group in groups) < 1000 else 0,
         curves=curve_pictures(groups) if any(run.rounds for run in runs) else [],

@@ -64,7 +64,7 @@ class EvaluationRecord:
     data: str  # the name of the data set
     own_data: bool  # that of the run, not another data set
     kind: str  # of its images: "test images", ...
-    which: Literal["last", "best"]  # of the run's models
+    which: Literal["last", "best"] | int  # of the run's models; a number: that of a client
     weights_sha256: str
     class_names: tuple[str, ...]
     scores: Scores
@@ -74,13 +74,21 @@ class EvaluationRecord:
     @property
     def file_name(self) -> str:
         """The same for the same data set and model."""
-        best = "-best" if self.which == "best" else ""
+        model = f"-client-{self.which}" if isinstance(self.which, int) else f"-{self.which}"
+        model = "" if self.which == "last" else model
         if self.own_data:
-            return f"{STEM}{best}.json"
+            return f"{STEM}{model}.json"
         last_part = re.split(r"[:/\\]", self.data.rstrip("/\\"))[-1]
         short = re.sub(r"[^\w.-]+", "-", last_part)[:LONGEST_NAME]
         digest = hashlib.sha256(self.data.encode(errors="surrogateescape")).hexdigest()[:8]
-        return f"{STEM}{best}-{short}-{digest}.json"
+        return f"{STEM}{model}-{short}-{digest}.json"
+
+    @property
+    def model(self) -> str:
+        """In words."""
+        if isinstance(self.which, int):
+            return f"client {self.which}'s own model"
+        return f"{self.which} model"
 
     @property
     def fairness(self) -> Fairness:
@@ -163,7 +171,7 @@ def read_evaluations(folder: Path) -> list[EvaluationRecord]:
     """Those in a run folder: of the run's own data first, then by name."""
     paths = [path for path in sorted(folder.glob(f"{STEM}*.json")) if path.is_file()]
     records = [read_evaluation(path) for path in paths]
-    return sorted(records, key=lambda record: (not record.own_data, record.which == "best"))
+    return sorted(records, key=lambda record: (not record.own_data, record.which != "last"))
 
 
 def read_evaluation(path: Path) -> EvaluationRecord:
@@ -264,7 +272,7 @@ class StoredEvaluation(Stored):
     data: Text
     own_data: Flag
     kind: Text
-    which: Literal["last", "best"]
+    which: Literal["last", "best"] | Count
     weights_sha256: Text
     classes: Annotated[list[StoredClass], Field(max_length=MOST_CLASSES)]
     clients: StoredClients | None = None

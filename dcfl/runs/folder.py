@@ -6,7 +6,8 @@ rounds.jsonl       a row per round              summary.json       the result
 clients.jsonl      a row per client and round   report.html        all of it as a page
 method.py, model.py   copies of the user's own files, if the run was trained with such
 evaluation*.json   what `dcfl evaluate` found   export-*           what `dcfl export` wrote
-best.safetensors   with output.keep_best        checkpoint-*       for `dcfl resume`; gone after it
+best.safetensors   with output.keep_best        personal/          with federation.personal
+checkpoint-*       for `dcfl resume`; gone after it
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from dcfl import config
 from dcfl.errors import CheckpointError
 from dcfl.messages import Tensors
 from dcfl.runs.folder import LOGS, require_unused, require_utf8
-from dcfl.runs.model_file import Which, write_model
+from dcfl.runs.model_file import Kept, write_model
 from dcfl.runs.own_code import own_hashes, write_copies
 from dcfl.runs.prepare import Prepared
 from dcfl.runs.rows import ClientRow, RoundRow, Row, Summary
@@ -69,7 +69,7 @@ class Recorder:
         self._append("rounds.jsonl", [row])
         self._append("clients.jsonl", clients)
 
-    def finish(self, prepared: Prepared, models: Mapping[Which, Tensors], summary: Summary) -> None:
+    def finish(self, prepared: Prepared, models: Mapping[Kept, Tensors], summary: Summary) -> None:
         for which, weights in models.items():
             write_model(self.folder, prepared, weights, which)
         self._write_json("summary.json", summary.to_json())

@@ -139,6 +139,10 @@ class Summary(Row):
     max_client_accuracy: Percent | None = None
     ema_client_accuracy: Percent | None = None
     worst_decile_accuracy: Percent | None = None
+    # Of the clients' own models, each on its own mix of classes, if a part of them is personal.
+    personal_accuracy: Percent | None = None
+    worst_decile_personal_accuracy: Percent | None = None
+    personal_models: Count = 0  # how many; clients that never took part have none
     seconds: Seconds = 0.0
     bytes_up: Count = 0
     bytes_down: Count = 0
@@ -184,6 +188,8 @@ class Summary(Row):
             return self.evaluate_every != 1
         if name == "stopped":
             return bool(self.stopped)
+        if "personal" in name:
+            return bool(self.personal_models)
         if name.startswith("best_"):
             return self.best_round is not None
         private = name in ("epsilon", "delta", "most_visits", "secret_noise")

@@ -12,6 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from torch import Tensor
+
 from dcfl.data import Dataset
 from dcfl.engines.engine import Connect, Engine, OwnScores
 from dcfl.engines.memories import Index
@@ -28,7 +30,8 @@ from dcfl.runs.connect import connect
 from dcfl.runs.early_end import reason_to_end
 from dcfl.runs.evaluations import by_sites, write_evaluation
 from dcfl.runs.folder import MEMORIES, RecordedRun, folder_for, require_own
-from dcfl.runs.model_file import Which
+from dcfl.runs.model_file import Kept
+from dcfl.runs.personal_models import keep_personal_models
 from dcfl.runs.prepare import prepare
 from dcfl.runs.recorder import Recorder
 from dcfl.runs.rows import RoundRow, Summary
@@ -177,7 +180,10 @@ class Run:
             if not self._enough and self._state.round < self.experiment.federation.rounds:
                 self._interrupt(engine)
             own_scores = self._own_scores(engine)
-        self._finish(own_scores)
+            personal = keep_personal_models(
+                engine, self._state.weights, self.prepared.data, self.folder
+            )
+        self._finish(own_scores, personal)
 
     @property
     def _enough(self) -> str:
@@ -267,13 +273,18 @@ class Run:
             warnings.warn(notice, stacklevel=3)
         return found
 
-    def _finish(self, own_scores: Sequence[OwnScores]) -> None:
+    def _finish(self, own_scores: Sequence[OwnScores], personal: Tensor | None) -> None:
         require_some_replies(self._so_far, self.folder)
-        models: dict[Which, Tensors] = {"last": self._state.weights}
+        models: dict[Kept, Tensors] = {"last": self._state.weights}
         if self._best is not None:
             models["best"] = self._best.weights
         summary = summarise(
-            self.prepared, models, self._so_far, self._saver.elapsed(), self._start.repeated
+            self.prepared,
+            models,
+            self._so_far,
+            self._saver.elapsed(),
+            self._start.repeated,
+            personal,
         )
         if own_scores:
             dataset = self.prepared.data.dataset

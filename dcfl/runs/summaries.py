@@ -15,7 +15,7 @@ from dcfl.evaluation import Evaluation, fairness, max_and_ema
 from dcfl.federation import Round
 from dcfl.messages import Tensors
 from dcfl.runs.early_end import reason_to_end
-from dcfl.runs.model_file import Which
+from dcfl.runs.model_file import Kept
 from dcfl.runs.prepare import Prepared, privacy_spent
 from dcfl.runs.rounds_so_far import RoundsSoFar
 from dcfl.runs.rows import ClientRow, RoundRow, Summary
@@ -116,17 +116,20 @@ def client_rows(
 
 def summarise(
     prepared: Prepared,
-    models: Mapping[Which, Tensors],
+    models: Mapping[Kept, Tensors],
     rounds: RoundsSoFar,
     seconds: float,
     repeated: int = 0,
+    personal: Tensor | None = None,
 ) -> Summary:
     """`models`: the weights that are written. `rounds`: all of them. `repeated`: rounds that a
-    resumed run did twice, which may cost privacy."""
+    resumed run did twice, which may cost privacy. `personal`: the accuracies of the clients' own
+    models, NaN for those that have none."""
     experiment, last = prepared.experiment, rounds.last
     if last is None:
         raise ValueError("a run without a round has no summary")
     best = rounds.best if "best" in models else None
+    own_mean, own_worst = fairness(personal) if personal is not None else (None, None)
     return Summary(
         method=experiment.method.name,
         dataset=prepared.data.dataset.name,
@@ -138,6 +141,9 @@ def summarise(
         max_client_accuracy=last.max_client_accuracy,
         ema_client_accuracy=last.ema_client_accuracy,
         worst_decile_accuracy=last.worst_decile_accuracy,
+        personal_accuracy=own_mean,
+        worst_decile_personal_accuracy=own_worst,
+        personal_models=0 if personal is None else int(personal.isfinite().sum()),
         seconds=seconds,
         **rounds.totals,
         parameters=sum(parameter.numel() for parameter in prepared.model.parameters()),

@@ -82,7 +82,7 @@ def _by_the_sites(run: RecordedRun, which: Which) -> EvaluationRecord:
             return found
     raise ConfigError(
         f"{run.folder}: its images never left the sites they lie at, and the sites have not scored "
-        f"the {which} model: name a folder of pictures"
+        f"the model {which}: name a folder of pictures"
     )
 
 

@@ -70,7 +70,7 @@ class CardFacts:
                     Metric("f1", "macro F1", scores.macro_f1, images),
                 ]
         summary = self.run.summary
-        if summary is None:
+        if summary is None or isinstance(self.which, int):
             return []
         best = self.which == "best"
         value = summary.best_accuracy if best else summary.final_accuracy
@@ -262,6 +262,7 @@ def _training(facts: CardFacts) -> str:
         "rounds": f"{rounds}{chosen if facts.which == 'best' else ''}",
         "clients in a round": f"{100 * float(federation.get('participation', 1.0)):g} %",
         "seed": federation.get("seed", 0),
+        **({"model": f"client {facts.which}'s own"} if isinstance(facts.which, int) else {}),
         "mean of the inputs": _numbers(facts.preparation.mean),
         "std of the inputs": _numbers(facts.preparation.std),
     }

@@ -1,0 +1,71 @@
+"""The clients' own models of a run with `federation.personal`: scored once, at the end, and kept in
+the run folder.
+
+A client's model is the global one with the client's personal part in place of the initial one. Only
+that part is written: the rest is in model.safetensors.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dcfl.data import FederatedData
+from dcfl.engines.engine import Engine
+from dcfl.errors import CheckpointError, RunMissing
+from dcfl.evaluation import own_mix_accuracies
+from dcfl.messages import Tensors
+from dcfl.runs.reading import damaged
+from dcfl.system.storage import storage
+from dcfl.system.tensor_files import read_tensors, write_tensors
+from dcfl.tensors import sha256
+
+PERSONAL = "personal"  # the subfolder of the clients' parts
+
+
+def keep_personal_models(
+    engine: Engine, weights: Tensors, data: FederatedData, folder: Path
+) -> Tensor | None:
+    """Write the personal part of each client, and score its model on its own mix of classes:
+    [clients] in percent, NaN for those that have never trained. None if nobody has such a part."""
+    accuracies: Tensor | None = None
+    for client, part in engine.personal_parts():
+        if accuracies is None:
+            mixes, owner = data.label_mixes(), sha256(weights)
+            accuracies = torch.full((len(mixes),), torch.nan, dtype=torch.float64)
+            with storage(folder / PERSONAL):
+                (folder / PERSONAL).mkdir(exist_ok=True)
+        engine.begin_evaluation({**weights, **part})
+        by_class = engine.end_evaluation().by_class
+        accuracies[client] = own_mix_accuracies(by_class, mixes[client : client + 1])[0]
+        write_tensors(_path(folder, client), part, _owner(client, owner))
+    return accuracies
+
+
+def read_personal_part(folder: Path, client: int, weights: Tensors) -> dict[str, Tensor]:
+    """What the client has in place of some of the global weights."""
+    path = _path(folder, client)
+    if not path.is_file():
+        kept = sorted(path.parent.glob("client-*.safetensors"))
+        raise RunMissing(
+            f"{folder}: client {client} has no personal model: it never took part"
+            if kept
+            else f"{folder} holds no personal models: train with federation.personal"
+        )
+    try:
+        part, owner = read_tensors(path)
+    except CheckpointError as error:
+        raise damaged(path, str(error)) from error
+    if owner != _owner(client, sha256(weights)):
+        raise damaged(path, "it belongs to another run")
+    return part
+
+
+def _path(folder: Path, client: int) -> Path:
+    return folder / PERSONAL / f"client-{client:06d}.safetensors"
+
+
+def _owner(client: int, weights_sha256: str) -> str:
+    return f"client {client} of the model {weights_sha256}"

@@ -44,12 +44,25 @@ Clients = Annotated[
 ]
 
 
+FineTune = Annotated[
+    int,
+    typer.Option(
+        "--fine-tune",
+        metavar="N",
+        min=0,
+        show_default=False,
+        help="Also score each client after N epochs of training on its own images.",
+    ),
+]
+
+
 def evaluate(
     folder: Folder,
     data: Data = None,
     best: Best = False,
     client: ClientNumber = None,
     clients: Clients = False,
+    fine_tune: FineTune = 0,
     model_file: ModelFile = None,
     as_json: AsJSON = False,
 ) -> None:
@@ -62,7 +75,7 @@ def evaluate(
     from dcfl.trained.evaluate import evaluation_of
 
     run_own_files(None, model_file)
-    record = evaluation_of(folder, data, which_model(best, client), clients)
+    record = evaluation_of(folder, data, which_model(best, client), clients, fine_tune)
     path = write_evaluation(folder, record)
     if as_json:
         print_json(record.to_json())
@@ -108,11 +121,13 @@ def _numbers(record: EvaluationRecord) -> Iterator[tuple[str, str]]:
     yield "AUC", f"{number(scores.mean_auc, 4)} (one class against the rest; {error})"
     yield "calibration error", f"{number(scores.calibration_error)} %"
     yield "cross-entropy", number(scores.loss, 4)
+    mixes = f"{record.kind} in its own mix of classes"
     if record.clients:
         yield "clients", _fairness(record.fairness, record.clients_kind)
         if record.own_mix_fairness.mean is not None:
-            mixes = f"{record.kind} in its own mix of classes"
             yield "", _fairness(record.own_mix_fairness, mixes)
+        if record.fine_tuned and record.fine_tuned_fairness.mean is not None:
+            yield "fine-tuned", _fairness(record.fine_tuned_fairness, mixes)
 
 
 def _fairness(found: Fairness, kind: str) -> str:

@@ -101,6 +101,10 @@ def _client_table(record: EvaluationRecord, title: str) -> Table:
     if mean is not None and tenth is not None:
         rows.append(["mean of all", "", text.number(mean)])
         rows.append(["mean of the worst tenth", "", text.number(tenth)])
+    tuned, _ = record.fine_tuned_fairness
+    if tuned is not None:
+        words = text.plural(record.fine_tuned, "epoch")
+        rows.append([f"mean after {words} of its own", "in its mix of classes", text.number(tuned)])
     several = len(record.clients) > WORST
     which = f"the worst {WORST} of {len(record.clients):,} clients" if several else "the clients"
     heading = _headed(f"{which}, each on {record.clients_kind}", title)

@@ -36,6 +36,7 @@ class ClientScore:
     accuracy: Percent
     # On the images of the whole evaluation, weighted to the client's own mix of classes.
     own_mix_accuracy: Percent | None = None
+    fine_tuned_accuracy: Percent | None = None  # the same, after training on the client's images
 
 
 class Fairness(NamedTuple):
@@ -70,6 +71,7 @@ class EvaluationRecord:
     scores: Scores
     clients: tuple[ClientScore, ...] = ()
     clients_kind: str = ""  # of the clients' own images
+    fine_tuned: int = 0  # for so many epochs, by each client for itself
 
     @property
     def file_name(self) -> str:
@@ -97,6 +99,10 @@ class EvaluationRecord:
     @property
     def own_mix_fairness(self) -> Fairness:
         return _fairness(client.own_mix_accuracy for client in self.clients)
+
+    @property
+    def fine_tuned_fairness(self) -> Fairness:
+        return _fairness(client.fine_tuned_accuracy for client in self.clients)
 
     @property
     def absent(self) -> list[str]:
@@ -138,6 +144,9 @@ class EvaluationRecord:
                 "own_mix": self.own_mix_fairness._asdict(),
                 "scores": [asdict(client) for client in self.clients],
             }
+        if self.fine_tuned:
+            found["fine_tuned"] = self.fine_tuned
+            found["clients"]["fine_tuned"] = self.fine_tuned_fairness._asdict()
         return {**found, "counts": _counts_json(scores)}
 
 
@@ -191,6 +200,7 @@ def read_evaluation(path: Path) -> EvaluationRecord:
         scores=scores,
         clients=tuple(stored.clients.scores) if stored.clients else (),
         clients_kind=stored.clients.kind if stored.clients else "",
+        fine_tuned=stored.fine_tuned,
     )
 
 
@@ -276,6 +286,7 @@ class StoredEvaluation(Stored):
     weights_sha256: Text
     classes: Annotated[list[StoredClass], Field(max_length=MOST_CLASSES)]
     clients: StoredClients | None = None
+    fine_tuned: Count = 0
     counts: StoredCounts
 
 

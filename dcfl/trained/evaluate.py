@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 
 from torch import Tensor
@@ -20,6 +21,7 @@ from dcfl.runs.folder import RecordedRun
 from dcfl.runs.model_file import Which, load_model
 from dcfl.scores import Scores, scores_of
 from dcfl.system.printable import printable
+from dcfl.trained.fine_tuning import fine_tuned_accuracies
 from dcfl.trained.own_data import data_settings, kind_of_images, load_own_data
 
 Owned = Iterable[tuple[str, Images]]  # by client or site
@@ -65,13 +67,21 @@ def evaluation_of(
     data: str | Path | Dataset | None = None,
     which: Which = "last",
     clients: bool = False,
+    fine_tune: int = 0,
 ) -> EvaluationRecord:
-    """`clients`: score each client on its own images too."""
+    """`clients`: score each client on its own images too. `fine_tune`: and after so many epochs of
+    training on them."""
     run = RecordedRun.open(folder)
+    if fine_tune and (data is not None or data_settings(run).dataset == "remote"):
+        raise ConfigError(
+            "fine-tuning needs the clients' images: those of the run, on this machine"
+        )
     if data is None and data_settings(run).dataset == "remote":
         return _by_the_sites(run, which)
     judge = Judge.of(run, which)
-    return judge.own_data(clients) if data is None else judge.other_data(data, clients)
+    if data is not None:
+        return judge.other_data(data, clients)
+    return judge.own_data(clients or bool(fine_tune), fine_tune)
 
 
 def _by_the_sites(run: RecordedRun, which: Which) -> EvaluationRecord:
@@ -104,15 +114,27 @@ class Judge:
         wanted = Wanted(model.class_names, model.image_shape)
         return cls(run, which, model, model.preparation, wanted)
 
-    def own_data(self, clients: bool) -> EvaluationRecord:
+    def own_data(self, clients: bool, fine_tune: int = 0) -> EvaluationRecord:
         settings, dataset = data_settings(self.run), load_own_data(self.run, self.model)
         scores = self._scores(dataset.test)
         record = self._record(settings.dataset, kind_of_images(settings), scores, own_data=True)
         if not clients:
             return record
-        kind, owned, mixes = self._own_clients(settings, dataset)
-        mixed = own_mix_accuracies(scores.recall, mixes)
-        return self._with_clients(record, kind, owned, mixed)
+        data = self._split(settings, dataset)
+        kind, owned = self._own_clients(settings, data)
+        mixed = own_mix_accuracies(scores.recall, data.label_mixes())
+        record = self._with_clients(record, kind, owned, mixed)
+        return self._fine_tuned(record, data, fine_tune) if fine_tune else record
+
+    def _fine_tuned(
+        self, record: EvaluationRecord, data: FederatedData, epochs: int
+    ) -> EvaluationRecord:
+        accuracies = fine_tuned_accuracies(self.run, self.model, data, epochs).tolist()
+        clients = tuple(
+            replace(client, fine_tuned_accuracy=value if isfinite(value) else None)
+            for client, value in zip(record.clients, accuracies, strict=True)
+        )
+        return replace(record, clients=clients, fine_tuned=epochs)
 
     def other_data(self, data: str | Path | Dataset, clients: bool) -> EvaluationRecord:
         if isinstance(data, Dataset):
@@ -130,19 +152,23 @@ class Judge:
             return record
         return self._with_clients(record, "its own images", found.owners.items())
 
-    def _own_clients(self, settings: DataSettings, dataset: Dataset) -> tuple[str, Owned, Tensor]:
-        """The kind of the clients' images, those images, and the clients' mixes of classes."""
+    def _split(self, settings: DataSettings, dataset: Dataset) -> FederatedData:
         data = FederatedData(dataset, settings.split(dataset))
         if self.run.partition_sha256 not in ("", data.partition.sha256):
             raise ConfigError(
                 f"{self.run.folder.name}: {dataset.name} is split differently now than when the "
                 f"run was trained"
             )
+        return data
+
+    def _own_clients(self, settings: DataSettings, data: FederatedData) -> tuple[str, Owned]:
+        """The kind of the clients' images, and those images."""
+        dataset = data.dataset
         if dataset.site_names and (own := own_sites(settings, self.wanted)):
-            return "test images of its own", own.items(), data.label_mixes()
+            return "test images of its own", own.items()
         names = dataset.site_names or [f"client {n}" for n in range(len(data.partition))]
         owned = ((name, data.client(number).images) for number, name in enumerate(names))
-        return "images that it trained on", owned, data.label_mixes()
+        return "images that it trained on", owned
 
     def _scores(self, images: Images) -> Scores:
         if not len(images):

@@ -247,3 +247,78 @@ def test_the_command_refuses_other_classes_with_exit_code_2(
     assert said.startswith("dcfl: folder:")
     assert said.count("\n") == 1
     assert not list(digits.glob("evaluation-*"))
+
+
+def test_fine_tuning_is_the_local_loop_from_the_same_model_for_each_client(digits: Path) -> None:
+    """Against torch's own SGD on one client, and better than the global model on its mix."""
+    record = evaluation_of(digits, fine_tune=2)
+    assert record.fine_tuned == 2
+    assert len(record.clients) == 4
+    before, after = record.own_mix_fairness.mean, record.fine_tuned_fairness.mean
+    assert before is not None
+    assert after is not None
+    assert after > before
+    again = evaluation_of(digits, fine_tune=2)
+    assert [one.fine_tuned_accuracy for one in again.clients] == [
+        one.fine_tuned_accuracy for one in record.clients
+    ]
+    expected = _tuned_by_hand(digits, client=3, epochs=2)
+    assert record.clients[3].fine_tuned_accuracy == pytest.approx(expected, abs=1.0)
+
+
+def _tuned_by_hand(folder: Path, client: int, epochs: int) -> float:
+    run = RecordedRun.open(folder)
+    prepared = dcfl.Run(dcfl.load_experiment(run.experiment, **{"output.dir": ""})).prepared
+    model = dcfl.load_model(folder).requires_grad_(True).train()
+    training, data = run.experiment.training, prepared.data
+    optimizer = torch.optim.SGD(
+        model.parameters(),
+        training.lr * training.lr_decay**2,
+        momentum=training.momentum,
+        weight_decay=training.weight_decay,
+    )
+    batches = data.client(client).training_batches(epochs, training.batch_size, 0, 3, client, False)
+    for batch in batches:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(batch.images).logits, batch.labels).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), training.max_grad_norm)
+        optimizer.step()
+    by_class = dcfl.evaluation.evaluate(model, data.dataset).by_class
+    return float((data.label_mixes()[client] * by_class).sum())
+
+
+def test_a_written_evaluation_says_how_long_was_fine_tuned(
+    digits: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(monkeypatch, "evaluate", digits, "--fine-tune", 1) == 0
+    assert "fine-tuned" in capsys.readouterr().out
+    record = read_evaluation(digits / "evaluation.json")
+    assert record.fine_tuned == 1
+    assert record.fine_tuned_fairness.mean is not None
+    assert "mean after 1 epoch of its own" in (digits / "report.html").read_text()
+    (digits / "evaluation.json").unlink()
+
+
+def test_fine_tuning_needs_the_clients_images(digits: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="fine-tuning needs the clients' images"):
+        evaluation_of(digits, tmp_path, fine_tune=1)
+
+
+def test_a_clients_own_model_is_evaluated_and_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = {**SHORT, "federation.personal": ["classifier"], "federation.participation": 1.0}
+    folder = dcfl.run(method="fedavg", out=tmp_path / "run", **settings).folder
+    assert "Personal" in (folder / "report.html").read_text()
+    assert command(monkeypatch, "evaluate", folder, "--client", 2) == 0
+    assert "client 2's own model on 355 test images" in capsys.readouterr().out
+    record = read_evaluation(folder / "evaluation-client-2.json")
+    assert record.which == 2
+    assert record.scores == dcfl.evaluate(folder, which=2) != dcfl.evaluate(folder)
+    out = tmp_path / "client.safetensors"
+    words = ("export", folder, "--format", "safetensors", "--client", 2, "--out", out)
+    assert command(monkeypatch, *words) == 0
+    assert "client 2's own" in (tmp_path / "README.md").read_text()
+    assert command(monkeypatch, "evaluate", folder, "--client", 2, "--best") == 2
+    assert command(monkeypatch, "evaluate", folder, "--client", 9) == 2
+    assert "client 9 has no personal model" in capsys.readouterr().err

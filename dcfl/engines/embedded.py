@@ -5,7 +5,7 @@ They may train on a GPU; the server is on the CPU, as with every engine.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dcfl.client import frozen
@@ -55,6 +55,9 @@ class Embedded:
 
     def personal_parts(self) -> Iterator[tuple[int, Tensors]]:
         return self.runner.personal_parts(self.memories)
+
+    def personal_accuracies(self, weights: Tensors) -> Mapping[int, float]:
+        return {}
 
     def settle(self, accepted: Collection[int]) -> None:
         self.memories.settle(accepted)

@@ -37,7 +37,7 @@ from dcfl.flower.codec import Claim, Task
 from dcfl.flower.node_config import NodeConfig
 from dcfl.flower.node_memories import NodeMemories
 from dcfl.models import FeatureModel
-from dcfl.models.personal import unsent_tensors
+from dcfl.models.personal import personal_and_rest, unsent_tensors
 from dcfl.privacy import at_site
 from dcfl.scores import scores_of
 from dcfl.server.validation import check_like
@@ -79,6 +79,7 @@ def client_app(site_of: SiteOf, reveal: bool = False) -> ClientApp:
     app.train()(partial(_answered, _train, site_of, reveal))
     app.evaluate()(partial(_answered, _evaluate, site_of, reveal))
     app.evaluate("scores")(partial(_answered, _all_scores, site_of, reveal))
+    app.evaluate("personal")(partial(_answered, _personal_scores, site_of, reveal))
     return app
 
 
@@ -153,7 +154,20 @@ def _evaluate(site_of: SiteOf, task: Task, message: Message, context: Context) -
 
 def _all_scores(site_of: SiteOf, task: Task, message: Message, context: Context) -> RecordDict:
     """Of the final model: more than the few numbers that every round asks for."""
+    return _scored(_complete(site_of(context), task), task, message)
+
+
+def _personal_scores(site_of: SiteOf, task: Task, message: Message, context: Context) -> RecordDict:
+    """Of the final model with this client's own personal part."""
     site = _complete(site_of(context), task)
+    memory = site.memories.load(task)
+    if not memory or not site.runner.personal:
+        raise ClientFailure(task.client, "its personal part is lost")
+    own, _ = personal_and_rest(memory)
+    return _scored(replace(site, runner=replace(site.runner, personal=own)), task, message)
+
+
+def _scored(site: Site, task: Task, message: Message) -> RecordDict:
     dataset = site.runner.data.dataset
     with reproducible(site.threads):
         model = _sent_model(site, message)
@@ -162,7 +176,8 @@ def _all_scores(site_of: SiteOf, task: Task, message: Message, context: Context)
 
 
 def _sent_model(site: Site, message: Message) -> FeatureModel:
-    """The global model, with the personal part that everybody began with."""
+    """The global model, with the site's personal part: the one that everybody began with, or its
+    own."""
     sent = codec.decode(message.content.get("weights"))
     return frozen(site.runner.model, site.runner.here({**site.runner.personal, **sent}))
 

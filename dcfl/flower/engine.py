@@ -8,7 +8,7 @@ the SuperLink, so memory does not grow with the cohort.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import inf
 
 from flwr.app import RecordDict
@@ -189,6 +189,12 @@ class GridEngine:
             memory = self._node_memories.load(Task(self._run, 0, client, memory_round=round))
             if memory:
                 yield client, personal_and_rest(memory)[0]
+
+    def personal_accuracies(self, weights: Tensors) -> Mapping[int, float]:
+        if not (self._sites_evaluate and self._runner.personal):
+            return {}
+        sent = split(weights, self._unsent)[1]
+        return self._sites.personal_accuracies(sent, self.memories.rounds)
 
     def take_remarks(self) -> Remarks:
         """The sites' scores, where they evaluate, and the notices since the last row."""

@@ -7,6 +7,8 @@ that part is written: the rest is in model.safetensors.
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -14,7 +16,7 @@ from torch import Tensor
 
 from dcfl.data import FederatedData
 from dcfl.engines.engine import Engine
-from dcfl.errors import CheckpointError, RunMissing
+from dcfl.errors import CheckpointError, DCFLError, RunMissing
 from dcfl.evaluation import own_mix_accuracies
 from dcfl.messages import Tensors
 from dcfl.runs.reading import damaged
@@ -29,19 +31,32 @@ def keep_personal_models(
     engine: Engine, weights: Tensors, data: FederatedData, folder: Path
 ) -> Tensor | None:
     """Write the personal part of each client, and score its model on its own mix of classes:
-    [clients] in percent, NaN for those that have never trained. None if nobody has such a part."""
-    accuracies: Tensor | None = None
+    [clients] in percent, NaN for those that have never trained. None if nobody has such a part.
+    Clients that are elsewhere keep their parts and score their models themselves."""
+    found = dict(_told(engine, weights))
     for client, part in engine.personal_parts():
-        if accuracies is None:
+        if not found:
             mixes, owner = data.label_mixes(), sha256(weights)
-            accuracies = torch.full((len(mixes),), torch.nan, dtype=torch.float64)
             with storage(folder / PERSONAL):
                 (folder / PERSONAL).mkdir(exist_ok=True)
         engine.begin_evaluation({**weights, **part})
         by_class = engine.end_evaluation().by_class
-        accuracies[client] = own_mix_accuracies(by_class, mixes[client : client + 1])[0]
+        found[client] = float(own_mix_accuracies(by_class, mixes[client : client + 1])[0])
         write_tensors(_path(folder, client), part, _owner(client, owner))
+    if not found:
+        return None
+    accuracies = torch.full((len(data.partition),), torch.nan, dtype=torch.float64)
+    accuracies[list(found)] = torch.tensor(list(found.values()), dtype=torch.float64)
     return accuracies
+
+
+def _told(engine: Engine, weights: Tensors) -> Mapping[int, float]:
+    """Sites that do not answer must not spoil a finished run."""
+    try:
+        return engine.personal_accuracies(weights)
+    except DCFLError as error:
+        warnings.warn(f"the sites have not scored their own models: {error}", stacklevel=3)
+        return {}
 
 
 def read_personal_part(folder: Path, client: int, weights: Tensors) -> dict[str, Tensor]:

@@ -29,24 +29,21 @@ PERSONAL = "personal"  # the subfolder of the clients' parts
 
 def keep_personal_models(
     engine: Engine, weights: Tensors, data: FederatedData, folder: Path
-) -> Tensor | None:
+) -> Tensor:
     """Write the personal part of each client, and score its model on its own mix of classes:
-    [clients] in percent, NaN for those that have never trained. None if nobody has such a part.
-    Clients that are elsewhere keep their parts and score their models themselves."""
-    found = dict(_told(engine, weights))
+    [clients] in percent, NaN for those that have never trained. Clients that are elsewhere keep their parts and score their models themselves."""
+    mixes, weights_sha256 = data.label_mixes(), sha256(weights)
+    accuracies = torch.full((len(mixes),), torch.nan, dtype=torch.float64)
+    for client, accuracy in _told(engine, weights).items():
+        accuracies[client] = accuracy
     for client, part in engine.personal_parts():
-        if not found:
-            mixes, owner = data.label_mixes(), sha256(weights)
-            with storage(folder / PERSONAL):
-                (folder / PERSONAL).mkdir(exist_ok=True)
         engine.begin_evaluation({**weights, **part})
         by_class = engine.end_evaluation().by_class
-        found[client] = float(own_mix_accuracies(by_class, mixes[client : client + 1])[0])
-        write_tensors(_path(folder, client), part, _owner(client, owner))
-    if not found:
-        return None
-    accuracies = torch.full((len(data.partition),), torch.nan, dtype=torch.float64)
-    accuracies[list(found)] = torch.tensor(list(found.values()), dtype=torch.float64)
+        accuracies[client] = own_mix_accuracies(by_class, mixes[client : client + 1])[0]
+        path = _path(folder, client)
+        with storage(path):
+            path.parent.mkdir(exist_ok=True)
+        write_tensors(path, part, _owner(client, weights_sha256))
     return accuracies
 
 

@@ -180,9 +180,7 @@ class Run:
             if not self._enough and self._state.round < self.experiment.federation.rounds:
                 self._interrupt(engine)
             own_scores = self._own_scores(engine)
-            personal = keep_personal_models(
-                engine, self._state.weights, self.prepared.data, self.folder
-            )
+            personal = self._personal(engine)
         self._finish(own_scores, personal)
 
     @property
@@ -272,6 +270,12 @@ class Run:
         for notice in engine.take_remarks().notices:
             warnings.warn(notice, stacklevel=3)
         return found
+
+    def _personal(self, engine: Engine) -> Tensor | None:
+        """The accuracies of the clients' own models, if a part of them is personal."""
+        if not self.prepared.runner.personal:
+            return None
+        return keep_personal_models(engine, self._state.weights, self.prepared.data, self.folder)
 
     def _finish(self, own_scores: Sequence[OwnScores], personal: Tensor | None) -> None:
         require_some_replies(self._so_far, self.folder)

@@ -31,7 +31,8 @@ def keep_personal_models(
     engine: Engine, weights: Tensors, data: FederatedData, folder: Path
 ) -> Tensor:
     """Write the personal part of each client, and score its model on its own mix of classes:
-    [clients] in percent, NaN for those that have never trained. Clients that are elsewhere keep their parts and score their models themselves."""
+    [clients] in percent, NaN for those that have never trained. Clients that are elsewhere keep
+    their parts and score their models themselves."""
     mixes, weights_sha256 = data.label_mixes(), sha256(weights)
     accuracies = torch.full((len(mixes),), torch.nan, dtype=torch.float64)
     for client, accuracy in _told(engine, weights).items():

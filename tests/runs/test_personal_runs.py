@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 
 from dcfl import config, load_experiment, load_model
 from dcfl.data import load_dataset
-from dcfl.engines.engine import Session
+from dcfl.engines.engine import Connect, Session
 from dcfl.errors import ConfigError, Interrupted, RunFolderError, RunMissing
 from dcfl.evaluation import evaluate, own_mix_accuracies
 from dcfl.experiment import Experiment
@@ -109,25 +110,35 @@ def test_a_stopped_run_ends_with_the_same_bits(alone: Run, tmp_path: Path, worke
     assert same(finished(Run.resume(tmp_path / "run")), alone)
 
 
-def test_sites_keep_their_part_and_have_the_same_bits(alone: Run, tmp_path: Path) -> None:
-    """Stopped and resumed on the way. What is personal stays at the nodes after the end."""
+def at_two_sites(there: Experiment, folder: Path, blind: bool = False) -> Connect:
+    """Each site builds its model from the config alone. `blind`: the server has no test images."""
     pytest.importorskip("flwr")
     from dcfl.flower.client_app import app
     from dcfl.flower.engine import GridEngine
     from dcfl.flower.roster import Roster
     from tests.flower.in_process import InProcessGrid
 
-    there = experiment(tmp_path / "flower", **{"engine.device": "cpu"})
-
     @contextmanager
     def connect(session: Session) -> Iterator[GridEngine]:
         grid = InProcessGrid(app, 2, {"experiment": config.to_toml(config.as_tables(there))})
         for number, context in enumerate(grid.contexts.values()):
-            context.node_config["memories"] = str(tmp_path / f"memories-{number}")
+            context.node_config["memories"] = str(folder / f"memories-{number}")
+        if blind:
+            data = session.runner.data
+            dataset = replace(data.dataset, test=data.dataset.test[:0])
+            runner = replace(session.runner, data=replace(data, dataset=dataset))
+            session = replace(session, runner=runner)
         engine = GridEngine(session, grid, Roster(2))
         yield engine
         engine.forget()
 
+    return connect
+
+
+def test_sites_keep_their_part_and_have_the_same_bits(alone: Run, tmp_path: Path) -> None:
+    """Stopped and resumed on the way. What is personal stays at the nodes after the end."""
+    there = experiment(tmp_path / "flower", **{"engine.device": "cpu"})
+    connect = at_two_sites(there, tmp_path)
     run = Run(there, connect=connect)
     rounds = run.rounds()
     next(rounds)
@@ -141,6 +152,27 @@ def test_sites_keep_their_part_and_have_the_same_bits(alone: Run, tmp_path: Path
     assert list(tmp_path.glob("memories-*/*/client-*/round-*.safetensors"))
     assert summary.personal_models == 0
     assert not (run.folder / "personal").exists()
+
+
+def test_flowers_simulation_has_the_same_bits(alone: Run, tmp_path: Path) -> None:
+    """As on Ray, where all nodes have the run's own folder of memories."""
+    pytest.importorskip("flwr")
+    from tests.flower.in_process import in_process
+
+    there = experiment(tmp_path / "flower")
+    assert same(finished(Run(there, connect=in_process(2, same_runner=True))), alone)
+
+
+def test_sites_score_their_own_models_on_their_own_images(tmp_path: Path) -> None:
+    two = {"data.clients": 2, "federation.participation": 1.0, "engine.device": "cpu"}
+    here, there = trained(tmp_path / "here", **two), experiment(tmp_path / "there", **two)
+    run = finished(Run(there, connect=at_two_sites(there, tmp_path, blind=True)))
+    dataset = here.prepared.data.dataset
+    accuracies = [evaluate(load_model(here.folder, site), dataset).accuracy for site in (0, 1)]
+    summary = run.result().summary
+    assert summary.personal_models == 2
+    assert summary.personal_accuracy == pytest.approx(sum(accuracies) / 2)
+    assert summary.worst_decile_personal_accuracy == pytest.approx(min(accuracies))
 
 
 def test_each_clients_model_is_scored_on_its_own_mix_of_classes(alone: Run) -> None:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dcfl.client import LocalTraining
 from dcfl.data import Augmentation
 from dcfl.errors import ConfigError
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
@@ -109,8 +110,14 @@ class Pull(Method):
         return lambda batch: sum(live.sum() for _, live in client.trainable())
 
 
-PLAIN = replace(
-    TRAINING, epochs=1, batch_size=4, lr=0.25, momentum=0.0, weight_decay=0.0, max_grad_norm=0.0
+PLAIN = LocalTraining(
+    epochs=1,
+    batch_size=4,
+    lr=0.25,
+    lr_decay=1.0,
+    momentum=0.0,
+    weight_decay=0.0,
+    max_grad_norm=0.0,
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,7 +21,8 @@ from dcfl.experiment import Experiment
 from dcfl.messages import num_bytes
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.run import Run
-from dcfl.system.tensor_files import read_stored
+from dcfl.system.tensor_files import read_stored, read_tensors
+from dcfl.tensors import sha256
 from tests.engines.runs import bits
 
 HEAD = {"classifier.weight", "classifier.bias"}
@@ -61,9 +63,10 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return trained(tmp_path_factory.mktemp("alone") / "run")
 
 
-def parts(run: Run) -> dict[str, bytes]:
-    """The clients' own, as they are on disk."""
-    return {path.name: path.read_bytes() for path in (run.folder / "personal").iterdir()}
+def parts(run: Run) -> dict[str, tuple[str, str]]:
+    """The clients' own, as they are on disk: the hash of the tensors, and whose they are."""
+    read = {path.name: read_tensors(path) for path in (run.folder / "personal").iterdir()}
+    return {name: (sha256(tensors), owner) for name, (tensors, owner) in read.items()}
 
 
 def same(run: Run, other: Run) -> bool:
@@ -213,7 +216,7 @@ def test_a_model_that_is_not_there_is_refused(alone: Run, tmp_path: Path) -> Non
         load_model(other.folder, 0)
     (other.folder / "personal").mkdir()
     name = "client-000000.safetensors"
-    (other.folder / "personal" / name).write_bytes(parts(alone)[name])
+    shutil.copy(alone.folder / "personal" / name, other.folder / "personal")
     with pytest.raises(RunFolderError, match="belongs to another run"):
         load_model(other.folder, 0)
 

@@ -17,6 +17,7 @@ from dcfl.data.datasets import load_digits
 from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing, RunFolderError, RunMissing
 from dcfl.runs.evaluations import read_evaluation, read_evaluations, write_evaluation
 from dcfl.runs.folder import RecordedRun
+from dcfl.runs.prepare import prepare
 from dcfl.scores import Scores
 from dcfl.trained.evaluate import evaluation_of
 
@@ -268,7 +269,7 @@ def test_fine_tuning_is_the_local_loop_from_the_same_model_for_each_client(digit
 
 def _tuned_by_hand(folder: Path, client: int, epochs: int) -> float:
     run = RecordedRun.open(folder)
-    prepared = dcfl.Run(dcfl.load_experiment(run.experiment, **{"output.dir": ""})).prepared
+    prepared = prepare(run.experiment)
     model = dcfl.load_model(folder).requires_grad_(True).train()
     training, data = run.experiment.training, prepared.data
     optimizer = torch.optim.SGD(

@@ -139,7 +139,9 @@ class Group:
 
     def as_json(self, reference: Group) -> dict[str, Any]:
         """Plain values for programs; `gain` is the paired EMA difference to the reference."""
-        spreads = {name: asdict(self.spread(name)) for name in QUANTITIES}
+        absent = () if self.has_personal else ("personal_accuracy",)
+        names = [name for name in QUANTITIES if name not in absent]
+        spreads = {name: asdict(self.spread(name)) for name in names}
         gain = None if self is reference else self.difference(reference)
         return {"method": self.label, **spreads, "gain": gain and asdict(gain), "curve": self.curve}
 

@@ -163,7 +163,10 @@ def test_flowers_simulation_has_the_same_bits(alone: Run, tmp_path: Path) -> Non
     from tests.flower.in_process import in_process
 
     there = experiment(tmp_path / "flower")
-    assert same(finished(Run(there, connect=in_process(2, same_runner=True))), alone)
+    run = finished(Run(there, connect=in_process(2, same_runner=True)))
+    assert parts(run) == parts(alone)  # with the hash of the global weights
+    accuracies = [one.result().summary.personal_accuracy for one in (run, alone)]
+    assert accuracies[0] == accuracies[1]
 
 
 def test_sites_score_their_own_models_on_their_own_images(tmp_path: Path) -> None:

@@ -96,6 +96,8 @@ def neighbours(
     which = which_model(best)
     subject = open_subject(RecordedRun.open(folder), which)
     found = find_neighbours(subject, images, each, layer.value)
-    page = write_neighbours(subject, found, layer.value, which, out or folder / "neighbours.html")
+    page = write_neighbours(
+        subject, found, layer.value, str(which), out or folder / "neighbours.html"
+    )
     print(f"nearest neighbour of the right class  {found.agreement:.1f} %")
     print(printable(f"page  {page}"))

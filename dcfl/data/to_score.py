@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from dcfl.data.datasets import Images
 from dcfl.data.folders import read_to_score, site_folders
 from dcfl.data.pictures import in_grey
 from dcfl.data.settings import DataSettings
-from dcfl.errors import ConfigError, DatasetMissing
+from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing
 from dcfl.system.printable import printable
 
 MOST_NAMED = 5  # classes in an error message
@@ -80,10 +81,14 @@ def own_sites(settings: DataSettings, wanted: Wanted) -> dict[str, Images]:
     if common is not None:
         return {}
     own = replace(settings, class_names=wanted.class_names, test_images=0, mean=(), std=())
-    return {
-        printable(folder.name): load_dataset(replace(own, dataset=f"folder:{folder}")).test
-        for folder in folders
-    }
+    found = {}
+    for folder in folders:
+        name = printable(folder.name)
+        try:
+            found[name] = load_dataset(replace(own, dataset=f"folder:{folder}")).test
+        except DatasetCorrupt as error:  # too few pictures to keep one back
+            warnings.warn(f"{name} is left out: {error}", stacklevel=3)
+    return found
 
 
 def _with_kind(source: str) -> str:

@@ -160,7 +160,7 @@ class GridEngine:
 
     def begin_evaluation(self, weights: Tensors) -> None:
         if self._sites_evaluate:
-            self._sites.begin(split(weights, self._unsent)[1])
+            self._sites.begin(self._sent(weights))
         else:
             self._evaluated = weights
 
@@ -179,7 +179,7 @@ class GridEngine:
             self._evaluated = {}
 
     def own_scores(self, weights: Tensors) -> Sequence[OwnScores]:
-        return self._sites.own_scores(weights) if self._sites_evaluate else ()
+        return self._sites.own_scores(self._sent(weights)) if self._sites_evaluate else ()
 
     def personal_parts(self) -> Iterator[tuple[int, Tensors]]:
         """None where nodes are elsewhere: what is personal stays there."""
@@ -193,8 +193,11 @@ class GridEngine:
     def personal_accuracies(self, weights: Tensors) -> Mapping[int, float]:
         if not (self._sites_evaluate and self._runner.personal):
             return {}
-        sent = split(weights, self._unsent)[1]
-        return self._sites.personal_accuracies(sent, self.memories.rounds)
+        return self._sites.personal_accuracies(self._sent(weights), self.memories.rounds)
+
+    def _sent(self, weights: Tensors) -> Tensors:
+        """Those that a message has."""
+        return split(weights, self._unsent)[1]
 
     def take_remarks(self) -> Remarks:
         """The sites' scores, where they evaluate, and the notices since the last row."""

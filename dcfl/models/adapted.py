@@ -134,7 +134,8 @@ class AdaptedModel(FeatureModel):
 
     def train(self, mode: bool = True) -> AdaptedModel:
         super().train(mode)
-        self.module.train(mode)  # last: the module may keep some of its layers as they are
+        self.module.train(mode)  # the module may keep some of its layers as they are
+        self.settle_frozen()  # last: the line above knows nothing of frozen parts
         return self
 
     def extra_repr(self) -> str:

@@ -52,7 +52,9 @@ def _timm(network: str, channels: int, classes: int) -> nn.Module:
 def _torchvision(network: str, channels: int, classes: int) -> nn.Module:
     import torchvision
 
-    _require_known("torchvision", network, torchvision.models.list_models())
+    # Classifiers alone: others fetch the weights of their backbones, whatever `weights` says.
+    known = torchvision.models.list_models(module=torchvision.models)
+    _require_known("torchvision", network, known)
     if channels != 3:
         raise ConfigError(
             f'model.name = "torchvision:{network}" takes three channels, and the images have '

@@ -69,11 +69,15 @@ class FeatureModel(nn.Module):
     def train(self, mode: bool = True) -> Self:
         """All but the frozen parts, which stay in evaluation mode."""
         super().train(mode)
+        self.settle_frozen()
+        return self
+
+    def settle_frozen(self) -> None:
+        """The frozen parts in evaluation mode, whatever mode the others are in."""
         if self.frozen_parts:
             for name, module in self.named_modules():
                 if within(name, self.frozen_parts):
                     module.eval()
-        return self
 
     def __call__(self, images: Tensor) -> Output:
         if self.autocast is None:

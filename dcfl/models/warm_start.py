@@ -48,7 +48,9 @@ def warm_start(model: nn.Module, weights: str, skipped: Sequence[str] = ()) -> N
         stored, _ = read_stored(path)
     except CheckpointError as error:
         raise ConfigError(f"model.weights: {path}: not a safetensors file") from error
-    require_parts(model, skipped, "model.weights_skip")
+    # A part may be the file's alone, such as a head that the model has not.
+    unknown = [part for part in skipped if not any(within(name, [part]) for name in stored)]
+    require_parts(model, unknown, "model.weights_skip")
     wanted = _without(model.state_dict(), skipped)
     given = _without(stored, skipped)
     _require_same(path, given, wanted)

@@ -190,6 +190,8 @@ def read_evaluation(path: Path) -> EvaluationRecord:
         scores = stored.counts.scores(len(names))
     except (ValueError, RuntimeError) as error:
         raise damaged(path, str(error)) from error
+    if not scores.images:
+        raise damaged(path, "it counts no image")
     return EvaluationRecord(
         data=stored.data,
         own_data=stored.own_data,

@@ -79,7 +79,11 @@ def open_classifier(folder: Path, which: Which = "last") -> Classifier:
     model = load_model(folder, which)
     if model.image_shape is None or model.preparation is None:
         raise ConfigError(f"{printable(folder)}: its model does not say how pictures are prepared")
-    _, size, channels = model.image_shape
+    height, size, channels = model.image_shape
+    if (height, size) == (1, 1):
+        raise ConfigError(
+            f"{printable(folder)}: it was trained on feature vectors, not on pictures"
+        )
     if channels not in (1, 3):
         raise ConfigError(
             f"{printable(folder)}: its images have {channels} channels, and pictures have 1 or 3"

@@ -18,7 +18,7 @@ from dcfl.data import Preparation
 from dcfl.errors import ConfigError, RunFolderError
 from dcfl.models import FeatureModel
 from dcfl.models.output import Embedding
-from dcfl.runs.folder import FILES, RecordedRun
+from dcfl.runs.folder import FILES, RecordedRun, require_own
 from dcfl.runs.model_file import Which, load_model
 from dcfl.system.printable import printable
 from dcfl.system.storage import replacing, storage, strict_json
@@ -118,11 +118,14 @@ def export_model(run_folder: Path, options: ExportOptions) -> Exported:
 
 
 def _require_free(path: Path, run_folder: Path, options: ExportOptions) -> None:
-    """Overwrites earlier exports alone: neither files of the run nor somebody's README."""
-    if path.parent.resolve() == run_folder.resolve() and path.name in FILES:
-        raise ConfigError(f"{printable(path)} is a file of the run: choose another name")
+    """Overwrites earlier exports alone: neither files of a run nor somebody's own."""
+    if options.out is None and options.hub_folder is None:
+        require_own(path.parent)
+    if (path.parent / "config.toml").is_file() and path.name in FILES:
+        raise ConfigError(f"{printable(path)} is a file of a run: choose another name")
     card, config_file = path.parent / CARD, path.parent / CONFIG
-    others = [card] if card.is_file() and OURS not in _text(card) else []
+    ours = card.is_file() and OURS in _text(card)
+    others = [other for other in (card, path) if other.exists() and not ours]
     if options.hub_folder is not None and config_file.is_file():
         others += [] if _is_ours(config_file) else [config_file]
     if others:

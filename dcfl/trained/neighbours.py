@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dcfl.data import Images
+from dcfl.errors import ConfigError
 from dcfl.models.output import Embedding
 from dcfl.seeding import generator_for
 from dcfl.trained.subject import Subject, embed
@@ -49,6 +50,8 @@ def find_neighbours(
     subject: Subject, queries: int, neighbours: int, layer: Embedding = "projection"
 ) -> Neighbourhood:
     dataset, seed = subject.dataset, subject.experiment.federation.seed
+    if dataset.vectors:
+        raise ConfigError(f"{subject.run.folder.name}: feature vectors cannot be shown as pictures")
     train = dataset.train.sample(MOST_TRAINING_IMAGES)
     known, _ = embed(subject.model, train, dataset.preparation, layer)
     asked, logits = embed(subject.model, dataset.test, dataset.preparation, layer)

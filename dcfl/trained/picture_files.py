@@ -41,6 +41,7 @@ def _in(path: Path, labels: dict[str, int]) -> Iterator[Found]:
         yield Found(path, None)
         return
     for picture in images(path):
-        # Class names are kept as they can be shown.
-        folders = (printable(name) for name in picture.relative_to(path).parts[:-1])
+        # A class folder inside, or else the folder itself. Class names are as they can be shown.
+        below = (*picture.relative_to(path).parts[:-1], path.resolve().name)
+        folders = (printable(name) for name in below)
         yield Found(picture, next((labels[name] for name in folders if name in labels), None))

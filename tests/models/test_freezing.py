@@ -12,7 +12,7 @@ from dcfl.data import Augmentation
 from dcfl.errors import ConfigError
 from dcfl.messages import Broadcast
 from dcfl.methods import METHODS
-from dcfl.models import FeatureModel, ModelSettings, Output, build_model
+from dcfl.models import FeatureModel, ModelSettings, Output, adapt, build_model
 from dcfl.models.freezing import freeze, frozen_tensors, within
 from dcfl.models.personal import sent_modules
 from dcfl.tensors import load, sha256, snapshot
@@ -89,6 +89,16 @@ def test_frozen_parts_stay_in_evaluation_mode() -> None:
         assert torch.equal(model.train()(images).embedding, expected)
     assert model.classifier.training
     assert int(model.body[1].num_batches_tracked) == 0  # type: ignore[arg-type]
+
+
+def test_frozen_parts_of_an_adapted_module_too() -> None:
+    """Its own `train` puts all of its layers in training mode."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    model = adapt(module)
+    freeze(model, ["1", "2"])
+    model.train()(torch.randn(8, 1, 8, 8))
+    assert [layer.training for layer in module] == [True, False, False, True]
+    assert int(module[2].num_batches_tracked) == 0  # type: ignore[arg-type]
 
 
 def _evaluated(model: FeatureModel) -> None:

@@ -47,9 +47,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         seen.append({"name": name, **options})
         return ResNet(options["num_classes"])
 
+    def list_models(module: object) -> list[str]:
+        """Of one module: all of them would include networks that fetch weights."""
+        return ["resnet18"] if module is torchvision.models else ["fcn_resnet50"]
+
     timm, torchvision = ModuleType("timm"), ModuleType("torchvision")
     timm.create_model, timm.list_models = create_model, lambda: ["resnet18", "vit"]  # type: ignore[attr-defined]
-    torchvision.models = SimpleNamespace(get_model=get_model, list_models=lambda: ["resnet18"])  # type: ignore[attr-defined]
+    torchvision.models = SimpleNamespace(get_model=get_model, list_models=list_models)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "timm", timm)
     monkeypatch.setitem(sys.modules, "torchvision", torchvision)
     return seen

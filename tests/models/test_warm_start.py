@@ -66,6 +66,15 @@ def test_a_file_of_another_model_is_refused_in_one_line(
     assert sha256(model.state_dict()) == sha256(toy_model(seed=0).state_dict())
 
 
+def test_a_part_of_the_file_alone_can_be_skipped(tmp_path: Path) -> None:
+    model = toy_model(seed=0)
+    path = stored(tmp_path / "a.safetensors", **{"side.0.weight": torch.zeros(3)})
+    with pytest.raises(ConfigError, match=r"the model has no side\.0\.weight"):
+        warm_start(model, path)
+    warm_start(model, path, ["side"])
+    assert sha256(model.state_dict()) == sha256(toy_model(seed=1).state_dict())
+
+
 def test_a_part_to_skip_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match='weights_skip: the model has no part "fc"'):
         warm_start(toy_model(), stored(tmp_path / "a.safetensors"), ["fc"])

@@ -27,6 +27,8 @@ CALLS = {
 # The opcodes of CIFAR's files are read, never run; a name from a fixed table is imported late; the
 # user's own file is run because the command line names it; a peer's package lies in either place.
 IMPORTS = {"system/own_files.py", "__init__.py", "privacy.py"}
+# An exported file is loaded by the process that has just written it.
+OWN_WORK = {("trained/export_formats.py", "torch.jit.load")}
 
 
 def dotted(node: ast.expr) -> str:
@@ -47,10 +49,11 @@ def offences(path: Path) -> Iterator[str]:
                     yield f"{where} imports {module}"
                 code = module in ("importlib", "importlib.util", "importlib.machinery")
                 wanted = {alias.name for alias in node.names}
-                if code and wanted != {"resources"} and name not in IMPORTS:
+                harmless = wanted in ({"resources"}, {"find_spec"})  # neither runs anything
+                if code and not harmless and name not in IMPORTS:
                     yield f"{where} imports {module}"
         elif isinstance(node, ast.Call):
-            if dotted(node.func) in CALLS:
+            if dotted(node.func) in CALLS and (name, dotted(node.func)) not in OWN_WORK:
                 yield f"{where} calls {dotted(node.func)}"
             for keyword in node.keywords:
                 value = keyword.value

@@ -370,7 +370,7 @@ def test_without_the_extra_one_line_says_what_to_install(
         (["--format", "onnx", "--best"], "output.keep_best"),
         (["--format", "torchscript", "--out", "mine/m.pt"], "README.md is not of dcfl"),
         (["--format", "torchscript", "--hub-folder", "other"], "config.json is not of dcfl"),
-        (["--format", "safetensors", "--out", "run/model.safetensors"], "is a file of the run"),
+        (["--format", "safetensors", "--out", "run/model.safetensors"], "is a file of a run"),
         (["--format", "nonsense"], "Invalid value for '--format'"),
     ],
     ids=lambda value: value[:20] if isinstance(value, str) else "",
@@ -489,3 +489,26 @@ def test_feature_vectors_and_what_normalises_by_the_batch(tmp_path: Path) -> Non
     run = train(tmp_path / "nostats", **nostats).folder
     card = export_model(run, ExportOptions("torchscript", prepare=True)).card
     assert "depends on those beside it" in card.read_text()
+
+
+def test_files_of_other_runs_and_of_others_are_never_overwritten(
+    runs: Callable[[str], Path], cli: Call, tmp_path: Path
+) -> None:
+    other, foreign = tmp_path / "other", tmp_path / "foreign"
+    shutil.copytree(runs("cnn"), other)
+    shutil.copytree(runs("cnn"), foreign)
+    before = (other / "model.safetensors").read_bytes()
+    (foreign / "export-safetensors").symlink_to(other)
+    (tmp_path / "mine.safetensors").write_bytes(b"precious")
+    for words, message in (
+        ((), "is a link"),
+        (("--out", other / "model.safetensors"), "is a file of a run"),
+        (("--hub-folder", other), "is a file of a run"),
+        (("--out", tmp_path / "mine.safetensors"), "is not of dcfl"),
+    ):
+        code, _, err = cli("export", foreign, "--format", "safetensors", *words)
+        assert code in (2, 3)
+        assert message in err
+        assert err.count("\n") == 1
+    assert (other / "model.safetensors").read_bytes() == before
+    assert (tmp_path / "mine.safetensors").read_bytes() == b"precious"

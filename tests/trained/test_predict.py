@@ -23,6 +23,7 @@ from dcfl.errors import ConfigError, DatasetMissing, RunFolderError, RunMissing
 from dcfl.trained import classifier, picture_files
 from dcfl.trained.classifier import open_classifier
 from tests.data.pictures import save
+from tests.studies.analysis.trained import train
 from tests.trained.picture_runs import CLASSES, coloured, picture_folder, trained_on
 
 Call = Callable[..., tuple[int, str, str]]
@@ -101,6 +102,7 @@ def test_a_class_is_known_by_any_folder_on_the_way(squeezed: Path, pictures: Pat
     found = list(dcfl.predict(squeezed, pictures))  # train/red/..., test/red/...
     assert len(found) == 78
     assert all(prediction.truth == prediction.picture.parent.name for prediction in found)
+    assert {found.truth for found in dcfl.predict(squeezed, pictures / "test" / "red")} == {"red"}
     (alone,) = dcfl.predict(squeezed, pictures / "test" / "red" / "a.png")
     assert (alone.truth, alone.right) == (None, None)
 
@@ -240,3 +242,20 @@ def test_names_are_shown_as_plain_text(squeezed: Path, tmp_path: Path, cli: Call
     assert len(out.splitlines()) == 1
     _, out, _ = cli("predict", squeezed, tmp_path, "--json")
     assert json.loads(out)["pictures"][0]["picture"] == str(tmp_path / name)
+
+
+def test_a_model_of_feature_vectors_sees_no_pictures(
+    tmp_path: Path, pictures: Path, cli: Call
+) -> None:
+    rng, labels = np.random.default_rng(0), np.arange(60) % 3
+    vectors = rng.normal(size=(60, 3)).astype(np.float32)
+    parts = {"train_features": vectors, "train_labels": labels}
+    rest = {"test_features": vectors[:9], "test_labels": labels[:9]}
+    np.savez(tmp_path / "vectors.npz", **parts, **rest)
+    settings = {"data.dataset": f"npz:{tmp_path / 'vectors.npz'}", "model.name": "linear"}
+    train(tmp_path / "run", **{**settings, "data.clients": 5, "data.alpha": 100.0})
+    for words in (("predict", tmp_path / "run", pictures), ("neighbours", tmp_path / "run")):
+        code, out, err = cli(*words)
+        assert (code, out) == (2, "")
+        assert "feature vectors" in err
+        assert err.count("\n") == 1

@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Literal
 
 from dcfl.runs.folder import RecordedRun
-from dcfl.runs.groups import Group, Outcome, Spread
+from dcfl.runs.groups import Group, Outcome, Spread, setting
 from dcfl.runs.pairs import Paired, holm
 from dcfl.studies.recipes.cells import CellFolder
 from dcfl.studies.recipes.order import (
@@ -88,7 +88,7 @@ def fluctuation(run: RecordedRun) -> float:
 
 def ema_at(run: RecordedRun, share: float) -> float:
     """The moving average after this share of all rounds."""
-    planned = run.experiment.federation.rounds
+    planned = int(setting(run, "federation.rounds"))
     known = [row for row in run.rounds if row.ema_accuracy is not None]
     reached = [row.ema_accuracy for row in known if row.round <= share * planned]
     return math.nan if not reached or reached[-1] is None else reached[-1]

@@ -31,7 +31,7 @@ def run_card(summary: Summary, rounds: Sequence[RoundRow], engine: str, folder: 
         f"weights {summary.weights_sha256[:16]}",
         *([f"ended   {summary.stopped}"] if summary.stopped else []),
         *([f"best    {best_words(summary)}"] if summary.best_round is not None else []),
-        *([f"personal {personal_words(summary)}"] if summary.personal_models else []),
+        *([f"clients {personal_words(summary)}"] if summary.personal_models else []),
         *([f"report  {page}"] if page.is_file() else []),
     ]
     return "\n".join(map(printable, lines))
@@ -42,10 +42,13 @@ def best_words(summary: Summary) -> str:
 
 
 def personal_words(summary: Summary) -> str:
+    """Beside the global model's accuracy, whose personal part nobody has trained."""
+    known = summary.client_accuracy is not None
+    common = f" ({summary.client_accuracy:.2f} with the global one)" if known else ""
     return (
-        f"{summary.personal_accuracy:.2f} % on average over {summary.personal_models} clients' own "
-        f"models and mixes of classes, {summary.worst_decile_personal_accuracy:.2f} % for the "
-        f"worst tenth"
+        f"{summary.personal_accuracy:.2f} % on average with their own models{common}, "
+        f"{summary.worst_decile_personal_accuracy:.2f} the worst tenth; each on its own mix of "
+        f"classes; {summary.personal_models} of {summary.clients} have a model"
     )
 
 

@@ -24,7 +24,7 @@ from dcfl.system.printable import printable
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dcfl.runs.evaluations import EvaluationRecord, Fairness
+    from dcfl.runs.evaluations import EvaluationRecord
 
 MOST_CLASSES = 20  # rows of a table; of more classes the worst are shown
 WORST = 5  # clients that are named
@@ -104,7 +104,7 @@ def _print_evaluation(record: EvaluationRecord) -> None:
     stdout.print(class_table(record))
     if record.absent:
         print(f"\nwithout images, and in no mean: {some_names(record.absent)}")
-    if record.clients:
+    if len(record.clients) > 1:
         print()
         stdout.print(client_table(record))
     print()
@@ -122,19 +122,22 @@ def _numbers(record: EvaluationRecord) -> Iterator[tuple[str, str]]:
     yield "calibration error", f"{number(scores.calibration_error)} %"
     yield "cross-entropy", number(scores.loss, 4)
     mixes = f"{record.kind} in its own mix of classes"
-    if record.clients:
-        yield "clients", _fairness(record.fairness, record.clients_kind)
-        if record.own_mix_fairness.mean is not None:
-            yield "", _fairness(record.own_mix_fairness, mixes)
-        if record.fine_tuned and record.fine_tuned_fairness.mean is not None:
-            yield "fine-tuned", _fairness(record.fine_tuned_fairness, mixes)
+    one = len(record.clients) == 1
+    for name, found, kind in (
+        (record.clients[0].name if one else "clients", record.fairness, record.clients_kind),
+        ("", record.own_mix_fairness, mixes),
+        ("fine-tuned", record.fine_tuned_fairness, mixes),
+    ):
+        if found.mean is not None and found.worst_tenth is not None:
+            yield name, _fairness(found.mean, found.worst_tenth, len(record.clients), kind)
 
 
-def _fairness(found: Fairness, kind: str) -> str:
+def _fairness(mean: float, worst: float, clients: int, kind: str) -> str:
     from dcfl.report.text import number
 
-    mean, worst = (number(value) for value in found if value is not None)
-    return f"{mean} % on average, {worst} % the worst tenth; each on {kind}"
+    if clients == 1:
+        return f"{number(mean)} % on {kind}"
+    return f"{number(mean)} % on average, {number(worst)} % the worst tenth; each on {kind}"
 
 
 def class_table(record: EvaluationRecord) -> Table:

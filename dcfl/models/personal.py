@@ -30,6 +30,8 @@ def personalise(model: nn.Module, parts: Sequence[str]) -> None:
     named = [part for part in parts if part != NORMS]
     require_parts(model, named, key)
     norms = [n for n, layer in model.named_modules() if isinstance(layer, NORMALISATIONS)]
+    if NORMS in parts and not norms:
+        raise ConfigError(f'{key} = ["{NORMS}"]: the model has no normalisation layers')
     model.personal_parts = (*named, *(norms if NORMS in parts else ()))  # type: ignore[assignment]
     own = personal_tensors(model)
     trained = {name for name, live in model.named_parameters() if live.requires_grad}

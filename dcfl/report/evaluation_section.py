@@ -98,9 +98,12 @@ def _client_table(record: EvaluationRecord, title: str) -> Table:
         for client in worst
     ]
     mean, tenth = record.fairness
-    if mean is not None and tenth is not None:
+    if len(record.clients) > 1 and mean is not None and tenth is not None:
         rows.append(["mean of all", "", text.number(mean)])
         rows.append(["mean of the worst tenth", "", text.number(tenth)])
+    mixed, _ = record.own_mix_fairness
+    if mixed is not None:
+        rows.append(["mean", "in its mix of classes", text.number(mixed)])
     tuned, _ = record.fine_tuned_fairness
     if tuned is not None:
         words = text.plural(record.fine_tuned, "epoch")

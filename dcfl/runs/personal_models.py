@@ -8,7 +8,7 @@ that part is written: the rest is in model.safetensors.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -25,6 +25,7 @@ from dcfl.system.tensor_files import read_tensors, write_tensors
 from dcfl.tensors import sha256
 
 PERSONAL = "personal"  # the subfolder of the clients' parts
+MOST_NAMED = 20  # clients in an error message
 
 
 def keep_personal_models(
@@ -61,10 +62,11 @@ def read_personal_part(folder: Path, client: int, weights: Tensors) -> dict[str,
     """What the client has in place of some of the global weights."""
     path = _path(folder, client)
     if not path.is_file():
-        kept = sorted(path.parent.glob("client-*.safetensors"))
+        kept = [file.stem[-6:] for file in path.parent.glob("client-??????.safetensors")]
+        numbers = sorted(int(number) for number in kept if number.isdecimal())
         raise RunMissing(
-            f"{folder}: client {client} has no personal model: it never took part"
-            if kept
+            f"{folder}: client {client} has no personal model; these have one: {_some(numbers)}"
+            if numbers
             else f"{folder} holds no personal models: train with federation.personal"
         )
     try:
@@ -74,6 +76,11 @@ def read_personal_part(folder: Path, client: int, weights: Tensors) -> dict[str,
     if owner != _owner(client, sha256(weights)):
         raise damaged(path, "it belongs to another run")
     return part
+
+
+def _some(clients: Sequence[int]) -> str:
+    shown = ", ".join(map(str, clients[:MOST_NAMED]))
+    return f"{shown}, ... ({len(clients)} clients)" if len(clients) > MOST_NAMED else shown
 
 
 def _path(folder: Path, client: int) -> Path:

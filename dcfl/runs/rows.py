@@ -126,6 +126,20 @@ class ClientRow(Row):
 
 
 @dataclass(frozen=True)
+class PersonalRow(Row):
+    """A line of personal.jsonl: what the global model and its own are worth to a client after the
+    last round, on its own mix of classes or its own test images."""
+
+    client: Count
+    global_accuracy: Percent | None = None
+    personal_accuracy: Percent | None = None  # None: it has never trained
+    site: Text = ""  # its name, if sites have names
+
+    def _is_written(self, name: str) -> bool:
+        return name != "site" or bool(self.site)
+
+
+@dataclass(frozen=True)
 class Summary(Row):
     """summary.json: the result of a run."""
 

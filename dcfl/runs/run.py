@@ -12,8 +12,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from torch import Tensor
-
 from dcfl.data import Dataset
 from dcfl.engines.engine import Connect, Engine, OwnScores
 from dcfl.engines.memories import Index
@@ -34,11 +32,18 @@ from dcfl.runs.model_file import Kept
 from dcfl.runs.personal_models import keep_personal_models
 from dcfl.runs.prepare import prepare
 from dcfl.runs.recorder import Recorder
-from dcfl.runs.rows import RoundRow, Summary
+from dcfl.runs.rows import PersonalRow, RoundRow, Summary
 from dcfl.runs.saving import Saver
 from dcfl.runs.start import begin_or_resume
 from dcfl.runs.stopping import Stoppable, until_stopped
-from dcfl.runs.summaries import Judged, Spent, client_rows, round_row, summarise
+from dcfl.runs.summaries import (
+    Judged,
+    Spent,
+    client_rows,
+    personal_rows,
+    round_row,
+    summarise,
+)
 from dcfl.runs.too_few_replies import require_some_replies, require_usable_rounds
 
 
@@ -173,6 +178,7 @@ class Run:
         session = self.prepared.session(
             self._start.run, self.folder / MEMORIES, self._start.memories, self._checkpoints.indexes
         )
+        self._mixes = self.prepared.data.label_mixes()
         threads = self.experiment.engine.threads
         with reproducible(threads), self._connect(session) as engine:
             if not self._enough:  # a resumed run may have been killed just before its end
@@ -190,7 +196,7 @@ class Run:
     def _recorded(self, engine: Engine) -> Generator[RoundRow]:
         """Yield a row per round. If the engine can, it evaluates a round while the next trains,
         unless the next may not be wanted."""
-        self._server, self._mixes = self.prepared.server(), self.prepared.data.label_mixes()
+        self._server = self.prepared.server()
         pending: Trained | None = None  # its evaluation is still running
         federation, stopping = self.experiment.federation, lambda: self._stopping
         overlaps = engine.overlaps and not federation.may_end_early
@@ -271,13 +277,20 @@ class Run:
             warnings.warn(notice, stacklevel=3)
         return found
 
-    def _personal(self, engine: Engine) -> Tensor | None:
-        """The accuracies of the clients' own models, if a part of them is personal."""
+    def _personal(self, engine: Engine) -> Sequence[PersonalRow]:
+        """How clients fare with the global model and with their own; empty if no part of it is
+        personal, or if nobody here knows."""
         if not self.prepared.runner.personal:
-            return None
-        return keep_personal_models(engine, self._state.weights, self.prepared.data, self.folder)
+            return ()
+        data, weights = self.prepared.data, self._state.weights
+        own = keep_personal_models(engine, weights, data, self.folder)
+        if not own.isfinite().any():
+            return ()
+        engine.begin_evaluation(weights)  # again: a resumed run may have had no round left
+        common = self._judged(engine).client_accuracies
+        return personal_rows(common, own, data.dataset.site_names)
 
-    def _finish(self, own_scores: Sequence[OwnScores], personal: Tensor | None) -> None:
+    def _finish(self, own_scores: Sequence[OwnScores], personal: Sequence[PersonalRow]) -> None:
         require_some_replies(self._so_far, self.folder)
         models: dict[Kept, Tensors] = {"last": self._state.weights}
         if self._best is not None:
@@ -294,7 +307,7 @@ class Run:
             dataset = self.prepared.data.dataset
             names = (dataset.name, dataset.class_names)
             write_evaluation(self.folder, by_sites(*names, own_scores, summary.weights_sha256))
-        self._recorder.finish(self.prepared, models, summary)
+        self._recorder.finish(self.prepared, models, summary, personal)
         _tidy(self.folder)
         self.prepared.model.load_state_dict(self._state.weights)
         self._summary = summary

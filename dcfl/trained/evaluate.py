@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
 from pathlib import Path
+from types import MappingProxyType
 
 from torch import Tensor
 
@@ -14,7 +14,7 @@ from dcfl.data import Dataset, DataSettings, FederatedData, Images, Preparation
 from dcfl.data.to_score import ToScore, Wanted, fitted, images_to_score, own_sites
 from dcfl.engines.placement import choose_devices
 from dcfl.errors import ConfigError, RunFolderError
-from dcfl.evaluation import own_mix_accuracies
+from dcfl.evaluation import finite_or_none, own_mix_accuracies
 from dcfl.models import FeatureModel
 from dcfl.runs.evaluations import ClientScore, EvaluationRecord, read_evaluations
 from dcfl.runs.folder import RecordedRun
@@ -37,7 +37,8 @@ def evaluate(
         data: Nothing: the images that the run was scored on. Or a folder of class folders, an .npz
             file, a data set as in `data.dataset` (`"folder:PATH"`, `"cifar10"`), or a Dataset,
             with classes that the model knows. Its test images count, or all if it has none.
-        which: "last", the model after the last round, or "best", if the run has kept it.
+        which: "last", the model after the last round, or "best", if the run has kept it; or the
+            number of a client: its own model, if the run has `federation.personal`.
 
     Returns:
         Counts, and all that follows from them: `accuracy`, `balanced_accuracy`, `macro_f1`,
@@ -81,7 +82,7 @@ def evaluation_of(
     judge = Judge.of(run, which)
     if data is not None:
         return judge.other_data(data, clients)
-    return judge.own_data(clients or bool(fine_tune), fine_tune)
+    return judge.own_data(clients, fine_tune)
 
 
 def _by_the_sites(run: RecordedRun, which: Which) -> EvaluationRecord:
@@ -118,20 +119,26 @@ class Judge:
         settings, dataset = data_settings(self.run), load_own_data(self.run, self.model)
         scores = self._scores(dataset.test)
         record = self._record(settings.dataset, kind_of_images(settings), scores, own_data=True)
-        if not clients:
+        client = self.which if isinstance(self.which, int) else None
+        if not (clients or fine_tune or client is not None):
             return record
         data = self._split(settings, dataset)
+        names = client_names(data)
         kind, owned = self._own_clients(settings, data)
-        mixed = own_mix_accuracies(scores.recall, data.label_mixes())
+        if client is not None and not clients:  # its model is for nobody else
+            owned = ((name, images) for name, images in owned if name == names[client])
+        mixed = dict(zip(names, own_mix_accuracies(scores.recall, data.label_mixes()), strict=True))
         record = self._with_clients(record, kind, owned, mixed)
         return self._fine_tuned(record, data, fine_tune) if fine_tune else record
 
     def _fine_tuned(
         self, record: EvaluationRecord, data: FederatedData, epochs: int
     ) -> EvaluationRecord:
-        accuracies = fine_tuned_accuracies(self.run, self.model, data, epochs).tolist()
+        numbers = {name: number for number, name in enumerate(client_names(data))}
+        wanted = [numbers[client.name] for client in record.clients]
+        accuracies = fine_tuned_accuracies(self.run, self.model, data, epochs, wanted)
         clients = tuple(
-            replace(client, fine_tuned_accuracy=value if isfinite(value) else None)
+            replace(client, fine_tuned_accuracy=finite_or_none(value))
             for client, value in zip(record.clients, accuracies, strict=True)
         )
         return replace(record, clients=clients, fine_tuned=epochs)
@@ -166,8 +173,8 @@ class Judge:
         dataset = data.dataset
         if dataset.site_names and (own := own_sites(settings, self.wanted)):
             return "test images of its own", own.items()
-        names = dataset.site_names or [f"client {n}" for n in range(len(data.partition))]
-        owned = ((name, data.client(number).images) for number, name in enumerate(names))
+        names = enumerate(client_names(data))
+        owned = ((name, data.client(number).images) for number, name in names)
         return "images that it trained on", owned
 
     def _scores(self, images: Images) -> Scores:
@@ -194,13 +201,25 @@ class Judge:
         )
 
     def _with_clients(
-        self, record: EvaluationRecord, kind: str, owned: Owned, mixed: Tensor | None = None
+        self,
+        record: EvaluationRecord,
+        kind: str,
+        owned: Owned,
+        mixed: Mapping[str, Tensor] = MappingProxyType({}),
     ) -> EvaluationRecord:
-        clients = []
-        for number, (name, images) in enumerate(owned):
-            own_mix = float(mixed[number]) if mixed is not None else None
-            if own_mix is not None and own_mix != own_mix:  # its classes have no test images
-                own_mix = None
-            accuracy = self._scores(images).accuracy
-            clients.append(ClientScore(name, len(images), accuracy, own_mix))
-        return replace(record, clients=tuple(clients), clients_kind=kind)
+        """`mixed`: by name, the accuracy on a client's own mix of classes; NaN if they have no test
+        images."""
+        clients = tuple(
+            ClientScore(
+                name,
+                len(images),
+                self._scores(images).accuracy,
+                finite_or_none(float(mixed[name])) if name in mixed else None,
+            )
+            for name, images in owned
+        )
+        return replace(record, clients=clients, clients_kind=kind)
+
+
+def client_names(data: FederatedData) -> Sequence[str]:
+    return data.dataset.site_names or [f"client {n}" for n in range(len(data.partition))]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from dcfl import config
@@ -25,9 +25,13 @@ from dcfl.trained.own_data import data_settings
 
 
 def fine_tuned_accuracies(
-    run: RecordedRun, model: FeatureModel, data: FederatedData, epochs: int
-) -> Tensor:
-    """[clients], percent, each on its own mix of classes. Every client begins with this model, and
+    run: RecordedRun,
+    model: FeatureModel,
+    data: FederatedData,
+    epochs: int,
+    clients: Sequence[int],
+) -> list[float]:
+    """Percent, each on its own mix of classes. Each of these clients begins with this model, and
     trains it with plain cross-entropy and the run's [training], as in the round after the last."""
     settings = data_settings(run)
     augmentation = settings.augmentation(data.dataset.preparation.augmentation)
@@ -38,11 +42,9 @@ def fine_tuned_accuracies(
     start = Broadcast(run.rounds[-1].round + 1 if run.rounds else 1, snapshot(scratch), {})
     training = replace(_training(run), epochs=epochs, head_epochs=0)
     mixes, owned = data.label_mixes(), FederatedData(dataset, data.partition)
-    accuracies = [
-        _fine_tuned(scratch, start, owned, client, training, mixes[client])
-        for client in range(len(data.partition))
+    return [
+        _fine_tuned(scratch, start, owned, client, training, mixes[client]) for client in clients
     ]
-    return torch.tensor(accuracies, dtype=torch.float64)
 
 
 def _fine_tuned(

@@ -76,7 +76,7 @@ def test_a_frozen_part_cannot_be_personal() -> None:
 def test_other_modules_and_models_without_norms_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"dcfl\.FeatureModel"):
         personalise(nn.Linear(2, 2), ["weight"])
-    with pytest.raises(ConfigError, match="names nothing that is trained: norms"):
+    with pytest.raises(ConfigError, match="the model has no normalisation layers"):
         personalise(Line(), ["norms"])
 
 

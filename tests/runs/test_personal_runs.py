@@ -13,12 +13,14 @@ import pytest
 import torch
 
 from dcfl import config, load_experiment, load_model
+from dcfl.cli.cards import run_card
 from dcfl.data import load_dataset
 from dcfl.engines.engine import Connect, Session
 from dcfl.errors import ConfigError, Interrupted, RunFolderError, RunMissing
 from dcfl.evaluation import evaluate, own_mix_accuracies
 from dcfl.experiment import Experiment
 from dcfl.messages import num_bytes
+from dcfl.report import write_report
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.run import Run
 from dcfl.system.tensor_files import read_stored, read_tensors
@@ -70,7 +72,8 @@ def parts(run: Run) -> dict[str, tuple[str, str]]:
 
 
 def same(run: Run, other: Run) -> bool:
-    return bits(run) == bits(other) and parts(run) == parts(other) != {}
+    rows = [RecordedRun.open(one.folder).personal for one in (run, other)]
+    return bits(run) == bits(other) and parts(run) == parts(other) != {} and rows[0] == rows[1]
 
 
 def is_personal(name: str) -> bool:
@@ -179,6 +182,9 @@ def test_sites_score_their_own_models_on_their_own_images(tmp_path: Path) -> Non
     assert summary.personal_models == 2
     assert summary.personal_accuracy == pytest.approx(sum(accuracies) / 2)
     assert summary.worst_decile_personal_accuracy == pytest.approx(min(accuracies))
+    rows = RecordedRun.open(run.folder).personal
+    assert [row.personal_accuracy for row in rows] == pytest.approx(accuracies)
+    assert [row.global_accuracy for row in rows] == [summary.final_accuracy] * 2
 
 
 def test_each_clients_model_is_scored_on_its_own_mix_of_classes(alone: Run) -> None:
@@ -201,6 +207,28 @@ def test_each_clients_model_is_scored_on_its_own_mix_of_classes(alone: Run) -> N
     assert summary.client_accuracy is not None
     assert float(accuracies.mean()) > summary.client_accuracy
     assert RecordedRun.open(alone.folder).summary == summary
+
+
+def test_a_row_per_client_has_both_accuracies(alone: Run, tmp_path: Path) -> None:
+    """Also of a client that never trained: it has no model of its own."""
+    run = trained(tmp_path / "run", **{"federation.rounds": 1})
+    rows, summary = RecordedRun.open(run.folder).personal, run.result().summary
+    assert [row.client for row in rows] == [0, 1, 2, 3]
+    of_global = [row.global_accuracy for row in rows]
+    assert sum(filter(None, of_global)) / 4 == pytest.approx(summary.client_accuracy)
+    known = {row.client: row.personal_accuracy for row in rows if row.personal_accuracy is not None}
+    assert known.keys() == {row.client for row in RecordedRun.open(run.folder).clients}
+    assert len(known) == summary.personal_models == 2
+    assert sum(known.values()) / 2 == pytest.approx(summary.personal_accuracy)
+    page = write_report(run.folder).read_text()
+    assert "2 clients never trained." in page
+    for value in known.values():
+        assert f"{value:.2f}" in page
+    assert "the clients’ own reached" in page
+    card = run_card(summary, RecordedRun.open(run.folder).rounds, "here", run.folder)
+    assert f"{summary.personal_accuracy:.2f} % on average with their own models" in card
+    assert f"({summary.client_accuracy:.2f} with the global one)" in card
+    assert "2 of 4 have a model" in card
 
 
 def test_a_clients_model_is_the_global_one_with_its_own_part(alone: Run) -> None:

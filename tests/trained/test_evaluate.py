@@ -312,9 +312,19 @@ def test_a_clients_own_model_is_evaluated_and_exported(
     folder = dcfl.run(method="fedavg", out=tmp_path / "run", **settings).folder
     assert "Personal" in (folder / "report.html").read_text()
     assert command(monkeypatch, "evaluate", folder, "--client", 2) == 0
-    assert "client 2's own model on 355 test images" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "client 2's own model on 355 test images" in printed
     record = read_evaluation(folder / "evaluation-client-2.json")
     assert record.which == 2
+    (kept,) = [row for row in RecordedRun.open(folder).personal if row.client == 2]
+    (own,) = record.clients
+    assert own.name == "client 2"
+    assert own.own_mix_accuracy == pytest.approx(kept.personal_accuracy)
+    assert f"{own.own_mix_accuracy:.2f} % on test images in its own mix of classes" in printed
+    tuned = evaluation_of(folder, which=2, fine_tune=1)
+    assert [client.name for client in tuned.clients] == ["client 2"]
+    assert tuned.clients[0].fine_tuned_accuracy is not None
+    assert len(evaluation_of(folder, which=2, clients=True).clients) == 4
     assert record.scores == dcfl.evaluate(folder, which=2) != dcfl.evaluate(folder)
     out = tmp_path / "client.safetensors"
     words = ("export", folder, "--format", "safetensors", "--client", 2, "--out", out)
@@ -322,4 +332,5 @@ def test_a_clients_own_model_is_evaluated_and_exported(
     assert "client 2's own" in (tmp_path / "README.md").read_text()
     assert command(monkeypatch, "evaluate", folder, "--client", 2, "--best") == 2
     assert command(monkeypatch, "evaluate", folder, "--client", 9) == 2
-    assert "client 9 has no personal model" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "client 9 has no personal model; these have one: 0, 1, 2, 3" in err

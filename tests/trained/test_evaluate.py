@@ -329,7 +329,12 @@ def test_a_clients_own_model_is_evaluated_and_exported(
     out = tmp_path / "client.safetensors"
     words = ("export", folder, "--format", "safetensors", "--client", 2, "--out", out)
     assert command(monkeypatch, *words) == 0
-    assert "client 2's own" in (tmp_path / "README.md").read_text()
+    card = (tmp_path / "README.md").read_text()
+    assert "client 2's own model" in card
+    assert f"{kept.personal_accuracy:.2f} % | test images in the client's own mix" in card
+    assert "summary.json" not in card
+    assert command(monkeypatch, *words[:-2]) == 0
+    assert (folder / "export-safetensors-client-2" / "model.safetensors").is_file()
     assert command(monkeypatch, "evaluate", folder, "--client", 2, "--best") == 2
     assert command(monkeypatch, "evaluate", folder, "--client", 9) == 2
     err = capsys.readouterr().err

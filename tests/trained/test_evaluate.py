@@ -14,11 +14,14 @@ import dcfl
 from dcfl.cli import main as cli
 from dcfl.data import Dataset, Images
 from dcfl.data.datasets import load_digits
+from dcfl.data.settings import DataSettings
+from dcfl.data.to_score import Wanted
 from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing, RunFolderError, RunMissing
 from dcfl.runs.evaluations import read_evaluation, read_evaluations, write_evaluation
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.prepare import prepare
 from dcfl.scores import Scores
+from dcfl.trained import evaluate as trained_evaluate
 from dcfl.trained.evaluate import evaluation_of
 
 SHORT: dict[str, Any] = {"data.clients": 4, "federation.rounds": 2, "training.epochs": 1}
@@ -173,6 +176,30 @@ def test_sites_are_scored_on_the_images_that_each_kept_back(tmp_path: Path) -> N
     assert sum(client.images for client in record.clients) == record.scores.images
     right = sum(client.accuracy * client.images for client in record.clients)
     assert right / record.scores.images == pytest.approx(record.scores.accuracy)
+
+
+def test_a_site_that_is_left_out_shifts_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one is whose pictures all fell to training."""
+    train = load_digits().train
+    zeros, ones = train[train.labels == 0], train[train.labels == 1]
+    for site, images in (("north", ones[60:]), ("east", zeros[:60]), ("west", ones[:60])):
+        write_digits(tmp_path / "sites" / site, images)
+    dataset = f"sites:{tmp_path / 'sites'}"
+    settings = {**SHORT, "data.dataset": dataset, "data.image_size": 8, "data.clients": 3}
+    folder = dcfl.run(method="fedavg", out=tmp_path / "run", **settings).folder
+    own_sites = trained_evaluate.own_sites
+
+    def without_east(settings: DataSettings, wanted: Wanted) -> dict[str, Images]:
+        return {name: own for name, own in own_sites(settings, wanted).items() if name != "east"}
+
+    monkeypatch.setattr(trained_evaluate, "own_sites", without_east)
+    record = evaluation_of(folder, fine_tune=1)
+    assert [client.name for client in record.clients] == ["north", "west"]
+    for client in record.clients:
+        assert client.own_mix_accuracy == pytest.approx(float(record.scores.recall[1]))
+        assert client.fine_tuned_accuracy is not None
 
 
 def test_a_record_survives_its_file(digits: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from dcfl.cli import main as cli
 from dcfl.data import Dataset, Images
 from dcfl.data.datasets import load_digits
 from dcfl.data.settings import DataSettings
-from dcfl.data.to_score import Wanted
+from dcfl.data.to_score import Wanted, own_sites
 from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing, RunFolderError, RunMissing
 from dcfl.runs.evaluations import read_evaluation, read_evaluations, write_evaluation
 from dcfl.runs.folder import RecordedRun
@@ -189,7 +189,6 @@ def test_a_site_that_is_left_out_shifts_no_other(
     dataset = f"sites:{tmp_path / 'sites'}"
     settings = {**SHORT, "data.dataset": dataset, "data.image_size": 8, "data.clients": 3}
     folder = dcfl.run(method="fedavg", out=tmp_path / "run", **settings).folder
-    own_sites = trained_evaluate.own_sites
 
     def without_east(settings: DataSettings, wanted: Wanted) -> dict[str, Images]:
         return {name: own for name, own in own_sites(settings, wanted).items() if name != "east"}

@@ -18,8 +18,8 @@ from torch.amp import GradScaler
 from dcfl.data.client_data import Batch, ClientData
 from dcfl.errors import require
 from dcfl.messages import Tensors
-from dcfl.models.freezing import frozen_tensors
 from dcfl.models.output import FeatureModel, Output
+from dcfl.models.personal import personal_tensors, unsent_tensors
 
 __all__ = [
     "Batch",
@@ -50,6 +50,9 @@ class LocalTraining:
     weight_decay: float = 5e-4
     decay_norm_and_bias: bool = True  # false: exempts them from weight decay
     max_grad_norm: float = 10.0  # of the whole gradient; 0 = no clipping
+    # First train the personal part alone for so many epochs, then the rest alone for `epochs`, as
+    # in FedRep; 0: both together.
+    head_epochs: int = 0
 
     def __post_init__(self) -> None:
         require(self.epochs >= 1, f"training.epochs must be at least 1, not {self.epochs}")
@@ -73,6 +76,15 @@ class LocalTraining:
             0 <= self.max_grad_norm < LARGEST_FLOAT32,
             f"training.max_grad_norm must be 0 (off) or more, not {self.max_grad_norm:g}",
         )
+        require(
+            self.head_epochs >= 0,
+            f"training.head_epochs must be 0 (off) or more, not {self.head_epochs}",
+        )
+
+    @property
+    def all_epochs(self) -> int:
+        """How often a client goes over its images in a round."""
+        return self.head_epochs + self.epochs
 
     def lr_in(self, round: int, epoch: int = 0) -> float:
         """The learning rate of a local epoch, counted from 0."""
@@ -107,7 +119,7 @@ class Client:
     id: int
     round: int  # counted from 1
     model: FeatureModel  # trained in place, starting from `received`
-    received: Tensors  # the global weights as sent
+    received: Tensors  # the global weights as sent, and this client's own personal ones
     shared: Tensors  # what the method's server side shares; empty in round 1
     memory: Tensors  # what the client kept from its last round; empty at first; never sent
     data: ClientData
@@ -122,6 +134,11 @@ class Client:
         """The parameters being trained, by name; `received` and `shared` use the same names."""
         return ((n, p) for n, p in self.model.named_parameters() if p.requires_grad)
 
+    def federated(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Those of `trainable` that all clients train together: all but the personal ones."""
+        own = personal_tensors(self.model)
+        return ((name, live) for name, live in self.trainable() if name not in own)
+
     @cached_property
     def global_model(self) -> FeatureModel:
         """A frozen copy of the model as received."""
@@ -134,10 +151,10 @@ class Client:
 
 def frozen(model: FeatureModel, weights: Tensors) -> FeatureModel:
     """A second model of the same architecture, in evaluation mode, that uses these tensors as its
-    weights without copying them, and shares what `model.freeze` keeps from being sent."""
+    weights without copying them, and shares what no message has, if they lack it."""
     not_copied = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     twin = copy.deepcopy(model, memo=not_copied)
-    twin.load_state_dict({**frozen_tensors(model), **weights}, assign=True)
+    twin.load_state_dict({**unsent_tensors(model), **weights}, assign=True)
     return twin.requires_grad_(False).eval()
 
 

@@ -157,7 +157,7 @@ CODES = {
     "config": "it cannot use the settings",
     "refused": "it refuses",  # SiteRefusal says what
     "version": "its dcfl speaks another version of the protocol: install the server's there",
-    "frozen": "it has lost the frozen weights, which a node gets when it joins: restart its node",
+    "unsent": "it has lost the weights that a node gets when it joins: restart its node",
     "disk": "its disk refused what it had to keep",
     "error": "an error, which its own log explains",
 }

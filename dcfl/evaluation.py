@@ -98,6 +98,11 @@ def own_mix_accuracies(by_class: Tensor, mixes: Tensor) -> Tensor:
     return (weights @ by_class[known]) / weights.sum(dim=1)
 
 
+def finite_or_none(accuracy: float) -> float | None:
+    """None where there was nothing to score."""
+    return accuracy if math.isfinite(accuracy) else None
+
+
 def fairness(accuracies: Tensor) -> tuple[float | None, float | None]:
     """The mean over clients, and the mean over the worst tenth of them (at least one)."""
     known = accuracies[accuracies.isfinite()]

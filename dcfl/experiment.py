@@ -30,6 +30,9 @@ class FederationSettings:
     seed: int = 0
     deadline: float = 0.0  # seconds to wait for a round's replies; 0: no limit
     minimum_replies: int = 1  # a round with fewer does not change the model
+    # Parts of the model that every client has for itself and never sends: "norms" (all
+    # normalisation layers) or names of modules, such as "classifier".
+    personal: tuple[str, ...] = ()
     evaluate_every: int = 1  # score the model after every so many rounds, and after the last
     patience: int = 0  # end the run after so many scores in a row without a new best; 0: never
     target_accuracy: float = 0.0  # end the run once it is reached, in percent; 0: never
@@ -222,6 +225,11 @@ class Experiment:
             f'attack.kind = "prototype-flip": {self.method.name} sends no prototypes; dcfl-pw and '
             f"fedproc do, and a method of your own may define flip_upload",
         )
+        require(
+            not self.training.head_epochs or bool(self.federation.personal),
+            "training.head_epochs are of the part that federation.personal names: set "
+            'federation.personal = ["classifier"]',
+        )
         self._check_choice()
 
     def _check_choice(self) -> None:
@@ -235,6 +243,11 @@ class Experiment:
         key = next((key for key, value in choosing.items() if value), None)
         if key is None:
             return
+        require(
+            not federation.personal,
+            f"{key} goes by the global model, whose personal part nobody trains: leave out {key} "
+            f"or federation.personal",
+        )
         require(
             held_out or federation.choose_by == "test",
             f"{key} goes by images that are kept back from training: set data.holdout = 0.1, or "

@@ -14,15 +14,22 @@ from torch.optim.sgd import sgd
 
 from dcfl.client import Client, LocalTraining
 from dcfl.data.client_data import ClientData
-from dcfl.errors import NO_LONGER_FINITE, Diverged
+from dcfl.errors import NO_LONGER_FINITE, ConfigError, Diverged
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import Method
-from dcfl.models.freezing import frozen_tensors
+from dcfl.models.layers import NORMALISATIONS
 from dcfl.models.output import FeatureModel
+from dcfl.models.personal import (
+    personal_and_rest,
+    personal_tensors,
+    unsent_tensors,
+    with_personal,
+)
 from dcfl.seeding import derived_seed
 from dcfl.tensors import (
     apart_from,
     canonical,
+    copies,
     load,
     not_finite,
     snapshot,
@@ -31,8 +38,6 @@ from dcfl.tensors import (
 )
 
 __all__ = ["LocalTraining", "norms_and_biases", "train_client"]
-
-NORMALISATIONS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
 def train_client(
@@ -47,18 +52,21 @@ def train_client(
 ) -> tuple[ClientUpdate, Tensors]:
     """Train one client for one round; returns its reply and its new memory.
 
-    `model` is scratch space: the broadcast overwrites all of its weights that are not frozen.
+    `model` is scratch space: the broadcast overwrites all of its weights that are neither frozen
+    nor personal, and the memory those that are personal, if it has them.
     """
     started = time.perf_counter()
-    load(model, broadcast.weights, optional=frozen_tensors(model))
+    personal = personal_tensors(model)
+    own, remembered = personal_and_rest(memory) if personal else ({}, memory)
+    load(model, {**broadcast.weights, **own}, optional=unsent_tensors(model))
     model.train()
     client = Client(
         id=client_id,
         round=broadcast.round,
         model=model,
-        received=broadcast.weights,
+        received={**broadcast.weights, **copies(personal)},
         shared=broadcast.shared,
-        memory=memory,
+        memory=remembered,
         data=data,
         training=training,
         scaler=_loss_scaler(model),
@@ -67,7 +75,9 @@ def train_client(
         loss = _descend(method, client, seed)
         weights = snapshot(model, broadcast.weights)  # what was sent comes back
         upload = apart_from(model, canonical(method.upload(client)))
-        new_memory = apart_from(model, canonical(method.remember(client)))
+        remembered = apart_from(model, canonical(method.remember(client)))
+        new_memory = with_personal(snapshot(model, personal), remembered)
+    _require_unsent(personal, upload, method)
     # Check weights and memory too: the last step may overflow after the last loss.
     produced = together(loss={"mean": loss}, weights=weights, upload=upload, memory=new_memory)
     sums = totals(produced)  # the only wait for the device
@@ -85,6 +95,16 @@ def train_client(
         metrics={"loss": sums["loss/mean"], "seconds": time.perf_counter() - started},
     )
     return update, new_memory
+
+
+def _require_unsent(personal: Tensors, upload: Tensors, method: Method) -> None:
+    """Nothing that belongs to a personal tensor leaves the client, in whatever form."""
+    revealed = sorted(personal.keys() & upload.keys())
+    if revealed:
+        raise ConfigError(
+            f"{method.name} uploads {revealed[0]}, which federation.personal keeps at its client: "
+            f"use client.federated() instead of client.trainable()"
+        )
 
 
 @contextmanager
@@ -171,26 +191,43 @@ def norms_and_biases(model: nn.Module) -> frozenset[str]:
     )
 
 
+def _at_rest(client: Client) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """With `training.head_epochs`, the parameters that no step moves after the epochs of the
+    personal part, and during them."""
+    if not client.training.head_epochs:
+        return [], []
+    together = {id(live) for _, live in client.federated()}
+    everything = [live for _, live in client.trainable()]
+    return (
+        [live for live in everything if id(live) not in together],
+        [live for live in everything if id(live) in together],
+    )
+
+
 def _descend(method: Method, client: Client, seed: int) -> Tensor:
     """Train the client's model in place; returns the mean loss over the steps."""
     training = client.training
     parameters = [parameter for _, parameter in client.trainable()]
     optimizer = _SGD(client)
     objective = method.objective(client)
+    at_rest = _at_rest(client)
     losses: list[Tensor] = []
     for batch in client.data.training_batches(
-        training.epochs, training.batch_size, seed, client.round, client.id, method.second_view
+        training.all_epochs, training.batch_size, seed, client.round, client.id, method.second_view
     ):
         for parameter in parameters:
             parameter.grad = None
         losses.append(method.gradient(client, objective, batch).detach())
+        head = batch.epoch < training.head_epochs
+        for parameter in at_rest[head]:
+            parameter.grad = None
         if training.max_grad_norm:
             client.scaler.unscale_(optimizer)  # type: ignore[arg-type]
             torch.nn.utils.clip_grad_norm_(parameters, training.max_grad_norm)
-        lr = training.lr_in(client.round, batch.epoch)
+        lr = training.lr_in(client.round, batch.epoch - (0 if head else training.head_epochs))
         client.scaler.step(optimizer, lr)  # type: ignore[arg-type]
         client.scaler.update()
-        client.num_steps += 1
+        client.num_steps += not head  # the server is told of the steps of what it is sent
     # Nobody has read a number so far: that would stall a GPU in every step.
     nothing = torch.zeros(1, device=client.data.images.labels.device)
     return torch.stack(losses or [nothing]).mean()

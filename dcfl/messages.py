@@ -16,7 +16,7 @@ class Broadcast:
     """The server's message to every client of a round."""
 
     round: int  # counted from 1
-    weights: Tensors  # parameters and buffers of the global model that are not frozen
+    weights: Tensors  # of the global model: all but what is frozen or personal
     shared: Tensors  # what the method's server side shares, such as prototypes
 
     @property

@@ -25,7 +25,7 @@ from dcfl.errors import ConfigError, ProtocolError, require
 from dcfl.federation import sample_cohort
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import Method
-from dcfl.models.freezing import moving_modules
+from dcfl.models.personal import sent_modules
 from dcfl.server.validation import check_like
 from dcfl.system.transfers import on_device
 from dcfl.tensors import cast_like, clip_share
@@ -217,10 +217,11 @@ def check_covered(
             f'server.aggregation = "{aggregation}" weighs clients by how much data they have, '
             f'which [privacy] keeps from the server: use "uniform"'
         )
-    if any(getattr(layer, "track_running_stats", False) for layer in moving_modules(model)):
+    if any(getattr(layer, "track_running_stats", False) for layer in sent_modules(model)):
         raise ConfigError(
             "[privacy] does not cover running statistics of clients' images: "
-            'set model.norm = "group" or "batch-nostats", or freeze those layers'
+            'set model.norm = "group" or "batch-nostats", freeze those layers, or '
+            'keep them at the clients: federation.personal = ["norms"]'
         )
     if len([*model.named_parameters(remove_duplicate=False)]) != len([*model.parameters()]):
         raise ConfigError("[privacy] cannot be used with a model whose layers share parameters")

@@ -31,6 +31,7 @@ def run_card(summary: Summary, rounds: Sequence[RoundRow], engine: str, folder: 
         f"weights {summary.weights_sha256[:16]}",
         *([f"ended   {summary.stopped}"] if summary.stopped else []),
         *([f"best    {best_words(summary)}"] if summary.best_round is not None else []),
+        *([f"clients {personal_words(summary)}"] if summary.personal_models else []),
         *([f"report  {page}"] if page.is_file() else []),
     ]
     return "\n".join(map(printable, lines))
@@ -38,6 +39,17 @@ def run_card(summary: Summary, rounds: Sequence[RoundRow], engine: str, folder: 
 
 def best_words(summary: Summary) -> str:
     return f"round {summary.best_round}, {summary.best_accuracy:.2f} %, in best.safetensors"
+
+
+def personal_words(summary: Summary) -> str:
+    """Beside the global model's accuracy, whose personal part nobody has trained."""
+    known = summary.client_accuracy is not None
+    common = f" ({summary.client_accuracy:.2f} with the global one)" if known else ""
+    return (
+        f"{summary.personal_accuracy:.2f} % on average with their own models{common}, "
+        f"{summary.worst_decile_personal_accuracy:.2f} the worst tenth; each on its own mix of "
+        f"classes; {summary.personal_models} of {summary.clients} have a model"
+    )
 
 
 def estimate_card(prepared: Prepared, estimate: Estimate, now: datetime) -> str:

@@ -11,6 +11,7 @@ import typer
 
 from dcfl.cli.options import (
     Best,
+    ClientNumber,
     Folder,
     MethodFile,
     ModelFile,
@@ -51,6 +52,7 @@ def embed(
     out: FeatureFile = Path("features.npz"),
     layer: WhichLayer = Layer.projection,
     best: Best = False,
+    client: ClientNumber = None,
     model_file: ModelFile = None,
 ) -> None:
     """The embeddings of pictures, with their file names and labels, in one .npz file."""
@@ -58,7 +60,7 @@ def embed(
 
     require_npz(out)
     run_own_files(None, model_file)
-    embedded = embed_pictures(folder, pictures, layer.value, which_model(best))
+    embedded = embed_pictures(folder, pictures, layer.value, which_model(best, client))
     write_embeddings(out, embedded)
     count, width = embedded.features.shape
     print(printable(f"features  {out}: {count:,} pictures, {width} numbers each"))
@@ -94,6 +96,8 @@ def neighbours(
     which = which_model(best)
     subject = open_subject(RecordedRun.open(folder), which)
     found = find_neighbours(subject, images, each, layer.value)
-    page = write_neighbours(subject, found, layer.value, which, out or folder / "neighbours.html")
+    page = write_neighbours(
+        subject, found, layer.value, str(which), out or folder / "neighbours.html"
+    )
     print(f"nearest neighbour of the right class  {found.agreement:.1f} %")
     print(printable(f"page  {page}"))

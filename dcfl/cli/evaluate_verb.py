@@ -11,6 +11,7 @@ import typer
 from dcfl.cli.options import (
     AsJSON,
     Best,
+    ClientNumber,
     Folder,
     ModelFile,
     print_json,
@@ -23,7 +24,7 @@ from dcfl.system.printable import printable
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dcfl.runs.evaluations import EvaluationRecord, Fairness
+    from dcfl.runs.evaluations import EvaluationRecord
 
 MOST_CLASSES = 20  # rows of a table; of more classes the worst are shown
 WORST = 5  # clients that are named
@@ -43,11 +44,25 @@ Clients = Annotated[
 ]
 
 
+FineTune = Annotated[
+    int,
+    typer.Option(
+        "--fine-tune",
+        metavar="N",
+        min=0,
+        show_default=False,
+        help="Also score each client after N epochs of training on its own images.",
+    ),
+]
+
+
 def evaluate(
     folder: Folder,
     data: Data = None,
     best: Best = False,
+    client: ClientNumber = None,
     clients: Clients = False,
+    fine_tune: FineTune = 0,
     model_file: ModelFile = None,
     as_json: AsJSON = False,
 ) -> None:
@@ -60,7 +75,7 @@ def evaluate(
     from dcfl.trained.evaluate import evaluation_of
 
     run_own_files(None, model_file)
-    record = evaluation_of(folder, data, which_model(best), clients)
+    record = evaluation_of(folder, data, which_model(best, client), clients, fine_tune)
     path = write_evaluation(folder, record)
     if as_json:
         print_json(record.to_json())
@@ -80,7 +95,7 @@ def _print_evaluation(record: EvaluationRecord) -> None:
     from dcfl.cli.terminal import stdout
     from dcfl.report.evaluation_section import some_names
 
-    model = "the best model" if record.which == "best" else "the last model"
+    model = record.model if isinstance(record.which, int) else f"the {record.model}"
     print(printable(f"{model} on {record.scores.images:,.0f} {record.kind} of {record.data}"))
     print()
     for name, value in _numbers(record):
@@ -89,7 +104,7 @@ def _print_evaluation(record: EvaluationRecord) -> None:
     stdout.print(class_table(record))
     if record.absent:
         print(f"\nwithout images, and in no mean: {some_names(record.absent)}")
-    if record.clients:
+    if len(record.clients) > 1:
         print()
         stdout.print(client_table(record))
     print()
@@ -106,18 +121,23 @@ def _numbers(record: EvaluationRecord) -> Iterator[tuple[str, str]]:
     yield "AUC", f"{number(scores.mean_auc, 4)} (one class against the rest; {error})"
     yield "calibration error", f"{number(scores.calibration_error)} %"
     yield "cross-entropy", number(scores.loss, 4)
-    if record.clients:
-        yield "clients", _fairness(record.fairness, record.clients_kind)
-        if record.own_mix_fairness.mean is not None:
-            mixes = f"{record.kind} in its own mix of classes"
-            yield "", _fairness(record.own_mix_fairness, mixes)
+    mixes = f"{record.kind} in its own mix of classes"
+    one = len(record.clients) == 1
+    for name, found, kind in (
+        (record.clients[0].name if one else "clients", record.fairness, record.clients_kind),
+        ("", record.own_mix_fairness, mixes),
+        ("fine-tuned", record.fine_tuned_fairness, mixes),
+    ):
+        if found.mean is not None and found.worst_tenth is not None:
+            yield name, _fairness(found.mean, found.worst_tenth, len(record.clients), kind)
 
 
-def _fairness(found: Fairness, kind: str) -> str:
+def _fairness(mean: float, worst: float, clients: int, kind: str) -> str:
     from dcfl.report.text import number
 
-    mean, worst = (number(value) for value in found if value is not None)
-    return f"{mean} % on average, {worst} % the worst tenth; each on {kind}"
+    if clients == 1:
+        return f"{number(mean)} % on {kind}"
+    return f"{number(mean)} % on average, {number(worst)} % the worst tenth; each on {kind}"
 
 
 def class_table(record: EvaluationRecord) -> Table:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dcfl.cli.embed_verbs import Layer
-from dcfl.cli.options import Best, Folder, ModelFile, run_own_files, which_model
+from dcfl.cli.options import Best, ClientNumber, Folder, ModelFile, run_own_files, which_model
 from dcfl.system.printable import printable
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def export(
     folder: Folder,
     format: Annotated[Format, typer.Option(help="The kind of file.")],
     best: Best = False,
+    client: ClientNumber = None,
     prepare: Annotated[
         bool,
         typer.Option(
@@ -66,7 +67,7 @@ def export(
 
     options = ExportOptions(
         format=format.value,
-        which=which_model(best),
+        which=which_model(best, client),
         prepare=prepare,
         embedding=embedding.value if embedding else None,
         out=out,

@@ -50,5 +50,5 @@ def _images_trained(prepared: Prepared) -> float:
     """In the whole run."""
     experiment, sizes = prepared.experiment, prepared.data.partition.sizes
     cohort = cohort_size(len(sizes), experiment.federation.participation)
-    each = float(sizes.mean()) * experiment.training.epochs
+    each = float(sizes.mean()) * experiment.training.all_epochs
     return experiment.federation.rounds * cohort * each

@@ -36,6 +36,16 @@ Best = Annotated[
     bool,
     typer.Option("--best", help="The best model instead of the last (output.keep_best)."),
 ]
+ClientNumber = Annotated[
+    int | None,
+    typer.Option(
+        "--client",
+        metavar="K",
+        min=0,
+        show_default=False,
+        help="The model of client K, counted from 0 (federation.personal).",
+    ),
+]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 MethodFile = Annotated[
     Path | None,
@@ -91,7 +101,11 @@ def run_own_files(method_file: Path | None, model_file: Path | None) -> tuple[li
     return methods, model
 
 
-def which_model(best: bool) -> Which:
+def which_model(best: bool, client: int | None = None) -> Which:
+    if best and client is not None:
+        raise ConfigError("--best and --client name two models: give one of them")
+    if client is not None:
+        return client
     return "best" if best else "last"
 
 

@@ -14,6 +14,7 @@ import typer
 from dcfl.cli.options import (
     AsJSON,
     Best,
+    ClientNumber,
     Folder,
     ModelFile,
     PictureFiles,
@@ -41,6 +42,7 @@ def predict(
     pictures: PictureFiles,
     top: Top = 1,
     best: Best = False,
+    client: ClientNumber = None,
     csv_file: CSVFile = None,
     model_file: ModelFile = None,
     as_json: AsJSON = False,
@@ -52,7 +54,7 @@ def predict(
     from dcfl.trained import predict as trained
 
     run_own_files(None, model_file)
-    predictions = trained.predict(folder, pictures, top=top, which=which_model(best))
+    predictions = trained.predict(folder, pictures, top=top, which=which_model(best, client))
     tally = trained.Tally()
     with _csv_rows(csv_file, top) as write_row, _json_rows(as_json, tally) as print_json_row:
         shows = [show for show in (write_row, print_json_row) if show is not None]

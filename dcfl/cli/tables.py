@@ -30,7 +30,9 @@ def comparison_table(groups: Sequence[Group], own_mixes: bool = False) -> Table:
     title = ", ".join(titles) or None
     width = 20 if first.seeds == 1 else 8
     against = f"vs {first.label}"
-    table = new_table("method", "MAX %", "EMA %", against, "MB", "seconds", "accuracy", title=title)
+    own = ["personal %"] if any(group.has_personal for group in groups) else []
+    columns = ("method", "MAX %", "EMA %", against, *own, "MB", "seconds", "accuracy")
+    table = new_table(*columns, title=title)
     for group in groups:
         gain = None if group is first else group.difference(first, f"ema_{quantity}")
         sent = group.spread("bytes_up").mean + group.spread("bytes_down").mean
@@ -39,11 +41,17 @@ def comparison_table(groups: Sequence[Group], own_mixes: bool = False) -> Table:
             f"{group.spread(f'max_{quantity}')}",
             f"{group.spread(f'ema_{quantity}')}",
             f"{gain:+}" if gain else "",
+            *([_personal(group)] if own else []),
             f"{sent / 1e6:.0f}",
             f"{group.spread('seconds').mean:.1f}",
             sparkline(group.curve, width),
         )
     return table
+
+
+def _personal(group: Group) -> str:
+    """The accuracy of the clients' own models."""
+    return f"{group.spread('personal_accuracy')}" if group.has_personal else ""
 
 
 class PartitionRow(NamedTuple):

@@ -5,7 +5,7 @@ They may train on a GPU; the server is on the CPU, as with every engine.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dcfl.client import frozen
@@ -52,6 +52,12 @@ class Embedded:
 
     def own_scores(self, weights: Tensors) -> Sequence[OwnScores]:
         return ()
+
+    def personal_parts(self) -> Iterator[tuple[int, Tensors]]:
+        return self.runner.personal_parts(self.memories)
+
+    def personal_accuracies(self, weights: Tensors) -> Mapping[int, float]:
+        return {}
 
     def settle(self, accepted: Collection[int]) -> None:
         self.memories.settle(accepted)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,6 +89,14 @@ class Engine(Backend, Protocol):
     def own_scores(self, weights: Tensors) -> Sequence[OwnScores]:
         """All scores of a model, by those who have test images of their own; empty where the test
         images are here."""
+
+    def personal_parts(self) -> Iterator[tuple[int, Tensors]]:
+        """The personal part of the model of each client that has trained, in client order; nothing
+        where clients are elsewhere and keep it to themselves."""
+
+    def personal_accuracies(self, weights: Tensors) -> Mapping[int, float]:
+        """By client, in percent: its model, with these weights and its own personal part, on its
+        own test images; empty where the test images are here."""
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,11 @@ class Memories:
     def version(self, client: int) -> Version:
         return Version(client, self._current.get(client, 0))
 
+    @property
+    def clients(self) -> list[int]:
+        """Those that keep something."""
+        return sorted(self._current)
+
     def in_ram(self, client: int) -> Tensors | None:
         """The client's memory; None if it has to be read from its file."""
         version = self.version(client)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import inf
 
@@ -139,6 +139,12 @@ class Pool:
 
     def own_scores(self, weights: Tensors) -> Sequence[OwnScores]:
         return ()
+
+    def personal_parts(self) -> Iterator[tuple[int, Tensors]]:
+        return self._runner.personal_parts(self.memories)
+
+    def personal_accuracies(self, weights: Tensors) -> Mapping[int, float]:
+        return {}
 
     # Answers and deaths
 

@@ -6,7 +6,7 @@ import copy
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -23,6 +23,7 @@ from dcfl.engines.instructions import (
     avoid_broken_instructions,
     half_precision_works,
 )
+from dcfl.engines.memories import Memories
 from dcfl.engines.placement import choose_devices
 from dcfl.errors import ClientFailure, ConfigError, DCFLError, Diverged
 from dcfl.experiment import EngineSettings, Experiment, FaultSettings
@@ -31,11 +32,18 @@ from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import Method
 from dcfl.models import FeatureModel, Output, build_model
 from dcfl.models.freezing import freeze
+from dcfl.models.personal import (
+    personal_and_rest,
+    personal_tensors,
+    personalise,
+    with_personal,
+)
 from dcfl.models.warm_start import warm_start
 from dcfl.privacy import Protection, check_covered
 from dcfl.system.printable import one_line
 from dcfl.system.processes import Terminated
 from dcfl.system.transfers import to_device
+from dcfl.tensors import copies
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,8 @@ class ClientRunner:
     protection: Protection | None = None
     attack: Attack | None = None
     compile: bool = False
+    # The personal part that every client begins with; empty if no part of the model is personal.
+    personal: Tensors = field(default_factory=dict)
 
     def on(self, device: torch.device) -> ClientRunner:
         """With a model and the data on a device. Call it in the process that will use it: the
@@ -78,7 +88,7 @@ class ClientRunner:
                 self.model,
                 attack.data(data) if attack else data,
                 broadcast,
-                self.here(memory),
+                self.here(memory or with_personal(self.personal, {})),
                 self.training,
                 client,
                 self.seed,
@@ -97,6 +107,11 @@ class ClientRunner:
         except (Exception, SystemExit) as error:  # an exit would end the run as if all were well
             return ClientFailure(client, _described(error)), {}
 
+    def personal_parts(self, memories: Memories) -> Iterator[tuple[int, Tensors]]:
+        """From what the clients keep."""
+        for client in memories.clients if self.personal else ():
+            yield client, personal_and_rest(memories[client])[0]
+
     def here(self, tensors: Tensors) -> dict[str, Tensor]:
         """On the model's device."""
         return to_device(tensors, next(self.model.parameters()).device)
@@ -112,15 +127,17 @@ def client_runner(
     avoid_broken_instructions()
     seed = experiment.federation.seed
     augmentation = experiment.data.augmentation(dataset.preparation.augmentation)
+    own_model = _model_for(experiment, dataset, model)
     runner = ClientRunner(
         experiment.method,
-        _model_for(experiment, dataset, model),
+        own_model,
         FederatedData(dataset.augmented_by(augmentation), partition),
         experiment.training,
         seed,
         experiment.faults,
         attack=attack_on(experiment.data.clients, experiment.attack, seed),
         compile=experiment.engine.compile,
+        personal=copies(personal_tensors(own_model)),
     )
     if not experiment.privacy.active:
         return runner
@@ -146,6 +163,7 @@ def _model_for(
     if experiment.model.weights:
         warm_start(model, experiment.model.weights, experiment.model.weights_skip)
     freeze(model, experiment.model.freeze)
+    personalise(model, experiment.federation.personal)
     if experiment.engine.precision != "float32":
         _use_half_precision(model, experiment.engine)
     return model
@@ -176,7 +194,8 @@ def expected_upload(runner: ClientRunner) -> Tensors | None:
     with torch.no_grad(), evaluating(runner.model):
         output = runner.model(two_images(runner.data.dataset))
         width = runner.method.embedding_of(output).shape[1]
-    parameters = dict(runner.model.named_parameters())
+    named = runner.model.named_parameters()
+    parameters = {name: live for name, live in named if name not in runner.personal}
     return runner.method.upload_like(parameters, runner.data.dataset.classes, width)
 
 

@@ -37,13 +37,13 @@ from dcfl.flower.codec import Claim, Task
 from dcfl.flower.node_config import NodeConfig
 from dcfl.flower.node_memories import NodeMemories
 from dcfl.models import FeatureModel
-from dcfl.models.freezing import frozen_tensors
+from dcfl.models.personal import personal_and_rest, unsent_tensors
 from dcfl.privacy import at_site
 from dcfl.scores import scores_of
 from dcfl.server.validation import check_like
 from dcfl.system.printable import printable, printable_lines
 from dcfl.system.transfers import to_host
-from dcfl.tensors import load
+from dcfl.tensors import load, split
 
 FAILURE_CODES = {  # the first that fits
     ProtocolMismatch: "version",
@@ -63,8 +63,8 @@ class Site:
     runner: ClientRunner
     memories: NodeMemories
     threads: int
-    # Whether the frozen weights of the model come from the server, when this node joins.
-    awaits_frozen: bool = False
+    # Whether the weights that no message has come from the server, when this node joins.
+    awaits_unsent: bool = False
 
 
 SiteOf = Callable[[Context], Site]  # called for each message; it may cache its result
@@ -79,6 +79,7 @@ def client_app(site_of: SiteOf, reveal: bool = False) -> ClientApp:
     app.train()(partial(_answered, _train, site_of, reveal))
     app.evaluate()(partial(_answered, _evaluate, site_of, reveal))
     app.evaluate("scores")(partial(_answered, _all_scores, site_of, reveal))
+    app.evaluate("personal")(partial(_answered, _personal_scores, site_of, reveal))
     return app
 
 
@@ -105,13 +106,14 @@ def _answered(
 
 
 def _whoami(site_of: SiteOf, task: Task, message: Message, context: Context) -> RecordDict:
-    """Also a first check that nothing is missing here, and the only message with frozen weights."""
+    """Also a first check that nothing is missing here, and the only message with weights that are
+    frozen or personal."""
     node = NodeConfig.read(context.node_config)
     site = site_of(context)
-    if site.awaits_frozen:
-        frozen_weights = codec.decode(message.content.get("frozen"))
-        check_like(frozen_weights, frozen_tensors(site.runner.model), "frozen weights")
-        site.memories.save_frozen(task.run, frozen_weights)
+    if site.awaits_unsent:
+        unsent = codec.decode(message.content.get("unsent"))
+        check_like(unsent, unsent_tensors(site.runner.model), "frozen or personal weights")
+        site.memories.save_unsent(task.run, unsent)
     images = _test_images(site.runner)
     return codec.claim_content(task, Claim(node.partition_id, node.num_partitions, images))
 
@@ -152,7 +154,20 @@ def _evaluate(site_of: SiteOf, task: Task, message: Message, context: Context) -
 
 def _all_scores(site_of: SiteOf, task: Task, message: Message, context: Context) -> RecordDict:
     """Of the final model: more than the few numbers that every round asks for."""
+    return _scored(_complete(site_of(context), task), task, message)
+
+
+def _personal_scores(site_of: SiteOf, task: Task, message: Message, context: Context) -> RecordDict:
+    """Of the final model with this client's own personal part."""
     site = _complete(site_of(context), task)
+    memory = site.memories.load(task)
+    if not memory or not site.runner.personal:
+        raise ClientFailure(task.client, "its personal part is lost")
+    own, _ = personal_and_rest(memory)
+    return _scored(replace(site, runner=replace(site.runner, personal=own)), task, message)
+
+
+def _scored(site: Site, task: Task, message: Message) -> RecordDict:
     dataset = site.runner.data.dataset
     with reproducible(site.threads):
         model = _sent_model(site, message)
@@ -161,21 +176,24 @@ def _all_scores(site_of: SiteOf, task: Task, message: Message, context: Context)
 
 
 def _sent_model(site: Site, message: Message) -> FeatureModel:
-    weights = site.runner.here(codec.decode(message.content.get("weights")))
-    return frozen(site.runner.model, weights)
+    """The global model, with the site's personal part: the one that everybody began with, or its
+    own."""
+    sent = codec.decode(message.content.get("weights"))
+    return frozen(site.runner.model, site.runner.here({**site.runner.personal, **sent}))
 
 
 def _complete(site: Site, task: Task) -> Site:
-    """With the frozen weights that came when this node joined the run."""
-    if not site.awaits_frozen:
+    """With the weights that came when this node joined the run."""
+    if not site.awaits_unsent:
         return site
     try:
-        kept = site.memories.load_frozen(task.run)
+        kept = site.memories.load_unsent(task.run)
     except CheckpointError as error:
-        raise ClientFailure(task.client, str(error), "frozen") from error
+        raise ClientFailure(task.client, str(error), "unsent") from error
     model = site.runner.model
     load(model, site.runner.here(kept), optional=model.state_dict().keys() - kept.keys())
-    return site
+    personal, _ = split(kept, site.runner.personal)
+    return replace(site, runner=replace(site.runner, personal=personal))
 
 
 def _test_images(runner: ClientRunner) -> list[int]:
@@ -201,8 +219,8 @@ def site_from_config(context: Context) -> Site:
     keep_freed_memory()
     device = choose_devices(experiment.engine.device)[0]
     memories = NodeMemories(node.memories_folder)
-    awaits_frozen = bool(experiment.model.freeze)
-    return Site(runner.on(device), memories, experiment.engine.threads, awaits_frozen)
+    awaits_unsent = bool(unsent_tensors(runner.model))
+    return Site(runner.on(device), memories, experiment.engine.threads, awaits_unsent)
 
 
 app = client_app(site_from_config)

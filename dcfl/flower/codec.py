@@ -100,11 +100,11 @@ def task_content(task: Task) -> RecordDict:
     return RecordDict({"task": _task_record(task)})
 
 
-def join_content(task: Task, frozen: ArrayRecord | None) -> RecordDict:
-    """`frozen`: the weights that no later message has, if there are any."""
+def join_content(task: Task, unsent: ArrayRecord | None) -> RecordDict:
+    """`unsent`: the weights that no later message has, if there are any."""
     content = task_content(task)
-    if frozen is not None:
-        content["frozen"] = frozen
+    if unsent is not None:
+        content["unsent"] = unsent
     return content
 
 

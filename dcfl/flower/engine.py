@@ -8,7 +8,7 @@ the SuperLink, so memory does not grow with the cohort.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import inf
 
 from flwr.app import RecordDict
@@ -29,12 +29,13 @@ from dcfl.evaluation import Evaluation, evaluate
 from dcfl.flower import codec
 from dcfl.flower.codec import Task
 from dcfl.flower.messenger import AddressedTask, LostReply, Messenger, SentTask
+from dcfl.flower.node_memories import NodeMemories
 from dcfl.flower.nodes import Nodes
 from dcfl.flower.remote_memories import RemoteMemories
 from dcfl.flower.roster import Roster
 from dcfl.flower.site_evaluation import SiteEvaluation
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic
-from dcfl.models.freezing import frozen_tensors
+from dcfl.models.personal import personal_and_rest, unsent_tensors
 from dcfl.tensors import split
 
 FORGET_SECONDS = 30  # for nodes to tidy up after a run
@@ -57,18 +58,19 @@ class GridEngine:
         """`reveal`: the nodes are this user's own, and may say what exactly went wrong. `alive`:
         see Messenger. `overlaps`: evaluate a round while the next one trains, which hides the time
         and shows each round's result later. `same_runner`: the nodes have this session's runner,
-        and with it the frozen weights."""
+        its weights that are in no message, and its folder of memories."""
         self._run, self._runner, self._reveal = session.run, session.runner, reveal
         self._deadline = session.experiment.federation.deadline
         self._messenger = Messenger(grid, alive)
         data = session.runner.data
-        self._frozen = frozen_tensors(session.runner.model)
+        self._unsent = unsent_tensors(session.runner.model)
+        self._node_memories = NodeMemories(session.memories.resolve()) if same_runner else None
         self._nodes = Nodes(
             self._messenger,
             session.run,
             roster,
             data.dataset.classes,
-            codec.encode(self._frozen) if self._frozen and not same_runner else None,
+            codec.encode(self._unsent) if self._unsent and not same_runner else None,
         )
         self._sites = SiteEvaluation(
             self._messenger,
@@ -158,7 +160,7 @@ class GridEngine:
 
     def begin_evaluation(self, weights: Tensors) -> None:
         if self._sites_evaluate:
-            self._sites.begin(split(weights, self._frozen)[1])
+            self._sites.begin(self._sent(weights))
         else:
             self._evaluated = weights
 
@@ -177,9 +179,25 @@ class GridEngine:
             self._evaluated = {}
 
     def own_scores(self, weights: Tensors) -> Sequence[OwnScores]:
-        if not self._sites_evaluate:
-            return ()
-        return self._sites.own_scores(split(weights, self._frozen)[1])
+        return self._sites.own_scores(self._sent(weights)) if self._sites_evaluate else ()
+
+    def personal_parts(self) -> Iterator[tuple[int, Tensors]]:
+        """None where nodes are elsewhere: what is personal stays there."""
+        if self._node_memories is None or not self._runner.personal:
+            return
+        for client, round in sorted(self.memories.rounds.items()):
+            memory = self._node_memories.load(Task(self._run, 0, client, memory_round=round))
+            if memory:
+                yield client, personal_and_rest(memory)[0]
+
+    def personal_accuracies(self, weights: Tensors) -> Mapping[int, float]:
+        if not (self._sites_evaluate and self._runner.personal):
+            return {}
+        return self._sites.personal_accuracies(self._sent(weights), self.memories.rounds)
+
+    def _sent(self, weights: Tensors) -> Tensors:
+        """Those that a message has."""
+        return split(weights, self._unsent)[1]
 
     def take_remarks(self) -> Remarks:
         """The sites' scores, where they evaluate, and the notices since the last row."""
@@ -190,8 +208,9 @@ class GridEngine:
     # The end
 
     def forget(self) -> None:
-        """The run has ended well: nodes need not keep its clients' memories or frozen weights."""
-        if self.memories.rounds or self._frozen:
+        """The run has ended well: nodes need not keep its clients' memories, unless these are all
+        there is of a personal model."""
+        if (self.memories.rounds or self._unsent) and not self._runner.personal:
             task = Task(self._run, round=0, client=0)
             addressed = [
                 (node, codec.task_content(task.ticketed()))

@@ -1,4 +1,5 @@
-"""What a node keeps on its disk: what its clients remember, and the frozen weights.
+"""What a node keeps on its disk: what its clients remember, and the
+weights that no message of a round has.
 
 Memories are keyed by run, client and round: a resumed round asks for the memory from before it.
 Older ones are removed.
@@ -22,7 +23,7 @@ from dcfl.system.storage import private_folder, storage
 from dcfl.system.tensor_files import write_tensors
 
 KEPT_RUNS = 3  # beside the one that begins: a killed run never says that it has ended
-FROZEN = "frozen.safetensors"
+UNSENT = "unsent.safetensors"
 RUN_NAME = re.compile(r"[0-9a-f]{32}")
 
 
@@ -56,15 +57,15 @@ class NodeMemories:
                     with suppress(OSError):
                         old.unlink()
 
-    def save_frozen(self, run: str, frozen: Tensors) -> None:
-        path = self._run(run) / FROZEN
+    def save_unsent(self, run: str, weights: Tensors) -> None:
+        path = self._run(run) / UNSENT
         with storage(path):
             self._make_folder(run)
-            write_tensors(path, frozen, run, private=True)
+            write_tensors(path, weights, run, private=True)
 
-    def load_frozen(self, run: str) -> dict[str, Tensor]:
-        """The frozen weights of the run; CheckpointError if they are lost."""
-        return read_memory(self._run(run) / FROZEN, run)
+    def load_unsent(self, run: str) -> dict[str, Tensor]:
+        """What came when the node joined the run; CheckpointError if it is lost."""
+        return read_memory(self._run(run) / UNSENT, run)
 
     def _make_folder(self, run: str) -> None:
         if not self._run(run).is_dir():

@@ -2,7 +2,7 @@
 
 Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
 
-    L = L_CE + (mu / 2) * ||w - w_received||^2        over the trainable parameters
+    L = L_CE + (mu / 2) * ||w - w_received||^2        over the parameters that were sent
 
 It limits how far a client drifts within a round.
 """
@@ -39,7 +39,7 @@ class FedProx(Method):
 
     def objective(self, client: Client) -> Objective:
         cross_entropy = super().objective(client)
-        pairs = [(live, client.received[name]) for name, live in client.trainable()]
+        pairs = [(live, client.received[name]) for name, live in client.federated()]
 
         def loss(batch: Batch) -> Tensor:
             squares = [(live - received).square().sum() for live, received in pairs]

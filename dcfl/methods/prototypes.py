@@ -145,7 +145,7 @@ class PrototypeMethod(OnEmbeddings):
     def check_upload(self, update: ClientUpdate, training: LocalTraining) -> None:
         """Counts must match the number of images, and sums must match the counts."""
         sums, counts = update.upload["sums"], update.upload["counts"]
-        passes = training.epochs if self.prototype_model == "running" else 1
+        passes = training.all_epochs if self.prototype_model == "running" else 1
         if int(counts.min()) < 0 or int(counts.sum()) > passes * update.num_examples:
             raise ProtocolError("counts of images per class that cannot be")
         if sums[counts == 0].any():

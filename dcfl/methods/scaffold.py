@@ -46,7 +46,7 @@ class Scaffold(Method):
             return cross_entropy  # all variates are still zero
         variate = client.memory or named.zeros_like(client.shared)
         drift = named.subtract(client.shared, variate)
-        pairs = [(live, drift[name]) for name, live in client.trainable()]
+        pairs = [(live, drift[name]) for name, live in client.federated()]
 
         def loss(batch: Batch) -> Tensor:
             inner = torch.stack([(live * offset).sum() for live, offset in pairs]).sum()
@@ -67,7 +67,7 @@ class Scaffold(Method):
         step = client.training.lr_in(client.round)
         step *= client.training.effective_steps(client.num_steps)
         new: dict[str, Tensor] = {}
-        for name, live in client.trainable():
+        for name, live in client.federated():
             moved = (
                 (client.received[name] - live.detach()) / step if step else torch.zeros_like(live)
             )

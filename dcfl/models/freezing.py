@@ -38,19 +38,17 @@ def freeze(model: nn.Module, parts: Sequence[str]) -> None:
 
 def frozen_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Everything that is frozen, by its name in the state dict: the tensors themselves."""
-    parts: tuple[str, ...] = getattr(model, "frozen_parts", ())
+    return tensors_within(model, getattr(model, "frozen_parts", ()))
+
+
+def tensors_within(model: nn.Module, parts: Collection[str]) -> dict[str, Tensor]:
+    """The tensors of these parts, by all of their names in the state dict."""
     if not parts:
         return {}
     state = model.state_dict(keep_vars=True)
-    frozen = {id(tensor) for name, tensor in state.items() if within(name, parts)}
+    chosen = {id(tensor) for name, tensor in state.items() if within(name, parts)}
     # A parameter that two layers share has two names.
-    return {name: tensor.detach() for name, tensor in state.items() if id(tensor) in frozen}
-
-
-def moving_modules(model: nn.Module) -> list[nn.Module]:
-    """All that are not frozen."""
-    parts: tuple[str, ...] = getattr(model, "frozen_parts", ())
-    return [module for name, module in model.named_modules() if not within(name, parts)]
+    return {name: tensor.detach() for name, tensor in state.items() if id(tensor) in chosen}
 
 
 def require_parts(model: nn.Module, parts: Sequence[str], key: str) -> None:

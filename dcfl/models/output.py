@@ -61,6 +61,7 @@ class FeatureModel(nn.Module):
     image_shape: tuple[int, int, int] | None = None  # height, width, channels of those pixels
     autocast: torch.dtype | None = None  # float16 or bfloat16 inside; outputs are float32
     frozen_parts: tuple[str, ...] = ()  # names of modules; see dcfl/models/freezing.py
+    personal_parts: tuple[str, ...] = ()  # names of modules; see dcfl/models/personal.py
 
     def forward(self, images: Tensor) -> Output:
         raise TypeError(f"{type(self).__name__} must define forward(images) -> Output")

@@ -58,7 +58,7 @@ def evaluation_section(
 
 def _title(record: EvaluationRecord, run: str) -> str:
     data = text.without_folders(record.data)
-    return f"{f'{run}, ' if run else ''}{record.which} model, {record.kind} of {data}"
+    return f"{f'{run}, ' if run else ''}{record.model}, {record.kind} of {data}"
 
 
 def _row(title: str, record: EvaluationRecord) -> list[str]:
@@ -98,9 +98,16 @@ def _client_table(record: EvaluationRecord, title: str) -> Table:
         for client in worst
     ]
     mean, tenth = record.fairness
-    if mean is not None and tenth is not None:
+    if len(record.clients) > 1 and mean is not None and tenth is not None:
         rows.append(["mean of all", "", text.number(mean)])
         rows.append(["mean of the worst tenth", "", text.number(tenth)])
+    mixed, _ = record.own_mix_fairness
+    if mixed is not None:
+        rows.append(["mean", "in its mix of classes", text.number(mixed)])
+    tuned, _ = record.fine_tuned_fairness
+    if tuned is not None:
+        words = text.plural(record.fine_tuned, "epoch")
+        rows.append([f"mean after {words} of its own", "in its mix of classes", text.number(tuned)])
     several = len(record.clients) > WORST
     which = f"the worst {WORST} of {len(record.clients):,} clients" if several else "the clients"
     heading = _headed(f"{which}, each on {record.clients_kind}", title)

@@ -10,6 +10,7 @@ from dcfl.federation import cohort_size
 from dcfl.report import text
 from dcfl.report.document import rendered
 from dcfl.report.evaluation_section import evaluation_section
+from dcfl.report.personal_section import personal_section
 from dcfl.report.run_details import detail_of, empty_rounds, failures_of, judges_of
 from dcfl.report.run_pictures import curve_pictures, partition_note, partition_pictures, percent
 from dcfl.runs.folder import RecordedRun
@@ -22,6 +23,7 @@ from dcfl.runs.groups import (
 from dcfl.system.printable import printable
 
 SHOWN_FAILURES = 50
+SECTIONS = (personal_section, evaluation_section)  # each where it has something to say
 
 
 def render(runs: Sequence[RecordedRun]) -> str:
@@ -37,10 +39,11 @@ def render(runs: Sequence[RecordedRun]) -> str:
         headline=_headline(groups),
         cautions=_cautions(groups, runs, names),
         groups=groups,
+        personal=any(group.has_personal for group in groups),
         unit=text.data_unit(sent),
         time_digits=1 if max(group.spread("seconds").mean for group in groups) < 1000 else 0,
         curves=curve_pictures(groups) if any(run.rounds for run in runs) else [],
-        evaluation=evaluation_section(runs, names),
+        sections=[found for section in SECTIONS if (found := section(runs, names))],
         partitions=partition_pictures(runs, names),
         partition_note=partition_note(runs),
         judges=judges_of(runs, names),
@@ -123,7 +126,7 @@ def _headline(groups: Sequence[Group]) -> str:
         over = f", on average over {text.plural(best.seeds, 'seed')}" if best.seeds > 1 else ""
         return (
             f"{best.label} reached {percent(best, 'max_accuracy')} at best (MAX) and "
-            f"{percent(best, 'ema_accuracy')} as a moving average (EMA){over}."
+            f"{percent(best, 'ema_accuracy')} as a moving average (EMA){over}.{_personal(best)}"
         )
     sentence = f"{best.label} has the highest EMA accuracy: {percent(best, 'ema_accuracy')}"
     first = groups[0]
@@ -132,6 +135,13 @@ def _headline(groups: Sequence[Group]) -> str:
         return f"{sentence}."
     side = "above" if difference.mean >= 0 else "below"
     return f"{sentence}, {text.number(abs(difference.mean))} points {side} {first.label}."
+
+
+def _personal(group: Group) -> str:
+    if not group.has_personal:
+        return ""
+    accuracy = percent(group, "personal_accuracy")
+    return f" That is the global model: the clients’ own reached {accuracy} on average."
 
 
 def _cautions(

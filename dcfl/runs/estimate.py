@@ -84,7 +84,21 @@ def total_seconds(prepared: Prepared, rates: Rates, begin: int = 0) -> float:
         return 0.0
     late = followed[len(followed) // 2 :]
     rest = (rounds - begin - len(followed)) * sum(late) / len(late)
-    return rates.warm_up + sum(followed) + rest
+    return rates.warm_up + sum(followed) + rest + _personal_seconds(prepared, rates)
+
+
+def _scoring(prepared: Prepared, rates: Rates) -> list[float]:
+    """Seconds of each part of an evaluation."""
+    parts = bounds(len(prepared.data.dataset.test), PART)
+    return [(end - start) * rates.scored for start, end in parts]
+
+
+def _personal_seconds(prepared: Prepared, rates: Rates) -> float:
+    """At the end, every client's own model is scored, if a part of it is personal."""
+    if not prepared.runner.personal:
+        return 0.0
+    scoring, workers = _scoring(prepared, rates), len(prepared.placement.devices)
+    return _visited(prepared) * makespan((), workers, scoring, rates.crowd)
 
 
 def _seconds(prepared: Prepared, rates: Rates, begin: int = 0) -> Iterator[float]:
@@ -93,8 +107,7 @@ def _seconds(prepared: Prepared, rates: Rates, begin: int = 0) -> Iterator[float
     federation, training = prepared.experiment.federation, prepared.experiment.training
     population, workers = prepared.experiment.data.clients, len(prepared.placement.devices)
     sizes = prepared.data.partition.sizes
-    parts = bounds(len(prepared.data.dataset.test), PART)
-    scoring = [(end - start) * rates.scored for start, end in parts]
+    scoring = _scoring(prepared, rates)
     drawn = [
         sample_cohort(population, federation.participation, federation.seed, number)
         for number in range(1, min(federation.rounds, begin + FOLLOWED) + 1)
@@ -104,7 +117,7 @@ def _seconds(prepared: Prepared, rates: Rates, begin: int = 0) -> Iterator[float
     for number, cohort in enumerate(drawn[begin:], begin + 1):
         visits = [
             (rates.later if client in visited else rates.first).seconds(
-                int(sizes[client]), training.batch_size, training.epochs
+                int(sizes[client]), training.batch_size, training.all_epochs
             )
             + rates.reply
             for client in cohort
@@ -144,11 +157,12 @@ def peak_bytes(prepared: Prepared, rates: Rates) -> int:
 
 
 def _disk(prepared: Prepared, rates: Rates) -> int:
-    """The models, the checkpoints with a partial one, the clients' memories."""
+    """The models, the checkpoints with a partial one, the clients' memories and personal parts."""
     experiment, sizes = prepared.experiment, rates.sizes
     weights = num_bytes(prepared.model.state_dict())
     best = weights if experiment.output.keep_best else 0
+    models = weights + best + _visited(prepared) * num_bytes(prepared.runner.personal)
     memories = _visited(prepared) * sizes.memory
     if experiment.output.checkpoint == 0:
-        return weights + best + max(0, memories - experiment.engine.memory_budget * 10**6)
-    return weights + best + (KEPT + 1) * (sizes.state + best + memories)
+        return models + max(0, memories - experiment.engine.memory_budget * 10**6)
+    return models + (KEPT + 1) * (sizes.state + best + memories)

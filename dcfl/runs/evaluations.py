@@ -36,6 +36,7 @@ class ClientScore:
     accuracy: Percent
     # On the images of the whole evaluation, weighted to the client's own mix of classes.
     own_mix_accuracy: Percent | None = None
+    fine_tuned_accuracy: Percent | None = None  # the same, after training on the client's images
 
 
 class Fairness(NamedTuple):
@@ -64,23 +65,32 @@ class EvaluationRecord:
     data: str  # the name of the data set
     own_data: bool  # that of the run, not another data set
     kind: str  # of its images: "test images", ...
-    which: Literal["last", "best"]  # of the run's models
+    which: Literal["last", "best"] | int  # of the run's models; a number: that of a client
     weights_sha256: str
     class_names: tuple[str, ...]
     scores: Scores
     clients: tuple[ClientScore, ...] = ()
     clients_kind: str = ""  # of the clients' own images
+    fine_tuned: int = 0  # for so many epochs, by each client for itself
 
     @property
     def file_name(self) -> str:
         """The same for the same data set and model."""
-        best = "-best" if self.which == "best" else ""
+        model = f"-client-{self.which}" if isinstance(self.which, int) else f"-{self.which}"
+        model = "" if self.which == "last" else model
         if self.own_data:
-            return f"{STEM}{best}.json"
+            return f"{STEM}{model}.json"
         last_part = re.split(r"[:/\\]", self.data.rstrip("/\\"))[-1]
         short = re.sub(r"[^\w.-]+", "-", last_part)[:LONGEST_NAME]
         digest = hashlib.sha256(self.data.encode(errors="surrogateescape")).hexdigest()[:8]
-        return f"{STEM}{best}-{short}-{digest}.json"
+        return f"{STEM}{model}-{short}-{digest}.json"
+
+    @property
+    def model(self) -> str:
+        """In words."""
+        if isinstance(self.which, int):
+            return f"client {self.which}'s own model"
+        return f"{self.which} model"
 
     @property
     def fairness(self) -> Fairness:
@@ -89,6 +99,10 @@ class EvaluationRecord:
     @property
     def own_mix_fairness(self) -> Fairness:
         return _fairness(client.own_mix_accuracy for client in self.clients)
+
+    @property
+    def fine_tuned_fairness(self) -> Fairness:
+        return _fairness(client.fine_tuned_accuracy for client in self.clients)
 
     @property
     def absent(self) -> list[str]:
@@ -130,6 +144,9 @@ class EvaluationRecord:
                 "own_mix": self.own_mix_fairness._asdict(),
                 "scores": [asdict(client) for client in self.clients],
             }
+        if self.fine_tuned:
+            found["fine_tuned"] = self.fine_tuned
+            found["clients"]["fine_tuned"] = self.fine_tuned_fairness._asdict()
         return {**found, "counts": _counts_json(scores)}
 
 
@@ -163,7 +180,7 @@ def read_evaluations(folder: Path) -> list[EvaluationRecord]:
     """Those in a run folder: of the run's own data first, then by name."""
     paths = [path for path in sorted(folder.glob(f"{STEM}*.json")) if path.is_file()]
     records = [read_evaluation(path) for path in paths]
-    return sorted(records, key=lambda record: (not record.own_data, record.which == "best"))
+    return sorted(records, key=lambda record: (not record.own_data, record.which != "last"))
 
 
 def read_evaluation(path: Path) -> EvaluationRecord:
@@ -185,6 +202,7 @@ def read_evaluation(path: Path) -> EvaluationRecord:
         scores=scores,
         clients=tuple(stored.clients.scores) if stored.clients else (),
         clients_kind=stored.clients.kind if stored.clients else "",
+        fine_tuned=stored.fine_tuned,
     )
 
 
@@ -266,10 +284,11 @@ class StoredEvaluation(Stored):
     data: Text
     own_data: Flag
     kind: Text
-    which: Literal["last", "best"]
+    which: Literal["last", "best"] | Count
     weights_sha256: Text
     classes: Annotated[list[StoredClass], Field(max_length=MOST_CLASSES)]
     clients: StoredClients | None = None
+    fine_tuned: Count = 0
     counts: StoredCounts
 
 

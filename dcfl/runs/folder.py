@@ -7,6 +7,7 @@ clients.jsonl      a row per client and round   report.html        all of it as 
 method.py, model.py   copies of the user's own files, if the run was trained with such
 evaluation*.json   what `dcfl evaluate` found   export-*           what `dcfl export` wrote
 best.safetensors   with output.keep_best        checkpoint-*       for `dcfl resume`; gone after it
+personal/, personal.jsonl   the clients' own parts and a row per client, with federation.personal
 """
 
 from __future__ import annotations
@@ -28,14 +29,16 @@ from dcfl import config
 from dcfl.errors import RunFolderError, RunMissing
 from dcfl.experiment import Experiment
 from dcfl.runs.reading import parsed, read_partition, validated
-from dcfl.runs.rows import ClientRow, RoundRow, Row, Summary
+from dcfl.runs.rows import ClientRow, PersonalRow, RoundRow, Row, Summary
 from dcfl.system.json_types import Count, Json, Seed, Text
 from dcfl.system.locks import LOCK
 from dcfl.system.storage import PARTIAL, storage
 
 LOGS = ("rounds.jsonl", "clients.jsonl")
+PERSONAL_ROWS = "personal.jsonl"
 FILES = {
     *LOGS,
+    PERSONAL_ROWS,
     "config.toml",
     "environment.json",
     "partition.npz",
@@ -175,6 +178,11 @@ class RecordedRun:
     @cached_property
     def clients(self) -> list[ClientRow]:
         return list(self._rows("clients.jsonl", ClientRow))
+
+    @cached_property
+    def personal(self) -> list[PersonalRow]:
+        """Empty unless the clients have models of their own, and the run has finished."""
+        return list(self._rows(PERSONAL_ROWS, PersonalRow))
 
     @cached_property
     def environment(self) -> Environment:

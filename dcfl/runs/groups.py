@@ -13,7 +13,7 @@ from typing import Any
 from dcfl.evaluation import max_and_ema
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.identity import BUILT_IN, Settings, complete, differences, flat, of_kind
-from dcfl.runs.rows import RoundRow
+from dcfl.runs.rows import Row
 from dcfl.system.printable import printable
 
 
@@ -29,6 +29,7 @@ class Outcome:
     max_client_accuracy: float
     ema_client_accuracy: float
     worst_decile_accuracy: float
+    personal_accuracy: float  # mean over the clients' own models; NaN if there are none
     bytes_up: int
     bytes_down: int
     seconds: float
@@ -49,13 +50,14 @@ class Outcome:
             max_client_accuracy=math.nan if client_max is None else client_max,
             ema_client_accuracy=math.nan if client_ema is None else client_ema,
             worst_decile_accuracy=_known(last, "worst_decile_accuracy"),
+            personal_accuracy=_known(run.summary, "personal_accuracy"),
             bytes_up=sum(row.bytes_up for row in rows),
             bytes_down=sum(row.bytes_down for row in rows),
             seconds=(run.summary and run.summary.seconds) or sum(row.seconds for row in rows),
         )
 
 
-def _known(row: RoundRow | None, quantity: str) -> float:
+def _known(row: Row | None, quantity: str) -> float:
     value: float | None = row[quantity] if row else None
     return math.nan if value is None else value
 
@@ -106,6 +108,11 @@ class Group:
     def unfinished(self) -> bool:
         return not any(run.finished for run in self.runs)
 
+    @property
+    def has_personal(self) -> bool:
+        """Whether clients have models of their own."""
+        return any(not math.isnan(one.personal_accuracy) for one in self.outcomes.values())
+
     def spread(self, quantity: str) -> Spread:
         return Spread.of([getattr(outcome, quantity) for outcome in self.outcomes.values()])
 
@@ -132,7 +139,9 @@ class Group:
 
     def as_json(self, reference: Group) -> dict[str, Any]:
         """Plain values for programs; `gain` is the paired EMA difference to the reference."""
-        spreads = {name: asdict(self.spread(name)) for name in QUANTITIES}
+        absent = () if self.has_personal else ("personal_accuracy",)
+        names = [name for name in QUANTITIES if name not in absent]
+        spreads = {name: asdict(self.spread(name)) for name in names}
         gain = None if self is reference else self.difference(reference)
         return {"method": self.label, **spreads, "gain": gain and asdict(gain), "curve": self.curve}
 

@@ -64,11 +64,13 @@ KINDS: dict[str, Kind] = {
     "training.weight_decay": "result",
     "training.decay_norm_and_bias": "result",
     "training.max_grad_norm": "result",
+    "training.head_epochs": "result",
     "federation.rounds": "result",
     "federation.participation": "result",
     "federation.seed": "seed",
     "federation.deadline": "result",  # late clients are left out
     "federation.minimum_replies": "result",
+    "federation.personal": "result",
     "federation.evaluate_every": "result",  # of MAX and EMA, though not of the weights
     "federation.patience": "result",
     "federation.target_accuracy": "result",

@@ -19,14 +19,16 @@ from dcfl.models.own_models import OWN_MODELS, register_model
 from dcfl.models.warm_start import MODEL
 from dcfl.runs.folder import RecordedRun, require_utf8
 from dcfl.runs.own_code import MODEL_COPY, own_hashes
+from dcfl.runs.personal_models import read_personal_part
 from dcfl.runs.prepare import Prepared
 from dcfl.runs.reading import damaged, parsed, validated
 from dcfl.system.json_types import Json, Number, Text
 from dcfl.system.storage import strict_json
 from dcfl.system.tensor_files import read_stored, write_stored
 
-Which = Literal["last", "best"]
-MODEL_FILES: dict[Which, str] = {"last": MODEL, "best": "best.safetensors"}
+Kept = Literal["last", "best"]
+Which = Kept | int  # a number: the model of that client, if a part of it is personal
+MODEL_FILES: dict[Kept, str] = {"last": MODEL, "best": "best.safetensors"}
 
 
 class ModelShape(BaseModel):
@@ -56,7 +58,7 @@ SHAPE: TypeAdapter[ModelShape] = TypeAdapter(ModelShape)
 SETTINGS: TypeAdapter[ModelSettings] = TypeAdapter(ModelSettings)
 
 
-def write_model(folder: Path, prepared: Prepared, weights: Tensors, which: Which = "last") -> None:
+def write_model(folder: Path, prepared: Prepared, weights: Tensors, which: Kept = "last") -> None:
     """Write the file. Equal runs write equal bytes."""
     dataset = prepared.data.dataset
     shape: Json = {
@@ -90,7 +92,8 @@ def load_model(
     Args:
         run_folder: The folder of a run that has finished.
         which: "last", the model after the last round, or "best", that of the round with the best
-            accuracy, which runs with `output.keep_best` keep.
+            accuracy, which runs with `output.keep_best` keep; or the number of a client: its own
+            model, if the run has `federation.personal`.
         model_file: The Python file that defines the network, if the run was trained with
             `--model-file`. The run folder has a copy, `model.py`. It runs only if you name it
             here, so read it first if the folder is not yours.
@@ -119,19 +122,22 @@ def load_with_settings(
     run_folder: Path, which: Which = "last", model_file: str | Path | None = None
 ) -> tuple[FeatureModel, ModelSettings]:
     """The settings are those in the model's file, checked against its tensors."""
-    path = _model_path(run_folder, which)
+    kept: Kept = "last" if isinstance(which, int) else which
+    path = _model_path(run_folder, kept)
     try:
         weights, metadata = read_stored(path)
     except CheckpointError as error:
         raise damaged(path, str(error.__cause__)) from error
     description = parsed(metadata.get("dcfl", "{}"), path)
-    _require_whole(path, weights, description, which)
+    _require_whole(path, weights, description, kept)
     if "settings" not in description:
         raise RunFolderError(
             f"{path} holds the weights of a module of your own: build it and load them with "
             f"safetensors.torch.load_file"
         )
     shape = validated(SHAPE, description, path)
+    if isinstance(which, int):
+        weights = {**weights, **read_personal_part(path.parent, which, weights)}
     if model_file is not None:
         register_model(Path(model_file))
     _require_code(shape, path)
@@ -143,9 +149,9 @@ def load_with_settings(
     return model.eval(), settings
 
 
-def _model_path(folder: Path, which: Which) -> Path:
-    if which not in get_args(Which):
-        raise ConfigError(f'which model: "last" or "best", not {which!r}')
+def _model_path(folder: Path, which: Kept) -> Path:
+    if which not in get_args(Kept):
+        raise ConfigError(f'which model: "last", "best" or a client\'s number, not {which!r}')
     name = MODEL_FILES[which]
     require_utf8(folder / name)
     if (folder / name).is_file():
@@ -157,7 +163,7 @@ def _model_path(folder: Path, which: Which) -> Path:
     raise RunMissing(f"{folder}: holds no {name}: has the run finished?")
 
 
-def _require_whole(path: Path, weights: Tensors, description: Json, which: Which) -> None:
+def _require_whole(path: Path, weights: Tensors, description: Json, which: Kept) -> None:
     """Check the file's own checksum, and the hash in summary.json if there is one."""
     checksum = description.get("checksum")
     if checksum is not None:

@@ -20,7 +20,7 @@ from dcfl.experiment import Experiment
 from dcfl.federation import cohort_size
 from dcfl.methods import Method
 from dcfl.models import FeatureModel
-from dcfl.models.freezing import frozen_tensors
+from dcfl.models.personal import unsent_tensors
 from dcfl.models.warm_start import weights_path, weights_sha256
 from dcfl.privacy import Schedule, account, check_budget
 from dcfl.runs.fingerprint import fingerprint, own_code
@@ -66,7 +66,7 @@ class Prepared:
             experiment.server,
             experiment.federation.minimum_replies,
             expected_upload(self.runner),
-            frozenset(frozen_tensors(self.model)),
+            frozenset(unsent_tensors(self.model)),
         )
 
     def session(self, run: str, memories: Path, index: Index, needed: list[Index]) -> Session:

@@ -14,11 +14,11 @@ import torch
 from dcfl import config
 from dcfl.errors import CheckpointError
 from dcfl.messages import Tensors
-from dcfl.runs.folder import LOGS, RecordedRun, require_unused, require_utf8
-from dcfl.runs.model_file import Which, write_model
+from dcfl.runs.folder import LOGS, PERSONAL_ROWS, RecordedRun, require_unused, require_utf8
+from dcfl.runs.model_file import Kept, write_model
 from dcfl.runs.own_code import own_hashes, write_copies
 from dcfl.runs.prepare import Prepared
-from dcfl.runs.rows import ClientRow, RoundRow, Row, Summary
+from dcfl.runs.rows import ClientRow, PersonalRow, RoundRow, Row, Summary
 from dcfl.system.locks import LOCK, lock, sign
 from dcfl.system.storage import (
     open_to_append,
@@ -82,9 +82,17 @@ class Recorder:
         self._append("rounds.jsonl", [row])
         self._append("clients.jsonl", clients)
 
-    def finish(self, prepared: Prepared, models: Mapping[Which, Tensors], summary: Summary) -> None:
+    def finish(
+        self,
+        prepared: Prepared,
+        models: Mapping[Kept, Tensors],
+        summary: Summary,
+        personal: Sequence[PersonalRow] = (),
+    ) -> None:
         for which, weights in models.items():
             write_model(self.folder, prepared, weights, which)
+        if personal:
+            write_whole(self.folder / PERSONAL_ROWS, _lines(personal))
         self._write_json("summary.json", summary.to_json())
 
     def synced_log_lengths(self) -> dict[str, int]:
@@ -113,7 +121,11 @@ class Recorder:
     def _append(self, name: str, rows: Iterable[Row]) -> None:
         path = self.folder / name
         with storage(path), open_to_append(path, "a") as stream:
-            stream.writelines(strict_json(row.to_json()) + "\n" for row in rows)
+            stream.write(_lines(rows))
+
+
+def _lines(rows: Iterable[Row]) -> str:
+    return "".join(strict_json(row.to_json()) + "\n" for row in rows)
 
 
 def _environment(prepared: Prepared) -> dict[str, Any]:

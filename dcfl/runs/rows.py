@@ -126,6 +126,20 @@ class ClientRow(Row):
 
 
 @dataclass(frozen=True)
+class PersonalRow(Row):
+    """A line of personal.jsonl: what the global model and its own are worth to a client after the
+    last round, on its own mix of classes or its own test images."""
+
+    client: Count
+    global_accuracy: Percent | None = None
+    personal_accuracy: Percent | None = None  # None: it has never trained
+    site: Text = ""  # its name, if sites have names
+
+    def _is_written(self, name: str) -> bool:
+        return name != "site" or bool(self.site)
+
+
+@dataclass(frozen=True)
 class Summary(Row):
     """summary.json: the result of a run."""
 
@@ -139,6 +153,10 @@ class Summary(Row):
     max_client_accuracy: Percent | None = None
     ema_client_accuracy: Percent | None = None
     worst_decile_accuracy: Percent | None = None
+    # Of the clients' own models, each on its own mix of classes, if a part of them is personal.
+    personal_accuracy: Percent | None = None
+    worst_decile_personal_accuracy: Percent | None = None
+    personal_models: Count = 0  # how many; clients that never took part have none
     seconds: Seconds = 0.0
     bytes_up: Count = 0
     bytes_down: Count = 0
@@ -184,6 +202,8 @@ class Summary(Row):
             return self.evaluate_every != 1
         if name == "stopped":
             return bool(self.stopped)
+        if "personal" in name:
+            return bool(self.personal_models)
         if name.startswith("best_"):
             return self.best_round is not None
         private = name in ("epsilon", "delta", "most_visits", "secret_noise")

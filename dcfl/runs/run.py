@@ -28,14 +28,22 @@ from dcfl.runs.connect import connect
 from dcfl.runs.early_end import reason_to_end
 from dcfl.runs.evaluations import by_sites, write_evaluation
 from dcfl.runs.folder import MEMORIES, RecordedRun, folder_for, require_own
-from dcfl.runs.model_file import Which
+from dcfl.runs.model_file import Kept
+from dcfl.runs.personal_models import keep_personal_models
 from dcfl.runs.prepare import prepare
 from dcfl.runs.recorder import Recorder
-from dcfl.runs.rows import RoundRow, Summary
+from dcfl.runs.rows import PersonalRow, RoundRow, Summary
 from dcfl.runs.saving import Saver
 from dcfl.runs.start import begin_or_resume
 from dcfl.runs.stopping import Stoppable, until_stopped
-from dcfl.runs.summaries import Judged, Spent, client_rows, round_row, summarise
+from dcfl.runs.summaries import (
+    Judged,
+    Spent,
+    client_rows,
+    personal_rows,
+    round_row,
+    summarise,
+)
 from dcfl.runs.too_few_replies import require_some_replies, require_usable_rounds
 
 
@@ -170,6 +178,7 @@ class Run:
         session = self.prepared.session(
             self._start.run, self.folder / MEMORIES, self._start.memories, self._checkpoints.indexes
         )
+        self._mixes = self.prepared.data.label_mixes()
         threads = self.experiment.engine.threads
         with reproducible(threads), self._connect(session) as engine:
             if not self._enough:  # a resumed run may have been killed just before its end
@@ -177,7 +186,8 @@ class Run:
             if not self._enough and self._state.round < self.experiment.federation.rounds:
                 self._interrupt(engine)
             own_scores = self._own_scores(engine)
-        self._finish(own_scores)
+            personal = self._personal(engine)
+        self._finish(own_scores, personal)
 
     @property
     def _enough(self) -> str:
@@ -186,7 +196,7 @@ class Run:
     def _recorded(self, engine: Engine) -> Generator[RoundRow]:
         """Yield a row per round. If the engine can, it evaluates a round while the next trains,
         unless the next may not be wanted."""
-        self._server, self._mixes = self.prepared.server(), self.prepared.data.label_mixes()
+        self._server = self.prepared.server()
         pending: Trained | None = None  # its evaluation is still running
         federation, stopping = self.experiment.federation, lambda: self._stopping
         overlaps = engine.overlaps and not federation.may_end_early
@@ -267,19 +277,37 @@ class Run:
             warnings.warn(notice, stacklevel=3)
         return found
 
-    def _finish(self, own_scores: Sequence[OwnScores]) -> None:
+    def _personal(self, engine: Engine) -> Sequence[PersonalRow]:
+        """How clients fare with the global model and with their own; empty if no part of it is
+        personal, or if nobody here knows."""
+        if not self.prepared.runner.personal:
+            return ()
+        data, weights = self.prepared.data, self._state.weights
+        own = keep_personal_models(engine, weights, data, self.folder)
+        if not own.isfinite().any():
+            return ()
+        engine.begin_evaluation(weights)  # again: a resumed run may have had no round left
+        common = self._judged(engine).client_accuracies
+        return personal_rows(common, own, data.dataset.site_names)
+
+    def _finish(self, own_scores: Sequence[OwnScores], personal: Sequence[PersonalRow]) -> None:
         require_some_replies(self._so_far, self.folder)
-        models: dict[Which, Tensors] = {"last": self._state.weights}
+        models: dict[Kept, Tensors] = {"last": self._state.weights}
         if self._best is not None:
             models["best"] = self._best.weights
         summary = summarise(
-            self.prepared, models, self._so_far, self._saver.elapsed(), self._start.repeated
+            self.prepared,
+            models,
+            self._so_far,
+            self._saver.elapsed(),
+            self._start.repeated,
+            personal,
         )
         if own_scores:
             dataset = self.prepared.data.dataset
             names = (dataset.name, dataset.class_names)
             write_evaluation(self.folder, by_sites(*names, own_scores, summary.weights_sha256))
-        self._recorder.finish(self.prepared, models, summary)
+        self._recorder.finish(self.prepared, models, summary, personal)
         _tidy(self.folder)
         self.prepared.model.load_state_dict(self._state.weights)
         self._summary = summary

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from math import isfinite, nan
+from math import nan
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from dcfl import tensors as named
 from dcfl.engines.engine import Remarks
-from dcfl.evaluation import Evaluation, fairness, max_and_ema
+from dcfl.evaluation import Evaluation, fairness, finite_or_none, max_and_ema
 from dcfl.federation import Round
 from dcfl.messages import Tensors
 from dcfl.runs.early_end import reason_to_end
-from dcfl.runs.model_file import Which
+from dcfl.runs.model_file import Kept
 from dcfl.runs.prepare import Prepared, privacy_spent
 from dcfl.runs.rounds_so_far import RoundsSoFar
-from dcfl.runs.rows import ClientRow, RoundRow, Summary
+from dcfl.runs.rows import ClientRow, PersonalRow, RoundRow, Summary
 from dcfl.server import ClientReport
 
 NO_REMARKS = Remarks()
@@ -107,26 +108,46 @@ def client_rows(
         ClientRow(
             round=round.state.round,
             site=site_names[client.client] if site_names else "",
-            own_accuracy=accuracy if isfinite(accuracy) else None,
+            own_accuracy=finite_or_none(accuracy),
             **vars(client),
         )
         for client, accuracy in zip(round.clients, sampled, strict=True)
     ]
 
 
+def personal_rows(
+    of_global: Tensor, of_own: Tensor, site_names: Sequence[str] = ()
+) -> list[PersonalRow]:
+    """One row per client, by its accuracies under the global model and under its own; or NaN."""
+    pairs = zip(of_global.tolist(), of_own.tolist(), strict=True)
+    return [
+        PersonalRow(
+            client=client,
+            global_accuracy=finite_or_none(common),
+            personal_accuracy=finite_or_none(own),
+            site=site_names[client] if site_names else "",
+        )
+        for client, (common, own) in enumerate(pairs)
+    ]
+
+
 def summarise(
     prepared: Prepared,
-    models: Mapping[Which, Tensors],
+    models: Mapping[Kept, Tensors],
     rounds: RoundsSoFar,
     seconds: float,
     repeated: int = 0,
+    personal: Sequence[PersonalRow] = (),
 ) -> Summary:
     """`models`: the weights that are written. `rounds`: all of them. `repeated`: rounds that a
-    resumed run did twice, which may cost privacy."""
+    resumed run did twice, which may cost privacy. `personal`: how the clients fare with models of
+    their own."""
     experiment, last = prepared.experiment, rounds.last
     if last is None:
         raise ValueError("a run without a round has no summary")
     best = rounds.best if "best" in models else None
+    own = [row.personal_accuracy for row in personal if row.personal_accuracy is not None]
+    own_mean, own_worst = fairness(torch.tensor(own, dtype=torch.float64))
     return Summary(
         method=experiment.method.name,
         dataset=prepared.data.dataset.name,
@@ -138,6 +159,9 @@ def summarise(
         max_client_accuracy=last.max_client_accuracy,
         ema_client_accuracy=last.ema_client_accuracy,
         worst_decile_accuracy=last.worst_decile_accuracy,
+        personal_accuracy=own_mean,
+        worst_decile_personal_accuracy=own_worst,
+        personal_models=len(own),
         seconds=seconds,
         **rounds.totals,
         parameters=sum(parameter.numel() for parameter in prepared.model.parameters()),

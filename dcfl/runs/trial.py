@@ -113,7 +113,7 @@ class Trial:
 
     @property
     def weights_sent(self) -> int:
-        """Bytes of the weights in a message, which are all but the frozen ones."""
+        """Bytes of the weights in a message, which are all but what is frozen or personal."""
         return num_bytes(self._server.broadcast(self.state).weights)
 
     def memory_of(self, client: int) -> int:
@@ -155,7 +155,7 @@ def _short(experiment: Experiment, clients: int, epochs: int) -> Experiment:
     return replace(
         experiment,
         data=replace(experiment.data, clients=clients),
-        training=replace(experiment.training, epochs=epochs, lr=LEARNING_RATE),
+        training=replace(experiment.training, epochs=epochs, head_epochs=0, lr=LEARNING_RATE),
         federation=replace(
             federation,
             participation=1.0,
@@ -251,7 +251,7 @@ def _longer_visits(prepared: Prepared, placement: Placement, at_once: int, short
         return short
     remembers = prepared.experiment.method.overrides("remember")
     test = _scored_within_a_second(len(prepared.data.dataset.test), workers, short.scored)
-    with trial(prepared, placement, training.epochs, [*parts, *parts], test) as longer:
+    with trial(prepared, placement, training.all_epochs, [*parts, *parts], test) as longer:
         clients, fresh = range(len(parts)), range(len(parts), 2 * len(parts))
         longer.warm_up(clients)
         first = [longer.round(fresh)] if remembers else []
@@ -261,7 +261,7 @@ def _longer_visits(prepared: Prepared, placement: Placement, at_once: int, short
         sizes = _sizes(longer, clients)
 
     def corrected(cost: VisitCost, rounds: Sequence[Timed]) -> VisitCost:
-        batch, epochs = training.batch_size, training.epochs
+        batch, epochs = training.batch_size, training.all_epochs
         expected = sum(cost.seconds(len(part), batch, epochs) for part in parts)
         return cost.scaled(median(sum(one.visits) for one in rounds) / expected)
 
@@ -287,7 +287,7 @@ def _long_parts(
     cohort = sample_cohort(len(partition), federation.participation, federation.seed, 1)
     cohort *= -(-at_once // len(cohort))  # enough for everybody
     largest = max(len(partition.of(client)) for client in cohort)
-    batch, epochs = training.batch_size, training.epochs
+    batch, epochs = training.batch_size, training.all_epochs
     most = images_within(LONGEST_VISIT, short.later, largest, batch, epochs)
     if not most:
         return []

@@ -105,10 +105,10 @@ class Server:
     settings: ServerSettings = ServerSettings()
     minimum_replies: int = 1  # a round with fewer does not change the model
     upload: Tensors | None = None  # an example of the method's upload; see Schema
-    frozen: frozenset[str] = frozenset()  # names of weights that all clients have
+    unsent: frozenset[str] = frozenset()  # names of weights that clients have: frozen or personal
 
     def broadcast(self, state: ServerState) -> Broadcast:
-        _, sent = named.split(state.weights, self.frozen)
+        _, sent = named.split(state.weights, self.unsent)
         parameters, buffers = named.split(sent, self.trainable)
         outgoing = self.settings.optimizer.outgoing(parameters, state.slots)
         return Broadcast(state.round + 1, {**buffers, **outgoing}, state.shared)
@@ -201,7 +201,7 @@ class Server:
         moved: dict[str, Tensor] = {}
         slots = dict(state.slots)
         for name, before in state.weights.items():
-            if name in self.frozen:
+            if name in self.unsent:
                 moved[name] = before
                 continue
             after: Tensors = folded.buffers

@@ -15,10 +15,12 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from dcfl.client import Batch, Client
+from dcfl.errors import ConfigError
 from dcfl.messages import Broadcast, Tensors
 from dcfl.methods import METHODS, Method
 from dcfl.models.freezing import freeze, frozen_tensors
 from dcfl.models.layers import Norm
+from dcfl.models.personal import personal_and_rest, personal_tensors, personalise
 from dcfl.server import Server, ServerState
 from dcfl.tensors import as_rows, checksum, copies, from_rows, sha256, snapshot
 from dcfl.testing import toys
@@ -247,7 +249,7 @@ def leaves_frozen_parts_alone(method: type[Method], norm: Norm) -> None:
     freeze(model, ["convolutions.0", "norms.0"])
     frozen = copies(frozen_tensors(model))
     parameters = frozenset(name for name, _ in model.named_parameters())
-    server = Server(method(), 1, parameters, toys.TRAINING, frozen=frozenset(frozen))
+    server = Server(method(), 1, parameters, toys.TRAINING, unsent=frozenset(frozen))
     state = ServerState(0, snapshot(model), {}, {})
     memory: Tensors = {}
     for _ in range(2):
@@ -262,6 +264,45 @@ def leaves_frozen_parts_alone(method: type[Method], norm: Norm) -> None:
             raise Broken("frozen weights were sent")
     if sha256(frozen_tensors(model)) != sha256(frozen):
         raise Broken("frozen weights were changed")
+
+
+def keeps_personal_parts_at_home(method: type[Method], norm: Norm) -> str | None:
+    """Methods of the user's own may send something of every parameter, and then cannot."""
+    try:
+        _train_with_personal_classifier(method, norm)
+    except (ConfigError, KeyError) as error:
+        return f"no: it does not work with federation.personal: {error}"
+    return None
+
+
+def _train_with_personal_classifier(method: type[Method], norm: Norm) -> None:
+    """Two rounds: the classifier moves, and nobody hears of it."""
+    model = toy_model(norm)
+    personalise(model, ["classifier"])
+    own = frozenset(personal_tensors(model))
+    parameters = frozenset(name for name, _ in model.named_parameters())
+    server = Server(method(), 1, parameters, toys.TRAINING, unsent=own)
+    state = ServerState(0, snapshot(model), {}, {})
+    memory: Tensors = {}
+    for _ in range(2):
+        before = snapshot(model, own)
+        broadcast = server.broadcast(state)
+        update, memory = visit(
+            method(), toy_client(MIXED), received=broadcast, memory=memory, model=model
+        )
+        if any(name in own for sent in (update.weights, update.upload) for name in sent):
+            raise Broken("personal weights were sent")
+        kept, _ = personal_and_rest(memory)
+        if sha256(kept) != sha256(snapshot(model, own)) or sha256(kept) == sha256(before):
+            raise Broken("the client did not train and keep its personal part")
+        state, reports = server.aggregate(state, broadcast, [update])
+        if reports[0].outcome != "ok":
+            raise Broken(reports[0].reason)
+        visit(method(), toy_client([0, 1] * 4), received=broadcast, model=model)  # another client
+    if sha256({n: t for n, t in state.weights.items() if n in own}) != sha256(
+        snapshot(toy_model(norm), own)
+    ):
+        raise Broken("the server's personal part has changed")
 
 
 def merging_nothing_changes_nothing(method: type[Method], norm: Norm) -> None:
@@ -290,6 +331,7 @@ PROPERTIES: dict[str, Check] = {
     "continues after an unused reply": continues_after_an_unused_reply,
     "withstands forged uploads under a robust rule": withstands_forged_uploads,
     "leaves frozen parts alone": leaves_frozen_parts_alone,
+    "keeps personal parts at home": keeps_personal_parts_at_home,
     "sends what the server expects": replies_are_accepted_by_the_server,
     "keeps its upload within the sensitivity it claims": uploads_stay_within_their_sensitivity,
     "sends and keeps what survives the way": what_it_sends_and_keeps_survives_the_codec,

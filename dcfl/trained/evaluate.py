@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from torch import Tensor
 
@@ -13,13 +14,14 @@ from dcfl.data import Dataset, DataSettings, FederatedData, Images, Preparation
 from dcfl.data.to_score import ToScore, Wanted, fitted, images_to_score, own_sites
 from dcfl.engines.placement import choose_devices
 from dcfl.errors import ConfigError, RunFolderError
-from dcfl.evaluation import own_mix_accuracies
+from dcfl.evaluation import finite_or_none, own_mix_accuracies
 from dcfl.models import FeatureModel
 from dcfl.runs.evaluations import ClientScore, EvaluationRecord, read_evaluations
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.model_file import Which, load_model
 from dcfl.scores import Scores, scores_of
 from dcfl.system.printable import printable
+from dcfl.trained.fine_tuning import fine_tuned_accuracies
 from dcfl.trained.own_data import data_settings, kind_of_images, load_own_data
 
 Owned = Iterable[tuple[str, Images]]  # by client or site
@@ -35,7 +37,8 @@ def evaluate(
         data: Nothing: the images that the run was scored on. Or a folder of class folders, an .npz
             file, a data set as in `data.dataset` (`"folder:PATH"`, `"cifar10"`), or a Dataset,
             with classes that the model knows. Its test images count, or all if it has none.
-        which: "last", the model after the last round, or "best", if the run has kept it.
+        which: "last", the model after the last round, or "best", if the run has kept it; or the
+            number of a client: its own model, if the run has `federation.personal`.
 
     Returns:
         Counts, and all that follows from them: `accuracy`, `balanced_accuracy`, `macro_f1`,
@@ -65,13 +68,21 @@ def evaluation_of(
     data: str | Path | Dataset | None = None,
     which: Which = "last",
     clients: bool = False,
+    fine_tune: int = 0,
 ) -> EvaluationRecord:
-    """`clients`: score each client on its own images too."""
+    """`clients`: score each client on its own images too. `fine_tune`: and after so many epochs of
+    training on them."""
     run = RecordedRun.open(folder)
+    if fine_tune and (data is not None or data_settings(run).dataset == "remote"):
+        raise ConfigError(
+            "fine-tuning needs the clients' images: those of the run, on this machine"
+        )
     if data is None and data_settings(run).dataset == "remote":
         return _by_the_sites(run, which)
     judge = Judge.of(run, which)
-    return judge.own_data(clients) if data is None else judge.other_data(data, clients)
+    if data is not None:
+        return judge.other_data(data, clients)
+    return judge.own_data(clients, fine_tune)
 
 
 def _by_the_sites(run: RecordedRun, which: Which) -> EvaluationRecord:
@@ -82,7 +93,7 @@ def _by_the_sites(run: RecordedRun, which: Which) -> EvaluationRecord:
             return found
     raise ConfigError(
         f"{run.folder}: its images never left the sites they lie at, and the sites have not scored "
-        f"the {which} model: name a folder of pictures"
+        f"the model {which}: name a folder of pictures"
     )
 
 
@@ -104,15 +115,33 @@ class Judge:
         wanted = Wanted(model.class_names, model.image_shape)
         return cls(run, which, model, model.preparation, wanted)
 
-    def own_data(self, clients: bool) -> EvaluationRecord:
+    def own_data(self, clients: bool, fine_tune: int = 0) -> EvaluationRecord:
         settings, dataset = data_settings(self.run), load_own_data(self.run, self.model)
         scores = self._scores(dataset.test)
         record = self._record(settings.dataset, kind_of_images(settings), scores, own_data=True)
-        if not clients:
+        client = self.which if isinstance(self.which, int) else None
+        if not (clients or fine_tune or client is not None):
             return record
-        kind, owned, mixes = self._own_clients(settings, dataset)
-        mixed = own_mix_accuracies(scores.recall, mixes)
-        return self._with_clients(record, kind, owned, mixed)
+        data = self._split(settings, dataset)
+        names = client_names(data)
+        kind, owned = self._own_clients(settings, data)
+        if client is not None and not clients:  # its model is for nobody else
+            owned = ((name, images) for name, images in owned if name == names[client])
+        mixed = dict(zip(names, own_mix_accuracies(scores.recall, data.label_mixes()), strict=True))
+        record = self._with_clients(record, kind, owned, mixed)
+        return self._fine_tuned(record, data, fine_tune) if fine_tune else record
+
+    def _fine_tuned(
+        self, record: EvaluationRecord, data: FederatedData, epochs: int
+    ) -> EvaluationRecord:
+        numbers = {name: number for number, name in enumerate(client_names(data))}
+        wanted = [numbers[client.name] for client in record.clients]
+        accuracies = fine_tuned_accuracies(self.run, self.model, data, epochs, wanted)
+        clients = tuple(
+            replace(client, fine_tuned_accuracy=finite_or_none(value))
+            for client, value in zip(record.clients, accuracies, strict=True)
+        )
+        return replace(record, clients=clients, fine_tuned=epochs)
 
     def other_data(self, data: str | Path | Dataset, clients: bool) -> EvaluationRecord:
         if isinstance(data, Dataset):
@@ -130,19 +159,23 @@ class Judge:
             return record
         return self._with_clients(record, "its own images", found.owners.items())
 
-    def _own_clients(self, settings: DataSettings, dataset: Dataset) -> tuple[str, Owned, Tensor]:
-        """The kind of the clients' images, those images, and the clients' mixes of classes."""
+    def _split(self, settings: DataSettings, dataset: Dataset) -> FederatedData:
         data = FederatedData(dataset, settings.split(dataset))
         if self.run.partition_sha256 not in ("", data.partition.sha256):
             raise ConfigError(
                 f"{self.run.folder.name}: {dataset.name} is split differently now than when the "
                 f"run was trained"
             )
+        return data
+
+    def _own_clients(self, settings: DataSettings, data: FederatedData) -> tuple[str, Owned]:
+        """The kind of the clients' images, and those images."""
+        dataset = data.dataset
         if dataset.site_names and (own := own_sites(settings, self.wanted)):
-            return "test images of its own", own.items(), data.label_mixes()
-        names = dataset.site_names or [f"client {n}" for n in range(len(data.partition))]
-        owned = ((name, data.client(number).images) for number, name in enumerate(names))
-        return "images that it trained on", owned, data.label_mixes()
+            return "test images of its own", own.items()
+        names = enumerate(client_names(data))
+        owned = ((name, data.client(number).images) for number, name in names)
+        return "images that it trained on", owned
 
     def _scores(self, images: Images) -> Scores:
         if not len(images):
@@ -168,13 +201,25 @@ class Judge:
         )
 
     def _with_clients(
-        self, record: EvaluationRecord, kind: str, owned: Owned, mixed: Tensor | None = None
+        self,
+        record: EvaluationRecord,
+        kind: str,
+        owned: Owned,
+        mixed: Mapping[str, Tensor] = MappingProxyType({}),
     ) -> EvaluationRecord:
-        clients = []
-        for number, (name, images) in enumerate(owned):
-            own_mix = float(mixed[number]) if mixed is not None else None
-            if own_mix is not None and own_mix != own_mix:  # its classes have no test images
-                own_mix = None
-            accuracy = self._scores(images).accuracy
-            clients.append(ClientScore(name, len(images), accuracy, own_mix))
-        return replace(record, clients=tuple(clients), clients_kind=kind)
+        """`mixed`: by name, the accuracy on a client's own mix of classes; NaN if they have no test
+        images."""
+        clients = tuple(
+            ClientScore(
+                name,
+                len(images),
+                self._scores(images).accuracy,
+                finite_or_none(float(mixed[name])) if name in mixed else None,
+            )
+            for name, images in owned
+        )
+        return replace(record, clients=clients, clients_kind=kind)
+
+
+def client_names(data: FederatedData) -> Sequence[str]:
+    return data.dataset.site_names or [f"client {n}" for n in range(len(data.partition))]

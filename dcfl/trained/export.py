@@ -68,7 +68,8 @@ class ExportOptions:
         return FORMATS[self.format]
 
     def path(self, run_folder: Path) -> Path:
-        folder = self.hub_folder or run_folder / f"export-{self.format}"
+        client = f"-client-{self.which}" if isinstance(self.which, int) else ""
+        folder = self.hub_folder or run_folder / f"export-{self.format}{client}"
         return self.out or folder / f"model{self.kind.suffix}"
 
 

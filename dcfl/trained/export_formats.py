@@ -95,7 +95,7 @@ def _torch_export_load(path: Path, _: ExportedGraph) -> Runtime:
 def _torchscript_bytes(graph: ExportedGraph, example: Tensor) -> bytes:
     stream = io.BytesIO()
     script = torch.jit.trace(graph, example, check_trace=False)  # type: ignore[no-untyped-call]
-    torch.jit.save(script, stream, _extra_files=_described(graph))  # type: ignore[no-untyped-call]
+    torch.jit.save(script, stream, _extra_files=_described(graph))
     return stream.getvalue()
 
 

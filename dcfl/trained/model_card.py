@@ -60,7 +60,10 @@ class CardFacts:
 
     @property
     def metrics(self) -> list[Metric]:
-        """From evaluation.json if it is of these weights, or else from summary.json."""
+        """What a client's own model is worth to the client. Otherwise from evaluation.json if it is
+        of these weights, or else from summary.json."""
+        if isinstance(self.which, int):
+            return self._of_client(self.which)
         for record in read_evaluations(self.run.folder):
             if record.own_data and record.weights_sha256 == self.weights_sha256:
                 scores = record.scores
@@ -76,6 +79,14 @@ class CardFacts:
         value = summary.best_accuracy if best else summary.final_accuracy
         images = kind_of_images(data_settings(self.run))
         return [] if value is None else [Metric("accuracy", "accuracy", value, images)]
+
+    def _of_client(self, client: int) -> list[Metric]:
+        images = f"{kind_of_images(data_settings(self.run))} in the client's own mix of classes"
+        return [
+            Metric("accuracy", "accuracy", row.personal_accuracy, images)
+            for row in self.run.personal
+            if row.client == client and row.personal_accuracy is not None
+        ]
 
 
 def require_license(text: str) -> None:
@@ -142,7 +153,8 @@ def _head(facts: CardFacts) -> str:
 
 
 def _title(facts: CardFacts) -> str:
-    return f"{facts.graph.settings.name} on {facts.dataset}, trained with {facts.method}"
+    whose = f", client {facts.which}'s own model" if isinstance(facts.which, int) else ""
+    return f"{facts.graph.settings.name} on {facts.dataset}, trained with {facts.method}{whose}"
 
 
 def _summary(facts: CardFacts) -> str:
@@ -164,10 +176,12 @@ def _plain(text: str) -> str:
 def _loading(facts: CardFacts) -> str:
     outputs = ", ".join(f"`{name}`" for name in facts.graph.output_names)
     code = "\n".join(_code(facts))
+    of_run = "the run's weights, as in its summary.json"
+    weights = "the weights" if isinstance(facts.which, int) else of_run
     return (
         f"## Use\n\n{_what_goes_in(facts)} What comes out: {outputs}.\n\n```python\n{code}\n```\n\n"
         f"SHA-256 of `{facts.file}`: `{facts.file_sha256}`\n\n"
-        f"SHA-256 of the run's weights, as in its summary.json: `{facts.weights_sha256}`"
+        f"SHA-256 of {weights}: `{facts.weights_sha256}`"
     )
 
 

@@ -8,7 +8,7 @@ from dcfl.methods import METHODS, Method
 from dcfl.models.layers import Norm
 from dcfl.testing import toys
 from dcfl.testing.contract import check_method
-from dcfl.testing.properties import PROPERTIES
+from dcfl.testing.properties import PROPERTIES, keeps_personal_parts_at_home
 
 
 @pytest.mark.parametrize("norm", ["batch", "group"])
@@ -17,6 +17,12 @@ def test_every_property_holds(method: type[Method], norm: Norm) -> None:
     verdicts = check_method(method, norm)
     assert len(verdicts) == len(PROPERTIES)
     assert [verdict for verdict in verdicts if not verdict.holds] == []
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
+def test_every_method_takes_a_personal_classifier(method: type[Method]) -> None:
+    """A remark is for users' methods."""
+    assert keeps_personal_parts_at_home(method, "batch") is None
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))

@@ -13,7 +13,8 @@ from dcfl.errors import ConfigError
 from dcfl.messages import Broadcast
 from dcfl.methods import METHODS
 from dcfl.models import FeatureModel, ModelSettings, Output, adapt, build_model
-from dcfl.models.freezing import freeze, frozen_tensors, moving_modules, within
+from dcfl.models.freezing import freeze, frozen_tensors, within
+from dcfl.models.personal import sent_modules
 from dcfl.tensors import load, sha256, snapshot
 from dcfl.testing.toys import TRAINING, toy_client, toy_model, visit
 
@@ -42,7 +43,7 @@ def test_a_part_is_frozen_with_its_parameters_and_statistics() -> None:
     assert set(frozen_tensors(model)) == names
     trained = {name for name, live in model.named_parameters() if live.requires_grad}
     assert trained == {name for name, _ in model.named_parameters()} - names
-    assert not any(module in moving_modules(model) for module in model.stem.modules())
+    assert not any(module in sent_modules(model) for module in model.stem.modules())
 
 
 @pytest.mark.parametrize(

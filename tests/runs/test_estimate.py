@@ -73,6 +73,13 @@ def test_seldom_scored_rounds_take_less() -> None:
     assert total_seconds(every, RATES) - total_seconds(seldom, RATES) == pytest.approx(2 * 2.0)
 
 
+def test_clients_own_models_are_scored_at_the_end() -> None:
+    """Six of them, for two seconds each, whose files are as large as their parts."""
+    without, own = prepared(), prepared(personal=("classifier",))  # type: ignore[arg-type]
+    assert total_seconds(own, RATES) - total_seconds(without, RATES) == pytest.approx(6 * 2.0)
+    assert total_seconds(own, RATES, begin=4) == 0.0
+
+
 def test_rounds_that_are_done_cost_nothing() -> None:
     ready = prepared()
     assert total_seconds(ready, RATES, begin=4) == 0.0

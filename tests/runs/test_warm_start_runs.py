@@ -112,13 +112,13 @@ def test_sites_get_the_frozen_part_once_and_have_the_same_bits(
 
         def counted(messages: Any) -> Any:
             messages = list(messages)
-            sizes.extend("frozen" in message.content for message in messages)
+            sizes.extend("unsent" in message.content for message in messages)
             return push(messages)
 
         grid.push_messages = counted  # type: ignore[method-assign]
         engine = GridEngine(session, grid, Roster(2))
         yield engine
-        kept = list(tmp_path.glob("memories-*/*/frozen.safetensors"))
+        kept = list(tmp_path.glob("memories-*/*/unsent.safetensors"))
         assert len(kept) == 2
         engine.forget()
         assert not any(path.exists() for path in kept)
@@ -136,10 +136,10 @@ def test_a_site_that_lost_the_frozen_part_says_so(pretrained: Path, tmp_path: Pa
     from dcfl.flower.node_memories import NodeMemories
 
     prepared = Run(experiment(tmp_path / "run", **warm(pretrained))).prepared
-    site = Site(prepared.runner, NodeMemories(tmp_path), 1, awaits_frozen=True)
+    site = Site(prepared.runner, NodeMemories(tmp_path), 1, awaits_unsent=True)
     with pytest.raises(Exception, match="not there any more") as error:
         _complete(site, Task("a" * 32, 1, 0))
-    assert getattr(error.value, "code", "") == "frozen"
+    assert getattr(error.value, "code", "") == "unsent"
 
 
 def interrupted(folder: Path, weights: Path) -> None:

@@ -12,10 +12,14 @@ from PIL import Image
 import dcfl
 from dcfl.data import Dataset, Images
 from dcfl.data.datasets import load_digits
+from dcfl.data.settings import DataSettings
+from dcfl.data.to_score import Wanted, own_sites
 from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing, RunFolderError, RunMissing
 from dcfl.runs.evaluations import read_evaluation, read_evaluations, write_evaluation
 from dcfl.runs.folder import RecordedRun
+from dcfl.runs.prepare import prepare
 from dcfl.scores import Scores
+from dcfl.trained import evaluate as trained_evaluate
 from dcfl.trained.evaluate import evaluation_of
 from tests.trained.conftest import Call
 from tests.trained.picture_runs import coloured, picture_folder, trained_on
@@ -167,6 +171,29 @@ def test_sites_are_scored_on_the_images_that_each_kept_back(tmp_path: Path) -> N
     assert right / record.scores.images == pytest.approx(record.scores.accuracy)
 
 
+def test_a_site_that_is_left_out_shifts_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one is whose pictures all fell to training."""
+    train = load_digits().train
+    zeros, ones = train[train.labels == 0], train[train.labels == 1]
+    for site, images in (("north", ones[60:]), ("east", zeros[:60]), ("west", ones[:60])):
+        write_digits(tmp_path / "sites" / site, images)
+    dataset = f"sites:{tmp_path / 'sites'}"
+    settings = {**SHORT, "data.dataset": dataset, "data.image_size": 8, "data.clients": 3}
+    folder = dcfl.run(method="fedavg", out=tmp_path / "run", **settings).folder
+
+    def without_east(settings: DataSettings, wanted: Wanted) -> dict[str, Images]:
+        return {name: own for name, own in own_sites(settings, wanted).items() if name != "east"}
+
+    monkeypatch.setattr(trained_evaluate, "own_sites", without_east)
+    record = evaluation_of(folder, fine_tune=1)
+    assert [client.name for client in record.clients] == ["north", "west"]
+    for client in record.clients:
+        assert client.own_mix_accuracy == pytest.approx(float(record.scores.recall[1]))
+        assert client.fine_tuned_accuracy is not None
+
+
 def test_a_record_survives_its_file(digits: Path, tmp_path: Path) -> None:
     for data in (None, write_digits(tmp_path / "birds, and more", load_digits().test[:50])):
         record = evaluation_of(digits, data, clients=data is None)
@@ -250,3 +277,91 @@ def test_test_images_that_have_changed_are_refused(tmp_path: Path, cli: Call) ->
     assert "are not those that the run was trained and scored on" in err
     assert err.count("\n") == 1
     assert cli("evaluate", run, pictures / "test")[0] == 0
+
+
+def test_fine_tuning_is_the_local_loop_from_the_same_model_for_each_client(digits: Path) -> None:
+    """Against torch's own SGD on one client, and better than the global model on its mix."""
+    record = evaluation_of(digits, fine_tune=2)
+    assert record.fine_tuned == 2
+    assert len(record.clients) == 4
+    before, after = record.own_mix_fairness.mean, record.fine_tuned_fairness.mean
+    assert before is not None
+    assert after is not None
+    assert after > before
+    again = evaluation_of(digits, fine_tune=2)
+    assert [one.fine_tuned_accuracy for one in again.clients] == [
+        one.fine_tuned_accuracy for one in record.clients
+    ]
+    expected = _tuned_by_hand(digits, client=3, epochs=2)
+    assert record.clients[3].fine_tuned_accuracy == pytest.approx(expected, abs=1.0)
+
+
+def _tuned_by_hand(folder: Path, client: int, epochs: int) -> float:
+    run = RecordedRun.open(folder)
+    prepared = prepare(run.experiment)
+    model = dcfl.load_model(folder).requires_grad_(True).train()
+    training, data = run.experiment.training, prepared.data
+    optimizer = torch.optim.SGD(
+        model.parameters(),
+        training.lr * training.lr_decay**2,
+        momentum=training.momentum,
+        weight_decay=training.weight_decay,
+    )
+    batches = data.client(client).training_batches(epochs, training.batch_size, 0, 3, client, False)
+    for batch in batches:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(batch.images).logits, batch.labels).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), training.max_grad_norm)
+        optimizer.step()
+    by_class = dcfl.evaluation.evaluate(model, data.dataset).by_class
+    return float((data.label_mixes()[client] * by_class).sum())
+
+
+def test_a_written_evaluation_says_how_long_was_fine_tuned(digits: Path, cli: Call) -> None:
+    code, printed, _ = cli("evaluate", digits, "--fine-tune", 1)
+    assert code == 0
+    assert "fine-tuned" in printed
+    record = read_evaluation(digits / "evaluation.json")
+    assert record.fine_tuned == 1
+    assert record.fine_tuned_fairness.mean is not None
+    assert "mean after 1 epoch of its own" in (digits / "report.html").read_text()
+    (digits / "evaluation.json").unlink()
+
+
+def test_fine_tuning_needs_the_clients_images(digits: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="fine-tuning needs the clients' images"):
+        evaluation_of(digits, tmp_path, fine_tune=1)
+
+
+def test_a_clients_own_model_is_evaluated_and_exported(tmp_path: Path, cli: Call) -> None:
+    settings = {**SHORT, "federation.personal": ["classifier"], "federation.participation": 1.0}
+    folder = dcfl.run(method="fedavg", out=tmp_path / "run", **settings).folder
+    assert "Personal" in (folder / "report.html").read_text()
+    code, printed, _ = cli("evaluate", folder, "--client", 2)
+    assert code == 0
+    assert "client 2's own model on 355 test images" in printed
+    record = read_evaluation(folder / "evaluation-client-2.json")
+    assert record.which == 2
+    (kept,) = [row for row in RecordedRun.open(folder).personal if row.client == 2]
+    (own,) = record.clients
+    assert own.name == "client 2"
+    assert own.own_mix_accuracy == pytest.approx(kept.personal_accuracy)
+    assert f"{own.own_mix_accuracy:.2f} % on test images in its own mix of classes" in printed
+    tuned = evaluation_of(folder, which=2, fine_tune=1)
+    assert [client.name for client in tuned.clients] == ["client 2"]
+    assert tuned.clients[0].fine_tuned_accuracy is not None
+    assert len(evaluation_of(folder, which=2, clients=True).clients) == 4
+    assert record.scores == dcfl.evaluate(folder, which=2) != dcfl.evaluate(folder)
+    out = tmp_path / "client.safetensors"
+    words = ("export", folder, "--format", "safetensors", "--client", 2, "--out", out)
+    assert cli(*words)[0] == 0
+    card = (tmp_path / "README.md").read_text()
+    assert "client 2's own model" in card
+    assert f"{kept.personal_accuracy:.2f} % | test images in the client's own mix" in card
+    assert "summary.json" not in card
+    assert cli(*words[:-2])[0] == 0
+    assert (folder / "export-safetensors-client-2" / "model.safetensors").is_file()
+    assert cli("evaluate", folder, "--client", 2, "--best")[0] == 2
+    code, _, err = cli("evaluate", folder, "--client", 9)
+    assert code == 2
+    assert "client 9 has no personal model; these have one: 0, 1, 2, 3" in err

@@ -60,7 +60,7 @@ def embed(
 
     require_npz(out)
     run_own_files(None, model_file)
-    embedded = embed_pictures(folder, pictures, layer.value, which_model(best, client))
+    embedded = embed_pictures(folder, pictures, layer.value, which_model(folder, best, client))
     write_embeddings(out, embedded)
     count, width = embedded.features.shape
     print(printable(f"features  {out}: {count:,} pictures, {width} numbers each"))
@@ -93,7 +93,7 @@ def neighbours(
     from dcfl.trained.subject import open_subject
 
     run_own_files(method_file, model_file)
-    which = which_model(best)
+    which = which_model(folder, best)
     subject = open_subject(RecordedRun.open(folder), which)
     found = find_neighbours(subject, images, each, layer.value)
     page = write_neighbours(

@@ -75,7 +75,7 @@ def evaluate(
     from dcfl.trained.evaluate import evaluation_of
 
     run_own_files(None, model_file)
-    record = evaluation_of(folder, data, which_model(best, client), clients, fine_tune)
+    record = evaluation_of(folder, data, which_model(folder, best, client), clients, fine_tune)
     path = write_evaluation(folder, record)
     if as_json:
         print_json(record.to_json())

@@ -67,7 +67,7 @@ def export(
 
     options = ExportOptions(
         format=format.value,
-        which=which_model(best, client),
+        which=which_model(folder, best, client),
         prepare=prepare,
         embedding=embedding.value if embedding else None,
         out=out,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -101,11 +102,17 @@ def run_own_files(method_file: Path | None, model_file: Path | None) -> tuple[li
     return methods, model
 
 
-def which_model(best: bool, client: int | None = None) -> Which:
+def which_model(folder: Path, best: bool, client: int | None = None) -> Which:
+    """Says so if the model is one that nobody uses as it is."""
+    from dcfl.runs.folder import PERSONAL_ROWS
+
     if best and client is not None:
         raise ConfigError("--best and --client name two models: give one of them")
     if client is not None:
         return client
+    if (folder / PERSONAL_ROWS).is_file():
+        note = "the model without the clients' personal parts; --client K takes that of client K"
+        print(f"note: {note}", file=sys.stderr)
     return "best" if best else "last"
 
 

@@ -54,7 +54,9 @@ def predict(
     from dcfl.trained import predict as trained
 
     run_own_files(None, model_file)
-    predictions = trained.predict(folder, pictures, top=top, which=which_model(best, client))
+    predictions = trained.predict(
+        folder, pictures, top=top, which=which_model(folder, best, client)
+    )
     tally = trained.Tally()
     with _csv_rows(csv_file, top) as write_row, _json_rows(as_json, tally) as print_json_row:
         shows = [show for show in (write_row, print_json_row) if show is not None]

@@ -361,6 +361,7 @@ def test_a_clients_own_model_is_evaluated_and_exported(tmp_path: Path, cli: Call
     assert "summary.json" not in card
     assert cli(*words[:-2])[0] == 0
     assert (folder / "export-safetensors-client-2" / "model.safetensors").is_file()
+    assert "without the clients' personal parts; --client K" in cli("evaluate", folder)[2]
     assert cli("evaluate", folder, "--client", 2, "--best")[0] == 2
     code, _, err = cli("evaluate", folder, "--client", 9)
     assert code == 2

@@ -71,7 +71,11 @@ class CellFolder:
 
 def refuse_another_run(experiment: Experiment, run: RecordedRun) -> None:
     """A folder of the same name with other settings must not pass for a result of this recipe."""
+    experiment = replace(experiment, data=experiment.data.with_own_split())
     wanted, recorded = complete(flat(as_tables(experiment))), complete(flat(run.config))
+    if split := experiment.data.own_split:  # by its content, wherever it lies
+        wanted["data.partition"] = split.sha256
+        recorded["data.partition"] = run.environment.get("split", recorded["data.partition"])
     for key, value, before in differences(wanted, recorded, "result", "seed"):
         if value != "auto":  # a recorded config has what "auto" stood for
             raise RunFolderError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,6 +13,7 @@ from dcfl.cli.options import AsJSON, print_json, whole_numbers
 from dcfl.errors import ConfigError, Interrupted, TooFewClients
 from dcfl.system.printable import printable
 from dcfl.system.processes import stopped_by_signals
+from dcfl.system.saying import say
 
 if TYPE_CHECKING:
     from dcfl.studies.recipes.cell_costs import PlannedCosts
@@ -128,20 +128,16 @@ def _announce_cost(cells: Sequence[CellFolder], parallel: int) -> PlannedCosts:
 
     todo = [cell for cell in cells if not cell.ended]
     if not todo:
-        print(f"{len(cells)} cells, nothing left to do", file=sys.stderr)
+        say(f"{len(cells)} cells, nothing left to do")
         return PlannedCosts({}, 0.0, 0, 0)
     processes = parallel or useful_processes(todo[0].cell.experiment.engine.threads)
-    costs = planned_costs(todo, min(processes, len(todo)), _say)
-    _say(
+    costs = planned_costs(todo, min(processes, len(todo)), lambda text: say(printable(text)))
+    say(
         f"{len(cells)} cells, {len(cells) - len(todo)} finished; {len(todo)} to do take about "
         f"{duration(costs.seconds)} and {megabytes(costs.peak_bytes)} of memory with "
         f"{costs.processes} at a time (short rounds of each kind were measured)"
     )
     return costs
-
-
-def _say(text: str) -> None:
-    print(printable(text), file=sys.stderr, flush=True)
 
 
 def _print_plan(cells: Sequence[CellFolder], costs: PlannedCosts, as_json: bool) -> None:

@@ -26,6 +26,7 @@ from dcfl.cli.options import (
 from dcfl.errors import ConfigError, RunFolderError, TooFewClients
 from dcfl.system.printable import printable
 from dcfl.system.processes import stopped_by_signals
+from dcfl.system.saying import say
 
 if TYPE_CHECKING:
     from dcfl.experiment import Experiment
@@ -76,7 +77,7 @@ def _print_estimate(experiment: Experiment, as_json: bool) -> None:
     from dcfl.runs.prepare import prepare
 
     prepared = prepare(experiment)
-    print("training a few steps to measure what they cost", file=sys.stderr, flush=True)
+    say("training a few steps to measure what they cost")
     found = estimate(prepared)
     if as_json:
         print_json({**found.to_json(), "engine": prepared.workers})
@@ -91,7 +92,7 @@ def _announce(run: Run) -> None:
     if run.experiment.engine.name != "embedded":
         return
     line = f"{run.experiment.method.name}  {first_line(run.prepared)}"
-    print(printable(line), file=sys.stderr, flush=True)
+    say(printable(line))
 
 
 def resume(
@@ -160,7 +161,7 @@ def train(label: str, run: Run) -> None:
     from dcfl.cli.live_progress import progress
 
     total = run.experiment.federation.rounds
-    with progress(label, total) as show, stopped_by_signals(run.stop):
+    with progress(label, total, run.folder) as show, stopped_by_signals(run.stop):
         for row in run.rounds():
             show(row)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from dcfl.studies.bench.jobs import JOBS, tiny, write_job
 from dcfl.studies.bench.measure import Measurement, contenders, measure_all, peer_environment
 from dcfl.studies.bench.measurements import as_json, jobs_table, machine, methods_table
 from dcfl.studies.bench.method_costs import IMAGES, Seconds, method_seconds
+from dcfl.system.saying import say
 from dcfl.system.storage import strict_json, write_whole
 
 
@@ -57,7 +57,7 @@ def _names(text: str, known: Collection[str], complaint: str) -> list[str]:
 
 
 def _say(about: str) -> Callable[[str], None]:
-    return lambda text: print(f"{about} {text}", file=sys.stderr)
+    return lambda text: say(f"{about} {text}")
 
 
 def _save(out: Path | None, measured: Mapping[str, Any]) -> None:

@@ -51,13 +51,19 @@ def report(
 
 
 def settings(
-    settings: Settings = None, method_file: MethodFile = None, model_file: ModelFile = None
+    settings: Settings = None,
+    method_file: MethodFile = None,
+    model_file: ModelFile = None,
+    as_json: AsJSON = False,
 ) -> None:
     """What a run would do: every table and key with its value, as a config file."""
     from dcfl.config import as_tables, to_toml
 
-    experiment = experiment_of(settings, method_file, model_file)
-    print(printable_lines(to_toml(as_tables(experiment))))
+    tables = as_tables(experiment_of(settings, method_file, model_file))
+    if as_json:
+        print_json(tables)
+    else:
+        print(printable_lines(to_toml(tables)))
 
 
 def methods(

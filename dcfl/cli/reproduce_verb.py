@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dcfl.cli.options import AsJSON, print_json, whole_numbers
-from dcfl.errors import ConfigError, Interrupted, TooFewClients
+from dcfl.errors import ConfigError, DatasetMissing, Interrupted, TooFewClients
 from dcfl.system.printable import printable
 from dcfl.system.processes import stopped_by_signals
 from dcfl.system.saying import say
@@ -80,7 +80,7 @@ def reproduce(
     plans = _plans(name, scale, seeds, settings or (), folder)
     cells = chosen_cells(plans, only or ())
     if plan:
-        _print_plan(cells, _announce_cost(cells, parallel), as_json)
+        _print_plan(plans, cells, _cost_if_known(cells, parallel), as_json)
         return
     with storage(folder):  # fails now rather than after the first hour
         (folder / "cells").mkdir(parents=True, exist_ok=True)
@@ -140,11 +140,26 @@ def _announce_cost(cells: Sequence[CellFolder], parallel: int) -> PlannedCosts:
     return costs
 
 
-def _print_plan(cells: Sequence[CellFolder], costs: PlannedCosts, as_json: bool) -> None:
-    from dcfl.cli.terminal import duration
+def _cost_if_known(cells: Sequence[CellFolder], parallel: int) -> PlannedCosts | None:
+    """A plan needs no data, though nothing can be measured without it."""
+    try:
+        return _announce_cost(cells, parallel)
+    except DatasetMissing as error:
+        say(printable(f"{len(cells)} cells; how long they take is not known: {error}"))
+        return None
+
+
+def _print_plan(
+    plans: Sequence[RecipePlan],
+    cells: Sequence[CellFolder],
+    costs: PlannedCosts | None,
+    as_json: bool,
+) -> None:
+    from dcfl.cli.plan_table import plan_tables
+    from dcfl.cli.terminal import stdout
 
     if as_json:
-        seconds = {cell.name: costs.by_cell.get(cell.name, 0.0) for cell in cells}
+        seconds = {cell.name: costs and costs.by_cell.get(cell.name, 0.0) for cell in cells}
         print_json(
             {
                 cell.name: {"rounds_left": cell.rounds_left, "seconds": seconds[cell.name]}
@@ -152,11 +167,14 @@ def _print_plan(cells: Sequence[CellFolder], costs: PlannedCosts, as_json: bool)
             }
         )
         return
+    names = {cell.name for cell in cells}
+    for title, table in plan_tables(plans, names, costs.by_cell if costs else None):
+        print(printable(title))
+        stdout.print(table)
+        print()
     for cell in cells:
-        needed = duration(costs.by_cell.get(cell.name, 0.0))
-        state = "finished" if cell.finished else f"{cell.rounds_left} rounds to do, {needed}"
-        state = f"failed: {cell.failed}" if cell.failed else state
-        print(printable(f"{cell.name}  {state}"))
+        if cell.failed:
+            print(printable(f"{cell.name}  failed: {cell.failed}"))
 
 
 def _train(cells: Sequence[CellFolder], processes: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -81,8 +82,11 @@ def test_the_cost_comes_first_and_a_plan_trains_nothing(reproduce: Call, tmp_pat
     code, out, err = reproduce("tiny-imagenet", *SMOKE, "--plan")
     assert code == 0
     assert "30 cells, 0 finished; 30 to do take about" in err
-    assert len(out.splitlines()) == 30
-    assert all("2 rounds to do, " in line for line in out.splitlines())
+    title, columns, *rows = out.splitlines()
+    assert title == "Accuracy on Tiny-ImageNet, tiny-imagenet: time left"
+    assert columns.split() == ["split", "iid", "0.5", "0.3"]
+    assert [row.split()[0] for row in rows if row] == [*ROWS]
+    assert all(len(re.findall(r"\d (?:s|min)\b", row)) == 3 for row in rows if row)
     assert [line for line in err.splitlines() if line.startswith("measuring 10/10: dcfl-pw")]
     assert not (tmp_path / "out").exists()
     code, out, _ = reproduce("tiny-imagenet", *SMOKE, "--plan", "--json", "--seeds", "5,6,5")

@@ -1,7 +1,8 @@
-"""The two benchmarks of `dcfl bench`: check the request, measure, save, show."""
+"""The two benchmarks of `dcfl bench`: check the request, measure, save."""
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -12,14 +13,21 @@ from dcfl.errors import ConfigError
 from dcfl.methods import METHODS
 from dcfl.studies.bench.jobs import JOBS, tiny, write_job
 from dcfl.studies.bench.measure import Measurement, contenders, measure_all, peer_environment
-from dcfl.studies.bench.measurements import as_json, jobs_table, machine, methods_table
+from dcfl.studies.bench.measurements import as_json, methods_json
 from dcfl.studies.bench.method_costs import IMAGES, Seconds, method_seconds
+from dcfl.system.load import busy_cores
+from dcfl.system.printable import print_warning
 from dcfl.system.saying import say
 from dcfl.system.storage import strict_json, write_whole
 
+BUSY = 0.25  # of the cores: times are not to be trusted
 
-def time_jobs(jobs: str, repeats: int, peers: Path | None, out: Path | None, small: bool) -> str:
-    """Returns the table. `jobs`: comma-separated names; `peers`: holds the peers' environments."""
+
+def time_jobs(
+    jobs: str, repeats: int, peers: Path | None, out: Path | None, small: bool
+) -> dict[str, dict[str, list[Measurement]]]:
+    """By job and contender. `jobs`: comma-separated names; `peers`: holds the peers'
+    environments."""
     chosen = _names(jobs, JOBS, "--jobs: no job")
     pythons = {}
     if peers is not None:
@@ -29,23 +37,34 @@ def time_jobs(jobs: str, repeats: int, peers: Path | None, out: Path | None, sma
     measured: dict[str, dict[str, list[Measurement]]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         for name in chosen:
+            _warn_if_busy()
             folder = Path(scratch) / name
             write_job(tiny(JOBS[name]) if small else JOBS[name], folder)
             measured[name] = measure_all(contenders(pythons), folder, repeats, _say(name))
             _save(out, as_json(measured))
-    return jobs_table(measured)
+    return measured
 
 
-def time_methods(models: str, methods: str, repeats: int, out: Path | None) -> str:
-    """Returns the table. Without `methods`, all of them."""
+def time_methods(models: str, methods: str, repeats: int, out: Path | None) -> dict[str, Seconds]:
+    """By model and method. Without `methods`, all of them."""
     chosen = _names(models, IMAGES, "--models: no model")
     others = [method_named(name.strip()).name for name in methods.split(",") if name.strip()]
     compared = list(dict.fromkeys(["fedavg", *(others or METHODS)]))
     measured: dict[str, Seconds] = {}
     for name in chosen:
+        _warn_if_busy()
         measured[name] = method_seconds(name, compared, repeats, _say(name))
-        _save(out, {"machine": machine(), "models": measured})
-    return methods_table(measured)
+        _save(out, methods_json(measured))
+    return measured
+
+
+def _warn_if_busy() -> None:
+    busy, cores = busy_cores(), os.cpu_count() or 1
+    if busy > BUSY * cores:
+        print_warning(
+            f"the machine is busy: {busy:.1f} of {cores} cores are at work on something else, so "
+            f"times will be too long, and ratios wrong"
+        )
 
 
 def _names(text: str, known: Collection[str], complaint: str) -> list[str]:

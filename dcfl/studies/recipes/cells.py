@@ -92,7 +92,7 @@ def matching(cells: Iterable[CellFolder], only: Sequence[str]) -> list[CellFolde
     for text in only:
         if not any(text in name for name in unique):
             raise ConfigError(
-                f"--only {text}: no such cell; the first is {next(iter(unique))}, and `--plan` "
-                f"shows all {len(unique)}"
+                f"--only {text}: no such cell; the first is {next(iter(unique))}, and "
+                f"`--plan --json` names all {len(unique)}"
             )
     return [cell for cell in unique.values() if any(text in cell.name for text in only)]

@@ -51,7 +51,9 @@ def jobs(
         return
     print(measurements.jobs_table(measured))
     if tiny:
-        print("\nA trial: rounds this short say that it works, and little about speed.")
+        print(
+            "\nA trial, with the floor on one core: it shows that it works, and little about speed."
+        )
 
 
 @bench.command("methods")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
@@ -15,8 +15,8 @@ from dcfl.system.printable import printable
 
 def _console(**options: Any) -> Console:
     """Without markup: a class may be called [/red]. With NO_COLOR, bold and dim go too."""
-    plain = {"color_system": None} if os.environ.get("NO_COLOR") else {}
-    return Console(highlight=False, markup=False, emoji=False, **plain, **options)
+    colors: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
+    return Console(highlight=False, markup=False, emoji=False, color_system=colors, **options)
 
 
 stdout = _console()

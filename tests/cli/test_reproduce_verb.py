@@ -95,6 +95,39 @@ def test_the_cost_comes_first_and_a_plan_trains_nothing(reproduce: Call, tmp_pat
     assert all(name.endswith(("-seed5", "-seed6")) for name in names)
 
 
+def test_a_plan_needs_no_data(reproduce: Call, tmp_path: Path) -> None:
+    words = ("participation-5", "--scale", "mini", "data.path=nowhere", "--plan", "--out", "out")
+    code, out, err = reproduce(*words)
+    assert code == 0
+    assert "how long they take is not known: cifar10: no" in err
+    title, _columns, fedavg, *_ = out.splitlines()
+    assert title.endswith("cifar10: rounds left, 5 seeds together")
+    assert fedavg.split() == ["FedAvg", "2,500", "2,500", "2,500"]
+    code, out, _ = reproduce(*words, "--json")
+    assert code == 0
+    assert all(cell == {"rounds_left": 500, "seconds": None} for cell in json.loads(out).values())
+
+
+def test_a_plan_says_what_is_done_and_what_has_failed(reproduce: Call, tmp_path: Path) -> None:
+    cells = cell_folders_in(tmp_path / "out", cells_of("tiny-imagenet", (0, 1)))
+    fedavg, moon, fedsol = (
+        [cell for cell in cells if cell.cell.row == row and cell.cell.column == "iid"]
+        for row in ("FedAvg", "MOON", "FedSOL")
+    )
+    for cell in (*fedavg, moon[0]):
+        pretend(cell, [10.0, 20.0])
+    for cell in fedsol:
+        cell.path.mkdir(parents=True)
+        (cell.path / "failed.txt").write_text("diverged")
+    code, out, _ = reproduce("tiny-imagenet", *SMOKE, "--seeds", "0,1", "--plan")
+    assert code == 0
+    rows = {line.split()[0]: line for line in out.splitlines() if line}
+    assert rows["FedAvg"].split()[1] == "done"
+    assert "(1 of 2 done)" in rows["MOON"]
+    assert rows["FedSOL"].split()[1:3] == ["2", "failed"]
+    assert f"{fedsol[0].name}  failed: diverged" in out
+
+
 def test_all_has_every_cell_once(reproduce: Call) -> None:
     code, out, _ = reproduce("all", *SMOKE, "--plan", "--json")
     assert code == 0

@@ -29,6 +29,7 @@ def time_jobs(
     """By job and contender. `jobs`: comma-separated names; `peers`: holds the peers'
     environments."""
     chosen = _names(jobs, JOBS, "--jobs: no job")
+    _warn_if_busy()
     pythons = {}
     if peers is not None:
         for name in ("pfl", "flower"):
@@ -36,11 +37,12 @@ def time_jobs(
             pythons[name] = peer_environment(name, peers.absolute())
     measured: dict[str, dict[str, list[Measurement]]] = {}
     with tempfile.TemporaryDirectory() as scratch:
+        # On a busy machine, two threads of the floor wait for each other for minutes.
+        competing = contenders(pythons, floor_threads=1 if small else 2)
         for name in chosen:
-            _warn_if_busy()
             folder = Path(scratch) / name
             write_job(tiny(JOBS[name]) if small else JOBS[name], folder)
-            measured[name] = measure_all(contenders(pythons), folder, repeats, _say(name))
+            measured[name] = measure_all(competing, folder, repeats, _say(name))
             _save(out, as_json(measured))
     return measured
 
@@ -51,8 +53,8 @@ def time_methods(models: str, methods: str, repeats: int, out: Path | None) -> d
     others = [method_named(name.strip()).name for name in methods.split(",") if name.strip()]
     compared = list(dict.fromkeys(["fedavg", *(others or METHODS)]))
     measured: dict[str, Seconds] = {}
+    _warn_if_busy()
     for name in chosen:
-        _warn_if_busy()
         measured[name] = method_seconds(name, compared, repeats, _say(name))
         _save(out, methods_json(measured))
     return measured

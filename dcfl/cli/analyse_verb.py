@@ -11,6 +11,7 @@ import typer
 
 from dcfl.cli.options import AsJSON, Folders, MethodFile, ModelFile, print_json, run_own_files
 from dcfl.system.printable import printable
+from dcfl.system.saying import say
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -80,7 +81,7 @@ def analyse(
 
 
 def _tell(text: str) -> None:
-    print(printable(f"analyse  {text}"), file=sys.stderr, flush=True)
+    say(printable(f"analyse  {text}"))
 
 
 def _print_analyses(analyses: Sequence[Analysis], page: Path) -> None:

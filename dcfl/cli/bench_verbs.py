@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from dcfl.cli.options import AsJSON, print_json
+
 bench = typer.Typer(
     help="Speed: dcfl, the floor and other frameworks.", invoke_without_command=True
 )
@@ -20,7 +22,10 @@ Measurements = Annotated[
 def jobs(
     context: typer.Context,
     jobs: Annotated[str, typer.Option(metavar="J1,J2,J3", help="Which jobs.")] = "J1,J2,J3",
-    repeats: Annotated[int, typer.Option(min=1, help="How often each contender runs.")] = 5,
+    repeats: Annotated[
+        int | None,
+        typer.Option(min=1, help="How often each contender runs: 5 times, with --tiny once."),
+    ] = None,
     peers: Annotated[
         Path | None,
         typer.Option(
@@ -29,14 +34,26 @@ def jobs(
         ),
     ] = None,
     out: Measurements = None,
-    tiny: Annotated[bool, typer.Option(help="A few seconds of each, to try it out.")] = False,
+    tiny: Annotated[
+        bool, typer.Option("--tiny", help="About a minute in all, to try it out.")
+    ] = False,
+    as_json: AsJSON = False,
 ) -> None:
     """Time J1, J2 and J3: seconds per round, start-up and memory, beside the bare SGD steps."""
     if context.invoked_subcommand:
         return
+    from dcfl.studies.bench import measurements
     from dcfl.studies.bench.harness import time_jobs
 
-    print(time_jobs(jobs, repeats, peers, out, tiny))
+    measured = time_jobs(jobs, repeats or (1 if tiny else 5), peers, out, tiny)
+    if as_json:
+        print_json(measurements.as_json(measured))
+        return
+    print(measurements.jobs_table(measured))
+    if tiny:
+        print(
+            "\nA trial, with the floor on one core: it shows that it works, and little about speed."
+        )
 
 
 @bench.command("methods")
@@ -47,8 +64,14 @@ def methods(
     ] = "",
     repeats: Annotated[int, typer.Option(min=1, help="How often each method runs.")] = 5,
     out: Measurements = None,
+    as_json: AsJSON = False,
 ) -> None:
     """What a round of each method costs beside FedAvg's."""
+    from dcfl.studies.bench import measurements
     from dcfl.studies.bench.harness import time_methods
 
-    print(time_methods(models, methods, repeats, out))
+    measured = time_methods(models, methods, repeats, out)
+    if as_json:
+        print_json(measurements.methods_json(measured))
+    else:
+        print(measurements.methods_table(measured))

@@ -8,7 +8,15 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from dcfl.cli.terminal import LONGEST_NAME, duration, megabytes, sparkline, stdout
+from dcfl.cli.terminal import (
+    LONGEST_NAME,
+    NARROWEST,
+    WIDEST,
+    duration,
+    megabytes,
+    sparkline,
+    stdout,
+)
 from dcfl.config import to_toml
 from dcfl.data.catalogue import DatasetSummary
 from dcfl.federation import cohort_size
@@ -119,7 +127,7 @@ def _first(names: Collection[str], most: int = 10) -> str:
 
 def method_card(description: Mapping[str, Any]) -> str:
     """What `dcfl methods` prints about one method, from `describe_method`."""
-    width = stdout.width if stdout.is_terminal else 10_000
+    width = max(stdout.width, NARROWEST) if stdout.is_terminal else WIDEST
     lines = [
         textwrap.fill(text, width, initial_indent=f"  {label:7}", subsequent_indent=" " * 9)
         for label, text in _method_lines(description)

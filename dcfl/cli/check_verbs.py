@@ -37,6 +37,8 @@ def check(
             for verdict in by_property:
                 detail = f": {verdict.detail}" if verdict.detail else ""
                 print(printable(f"  {_mark(verdict.holds)} {verdict.property}{detail}"))
+            if by_property[-1].crashed:
+                print("  stopped there: mend that first, then check again")
     if not all(verdict.holds for by_property in verdicts.values() for verdict in by_property):
         raise typer.Exit(1)
 

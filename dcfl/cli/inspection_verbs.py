@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,6 +29,12 @@ if TYPE_CHECKING:
 
 PICTURE_FORMATS = (".svg", ".png", ".pdf")
 
+SplitFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Also write it (.json or .csv), for data.partition=file:FILE."
+    ),
+]
 PictureFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Also draw it (.svg, .png or .pdf).")
 ]
@@ -44,13 +51,19 @@ def report(
 
 
 def settings(
-    settings: Settings = None, method_file: MethodFile = None, model_file: ModelFile = None
+    settings: Settings = None,
+    method_file: MethodFile = None,
+    model_file: ModelFile = None,
+    as_json: AsJSON = False,
 ) -> None:
     """What a run would do: every table and key with its value, as a config file."""
     from dcfl.config import as_tables, to_toml
 
-    experiment = experiment_of(settings, method_file, model_file)
-    print(printable_lines(to_toml(as_tables(experiment))))
+    tables = as_tables(experiment_of(settings, method_file, model_file))
+    if as_json:
+        print_json(tables)
+    else:
+        print(printable_lines(to_toml(tables)))
 
 
 def methods(
@@ -71,7 +84,10 @@ def methods(
 
 
 def partition(
-    settings: Settings = None, picture: PictureFile = None, as_json: AsJSON = False
+    settings: Settings = None,
+    save: SplitFile = None,
+    picture: PictureFile = None,
+    as_json: AsJSON = False,
 ) -> None:
     """Who would own what: samples per client and class."""
     from dcfl.data import load_dataset
@@ -82,6 +98,8 @@ def partition(
     counts = split.counts(dataset.train.labels.numpy(), dataset.classes)
     if picture is not None:
         _draw_partition(counts, dataset.class_names, picture)
+    if save is not None:
+        _save_split(data, dataset, split, save)
     if as_json:
         print_json(
             {
@@ -95,6 +113,8 @@ def partition(
     _print_partition(data, dataset, split, counts)
     if picture is not None:
         print(printable(f"picture  {picture}"))
+    if save is not None:
+        print(printable(f"saved    {save}; data.partition=file:{save} uses it"))
 
 
 def _print_partition(
@@ -102,12 +122,32 @@ def _print_partition(
 ) -> None:
     from dcfl.cli.tables import partition_table
     from dcfl.cli.terminal import stdout
+    from dcfl.data.partition import split_words
 
-    stdout.print(partition_table(counts, dataset.class_names, dataset.site_names))
-    scheme = f"{data.partition}, alpha {data.alpha:g}, seed {data.seed}"
+    names = data.own_split.names if data.own_split else dataset.site_names
+    stdout.print(partition_table(counts, dataset.class_names, names))
+    scheme = split_words(data.partition, data.alpha)
     if dataset.partition is not None:
         scheme = "as it came"
-    print(printable(f"{dataset.name}, {scheme}, SHA-256 {split.sha256[:16]}"))
+    elif not data.split_file:
+        scheme += f", seed {data.seed}"
+    left = len(dataset.train) - len(split.indices)
+    unowned = f", {left:,} images without an owner" if left else ""
+    print(printable(f"{dataset.name}, {scheme}{unowned}, SHA-256 {split.sha256[:16]}"))
+
+
+def _save_split(data: DataSettings, dataset: Dataset, split: Partition, path: Path) -> None:
+    from dcfl.data import load_dataset
+    from dcfl.data.own_split import own_split_of
+    from dcfl.data.split_formats import split_text
+    from dcfl.system.storage import write_whole
+
+    if path.exists():
+        raise ConfigError(f"--save {path}: there is such a file already; choose another name")
+    if not path.parent.is_dir():
+        raise ConfigError(f"--save {path}: there is no folder {path.parent}")
+    whole = load_dataset(replace(data, classes=0, holdout=0.0, train_images=0))
+    write_whole(path, split_text(own_split_of(split, dataset, whole, path, data.own_split)))
 
 
 def _draw_partition(counts: NDArray[np.int64], class_names: Sequence[str], picture: Path) -> None:

@@ -28,13 +28,14 @@ from dcfl.cli.theory_verb import theory
 from dcfl.errors import DCFLError
 from dcfl.system.printable import one_line, print_warning, printable, printable_lines
 from dcfl.system.processes import end_when_terminated
+from dcfl.system.saying import be_quiet
 from dcfl.system.streams import forgiving_streams
 
 EXTRA = ("flwr", "ray", "httpx", "cryptography")  # what dcfl[flower] installs
 INTERRUPTED = 130
+QUIET, DEBUG = "--quiet", "--debug"  # are understood anywhere in a command
 
 app = typer.Typer(
-    add_completion=False,
     pretty_exceptions_enable=False,
     suggest_commands=False,  # click suggests too
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -72,6 +73,10 @@ app.add_typer(bench, name="bench")
 @app.callback(invoke_without_command=True)
 def _main(
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+    quiet: Annotated[
+        bool, typer.Option(QUIET, help="Show no progress, only results and warnings; any verb.")
+    ] = False,
+    debug: Annotated[bool, typer.Option(DEBUG, help="Show where an error is from.")] = False,
 ) -> None:
     if version:
         from importlib.metadata import version as installed
@@ -87,8 +92,9 @@ def main() -> None:
 
 
 def _program() -> NoReturn:
-    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
-    debug = len(arguments) < len(sys.argv) - 1
+    arguments = [argument for argument in sys.argv[1:] if argument not in (QUIET, DEBUG)]
+    debug = DEBUG in sys.argv[1:]
+    be_quiet(QUIET in sys.argv[1:])
     warnings.showwarning = print_warning
     end_when_terminated()
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dcfl.cli.options import AsJSON, print_json, whole_numbers
-from dcfl.errors import ConfigError, Interrupted, TooFewClients
+from dcfl.errors import ConfigError, DatasetMissing, Interrupted, TooFewClients
 from dcfl.system.printable import printable
 from dcfl.system.processes import stopped_by_signals
+from dcfl.system.saying import say
 
 if TYPE_CHECKING:
     from dcfl.studies.recipes.cell_costs import PlannedCosts
@@ -80,7 +80,7 @@ def reproduce(
     plans = _plans(name, scale, seeds, settings or (), folder)
     cells = chosen_cells(plans, only or ())
     if plan:
-        _print_plan(cells, _announce_cost(cells, parallel), as_json)
+        _print_plan(plans, cells, _cost_if_known(cells, parallel), as_json)
         return
     with storage(folder):  # fails now rather than after the first hour
         (folder / "cells").mkdir(parents=True, exist_ok=True)
@@ -128,11 +128,11 @@ def _announce_cost(cells: Sequence[CellFolder], parallel: int) -> PlannedCosts:
 
     todo = [cell for cell in cells if not cell.ended]
     if not todo:
-        print(f"{len(cells)} cells, nothing left to do", file=sys.stderr)
+        say(f"{len(cells)} cells, nothing left to do")
         return PlannedCosts({}, 0.0, 0, 0)
     processes = parallel or useful_processes(todo[0].cell.experiment.engine.threads)
-    costs = planned_costs(todo, min(processes, len(todo)), _say)
-    _say(
+    costs = planned_costs(todo, min(processes, len(todo)), lambda text: say(printable(text)))
+    say(
         f"{len(cells)} cells, {len(cells) - len(todo)} finished; {len(todo)} to do take about "
         f"{duration(costs.seconds)} and {megabytes(costs.peak_bytes)} of memory with "
         f"{costs.processes} at a time (short rounds of each kind were measured)"
@@ -140,15 +140,26 @@ def _announce_cost(cells: Sequence[CellFolder], parallel: int) -> PlannedCosts:
     return costs
 
 
-def _say(text: str) -> None:
-    print(printable(text), file=sys.stderr, flush=True)
+def _cost_if_known(cells: Sequence[CellFolder], parallel: int) -> PlannedCosts | None:
+    """A plan needs no data, though nothing can be measured without it."""
+    try:
+        return _announce_cost(cells, parallel)
+    except DatasetMissing as error:
+        say(printable(f"{len(cells)} cells; how long they take is not known: {error}"))
+        return None
 
 
-def _print_plan(cells: Sequence[CellFolder], costs: PlannedCosts, as_json: bool) -> None:
-    from dcfl.cli.terminal import duration
+def _print_plan(
+    plans: Sequence[RecipePlan],
+    cells: Sequence[CellFolder],
+    costs: PlannedCosts | None,
+    as_json: bool,
+) -> None:
+    from dcfl.cli.plan_table import plan_tables
+    from dcfl.cli.terminal import stdout
 
     if as_json:
-        seconds = {cell.name: costs.by_cell.get(cell.name, 0.0) for cell in cells}
+        seconds = {cell.name: costs and costs.by_cell.get(cell.name, 0.0) for cell in cells}
         print_json(
             {
                 cell.name: {"rounds_left": cell.rounds_left, "seconds": seconds[cell.name]}
@@ -156,11 +167,14 @@ def _print_plan(cells: Sequence[CellFolder], costs: PlannedCosts, as_json: bool)
             }
         )
         return
+    names = {cell.name for cell in cells}
+    for title, table in plan_tables(plans, names, costs.by_cell if costs else None):
+        print(printable(title))
+        stdout.print(table)
+        print()
     for cell in cells:
-        needed = duration(costs.by_cell.get(cell.name, 0.0))
-        state = "finished" if cell.finished else f"{cell.rounds_left} rounds to do, {needed}"
-        state = f"failed: {cell.failed}" if cell.failed else state
-        print(printable(f"{cell.name}  {state}"))
+        if cell.failed:
+            print(printable(f"{cell.name}  failed: {cell.failed}"))
 
 
 def _train(cells: Sequence[CellFolder], processes: int) -> int:

@@ -72,8 +72,8 @@ def partition_table(
 
     Many clients are summed up: percentiles of each column, then the smallest and the largest.
     """
-    numbered = len(class_names) <= MOST_NUMBERED_CLASSES
     room = (stdout.width - FIRST_COLUMNS_WIDTH) // max(len(class_names), 1) - 1
+    numbered = len(class_names) <= MOST_NUMBERED_CLASSES and room >= len(str(counts.max()))
     mixes = [printable(name, max(room, 4)) for name in class_names] if numbered else ["mix"]
     many = len(counts) > MANY_CLIENTS
     title = None

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from dcfl.system.printable import printable
 
-# Without markup: a class may be called [/red].
-stdout = Console(highlight=False, markup=False, emoji=False)
+
+def _console(**options: Any) -> Console:
+    """Without markup: a class may be called [/red]. With NO_COLOR, bold and dim go too."""
+    colors: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
+    return Console(highlight=False, markup=False, emoji=False, color_system=colors, **options)
+
+
+stdout = _console()
 if not stdout.is_terminal:  # nothing is cut off in a file or a pipe
-    stdout = Console(highlight=False, markup=False, emoji=False, width=160)
-stderr = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    stdout = _console(width=160)
+stderr = _console(stderr=True)
 
 BARS = "▁▂▃▄▅▆▇█"
 LONGEST_NAME = 60  # characters of a name in a table or a list
+NARROWEST = 40  # columns of a terminal that text is fitted to
+WIDEST = 10_000
 
 
 def sparkline(values: Sequence[float], width: int = 20) -> str:
@@ -37,7 +46,16 @@ def duration(seconds: float) -> str:
     for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} seconds" if seconds >= 10 else f"{seconds:.2g} seconds"
+    shown = f"{seconds:.0f}" if seconds >= 9.95 else f"{seconds:.2g}"
+    return f"{shown} second{'' if shown == '1' else 's'}"
+
+
+def short_duration(seconds: float) -> str:
+    """For a cell of a table."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 1 else "< 1 s"
 
 
 def megabytes(count: float) -> str:
@@ -45,7 +63,26 @@ def megabytes(count: float) -> str:
 
 
 class PlainTable(Table):
-    """Shows its cells as they are: names are other people's text, not markup."""
+    """Shows its cells as they are: names are other people's text, not markup. Where it is too wide,
+    each row becomes a few lines: rich would leave columns out."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        needed = self.__rich_measure__(console, options.update(max_width=WIDEST)).maximum
+        if needed <= options.max_width:
+            yield from super().__rich_console__(console, options)
+        else:
+            yield from self._in_lines()
+
+    def _in_lines(self) -> RenderResult:
+        """A line for each cell, and an empty one after each row."""
+        if self.title:
+            yield Text(str(self.title))
+        names = [str(column.header) for column in self.columns]
+        longest = max(map(len, names), default=0)
+        for row in zip(*(column.cells for column in self.columns), strict=True):
+            for name, cell in zip(names, row, strict=True):
+                yield Text(f"{name:{longest}}  {str(cell).strip()}".rstrip())
+            yield Text("")
 
     def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
         plain = (_cell(cell) if isinstance(cell, str) else cell for cell in cells)

@@ -24,8 +24,9 @@ from dcfl.cli.options import (
     whole_numbers,
 )
 from dcfl.errors import ConfigError, RunFolderError, TooFewClients
-from dcfl.system.printable import printable
+from dcfl.system.printable import printable, printable_lines
 from dcfl.system.processes import stopped_by_signals
+from dcfl.system.saying import say
 
 if TYPE_CHECKING:
     from dcfl.experiment import Experiment
@@ -39,7 +40,7 @@ Allowed = Annotated[
 ]
 DryRun = Annotated[
     bool,
-    typer.Option("--dry-run", help="Say what the run would cost here, from a few steps, and stop."),
+    typer.Option("--dry-run", help="Show all settings and what the run would cost, and stop."),
 ]
 MethodNames = Annotated[str, typer.Option(metavar="A,B,C", help="Which methods.")]
 Seeds = Annotated[str, typer.Option(metavar="0,1,2", help="One run of each method per seed.")]
@@ -72,16 +73,19 @@ def run(
 
 def _print_estimate(experiment: Experiment, as_json: bool) -> None:
     from dcfl.cli.cards import estimate_card
+    from dcfl.config import as_tables, to_toml
     from dcfl.runs.estimate import estimate
     from dcfl.runs.prepare import prepare
 
     prepared = prepare(experiment)
-    print("training a few steps to measure what they cost", file=sys.stderr, flush=True)
+    say("training a few steps to measure what they cost")
     found = estimate(prepared)
+    tables = as_tables(prepared.experiment)
     if as_json:
-        print_json({**found.to_json(), "engine": prepared.workers})
+        print_json({**found.to_json(), "engine": prepared.workers, "config": tables})
     else:
-        print(estimate_card(prepared, found, datetime.now()))
+        print(printable_lines(to_toml(tables)))
+        print(f"\n{estimate_card(prepared, found, datetime.now())}")
 
 
 def _announce(run: Run) -> None:
@@ -91,7 +95,7 @@ def _announce(run: Run) -> None:
     if run.experiment.engine.name != "embedded":
         return
     line = f"{run.experiment.method.name}  {first_line(run.prepared)}"
-    print(printable(line), file=sys.stderr, flush=True)
+    say(printable(line))
 
 
 def resume(
@@ -160,7 +164,7 @@ def train(label: str, run: Run) -> None:
     from dcfl.cli.live_progress import progress
 
     total = run.experiment.federation.rounds
-    with progress(label, total) as show, stopped_by_signals(run.stop):
+    with progress(label, total, run.folder) as show, stopped_by_signals(run.stop):
         for row in run.rounds():
             show(row)
 

@@ -59,7 +59,7 @@ OWN = ("folder", "npz", "sites")
 
 def load_dataset(settings: DataSettings) -> Dataset:
     """The data set that the settings name; decoded once, then read from a memory-mapped cache."""
-    dataset = _normalised(_load(settings), settings)
+    dataset = settings.fitted(_normalised(_load(settings), settings))
     if settings.classes:
         dataset = dataset.with_classes(settings.classes)
     if settings.holdout:

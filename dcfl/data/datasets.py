@@ -64,9 +64,13 @@ class Images:
         return on_device(torch.tensor(order, dtype=torch.int64), self.labels.device)
 
     def sample(self, count: int) -> Images:
-        """At most so many. Which ones depends on their pixels alone, not on a seed or on how the
-        files are sorted."""
-        return self if count >= len(self) else self[self.mixed_order[:count].sort().values]
+        """At most so many."""
+        return self if count >= len(self) else self[self.sampled(count)]
+
+    def sampled(self, count: int) -> Tensor:
+        """The rows of so many. Which ones depends on their pixels alone, not on a seed or on how
+        the files are sorted."""
+        return self.mixed_order[:count].sort().values
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,8 @@ class Dataset:
     partition: Partition | None = None  # for a federation that is already split
     site_names: tuple[str, ...] = ()  # the owners of its parts
     held_out: bool = False  # `test` holds training images that were kept back
+    numbers: Tensor | None = None  # which of the whole set's training images these are; None: all
+    numbered_by: str = ""  # the hash of the split's file that the images were numbered for
 
     def __post_init__(self) -> None:
         for part in (self.train, self.test):
@@ -132,8 +138,8 @@ class Dataset:
         held_out, remaining = shuffled.tensor_split([round(share * len(self.train))])
         if not len(held_out):
             raise ConfigError(f"data.holdout = {share:g} of {len(self.train)} images is none")
-        train, test = self.train[remaining.sort()[0]], self.train[held_out.sort()[0]]
-        return replace(self, train=train, test=test, held_out=True)
+        kept_back = self.train[held_out.sort()[0]]
+        return replace(self._training_on(remaining.sort()[0]), test=kept_back, held_out=True)
 
     def with_classes(self, count: int) -> Dataset:
         """The images of the first so many classes."""
@@ -141,14 +147,22 @@ class Dataset:
             raise ConfigError(f"data.classes = {count}: {self.name} has {self.classes}")
         if self.partition is not None:
             raise ConfigError("data.classes: the data comes as sites, which have their own split")
-        train, test = (part[part.labels < count] for part in (self.train, self.test))
-        return replace(self, train=train, test=test, class_names=self.class_names[:count])
+        part = self._training_on((self.train.labels < count).nonzero().flatten())
+        test = self.test[self.test.labels < count]
+        return replace(part, test=test, class_names=self.class_names[:count])
 
     def trained_on(self, count: int) -> Dataset:
         """At most so many of the training images."""
         if self.partition is not None:
             raise ConfigError("data.train_images: the data comes as sites; take smaller folders")
-        return replace(self, train=self.train.sample(count))
+        if count >= len(self.train):
+            return self
+        return self._training_on(self.train.sampled(count))
+
+    def _training_on(self, rows: Tensor) -> Dataset:
+        """These training images, which keep their numbers."""
+        numbers = rows if self.numbers is None else self.numbers[rows]
+        return replace(self, train=self.train[rows], numbers=numbers)
 
     def scored_on(self, count: int) -> Dataset:
         """At most so many of the test images."""

@@ -10,24 +10,14 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from pathlib import Path, PurePath
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dcfl.errors import PartitionError
 
-Scheme = Literal[
-    "dirichlet-balanced",
-    "dirichlet-capped",
-    "dirichlet-uncapped",
-    "iid",
-    "shards",
-    "pathological",
-    "quantity",
-    "given",
-]
 Integers: TypeAlias = NDArray[np.integer[Any]]
 
 LEFT_TO_CHANCE = ("dirichlet-capped", "dirichlet-uncapped")  # client sizes are random
@@ -87,6 +77,16 @@ class Partition:
             )
 
 
+def split_words(partition: str, alpha: float) -> str:
+    """The setting `data.partition` for people: without folders, and with alpha where it counts."""
+    kind, colon, path = partition.partition(":")
+    if colon:
+        return f"{kind}:{PurePath(path).name}"
+    if partition not in USE_ALPHA:
+        return partition
+    return "iid" if math.isinf(alpha) else f"{partition}, alpha = {alpha:g}"
+
+
 @dataclass(frozen=True, eq=False)
 class SplitRequest:
     """What a scheme has to work with."""
@@ -102,7 +102,7 @@ class SplitRequest:
 def split(
     labels: Integers,
     clients: int,
-    scheme: Scheme,
+    scheme: str,
     alpha: float,
     seed: int,
     min_size: int,
@@ -286,7 +286,7 @@ def _given(request: SplitRequest) -> list[Integers]:
     )
 
 
-SCHEMES: dict[Scheme, Callable[[SplitRequest], list[Integers]]] = {
+SCHEMES: dict[str, Callable[[SplitRequest], list[Integers]]] = {
     "dirichlet-balanced": _balanced,
     "dirichlet-capped": _capped,
     "dirichlet-uncapped": _uncapped,

@@ -1,12 +1,12 @@
 """Plain values from a pickle, without running it.
 
 A pickle is a program. Here a small stack machine follows only the opcodes that describe
-dictionaries, lists, strings, numbers and arrays of bytes; nothing is imported or called.
+dictionaries, lists, strings, numbers and arrays of whole numbers; nothing is imported or called.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pickletools import genops
 from typing import Any
@@ -21,11 +21,15 @@ class PickledArray:
     """Stands for a numpy array that the pickle would build."""
 
     shape: Any = None
-    content: memoryview = memoryview(b"")
+    content: memoryview | bytes = memoryview(b"")
+    dtype: str = "u1"  # as numpy calls it; little-endian
 
 
+@dataclass(frozen=True)
 class _Dtype:
-    """Stands for the dtype of unsigned bytes, the only one that is allowed."""
+    """Stands for a dtype that is allowed."""
+
+    code: str
 
 
 _NAMES = {
@@ -43,11 +47,22 @@ class _Name:
     name: str
 
 
-def unpickled(data: bytes, opcodes: int) -> dict[str, Any]:
-    """The dictionary that the pickle describes; at most `opcodes` steps and as many values."""
-    machine = _Machine(data, opcodes)
+@dataclass(frozen=True)
+class Dialect:
+    """What a kind of file consists of. Anything else is refused."""
+
+    steps: Mapping[str, Callable[[_Machine, Any, int], None]]  # by opcode
+    names: Mapping[str, str]  # that it may look up, and what they stand for
+    dtypes: frozenset[str]  # of its arrays
+
+
+def unpickled(data: bytes, opcodes: int, dialect: Dialect | None = None) -> dict[str, Any]:
+    """The dictionary that the pickle describes; at most `opcodes` steps and as many values. Without
+    a dialect, that of CIFAR's files."""
+    dialect = dialect or CIFAR
+    machine = _Machine(data, opcodes, dialect)
     for count, (opcode, argument, position) in enumerate(genops(data)):
-        step = _STEPS.get(opcode.name)
+        step = dialect.steps.get(opcode.name)
         if step is None:
             raise Refused(f"the pickle opcode {opcode.name} has no business in it")
         if count >= opcodes:
@@ -65,9 +80,10 @@ class _Machine:
     Dictionary keys are strings, since hashing nested tuples of a hostile file may take for ever.
     """
 
-    def __init__(self, data: bytes, indices: int) -> None:
+    def __init__(self, data: bytes, indices: int, dialect: Dialect) -> None:
         self.data = memoryview(data)
         self.indices = indices
+        self.dialect = dialect
         self.stack: list[Any] = []
         self.outer: list[list[Any]] = []  # the stacks below each open mark
         self.memo: dict[int, Any] = {}
@@ -85,6 +101,15 @@ class _Machine:
     def push_false(self, argument: Any, position: int) -> None:
         self.stack.append(False)
 
+    def push_true(self, argument: Any, position: int) -> None:
+        self.stack.append(True)
+
+    def push_bytes(self, argument: bytes | bytearray, position: int) -> None:
+        self.stack.append(bytes(argument))
+
+    def push_tuple(self, argument: Any, position: int) -> None:
+        self.stack.append(())
+
     def push_list(self, argument: Any, position: int) -> None:
         self.stack.append([])
 
@@ -92,9 +117,15 @@ class _Machine:
         self.stack.append({})
 
     def push_name(self, argument: str, position: int) -> None:
-        if argument not in _NAMES:
+        if argument not in self.dialect.names:
             raise Refused(f"it asks for {argument[:60]!r}")
-        self.stack.append(_Name(_NAMES[argument]))
+        self.stack.append(_Name(self.dialect.names[argument]))
+
+    def push_stacked_name(self, argument: Any, position: int) -> None:
+        self.push_name(" ".join(map(str, self.last(2))), position)
+
+    def memoize(self, argument: Any, position: int) -> None:
+        self.put(len(self.memo), position)
 
     def put(self, index: int, position: int) -> None:
         if index > self.indices:
@@ -156,31 +187,44 @@ class _Machine:
         self.stack[-1].update(zip(keys, values, strict=True))
 
     def reduce(self, argument: Any, position: int) -> None:
-        """Two calls are understood: the one that makes an array and the one that makes a dtype."""
+        """The calls that make an array, a dtype or a number are understood, and no other."""
         name, arguments = self.last(2)
         if type(name) is not _Name or type(arguments) is not tuple:
             raise Refused("it calls what cannot be called")
-        if name.name == "reconstruct" and arguments[:1] == (_Name("ndarray"),):
-            self.stack.append(PickledArray())
-        elif name.name == "dtype" and arguments[:1] == ("u1",):
-            self.stack.append(_Dtype())
-        else:
-            raise Refused("an array that is not of unsigned bytes")
+        match name.name, arguments:
+            case "reconstruct", (_Name("ndarray"), *_):
+                made: Any = PickledArray()
+            case "dtype", (str(code), *_) if code in self.dialect.dtypes:
+                made = _Dtype(code)
+            case "frombuffer", (bytes(content), _Dtype(code), shape, "C"):
+                made = PickledArray(shape, content, code)
+            case "scalar", (_Dtype(code), bytes(content)) if len(content) == int(code[1:]):
+                made = int.from_bytes(content, "little", signed=code[0] == "i")
+            case _:
+                raise Refused(f"an array that is not of {self._allowed}")
+        self.stack.append(made)
 
     def build(self, argument: Any, position: int) -> None:
         state = self.last(1)[0]
         target = self.stack[-1]
         if type(target) is _Dtype and type(state) is tuple:
+            if target.code != "u1" and state[1:2] != ("<",):
+                raise Refused("numbers whose bytes are in another order")
             return
         if type(target) is not PickledArray or type(state) is not tuple or len(state) != 5:
             raise Refused("it changes what is not an array")
         _, shape, dtype, fortran_order, content = state
-        if type(dtype) is not _Dtype or type(content) is not memoryview or fortran_order is True:
-            raise Refused("an array that is not of unsigned bytes")
-        target.shape, target.content = shape, content
+        known = type(dtype) is _Dtype and type(content) in (memoryview, bytes)
+        if not known or fortran_order is True:
+            raise Refused(f"an array that is not of {self._allowed}")
+        target.shape, target.content, target.dtype = shape, content, dtype.code
+
+    @property
+    def _allowed(self) -> str:
+        return "unsigned bytes" if self.dialect.dtypes == {"u1"} else "whole numbers"
 
 
-# What the official files consist of, and nothing else.
+# What the official files of CIFAR consist of, and nothing else.
 _STEPS: dict[str, Callable[[_Machine, Any, int], None]] = {
     "PROTO": _Machine.nothing,
     "STOP": _Machine.nothing,
@@ -210,3 +254,30 @@ _STEPS: dict[str, Callable[[_Machine, Any, int], None]] = {
     "REDUCE": _Machine.reduce,
     "BUILD": _Machine.build,
 }
+CIFAR = Dialect(_STEPS, _NAMES, frozenset({"u1"}))
+
+# What Python 3 and numpy write for dictionaries with lists and arrays of whole numbers.
+_NEWER_STEPS: dict[str, Callable[[_Machine, Any, int], None]] = {
+    "FRAME": _Machine.nothing,
+    "NEWTRUE": _Machine.push_true,
+    "LONG1": _Machine.push,
+    "EMPTY_TUPLE": _Machine.push_tuple,
+    "BINUNICODE": _Machine.push,
+    "SHORT_BINUNICODE": _Machine.push,
+    "BINBYTES": _Machine.push_bytes,
+    "SHORT_BINBYTES": _Machine.push_bytes,
+    "BINBYTES8": _Machine.push_bytes,
+    "BYTEARRAY8": _Machine.push_bytes,
+    "STACK_GLOBAL": _Machine.push_stacked_name,
+    "MEMOIZE": _Machine.memoize,
+}
+_NEWER_NAMES = {
+    f"{package}.{name}": meaning
+    for package in ("numpy.core", "numpy._core")
+    for name, meaning in (("multiarray scalar", "scalar"), ("numeric _frombuffer", "frombuffer"))
+}
+WHOLE_NUMBERS = Dialect(
+    _STEPS | _NEWER_STEPS,
+    _NAMES | _NEWER_NAMES,
+    frozenset({"i2", "i4", "i8", "u2", "u4", "u8"}),
+)

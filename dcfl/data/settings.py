@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf, isfinite
 from typing import Literal
 
 from dcfl.data.augment import Augmentation
 from dcfl.data.datasets import Dataset
-from dcfl.data.partition import Partition, Scheme, split
-from dcfl.errors import require
+from dcfl.data.own_split import OwnSplit
+from dcfl.data.partition import SCHEMES, Partition, split
+from dcfl.data.split_formats import read_own_split
+from dcfl.errors import ConfigError, require
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,8 @@ class DataSettings:
     dataset: str = "digits"
     path: str = "data"  # where downloaded data sets are
     clients: int = 20  # sites:PATH has as many as there are folders
-    partition: Scheme = "dirichlet-balanced"
+    # One of SCHEMES, or "file:PATH": a split of one's own, as .json, .csv or FL-bench's .pkl
+    partition: str = "dirichlet-balanced"
     alpha: float = 0.3  # of the Dirichlet distribution; inf = iid
     per_client: int = 2  # shards or classes, for "shards" and "pathological"
     min_size: int = 10  # no client gets fewer samples
@@ -61,6 +65,10 @@ class DataSettings:
 
     def _check_split(self) -> None:
         require(self.clients >= 1, f"data.clients must be at least 1, not {self.clients}")
+        require(
+            self.partition in SCHEMES or self.split_file != "",
+            f"data.partition must be {', '.join(SCHEMES)} or file:PATH, not {self.partition!r}",
+        )
         require(
             self.alpha > 0, f"data.alpha must be above 0 (inf for an IID split), not {self.alpha:g}"
         )
@@ -133,10 +141,35 @@ class DataSettings:
         """Without a federation to follow: 0, like the default of federation.seed."""
         return 0 if self.seed == "federation" else self.seed
 
+    @property
+    def split_file(self) -> str:
+        """The file that says who owns what; empty: a scheme does."""
+        return self.partition.removeprefix("file:") if self.partition.startswith("file:") else ""
+
+    @cached_property
+    def own_split(self) -> OwnSplit | None:
+        """Read once, because the file may be edited meanwhile."""
+        return read_own_split(self.split_file) if self.split_file else None
+
+    def with_own_split(self) -> DataSettings:
+        """What a split of one's own decides: the number of clients, and the whole path."""
+        found = self.own_split
+        return replace(self, clients=len(found.parts), partition=f"{found}") if found else self
+
+    def fitted(self, dataset: Dataset) -> Dataset:
+        """A whole data set, with its images numbered as a split of one's own does."""
+        if self.split_file and dataset.partition is not None:  # the file is not even read
+            raise ConfigError(
+                f"data.partition = {self.partition}: {dataset.name} comes with its own split"
+            )
+        return self.own_split.fitted(dataset) if self.own_split else dataset
+
     def split(self, dataset: Dataset) -> Partition:
         """The data set's own split if it came with one, else the one that the settings describe."""
         if dataset.partition is not None:
             return dataset.partition
+        if self.own_split is not None:
+            return self.own_split.over(dataset, self.min_size)
         return split(
             dataset.train.labels.numpy(),
             self.clients,

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -40,7 +38,7 @@ from dcfl.models.personal import (
 )
 from dcfl.models.warm_start import warm_start
 from dcfl.privacy import Protection, check_covered
-from dcfl.system.printable import one_line
+from dcfl.system.error_text import described
 from dcfl.system.processes import Terminated
 from dcfl.system.transfers import to_device
 from dcfl.tensors import copies
@@ -103,9 +101,9 @@ class ClientRunner:
         except Diverged as error:
             return ClientFailure(client, str(error), "diverged"), {}
         except (MemoryError, torch.OutOfMemoryError) as error:
-            return ClientFailure(client, _described(error), "memory"), {}
+            return ClientFailure(client, described(error), "memory"), {}
         except (Exception, SystemExit) as error:  # an exit would end the run as if all were well
-            return ClientFailure(client, _described(error)), {}
+            return ClientFailure(client, described(error)), {}
 
     def personal_parts(self, memories: Memories) -> Iterator[tuple[int, Tensors]]:
         """From what the clients keep."""
@@ -216,7 +214,7 @@ def _check_outputs(model: FeatureModel, dataset: Dataset) -> None:
         raise
     except Exception as error:
         shape = list(images.shape)
-        raise ConfigError(f"the model fails on images {shape}: {_described(error)}") from error
+        raise ConfigError(f"the model fails on images {shape}: {described(error)}") from error
     wanted = f"dcfl.models.Output with logits [batch, {dataset.classes}]"
     if not isinstance(output, Output):
         kind = type(output).__name__
@@ -236,10 +234,3 @@ def reproducible(threads: int) -> Iterator[None]:
             yield
         finally:
             torch.set_num_threads(before)
-
-
-def _described(error: BaseException) -> str:
-    """With the line it came from: the traceback stays where the client ran."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {one_line(error)}{place}"

@@ -59,6 +59,8 @@ class NodeConfig:
 
     def load(self, settings: DataSettings) -> tuple[Dataset, Partition]:
         """The data that a run asks for, if the site serves that."""
+        if self.data != ANY_DATA and settings.split_file:
+            raise SiteRefusal("data.partition = file: a run does not choose among its files")
         if settings.dataset == "remote":
             return load_own_site(settings, self.data, self.site, self.partition_id)
         if self.data not in ("", ANY_DATA):

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from dcfl.data.partition import split_words
 from dcfl.federation import cohort_size
 from dcfl.report import text
 from dcfl.report.document import rendered
@@ -105,9 +106,7 @@ def _dataset(run: RecordedRun) -> str:
 
 def _partition(run: RecordedRun) -> str | None:
     scheme, alpha = setting(run, "data.partition"), setting(run, "data.alpha")
-    if scheme in (None, "iid") or alpha is None:
-        return None if scheme is None else str(scheme)
-    return "iid" if math.isinf(alpha) else f"{scheme}, alpha = {alpha:g}"
+    return None if scheme is None or alpha is None else split_words(scheme, alpha)
 
 
 def _participation(run: RecordedRun) -> str | None:

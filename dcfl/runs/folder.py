@@ -177,7 +177,11 @@ class RecordedRun:
 
     @cached_property
     def clients(self) -> list[ClientRow]:
-        return list(self._rows("clients.jsonl", ClientRow))
+        return list(self.each_client())
+
+    def each_client(self) -> Iterator[ClientRow]:
+        """Read the rows one by one and keep none."""
+        return self._rows("clients.jsonl", ClientRow)
 
     @cached_property
     def personal(self) -> list[PersonalRow]:

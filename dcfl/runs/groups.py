@@ -193,8 +193,8 @@ def _seeds(run: RecordedRun) -> tuple[Any, ...]:
 
 def _results(run: RecordedRun) -> Settings:
     """The settings that change numbers. If the run recorded it, the content of the user's own
-    images replaces their path, and the source of the user's own code and the hash of the initial
-    weights are added."""
+    images and split replaces their path, and the source of the user's own code and the hash of the
+    initial weights are added."""
     settings = of_kind(complete(flat(run.config)), "result")
     kind, colon, path = str(settings["data.dataset"]).partition(":")
     content = run.environment.get("data")
@@ -204,6 +204,8 @@ def _results(run: RecordedRun) -> Settings:
         source = run.environment.get(code, BUILT_IN)
         if source != BUILT_IN:
             settings[f"{code}.source"] = source
+    if split := run.environment.get("split"):
+        settings["data.partition"] = f"file ({str(split)[:16]})"
     if weights := run.environment.get("weights"):
         settings["model.weights.sha256"] = str(weights)[:16]
     return settings

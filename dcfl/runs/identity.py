@@ -1,8 +1,8 @@
 """Decides which settings make two runs different experiments: a table of all keys of the config.
 
 Resuming, comparing, grouping and sharing the cells of a reproduction all use this one table;
-`groups` also compares the content of the user's images and initial weights and the source of the
-user's code.
+`groups` also compares the content of the user's images, split and initial weights and the source of
+the user's code.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KINDS: dict[str, Kind] = {
     "data.dataset": "result",
     "data.path": "place",
     "data.clients": "result",
-    "data.partition": "result",
+    "data.partition": "result",  # of a file, its content: the hash is among the facts of a run
     "data.alpha": "result",
     "data.per_client": "result",
     "data.min_size": "result",

@@ -81,16 +81,16 @@ def prepare(
     """Load and split the data, resolve the config, build the model and choose the processes.
     `dataset` and `model` replace those that the config names."""
     experiment = experiment.seeded
-    dataset = dataset or load_dataset(experiment.data)
-    if experiment.data.holdout and not dataset.held_out:  # the caller's own
-        dataset = dataset.holding_out(experiment.data.holdout, experiment.data.split_seed)
-    partition = experiment.data.split(dataset)
-    if experiment.data.clients not in (len(partition), DataSettings().clients):
-        warnings.warn(
-            f"data.clients = {experiment.data.clients} is not used: "
-            f"the data comes as {len(partition)} sites",
-            stacklevel=3,
-        )
+    data = experiment.data
+    dataset = load_dataset(data) if dataset is None else data.fitted(dataset)
+    if data.holdout and not dataset.held_out:  # the caller's own
+        dataset = dataset.holding_out(data.holdout, data.split_seed)
+    partition = data.split(dataset)
+    if data.clients not in (len(partition), DataSettings().clients):
+        given = f"the data comes as {len(partition)} sites"
+        if data.split_file:
+            given = f"the split's file has {len(partition)}"
+        warnings.warn(f"data.clients = {data.clients} is not used: {given}", stacklevel=3)
     experiment = resolved(experiment, dataset, partition)
     runner = client_runner(experiment, dataset, partition, model)
     cohort = cohort_size(len(partition), experiment.federation.participation)
@@ -99,6 +99,8 @@ def prepare(
     own = own_code(experiment.method, foreign, own_files(experiment).get(MODEL_COPY))
     if experiment.model.weights:
         own["weights"] = weights_sha256(experiment.model.weights)
+    if data.own_split is not None:
+        own["split"] = data.own_split.sha256
     return Prepared(
         experiment=experiment,
         data=runner.data,
@@ -124,10 +126,10 @@ def resolved(experiment: Experiment, dataset: Dataset, partition: Partition) -> 
         model=replace(experiment.model, weights=weights),
         method=experiment.server.fitted(experiment.method),
         data=replace(
-            experiment.data,
+            experiment.data.with_own_split(),
             dataset=dataset.name,
             clients=len(partition),
-            partition=experiment.data.partition if dataset.partition is None else "given",
+            **({} if dataset.partition is None else {"partition": "given"}),
             **asdict(augmentation),
         ),
     )

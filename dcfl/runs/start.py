@@ -132,6 +132,9 @@ def require_resumable(
 
 
 def _without_folders(settings: Settings) -> Settings:
-    """Ignores the path of the user's own images: they may have moved, and `data` hashes them."""
-    kind, _, _ = str(settings["data.dataset"]).partition(":")
-    return {**settings, "data.dataset": kind} if kind in OWN else settings
+    """Ignores the paths of the user's own images and split: they may have moved, and `data` and
+    `split` hash them."""
+    kinds = {
+        key: str(settings[key]).partition(":")[0] for key in ("data.dataset", "data.partition")
+    }
+    return {**settings, **{key: kind for key, kind in kinds.items() if kind in (*OWN, "file")}}

@@ -97,7 +97,8 @@ def _executed(name: str, path: Path, source: bytes) -> ModuleType:
         raise
     except BaseException as error:  # even SystemExit, which would look like success
         del sys.modules[name]
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)]
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == str(path)]
         where = error.lineno if isinstance(error, SyntaxError) else lines[-1]
         raise ConfigError(
             f"{path}, line {where}: {type(error).__name__}: {error}".replace("\n", " ")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,7 +10,7 @@ from dcfl.errors import DCFLError
 from dcfl.methods import Method
 from dcfl.models import FeatureModel
 from dcfl.models.layers import Norm
-from dcfl.system.printable import one_line
+from dcfl.system.error_text import described
 from dcfl.system.processes import Terminated
 from dcfl.testing.model_properties import MODEL_PROPERTIES, Network
 from dcfl.testing.properties import PROPERTIES
@@ -22,24 +22,36 @@ class Verdict:
     property: str
     holds: bool
     detail: str = ""
+    crashed: bool = False  # with an error that nobody expected; what follows was not checked
 
 
 def check_method(method: type[Method], norm: Norm = "batch") -> list[Verdict]:
-    """Check every property of a method, with its default fields."""
-    return [_verdict(name, partial(check, method, norm)) for name, check in PROPERTIES.items()]
+    """Check every property of a method, with its default fields, up to the first crash."""
+    return _verdicts({name: partial(check, method, norm) for name, check in PROPERTIES.items()})
 
 
 def check_model(network: Network) -> list[Verdict]:
-    """Check every property of a network, or say only why it cannot be built."""
+    """Check every property of a network up to the first crash, or say only why it cannot be
+    built."""
     built = _verdict("can be built", lambda: _sized(network.build()))
     if not built.holds:
         return [built]
-    checks = MODEL_PROPERTIES.items()
-    return [built, *(_verdict(name, partial(check, network)) for name, check in checks)]
+    checks = {name: partial(check, network) for name, check in MODEL_PROPERTIES.items()}
+    return [built, *_verdicts(checks)]
 
 
 def _sized(model: FeatureModel) -> str:
     return f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters"
+
+
+def _verdicts(checks: Mapping[str, Callable[[], str | None]]) -> list[Verdict]:
+    """What crashes once tends to crash in every check, and once is enough to mend it."""
+    verdicts: list[Verdict] = []
+    for name, check in checks.items():
+        verdicts.append(_verdict(name, check))
+        if verdicts[-1].crashed:
+            break
+    return verdicts
 
 
 def _verdict(name: str, check: Callable[[], str | None]) -> Verdict:
@@ -50,5 +62,5 @@ def _verdict(name: str, check: Callable[[], str | None]) -> Verdict:
     except Terminated:
         raise
     except (Exception, SystemExit) as error:  # what raises, or exits, fails the check
-        return Verdict(name, False, one_line(f"{type(error).__name__}: {error}"))
+        return Verdict(name, False, described(error), crashed=True)
     return Verdict(name, True, remark or "")

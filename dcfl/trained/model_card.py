@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 
 from dcfl.data import Preparation
 from dcfl.data.client_data import normalises_by_batch
+from dcfl.data.partition import split_words
 from dcfl.errors import ConfigError
 from dcfl.runs.evaluations import read_evaluations
 from dcfl.runs.folder import RecordedRun
@@ -266,13 +267,12 @@ def _training(facts: CardFacts) -> str:
     summary = facts.run.summary
     rounds = summary.rounds if summary else federation.get("rounds", "unknown")
     clients = summary.clients if summary and summary.clients else data.clients
-    alpha = f", alpha {data.alpha:g}" if data.partition.startswith("dirichlet") else ""
     chosen = f" of which round {summary.best_round} was the best" if summary else ""
     rows = {
         "method": facts.method,
         "data set": facts.dataset,
         "clients": clients,
-        "split": f"{data.partition}{alpha}",
+        "split": split_words(data.partition, data.alpha),
         "rounds": f"{rounds}{chosen if facts.which == 'best' else ''}",
         "clients in a round": f"{100 * float(federation.get('participation', 1.0)):g} %",
         "seed": federation.get("seed", 0),

@@ -48,7 +48,7 @@ def ready(**engine: object) -> Prepared:
 def test_a_dry_run_says_what_a_run_would_cost_and_writes_nothing(cli: Cli, tmp_path: Path) -> None:
     code, out, _ = cli("run", "--dry-run", "--out", "here")
     assert code == 0
-    said = {line.split()[0]: line for line in out.splitlines()}
+    said = {line.split()[0]: line for line in out.splitlines() if line}
     assert {*said} >= {"what", "clients", "time", "memory", "engine", "disk", "sent", "measured"}
     assert "dcfl-pw on digits, cnn with 94,186 parameters, float32" in said["what"]
     assert "5 of 20 a round, 72 images each; 80 rounds" in said["clients"]

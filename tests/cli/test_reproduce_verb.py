@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -81,14 +82,50 @@ def test_the_cost_comes_first_and_a_plan_trains_nothing(reproduce: Call, tmp_pat
     code, out, err = reproduce("tiny-imagenet", *SMOKE, "--plan")
     assert code == 0
     assert "30 cells, 0 finished; 30 to do take about" in err
-    assert len(out.splitlines()) == 30
-    assert all("2 rounds to do, " in line for line in out.splitlines())
+    title, columns, *rows = out.splitlines()
+    assert title == "Accuracy on Tiny-ImageNet, tiny-imagenet: time left"
+    assert columns.split() == ["split", "iid", "0.5", "0.3"]
+    assert [row.split()[0] for row in rows if row] == [*ROWS]
+    assert all(len(re.findall(r"\d (?:s|min)\b", row)) == 3 for row in rows if row)
     assert [line for line in err.splitlines() if line.startswith("measuring 10/10: dcfl-pw")]
     assert not (tmp_path / "out").exists()
     code, out, _ = reproduce("tiny-imagenet", *SMOKE, "--plan", "--json", "--seeds", "5,6,5")
     names = json.loads(out)
     assert len(names) == 60  # a seed that is named twice counts once
     assert all(name.endswith(("-seed5", "-seed6")) for name in names)
+
+
+def test_a_plan_needs_no_data(reproduce: Call, tmp_path: Path) -> None:
+    words = ("participation-5", "--scale", "mini", "data.path=nowhere", "--plan", "--out", "out")
+    code, out, err = reproduce(*words)
+    assert code == 0
+    assert "how long they take is not known: cifar10: no" in err
+    title, _columns, fedavg, *_ = out.splitlines()
+    assert title.endswith("cifar10: rounds left, 5 seeds together")
+    assert fedavg.split() == ["FedAvg", "2,500", "2,500", "2,500"]
+    code, out, _ = reproduce(*words, "--json")
+    assert code == 0
+    assert all(cell == {"rounds_left": 500, "seconds": None} for cell in json.loads(out).values())
+
+
+def test_a_plan_says_what_is_done_and_what_has_failed(reproduce: Call, tmp_path: Path) -> None:
+    cells = cell_folders_in(tmp_path / "out", cells_of("tiny-imagenet", (0, 1)))
+    fedavg, moon, fedsol = (
+        [cell for cell in cells if cell.cell.row == row and cell.cell.column == "iid"]
+        for row in ("FedAvg", "MOON", "FedSOL")
+    )
+    for cell in (*fedavg, moon[0]):
+        pretend(cell, [10.0, 20.0])
+    for cell in fedsol:
+        cell.path.mkdir(parents=True)
+        (cell.path / "failed.txt").write_text("diverged")
+    code, out, _ = reproduce("tiny-imagenet", *SMOKE, "--seeds", "0,1", "--plan")
+    assert code == 0
+    rows = {line.split()[0]: line for line in out.splitlines() if line}
+    assert rows["FedAvg"].split()[1] == "done"
+    assert "(1 of 2 done)" in rows["MOON"]
+    assert rows["FedSOL"].split()[1:3] == ["2", "failed"]
+    assert f"{fedsol[0].name}  failed: diverged" in out
 
 
 def test_all_has_every_cell_once(reproduce: Call) -> None:

@@ -39,11 +39,11 @@ def test_sparklines_go_from_lowest_to_highest() -> None:
 
 
 def test_what_a_person_should_know_of_is_said_with_its_round(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(terminal, "stderr", Console(stderr=True, highlight=False, markup=False))
     row = RoundRow.from_json(folders.row(3, [50.0, 50.0, 50.0]), Path("rounds.jsonl"))
-    with progress("fedavg", 1000) as show:
+    with progress("fedavg", 1000, tmp_path) as show:
         show(replace(row, notices=("node 7 [bold]is a stranger[/bold] " + 100 * "x",)))
         show(row)
     said = capsys.readouterr().err

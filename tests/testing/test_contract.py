@@ -307,7 +307,33 @@ def test_a_method_that_exits_does_not_pass() -> None:
         def objective(self, client: Client) -> Objective:
             raise SystemExit(0)
 
-    assert check_method(Leaving)[0].detail == "SystemExit: 0"
+    (verdict,) = check_method(Leaving)
+    assert verdict.crashed
+    assert verdict.detail.startswith("SystemExit: 0 (test_contract.py:")
+
+
+def test_a_crash_is_said_once_with_the_line_that_is_the_users_own() -> None:
+    class Crashing(Method):
+        def objective(self, client: Client) -> Objective:
+            return lambda batch: torch.zeros(3) @ torch.zeros(4)
+
+    (verdict,) = check_method(Crashing)
+    line = Crashing.objective.__code__.co_firstlineno + 1
+    assert (verdict.holds, verdict.crashed) == (False, True)
+    assert verdict.detail.startswith("RuntimeError: ")
+    assert verdict.detail.endswith(f"(test_contract.py:{line})")
+
+
+def test_a_late_crash_leaves_the_verdicts_before_it() -> None:
+    class Late(Method):
+        def objective(self, client: Client) -> Objective:
+            if client.data.images.labels.unique().numel() == 1:
+                raise ZeroDivisionError("one class")
+            return super().objective(client)
+
+    verdicts = check_method(Late)
+    assert [verdict.crashed for verdict in verdicts] == [False] * (len(verdicts) - 1) + [True]
+    assert verdicts[-1].property == "survives a client with one class"
 
 
 def test_the_sound_version_passes() -> None:

@@ -47,7 +47,7 @@ def for_superlink(experiment: Experiment) -> Experiment:
 def _absolute(data: DataSettings) -> DataSettings:
     kind, colon, where = data.dataset.partition(":")
     dataset = f"{kind}:{Path(os.path.expanduser(where)).resolve()}" if colon else data.dataset
-    return replace(data, dataset=dataset, path=str(Path(data.path).resolve()))
+    return replace(data.with_own_split(), dataset=dataset, path=str(Path(data.path).resolve()))
 
 
 def _absolute_weights(weights: str) -> str:

@@ -1,8 +1,8 @@
-"""The two benchmarks of `dcfl bench`: check the request, measure, save, show."""
+"""The two benchmarks of `dcfl bench`: check the request, measure, save."""
 
 from __future__ import annotations
 
-import sys
+import os
 import tempfile
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -13,14 +13,23 @@ from dcfl.errors import ConfigError
 from dcfl.methods import METHODS
 from dcfl.studies.bench.jobs import JOBS, tiny, write_job
 from dcfl.studies.bench.measure import Measurement, contenders, measure_all, peer_environment
-from dcfl.studies.bench.measurements import as_json, jobs_table, machine, methods_table
+from dcfl.studies.bench.measurements import as_json, methods_json
 from dcfl.studies.bench.method_costs import IMAGES, Seconds, method_seconds
+from dcfl.system.load import busy_cores
+from dcfl.system.printable import print_warning
+from dcfl.system.saying import say
 from dcfl.system.storage import strict_json, write_whole
 
+BUSY = 0.25  # of the cores: times are not to be trusted
 
-def time_jobs(jobs: str, repeats: int, peers: Path | None, out: Path | None, small: bool) -> str:
-    """Returns the table. `jobs`: comma-separated names; `peers`: holds the peers' environments."""
+
+def time_jobs(
+    jobs: str, repeats: int, peers: Path | None, out: Path | None, small: bool
+) -> dict[str, dict[str, list[Measurement]]]:
+    """By job and contender. `jobs`: comma-separated names; `peers`: holds the peers'
+    environments."""
     chosen = _names(jobs, JOBS, "--jobs: no job")
+    _warn_if_busy()
     pythons = {}
     if peers is not None:
         for name in ("pfl", "flower"):
@@ -28,24 +37,36 @@ def time_jobs(jobs: str, repeats: int, peers: Path | None, out: Path | None, sma
             pythons[name] = peer_environment(name, peers.absolute())
     measured: dict[str, dict[str, list[Measurement]]] = {}
     with tempfile.TemporaryDirectory() as scratch:
+        # On a busy machine, two threads of the floor wait for each other for minutes.
+        competing = contenders(pythons, floor_threads=1 if small else 2)
         for name in chosen:
             folder = Path(scratch) / name
             write_job(tiny(JOBS[name]) if small else JOBS[name], folder)
-            measured[name] = measure_all(contenders(pythons), folder, repeats, _say(name))
+            measured[name] = measure_all(competing, folder, repeats, _say(name))
             _save(out, as_json(measured))
-    return jobs_table(measured)
+    return measured
 
 
-def time_methods(models: str, methods: str, repeats: int, out: Path | None) -> str:
-    """Returns the table. Without `methods`, all of them."""
+def time_methods(models: str, methods: str, repeats: int, out: Path | None) -> dict[str, Seconds]:
+    """By model and method. Without `methods`, all of them."""
     chosen = _names(models, IMAGES, "--models: no model")
     others = [method_named(name.strip()).name for name in methods.split(",") if name.strip()]
     compared = list(dict.fromkeys(["fedavg", *(others or METHODS)]))
     measured: dict[str, Seconds] = {}
+    _warn_if_busy()
     for name in chosen:
         measured[name] = method_seconds(name, compared, repeats, _say(name))
-        _save(out, {"machine": machine(), "models": measured})
-    return methods_table(measured)
+        _save(out, methods_json(measured))
+    return measured
+
+
+def _warn_if_busy() -> None:
+    busy, cores = busy_cores(), os.cpu_count() or 1
+    if busy > BUSY * cores:
+        print_warning(
+            f"the machine is busy: {busy:.1f} of {cores} cores are at work on something else, so "
+            f"times will be too long, and ratios wrong"
+        )
 
 
 def _names(text: str, known: Collection[str], complaint: str) -> list[str]:
@@ -57,7 +78,7 @@ def _names(text: str, known: Collection[str], complaint: str) -> list[str]:
 
 
 def _say(about: str) -> Callable[[str], None]:
-    return lambda text: print(f"{about} {text}", file=sys.stderr)
+    return lambda text: say(f"{about} {text}")
 
 
 def _save(out: Path | None, measured: Mapping[str, Any]) -> None:

@@ -62,12 +62,12 @@ def peer_environment(name: str, folder: Path) -> Path:
     return peer_python
 
 
-def contenders(peers: Mapping[str, Path]) -> list[Contender]:
+def contenders(peers: Mapping[str, Path], floor_threads: int = 2) -> list[Contender]:
     """dcfl and the floor, and the peers whose environment's Python is given."""
     floor = python("-m", "dcfl.studies.bench.floor", "{folder}")
     ours = python("-m", "dcfl.studies.bench.ours", "{folder}")
     competing = [
-        Contender("floor", [*floor, "2"], {}),
+        Contender("floor", [*floor, str(floor_threads)], {}),
         Contender("dcfl", [*ours, "2"], {}),
         Contender("dcfl, bfloat16", [*ours, "2", "fedavg", "bfloat16"], {}),
     ]

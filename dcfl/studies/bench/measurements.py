@@ -26,6 +26,10 @@ def as_json(jobs: Mapping[str, Measured]) -> dict[str, Any]:
     }
 
 
+def methods_json(models: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, Any]:
+    return {"machine": machine(), "models": models}
+
+
 def from_json(stored: Mapping[str, Any]) -> dict[str, dict[str, list[Measurement]]]:
     return {
         job: {

@@ -71,7 +71,11 @@ class CellFolder:
 
 def refuse_another_run(experiment: Experiment, run: RecordedRun) -> None:
     """A folder of the same name with other settings must not pass for a result of this recipe."""
+    experiment = replace(experiment, data=experiment.data.with_own_split())
     wanted, recorded = complete(flat(as_tables(experiment))), complete(flat(run.config))
+    if split := experiment.data.own_split:  # by its content, wherever it lies
+        wanted["data.partition"] = split.sha256
+        recorded["data.partition"] = run.environment.get("split", recorded["data.partition"])
     for key, value, before in differences(wanted, recorded, "result", "seed"):
         if value != "auto":  # a recorded config has what "auto" stood for
             raise RunFolderError(
@@ -88,7 +92,7 @@ def matching(cells: Iterable[CellFolder], only: Sequence[str]) -> list[CellFolde
     for text in only:
         if not any(text in name for name in unique):
             raise ConfigError(
-                f"--only {text}: no such cell; the first is {next(iter(unique))}, and `--plan` "
-                f"shows all {len(unique)}"
+                f"--only {text}: no such cell; the first is {next(iter(unique))}, and "
+                f"`--plan --json` names all {len(unique)}"
             )
     return [cell for cell in unique.values() if any(text in cell.name for text in only)]

@@ -11,6 +11,7 @@ from dcfl.runs.groups import Outcome
 from dcfl.studies.recipes.cells import CellFolder
 from dcfl.studies.recipes.parallel import News
 from dcfl.system.printable import printable
+from dcfl.system.saying import say
 
 SIGN_OF_LIFE = 600.0  # seconds between two lines, where there is no terminal
 
@@ -49,7 +50,7 @@ class Progress:
     def _say(self, text: str) -> None:
         self._said = time.perf_counter()
         start = "\r\x1b[K" if self._terminal else ""
-        print(start + text, end="", file=sys.stderr, flush=True)
+        say(start + text, end="")
 
     def _left(self) -> str:
         left = sum(self.rounds_left.values())

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from dcfl.cli.bench_verbs import bench
 from dcfl.errors import ConfigError
+from dcfl.studies.bench import harness
 from dcfl.studies.bench.harness import time_jobs, time_methods
 from dcfl.studies.bench.jobs import JOBS, tiny
 from dcfl.studies.bench.measure import BenchmarkFailed, Contender, measure_all
-from dcfl.studies.bench.measurements import from_json, jobs_table
+from dcfl.studies.bench.measurements import from_json, jobs_table, methods_table
 
 
 @pytest.mark.slow
 def test_a_job_is_measured_for_everybody(tmp_path: Path) -> None:
     out = tmp_path / "jobs.json"
-    table = time_jobs("J3", repeats=2, peers=None, out=out, small=True)
+    table = jobs_table(time_jobs("J3", repeats=2, peers=None, out=out, small=True))
     measured = from_json(json.loads(out.read_text()))
     assert jobs_table(measured) == table
     job = tiny(JOBS["J3"])
@@ -30,7 +34,7 @@ def test_a_job_is_measured_for_everybody(tmp_path: Path) -> None:
 
 def test_methods_are_compared_with_fedavg(tmp_path: Path) -> None:
     out = tmp_path / "methods.json"
-    table = time_methods("lenet", "dcfl-pw", repeats=1, out=out)
+    table = methods_table(time_methods("lenet", "dcfl-pw", repeats=1, out=out))
     assert "| fedavg  | 1.00" in table
     measured = json.loads(out.read_text())["models"]["lenet"]
     assert {name: len(seconds) for name, seconds in measured.items()} == {
@@ -62,6 +66,36 @@ def test_a_contender_that_fails_or_takes_other_steps_is_said(tmp_path: Path) -> 
         measure_all([contender("ill", 5, code=3)], tmp_path, 1, print)
     with pytest.raises(BenchmarkFailed, match="not everybody took the same number of steps"):
         measure_all([contender("a", 5), contender("b", 6)], tmp_path, 1, print)
+
+
+@pytest.mark.parametrize(("cores", "warns"), [(0.1, False), (1.9, True)])
+def test_a_busy_machine_is_said_before_anything_is_measured(
+    cores: float,
+    warns: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(harness, "busy_cores", lambda: cores)
+    monkeypatch.setattr(harness, "measure_all", lambda *_: {"floor": []})
+    time_jobs("J3", 1, None, None, True)
+    assert ("1.9 of 2 cores are at work on something else" in capsys.readouterr().err) == warns
+
+
+@pytest.mark.parametrize(("words", "repeats"), [(["--tiny"], 1), ([], 5), (["--repeats", "2"], 2)])
+def test_a_trial_is_short(words: list[str], repeats: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, bool]] = []
+
+    def noted(
+        jobs: str, repeats: int, peers: object, out: object, small: bool
+    ) -> dict[str, object]:
+        asked.append((repeats, small))
+        return {}
+
+    monkeypatch.setattr(harness, "time_jobs", noted)
+    done = CliRunner().invoke(bench, words)
+    assert (done.exit_code, asked) == (0, [(repeats, "--tiny" in words)])
+    assert json.loads(CliRunner().invoke(bench, [*words, "--json"]).output)["jobs"] == {}
 
 
 def test_unknown_jobs_and_models_are_refused() -> None:

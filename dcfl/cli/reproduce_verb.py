@@ -16,8 +16,8 @@ from dcfl.system.printable import printable
 from dcfl.system.processes import stopped_by_signals
 
 if TYPE_CHECKING:
-    from dcfl.studies.recipes.cell_costs import PlannedCosts
-    from dcfl.studies.recipes.cells import CellFolder
+    from dcfl.studies.cells.cell_costs import PlannedCosts
+    from dcfl.studies.cells.cell_folders import Cell, CellFolder
     from dcfl.studies.recipes.plans import RecipePlan
     from dcfl.studies.recipes.results import Results
 
@@ -120,11 +120,11 @@ def _plans(
     return [plan_recipe(recipe, scale, numbers, settings, folder) for recipe in recipes]
 
 
-def _announce_cost(cells: Sequence[CellFolder], parallel: int) -> PlannedCosts:
+def _announce_cost(cells: Sequence[CellFolder[Cell]], parallel: int) -> PlannedCosts:
     """Print the cost of what is left to do."""
     from dcfl.cli.terminal import duration, megabytes
-    from dcfl.studies.recipes.cell_costs import PlannedCosts, planned_costs
-    from dcfl.studies.recipes.parallel import useful_processes
+    from dcfl.studies.cells.cell_costs import PlannedCosts, planned_costs
+    from dcfl.studies.cells.parallel import useful_processes
 
     todo = [cell for cell in cells if not cell.ended]
     if not todo:
@@ -144,7 +144,7 @@ def _say(text: str) -> None:
     print(printable(text), file=sys.stderr, flush=True)
 
 
-def _print_plan(cells: Sequence[CellFolder], costs: PlannedCosts, as_json: bool) -> None:
+def _print_plan(cells: Sequence[CellFolder[Cell]], costs: PlannedCosts, as_json: bool) -> None:
     from dcfl.cli.terminal import duration
 
     if as_json:
@@ -163,10 +163,10 @@ def _print_plan(cells: Sequence[CellFolder], costs: PlannedCosts, as_json: bool)
         print(printable(f"{cell.name}  {state}"))
 
 
-def _train(cells: Sequence[CellFolder], processes: int) -> int:
+def _train(cells: Sequence[CellFolder[Cell]], processes: int) -> int:
     """Train the cells that have not ended; returns how many failed."""
-    from dcfl.studies.recipes.parallel import Runner
-    from dcfl.studies.recipes.progress import Progress
+    from dcfl.studies.cells.parallel import Runner
+    from dcfl.studies.cells.progress import Progress
 
     todo = [cell for cell in cells if not cell.ended]
     if not todo:
@@ -216,7 +216,7 @@ def _write_order(all_results: Sequence[Results], folder: Path) -> str:
 
 
 def _print_results(all_results: Sequence[Results], order: str, written: Sequence[Path]) -> None:
-    from dcfl.studies.recipes.cells import FAILED
+    from dcfl.studies.cells.cell_folders import FAILED
 
     for results in all_results:
         print(f"{results.recipe.name}: {results.finished} of {len(results.cells)} cells")

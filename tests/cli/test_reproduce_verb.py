@@ -14,7 +14,7 @@ import pytest
 import dcfl.cli.main
 from dcfl.methods import METHODS
 from dcfl.runs.folder import RecordedRun
-from dcfl.studies.recipes import cell_costs
+from dcfl.studies.cells import cell_costs
 from dcfl.studies.recipes.recipe import ROWS
 from dcfl.studies.recipes.recipe_book import RECIPES
 from dcfl.system.locks import lock

@@ -4,15 +4,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from dcfl.config import apply, as_tables, to_toml
-from dcfl.studies.recipes.cell_worker import Worker
-from dcfl.studies.recipes.cells import FAILED, CellFolder
+from dcfl.studies.cells.cell_folders import FAILED, CellFolder
+from dcfl.studies.cells.cell_worker import Worker
+from dcfl.studies.recipes.recipe import Cell
 from dcfl.studies.recipes.recipe_book import RECIPES
 from dcfl.studies.recipes.reproduction_files import write_results
 from dcfl.studies.recipes.results import Results
 from dcfl.studies.recipes.scales import SMOKE
 
 
-def diverging(tmp_path: Path) -> CellFolder:
+def diverging(tmp_path: Path) -> CellFolder[Cell]:
     cell = next(iter(RECIPES["ablation"].cells(SMOKE, [0])))
     wild = {"training": {"lr": 1e30, "max_grad_norm": 0.0}, "federation": {"rounds": 4}}
     return CellFolder(replace(cell, experiment=apply(cell.experiment, wild)), tmp_path / cell.name)

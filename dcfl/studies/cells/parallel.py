@@ -20,7 +20,7 @@ import torch
 from dcfl.config import as_tables, to_toml
 from dcfl.engines.placement import available_cores
 from dcfl.experiment import Experiment
-from dcfl.studies.recipes.cells import CellFolder
+from dcfl.studies.cells.cell_folders import Cell, CellFolder
 from dcfl.system.processes import python
 
 State = Literal["round", "finished", "stopped", "failed"]
@@ -30,7 +30,7 @@ State = Literal["round", "finished", "stopped", "failed"]
 class News:
     """What has happened to a cell."""
 
-    cell_folder: CellFolder
+    cell_folder: CellFolder[Cell]
     state: State
     round: int = 0
     why: str = ""
@@ -42,7 +42,7 @@ def useful_processes(threads: int) -> int:
 
 
 class Runner:
-    def __init__(self, cells: Sequence[CellFolder], processes: int) -> None:
+    def __init__(self, cells: Sequence[CellFolder[Cell]], processes: int) -> None:
         self._waiting = deque(cells)
         self._news: SimpleQueue[News | None] = SimpleQueue()
         self.stopping = False
@@ -98,7 +98,7 @@ class Runner:
 
     def _started(self) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            python("-m", "dcfl.studies.recipes.cell_worker"),
+            python("-m", "dcfl.studies.cells.cell_worker"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -117,7 +117,7 @@ class Runner:
         self._processes.discard(process)
 
     def _trained(
-        self, process: subprocess.Popen[str], cell_folder: CellFolder, number: int
+        self, process: subprocess.Popen[str], cell_folder: CellFolder[Cell], number: int
     ) -> News:
         config = to_toml(as_tables(self._with_its_share(cell_folder.experiment, number)))
         job = json.dumps({"folder": str(cell_folder.path), "config": config})

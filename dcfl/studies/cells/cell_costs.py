@@ -12,7 +12,7 @@ from dcfl.runs.costs import Rates
 from dcfl.runs.estimate import peak_bytes, total_seconds
 from dcfl.runs.prepare import Prepared, prepare
 from dcfl.runs.trial import measure
-from dcfl.studies.recipes.cells import CellFolder
+from dcfl.studies.cells.cell_folders import Cell, CellFolder
 from dcfl.system.memory import anonymous_bytes_of
 
 
@@ -27,11 +27,11 @@ class PlannedCosts:
 
 
 def planned_costs(
-    cells: Sequence[CellFolder], processes: int, show: Callable[[str], None]
+    cells: Sequence[CellFolder[Cell]], processes: int, show: Callable[[str], None]
 ) -> PlannedCosts:
     """Measure each kind of cell once, with as many clients at once as there will be processes.
     `show` is told what is measured."""
-    kinds: dict[tuple[object, ...], list[CellFolder]] = {}
+    kinds: dict[tuple[object, ...], list[CellFolder[Cell]]] = {}
     for cell in cells:
         kinds.setdefault(_kind(cell.cell.experiment), []).append(cell)
     # Before any time is spent, because reading them finds the damaged ones.
@@ -74,7 +74,7 @@ def _measured(experiment: Experiment, processes: int) -> tuple[Prepared, Rates]:
     return prepared, measure(prepared, Placement(together, "a cell each"))
 
 
-def _seconds(cell: CellFolder, left: int, prepared: Prepared, rates: Rates) -> float:
+def _seconds(cell: CellFolder[Cell], left: int, prepared: Prepared, rates: Rates) -> float:
     own = cell.cell.experiment
     alike = replace(prepared.experiment, federation=own.federation, training=own.training)
     done = own.federation.rounds - left

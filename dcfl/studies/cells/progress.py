@@ -8,15 +8,15 @@ from collections.abc import Sequence
 
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import Outcome
-from dcfl.studies.recipes.cells import CellFolder
-from dcfl.studies.recipes.parallel import News
+from dcfl.studies.cells.cell_folders import Cell, CellFolder
+from dcfl.studies.cells.parallel import News
 from dcfl.system.printable import printable
 
 SIGN_OF_LIFE = 600.0  # seconds between two lines, where there is no terminal
 
 
 class Progress:
-    def __init__(self, todo: Sequence[CellFolder]) -> None:
+    def __init__(self, todo: Sequence[CellFolder[Cell]]) -> None:
         self.began = self._said = time.perf_counter()
         self.cells, self.ended = len(todo), 0
         self.rounds_left = {cell_folder.name: cell_folder.rounds_left for cell_folder in todo}

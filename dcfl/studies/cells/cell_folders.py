@@ -1,4 +1,4 @@
-"""The cells of a reproduction on disk, and which are done."""
+"""Cells on disk, and which are done. A cell is one run of many that are planned together."""
 
 from __future__ import annotations
 
@@ -6,22 +6,35 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
 from dcfl.config import as_tables
 from dcfl.errors import ConfigError, RunFolderError
 from dcfl.experiment import Experiment
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.identity import complete, differences, flat
-from dcfl.studies.recipes.recipe import Cell
 
 FAILED = "failed.txt"  # in the folder of a cell whose clients all diverged: says why
 
 
+class Cell(Protocol):
+    """What all cells have; a study adds what it groups them by."""
+
+    @property
+    def name(self) -> str: ...  # unique among those of a folder
+
+    @property
+    def experiment(self) -> Experiment: ...
+
+
+Kind = TypeVar("Kind", bound=Cell, covariant=True)
+
+
 @dataclass(frozen=True)
-class CellFolder:
+class CellFolder(Generic[Kind]):
     """A cell, and the folder that its run is recorded in."""
 
-    cell: Cell
+    cell: Kind
     path: Path
 
     @property
@@ -70,17 +83,17 @@ class CellFolder:
 
 
 def refuse_another_run(experiment: Experiment, run: RecordedRun) -> None:
-    """A folder of the same name with other settings must not pass for a result of this recipe."""
+    """A folder of the same name with other settings must not pass for a result of this cell."""
     wanted, recorded = complete(flat(as_tables(experiment))), complete(flat(run.config))
     for key, value, before in differences(wanted, recorded, "result", "seed"):
         if value != "auto":  # a recorded config has what "auto" stood for
             raise RunFolderError(
                 f"{run.folder} holds another run: {key} was {before!r} and would be {value!r}; "
-                f"give the recipe another folder with --out"
+                f"choose another folder with --out"
             )
 
 
-def matching(cells: Iterable[CellFolder], only: Sequence[str]) -> list[CellFolder]:
+def matching(cells: Iterable[CellFolder[Kind]], only: Sequence[str]) -> list[CellFolder[Kind]]:
     """The cells whose name contains one of the texts; each once, though recipes may share them."""
     unique = {cell.name: cell for cell in cells}
     if not only:

@@ -17,9 +17,9 @@ import pytest
 from dcfl.config import as_tables, to_toml
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.run import Run
-from dcfl.studies.recipes.cell_worker import Worker
-from dcfl.studies.recipes.cells import CellFolder
-from dcfl.studies.recipes.parallel import News, Runner
+from dcfl.studies.cells.cell_folders import Cell, CellFolder
+from dcfl.studies.cells.cell_worker import Worker
+from dcfl.studies.cells.parallel import News, Runner
 from tests.reliability.victims import alive, rows_in, until
 from tests.studies.recipes.hand_made import cell_folders_in, cells_of
 
@@ -31,11 +31,11 @@ CHOSEN = ("--only", "cifar10-0.3-p5", *WORDS, "--scale", "smoke", "--parallel", 
 RECIPE = "similarity"
 
 
-def cell_folders(out: Path) -> list[CellFolder]:
+def cell_folders(out: Path) -> list[CellFolder[Cell]]:
     return cell_folders_in(out, cells_of(RECIPE, (0,), WORDS))
 
 
-def train(folders: Sequence[CellFolder]) -> dict[str, str]:
+def train(folders: Sequence[CellFolder[Cell]]) -> dict[str, str]:
     """Here, one after the other, as `dcfl.run` does it but for the report; the weights."""
     for one in folders:
         for _ in Run(one.experiment).rounds():
@@ -49,7 +49,7 @@ def undisturbed() -> dict[str, str]:
         return train(cell_folders(Path(folder)))
 
 
-def trained(folders: Sequence[CellFolder]) -> dict[str, str]:
+def trained(folders: Sequence[CellFolder[Cell]]) -> dict[str, str]:
     runs = {one.cell.name: RecordedRun.open(one.path) for one in folders}
     return {name: run.summary.weights_sha256 if run.summary else "" for name, run in runs.items()}
 

@@ -28,7 +28,7 @@ from dcfl.errors import (
 )
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.run import Run
-from dcfl.studies.recipes.cells import FAILED
+from dcfl.studies.cells.cell_folders import FAILED
 from dcfl.system.printable import print_warning, printable, printable_lines
 from dcfl.system.processes import stop_when_signalled
 from dcfl.system.storage import write_whole

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcfl.cli.options import AsJSON, print_json, whole_numbers
-from dcfl.errors import ConfigError, Interrupted, TooFewClients
+from dcfl.cli.options import AsJSON, OutFolder, Parallel, PlanOnly, print_json, whole_numbers
+from dcfl.errors import ConfigError, TooFewClients
 from dcfl.system.printable import printable
 from dcfl.system.processes import stopped_by_signals
 
@@ -41,15 +41,8 @@ Only = Annotated[
     list[str] | None,
     typer.Option(metavar="TEXT", help="Only cells with this in their name; may be repeated."),
 ]
-Parallel = Annotated[
-    int, typer.Option(min=0, help="Cells at the same time; 0: as many as there are cores.")
-]
-PlanOnly = Annotated[bool, typer.Option("--plan", help="Say what it would cost, and stop.")]
 Train = Annotated[
     bool, typer.Option("--train/--no-train", help="Train, or only write what is finished.")
-]
-OutFolder = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="Where the cells and tables are kept.")
 ]
 
 
@@ -165,22 +158,17 @@ def _print_plan(cells: Sequence[CellFolder[Cell]], costs: PlannedCosts, as_json:
 
 def _train(cells: Sequence[CellFolder[Cell]], processes: int) -> int:
     """Train the cells that have not ended; returns how many failed."""
-    from dcfl.studies.cells.parallel import Runner
+    from dcfl.studies.cells.crew import followed
+    from dcfl.studies.cells.parallel import Runner, in_turn
     from dcfl.studies.cells.progress import Progress
 
     todo = [cell for cell in cells if not cell.ended]
     if not todo:
         return 0
-    runner = Runner(todo, processes)
-    shown, failures, stopped = Progress(todo), 0, False
+    runner = Runner(in_turn(todo), min(processes, len(todo)))
     with stopped_by_signals(runner.stop):
-        for news in runner.news():
-            shown.after(news)
-            failures += news.state == "failed"
-            stopped |= news.state == "stopped"
-        if stopped or runner.stopping:
-            raise Interrupted("stopped; the same command continues from here")
-    return failures
+        news = list(followed(runner, Progress(todo).after))
+    return sum(one.state == "failed" for one in news)
 
 
 def _write(all_results: Sequence[Results], folder: Path, as_json: bool) -> None:

@@ -454,7 +454,7 @@ def test_a_warning_is_one_plain_line(here: Path) -> None:
 
 def test_the_progress_of_a_reproduction(capsys: pytest.CaptureFixture[str]) -> None:
     from dcfl.studies.cells.cell_folders import CellFolder
-    from dcfl.studies.cells.parallel import News
+    from dcfl.studies.cells.news import News
     from dcfl.studies.recipes.recipe import Cell
     from dcfl.studies.recipes.scales import Where
 

@@ -7,10 +7,10 @@ import pytest
 from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
 from dcfl.methods.loading import load_methods
-from dcfl.runs.comparison import plan
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import Outcome, Spread, group_runs, runs_by_partition
 from dcfl.runs.run import Run
+from dcfl.studies.comparison import plan
 from tests.engines.runs import Flat
 from tests.reliability.victims import DATA, experiment, train
 from tests.report.folders import write_run

@@ -11,8 +11,10 @@ from typing import Generic, Protocol, TypeVar
 from dcfl.config import as_tables
 from dcfl.errors import ConfigError, RunFolderError
 from dcfl.experiment import Experiment
+from dcfl.runs.fingerprint import own_code
 from dcfl.runs.folder import RecordedRun
-from dcfl.runs.identity import complete, differences, flat
+from dcfl.runs.groups import setting
+from dcfl.runs.identity import Settings, complete, differences, flat
 
 FAILED = "failed.txt"  # in the folder of a cell whose clients all diverged: says why
 
@@ -27,6 +29,14 @@ class Cell(Protocol):
     def experiment(self) -> Experiment: ...
 
 
+@dataclass(frozen=True)
+class PlainCell:
+    """A cell that is known by nothing but its name."""
+
+    name: str
+    experiment: Experiment
+
+
 Kind = TypeVar("Kind", bound=Cell, covariant=True)
 
 
@@ -36,15 +46,20 @@ class CellFolder(Generic[Kind]):
 
     cell: Kind
     path: Path
+    report: bool = False  # whether the run gets a page of its own
 
     @property
     def name(self) -> str:
         return self.cell.name
 
+    @property
+    def begun(self) -> bool:
+        return (self.path / "config.toml").is_file()
+
     @cached_property
     def run(self) -> RecordedRun | None:
         """As it was when first read; None if it has not begun."""
-        if not (self.path / "config.toml").is_file():
+        if not self.begun:
             return None
         run = RecordedRun.open(self.path)
         refuse_another_run(self.cell.experiment, run)
@@ -78,19 +93,45 @@ class CellFolder(Generic[Kind]):
     def experiment(self) -> Experiment:
         return replace(
             self.cell.experiment,
-            output=replace(self.cell.experiment.output, dir=str(self.path), report=False),
+            output=replace(self.cell.experiment.output, dir=str(self.path), report=self.report),
         )
 
 
 def refuse_another_run(experiment: Experiment, run: RecordedRun) -> None:
     """A folder of the same name with other settings must not pass for a result of this cell."""
-    wanted, recorded = complete(flat(as_tables(experiment))), complete(flat(run.config))
-    for key, value, before in differences(wanted, recorded, "result", "seed"):
-        if value != "auto":  # a recorded config has what "auto" stood for
-            raise RunFolderError(
-                f"{run.folder} holds another run: {key} was {before!r} and would be {value!r}; "
-                f"choose another folder with --out"
-            )
+    if different := difference_to(experiment, run):
+        raise RunFolderError(
+            f"{run.folder} holds another run: {different}; choose another folder with --out"
+        )
+
+
+def difference_to(experiment: Experiment, run: RecordedRun, ignored: Sequence[str] = ()) -> str:
+    """In what a recorded run is another experiment or has another seed; empty if in nothing.
+    `ignored`: keys, or the beginnings of keys, that may differ."""
+    for key, value, before in differences(settings_of(experiment), recorded(run), "result", "seed"):
+        # A recorded config has what "auto" stood for, and how many sites there were.
+        left_open = value == "auto" or (key in BY_SITES and setting(run, BY_SITES[0]) == "given")
+        if not left_open and not key.startswith(tuple(ignored)):
+            return f"{key} was {before!r} and would be {value!r}"
+    if "method." in ignored:
+        return ""
+    own = own_code(experiment.method, None)["method"]
+    if run.environment.get("method", own) != own:
+        return f"the code of {experiment.method.name} was another"
+    return ""
+
+
+BY_SITES = ("data.partition", "data.clients")  # what data that comes as sites decides
+
+
+def settings_of(experiment: Experiment) -> Settings:
+    """As its run will record them."""
+    method = experiment.server.fitted(experiment.method)
+    return complete(flat(as_tables(replace(experiment, method=method))))
+
+
+def recorded(run: RecordedRun) -> Settings:
+    return complete(flat(run.config))
 
 
 def matching(cells: Iterable[CellFolder[Kind]], only: Sequence[str]) -> list[CellFolder[Kind]]:

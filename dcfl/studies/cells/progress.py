@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import Outcome
 from dcfl.studies.cells.cell_folders import Cell, CellFolder
-from dcfl.studies.cells.parallel import News
+from dcfl.studies.cells.news import AfterRound, News
 from dcfl.system.printable import printable
 
 SIGN_OF_LIFE = 600.0  # seconds between two lines, where there is no terminal
@@ -21,15 +22,15 @@ class Progress:
         self.cells, self.ended = len(todo), 0
         self.rounds_left = {cell_folder.name: cell_folder.rounds_left for cell_folder in todo}
         self.all_rounds = max(sum(self.rounds_left.values()), 1)
+        self._running: dict[str, str] = {}  # what is said of those that are being trained
         self._terminal = sys.stderr.isatty()
 
     def after(self, news: News) -> None:
-        name = news.cell_folder.name
-        if news.state == "round":
-            total = news.cell_folder.cell.experiment.federation.rounds
-            self.rounds_left[name] = total - news.round
-            self._alive(f"{name}  round {news.round}/{total}  {self._left()} left")
+        if news.after is not None:
+            self._after_round(news, news.after)
             return
+        name = news.name
+        self._running.pop(name, None)
         self.rounds_left[name] = 0 if news.state != "stopped" else self.rounds_left[name]
         self.ended += 1
         text = printable(news.why) if news.state == "failed" else ""
@@ -37,12 +38,27 @@ class Progress:
             outcome = Outcome.of(RecordedRun.open(news.cell_folder.path))
             text = f"MAX {outcome.max_accuracy:.2f}  EMA {outcome.ema_accuracy:.2f}"
             text += f"  {self._left()} left"
-        self._say(f"[{self.ended}/{self.cells}] {name}  {news.state}  {text}".rstrip() + "\n")
+        line = f"[{self.ended}/{self.cells}] {printable(name)}  {news.state}  {text}".rstrip()
+        self._say(line + "\n")
 
-    def _alive(self, text: str) -> None:
+    def _after_round(self, news: News, after: AfterRound) -> None:
+        total = news.cell_folder.cell.experiment.federation.rounds
+        self.rounds_left[news.name] = total - after.round
+        for notice in after.notices:
+            self._say(printable(f"dcfl: warning: {news.name}: {notice}") + "\n")
+        said = f"{printable(news.name)}  round {after.round}/{total}"
+        if after.accuracy is not None:
+            said += f"  {after.accuracy:.1f} %"
+        if after.lost:
+            said += f"  {after.lost} clients lost"
+        self._running[news.name] = said
+        self._alive()
+
+    def _alive(self) -> None:
         """Cells may take hours. On a terminal, each line overwrites the one before."""
+        text = "   ".join([f"{self._left()} left", *self._running.values()])
         if self._terminal:
-            self._say(text)
+            self._say(text[: shutil.get_terminal_size().columns - 1])
         elif time.perf_counter() - self._said > SIGN_OF_LIFE:
             self._say(text + "\n")
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dcfl.runs.training import resume, run
     from dcfl.scores import Scores
     from dcfl.studies.comparison import Comparison, compare
+    from dcfl.studies.sweep.sweeping import sweep
     from dcfl.trained.evaluate import evaluate
     from dcfl.trained.predict import predict
 
@@ -59,6 +60,7 @@ __all__ = [
     "predict",
     "resume",
     "run",
+    "sweep",
 ]
 
 _HOMES = {
@@ -85,6 +87,7 @@ _HOMES = {
     "predict": "dcfl.trained.predict",
     "resume": "dcfl.runs.training",
     "run": "dcfl.runs.training",
+    "sweep": "dcfl.studies.sweep.sweeping",
 }
 
 

@@ -65,7 +65,9 @@ def test_imports_point_one_way(path: Path) -> None:
     assert {module for module in imported(path) if level(module) > level(own)} == set()
 
 
-@pytest.mark.parametrize("path", (PACKAGE / "studies" / "cells").glob("*.py"), ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "path", sorted((PACKAGE / "studies" / "cells").glob("*.py")), ids=lambda path: path.name
+)
 def test_the_machinery_of_many_runs_knows_no_study(path: Path) -> None:
     studies = {module for module in imported(path) if module.startswith("dcfl.studies.")}
     assert all(module.startswith("dcfl.studies.cells") for module in studies)

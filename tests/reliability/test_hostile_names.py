@@ -36,12 +36,12 @@ from dcfl.messages import Broadcast, ClientUpdate
 from dcfl.methods import METHODS, Method
 from dcfl.report import write_report
 from dcfl.report.document import Table
-from dcfl.runs.comparison import plan
 from dcfl.runs.folder import RecordedRun, new_folder
 from dcfl.runs.groups import group_runs
 from dcfl.runs.rows import RoundRow
 from dcfl.server.validation import Schema, check_update
 from dcfl.studies.cells.progress import Progress
+from dcfl.studies.comparison import plan
 from dcfl.testing.toys import TRAINING
 from tests.cli.test_main import FAST
 from tests.report import folders

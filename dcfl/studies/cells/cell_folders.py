@@ -107,11 +107,11 @@ def refuse_another_run(experiment: Experiment, run: RecordedRun) -> None:
 
 def difference_to(experiment: Experiment, run: RecordedRun, ignored: Sequence[str] = ()) -> str:
     """In what a recorded run is another experiment or has another seed; empty if in nothing.
-    `ignored`: keys, or the beginnings of keys, that may differ."""
+    `ignored`: keys that may differ, or whole tables, such as `method.`."""
     for key, value, before in differences(settings_of(experiment), recorded(run), "result", "seed"):
         # A recorded config has what "auto" stood for, and how many sites there were.
         left_open = value == "auto" or (key in BY_SITES and setting(run, BY_SITES[0]) == "given")
-        if not left_open and not key.startswith(tuple(ignored)):
+        if not left_open and key not in ignored and f"{key.partition('.')[0]}." not in ignored:
             return f"{key} was {before!r} and would be {value!r}"
     if "method." in ignored:
         return ""

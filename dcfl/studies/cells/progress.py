@@ -17,11 +17,15 @@ SIGN_OF_LIFE = 600.0  # seconds between two lines, where there is no terminal
 
 
 class Progress:
-    def __init__(self, todo: Sequence[CellFolder[Cell]]) -> None:
+    def __init__(
+        self, todo: Sequence[CellFolder[Cell]], more_cells: int = 0, more_rounds: int = 0
+    ) -> None:
+        """`more_cells`, `more_rounds`: that are not planned yet."""
         self.began = self._said = time.perf_counter()
-        self.cells, self.ended = len(todo), 0
-        self.rounds_left = {cell_folder.name: cell_folder.rounds_left for cell_folder in todo}
-        self.all_rounds = max(sum(self.rounds_left.values()), 1)
+        self.cells, self.ended = len(todo) + more_cells, 0
+        self.rounds = sum(cell_folder.rounds_left for cell_folder in todo) + more_rounds
+        self.done = 0  # rounds, with those that nobody needs any more
+        self._reached: dict[str, int] = {}  # the last round of each
         self._running: dict[str, str] = {}  # what is said of those that are being trained
         self._terminal = sys.stderr.isatty()
 
@@ -31,7 +35,9 @@ class Progress:
             return
         name = news.name
         self._running.pop(name, None)
-        self.rounds_left[name] = 0 if news.state != "stopped" else self.rounds_left[name]
+        if news.state != "stopped":
+            rounds = news.cell_folder.cell.experiment.federation.rounds
+            self.done += rounds - self._reached.get(name, 0)
         self.ended += 1
         text = printable(news.why) if news.state == "failed" else ""
         if news.state == "finished":
@@ -43,7 +49,8 @@ class Progress:
 
     def _after_round(self, news: News, after: AfterRound) -> None:
         total = news.cell_folder.cell.experiment.federation.rounds
-        self.rounds_left[news.name] = total - after.round
+        self.done += 1
+        self._reached[news.name] = after.round
         for notice in after.notices:
             self._say(printable(f"dcfl: warning: {news.name}: {notice}") + "\n")
         said = f"{printable(news.name)}  round {after.round}/{total}"
@@ -68,7 +75,6 @@ class Progress:
         print(start + text, end="", file=sys.stderr, flush=True)
 
     def _left(self) -> str:
-        left = sum(self.rounds_left.values())
-        done = max(self.all_rounds - left, 1)
-        seconds = (time.perf_counter() - self.began) * left / done
+        left = max(self.rounds - self.done, 0)
+        seconds = (time.perf_counter() - self.began) * left / max(self.done, 1)
         return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"

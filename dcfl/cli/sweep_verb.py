@@ -144,8 +144,7 @@ def _progress(planned: SweepPlan) -> Progress:
     if planned.search.kind == "tune":
         cells = (planned.search.count + 1) * seeds
         return Progress([], cells, cells * rounds)
-    todo = [cell for trial in planned.planned() for cell in trial.todo]
-    return Progress(todo, seeds, seeds * rounds)
+    return Progress(planned.todo, seeds, seeds * rounds)
 
 
 def _say(text: str) -> None:
@@ -158,8 +157,8 @@ def _print_plan(planned: SweepPlan, parallel: int, as_json: bool) -> None:
     from dcfl.studies.cells.crew import processes_for
     from dcfl.studies.sweep.sweep_page import point_text
 
-    trials = planned.planned()
-    todo = [cell for trial in trials for cell in trial.todo]
+    planned.check()
+    trials, todo = planned.planned, planned.todo
     chosen = planned.trials.chosen(trials[0]).cells  # any of them: they cost about the same
     processes = processes_for([*todo, *chosen], parallel)
     trial_costs = planned_costs(todo, processes, _say)

@@ -14,7 +14,7 @@ from dcfl.experiment import Experiment
 from dcfl.runs.fingerprint import own_code
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import setting
-from dcfl.runs.identity import Settings, complete, differences, flat
+from dcfl.runs.identity import complete, differences, flat
 
 FAILED = "failed.txt"  # in the folder of a cell whose clients all diverged: says why
 
@@ -108,7 +108,8 @@ def refuse_another_run(experiment: Experiment, run: RecordedRun) -> None:
 def difference_to(experiment: Experiment, run: RecordedRun, ignored: Sequence[str] = ()) -> str:
     """In what a recorded run is another experiment or has another seed; empty if in nothing.
     `ignored`: keys that may differ, or whole tables, such as `method.`."""
-    for key, value, before in differences(settings_of(experiment), recorded(run), "result", "seed"):
+    wanted, recorded = complete(flat(as_tables(experiment))), complete(flat(run.config))
+    for key, value, before in differences(wanted, recorded, "result", "seed"):
         # A recorded config has what "auto" stood for, and how many sites there were.
         left_open = value == "auto" or (key in BY_SITES and setting(run, BY_SITES[0]) == "given")
         if not left_open and key not in ignored and f"{key.partition('.')[0]}." not in ignored:
@@ -122,16 +123,6 @@ def difference_to(experiment: Experiment, run: RecordedRun, ignored: Sequence[st
 
 
 BY_SITES = ("data.partition", "data.clients")  # what data that comes as sites decides
-
-
-def settings_of(experiment: Experiment) -> Settings:
-    """As its run will record them."""
-    method = experiment.server.fitted(experiment.method)
-    return complete(flat(as_tables(replace(experiment, method=method))))
-
-
-def recorded(run: RecordedRun) -> Settings:
-    return complete(flat(run.config))
 
 
 def matching(cells: Iterable[CellFolder[Kind]], only: Sequence[str]) -> list[CellFolder[Kind]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -26,18 +27,19 @@ class Shelf:
     def find(self, experiment: Experiment) -> Path | None:
         """The folder of a run of this experiment with this seed. Not if the user's own code, images
         or initial weights play a part: their content may have changed."""
-        data = experiment.seeded.data
         own = own_files(experiment) or not type(experiment.method).__module__.startswith("dcfl.")
-        if own or ":" in data.dataset or experiment.model.weights:
+        if own or ":" in experiment.data.dataset or experiment.model.weights:
             return None
+        # What "auto" stands for: in a method here, in the augmentation below.
+        method = experiment.server.fitted(experiment.method)
+        wanted = replace(experiment.seeded, method=method)
         for run in self._runs:
-            if not difference_to(experiment.seeded, run) and self._same_views(experiment, run):
+            if not difference_to(wanted, run) and self._same_views(wanted, run):
                 return run.folder
         return None
 
     def _same_views(self, experiment: Experiment, run: RecordedRun) -> bool:
-        """Whether "auto" stands for the augmentation that the run had."""
-        usual = self._load(experiment.seeded.data).preparation.augmentation
+        usual = self._load(experiment.data).preparation.augmentation
         views = experiment.data.augmentation(usual)
         return (views.crop, views.flip) == (setting(run, "data.crop"), setting(run, "data.flip"))
 

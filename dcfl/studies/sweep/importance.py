@@ -12,7 +12,7 @@ import numpy as np
 
 from dcfl.studies.sweep.space import Dimension, Range, plain
 
-BINS = 4  # of a range: enough to see an optimum in the middle, few enough to have trials in each
+MOST_PARTS, IN_EACH = 4, 3  # parts of a range, and trials in each of them
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Importance:
         spare = len(scores) - len(self.levels)  # degrees of freedom within levels
         mean = fmean(scores) if scores else math.nan
         total = sum((score - mean) ** 2 for score in scores)
-        if len(self.levels) < 2 or spare < 1 or total == 0:
+        if len(self.levels) < 2 or spare < 2 or total == 0:
             return math.nan
         within = sum((score - level.mean) ** 2 for level in self.levels for score in level.scores)
         explained = total - within - (len(self.levels) - 1) * within / spare
@@ -69,8 +69,9 @@ def levels(
     dimension: Dimension, values: Sequence[Any], scores: Sequence[float]
 ) -> tuple[Level, ...]:
     different = list(dict.fromkeys(values))
-    if isinstance(dimension, Range) and len(different) > BINS:
-        return _parts(values, scores)
+    parts = max(2, min(MOST_PARTS, len(values) // IN_EACH))
+    if isinstance(dimension, Range) and len(different) > parts:
+        return _parts(values, scores, parts)
     if isinstance(dimension, Range):
         different.sort()
     else:
@@ -84,10 +85,10 @@ def levels(
     )
 
 
-def _parts(values: Sequence[float], scores: Sequence[float]) -> tuple[Level, ...]:
+def _parts(values: Sequence[float], scores: Sequence[float], count: int) -> tuple[Level, ...]:
     """Equally many trials in each."""
     order = sorted(range(len(values)), key=lambda index: values[index])
-    parts = np.array_split(np.array(order), BINS)
+    parts = np.array_split(np.array(order), count)
     return tuple(
         Level(
             f"{plain(values[part[0]])} to {plain(values[part[-1]])}",

@@ -44,11 +44,10 @@ def key_of(point: Point) -> str:
 
 def grid(space: Space) -> list[Point]:
     """Every combination; the first key changes slowest."""
-    for dimension in space.ranges:
+    for one in space.ranges:
         raise ConfigError(
-            f"{dimension} is a range, of which a grid cannot try every number: add --random 20 or "
-            f"--tune 20, or list values, {dimension.key}={plain(dimension.low)},"
-            f"{plain(dimension.high)}"
+            f"{one} is a range, of which a grid cannot try every number: add --random 20 or "
+            f"--tune 20, or list values, {one.key}={plain(one.low)},{plain(one.high)}"
         )
     size = math.prod(len(dimension.ends) for dimension in space.dimensions)
     if size > MOST_POINTS:

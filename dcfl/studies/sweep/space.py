@@ -107,7 +107,8 @@ def tables_of(point: Mapping[str, Any]) -> Tables:
 
 def split_settings(settings: Iterable[str]) -> tuple[list[str], Space]:
     """What is fixed, as it came, and what is varied."""
-    fixed, varied = [], []
+    fixed: list[str] = []
+    varied: list[Dimension] = []
     for setting in settings:
         dimension = read_setting(setting)
         if dimension is None:
@@ -119,7 +120,8 @@ def split_settings(settings: Iterable[str]) -> tuple[list[str], Space]:
 
 def split_values(settings: Mapping[str, Any]) -> tuple[Tables, Space]:
     """As `split_settings`, from Python: lists and the text of a range are varied."""
-    fixed, varied = {}, []
+    fixed: Point = {}
+    varied: list[Dimension] = []
     for key, value in settings.items():
         if isinstance(value, list | tuple):
             varied.append(_choices(key, tuple(_frozen(one) for one in value)))

@@ -28,8 +28,9 @@ def scores_figure(dimensions: Sequence[Dimension], trials: Sequence[Trial], by: 
     """Of finished trials."""
     if len(dimensions) == 1:
         return _line(dimensions[0], trials, by)
-    if len(dimensions) == 2 and all(isinstance(one, Choices) for one in dimensions):
-        return _heat_map(*dimensions, trials, by)
+    listed = [one for one in dimensions if isinstance(one, Choices)]
+    if len(dimensions) == len(listed) == 2:
+        return _heat_map(listed[0], listed[1], trials, by)
     return _parallel_coordinates(dimensions, trials, by)
 
 
@@ -50,20 +51,18 @@ def _line(dimension: Dimension, trials: Sequence[Trial], by: By) -> Figure:
 
 
 @styled
-def _heat_map(down: Dimension, across: Dimension, trials: Sequence[Trial], by: By) -> Figure:
-    assert isinstance(down, Choices)
-    assert isinstance(across, Choices)
+def _heat_map(down: Choices, across: Choices, trials: Sequence[Trial], by: By) -> Figure:
     table = np.full((len(down.values), len(across.values)), np.nan)
     for trial in trials:
         row = down.values.index(trial.point[down.key])
         table[row, across.values.index(trial.point[across.key])] = trial.score(by)
-    height = min(max(0.36 * len(down.values) + 1.2, 2.0), 6.0)
+    height = min(max(0.36 * len(down.values) + 1.2, 2.4), 6.0)
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     axes = figure.add_subplot()
     axes.grid(visible=False)
     shades = SHADES.with_extremes(bad="#f0f0f0")
     image = axes.imshow(np.ma.masked_invalid(table), cmap=shades, aspect="auto")
-    figure.colorbar(image, ax=axes, label=SCORE, ticks=MaxNLocator(5))
+    figure.colorbar(image, ax=axes, label="accuracy (%)", ticks=MaxNLocator(5))
     for set_ticks, dimension in ((axes.set_yticks, down), (axes.set_xticks, across)):
         set_ticks(range(len(dimension.values)), _labels(dimension.values))
     axes.set_ylabel(printable(down.key, LONGEST_KEY))
@@ -162,16 +161,16 @@ def curves_figure(ranked: Sequence[Trial], labels: Sequence[str]) -> Figure:
     axes = figure.add_subplot()
     for rank in reversed(range(len(ranked))):
         run = ranked[rank].cells[0].run
-        rows = [row for row in run.rounds if row.ema_accuracy is not None] if run else []
+        rows = run.rounds if run else []
+        points = [(row.round, row.ema_accuracy) for row in rows if row.ema_accuracy is not None]
         named = rank < NAMED_CURVES
         axes.plot(
-            [row.round for row in rows],
-            [row.ema_accuracy for row in rows],
+            *np.array(points).reshape(-1, 2).T,
             color=COLOURS[rank % len(COLOURS)] if named else "#b8bec4",
             linestyle=DASHES[0],
             linewidth=2.0 if named else 1.0,
             zorder=3 if named else 2,
-            marker="o" if len(rows) == 1 else "",
+            marker="o" if len(points) == 1 else "",
             label=printable(labels[rank], 48) if named else None,
         )
     axes.set_xlabel("round")

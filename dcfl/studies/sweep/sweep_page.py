@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from dcfl.report.document import Picture, Section, Table, render_document
-from dcfl.report.text import number, plural
+from dcfl.report.text import listed, number, plural
 from dcfl.studies.sweep.space import plain
 from dcfl.studies.sweep.sweep_figures import curves_figure, scores_figure
 from dcfl.studies.sweep.sweep_result import SweepResult
@@ -87,19 +87,17 @@ def _sections(result: SweepResult) -> Iterator[Section]:
     finished = [trial for trial in result.ranked if trial.state == "finished"]
     yield _chosen_section(result)
     figure = scores_figure(result.space.dimensions, finished, result.by)
-    about = "Mean over seeds, of finished trials, on kept-back images."
+    about = f"{SCORES[result.by]} of finished trials on kept-back images, mean over seeds."
+    title = f"Accuracy over {listed(result.space.keys)}"
     yield Section(
-        "Scores",
-        pictures=[Picture.of("Scores", figure, "The score of each trial over its settings", about)],
+        "Scores", pictures=[Picture.of(title, figure, "Each trial's score by its settings", about)]
     )
     yield Section("What mattered most", [ABOUT_SHARES], [importance_table(result)])
     labels = [f"{trial.number}: {point_text(trial)}" for trial in result.ranked]
     curves = curves_figure(result.ranked, labels)
     about = "The first seed of each trial; the five best are named. A trial that was pruned ends."
-    yield Section(
-        "Curves",
-        pictures=[Picture.of("Curves", curves, "Accuracy over rounds, a line per trial", about)],
-    )
+    alt = "Accuracy over rounds, a line per trial"
+    yield Section("Curves", pictures=[Picture.of("Accuracy over rounds", curves, alt, about)])
     yield Section("Trials", tables=[trials_table(result)])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,17 @@ from dcfl.experiment import Experiment
 from dcfl.report import find_runs
 from dcfl.runs.folder import new_folder, require_unused
 from dcfl.runs.groups import Spread
-from dcfl.studies.cells.cell_folders import difference_to
+from dcfl.runs.model_file import Which
+from dcfl.studies.cells.cell_folders import CellFolder, difference_to
 from dcfl.studies.cells.crew import Crew, MixedCrew, crew_for, processes_for, until_it_fails
 from dcfl.studies.cells.news import Show
 from dcfl.studies.cells.shelf import Shelf
 from dcfl.studies.sweep.budget import Budget, seconds_in
 from dcfl.studies.sweep.search_loop import Listed, SearchLoop, Source
 from dcfl.studies.sweep.searches import Search
-from dcfl.studies.sweep.space import Point, Space, fitted, split_values
+from dcfl.studies.sweep.space import Space, fitted, split_values
 from dcfl.studies.sweep.sweep_result import FinalScore, SweepResult
-from dcfl.studies.sweep.trials import QUANTITIES, By, Trial, Trials
+from dcfl.studies.sweep.trials import QUANTITIES, By, Trial, TrialCell, Trials
 from dcfl.studies.sweep.tuning import POINTS, Tuner, optuna
 from dcfl.system.locks import locked
 from dcfl.system.storage import storage
@@ -50,15 +52,21 @@ class SweepPlan:
     def rounds(self) -> int:
         return self.wanted.federation.rounds
 
-    def points(self) -> list[Point]:
-        return self.search.points(self.space)
-
+    @cached_property
     def planned(self) -> list[Trial]:
-        """All trials, as far as they are known; for Optuna, as many that cost about the same."""
-        return [self.trials.trial(number, point) for number, point in enumerate(self.points())]
+        """All trials, as their folders were when first read; for Optuna, whose are not known
+        beforehand, as many that cost about the same."""
+        points = self.search.points(self.space)
+        return [self.trials.trial(number, point) for number, point in enumerate(points)]
+
+    @property
+    def todo(self) -> list[CellFolder[TrialCell]]:
+        return [cell for trial in self.planned for cell in trial.todo]
 
     def check(self) -> None:
-        """Refuse a folder that holds anything else, before anything is trained."""
+        """Refuse settings that do not fit together, and a folder that holds anything else, before
+        anything is trained."""
+        _ = self.planned
         inside = [
             run
             for where in ("trials", "chosen")
@@ -87,14 +95,12 @@ class SweepPlan:
     ) -> SweepResult:
         """`limit`: seconds. `guard` surrounds each phase of training; it may stop the crew."""
         self.check()
-        planned = self.planned()  # refuses what does not fit together
-        todo = [cell for trial in planned for cell in trial.todo]
-        processes = processes_for(todo, parallel)
+        processes = processes_for(self.todo, parallel)
         with storage(self.folder):  # fails now rather than after the first hour
             (self.folder / "trials").mkdir(parents=True, exist_ok=True)
         with locked(self.folder):
             loop = SearchLoop(
-                self.trials, self._source(planned), Budget(limit, processes, len(self.trials.seeds))
+                self.trials, self._source(), Budget(limit, processes, len(self.trials.seeds))
             )
             crew = crew_for(loop.take, processes)
             with guard(crew):
@@ -111,10 +117,10 @@ class SweepPlan:
     def _again(self) -> str:
         return f"the same command with --out {self.folder}"
 
-    def _source(self, planned: Sequence[Trial]) -> Source:
+    def _source(self) -> Source:
         if self.search.kind == "tune":
             return Tuner(self.space, self.search, self.rounds, self.by, self.folder)
-        return Listed([trial.point for trial in planned])
+        return Listed([trial.point for trial in self.planned])
 
     def _best(self, loop: SearchLoop) -> Trial:
         finished = [trial for trial in loop.trials if trial.state == "finished"]
@@ -158,10 +164,9 @@ def _tested_as_it_is(trial: Trial) -> FinalScore:
     from dcfl.trained.evaluate import evaluate
 
     accuracies = []
+    which: Which = "best" if trial.cells[0].cell.experiment.output.keep_best else "last"
     for cell in trial.cells:
-        settings = cell.cell.experiment.seeded
-        images = load_dataset(replace(settings.data, holdout=0.0))
-        which = "best" if settings.output.keep_best else "last"
+        images = load_dataset(replace(cell.cell.experiment.seeded.data, holdout=0.0))
         accuracies.append(evaluate(cell.path, images, which=which).accuracy)
     return FinalScore(Spread.of(accuracies), f"{which} model", trial)
 

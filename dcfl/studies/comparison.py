@@ -68,13 +68,16 @@ class ComparisonPlan:
     def todo(self) -> list[CellFolder[Cell]]:
         return [cell for cell in self.cells if not cell.ended]
 
+    def failed_before(self) -> dict[str, TooFewClients]:
+        return {cell.name: TooFewClients(cell.failed) for cell in self.cells if cell.failed}
+
     def make_folder(self) -> None:
         with storage(self.folder):  # fails now rather than after the first hour
             self.folder.mkdir(parents=True, exist_ok=True)
 
     def train(self, crew: Crew, show: Show = lambda news: None) -> dict[str, TooFewClients]:
         """Those that lost their clients, now or before. Anything else that fails ends it all."""
-        failures = {cell.name: TooFewClients(cell.failed) for cell in self.cells if cell.failed}
+        failures = self.failed_before()
         for news in until_it_fails(crew, show, f"the same command with --out {self.folder}"):
             if isinstance(news.error, TooFewClients):
                 failures[news.name] = news.error
@@ -206,7 +209,7 @@ def compare(
     plan.make_folder()
     with locked(plan.folder):
         if train is not None:
-            failures = _trained_by(train, plan.todo)
+            failures = plan.failed_before() | _trained_by(train, plan.todo)
         else:
             failures = plan.train(MixedCrew(plan.todo, parallel))
         return plan.result(failures)

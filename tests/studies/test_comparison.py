@@ -19,7 +19,7 @@ from dcfl.runs.folder import RecordedRun
 from dcfl.runs.run import Run
 from dcfl.studies.cells.crew import MixedCrew
 from dcfl.studies.cells.news import News
-from dcfl.studies.cells.travel import can_travel
+from dcfl.studies.cells.travel import can_travel, files_to_send, register_sent
 from dcfl.studies.comparison import Comparison, plan, plan_comparison
 from tests.studies.sweep.small_sweeps import TINY
 
@@ -97,7 +97,7 @@ def test_methods_and_seeds_may_be_added(tmp_path: Path) -> None:
 
 def test_another_experiment_in_the_folder_is_refused(compared: Comparison, tmp_path: Path) -> None:
     other = {"federation": {"rounds": 3, "participation": 0.5}}
-    with pytest.raises(RunFolderError, match="another comparison.*rounds was 2 and would be 3"):
+    with pytest.raises(RunFolderError, match=r"another comparison.*rounds was 2 and would be 3"):
         dcfl.compare(tiny(compared.folder, **other), methods=["moon"])
     with pytest.raises(RunFolderError, match=r"another run: method\.mu was"):
         dcfl.compare(
@@ -128,14 +128,17 @@ def test_stopped_it_goes_on(compared: Comparison, tmp_path: Path) -> None:
 
 
 def test_lost_clients_cost_one_method(tmp_path: Path) -> None:
-    wild = {"method": {"name": "fedprox", "mu": 1e37}, "federation": {"rounds": 4}}
-    wild["training"] = {"epochs": 1, "max_grad_norm": 0.0}
-    wrecked = tiny(tmp_path, **wild)
-    found = dcfl.compare(wrecked, methods=["fedprox", "fedavg"], parallel=1)
-    assert list(found.failures) == ["fedprox-seed0"]
-    assert isinstance(found.failures["fedprox-seed0"], TooFewClients)
-    again = dcfl.compare(wrecked, methods=["fedprox", "fedavg"], train=train_none)
-    assert str(again.failures["fedprox-seed0"]) == str(found.failures["fedprox-seed0"])
+    wrecked = tiny(
+        tmp_path,
+        method={"name": "dcfl-sw", "mu": 1e37},
+        federation={"rounds": 4},
+        training={"epochs": 1, "batch_size": 16, "max_grad_norm": 0.0},
+    )
+    found = dcfl.compare(wrecked, methods=["dcfl-sw", "fedavg"], parallel=1)
+    assert list(found.failures) == ["dcfl-sw-seed0"]
+    assert isinstance(found.failures["dcfl-sw-seed0"], TooFewClients)
+    again = dcfl.compare(wrecked, methods=["dcfl-sw", "fedavg"], train=train_none)
+    assert str(again.failures["dcfl-sw-seed0"]) == str(found.failures["dcfl-sw-seed0"])
 
 
 @dataclass(frozen=True)
@@ -172,6 +175,8 @@ def test_files_travel_unless_they_were_edited(tmp_path: Path) -> None:
     assert can_travel(Experiment(method=theirs()))
     found = dcfl.compare(tiny(tmp_path / "a"), methods=["fedavg", "theirs"], parallel=2)
     assert weights(found)["theirs-seed0"] == weights(found)["fedavg-seed0"]
+    sent = files_to_send(Experiment(method=theirs()))
+    register_sent(sent)
     file.write_text(OWN.format(name="Theirs") + "# edited\n")
     with pytest.raises(ConfigError, match="edited since"):
-        dcfl.compare(tiny(tmp_path / "b"), methods=["theirs", "fedavg"], parallel=2)
+        register_sent(sent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -21,6 +22,8 @@ from dcfl.studies.sweep import tuning
 from dcfl.studies.sweep.searches import Search
 from dcfl.studies.sweep.sweep_result import SweepResult
 from dcfl.studies.sweep.trials import PRUNED
+from tests.reliability.test_lock import is_free
+from tests.reliability.victims import rows_in, until
 from tests.studies.sweep.small_sweeps import tiny_sweep
 
 
@@ -234,3 +237,27 @@ def test_without_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(ConfigError, match=r"pip install 'dcfl\[tune\]'"):
         tiny_sweep(tmp_path, search=Search("tune", 3))
     tiny_sweep(tmp_path, search=Search("random", 3)).check()
+
+
+@pytest.mark.slow
+def test_killed_in_two_processes_the_same_command_goes_on(tmp_path: Path) -> None:
+    words = (
+        "training.lr=0.05,0.1", "data.clients=4", "federation.rounds=40", "output.checkpoint=4"
+    )  # fmt: skip
+
+    def command(out: Path) -> list[str]:
+        return [sys.executable, "-m", "dcfl", "sweep", *words, "--parallel", "2", "--out", str(out)]
+
+    out = tmp_path / "killed"
+    with subprocess.Popen(command(out), stderr=subprocess.DEVNULL) as process:
+        folders = [out / "trials" / f"dcfl-pw-lr{rate}-seed0" for rate in ("0.05", "0.1")]
+        assert until(lambda: all(rows_in(folder) >= 6 for folder in folders), 120)
+        process.kill()
+    # The workers find out by themselves that nobody listens.
+    assert until(lambda: all(is_free(folder) for folder in folders), 30)
+    done = subprocess.run(command(out), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    alone = dcfl.run(folders[0] / "config.toml", out=tmp_path / "alone")
+    summary = RecordedRun.open(folders[0]).summary
+    assert summary is not None
+    assert summary.weights_sha256 == alone.summary.weights_sha256

@@ -25,6 +25,7 @@ from dcfl.system.printable import printable
 from dcfl.system.processes import stopped_by_signals
 
 if TYPE_CHECKING:
+    from dcfl.studies.cells.cell_costs import PlannedCosts
     from dcfl.studies.cells.progress import Progress
     from dcfl.studies.sweep.searches import Search
     from dcfl.studies.sweep.sweep_result import SweepResult
@@ -153,39 +154,46 @@ def _say(text: str) -> None:
 
 def _print_plan(planned: SweepPlan, parallel: int, as_json: bool) -> None:
     from dcfl.cli.terminal import duration, megabytes
-    from dcfl.studies.cells.cell_costs import planned_costs
-    from dcfl.studies.cells.crew import processes_for
+    from dcfl.report.text import plural
     from dcfl.studies.sweep.sweep_page import point_text
 
     planned.check()
-    trials, todo = planned.planned, planned.todo
-    chosen = planned.trials.chosen(trials[0]).cells  # any of them: they cost about the same
-    processes = processes_for([*todo, *chosen], parallel)
-    trial_costs = planned_costs(todo, processes, _say)
-    chosen_costs = planned_costs(chosen, processes, _say)
-    seconds = trial_costs.seconds + chosen_costs.seconds
+    costs, chosen = _measured(planned, parallel)
+    seconds = costs.seconds + chosen.seconds
+    peak = max(costs.peak_bytes, chosen.peak_bytes)
+    trials, seeds = planned.planned, len(planned.trials.seeds)
     if as_json:
         print_json(
             {
                 "trials": len(trials),
-                "seeds": len(planned.trials.seeds),
-                "runs_to_do": len(todo) + len(chosen),
+                "seeds": seeds,
+                "runs_to_do": len(costs.by_cell) + len(chosen.by_cell),
                 "seconds": seconds,
-                "peak_bytes": max(trial_costs.peak_bytes, chosen_costs.peak_bytes),
-                "processes": processes,
-                "by_run": trial_costs.by_cell,
+                "peak_bytes": peak,
+                "processes": costs.processes,
+                "by_run": costs.by_cell,
             }
         )
         return
-    if planned.search.kind != "tune":
-        for trial in trials:
-            needed = sum(trial_costs.by_cell.get(cell.name, 0.0) for cell in trial.cells)
-            state = "finished" if trial.state == "finished" else duration(needed)
-            print(printable(f"{point_text(trial)}  {state}"))
-    most = "at most " if planned.search.kind == "tune" else ""
-    runs = f"{len(trials)} trials with {len(planned.trials.seeds)} seeds, then the chosen setting"
-    peak = megabytes(max(trial_costs.peak_bytes, chosen_costs.peak_bytes))
-    print(f"{runs}: {most}about {duration(seconds)} and {peak} with {processes} at a time")
+    tuned = planned.search.kind == "tune"
+    for trial in [] if tuned else trials:  # Optuna's are not known yet
+        needed = sum(costs.by_cell.get(cell.name, 0.0) for cell in trial.cells)
+        print(printable(f"{point_text(trial)}  {duration(needed) if trial.todo else trial.state}"))
+    print(
+        f"{plural(len(trials), 'trial')} with {plural(seeds, 'seed')}, then the chosen setting: "
+        f"{'at most ' if tuned else ''}about {duration(seconds)} and {megabytes(peak)} of memory "
+        f"with {costs.processes} at a time"
+    )
+
+
+def _measured(planned: SweepPlan, parallel: int) -> tuple[PlannedCosts, PlannedCosts]:
+    """Of the trials that are left, and of the chosen setting: any, for they cost about the same."""
+    from dcfl.studies.cells.cell_costs import planned_costs
+    from dcfl.studies.cells.crew import processes_for
+
+    chosen = planned.trials.chosen(planned.planned[0]).cells
+    processes = processes_for([*planned.todo, *chosen], parallel)
+    return planned_costs(planned.todo, processes, _say), planned_costs(chosen, processes, _say)
 
 
 def _print_result(result: SweepResult, as_json: bool) -> None:

@@ -16,9 +16,10 @@ from tests.runs.rates import RATES
 
 Call = Callable[..., tuple[int, str, str]]
 TINY = (
-    "data.clients=4", "data.train_images=200", "data.test_images=100", "model.width=4",
-    "training.epochs=1", "training.batch_size=16", "federation.rounds=2", "method.name=fedprox", "engine.workers=1",
-)  # fmt: skip
+    *("data.clients=4", "data.train_images=200", "data.test_images=100", "model.width=4"),
+    *("training.epochs=1", "training.batch_size=16", "federation.rounds=2"),
+    *("method.name=fedprox", "engine.workers=1"),
+)
 GRID = ("training.lr=0.01,0.2", "method.mu=0.01,1")
 
 

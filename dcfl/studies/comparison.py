@@ -16,10 +16,10 @@ from dcfl.experiment import Experiment
 from dcfl.methods import Method
 from dcfl.methods.method import require_plain_name
 from dcfl.report import find_runs, write_report
-from dcfl.runs.folder import RecordedRun, new_folder, require_unused
+from dcfl.runs.folder import RecordedRun, new_folder
 from dcfl.runs.groups import Group, group_runs
 from dcfl.runs.run import Run
-from dcfl.studies.cells.cell_folders import Cell, CellFolder, PlainCell, difference_to
+from dcfl.studies.cells.cell_folders import Cell, CellFolder, PlainCell, difference_to, require_free
 from dcfl.studies.cells.crew import Crew, MixedCrew, until_it_fails
 from dcfl.studies.cells.news import Show
 from dcfl.studies.cells.trainer import Trainer, note_divergence
@@ -53,7 +53,7 @@ class ComparisonPlan:
     def check(self) -> None:
         """Refuse a folder that holds anything but this comparison, before anything is trained."""
         if not self._runs_inside():
-            require_unused(self.folder)
+            require_free(self.folder, [cell.name for cell in self.cells])
         for cell in self.cells:
             cell.check()
         experiment = self.cells[0].cell.experiment

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-import dcfl.cli.main
 from dcfl.config import experiment_from
-from dcfl.studies.cells import cell_costs
-from tests.runs.rates import RATES
 
 Call = Callable[..., tuple[int, str, str]]
 TINY = (
@@ -24,23 +21,8 @@ GRID = ("training.lr=0.01,0.2", "method.mu=0.01,1")
 
 
 @pytest.fixture
-def sweep(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Call:
-    """Exit code, standard output and standard error. Nothing is measured."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cell_costs, "measure", lambda prepared, placement=None: RATES)
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["dcfl", "sweep", *words])
-        with pytest.raises(SystemExit) as stop:
-            dcfl.cli.main.main()
-        shown = capsys.readouterr()
-        assert isinstance(stop.value.code, int)
-        assert "Traceback" not in shown.err
-        return stop.value.code, shown.out, shown.err
-
-    return call
+def sweep(unmeasured: Call) -> Call:
+    return partial(unmeasured, "sweep")
 
 
 def test_a_grid_a_choice_and_its_files(sweep: Call) -> None:

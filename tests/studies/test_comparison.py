@@ -103,6 +103,8 @@ def test_another_experiment_in_the_folder_is_refused(compared: Comparison, tmp_p
         dcfl.compare(
             tiny(compared.folder, method={"name": "fedprox", "mu": 7.0}), methods=["fedprox"]
         )
+    (tmp_path / "fedavg-seed0").mkdir()  # what a kill may leave
+    plan_comparison(tiny(tmp_path), ["fedavg"], ()).check()
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(RunFolderError, match="not empty"):
         dcfl.compare(tiny(tmp_path), methods=["fedavg"])

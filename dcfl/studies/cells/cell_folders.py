@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,9 +12,10 @@ from dcfl.config import as_tables
 from dcfl.errors import ConfigError, RunFolderError
 from dcfl.experiment import Experiment
 from dcfl.runs.fingerprint import own_code
-from dcfl.runs.folder import RecordedRun
+from dcfl.runs.folder import RecordedRun, require_unused
 from dcfl.runs.groups import setting
 from dcfl.runs.identity import complete, differences, flat
+from dcfl.system.locks import LOCK
 
 FAILED = "failed.txt"  # in the folder of a cell whose clients all diverged: says why
 
@@ -123,6 +124,14 @@ def difference_to(experiment: Experiment, run: RecordedRun, ignored: Sequence[st
 
 
 BY_SITES = ("data.partition", "data.clients")  # what data that comes as sites decides
+
+
+def require_free(folder: Path, ours: Collection[str]) -> None:
+    """Refuse a folder with anything in it but these, which a command that was killed early may have
+    left."""
+    inside = [path.name for path in folder.iterdir()] if folder.is_dir() else [""]
+    if not {LOCK, *ours}.issuperset(inside):
+        require_unused(folder)
 
 
 def matching(cells: Iterable[CellFolder[Kind]], only: Sequence[str]) -> list[CellFolder[Kind]]:

@@ -24,6 +24,7 @@ from dcfl.studies.cells.news import AfterRound, News
 from dcfl.studies.cells.travel import as_text, files_to_send
 from dcfl.system.processes import python
 
+PATIENCE = 5.0  # seconds for what a killed process has started to let go of its output
 # The cell to train next. None: none for now; asked again when one has ended.
 Take = Callable[[], CellFolder[Cell] | None]
 
@@ -85,20 +86,20 @@ class Runner:
                     idle.append(number)
                     busy -= 1
                 yield news
-            self._dismiss()
+            self._dismiss(None)
         except BaseException:  # nobody listens any more
             self.stopping = True
             raise
         finally:
             for process in list(self._processes):
                 process.kill()  # its checkpoints are on the disk
-            self._dismiss()
+            self._dismiss(PATIENCE)
 
-    def _dismiss(self) -> None:
+    def _dismiss(self, seconds: float | None) -> None:
         for orders in self._orders:
             orders.put(None)
         for thread in self._threads:
-            thread.join()
+            thread.join(seconds)
 
     def _work(self, number: int) -> None:
         process: subprocess.Popen[str] | None = None

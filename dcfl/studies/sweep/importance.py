@@ -91,7 +91,7 @@ def _parts(values: Sequence[float], scores: Sequence[float], count: int) -> tupl
     parts = np.array_split(np.array(order), count)
     return tuple(
         Level(
-            f"{plain(values[part[0]])} to {plain(values[part[-1]])}",
+            " to ".join(dict.fromkeys(plain(values[index]) for index in (part[0], part[-1]))),
             tuple(scores[index] for index in part),
         )
         for part in parts

@@ -202,7 +202,7 @@ def _choices_in(key: str, text: str) -> Choices:
 def _choices(key: str, values: tuple[Any, ...]) -> Choices:
     if not values:
         raise ConfigError(f"{key}: there is no value to try")
-    if len({repr(value) for value in values}) < len(values):
+    if any(values.index(value) < place for place, value in enumerate(values)):
         raise ConfigError(f"{key}: name each value once")
     return Choices(key, values)
 

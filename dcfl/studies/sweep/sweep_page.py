@@ -32,6 +32,15 @@ def point_text(trial: Trial) -> str:
     return ", ".join(f"{key} = {plain(value)}" for key, value in trial.point.items())
 
 
+def _short(trial: Trial) -> str:
+    """For a legend: without tables, where no two keys have one name."""
+    names = [key.partition(".")[2] for key in trial.point]
+    if len({*names}) < len(names):
+        return point_text(trial)
+    values = zip(names, trial.point.values(), strict=True)
+    return ", ".join(f"{name} = {plain(value)}" for name, value in values)
+
+
 def headline(result: SweepResult) -> str:
     kept_back = result.chosen.spread(result.by).mean
     text = (
@@ -93,7 +102,7 @@ def _sections(result: SweepResult) -> Iterator[Section]:
         "Scores", pictures=[Picture.of(title, figure, "Each trial's score by its settings", about)]
     )
     yield Section("What mattered most", [ABOUT_SHARES], [importance_table(result)])
-    labels = [f"{trial.number}: {point_text(trial)}" for trial in result.ranked]
+    labels = [f"{trial.number}: {_short(trial)}" for trial in result.ranked]
     curves = curves_figure(result.ranked, labels)
     about = "The first seed of each trial; the five best are named. A trial that was pruned ends."
     alt = "Accuracy over rounds, a line per trial"

@@ -14,10 +14,10 @@ from dcfl.data import load_dataset
 from dcfl.errors import ConfigError, RunFolderError, TooFewClients
 from dcfl.experiment import Experiment
 from dcfl.report import find_runs
-from dcfl.runs.folder import new_folder, require_unused
+from dcfl.runs.folder import new_folder
 from dcfl.runs.groups import Spread
 from dcfl.runs.model_file import Which
-from dcfl.studies.cells.cell_folders import CellFolder, difference_to
+from dcfl.studies.cells.cell_folders import CellFolder, difference_to, require_free
 from dcfl.studies.cells.crew import Crew, MixedCrew, crew_for, processes_for, until_it_fails
 from dcfl.studies.cells.news import Show
 from dcfl.studies.cells.shelf import Shelf
@@ -73,8 +73,8 @@ class SweepPlan:
             if any((self.folder / where).glob("*/config.toml"))
             for run in find_runs(self.folder / where)
         ]
-        if not inside and not (self.folder / POINTS).is_file():
-            require_unused(self.folder)
+        if not inside:
+            require_free(self.folder, ("trials", "chosen", POINTS))
         sections = {f"{key.partition('.')[0]}." for key in self.space.keys if key in CHOOSERS}
         ignored = (*self.space.keys, *sections, *SEEDS)
         for run in inside:

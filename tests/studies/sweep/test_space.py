@@ -66,7 +66,7 @@ def test_whatever_is_written_it_is_read_or_refused(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     ["1:0.1", "1:1", "0:1:log", "-1:1:log", "1:2:lg", "1:2:log:log", "1:", "1:x", "1.5:3:int",
-     "1:2:3", "1,,2", "1,", "1,1", "0.1:1e999"],
+     "1:2:3", "1,,2", "1,", "1,1", "1,1.0", "0.1:1e999"],
 )  # fmt: skip
 def test_what_is_no_range_and_no_list_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=KEY):

@@ -132,6 +132,8 @@ def test_it_may_be_added_to_but_not_changed(tmp_path: Path) -> None:
         ).check()
     with pytest.raises(RunFolderError, match="another sweep"):
         tiny_sweep(tmp_path, ["training.lr_decay=0.9,0.8"]).check()
+    (tmp_path / "early" / "trials" / "fedprox-lr0.1-seed0").mkdir(parents=True)  # a kill's remains
+    tiny_sweep(tmp_path / "early").check()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
     with pytest.raises(RunFolderError, match="not empty"):

@@ -56,7 +56,7 @@ def _facts(result: SweepResult) -> list[tuple[str, str]]:
     states = [trial.state for trial in result.trials]
     counts = {state: states.count(state) for state in ("finished", "pruned", "failed")}
     shown = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    trial_data = result.chosen.cells[0].cell.experiment.data
+    trial_data = result.chosen.experiment.data
     return [
         ("Varied", "; ".join(result.space.described())),
         ("Trials", f"{len(states)}: {shown}"),

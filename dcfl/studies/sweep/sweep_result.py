@@ -9,12 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dcfl.config import apply, as_tables, to_toml
+from dcfl.config import as_tables, to_toml
 from dcfl.experiment import Experiment
 from dcfl.runs.groups import Spread
 from dcfl.studies.sweep.importance import Importance, importances
-from dcfl.studies.sweep.space import Space, plain, tables_of
-from dcfl.studies.sweep.trials import By, Trial
+from dcfl.studies.sweep.space import Space, plain
+from dcfl.studies.sweep.trials import By, Trial, needs_holdout
 from dcfl.system.printable import printable
 from dcfl.system.storage import write_whole
 
@@ -53,9 +53,15 @@ class SweepResult:
 
     @property
     def experiment(self) -> Experiment:
-        """With the chosen setting."""
-        chosen = apply(self.wanted, tables_of(self.chosen.point))
-        return replace(chosen, output=replace(chosen.output, dir=""))
+        """With the chosen setting; without the images kept back, unless it needs them."""
+        tried, wanted = self.chosen.experiment, self.wanted
+        holdout = tried.data.holdout if needs_holdout(tried) else wanted.data.holdout
+        return replace(
+            tried,
+            data=replace(tried.data, holdout=holdout),
+            federation=replace(tried.federation, seed=wanted.federation.seed),
+            output=replace(tried.output, dir=""),
+        )
 
     @cached_property
     def ranked(self) -> list[Trial]:

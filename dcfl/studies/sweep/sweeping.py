@@ -24,9 +24,9 @@ from dcfl.studies.cells.shelf import Shelf
 from dcfl.studies.sweep.budget import Budget, seconds_in
 from dcfl.studies.sweep.search_loop import Listed, SearchLoop, Source
 from dcfl.studies.sweep.searches import Search
-from dcfl.studies.sweep.space import Space, fitted, split_values
+from dcfl.studies.sweep.space import CHOOSERS, Space, fitted, split_values
 from dcfl.studies.sweep.sweep_result import FinalScore, SweepResult
-from dcfl.studies.sweep.trials import QUANTITIES, By, Trial, TrialCell, Trials
+from dcfl.studies.sweep.trials import QUANTITIES, By, Trial, TrialCell, Trials, needs_holdout
 from dcfl.studies.sweep.tuning import POINTS, Tuner, optuna
 from dcfl.system.locks import locked
 from dcfl.system.storage import storage
@@ -136,7 +136,7 @@ class SweepPlan:
 
     def _tested(self, trial: Trial, parallel: int, show: Show, guard: Guard) -> FinalScore:
         """The one time that the test images are looked at."""
-        if _needs_holdout(self.wanted):
+        if needs_holdout(trial.experiment):
             return _tested_as_it_is(trial)
         chosen = self.trials.chosen(trial)
         for cell in chosen.cells:
@@ -151,20 +151,12 @@ class SweepPlan:
         return FinalScore(spread, QUANTITIES[self.by], chosen, chosen.why)
 
 
-CHOOSERS = ("method.name", "server.optimizer")  # the other keys of their tables depend on them
-
-
-def _needs_holdout(experiment: Experiment) -> bool:
-    """Such runs choose by images that are kept back, and cannot be trained on all."""
-    return experiment.federation.may_end_early or experiment.output.keep_best
-
-
 def _tested_as_it_is(trial: Trial) -> FinalScore:
     """The models that the trials have ended with, on the test images."""
     from dcfl.trained.evaluate import evaluate
 
     accuracies = []
-    which: Which = "best" if trial.cells[0].cell.experiment.output.keep_best else "last"
+    which: Which = "best" if trial.experiment.output.keep_best else "last"
     for cell in trial.cells:
         images = load_dataset(replace(cell.cell.experiment.seeded.data, holdout=0.0))
         accuracies.append(evaluate(cell.path, images, which=which).accuracy)

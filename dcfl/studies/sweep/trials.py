@@ -43,6 +43,11 @@ class Trial:
     cells: tuple[CellFolder[TrialCell], ...]  # one per seed
     lost: str = ""  # why it has lost its clients, just now
 
+    @property
+    def experiment(self) -> Experiment:
+        """With its first seed."""
+        return self.cells[0].cell.experiment
+
     @cached_property
     def state(self) -> State:
         if all(cell.finished for cell in self.cells):
@@ -84,6 +89,11 @@ class Trial:
     def read_again(self, lost: str = "") -> Trial:
         cells = tuple(CellFolder(cell.cell, cell.path) for cell in self.cells)
         return Trial(self.number, self.point, cells, lost or self.lost)
+
+
+def needs_holdout(experiment: Experiment) -> bool:
+    """Such runs choose by images that are kept back, and cannot be trained on all."""
+    return experiment.federation.may_end_early or experiment.output.keep_best
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import dcfl
+from dcfl.config import experiment_from
 from dcfl.errors import ConfigError, Interrupted, RunFolderError, TooFewClients
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import setting
@@ -190,14 +191,13 @@ def test_a_point_that_diverges_is_a_result(tmp_path: Path) -> None:
 
 
 def test_runs_that_end_early_are_tested_as_they_are(tmp_path: Path) -> None:
-    early = {"rounds": 3, "participation": 0.5, "patience": 1}
-    result = tiny_sweep(
-        tmp_path, ["training.lr=0.1,0.2"], federation=early, data={**DATA, "holdout": 0.2}
-    ).carry_out(parallel=1)
+    three = {"rounds": 3, "participation": 0.5}
+    result = tiny_sweep(tmp_path, ["federation.patience=1,2"], federation=three).carry_out(1)
     assert not (tmp_path / "chosen").exists()
     assert result.test.spread is not None
     assert 0 <= result.test.spread.mean <= 100
     assert "own models were scored" in result.report.read_text()
+    assert experiment_from(result.config).data.holdout == 0.1
 
 
 def test_random_points_with_two_seeds(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_without_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.slow
 def test_killed_in_two_processes_the_same_command_goes_on(tmp_path: Path) -> None:
     words = (
-        "training.lr=0.05,0.1", "data.clients=4", "federation.rounds=40", "output.checkpoint=4"
+        "training.lr=0.05,0.1", "data.clients=4", "federation.rounds=24", "output.checkpoint=4"
     )  # fmt: skip
 
     def command(out: Path) -> list[str]:

@@ -32,12 +32,11 @@ def crew_for(take: Take, processes: int) -> Crew:
 
 
 def processes_for(cells: Sequence[CellFolder[Cell]], parallel: int) -> int:
-    """As many as were asked for (0: as there are cores for), but not more than cells that another
-    process can train."""
-    able = [cell for cell in cells if leaves_this_process(cell)]
-    if not able:
+    """As many as were asked for (0: as there are cores for), but not more than cells; one if some
+    of them can be trained here only."""
+    if not cells or not all(map(leaves_this_process, cells)):
         return 1
-    return min(parallel or useful_processes(able[0].cell.experiment.engine.threads), len(able))
+    return min(parallel or useful_processes(cells[0].cell.experiment.engine.threads), len(cells))
 
 
 def leaves_this_process(cell: CellFolder[Cell]) -> bool:
@@ -49,12 +48,12 @@ class MixedCrew:
     """First what other processes can train, then the rest here."""
 
     def __init__(self, cells: Sequence[CellFolder[Cell]], parallel: int = 0) -> None:
-        processes = processes_for(cells, parallel)
-        others = [cell for cell in cells if processes > 1 and leaves_this_process(cell)]
-        here = [cell for cell in cells if cell not in others]
+        able = [cell for cell in cells if leaves_this_process(cell)]
+        processes = processes_for(able, parallel)
+        here = [cell for cell in cells if processes == 1 or not leaves_this_process(cell)]
         self._crews: list[Crew] = []
-        if others:
-            self._crews.append(crew_for(in_turn(others), processes))
+        if processes > 1:
+            self._crews.append(crew_for(in_turn(able), processes))
         if here:
             self._crews.append(crew_for(in_turn(here), 1))
 

@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from dcfl.experiment import Experiment
     from dcfl.methods import METHODS, Method, Objective
     from dcfl.models import FeatureModel, Output, adapt
-    from dcfl.runs.comparison import Comparison, compare
     from dcfl.runs.model_file import load_model
     from dcfl.runs.rows import RoundRow, Summary
     from dcfl.runs.run import Result, Run
     from dcfl.runs.training import resume, run
     from dcfl.scores import Scores
+    from dcfl.studies.comparison import Comparison, compare
+    from dcfl.studies.sweep.sweeping import sweep
     from dcfl.trained.evaluate import evaluate
     from dcfl.trained.predict import predict
 
@@ -59,13 +60,14 @@ __all__ = [
     "predict",
     "resume",
     "run",
+    "sweep",
 ]
 
 _HOMES = {
     "METHODS": "dcfl.methods",
     "Batch": "dcfl.client",
     "Client": "dcfl.client",
-    "Comparison": "dcfl.runs.comparison",
+    "Comparison": "dcfl.studies.comparison",
     "Dataset": "dcfl.data",
     "Experiment": "dcfl.experiment",
     "FeatureModel": "dcfl.models",
@@ -78,13 +80,14 @@ _HOMES = {
     "Scores": "dcfl.scores",
     "Summary": "dcfl.runs.rows",
     "adapt": "dcfl.models",
-    "compare": "dcfl.runs.comparison",
+    "compare": "dcfl.studies.comparison",
     "evaluate": "dcfl.trained.evaluate",
     "load_experiment": "dcfl.config",
     "load_model": "dcfl.runs.model_file",
     "predict": "dcfl.trained.predict",
     "resume": "dcfl.runs.training",
     "run": "dcfl.runs.training",
+    "sweep": "dcfl.studies.sweep.sweeping",
 }
 
 

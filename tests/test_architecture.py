@@ -65,6 +65,14 @@ def test_imports_point_one_way(path: Path) -> None:
     assert {module for module in imported(path) if level(module) > level(own)} == set()
 
 
+@pytest.mark.parametrize(
+    "path", sorted((PACKAGE / "studies" / "cells").glob("*.py")), ids=lambda path: path.name
+)
+def test_the_machinery_of_many_runs_knows_no_study(path: Path) -> None:
+    studies = {module for module in imported(path) if module.startswith("dcfl.studies.")}
+    assert all(module.startswith("dcfl.studies.cells") for module in studies)
+
+
 def test_no_module_imports_itself_by_a_detour() -> None:
     graph = {
         ".".join(("dcfl", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(

@@ -24,6 +24,7 @@ from dcfl.cli.export_verb import export
 from dcfl.cli.flower_verbs import flower
 from dcfl.cli.predict_verb import predict
 from dcfl.cli.reproduce_verb import reproduce
+from dcfl.cli.sweep_verb import sweep
 from dcfl.cli.theory_verb import theory
 from dcfl.errors import DCFLError
 from dcfl.system.printable import one_line, print_warning, printable, printable_lines
@@ -48,6 +49,7 @@ VERBS: tuple[Callable[..., None], ...] = (
     training_verbs.resume,
     inspection_verbs.settings,
     training_verbs.compare,
+    sweep,
     evaluate,
     predict,
     embed_verbs.embed,

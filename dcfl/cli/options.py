@@ -60,6 +60,15 @@ Out = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Where to write; must be new or empty.")
 ]
 
+OutFolder = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Where the runs are kept; may hold some already."),
+]
+Parallel = Annotated[
+    int, typer.Option(min=0, help="Runs at the same time; 0: as many as there are cores for.")
+]
+PlanOnly = Annotated[bool, typer.Option("--plan", help="Say what it would cost, and stop.")]
+
 
 def experiment_of(
     settings: Sequence[str] | None,

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from rich.table import Table
 
 from dcfl.cli.terminal import new_table, short_duration
-from dcfl.studies.recipes.cells import CellFolder
+from dcfl.studies.cells.cell_folders import CellFolder
 from dcfl.studies.recipes.plans import RecipePlan
 
 

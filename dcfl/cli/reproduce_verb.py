@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcfl.cli.options import AsJSON, print_json, whole_numbers
-from dcfl.errors import ConfigError, DatasetMissing, Interrupted, TooFewClients
+from dcfl.cli.options import AsJSON, OutFolder, Parallel, PlanOnly, print_json, whole_numbers
+from dcfl.errors import ConfigError, DatasetMissing, TooFewClients
 from dcfl.system.printable import printable
 from dcfl.system.processes import stopped_by_signals
 from dcfl.system.saying import say
 
 if TYPE_CHECKING:
-    from dcfl.studies.recipes.cell_costs import PlannedCosts
-    from dcfl.studies.recipes.cells import CellFolder
+    from dcfl.studies.cells.cell_costs import PlannedCosts
+    from dcfl.studies.cells.cell_folders import Cell, CellFolder
     from dcfl.studies.recipes.plans import RecipePlan
     from dcfl.studies.recipes.results import Results
 
@@ -41,15 +41,8 @@ Only = Annotated[
     list[str] | None,
     typer.Option(metavar="TEXT", help="Only cells with this in their name; may be repeated."),
 ]
-Parallel = Annotated[
-    int, typer.Option(min=0, help="Cells at the same time; 0: as many as there are cores.")
-]
-PlanOnly = Annotated[bool, typer.Option("--plan", help="Say what it would cost, and stop.")]
 Train = Annotated[
     bool, typer.Option("--train/--no-train", help="Train, or only write what is finished.")
-]
-OutFolder = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="Where the cells and tables are kept.")
 ]
 
 
@@ -120,11 +113,11 @@ def _plans(
     return [plan_recipe(recipe, scale, numbers, settings, folder) for recipe in recipes]
 
 
-def _announce_cost(cells: Sequence[CellFolder], parallel: int) -> PlannedCosts:
+def _announce_cost(cells: Sequence[CellFolder[Cell]], parallel: int) -> PlannedCosts:
     """Print the cost of what is left to do."""
     from dcfl.cli.terminal import duration, megabytes
-    from dcfl.studies.recipes.cell_costs import PlannedCosts, planned_costs
-    from dcfl.studies.recipes.parallel import useful_processes
+    from dcfl.studies.cells.cell_costs import PlannedCosts, planned_costs
+    from dcfl.studies.cells.parallel import useful_processes
 
     todo = [cell for cell in cells if not cell.ended]
     if not todo:
@@ -140,7 +133,7 @@ def _announce_cost(cells: Sequence[CellFolder], parallel: int) -> PlannedCosts:
     return costs
 
 
-def _cost_if_known(cells: Sequence[CellFolder], parallel: int) -> PlannedCosts | None:
+def _cost_if_known(cells: Sequence[CellFolder[Cell]], parallel: int) -> PlannedCosts | None:
     """A plan needs no data, though nothing can be measured without it."""
     try:
         return _announce_cost(cells, parallel)
@@ -151,7 +144,7 @@ def _cost_if_known(cells: Sequence[CellFolder], parallel: int) -> PlannedCosts |
 
 def _print_plan(
     plans: Sequence[RecipePlan],
-    cells: Sequence[CellFolder],
+    cells: Sequence[CellFolder[Cell]],
     costs: PlannedCosts | None,
     as_json: bool,
 ) -> None:
@@ -177,24 +170,19 @@ def _print_plan(
             print(printable(f"{cell.name}  failed: {cell.failed}"))
 
 
-def _train(cells: Sequence[CellFolder], processes: int) -> int:
+def _train(cells: Sequence[CellFolder[Cell]], processes: int) -> int:
     """Train the cells that have not ended; returns how many failed."""
-    from dcfl.studies.recipes.parallel import Runner
-    from dcfl.studies.recipes.progress import Progress
+    from dcfl.studies.cells.crew import followed
+    from dcfl.studies.cells.parallel import Runner, in_turn
+    from dcfl.studies.cells.progress import Progress
 
     todo = [cell for cell in cells if not cell.ended]
     if not todo:
         return 0
-    runner = Runner(todo, processes)
-    shown, failures, stopped = Progress(todo), 0, False
+    runner = Runner(in_turn(todo), min(processes, len(todo)))
     with stopped_by_signals(runner.stop):
-        for news in runner.news():
-            shown.after(news)
-            failures += news.state == "failed"
-            stopped |= news.state == "stopped"
-        if stopped or runner.stopping:
-            raise Interrupted("stopped; the same command continues from here")
-    return failures
+        news = list(followed(runner, Progress(todo).after))
+    return sum(one.state == "failed" for one in news)
 
 
 def _write(all_results: Sequence[Results], folder: Path, as_json: bool) -> None:
@@ -230,7 +218,7 @@ def _write_order(all_results: Sequence[Results], folder: Path) -> str:
 
 
 def _print_results(all_results: Sequence[Results], order: str, written: Sequence[Path]) -> None:
-    from dcfl.studies.recipes.cells import FAILED
+    from dcfl.studies.cells.cell_folders import FAILED
 
     for results in all_results:
         print(f"{results.recipe.name}: {results.finished} of {len(results.cells)} cells")

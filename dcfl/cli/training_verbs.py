@@ -16,6 +16,8 @@ from dcfl.cli.options import (
     MethodFile,
     ModelFile,
     Out,
+    OutFolder,
+    Parallel,
     Settings,
     comma_separated,
     experiment_of,
@@ -30,9 +32,9 @@ from dcfl.system.saying import say
 
 if TYPE_CHECKING:
     from dcfl.experiment import Experiment
-    from dcfl.runs.comparison import Comparison
     from dcfl.runs.rows import Summary
     from dcfl.runs.run import Run
+    from dcfl.studies.comparison import Comparison
 
 Allowed = Annotated[
     list[str] | None,
@@ -128,35 +130,41 @@ def compare(
     methods: MethodNames = "fedavg,dcfl-sw,dcfl-pw",
     seeds: Seeds = "",
     own_mixes: OwnMixes = False,
+    parallel: Parallel = 0,
     method_file: MethodFile = None,
     model_file: ModelFile = None,
-    out: Out = None,
+    out: OutFolder = None,
     as_json: AsJSON = False,
 ) -> None:
     """Several methods; those of a seed share its split, client schedule and initial weights.
 
     A different seed also means a different split; data.seed=0 keeps one split for all of them.
+    Finished runs of the folder are not trained again, interrupted ones continue where they
+    stopped: methods and seeds may be added later.
     """
-    from dcfl.runs import comparison
+    from dcfl.studies.cells.crew import MixedCrew
+    from dcfl.studies.cells.progress import Progress
+    from dcfl.studies.comparison import plan_comparison
+    from dcfl.system.locks import locked
 
-    compared = comparison.compare(
+    plan = plan_comparison(
         experiment_of(settings, method_file, model_file, out),
-        methods=comma_separated(methods),
-        seeds=whole_numbers(seeds) if seeds else (),
-        train=_train_or_tell,
+        comma_separated(methods),
+        whole_numbers(seeds) if seeds else (),
     )
+    plan.check()
+    plan.make_folder()
+    with locked(plan.folder):
+        todo = plan.todo
+        crew = MixedCrew(todo, parallel)
+        with stopped_by_signals(crew.stop):
+            failures = plan.train(crew, Progress(todo).after)
+        compared = plan.result(failures)
+    for name, error in failures.items():
+        print(printable(f"dcfl: {name}: {error}"), file=sys.stderr)
     _print_comparison(compared, own_mixes, as_json)
-    if compared.failures:
+    if failures:
         raise typer.Exit(TooFewClients.exit_code)
-
-
-def _train_or_tell(label: str, run: Run) -> None:
-    """A method that loses its clients is named when it happens; the others still train."""
-    try:
-        train(label, run)
-    except TooFewClients as error:
-        print(printable(f"dcfl: {label}: {error}"), file=sys.stderr)
-        raise
 
 
 def train(label: str, run: Run) -> None:

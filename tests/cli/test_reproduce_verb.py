@@ -8,18 +8,16 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-import dcfl.cli.main
 from dcfl.methods import METHODS
 from dcfl.runs.folder import RecordedRun
-from dcfl.studies.recipes import cell_costs
 from dcfl.studies.recipes.recipe import ROWS
 from dcfl.studies.recipes.recipe_book import RECIPES
 from dcfl.system.locks import lock
-from tests.runs.rates import RATES
 from tests.studies.recipes.hand_made import cell_folders_in, cells_of, pretend
 
 Call = Callable[..., tuple[int, str, str]]
@@ -30,23 +28,8 @@ AVERAGING = [
 
 
 @pytest.fixture
-def reproduce(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Call:
-    """Exit code, standard output and standard error. Nothing is measured."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cell_costs, "measure", lambda prepared, placement=None: RATES)
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["dcfl", "reproduce", *words])
-        with pytest.raises(SystemExit) as stop:
-            dcfl.cli.main.main()
-        shown = capsys.readouterr()
-        assert isinstance(stop.value.code, int)
-        assert "Traceback" not in shown.err
-        return stop.value.code, shown.out, shown.err
-
-    return call
+def reproduce(unmeasured: Call) -> Call:
+    return partial(unmeasured, "reproduce")
 
 
 def one_line(answer: tuple[int, str, str], code: int) -> str:

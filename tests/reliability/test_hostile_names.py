@@ -36,12 +36,12 @@ from dcfl.messages import Broadcast, ClientUpdate
 from dcfl.methods import METHODS, Method
 from dcfl.report import write_report
 from dcfl.report.document import Table
-from dcfl.runs.comparison import plan
 from dcfl.runs.folder import RecordedRun, new_folder
 from dcfl.runs.groups import group_runs
 from dcfl.runs.rows import RoundRow
 from dcfl.server.validation import Schema, check_update
-from dcfl.studies.recipes.progress import Progress
+from dcfl.studies.cells.progress import Progress
+from dcfl.studies.comparison import plan
 from dcfl.testing.toys import TRAINING
 from tests.cli.test_main import FAST
 from tests.report import folders
@@ -453,8 +453,8 @@ def test_a_warning_is_one_plain_line(here: Path) -> None:
 
 
 def test_the_progress_of_a_reproduction(capsys: pytest.CaptureFixture[str]) -> None:
-    from dcfl.studies.recipes.cells import CellFolder
-    from dcfl.studies.recipes.parallel import News
+    from dcfl.studies.cells.cell_folders import CellFolder
+    from dcfl.studies.cells.news import News
     from dcfl.studies.recipes.recipe import Cell
     from dcfl.studies.recipes.scales import Where
 

@@ -4,29 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from dcfl.errors import ConfigError
-from dcfl.experiment import Experiment
 from dcfl.methods.loading import load_methods
-from dcfl.runs.comparison import plan
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import Outcome, Spread, group_runs, runs_by_partition
 from dcfl.runs.run import Run
 from tests.engines.runs import Flat
 from tests.reliability.victims import DATA, experiment, train
 from tests.report.folders import write_run
-
-
-def test_a_plan_has_one_run_per_method_and_seed() -> None:
-    planned = plan(Experiment(), ["fedavg", "dcfl-pw"], [3, 4], Path("out"))
-    assert list(planned) == ["fedavg-seed3", "dcfl-pw-seed3", "fedavg-seed4", "dcfl-pw-seed4"]
-    one = planned["fedavg-seed4"]
-    assert (one.method.name, one.federation.seed) == ("fedavg", 4)
-    assert Path(one.output.dir) == Path("out/fedavg-seed4")
-    assert len({experiment.data for experiment in planned.values()}) == 1
-    with pytest.raises(ConfigError, match="named once"):
-        plan(Experiment(), ["fedavg", "fedavg"], [0], Path("out"))
-    with pytest.raises(ConfigError, match="no method"):
-        plan(Experiment(), ["fedavg", "nope"], [0], Path("out"))
 
 
 def test_spread_by_hand() -> None:

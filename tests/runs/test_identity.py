@@ -22,7 +22,7 @@ from dcfl.runs.groups import group_runs
 from dcfl.runs.identity import KINDS, flat, kind_of
 from dcfl.runs.start import require_resumable
 from dcfl.server.optimizers import OPTIMIZERS
-from dcfl.studies.recipes.cells import refuse_another_run
+from dcfl.studies.cells.cell_folders import refuse_another_run
 from tests.engines.runs import federation
 from tests.report.folders import write_run
 

@@ -78,7 +78,18 @@ def cli(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return call
 
 
-COMPARE = ("compare", *FAST, "--methods", "fedavg,fedprox", "--seeds", "0,4", "--out", "cmp")
+COMPARE = (
+    "compare",
+    *FAST,
+    "--methods",
+    "fedavg,fedprox",
+    "--seeds",
+    "0,4",
+    "--parallel",
+    "1",
+    "--out",
+    "cmp",
+)
 
 
 def compared() -> dict[str, RecordedRun]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dcfl.studies.recipes.cells import CellFolder, matching
+from dcfl.studies.cells.cell_folders import CellFolder, matching
 from dcfl.studies.recipes.changes import described_changes, with_settings
 from dcfl.studies.recipes.recipe import Cell, Recipe
 from dcfl.studies.recipes.results import Results
@@ -19,7 +19,7 @@ class RecipePlan:
     scale: Scale
     settings: Sequence[str]  # KEY=VALUE, on top of the scale's own
     unchanged: Sequence[Cell]  # without those settings
-    cells: Sequence[CellFolder]
+    cells: Sequence[CellFolder[Cell]]
 
     def results(self) -> Results:
         """Reads the folders again: cells may have been trained since they were first read."""
@@ -40,7 +40,7 @@ def plan_recipe(
     return RecipePlan(recipe, scale, settings, unchanged, cells)
 
 
-def chosen_cells(plans: Sequence[RecipePlan], only: Sequence[str]) -> list[CellFolder]:
+def chosen_cells(plans: Sequence[RecipePlan], only: Sequence[str]) -> list[CellFolder[Cell]]:
     """The cells of all plans, each once; checked, and narrowed to those that `only` names."""
     unique = {cell.name: cell for plan in plans for cell in plan.cells}
     for cell in unique.values():

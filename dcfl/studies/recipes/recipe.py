@@ -3,8 +3,6 @@ their place in a grid of blocks, rows and columns."""
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +11,7 @@ from typing import Any
 from dcfl.config import Table, Tables, as_tables
 from dcfl.experiment import Experiment
 from dcfl.runs.identity import defaults, differences, flat
+from dcfl.studies.cells.naming import marks
 from dcfl.studies.recipes.scales import Scale, Where
 
 # As the paper's tables name them, in their order.
@@ -54,18 +53,12 @@ class Cell:
         settings = flat(as_tables(self.experiment))
         # Another server optimiser has fields that the plain experiment lacks.
         plain = {**defaults(settings), **flat(as_tables(self.plain))}
-        uses = Counter(key.partition(".")[2] for key in settings)
-        for key, value, _ in differences(settings, plain, "result"):
-            if key in settings:
-                short = key.partition(".")[2]
-                yield _mark(short if uses[short] == 1 else key, value)
-
-
-def _mark(key: str, value: Any) -> str:
-    if isinstance(value, float | int):
-        short = f"{value:g}"
-        return f"{key}{short if float(short) == value else value}"
-    return f"{key}-{re.sub(r'[^A-Za-z0-9.]+', '-', str(value)).strip('-')}"
+        changed = {
+            key: value
+            for key, value, _ in differences(settings, plain, "result")
+            if key in settings
+        }
+        return marks(changed, settings)
 
 
 Cells = Iterator[Cell]

@@ -13,7 +13,7 @@ from typing import Literal
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import Group, Outcome, Spread, setting
 from dcfl.runs.pairs import Paired, holm
-from dcfl.studies.recipes.cells import CellFolder
+from dcfl.studies.cells.cell_folders import CellFolder
 from dcfl.studies.recipes.order import (
     DUELS,
     ClaimCheck,
@@ -27,7 +27,7 @@ from dcfl.studies.recipes.order import (
     ranks,
 )
 from dcfl.studies.recipes.published import CLAIMS, Figures, figures
-from dcfl.studies.recipes.recipe import REFERENCE, Recipe
+from dcfl.studies.recipes.recipe import REFERENCE, Cell, Recipe
 from dcfl.studies.recipes.scales import Scale
 
 Metric = Literal["max", "ema", "client-max", "client-ema"]
@@ -98,7 +98,7 @@ def ema_at(run: RecordedRun, share: float) -> float:
 class Results:
     recipe: Recipe
     scale: Scale
-    cells: Sequence[CellFolder]  # all that the recipe asks for
+    cells: Sequence[CellFolder[Cell]]  # all that the recipe asks for
     changes: Sequence[str] = ()  # KEY=VALUE, where not the scale's own
 
     @cached_property

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dcfl.config import as_tables, to_toml
-from dcfl.studies.recipes.cells import CellFolder
+from dcfl.studies.cells.cell_folders import CellFolder
 from dcfl.studies.recipes.changes import with_settings
 from dcfl.studies.recipes.recipe import Cell
 from dcfl.studies.recipes.recipe_book import RECIPES
@@ -19,11 +19,13 @@ def cells_of(recipe: str, seeds: Sequence[int] = (0,), words: Sequence[str] = ()
     return with_settings(RECIPES[recipe], list(RECIPES[recipe].cells(SMOKE, seeds)), words)
 
 
-def cell_folders_in(out: Path, cells: Sequence[Cell]) -> list[CellFolder]:
+def cell_folders_in(out: Path, cells: Sequence[Cell]) -> list[CellFolder[Cell]]:
     return [CellFolder(cell, out / "cells" / cell.name) for cell in cells]
 
 
-def pretend(cell_folder: CellFolder, accuracies: Sequence[float], finished: bool = True) -> None:
+def pretend(
+    cell_folder: CellFolder[Cell], accuracies: Sequence[float], finished: bool = True
+) -> None:
     """A run folder as the cell's run would leave it behind, with these accuracies."""
     method = cell_folder.cell.experiment.method.name
     write_run(cell_folder.path, accuracies, method=method, finished=finished)

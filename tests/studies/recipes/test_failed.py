@@ -4,15 +4,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from dcfl.config import apply, as_tables, to_toml
-from dcfl.studies.recipes.cell_worker import Worker
-from dcfl.studies.recipes.cells import FAILED, CellFolder
+from dcfl.studies.cells.cell_folders import FAILED, CellFolder
+from dcfl.studies.cells.cell_worker import answers
+from dcfl.studies.cells.trainer import Trainer
+from dcfl.studies.recipes.recipe import Cell
 from dcfl.studies.recipes.recipe_book import RECIPES
 from dcfl.studies.recipes.reproduction_files import write_results
 from dcfl.studies.recipes.results import Results
 from dcfl.studies.recipes.scales import SMOKE
 
 
-def diverging(tmp_path: Path) -> CellFolder:
+def diverging(tmp_path: Path) -> CellFolder[Cell]:
     cell = next(iter(RECIPES["ablation"].cells(SMOKE, [0])))
     wild = {"training": {"lr": 1e30, "max_grad_norm": 0.0}, "federation": {"rounds": 4}}
     return CellFolder(replace(cell, experiment=apply(cell.experiment, wild)), tmp_path / cell.name)
@@ -20,7 +22,7 @@ def diverging(tmp_path: Path) -> CellFolder:
 
 def test_it_is_said_once_and_not_tried_again(tmp_path: Path) -> None:
     cell_folder = diverging(tmp_path)
-    answer = Worker().train(cell_folder.path, to_toml(as_tables(cell_folder.experiment)))
+    *_, answer = answers(Trainer(), cell_folder.path, to_toml(as_tables(cell_folder.experiment)))
     assert answer["state"] == "failed"
     again = CellFolder(cell_folder.cell, cell_folder.path)
     assert again.ended
@@ -31,7 +33,7 @@ def test_it_is_said_once_and_not_tried_again(tmp_path: Path) -> None:
 
 def test_the_tables_name_it(tmp_path: Path) -> None:
     cell_folder = diverging(tmp_path)
-    Worker().train(cell_folder.path, to_toml(as_tables(cell_folder.experiment)))
+    list(answers(Trainer(), cell_folder.path, to_toml(as_tables(cell_folder.experiment))))
     results = Results(RECIPES["ablation"], SMOKE, [CellFolder(cell_folder.cell, cell_folder.path)])
     write_results(results, tmp_path)
     assert f"{cell_folder.cell.name} failed: no client" in (tmp_path / "ablation.md").read_text()
@@ -42,6 +44,6 @@ def test_a_missing_data_set_is_nobodys_result(tmp_path: Path) -> None:
     elsewhere = apply(
         cell_folder.experiment, {"data": {"dataset": "cifar10", "path": str(tmp_path)}}
     )
-    answer = Worker().train(cell_folder.path, to_toml(as_tables(elsewhere)))
+    *_, answer = answers(Trainer(), cell_folder.path, to_toml(as_tables(elsewhere)))
     assert answer["state"] == "failed"
     assert not CellFolder(cell_folder.cell, cell_folder.path).ended

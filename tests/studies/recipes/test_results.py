@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dcfl.errors import RunFolderError
-from dcfl.studies.recipes.cells import CellFolder
+from dcfl.studies.cells.cell_folders import CellFolder
 from dcfl.studies.recipes.order import Leaders, Score, checks, leaders, leads
 from dcfl.studies.recipes.published import CLAIMS, published
 from dcfl.studies.recipes.recipe_book import RECIPES

@@ -1,37 +1,66 @@
-"""The cells of a reproduction on disk, and which are done."""
+"""Cells on disk, and which are done. A cell is one run of many that are planned together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
 from dcfl.config import as_tables
 from dcfl.errors import ConfigError, RunFolderError
 from dcfl.experiment import Experiment
-from dcfl.runs.folder import RecordedRun
+from dcfl.runs.fingerprint import own_code
+from dcfl.runs.folder import RecordedRun, require_unused
+from dcfl.runs.groups import setting
 from dcfl.runs.identity import complete, differences, flat
-from dcfl.studies.recipes.recipe import Cell
+from dcfl.system.locks import LOCK
 
 FAILED = "failed.txt"  # in the folder of a cell whose clients all diverged: says why
 
 
+class Cell(Protocol):
+    """What all cells have; a study adds what it groups them by."""
+
+    @property
+    def name(self) -> str: ...  # unique among those of a folder
+
+    @property
+    def experiment(self) -> Experiment: ...
+
+
 @dataclass(frozen=True)
-class CellFolder:
+class PlainCell:
+    """A cell that is known by nothing but its name."""
+
+    name: str
+    experiment: Experiment
+
+
+Kind = TypeVar("Kind", bound=Cell, covariant=True)
+
+
+@dataclass(frozen=True)
+class CellFolder(Generic[Kind]):
     """A cell, and the folder that its run is recorded in."""
 
-    cell: Cell
+    cell: Kind
     path: Path
+    report: bool = False  # whether the run gets a page of its own
 
     @property
     def name(self) -> str:
         return self.cell.name
 
+    @property
+    def begun(self) -> bool:
+        return (self.path / "config.toml").is_file()
+
     @cached_property
     def run(self) -> RecordedRun | None:
         """As it was when first read; None if it has not begun."""
-        if not (self.path / "config.toml").is_file():
+        if not self.begun:
             return None
         run = RecordedRun.open(self.path)
         refuse_another_run(self.cell.experiment, run)
@@ -65,26 +94,51 @@ class CellFolder:
     def experiment(self) -> Experiment:
         return replace(
             self.cell.experiment,
-            output=replace(self.cell.experiment.output, dir=str(self.path), report=False),
+            output=replace(self.cell.experiment.output, dir=str(self.path), report=self.report),
         )
 
 
 def refuse_another_run(experiment: Experiment, run: RecordedRun) -> None:
-    """A folder of the same name with other settings must not pass for a result of this recipe."""
+    """A folder of the same name with other settings must not pass for a result of this cell."""
+    if different := difference_to(experiment, run):
+        raise RunFolderError(
+            f"{run.folder} holds another run: {different}; choose another folder with --out"
+        )
+
+
+def difference_to(experiment: Experiment, run: RecordedRun, ignored: Sequence[str] = ()) -> str:
+    """In what a recorded run is another experiment or has another seed; empty if in nothing.
+    `ignored`: keys that may differ, or whole tables, such as `method.`."""
     experiment = replace(experiment, data=experiment.data.with_own_split())
     wanted, recorded = complete(flat(as_tables(experiment))), complete(flat(run.config))
     if split := experiment.data.own_split:  # by its content, wherever it lies
         wanted["data.partition"] = split.sha256
         recorded["data.partition"] = run.environment.get("split", recorded["data.partition"])
     for key, value, before in differences(wanted, recorded, "result", "seed"):
-        if value != "auto":  # a recorded config has what "auto" stood for
-            raise RunFolderError(
-                f"{run.folder} holds another run: {key} was {before!r} and would be {value!r}; "
-                f"give the recipe another folder with --out"
-            )
+        # A recorded config has what "auto" stood for, and how many sites there were.
+        left_open = value == "auto" or (key in BY_SITES and setting(run, BY_SITES[0]) == "given")
+        if not left_open and key not in ignored and f"{key.partition('.')[0]}." not in ignored:
+            return f"{key} was {before!r} and would be {value!r}"
+    if "method." in ignored:
+        return ""
+    own = own_code(experiment.method, None)["method"]
+    if run.environment.get("method", own) != own:
+        return f"the code of {experiment.method.name} was another"
+    return ""
 
 
-def matching(cells: Iterable[CellFolder], only: Sequence[str]) -> list[CellFolder]:
+BY_SITES = ("data.partition", "data.clients")  # what data that comes as sites decides
+
+
+def require_free(folder: Path, ours: Collection[str]) -> None:
+    """Refuse a folder with anything in it but these, which a command that was killed early may have
+    left."""
+    inside = [path.name for path in folder.iterdir()] if folder.is_dir() else [""]
+    if not {LOCK, *ours}.issuperset(inside):
+        require_unused(folder)
+
+
+def matching(cells: Iterable[CellFolder[Kind]], only: Sequence[str]) -> list[CellFolder[Kind]]:
     """The cells whose name contains one of the texts; each once, though recipes may share them."""
     unique = {cell.name: cell for cell in cells}
     if not only:

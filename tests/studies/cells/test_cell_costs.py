@@ -9,8 +9,8 @@ import pytest
 from dcfl.engines.placement import Placement
 from dcfl.runs.costs import Rates
 from dcfl.runs.prepare import Prepared
-from dcfl.studies.recipes import cell_costs
-from dcfl.studies.recipes.cell_costs import planned_costs
+from dcfl.studies.cells import cell_costs
+from dcfl.studies.cells.cell_costs import planned_costs
 from tests.runs.rates import KNOWN, RATES
 from tests.studies.recipes.hand_made import cell_folders_in, cells_of, pretend
 

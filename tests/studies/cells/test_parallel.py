@@ -17,9 +17,11 @@ import pytest
 from dcfl.config import as_tables, to_toml
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.run import Run
-from dcfl.studies.recipes.cell_worker import Worker
-from dcfl.studies.recipes.cells import CellFolder
-from dcfl.studies.recipes.parallel import News, Runner
+from dcfl.studies.cells.cell_folders import Cell, CellFolder
+from dcfl.studies.cells.cell_worker import answers
+from dcfl.studies.cells.news import News
+from dcfl.studies.cells.parallel import Runner, in_turn
+from dcfl.studies.cells.trainer import Trainer
 from tests.reliability.victims import alive, rows_in, until
 from tests.studies.recipes.hand_made import cell_folders_in, cells_of
 
@@ -31,11 +33,11 @@ CHOSEN = ("--only", "cifar10-0.3-p5", *WORDS, "--scale", "smoke", "--parallel", 
 RECIPE = "similarity"
 
 
-def cell_folders(out: Path) -> list[CellFolder]:
+def cell_folders(out: Path) -> list[CellFolder[Cell]]:
     return cell_folders_in(out, cells_of(RECIPE, (0,), WORDS))
 
 
-def train(folders: Sequence[CellFolder]) -> dict[str, str]:
+def train(folders: Sequence[CellFolder[Cell]]) -> dict[str, str]:
     """Here, one after the other, as `dcfl.run` does it but for the report; the weights."""
     for one in folders:
         for _ in Run(one.experiment).rounds():
@@ -49,7 +51,7 @@ def undisturbed() -> dict[str, str]:
         return train(cell_folders(Path(folder)))
 
 
-def trained(folders: Sequence[CellFolder]) -> dict[str, str]:
+def trained(folders: Sequence[CellFolder[Cell]]) -> dict[str, str]:
     runs = {one.cell.name: RecordedRun.open(one.path) for one in folders}
     return {name: run.summary.weights_sha256 if run.summary else "" for name, run in runs.items()}
 
@@ -70,7 +72,7 @@ def test_cells_in_parallel_are_the_same_runs(tmp_path: Path) -> None:
     words = ("federation.rounds=3",)
     cells = cell_folders_in(tmp_path, cells_of("server-side", (0,), words))[:5]
     assert len({cell_folder.cell.experiment.method.name for cell_folder in cells}) == 3
-    news = list(Runner(cells, 2).news())
+    news = list(Runner(in_turn(cells), 2).news())
     assert set(ended(news).values()) == {"finished"}
     rounds = {(one.cell_folder.name, one.round) for one in news if one.state == "round"}
     assert rounds == {(cell.name, number) for cell in cells for number in (1, 2, 3)}
@@ -92,7 +94,7 @@ def test_a_worker_that_is_killed_or_stopped_costs_one_cell_some_time(tmp_path: P
     killed, stopped, other = cells
     signals = {killed.cell.name: signal.SIGKILL, stopped.cell.name: signal.SIGTERM}
     news = []
-    for one in Runner(cells, 1).news():
+    for one in Runner(in_turn(cells), 1).news():
         news.append(one)
         if one.state == "round" and one.round == 6 and one.cell_folder is not other:
             os.kill(holder(one.cell_folder.path), signals[one.cell_folder.name])
@@ -105,7 +107,7 @@ def test_a_worker_that_is_killed_or_stopped_costs_one_cell_some_time(tmp_path: P
     assert "-9" in why
     assert all(6 <= rows_in(cell_folder.path) < ROUNDS for cell_folder in (killed, stopped))
     again = cell_folders_in(tmp_path, [killed.cell, stopped.cell])
-    assert set(ended(list(Runner(again, 1).news())).values()) == {"finished"}
+    assert set(ended(list(Runner(in_turn(again), 1).news())).values()) == {"finished"}
     alone = cell_folders_in(tmp_path / "alone", [killed.cell, stopped.cell])
     assert trained(again) == train(alone)
 
@@ -114,7 +116,7 @@ def test_what_somebody_else_has_finished_meanwhile_is_not_a_failure(tmp_path: Pa
     (cell_folder,) = cell_folders_in(tmp_path, cells_of(RECIPE, (0,), ("federation.rounds=1",)))[:1]
     weights = train([cell_folder])
     config = to_toml(as_tables(cell_folder.experiment))
-    assert Worker().train(cell_folder.path, config) == {"state": "finished"}
+    assert list(answers(Trainer(), cell_folder.path, config)) == [{"state": "finished"}]
     assert trained([cell_folder]) == weights
 
 

@@ -1,0 +1,1 @@
+"""Many runs: trained in parallel, continued where they stopped, never trained twice."""

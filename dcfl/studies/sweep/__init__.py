@@ -1,0 +1,1 @@
+"""Settings searched for by training: grids, random draws and Optuna."""

@@ -1,0 +1,161 @@
+"""The page about a sweep: what was chosen, what mattered, the scores, the curves, all trials."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from dcfl.report.document import Picture, Section, Table, render_document
+from dcfl.report.text import listed, number, plural
+from dcfl.studies.sweep.space import plain
+from dcfl.studies.sweep.sweep_figures import curves_figure, scores_figure
+from dcfl.studies.sweep.sweep_result import SweepResult
+from dcfl.studies.sweep.trials import Trial
+
+SCORES = {"ema": "EMA", "max": "MAX", "final": "the last accuracy"}
+ABOUT_SHARES = (
+    "The part of the variance of the scores that goes with a key alone, over the finished trials, "
+    "corrected for what as many values would explain by chance. What keys do together is in none "
+    "of them, so they need not add up to 100 %. A dash: too few trials to say."
+)
+
+
+def sweep_page(result: SweepResult) -> str:
+    method = result.experiment.method.name
+    title = f"Sweep of {method} on {result.wanted.data.dataset}"
+    return render_document(
+        title, _facts(result), headline(result), list(_sections(result)), _cautions(result)
+    )
+
+
+def point_text(trial: Trial) -> str:
+    return ", ".join(f"{key} = {plain(value)}" for key, value in trial.point.items())
+
+
+def _short(trial: Trial) -> str:
+    """For a legend: without tables, where no two keys have one name."""
+    names = [key.partition(".")[2] for key in trial.point]
+    if len({*names}) < len(names):
+        return point_text(trial)
+    values = zip(names, trial.point.values(), strict=True)
+    return ", ".join(f"{name} = {plain(value)}" for name, value in values)
+
+
+def headline(result: SweepResult) -> str:
+    kept_back = result.chosen.spread(result.by).mean
+    text = (
+        f"Chosen: {point_text(result.chosen)}, with {number(kept_back)} % ({SCORES[result.by]}) on "
+        f"kept-back images."
+    )
+    if result.test.spread is None:
+        return f"{text} Training it on all images failed: {result.test.why}"
+    return f"{text} On the test images it has {result.test.spread} %."
+
+
+def _facts(result: SweepResult) -> list[tuple[str, str]]:
+    states = [trial.state for trial in result.trials]
+    counts = {state: states.count(state) for state in ("finished", "pruned", "failed")}
+    shown = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    trial_data = result.chosen.experiment.data
+    return [
+        ("Varied", "; ".join(result.space.described())),
+        ("Trials", f"{len(states)}: {shown}"),
+        ("Seeds", plural(len(result.chosen.cells), "seed") + " per point"),
+        ("Rounds", str(result.wanted.federation.rounds)),
+        ("Scored on", f"{100 * trial_data.holdout:g} % of the training images, kept back"),
+        ("Scored by", SCORES[result.by]),
+    ]
+
+
+def _cautions(result: SweepResult) -> list[str]:
+    cautions = [
+        f"Trial {trial.number} ({point_text(trial)}) failed: {trial.why}"
+        for trial in result.trials
+        if trial.why
+    ]
+    if result.out_of_time:
+        cautions.append("The time allowed ended the search before all trials had begun.")
+    if len(result.chosen.cells) == 1:
+        cautions.append("With one seed per point, small differences between trials may be chance.")
+    best = result.chosen.spread(result.by)
+    if best.deviation:
+        near = [
+            trial
+            for trial in result.trials
+            if trial is not result.chosen
+            and trial.score(result.by) > best.mean - best.deviation / math.sqrt(best.count)
+        ]
+        if near:
+            cautions.append(
+                f"{plural(len(near), 'other trial')} within one standard error of the chosen one."
+            )
+    return cautions
+
+
+def _sections(result: SweepResult) -> Iterator[Section]:
+    finished = [trial for trial in result.ranked if trial.state == "finished"]
+    yield _chosen_section(result)
+    figure = scores_figure(result.space.dimensions, finished, result.by)
+    about = f"{SCORES[result.by]} of finished trials on kept-back images, mean over seeds."
+    title = f"Accuracy over {listed(result.space.keys)}"
+    yield Section(
+        "Scores", pictures=[Picture.of(title, figure, "Each trial's score by its settings", about)]
+    )
+    yield Section("What mattered most", [ABOUT_SHARES], [importance_table(result)])
+    labels = [f"{trial.number}: {_short(trial)}" for trial in result.ranked]
+    curves = curves_figure(result.ranked, labels)
+    about = "The first seed of each trial; the five best are named. A trial that was pruned ends."
+    alt = "Accuracy over rounds, a line per trial"
+    yield Section("Curves", pictures=[Picture.of("Accuracy over rounds", curves, alt, about)])
+    yield Section("Trials", tables=[trials_table(result)])
+
+
+def _chosen_section(result: SweepResult) -> Section:
+    rows = [(key, plain(value)) for key, value in result.chosen.point.items()]
+    rows.append(("kept-back images, %", f"{result.chosen.spread(result.by)}"))
+    test = result.test.spread
+    rows.append(("test images, %", f"{test}" if test else "failed"))
+    as_is = result.test.trial is result.chosen
+    how = (
+        "The trials' own models were scored on the test images, because such runs end or choose by "
+        "images that are kept back."
+        if as_is
+        else "It was trained again on all training images, once per seed, and scored on the test "
+        "images; these were not used before."
+    )
+    return Section(
+        "The chosen setting", [f"{how} best.toml has it as a config."], [Table(("", ""), rows)]
+    )
+
+
+def importance_table(result: SweepResult) -> Table:
+    rows = [
+        (
+            one.key,
+            "–" if math.isnan(one.share) else f"{100 * one.share:.0f} %",
+            one.best.label,
+            number(one.best.mean),
+            number(min(level.mean for level in one.levels)),
+        )
+        for one in result.importances
+    ]
+    columns = ("key", "share of variance", "best at", "mean there, %", "lowest mean, %")
+    return Table(columns, rows)
+
+
+def trials_table(result: SweepResult) -> Table:
+    columns = ("trial", *result.space.keys, "score, %", "±", "seeds", "state", "rounds", "seconds")
+    rows = [
+        (
+            str(row["trial"]),
+            *(plain(row[key]) for key in result.space.keys),
+            number(row["score"]),
+            "" if row["deviation"] is None else number(row["deviation"]),
+            str(row["seeds"]),
+            str(row["state"]),
+            str(row["rounds"]),
+            number(row["seconds"], 1),
+        )
+        for row in result.rows()
+    ]
+    return Table(columns, rows)

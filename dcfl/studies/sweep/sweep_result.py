@@ -1,0 +1,125 @@
+"""What came out of a sweep, and its files: best.toml, trials.csv, report.html."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dcfl.config import as_tables, to_toml
+from dcfl.experiment import Experiment
+from dcfl.runs.groups import Spread
+from dcfl.studies.sweep.importance import Importance, importances
+from dcfl.studies.sweep.space import Space, plain
+from dcfl.studies.sweep.trials import By, Trial, needs_holdout
+from dcfl.system.printable import printable
+from dcfl.system.storage import write_whole
+
+
+@dataclass(frozen=True)
+class FinalScore:
+    """Of the chosen point, in percent of the test images."""
+
+    spread: Spread | None  # over the seeds; None if training failed
+    quantity: str
+    trial: Trial  # whose runs were scored
+    why: str = ""  # it failed
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """The result of `sweep`."""
+
+    folder: Path
+    wanted: Experiment  # without what was varied
+    space: Space
+    by: By
+    trials: tuple[Trial, ...]
+    chosen: Trial
+    test: FinalScore
+    out_of_time: bool = False
+
+    @property
+    def config(self) -> Path:
+        """The chosen setting as a config file."""
+        return self.folder / "best.toml"
+
+    @property
+    def report(self) -> Path:
+        return self.folder / "report.html"
+
+    @property
+    def experiment(self) -> Experiment:
+        """With the chosen setting; without the images kept back, unless it needs them."""
+        tried, wanted = self.chosen.experiment, self.wanted
+        holdout = tried.data.holdout if needs_holdout(tried) else wanted.data.holdout
+        return replace(
+            tried,
+            data=replace(tried.data, holdout=holdout),
+            federation=replace(tried.federation, seed=wanted.federation.seed),
+            output=replace(tried.output, dir=""),
+        )
+
+    @cached_property
+    def ranked(self) -> list[Trial]:
+        """The best first, then those without a score."""
+        return sorted(self.trials, key=lambda trial: -_or_nothing(trial.score(self.by)))
+
+    @cached_property
+    def importances(self) -> list[Importance]:
+        finished = [trial for trial in self.trials if trial.state == "finished"]
+        points = [trial.point for trial in finished]
+        scores = [trial.score(self.by) for trial in finished]
+        return importances(self.space.dimensions, points, scores)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """A row per trial, the best first."""
+        for trial in self.ranked:
+            yield {
+                "trial": trial.number,
+                **trial.point,
+                "score": trial.score(self.by),
+                "deviation": trial.spread(self.by).deviation if trial.outcomes else None,
+                "seeds": sum(cell.finished for cell in trial.cells),
+                "state": trial.state,
+                "rounds": trial.rounds,
+                "seconds": trial.seconds,
+                "why": trial.why,
+                "folders": [str(cell.path) for cell in trial.cells],
+            }
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "chosen": {"trial": self.chosen.number, **self.chosen.point},
+            "score": asdict(self.chosen.spread(self.by)),
+            "scored_by": self.by,
+            "test": self.test.spread and asdict(self.test.spread),
+            "test_folders": [str(cell.path) for cell in self.test.trial.cells],
+            "mattered": {one.key: one.share for one in self.importances},
+            "trials": list(self.rows()),
+            "out_of_time": self.out_of_time,
+            "config": str(self.config),
+            "report": str(self.report),
+            "folder": str(self.folder),
+        }
+
+    def written(self) -> SweepResult:
+        """Write the files."""
+        from dcfl.studies.sweep.sweep_page import sweep_page, trials_table
+
+        write_whole(self.config, self._config_text())
+        write_whole(self.folder / "trials.csv", trials_table(self).csv())
+        write_whole(self.report, sweep_page(self))
+        return self
+
+    def _config_text(self) -> str:
+        chosen = ", ".join(f"{key} = {plain(value)}" for key, value in self.chosen.point.items())
+        lines = [f"# Chosen of {len(self.trials)} by `dcfl sweep`: {printable(chosen)}"]
+        return "\n".join([*lines, to_toml(as_tables(self.experiment)), ""])
+
+
+def _or_nothing(score: float) -> float:
+    return -math.inf if math.isnan(score) else score

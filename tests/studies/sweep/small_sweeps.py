@@ -1,0 +1,37 @@
+"""Sweeps that take seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dcfl.config import experiment_from
+from dcfl.studies.sweep.searches import Search
+from dcfl.studies.sweep.space import split_settings
+from dcfl.studies.sweep.sweeping import SweepPlan, plan_sweep
+
+TINY = {
+    "data": {"clients": 4, "train_images": 200, "test_images": 100},
+    "model": {"width": 4},
+    "training": {"epochs": 1, "batch_size": 16},
+    "federation": {"rounds": 2, "participation": 0.5},
+    "method": {"name": "fedprox"},
+    "engine": {"workers": 1},
+}
+
+GRID = Search()
+
+
+def tiny_sweep(
+    out: Path,
+    settings: Sequence[str] = ("training.lr=0.01,0.2", "method.mu=0.01,1"),
+    search: Search = GRID,
+    reuse: Sequence[Path] = (),
+    seeds: Sequence[int] = (),
+    **changes: Any,
+) -> SweepPlan:
+    fixed, space = split_settings(settings)
+    assert not fixed
+    experiment = experiment_from(None, {**TINY, "output": {"dir": str(out)}, **changes})
+    return plan_sweep(experiment, space, search, seeds, reuse=reuse)

@@ -9,6 +9,7 @@ from rich.table import Table
 from dcfl.cli.terminal import new_table, short_duration
 from dcfl.studies.cells.cell_folders import CellFolder
 from dcfl.studies.recipes.plans import RecipePlan
+from dcfl.studies.recipes.recipe import Cell
 
 
 def plan_tables(
@@ -27,9 +28,11 @@ def plan_tables(
             yield title, _grid(plan.recipe.columns, inside, seconds)
 
 
-def _grid(columns: str, cells: Sequence[CellFolder], seconds: Mapping[str, float] | None) -> Table:
+def _grid(
+    columns: str, cells: Sequence[CellFolder[Cell]], seconds: Mapping[str, float] | None
+) -> Table:
     """Cells that differ in their seed alone share a place."""
-    places: dict[tuple[str, str], list[CellFolder]] = {}
+    places: dict[tuple[str, str], list[CellFolder[Cell]]] = {}
     for cell in cells:
         places.setdefault((cell.cell.row, cell.cell.column), []).append(cell)
     rows, names = (list(dict.fromkeys(place[axis] for place in places)) for axis in (0, 1))
@@ -39,7 +42,7 @@ def _grid(columns: str, cells: Sequence[CellFolder], seconds: Mapping[str, float
     return table
 
 
-def _place(cells: Sequence[CellFolder], seconds: Mapping[str, float] | None) -> str:
+def _place(cells: Sequence[CellFolder[Cell]], seconds: Mapping[str, float] | None) -> str:
     if not cells:
         return ""
     failed, ended = sum(bool(cell.failed) for cell in cells), sum(cell.ended for cell in cells)

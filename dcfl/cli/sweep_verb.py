@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +22,7 @@ from dcfl.cli.options import (
 from dcfl.errors import ConfigError, TooFewClients
 from dcfl.system.printable import printable
 from dcfl.system.processes import stopped_by_signals
+from dcfl.system.saying import say
 
 if TYPE_CHECKING:
     from dcfl.studies.cells.cell_costs import PlannedCosts
@@ -130,11 +130,11 @@ def _score(text: str) -> By:
 def _announce(planned: SweepPlan) -> None:
     share = planned.trials.experiment.data.holdout
     given = "" if planned.wanted.data.holdout else ", by default"
-    _say(
+    say(
         f"trials are scored on {100 * share:g} % of the training images, kept back "
         f"(data.holdout = {share:g}{given}); the test images are for the chosen setting"
     )
-    _say(f"in {planned.folder}")
+    say(printable(f"in {planned.folder}"))
 
 
 def _progress(planned: SweepPlan) -> Progress:
@@ -146,10 +146,6 @@ def _progress(planned: SweepPlan) -> Progress:
         cells = (planned.search.count + 1) * seeds
         return Progress([], cells, cells * rounds)
     return Progress(planned.todo, seeds, seeds * rounds)
-
-
-def _say(text: str) -> None:
-    print(printable(text), file=sys.stderr, flush=True)
 
 
 def _print_plan(planned: SweepPlan, parallel: int, as_json: bool) -> None:

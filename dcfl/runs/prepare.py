@@ -121,15 +121,16 @@ def resolved(experiment: Experiment, dataset: Dataset, partition: Partition) -> 
     cohort = cohort_size(len(partition), experiment.federation.participation)
     experiment.server.require_replies(cohort, len(partition))
     weights = experiment.model.weights and str(weights_path(experiment.model.weights))
+    own_split = experiment.data.with_own_split()
     complete = replace(
         experiment,
         model=replace(experiment.model, weights=weights),
         method=experiment.server.fitted(experiment.method),
         data=replace(
-            experiment.data.with_own_split(),
+            own_split,
             dataset=dataset.name,
             clients=len(partition),
-            **({} if dataset.partition is None else {"partition": "given"}),
+            partition=own_split.partition if dataset.partition is None else "given",
             **asdict(augmentation),
         ),
     )

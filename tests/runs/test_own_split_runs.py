@@ -16,7 +16,7 @@ from dcfl.experiment import Experiment
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import group_runs
 from dcfl.runs.run import Run
-from dcfl.studies.recipes.cells import refuse_another_run
+from dcfl.studies.cells.cell_folders import refuse_another_run
 from dcfl.trained.evaluate import evaluation_of
 from tests.cli.test_main import cli  # noqa: F401  (a fixture)
 from tests.engines.runs import bits

@@ -12,38 +12,49 @@ from rich.text import Text
 
 from dcfl.cli.terminal import BARS, new_table, sparkline, stdout
 from dcfl.data.overview import MANY_CLIENTS, PERCENTILES, Overview
-from dcfl.runs.groups import Group
+from dcfl.report import document
+from dcfl.report.text import wins_ties_losses
+from dcfl.runs.standing import Standing
 from dcfl.system.printable import printable
 
 MOST_NUMBERED_CLASSES = 16  # more are drawn as a line of bars
+NARROW = 80  # columns of a terminal
 WIDEST_MIX = 45  # characters of that line
 FIRST_COLUMNS_WIDTH = 34  # of a partition table
 
 
-def comparison_table(groups: Sequence[Group], own_mixes: bool = False) -> Table:
-    """A row per method. Differences are to the first method's EMA, seed by seed; with `own_mixes`,
-    accuracies are those on the clients' own mixes of classes."""
-    first = groups[0]
-    quantity = "client_accuracy" if own_mixes else "accuracy"
-    titles = ["on the clients' own mixes of classes"] if own_mixes else []
+def comparison_table(standing: Standing) -> Table:
+    """A row per method. Differences are to the first method's EMA, seed by seed."""
+    first = standing.groups[0]
+    titles = ["on the clients' own mixes of classes"] if standing.own_mixes else []
     titles += [f"{first.seeds} seeds, mean ± deviation"] if first.seeds > 1 else []
-    title = ", ".join(titles) or None
-    width = 20 if first.seeds == 1 else 8
-    against = f"vs {first.label}"
-    table = new_table("method", "MAX %", "EMA %", against, "MB", "seconds", "accuracy", title=title)
-    for group in groups:
-        gain = None if group is first else group.difference(first, f"ema_{quantity}")
+    width = 20 if first.seeds == 1 else 8 if stdout.width > NARROW else 5
+    columns = ["MAX %", "EMA %", f"vs {first.method}", "w/t/l", "worst %", "MB", "s", "curve"]
+    table = new_table("method", *columns, title=", ".join(titles) or None)
+    for group in standing.groups:
+        gain = standing.gain(group)
+        paired = gain.paired if gain else None
         sent = group.spread("bytes_up").mean + group.spread("bytes_down").mean
         table.add_row(
             group.label,
-            f"{group.spread(f'max_{quantity}')}",
-            f"{group.spread(f'ema_{quantity}')}",
-            f"{gain:+}" if gain else "",
+            f"{group.spread(f'max_{standing.accuracy}')}",
+            f"{group.spread(standing.quantity)}",
+            f"{paired.spread:+}" if paired else "",
+            wins_ties_losses(paired) if paired else "",
+            f"{group.spread('worst_decile_accuracy').mean:.1f}",
             f"{sent / 1e6:.0f}",
-            f"{group.spread('seconds').mean:.1f}",
+            f"{group.spread('seconds').mean:.0f}",
             sparkline(group.curve, width),
         )
     return table
+
+
+def plain_table(table: document.Table) -> Table:
+    """A table of a page, for the terminal."""
+    shown = new_table(*table.columns, title=table.title or None)
+    for row in table.rows:
+        shown.add_row(*row)
+    return shown
 
 
 class PartitionRow(NamedTuple):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dcfl.cli.comparison_output import CSVFile, LatexFile, Output, Target, print_standing
 from dcfl.cli.options import (
     AsJSON,
     Folder,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from dcfl.runs.comparison import Comparison
     from dcfl.runs.rows import Summary
     from dcfl.runs.run import Run
+    from dcfl.runs.standing import Standing
 
 Allowed = Annotated[
     list[str] | None,
@@ -127,6 +129,9 @@ def compare(
     method_file: MethodFile = None,
     model_file: ModelFile = None,
     out: Out = None,
+    target: Target = None,
+    csv: CSVFile = None,
+    latex: LatexFile = None,
     as_json: AsJSON = False,
 ) -> None:
     """Several methods; those of a seed share its split, client schedule and initial weights.
@@ -134,14 +139,16 @@ def compare(
     A different seed also means a different split; data.seed=0 keeps one split for all of them.
     """
     from dcfl.runs import comparison
+    from dcfl.runs.standing import Standing
 
+    output = Output(as_json, csv, latex)
     compared = comparison.compare(
         experiment_of(settings, method_file, model_file, out),
         methods=comma_separated(methods),
         seeds=whole_numbers(seeds) if seeds else (),
         train=_train_or_tell,
     )
-    _print_comparison(compared, own_mixes, as_json)
+    _print_comparison(compared, Standing(compared.groups, own_mixes, target), output)
     if compared.failures:
         raise typer.Exit(TooFewClients.exit_code)
 
@@ -182,13 +189,9 @@ def _print_ended(summary: Summary, folder: Path, as_json: bool) -> None:
         print(printable(f"{folder}: {summary.ending}"))
 
 
-def _print_comparison(compared: Comparison, own_mixes: bool, as_json: bool) -> None:
-    from dcfl.cli.tables import comparison_table
-    from dcfl.cli.terminal import stdout
-
-    if as_json:
-        rows = [group.as_json(compared.groups[0]) for group in compared.groups]
-        print_json({"methods": rows, "folder": str(compared.folder)})
-    else:
-        stdout.print(comparison_table(compared.groups, own_mixes))
+def _print_comparison(compared: Comparison, standing: Standing, output: Output) -> None:
+    output.write(standing, {"folder": str(compared.folder)})
+    if not output.printed:
+        print_standing(standing)
+        output.tell()
         print(printable(f"report  {compared.report}"))

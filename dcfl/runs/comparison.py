@@ -18,9 +18,11 @@ from dcfl.experiment import Experiment
 from dcfl.methods import Method
 from dcfl.methods.method import require_plain_name
 from dcfl.report import write_report
+from dcfl.report.verdict import verdict
 from dcfl.runs.folder import RecordedRun, new_folder, require_unused
 from dcfl.runs.groups import Group, group_runs
 from dcfl.runs.run import Run
+from dcfl.runs.standing import Standing
 
 USUAL = ("fedavg", "dcfl-sw", "dcfl-pw")
 
@@ -36,6 +38,16 @@ class Comparison:
     @property
     def report(self) -> Path:
         return self.folder / "report.html"
+
+    @property
+    def standing(self) -> Standing:
+        """The paired differences of all methods, their intervals and p-values."""
+        return Standing(self.groups)
+
+    @property
+    def verdict(self) -> list[str]:
+        """What the comparison comes to, in sentences."""
+        return verdict(self.standing)
 
 
 def plan(

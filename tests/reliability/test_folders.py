@@ -33,6 +33,7 @@ from dcfl.errors import DCFLError, RunFolderError
 from dcfl.report import write_report
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import group_runs
+from dcfl.runs.standing import Standing
 from dcfl.runs.model_file import load_model, write_model
 from dcfl.runs.prepare import prepare
 from dcfl.runs.rows import RoundRow
@@ -218,9 +219,9 @@ def mutated(folder: Path, rng: random.Random, names: list[str]) -> str:
 def read_all(folder: Path) -> None:
     """As `dcfl compare` and the report do."""
     run = RecordedRun.open(folder)
-    groups = group_runs([run, run])
-    groups[0].as_json(groups[0])
-    comparison_table(groups)
+    standing = Standing(group_runs([run, run]))
+    standing.to_json()
+    comparison_table(standing)
     _ = run.clients, run.environment, run.class_names, run.partition_sha256
     if run.partition_sha256:
         assert run.partition_counts.ndim == 2

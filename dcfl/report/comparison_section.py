@@ -146,7 +146,7 @@ def costs_table(standing: Standing, task: str) -> Table:
                 ["–"] * 3
                 if cost is None
                 else [
-                    str(cost.rounds),
+                    number(cost.rounds, 0 if cost.rounds == int(cost.rounds) else 1),
                     number(cost.bytes / unit.bytes, 1),
                     number(cost.client_seconds, 1),
                 ]

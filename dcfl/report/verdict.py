@@ -50,8 +50,7 @@ def sentence(pair: Pair) -> str:
     paired, both = pair.paired, f"{pair.method} and {pair.other}"
     points = abs(paired.spread.mean)
     if paired.ties == paired.seeds:
-        seeds = "the one seed" if paired.seeds == 1 else f"all {counted(paired.seeds, 'seed')}"
-        return f"{both} have the same accuracy in {seeds} they share."
+        return f"{both} have the same accuracy in {_all_seeds(paired.seeds)} they share."
     if pair.told_apart:
         side = "above" if paired.spread.mean > 0 else "below"
         return f"{pair.method} is {number(points)} points {side} {pair.other} ({evidence(pair)})."
@@ -69,8 +68,12 @@ def evidence(pair: Pair) -> str:
     if pair.paired.interval is not None:
         parts.insert(0, f"95 % interval {interval(pair.paired.interval)}")
     elif pair.paired.alike:
-        parts.insert(0, f"the same in all {counted(pair.paired.seeds, 'seed')}")
+        parts.insert(0, f"the same in {_all_seeds(pair.paired.seeds)}")
     return ", ".join(parts)
+
+
+def _all_seeds(count: int) -> str:
+    return {1: "the one seed", 2: "both seeds"}.get(count, f"all {counted(count, 'seed')}")
 
 
 def more_seeds(pair: Pair) -> str:
@@ -137,7 +140,6 @@ def _not_distinguishable(level: Sequence[Pair], others: int) -> str:
     text = f"It is not distinguishable from {whom}"
     if len(level) == 1:
         (pair,) = level
-        return f"{text} ({signed(pair.paired.spread.mean)} points, {evidence(pair)}). " + (
-            "" if pair.paired.ties == pair.paired.seeds else more_seeds(pair)
-        )
+        more = "" if pair.paired.ties == pair.paired.seeds else f" {more_seeds(pair)}"
+        return f"{text} ({signed(pair.paired.spread.mean)} points, {evidence(pair)}).{more}"
     return f"{text}."

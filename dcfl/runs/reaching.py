@@ -27,7 +27,7 @@ def client_seconds_so_far(run: RecordedRun) -> list[float]:
 class Cost:
     """Of training up to some round."""
 
-    rounds: int
+    rounds: float
     bytes: float  # up and down
     client_seconds: float
 
@@ -62,7 +62,7 @@ class Reached:
         if not known:
             return None
         return Cost(
-            round(fmean(cost.rounds for cost in known)),
+            fmean(cost.rounds for cost in known),
             fmean(cost.bytes for cost in known),
             fmean(cost.client_seconds for cost in known),
         )

@@ -37,12 +37,12 @@ from dcfl.methods import METHODS, Method
 from dcfl.report import write_report
 from dcfl.report.comparison_files import csv_text
 from dcfl.report.document import Table
-from dcfl.runs.comparison import plan
 from dcfl.report.verdict import verdict
+from dcfl.runs.comparison import plan
 from dcfl.runs.folder import RecordedRun, new_folder
 from dcfl.runs.groups import group_runs
-from dcfl.runs.standing import Standing
 from dcfl.runs.rows import RoundRow
+from dcfl.runs.standing import Standing
 from dcfl.server.validation import Schema, check_update
 from dcfl.studies.recipes.progress import Progress
 from dcfl.testing.toys import TRAINING

@@ -93,7 +93,7 @@ def test_means_and_paired_differences(tmp_path: Path) -> None:
     assert (
         "dcfl-pw has the highest EMA accuracy: 55.00 %. It is not distinguishable from fedavg "
         "(+3.00 points, 95 % interval −9.71 to +15.71, p = 0.205). Two seeds cannot tell these "
-        "apart; about four would." in page.text
+        "apart; about five would." in page.text
     )
     assert "may be chance" not in page.text
 

@@ -50,8 +50,9 @@ class Output:
         for option, path in self._files.items():
             if path.is_dir():
                 raise ConfigError(f"{option} {path}: that is a folder, name a file")
-            if not path.parent.is_dir():
-                raise ConfigError(f"{option} {path}: there is no folder {path.parent}")
+            nearest = next(folder for folder in path.absolute().parents if folder.exists())
+            if not nearest.is_dir():
+                raise ConfigError(f"{option} {path}: {nearest} is not a folder")
 
     @property
     def printed(self) -> bool:
@@ -71,12 +72,14 @@ class Output:
         """Files first; `folder` is what JSON has beside the numbers."""
         from dcfl.report.comparison_files import csv_text, latex_text
         from dcfl.report.verdict import verdict
-        from dcfl.system.storage import write_whole
+        from dcfl.system.storage import storage, write_whole
 
         for path, text_of in ((self.csv, csv_text), (self.latex, latex_text)):
             if path == STDOUT:
                 print(text_of(standing), end="")
             elif path is not None:
+                with storage(path):
+                    path.parent.mkdir(parents=True, exist_ok=True)
                 write_whole(path, text_of(standing))
         if self.as_json:
             print_json({**standing.to_json(), "verdict": verdict(standing), **folder})

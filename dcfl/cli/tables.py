@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +12,12 @@ from rich.text import Text
 
 from dcfl.cli.terminal import BARS, new_table, sparkline, stdout
 from dcfl.data.overview import MANY_CLIENTS, PERCENTILES, Overview
-from dcfl.report import document
 from dcfl.report.text import wins_ties_losses
 from dcfl.runs.standing import Standing
 from dcfl.system.printable import printable
+
+if TYPE_CHECKING:
+    from dcfl.report import document
 
 MOST_NUMBERED_CLASSES = 16  # more are drawn as a line of bars
 NARROW = 80  # columns of a terminal

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from dcfl.report.document import Picture, Section, Table
+from dcfl.report.rank_figure import rank_figure
 from dcfl.report.text import (
     counted,
     data_unit,
@@ -46,10 +48,15 @@ def comparison_sections(standing: Standing) -> Iterator[Section]:
         yield ranking_section(standing.ranking)
     tables = [pairs_table(pairs, task) for task, pairs in standing.pairs.items() if pairs.pairs]
     if tables:
-        yield Section("Differences, seed by seed", pair_sentences(standing), tables)
+        yield Section("Differences, seed by seed", pair_sentences(standing), _noted_once(tables))
     if len(standing.groups) > 1:
         tables = [costs_table(standing, task) for task in standing.tasks]
-        yield Section("What an accuracy costs", tables=tables)
+        yield Section("What an accuracy costs", tables=_noted_once(tables))
+
+
+def _noted_once(tables: Sequence[Table]) -> list[Table]:
+    """With the last table's note only: they say the same."""
+    return [*(replace(table, note="") for table in tables[:-1]), *tables[-1:]]
 
 
 def results_section(standing: Standing) -> Section:
@@ -94,7 +101,8 @@ def pairs_table(pairs: AllPairs, title: str = "") -> Table:
     intervals = ["95 % (t)", *(["95 % (bootstrap)"] if resampled else [])]
     columns = ["Methods", "EMA difference", *intervals, "p", "w/t/l", "seeds needed"]
     rows = [_pair_row(pair, resampled) for pair in pairs.pairs]
-    note = f"{ABOUT_PAIRS} {about_correction(len(rows)) if len(rows) > 1 else ''}".strip()
+    correction = about_correction(pairs.tested) if pairs.tested > 1 else ""
+    note = " ".join(filter(None, (ABOUT_PAIRS, correction)))
     return Table(columns, rows, title, note)
 
 
@@ -110,7 +118,7 @@ def _grid(pairs: AllPairs, title: str) -> Table:
     note = (
         "Points of EMA of the method on the left over the one above, seed by seed. "
         "* marks those that can be told apart: the paired t-test at 5 %, corrected for "
-        f"{counted(len(pairs.pairs), 'pair')} (Holm)."
+        f"{counted(pairs.tested, 'pair')} (Holm)."
     )
     return Table(["Method", *names], rows, title, note)
 
@@ -169,8 +177,6 @@ def _target(standing: Standing, task: str) -> str:
 
 
 def ranking_section(ranking: Ranking) -> Section:
-    from dcfl.report.rank_figure import rank_figure  # here: tables need no matplotlib
-
     rows = [[method, number(rank)] for method, rank in ranking.mean_ranks.items()]
     tests = (
         f"Friedman's test over {counted(ranking.tasks, 'data set')} or splits: "

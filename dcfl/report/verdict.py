@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from dcfl.report.text import counted, interval, listed, number, p_in_words, plural, signed
@@ -16,11 +17,8 @@ FEW_TASKS = 2  # more do not fit into a headline
 
 def verdict(standing: Standing) -> list[str]:
     """The sentences about pairs, and what their p-values are corrected for."""
-    tested = [
-        sum(pair.p_value is not None for pair in pairs.pairs) for pairs in standing.pairs.values()
-    ]
-    correction = [about_correction(max(tested))] if max(tested) > 1 else []
-    return [*pair_sentences(standing), *correction]
+    tested = max(pairs.tested for pairs in standing.pairs.values())
+    return [*pair_sentences(standing), *([about_correction(tested)] if tested > 1 else [])]
 
 
 def pair_sentences(standing: Standing) -> list[str]:
@@ -38,7 +36,8 @@ def about_correction(pairs: int) -> str:
 
 def _told(standing: Standing, groups: Sequence[Group]) -> list[Pair]:
     pairs = [pair for group in groups[1:] if (pair := standing.gain(group)) is not None]
-    order = sorted(groups, key=standing.mean, reverse=True)[:2]
+    begun = [group for group in groups if not math.isnan(standing.mean(group))]
+    order = sorted(begun, key=standing.mean, reverse=True)[:2]
     if len(order) == 2 and groups[0] not in order:
         leading = standing.pairs[groups[0].task].between(*(group.method for group in order))
         pairs += [leading] if leading else []
@@ -132,9 +131,9 @@ def _alone(group: Group, accuracy: str) -> str:
 
 
 def _not_distinguishable(level: Sequence[Pair], others: int) -> str:
-    """From all others, or from some; and how many seeds might tell the nearest to telling."""
+    """From all others or from some; where it is one, with the numbers."""
     names = listed([pair.other for pair in level], last="or")
-    whom = names if len(level) < others or others == 1 else f"any other method ({names})"
+    whom = names if len(level) < others or others == 1 else "any other method"
     if max(pair.paired.seeds for pair in level) == 1:
         return f"One seed cannot tell it from {whom}."
     text = f"It is not distinguishable from {whom}"

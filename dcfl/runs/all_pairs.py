@@ -75,6 +75,11 @@ class AllPairs:
             tuple(Pair(*names, paired, corrected.get(names)) for names, paired in found.items())
         )
 
+    @property
+    def tested(self) -> int:
+        """How many pairs the p-values are corrected for."""
+        return sum(pair.p_value is not None for pair in self.pairs)
+
     @cached_property
     def _by_names(self) -> dict[tuple[str, str], Pair]:
         return {(pair.method, pair.other): pair for pair in self.pairs}

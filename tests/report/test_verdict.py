@@ -88,15 +88,15 @@ def test_every_method_is_held_against_the_first_and_the_best_against_the_second(
         {
             "fedavg": [50.0 + around for around in AROUND],
             "moon": [53.0, 53.1, 53.2, 53.3],
-            "scaffold": [56.0, 56.3, 55.9, 56.1],
+            "scaffold": [56.0, 56.4, 55.9, 56.1],
         },
     )
     first, second, third, correction = verdict(compared)
     assert first.startswith("moon is 3.15 points above fedavg (95 % interval ")
-    assert second.startswith("scaffold is 6.07 points above fedavg (")
-    assert third.startswith("scaffold is 2.92 points above moon (")
+    assert second.startswith("scaffold is 6.10 points above fedavg (")
+    assert third.startswith("scaffold is 2.95 points above moon (")
     assert correction == "p is corrected for three pairs of methods (Holm); intervals are not."
-    assert headline(compared).startswith("scaffold has the highest EMA accuracy: 56.07 %, 6.07")
+    assert headline(compared).startswith("scaffold has the highest EMA accuracy: 56.10 %, 6.10")
 
 
 def test_the_headline_says_when_methods_are_not_distinguishable(tmp_path: Path) -> None:
@@ -108,16 +108,16 @@ def test_the_headline_says_when_methods_are_not_distinguishable(tmp_path: Path) 
         tmp_path / "some",
         {"a": [50.0, 52.0, 51.0], "b": [51.0, 50.0, 51.9], "c": [20.0, 22.01, 21.02]},
     )
-    assert headline(some).startswith("b has") or headline(some).startswith("a has")
-    assert "not distinguishable from b" in headline(some)
-    assert "c" not in headline(some).split("distinguishable")[1].split("(")[0]
+    assert headline(some).startswith(
+        "a has the highest EMA accuracy: 51.00 %. It is not distinguishable from b (+0.03 points, "
+    )  # and c, far below, is not named
     same = standing(tmp_path / "same", {"a": [50.0, 52.0], "b": [50.0, 52.0]})
     assert headline(same) == (
         "a has the highest EMA accuracy: 51.00 %. It is not distinguishable from b (0.00 points, "
         "the same in both seeds, p = 1.000)."
     )
     single = standing(tmp_path / "single", {"a": [50.0], "b": [51.0], "c": [49.0]})
-    assert headline(single).endswith("One seed cannot tell it from any other method (a or c).")
+    assert headline(single).endswith("One seed cannot tell it from any other method.")
 
 
 def test_one_method_has_nothing_to_be_compared_with(tmp_path: Path) -> None:

@@ -55,10 +55,14 @@ def sentence(pair: Pair) -> str:
         return f"{pair.method} is {number(points)} points {side} {pair.other} ({evidence(pair)})."
     if paired.seeds == 1:
         return f"One seed cannot tell {both} apart ({signed(paired.spread.mean)} points)."
-    return (
-        f"{both} are not distinguishable: {signed(paired.spread.mean)} points ({evidence(pair)}). "
-        f"{more_seeds(pair)}"
-    )
+    difference = f"{signed(paired.spread.mean)} points ({evidence(pair)})"
+    level = f"{both} are not distinguishable{_once_corrected([pair])}"
+    return f"{level}: {difference}. {_more_seeds([pair])}"
+
+
+def _once_corrected(pairs: Sequence[Pair]) -> str:
+    """Without this, an interval without 0 would seem to contradict the sentence."""
+    return " once corrected for all pairs" if all(pair.corrected_away for pair in pairs) else ""
 
 
 def evidence(pair: Pair) -> str:
@@ -75,11 +79,14 @@ def _all_seeds(count: int) -> str:
     return {1: "the one seed", 2: "both seeds"}.get(count, f"all {counted(count, 'seed')}")
 
 
-def more_seeds(pair: Pair) -> str:
-    have, need = counted(pair.paired.seeds, "seed").capitalize(), pair.seeds_needed
-    if need is None:
+def _more_seeds(pairs: Sequence[Pair]) -> str:
+    """How many it takes to tell all of these pairs apart."""
+    have = counted(min(pair.paired.seeds for pair in pairs), "seed").capitalize()
+    needed = [pair.seeds_needed for pair in pairs]
+    known = [need for need in needed if need is not None]
+    if len(known) < len(needed):
         return f"{have} cannot tell these apart; more than {MOST_SEEDS} would be needed."
-    return f"{have} cannot tell these apart; about {counted(need)} would."
+    return f"{have} cannot tell these apart; about {counted(max(known))} would."
 
 
 def headline(standing: Standing) -> str:
@@ -136,9 +143,9 @@ def _not_distinguishable(level: Sequence[Pair], others: int) -> str:
     whom = names if len(level) < others or others == 1 else "any other method"
     if max(pair.paired.seeds for pair in level) == 1:
         return f"One seed cannot tell it from {whom}."
-    text = f"It is not distinguishable from {whom}"
+    numbers = ""
     if len(level) == 1:
-        (pair,) = level
-        more = "" if pair.paired.ties == pair.paired.seeds else f" {more_seeds(pair)}"
-        return f"{text} ({signed(pair.paired.spread.mean)} points, {evidence(pair)}).{more}"
-    return f"{text}."
+        numbers = f" ({signed(level[0].paired.spread.mean)} points, {evidence(level[0])})"
+    same = all(pair.paired.ties == pair.paired.seeds for pair in level)
+    more = "" if same else f" {_more_seeds(level)}"
+    return f"It is not distinguishable from {whom}{_once_corrected(level)}{numbers}.{more}"

@@ -27,6 +27,12 @@ class Pair:
     def told_apart(self) -> bool:
         return self.p_value is not None and self.p_value < LEVEL
 
+    @property
+    def corrected_away(self) -> bool:
+        """Would these two be told apart if there were no other pairs?"""
+        own = self.paired.p_value
+        return own is not None and own < LEVEL and not self.told_apart
+
     @cached_property
     def seeds_needed(self) -> int | None:
         """To tell these two apart among as many pairs; None: more than MOST_SEEDS, or unknown."""

@@ -75,9 +75,11 @@ def test_sentences(compared: Pair, wanted: str) -> None:
 
 def test_a_corrected_p_value_needs_more_seeds() -> None:
     """Among many pairs, an interval without 0 is not enough."""
-    text = sentence(pair(0.7, 0.8, 0.9, p_value=0.2))
-    assert text.startswith("dcfl-pw and fedavg are not distinguishable: +0.80 points (95 %")
-    assert text.endswith("Three seeds cannot tell these apart; about four would.")
+    assert sentence(pair(0.7, 0.8, 0.9, p_value=0.2)) == (
+        "dcfl-pw and fedavg are not distinguishable once corrected for all pairs: +0.80 points "
+        "(95 % interval +0.55 to +1.05, p = 0.200). Three seeds cannot tell these apart; about "
+        "four would."
+    )
 
 
 def test_every_method_is_held_against_the_first_and_the_best_against_the_second(
@@ -115,6 +117,14 @@ def test_the_headline_says_when_methods_are_not_distinguishable(tmp_path: Path) 
     assert headline(same) == (
         "a has the highest EMA accuracy: 51.00 %. It is not distinguishable from b (0.00 points, "
         "the same in both seeds, p = 1.000)."
+    )
+    far = standing(
+        tmp_path / "far",
+        {"a": [50.0, 52.0, 51.0], "b": [63.0, 73.0, 68.0], "c": [50.2, 51.9, 50.9]},
+    )
+    assert headline(far) == (
+        "b has the highest EMA accuracy: 68.00 %. It is not distinguishable from any other method "
+        "once corrected for all pairs. Three seeds cannot tell these apart; about four would."
     )
     single = standing(tmp_path / "single", {"a": [50.0], "b": [51.0], "c": [49.0]})
     assert headline(single).endswith("One seed cannot tell it from any other method.")

@@ -190,7 +190,9 @@ class Results:
 
     def against_reference(self, place: Place, entry: Entry, metric: Metric) -> Pair | None:
         reference = self.reference(place)
-        return reference and self.pairs(place, metric).between(entry.row, reference.row)
+        if reference is None:
+            return None
+        return self.pairs(place, metric).between(entry.row, reference.row)
 
     def ranking(self, metric: Metric) -> Ranking | None:
         """Over all places."""

@@ -50,6 +50,8 @@ class Output:
         for option, path in self._files.items():
             if path.is_dir():
                 raise ConfigError(f"{option} {path}: that is a folder, name a file")
+            if (path.parent / "rounds.jsonl").exists():
+                raise ConfigError(f"{option} {path}: {path.parent} is a run, name another folder")
             nearest = next(folder for folder in path.absolute().parents if folder.exists())
             if not nearest.is_dir():
                 raise ConfigError(f"{option} {path}: {nearest} is not a folder")
@@ -69,7 +71,7 @@ class Output:
         return {option: path for option, path in asked.items() if path not in (None, STDOUT)}
 
     def write(self, standing: Standing, folder: dict[str, Any]) -> None:
-        """Files first; `folder` is what JSON has beside the numbers."""
+        """`folder` is what JSON has beside the numbers."""
         from dcfl.report.comparison_files import csv_text, latex_text
         from dcfl.report.verdict import verdict
         from dcfl.system.storage import storage, write_whole

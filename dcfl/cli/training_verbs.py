@@ -190,8 +190,9 @@ def _print_ended(summary: Summary, folder: Path, as_json: bool) -> None:
 
 
 def _print_comparison(compared: Comparison, standing: Standing, output: Output) -> None:
+    if not output.printed:  # before files, which a full disk may refuse
+        print_standing(standing)
     output.write(standing, {"folder": str(compared.folder)})
     if not output.printed:
-        print_standing(standing)
         output.tell()
         print(printable(f"report  {compared.report}"))

@@ -78,6 +78,7 @@ def test_a_target_can_be_chosen(report: Call, tmp_path: Path) -> None:
         (("--json", "--csv", "-"), "choose one of them"),
         (("--csv", "-", "--latex", "-"), "choose one of them"),
         (("--csv", "both"), "--csv both: that is a folder"),
+        (("--csv", "both/fedavg0/config.toml"), "both/fedavg0 is a run, name another folder"),
         (("--latex", "both/fedavg0/config.toml/a.tex"), "is not a folder"),
     ],
 )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dcfl.report import document
 
 MOST_NUMBERED_CLASSES = 16  # more are drawn as a line of bars
-NARROW = 80  # columns of a terminal
+ROOMY = 90  # columns of a terminal
 WIDEST_MIX = 45  # characters of that line
 FIRST_COLUMNS_WIDTH = 34  # of a partition table
 
@@ -30,9 +30,10 @@ def comparison_table(standing: Standing) -> Table:
     first = standing.groups[0]
     titles = ["on the clients' own mixes of classes"] if standing.own_mixes else []
     titles += [f"{first.seeds} seeds, mean ± deviation"] if first.seeds > 1 else []
-    width = 20 if first.seeds == 1 else 8 if stdout.width > NARROW else 5
-    columns = ["MAX %", "EMA %", f"vs {first.method}", "w/t/l", "worst %", "MB", "s", "curve"]
-    table = new_table("method", *columns, title=", ".join(titles) or None)
+    columns = ["MAX %", "EMA %", f"vs {first.method}", "w/t/l", "worst %", "MB", "s"]
+    width = _curve_width(first.seeds)
+    shown = [*columns, "curve"] if width else columns
+    table = new_table("method", *shown, title=", ".join(titles) or None)
     for group in standing.groups:
         gain = standing.gain(group)
         paired = gain.paired if gain else None
@@ -46,9 +47,16 @@ def comparison_table(standing: Standing) -> Table:
             f"{group.spread('worst_decile_accuracy').mean:.1f}",
             f"{sent / 1e6:.0f}",
             f"{group.spread('seconds').mean:.0f}",
-            sparkline(group.curve, width),
+            *([sparkline(group.curve, width)] if width else []),
         )
     return table
+
+
+def _curve_width(seeds: int) -> int:
+    """Where there is no room for deviations and a curve, numbers are worth more."""
+    if stdout.width < ROOMY:
+        return 8 if seeds == 1 else 0
+    return 20 if seeds == 1 else 8
 
 
 def plain_table(table: document.Table) -> Table:

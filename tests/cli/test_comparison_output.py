@@ -8,8 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import dcfl.cli.main
+from dcfl.cli import tables, terminal
 from dcfl.cli.comparison_output import print_standing
 from dcfl.report import plots
 from dcfl.runs.groups import group_runs
@@ -103,3 +105,22 @@ def test_the_terminal_gets_tables_and_a_verdict(
     assert "1/0/0" in out
     assert "To reach fedavg's EMA, 50.50 % on average" in out
     assert "One seed cannot tell moon and fedavg apart (+2.00 points).\n" in out
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_no_number_is_cut_off(
+    width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    console = Console(highlight=False, markup=False, width=width)
+    monkeypatch.setattr(terminal, "stdout", console)
+    monkeypatch.setattr(tables, "stdout", console)
+    runs = [
+        write_run(tmp_path / f"{method}{seed}", [value], method=method, seed=seed)
+        for method, values in {"fedavg": (74.2, 81.5), "scaffold": (91.3, 99.9)}.items()
+        for seed, value in enumerate(values)
+    ]
+    print_standing(Standing(group_runs(runs)))
+    out = capsys.readouterr().out
+    assert "+17.75 ± 0.92" in out
+    assert "…" not in out
+    assert ("curve" in out) == (width == 160)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dcfl.cli.comparison_output import CSVFile, LatexFile, Output, Target
 from dcfl.cli.options import (
     AsJSON,
     Folders,
@@ -43,11 +44,22 @@ PictureFile = Annotated[
 def report(
     folders: Folders,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="The page to write.")] = None,
+    target: Target = None,
+    csv: CSVFile = None,
+    latex: LatexFile = None,
+    as_json: AsJSON = False,
 ) -> None:
-    """One self-contained HTML page about one or several runs."""
-    from dcfl.report import write_report
+    """One self-contained HTML page about one or several runs; their comparison as a file."""
+    from dcfl.report import find_all_runs, write_report
+    from dcfl.runs.groups import group_runs
+    from dcfl.runs.standing import Standing
 
-    print(printable(f"report  {write_report(*folders, out=out)}"))
+    output = Output(as_json, csv, latex)
+    page = write_report(*folders, out=out, target=target)
+    output.write(Standing(group_runs(find_all_runs(folders)), target=target), {"report": str(page)})
+    if not output.printed:
+        output.tell()
+        print(printable(f"report  {page}"))
 
 
 def settings(

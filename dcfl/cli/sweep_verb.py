@@ -148,6 +148,10 @@ def _progress(planned: SweepPlan) -> Progress:
     return Progress(planned.todo, seeds, seeds * rounds)
 
 
+def _tell(text: str) -> None:
+    say(printable(text))
+
+
 def _print_plan(planned: SweepPlan, parallel: int, as_json: bool) -> None:
     from dcfl.cli.terminal import duration, megabytes
     from dcfl.report.text import plural
@@ -189,7 +193,7 @@ def _measured(planned: SweepPlan, parallel: int) -> tuple[PlannedCosts, PlannedC
 
     chosen = planned.trials.chosen(planned.planned[0]).cells
     processes = processes_for([*planned.todo, *chosen], parallel)
-    return planned_costs(planned.todo, processes, _say), planned_costs(chosen, processes, _say)
+    return planned_costs(planned.todo, processes, _tell), planned_costs(chosen, processes, _tell)
 
 
 def _print_result(result: SweepResult, as_json: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,39 +12,45 @@ from rich.text import Text
 
 from dcfl.cli.terminal import BARS, new_table, sparkline, stdout
 from dcfl.data.overview import MANY_CLIENTS, PERCENTILES, Overview
+from dcfl.report.text import wins_ties_losses
 from dcfl.runs.groups import Group
+from dcfl.runs.standing import Standing
 from dcfl.system.printable import printable
 
+if TYPE_CHECKING:
+    from dcfl.report import document
+
 MOST_NUMBERED_CLASSES = 16  # more are drawn as a line of bars
+ROOMY = 90  # columns of a terminal
 WIDEST_MIX = 45  # characters of that line
 FIRST_COLUMNS_WIDTH = 34  # of a partition table
 
 
-def comparison_table(groups: Sequence[Group], own_mixes: bool = False) -> Table:
-    """A row per method. Differences are to the first method's EMA, seed by seed; with `own_mixes`,
-    accuracies are those on the clients' own mixes of classes."""
-    first = groups[0]
-    quantity = "client_accuracy" if own_mixes else "accuracy"
-    titles = ["on the clients' own mixes of classes"] if own_mixes else []
+def comparison_table(standing: Standing) -> Table:
+    """A row per method. Differences are to the first method's EMA, seed by seed."""
+    first = standing.groups[0]
+    titles = ["on the clients' own mixes of classes"] if standing.own_mixes else []
     titles += [f"{first.seeds} seeds, mean ± deviation"] if first.seeds > 1 else []
-    title = ", ".join(titles) or None
-    width = 20 if first.seeds == 1 else 8
-    against = f"vs {first.label}"
-    own = ["personal %"] if any(group.has_personal for group in groups) else []
-    columns = ("method", "MAX %", "EMA %", against, *own, "MB", "seconds", "accuracy")
-    table = new_table(*columns, title=title)
-    for group in groups:
-        gain = None if group is first else group.difference(first, f"ema_{quantity}")
+    own = ["personal %"] if any(group.has_personal for group in standing.groups) else []
+    columns = ["MAX %", "EMA %", f"vs {first.method}", "w/t/l", "worst %", *own, "MB", "s"]
+    width = _curve_width(first.seeds)
+    shown = [*columns, "curve"] if width else columns
+    table = new_table("method", *shown, title=", ".join(titles) or None)
+    for group in standing.groups:
+        gain = standing.gain(group)
+        paired = gain.paired if gain else None
         sent = group.spread("bytes_up").mean + group.spread("bytes_down").mean
         table.add_row(
             group.label,
-            f"{group.spread(f'max_{quantity}')}",
-            f"{group.spread(f'ema_{quantity}')}",
-            f"{gain:+}" if gain else "",
+            f"{group.spread(f'max_{standing.accuracy}')}",
+            f"{group.spread(standing.quantity)}",
+            f"{paired.spread:+}" if paired else "",
+            wins_ties_losses(paired) if paired else "",
+            f"{group.spread('worst_decile_accuracy').mean:.1f}",
             *([_personal(group)] if own else []),
             f"{sent / 1e6:.0f}",
-            f"{group.spread('seconds').mean:.1f}",
-            sparkline(group.curve, width),
+            f"{group.spread('seconds').mean:.0f}",
+            *([sparkline(group.curve, width)] if width else []),
         )
     return table
 
@@ -52,6 +58,21 @@ def comparison_table(groups: Sequence[Group], own_mixes: bool = False) -> Table:
 def _personal(group: Group) -> str:
     """The accuracy of the clients' own models."""
     return f"{group.spread('personal_accuracy')}" if group.has_personal else ""
+
+
+def _curve_width(seeds: int) -> int:
+    """Where there is no room for deviations and a curve, numbers are worth more."""
+    if stdout.width < ROOMY:
+        return 8 if seeds == 1 else 0
+    return 20 if seeds == 1 else 8
+
+
+def plain_table(table: document.Table) -> Table:
+    """A table of a page, for the terminal."""
+    shown = new_table(*table.columns, title=table.title or None)
+    for row in table.rows:
+        shown.add_row(*row)
+    return shown
 
 
 class PartitionRow(NamedTuple):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dcfl.cli.comparison_output import CSVFile, LatexFile, Output, Target, print_standing
 from dcfl.cli.options import (
     AsJSON,
     Folder,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from dcfl.experiment import Experiment
     from dcfl.runs.rows import Summary
     from dcfl.runs.run import Run
+    from dcfl.runs.standing import Standing
     from dcfl.studies.comparison import Comparison
 
 Allowed = Annotated[
@@ -134,6 +136,9 @@ def compare(
     method_file: MethodFile = None,
     model_file: ModelFile = None,
     out: OutFolder = None,
+    target: Target = None,
+    csv: CSVFile = None,
+    latex: LatexFile = None,
     as_json: AsJSON = False,
 ) -> None:
     """Several methods; those of a seed share its split, client schedule and initial weights.
@@ -142,11 +147,13 @@ def compare(
     Finished runs of the folder are not trained again, interrupted ones continue where they
     stopped: methods and seeds may be added later.
     """
+    from dcfl.runs.standing import Standing
     from dcfl.studies.cells.crew import MixedCrew
     from dcfl.studies.cells.progress import Progress
     from dcfl.studies.comparison import plan_comparison
     from dcfl.system.locks import locked
 
+    output = Output(as_json, csv, latex)
     plan = plan_comparison(
         experiment_of(settings, method_file, model_file, out),
         comma_separated(methods),
@@ -159,10 +166,10 @@ def compare(
         crew = MixedCrew(todo, parallel)
         with stopped_by_signals(crew.stop):
             failures = plan.train(crew, Progress(todo).after)
-        compared = plan.result(failures)
+        compared = plan.result(failures, target)
     for name, error in failures.items():
         print(printable(f"dcfl: {name}: {error}"), file=sys.stderr)
-    _print_comparison(compared, own_mixes, as_json)
+    _print_comparison(compared, Standing(compared.groups, own_mixes, target), output)
     if failures:
         raise typer.Exit(TooFewClients.exit_code)
 
@@ -194,13 +201,10 @@ def _print_ended(summary: Summary, folder: Path, as_json: bool) -> None:
         print(printable(f"{folder}: {summary.ending}"))
 
 
-def _print_comparison(compared: Comparison, own_mixes: bool, as_json: bool) -> None:
-    from dcfl.cli.tables import comparison_table
-    from dcfl.cli.terminal import stdout
-
-    if as_json:
-        rows = [group.as_json(compared.groups[0]) for group in compared.groups]
-        print_json({"methods": rows, "folder": str(compared.folder)})
-    else:
-        stdout.print(comparison_table(compared.groups, own_mixes))
+def _print_comparison(compared: Comparison, standing: Standing, output: Output) -> None:
+    if not output.printed:  # before files, which a full disk may refuse
+        print_standing(standing)
+    output.write(standing, {"folder": str(compared.folder)})
+    if not output.printed:
+        output.tell()
         print(printable(f"report  {compared.report}"))

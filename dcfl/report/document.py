@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -88,6 +88,16 @@ class Section:
     pictures: Sequence[Picture] = ()
 
 
+def latex_tables(sections: Iterable[Section]) -> str:
+    """The tables of all sections, with their titles as comments."""
+    parts = []
+    for section in sections:
+        for table in section.tables:
+            title = ", ".join(filter(None, [section.title, table.title]))
+            parts.append(f"% {printable(title)}\n{table.latex()}")
+    return "\n".join(parts)
+
+
 def render_document(
     title: str,
     facts: Sequence[tuple[str, str]],
@@ -121,7 +131,12 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        number=text.number, signed=text.signed, deviation=text.deviation, plural=text.plural
+        number=text.number,
+        signed=text.signed,
+        deviation=text.deviation,
+        interval=text.interval,
+        on_images=text.on_images,
+        plural=text.plural,
     )
     return environment
 

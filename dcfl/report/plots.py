@@ -21,9 +21,10 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from dcfl.data.overview import MANY_CLIENTS, Overview
-from dcfl.report.text import data_unit
+from dcfl.report.text import data_unit, on_images
 from dcfl.runs.folder import RecordedRun
-from dcfl.runs.groups import Group
+from dcfl.runs.groups import Group, scored_on
+from dcfl.runs.reaching import bytes_so_far
 from dcfl.system.printable import printable
 
 Arguments = ParamSpec("Arguments")
@@ -91,8 +92,8 @@ def as_svg(figure: Figure) -> bytes:
 
 @styled
 def accuracy_figure(groups: Sequence[Group]) -> Figure:
-    """Test accuracy over rounds: every round pale, the moving average bold."""
-    figure, axes = _curve_axes(groups, "round", "test accuracy (%)")
+    """Accuracy over rounds: every round pale, the moving average bold."""
+    figure, axes = _curve_axes(groups, "round", f"{_measured('accuracy', groups)} (%)")
     for group, look in _with_looks(groups):
         _draw_each(axes, [_points(run, "accuracy", _rounds) for run in group.runs], look)
         _draw_mean(axes, [_points(run, "ema_accuracy", _rounds) for run in group.counted], look)
@@ -106,10 +107,10 @@ def accuracy_figure(groups: Sequence[Group]) -> Figure:
 def traffic_figure(groups: Sequence[Group]) -> Figure:
     """The moving average against what has been sent so far, both ways."""
     runs = [run for group in groups for run in group.runs]
-    unit = data_unit(max((sent for run in runs for sent in _sent(run)), default=0.0))
+    unit = data_unit(max((sent for run in runs for sent in bytes_so_far(run)), default=0.0))
 
     def sent_in_units(run: RecordedRun) -> list[float]:
-        return [sent / unit.bytes for sent in _sent(run)]
+        return [sent / unit.bytes for sent in bytes_so_far(run)]
 
     return curve_figure(groups, sent_in_units, f"{unit.name} sent, up and down")
 
@@ -119,7 +120,7 @@ def curve_figure(
     groups: Sequence[Group], across: Callable[[RecordedRun], list[float]], label: str
 ) -> Figure:
     """The moving average against something that has a value after each round."""
-    figure, axes = _curve_axes(groups, label, "test accuracy, EMA (%)")
+    figure, axes = _curve_axes(groups, label, f"{_measured('accuracy', groups)}, EMA (%)")
     for group, look in _with_looks(groups):
         _draw_mean(axes, [_points(run, "ema_accuracy", across) for run in group.counted], look)
     axes.set_xlim(left=0)
@@ -130,8 +131,8 @@ def curve_figure(
 
 @styled
 def loss_figure(groups: Sequence[Group]) -> Figure:
-    """The mean cross-entropy on the test set."""
-    figure, axes = _curve_axes(groups, "round", "test loss")
+    """The mean cross-entropy on the images that are scored."""
+    figure, axes = _curve_axes(groups, "round", _measured("loss", groups))
     for group, look in _with_looks(groups):
         if len(group.runs) > 1:
             _draw_each(axes, [_points(run, "loss", _rounds) for run in group.runs], look)
@@ -221,13 +222,12 @@ def _draw_heat(axes: Axes, counts: NDArray[np.int64]) -> AxesImage:
     return image
 
 
+def _measured(quantity: str, groups: Sequence[Group]) -> str:
+    return on_images(quantity, scored_on(run for group in groups for run in group.runs))
+
+
 def _rounds(run: RecordedRun) -> list[float]:
     return [row.round for row in run.rounds]
-
-
-def _sent(run: RecordedRun) -> list[float]:
-    """Bytes up and down since the beginning, after each round."""
-    return list(np.cumsum([row.bytes_up + row.bytes_down for row in run.rounds]))
 
 
 def _points(

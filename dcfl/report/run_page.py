@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 
 from dcfl.data.partition import split_words
 from dcfl.federation import cohort_size
 from dcfl.report import text
+from dcfl.report.comparison_section import comparison_sections
 from dcfl.report.document import rendered
 from dcfl.report.evaluation_section import evaluation_section
 from dcfl.report.personal_section import personal_section
 from dcfl.report.run_details import detail_of, empty_rounds, failures_of, judges_of
-from dcfl.report.run_pictures import curve_pictures, partition_note, partition_pictures, percent
+from dcfl.report.run_pictures import curve_pictures, partition_note, partition_pictures
+from dcfl.report.verdict import headline
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import (
     Group,
     Outcome,
     group_runs,
+    scored_on,
     setting,
 )
+from dcfl.runs.standing import Standing
 from dcfl.system.printable import printable
 
 SHOWN_FAILURES = 50
 SECTIONS = (personal_section, evaluation_section)  # each where it has something to say
 
 
-def render(runs: Sequence[RecordedRun]) -> str:
+def render(runs: Sequence[RecordedRun], target: float | None = None) -> str:
     groups, names = group_runs(runs), _names(runs)
+    standing = Standing(groups, target=target)
     failures = failures_of(runs, names)
     sent = max(
         max(group.spread("bytes_up").mean, group.spread("bytes_down").mean) for group in groups
@@ -37,10 +41,13 @@ def render(runs: Sequence[RecordedRun]) -> str:
         "page.html.j2",
         title=_title(groups, runs),
         facts=_facts(runs),
-        headline=_headline(groups),
+        headline=headline(standing),
         cautions=_cautions(groups, runs, names),
         groups=groups,
         personal=any(group.has_personal for group in groups),
+        standing=standing,
+        images=scored_on(runs),
+        comparison=list(comparison_sections(standing)),
         unit=text.data_unit(sent),
         time_digits=1 if max(group.spread("seconds").mean for group in groups) < 1000 else 0,
         curves=curve_pictures(groups) if any(run.rounds for run in runs) else [],
@@ -114,33 +121,6 @@ def _participation(run: RecordedRun) -> str | None:
     if share is None or clients is None:
         return None
     return f"{cohort_size(clients, share)} of {clients} clients in each round ({100 * share:g} %)"
-
-
-def _headline(groups: Sequence[Group]) -> str:
-    started = [group for group in groups if not math.isnan(group.spread("ema_accuracy").mean)]
-    if not started:
-        return "No round has ended yet."
-    best = max(started, key=lambda group: group.spread("ema_accuracy").mean)
-    if len(groups) == 1:
-        over = f", on average over {text.plural(best.seeds, 'seed')}" if best.seeds > 1 else ""
-        return (
-            f"{best.label} reached {percent(best, 'max_accuracy')} at best (MAX) and "
-            f"{percent(best, 'ema_accuracy')} as a moving average (EMA){over}.{_personal(best)}"
-        )
-    sentence = f"{best.label} has the highest EMA accuracy: {percent(best, 'ema_accuracy')}"
-    first = groups[0]
-    difference = None if best is first else best.difference(first)
-    if difference is None:
-        return f"{sentence}."
-    side = "above" if difference.mean >= 0 else "below"
-    return f"{sentence}, {text.number(abs(difference.mean))} points {side} {first.label}."
-
-
-def _personal(group: Group) -> str:
-    if not group.has_personal:
-        return ""
-    accuracy = percent(group, "personal_accuracy")
-    return f" That is the global model: the clients’ own reached {accuracy} on average."
 
 
 def _cautions(

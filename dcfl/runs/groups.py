@@ -1,20 +1,24 @@
-"""Compares recorded runs: means over seeds and paired differences."""
+"""Recorded runs grouped by method and task, with means over their seeds."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import PurePath
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from dcfl.evaluation import max_and_ema
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.identity import BUILT_IN, Settings, complete, differences, flat, of_kind
+from dcfl.runs.pairs import Spread
 from dcfl.runs.rows import Row
 from dcfl.system.printable import printable
+
+Seeds = tuple[Any, ...]  # the values of all settings that are seeds
+AUGMENTATION = ("data.crop", "data.flip", "data.rotation", "data.cutout")  # a choice, no task
 
 
 @dataclass(frozen=True)
@@ -66,30 +70,16 @@ QUANTITIES = [field.name for field in fields(Outcome)]
 
 
 @dataclass(frozen=True)
-class Spread:
-    """The mean of a few values and their sample standard deviation (None for a single value)."""
-
-    mean: float
-    deviation: float | None
-    count: int
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        known = not any(map(math.isnan, values))  # stdev fails on NaN
-        return cls(fmean(values), stdev(values) if len(values) > 1 and known else None, len(values))
-
-    def __format__(self, sign: str) -> str:
-        """Supports `f"{spread}"` and, with a sign in front, `f"{spread:+}"`."""
-        deviation = "" if self.deviation is None else f" ± {self.deviation:.2f}"
-        return f"{self.mean:{sign}.2f}{deviation}"
-
-
-@dataclass(frozen=True)
 class Group:
     """Runs of one method with the same settings, which differ only in their seeds."""
 
-    label: str
+    method: str  # its name, and the settings that tell its groups apart
     runs: tuple[RecordedRun, ...]
+    task: str = ""  # the data and its split, if there are several
+
+    @property
+    def label(self) -> str:
+        return " ".join(filter(None, (self.method, self.task)))
 
     @cached_property
     def counted(self) -> tuple[RecordedRun, ...]:
@@ -102,7 +92,7 @@ class Group:
 
     @property
     def seeds(self) -> int:
-        return len(self._by_seed)
+        return len({seeds_of(run) for run in self.counted})
 
     @property
     def unfinished(self) -> bool:
@@ -127,27 +117,16 @@ class Group:
                 means.append(fmean(known))
         return means
 
-    def difference(self, reference: Group, quantity: str = "ema_accuracy") -> Spread | None:
-        """This group minus the reference, seed by seed; None if they share no seed."""
-        outcomes, references = self._by_seed, reference._by_seed
-        differences = [
-            getattr(outcomes[seed], quantity) - getattr(references[seed], quantity)
-            for seed in outcomes
-            if seed in references
-        ]
-        return Spread.of(differences) if differences else None
+    def scores(self, quantity: str) -> dict[Seeds, float]:
+        """By seed, for comparison with another group. Runs that repeat a seed count once."""
+        return {seeds_of(run): getattr(out, quantity) for run, out in self.outcomes.items()}
 
-    def as_json(self, reference: Group) -> dict[str, Any]:
-        """Plain values for programs; `gain` is the paired EMA difference to the reference."""
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for programs."""
         absent = () if self.has_personal else ("personal_accuracy",)
         names = [name for name in QUANTITIES if name not in absent]
         spreads = {name: asdict(self.spread(name)) for name in names}
-        gain = None if self is reference else self.difference(reference)
-        return {"method": self.label, **spreads, "gain": gain and asdict(gain), "curve": self.curve}
-
-    @property
-    def _by_seed(self) -> dict[tuple[Any, Any], Outcome]:
-        return {_seeds(run): outcome for run, outcome in self.outcomes.items()}
+        return {"method": self.label, **spreads, "curve": self.curve}
 
 
 def setting(run: RecordedRun, key: str) -> Any:
@@ -156,10 +135,18 @@ def setting(run: RecordedRun, key: str) -> Any:
     return run.config.get(section, {}).get(name)
 
 
+def scored_on(runs: Iterable[RecordedRun]) -> str:
+    """The images that the accuracies are about: nobody takes kept-back images for test images."""
+    kept_back = {bool(setting(run, "data.holdout")) for run in runs}
+    names = {False: "test", True: "kept-back"}
+    return f"{' or '.join(names[kept] for kept in sorted(kept_back))} images"
+
+
 def group_runs(runs: Sequence[RecordedRun]) -> list[Group]:
     """One group per method and settings, in order of first appearance.
 
-    The label is the method's name plus the settings that tell its groups apart, as in a sweep.
+    Labels have the settings that tell the groups of a method apart, as in a sweep; those of the
+    data are the task: accuracies on different data are not compared.
     """
     members: list[tuple[Settings, list[RecordedRun]]] = []
     for run in runs:
@@ -171,7 +158,11 @@ def group_runs(runs: Sequence[RecordedRun]) -> list[Group]:
         else:
             same.append(run)
     firsts = [first for first, _ in members]
-    return [Group(_label(first, firsts), tuple(alike)) for first, alike in members]
+    return [
+        Group(method, tuple(alike), task)
+        for first, alike in members
+        for method, task in [_label(first, firsts)]
+    ]
 
 
 def runs_by_partition(runs: Iterable[RecordedRun]) -> dict[str, list[RecordedRun]]:
@@ -183,11 +174,11 @@ def runs_by_partition(runs: Iterable[RecordedRun]) -> dict[str, list[RecordedRun
 
 
 def each_seed_has_one_partition(runs: Iterable[RecordedRun]) -> bool:
-    pairs = {(_seeds(run), run.partition_sha256) for run in runs}
+    pairs = {(seeds_of(run), run.partition_sha256) for run in runs}
     return len(pairs) == len({seeds for seeds, _ in pairs})
 
 
-def _seeds(run: RecordedRun) -> tuple[Any, ...]:
+def seeds_of(run: RecordedRun) -> Seeds:
     return tuple(of_kind(complete(flat(run.config)), "seed").values())
 
 
@@ -211,21 +202,36 @@ def _results(run: RecordedRun) -> Settings:
     return settings
 
 
-def _label(settings: Settings, groups: Sequence[Settings]) -> str:
-    """Compares the method's fields with groups of that method, other settings with all groups."""
+def _label(settings: Settings, groups: Sequence[Settings]) -> tuple[str, str]:
+    """Method and task: the settings of the data that differ between groups, and for the method
+    those that differ between groups of its task. Its own fields are compared with groups of that
+    method, other settings with all groups."""
+    task = _different(settings, groups, _is_task)
+    same_task = [other for other in groups if not _different(settings, [other], _is_task)]
     name = settings.get("method.name")
-    different = {
-        key
-        for group in groups
-        for key, _, _ in differences(settings, group, "result")
-        if not key.startswith("method.") or group.get("method.name") == name
+    same_method = [other for other in same_task if other.get("method.name") == name]
+    others = {
+        **_different(settings, same_task, lambda key: not key.startswith("method.")),
+        **_different(settings, same_method, lambda key: key.startswith("method.")),
     }
-    distinguishing = [
-        f"{key.removeprefix('method.')}={_plain(value)}"
+    in_order = [others[key] for key in settings if key in others]
+    return printable(" ".join([str(name), *in_order])), printable(" ".join(task.values()))
+
+
+def _different(
+    settings: Settings, groups: Sequence[Settings], wanted: Callable[[str], bool]
+) -> dict[str, str]:
+    """The settings in which some of the groups differ, as text."""
+    keys = {key for group in groups for key, _, _ in differences(settings, group, "result")}
+    return {
+        key: f"{key.removeprefix('method.')}={_plain(value)}"
         for key, value in settings.items()
-        if key in different
-    ]
-    return printable(" ".join([str(name), *distinguishing]))
+        if key in keys and wanted(key)
+    }
+
+
+def _is_task(key: str) -> bool:
+    return key.startswith("data.") and key not in AUGMENTATION
 
 
 def _plain(value: Any) -> str:

@@ -16,9 +16,11 @@ from dcfl.experiment import Experiment
 from dcfl.methods import Method
 from dcfl.methods.method import require_plain_name
 from dcfl.report import find_runs, write_report
+from dcfl.report.verdict import verdict
 from dcfl.runs.folder import RecordedRun, new_folder
 from dcfl.runs.groups import Group, group_runs
 from dcfl.runs.run import Run
+from dcfl.runs.standing import Standing
 from dcfl.studies.cells.cell_folders import Cell, CellFolder, PlainCell, difference_to, require_free
 from dcfl.studies.cells.crew import Crew, MixedCrew, until_it_fails
 from dcfl.studies.cells.news import Show
@@ -41,6 +43,16 @@ class Comparison:
     @property
     def report(self) -> Path:
         return self.folder / "report.html"
+
+    @property
+    def standing(self) -> Standing:
+        """The paired differences of all methods, their intervals and p-values."""
+        return Standing(self.groups)
+
+    @property
+    def verdict(self) -> list[str]:
+        """What the comparison comes to, in sentences."""
+        return verdict(self.standing)
 
 
 @dataclass(frozen=True)
@@ -83,13 +95,13 @@ class ComparisonPlan:
                 failures[news.name] = news.error
         return failures
 
-    def result(self, failures: dict[str, TooFewClients]) -> Comparison:
+    def result(self, failures: dict[str, TooFewClients], target: float | None = None) -> Comparison:
         """Of all that the folder holds: those asked for, in their order, then what was there."""
         asked = [RecordedRun.open(cell.path) for cell in self.cells if cell.begun]
         paths = {run.folder for run in asked}
         others = [run for run in self._runs_inside() if run.folder not in paths and run.finished]
         runs = [*asked, *others]
-        write_report(*(run.folder for run in runs), out=self.folder / "report.html")
+        write_report(*(run.folder for run in runs), out=self.folder / "report.html", target=target)
         return Comparison(self.folder, group_runs(runs), failures)
 
     def _runs_inside(self) -> list[RecordedRun]:

@@ -74,10 +74,16 @@ def test_run_takes_a_file_and_words_and_answers_in_json(cli, tmp_path: Path) -> 
 
 
 def test_compare_shows_all_methods_side_by_side(cli, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    code, out, err = cli("compare", *FAST, "--out", "cmp", "--seeds", "0,1")
+    files = ("--csv", "cmp/table.csv", "--latex", "tables.tex")
+    code, out, err = cli("compare", *FAST, "--out", "cmp", "--seeds", "0,1", *files)
     assert code == 0
-    for word in ("MAX", "EMA", "vs fedavg", "MB", "seconds", "cmp/report.html", "±"):
+    for word in ("MAX", "EMA", "vs fedavg", "MB", "w/t/l", "cmp/report.html", "±"):
         assert word in out
+    assert "client-seconds" in out
+    assert "p is corrected for three pairs of methods (Holm)" in out
+    assert "csv     cmp/table.csv" in out
+    assert (tmp_path / "cmp" / "table.csv").read_text().startswith("method,task,seeds,")
+    assert (tmp_path / "tables.tex").read_text().startswith("% Results")
     folders = {path.name for path in (tmp_path / "cmp").iterdir() if path.is_dir()}
     names = ("fedavg", "dcfl-sw", "dcfl-pw")
     assert folders == {f"{name}-seed{seed}" for name in names for seed in (0, 1)}
@@ -86,9 +92,12 @@ def test_compare_shows_all_methods_side_by_side(cli, tmp_path: Path) -> None:  #
 
 def test_compare_in_json(cli) -> None:  # type: ignore[no-untyped-def]
     code, out, _ = cli("compare", *FAST, "--methods", "fedavg,dcfl-pw", "--json")
-    rows = json.loads(out)["methods"]
+    told = json.loads(out)
+    rows = told["methods"]
     assert code == 0
     assert [row["method"] for row in rows] == ["fedavg", "dcfl-pw"]
+    assert [pair["count"] for pair in told["pairs"]] == [1]
+    assert "one seed" in told["verdict"][0].lower()
     assert rows[0]["gain"] is None
     assert rows[0]["max_client_accuracy"]["mean"] >= rows[0]["client_accuracy"]["mean"]
 

@@ -11,6 +11,7 @@ from dcfl.cli.tables import comparison_table, partition_table
 from dcfl.cli.terminal import sparkline, stdout
 from dcfl.runs.groups import group_runs
 from dcfl.runs.rows import RoundRow
+from dcfl.runs.standing import Standing
 from tests.report import folders
 from tests.report.folders import write_run
 
@@ -22,7 +23,7 @@ def test_a_comparison_of_the_clients_own_mixes(tmp_path: Path) -> None:
     ]
     changed = {1: {"client_accuracy": 51.5}}
     runs.append(write_run(tmp_path / "moon", [54.0], method="moon", row_changes=changed))
-    table = comparison_table(group_runs(runs), own_mixes=True)
+    table = comparison_table(Standing(group_runs(runs), own_mixes=True))
     assert "own mixes" in str(table.title)
     columns = [[str(cell) for cell in column.cells] for column in table.columns[:4]]
     assert columns[0] == ["fedavg", "fedprox", "moon"]

@@ -37,6 +37,7 @@ from dcfl.runs.model_file import load_model, write_model
 from dcfl.runs.prepare import prepare
 from dcfl.runs.rows import RoundRow
 from dcfl.runs.run import Run
+from dcfl.runs.standing import Standing
 from dcfl.trained.subject import open_subject
 from tests.reliability.victims import (
     DATA,
@@ -218,9 +219,9 @@ def mutated(folder: Path, rng: random.Random, names: list[str]) -> str:
 def read_all(folder: Path) -> None:
     """As `dcfl compare` and the report do."""
     run = RecordedRun.open(folder)
-    groups = group_runs([run, run])
-    groups[0].as_json(groups[0])
-    comparison_table(groups)
+    standing = Standing(group_runs([run, run]))
+    standing.to_json()
+    comparison_table(standing)
     _ = run.clients, run.environment, run.class_names, run.partition_sha256
     if run.partition_sha256:
         assert run.partition_counts.ndim == 2

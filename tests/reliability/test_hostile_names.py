@@ -35,10 +35,13 @@ from dcfl.experiment import Experiment
 from dcfl.messages import Broadcast, ClientUpdate
 from dcfl.methods import METHODS, Method
 from dcfl.report import write_report
+from dcfl.report.comparison_files import csv_text
 from dcfl.report.document import Table
+from dcfl.report.verdict import verdict
 from dcfl.runs.folder import RecordedRun, new_folder
 from dcfl.runs.groups import group_runs
 from dcfl.runs.rows import RoundRow
+from dcfl.runs.standing import Standing
 from dcfl.server.validation import Schema, check_update
 from dcfl.studies.cells.progress import Progress
 from dcfl.studies.comparison import plan
@@ -250,8 +253,10 @@ def test_a_report_about_hostile_runs(
     assert_page(write_report(root), 4)
     groups = group_runs([RecordedRun.open(path) for path in root.iterdir() if path.is_dir()])
     with terminal.stdout.capture() as shown:
-        terminal.stdout.print(tables.comparison_table(groups))
+        terminal.stdout.print(tables.comparison_table(Standing(groups)))
     assert_plain(shown.get())
+    assert_plain("\n".join(verdict(Standing(groups))))
+    assert_plain(csv_text(Standing(groups)))
 
 
 @quick

@@ -78,18 +78,23 @@ def test_the_page_needs_nothing_but_itself(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("undrawn")
 def test_means_and_paired_differences(tmp_path: Path) -> None:
     page = page_of(two_methods_with_two_seeds(tmp_path))
-    header, first, second = page.rows
+    header, first, second = page.rows[:3]
     assert header[4] == "EMA against fedavg"
     # 52 and 58: mean 55, deviation sqrt(18); 50 and 54: mean 52, deviation sqrt(8).
-    # Paired: 52 - 50 = 2 and 58 - 54 = 4: mean 3, deviation sqrt(2).
+    # Paired: 52 - 50 = 2 and 58 - 54 = 4: mean 3, deviation sqrt(2), 12.71 / sqrt(2) times which
+    # is 12.71: that is Student's quantile for one degree of freedom.
     assert first[:6] == ["fedavg", "2", "52.00 ± 2.83", "52.00 ± 2.83", "–", "52.00 ± 2.83"]
     assert second[:6] == [
-        "dcfl-pw", "2", "55.00 ± 4.24", "55.00 ± 4.24", "+3.00 ± 1.41", "55.00 ± 4.24",
+        "dcfl-pw", "2", "55.00 ± 4.24", "55.00 ± 4.24", "+3.00 −9.71 to +15.71", "55.00 ± 4.24",
     ]  # fmt: skip
     # MAX, EMA and final on the clients' own mixes, and the worst tenth of them.
     assert second[6:10] == ["54.00 ± 4.24", "54.00 ± 4.24", "54.00 ± 4.24", "5.50 ± 0.42"]
     assert second[10:] == ["1.00", "2.00", "1.5"]
-    assert "dcfl-pw has the highest EMA accuracy: 55.00 %, 3.00 points above fedavg." in page.text
+    assert (
+        "dcfl-pw has the highest EMA accuracy: 55.00 %. It is not distinguishable from fedavg "
+        "(+3.00 points, 95 % interval −9.71 to +15.71, p = 0.205). Two seeds cannot tell these "
+        "apart; about five would." in page.text
+    )
     assert "may be chance" not in page.text
 
 
@@ -101,7 +106,7 @@ def test_the_order_of_the_folders_decides_who_is_compared_with(tmp_path: Path) -
     assert out == tmp_path / "new" / "page.html"
     page = Page(out.read_text(encoding="utf-8"))
     assert page.rows[2][4] == "+2.00"
-    assert "dcfl-pw has the highest EMA accuracy: 52.00 %, 2.00 points above fedavg." in page.text
+    assert "dcfl-pw has the highest EMA accuracy: 52.00 %. One seed cannot tell it" in page.text
     assert "may be chance" in page.text
 
 

@@ -6,8 +6,10 @@ import pytest
 
 from dcfl.methods.loading import load_methods
 from dcfl.runs.folder import RecordedRun
-from dcfl.runs.groups import Outcome, Spread, group_runs, runs_by_partition
+from dcfl.runs.groups import Outcome, group_runs, runs_by_partition
+from dcfl.runs.pairs import Paired, Spread
 from dcfl.runs.run import Run
+from dcfl.runs.standing import Standing
 from tests.engines.runs import Flat
 from tests.reliability.victims import DATA, experiment, train
 from tests.report.folders import write_run
@@ -83,14 +85,16 @@ def test_differences_pair_the_seeds_that_both_have(tmp_path: Path) -> None:
         write_run(tmp_path / f"{method}{seed}", [value], method=method, seed=seed)
         for (method, seed), value in accuracies.items()
     ]
-    first, second = group_runs(runs)
-    assert second.difference(first) == Spread(1.0, None, 1)
+    _, second = groups = group_runs(runs)
+    gain = Standing(groups).gain(second)
+    assert gain is not None
+    assert gain.paired == Paired((1.0,))
 
 
 def test_without_a_shared_seed_there_is_no_difference(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / str(seed), method=f"m{seed}", seed=seed) for seed in (0, 1)]
-    first, second = group_runs(runs)
-    assert second.difference(first) is None
+    _, second = groups = group_runs(runs)
+    assert Standing(groups).gain(second) is None
 
 
 def test_an_unfinished_run_stays_out_of_the_mean(tmp_path: Path) -> None:
@@ -120,13 +124,13 @@ def test_curves_and_plain_values_are_means_over_seeds(tmp_path: Path) -> None:
         write_run(tmp_path / f"{method}{seed}", [value, value + 10], method=method, seed=seed)
         for method, seed, value in (("a", 0, 10.0), ("b", 0, 20.0), ("a", 1, 30.0), ("b", 1, 50.0))
     ]
-    first, second = group_runs(runs)
+    first, _ = groups = group_runs(runs)
     assert first.curve == [20.0, 30.0]
-    shown = second.as_json(first)
+    reference, shown = Standing(groups).to_json()["methods"]
     assert shown["method"] == "b"
     assert shown["max_accuracy"]["mean"] == 45.0
     assert shown["gain"]["mean"] == pytest.approx(15.0)
-    assert first.as_json(first)["gain"] is None
+    assert reference["gain"] is None
 
 
 def test_max_and_ema_on_the_clients_own_mixes(tmp_path: Path) -> None:
@@ -149,6 +153,6 @@ def test_rounds_without_a_client_accuracy_are_left_out(tmp_path: Path) -> None:
 
 def test_the_clients_own_mixes_are_in_the_plain_values(tmp_path: Path) -> None:
     (group,) = group_runs([write_run(tmp_path / "run", [30.0, 60.0])])
-    shown = group.as_json(group)
+    shown = group.to_json()
     assert shown["max_client_accuracy"]["mean"] == 59.0
     assert shown["ema_client_accuracy"]["mean"] == pytest.approx(32.0)

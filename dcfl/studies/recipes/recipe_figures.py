@@ -11,20 +11,14 @@ from matplotlib.figure import Figure
 from dcfl.report.plots import COLOURS, DASHES, INK, WIDTH, curve_figure, styled
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import Group
+from dcfl.runs.reaching import client_seconds_so_far
 from dcfl.studies.recipes.recipe import REFERENCE
 from dcfl.studies.recipes.results import Entry, Results
 
 
 def client_time_figure(groups: Sequence[Group]) -> Figure:
     """The moving average against the seconds that clients have worked so far."""
-    return curve_figure(groups, _client_seconds, "seconds of clients' work")
-
-
-def _client_seconds(run: RecordedRun) -> list[float]:
-    by_round = {row.round: 0.0 for row in run.rounds}
-    for row in run.clients:
-        by_round[row.round] = by_round.get(row.round, 0.0) + row.seconds
-    return list(np.cumsum([by_round[row.round] for row in run.rounds]))
+    return curve_figure(groups, client_seconds_so_far, "seconds of clients' work")
 
 
 @styled
@@ -70,10 +64,11 @@ def gain_figure(results: Results, block: str) -> Figure:
         points = []
         for index, column in enumerate(columns):
             entry = results.entries.get((block, column), {}).get(row)
-            paired = entry and results.against_reference((block, column), entry, "ema")
-            if paired:
-                low, high = min(paired.differences), max(paired.differences)
-                points.append((index, paired.spread.mean, low, high))
+            pair = entry and results.against_reference((block, column), entry, "ema")
+            if pair:
+                differences = pair.paired.differences
+                mean = pair.paired.spread.mean
+                points.append((index, mean, min(differences), max(differences)))
         if points:
             x, mean, low, high = np.array(points).T
             axes.plot(x, mean, "o-", color=colour, label=row)
@@ -94,9 +89,9 @@ def weights_figure(results: Results, block: str) -> Figure:
     for across, column in enumerate(columns):
         for down, row in enumerate(rows):
             entry = results.entries.get((block, column), {}).get(row)
-            paired = entry and results.against_reference((block, column), entry, "ema")
-            if paired:
-                gains[down, across] = paired.spread.mean
+            pair = entry and results.against_reference((block, column), entry, "ema")
+            if pair:
+                gains[down, across] = pair.paired.spread.mean
     figure = Figure(figsize=(WIDTH, 1.2 + 0.5 * len(rows)), layout="constrained")
     axes = figure.add_subplot()
     axes.grid(visible=False)

@@ -9,12 +9,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dcfl.report.document import Table
+from dcfl.report.document import Table, latex_tables
+from dcfl.runs.all_pairs import Pair
 from dcfl.runs.groups import Outcome
 from dcfl.studies.recipes.order_page import leaders_csv, order_csv
 from dcfl.studies.recipes.reproduction_page import (
     html_page,
-    latex_tables,
     markdown_page,
     sections_of,
 )
@@ -39,8 +39,11 @@ CSV_COLUMNS = (
     "gain_deviation",
     "gain_low",
     "gain_high",
+    "bootstrap_low",
+    "bootstrap_high",
     "p",
     "wins",
+    "ties",
     "pairs",
     "fluctuation",
 )
@@ -96,11 +99,9 @@ def _csv_rows(results: Results) -> Iterator[list[str]]:
     for place, entries in results.entries.items():
         for metric in results.metrics(place[0]):
             ours, papers = results.ranks(place, metric), results.papers_ranks(place, metric)
-            p_values = results.p_values(place, metric)
             for row, entry in entries.items():
                 spread, published = entry.spread(metric), entry.published(metric)
-                paired = results.against_reference(place, entry, metric)
-                gain = paired.spread if paired else None
+                pair = results.against_reference(place, entry, metric)
                 yield [
                     results.recipe.name,
                     results.scale.name,
@@ -111,13 +112,23 @@ def _csv_rows(results: Results) -> Iterator[list[str]]:
                     *_plain(spread.mean, spread.deviation, published),
                     *_plain(None if published is None else spread.mean - published),
                     *(str(known[row]) if row in known else "" for known in (ours, papers)),
-                    *(_plain(gain.mean, gain.deviation) if gain else ["", ""]),
-                    *(_plain(*paired.interval) if paired and paired.interval else ["", ""]),
-                    f"{p_values[row]:.2g}" if row in p_values else "",
-                    str(paired.wins) if paired else "",
-                    str(len(paired.differences)) if paired else "",
+                    *_gain_cells(pair),
                     *_plain(entry.fluctuation().mean),
                 ]
+
+
+def _gain_cells(pair: Pair | None) -> list[str]:
+    """From `gain` to `pairs` of CSV_COLUMNS."""
+    if pair is None:
+        return [""] * 10
+    paired, p_value = pair.paired, pair.p_value
+    return [
+        *_plain(paired.spread.mean, paired.spread.deviation),
+        *_plain(*(paired.interval or (None, None))),
+        *_plain(*(paired.bootstrap_interval or (None, None))),
+        "" if p_value is None else f"{p_value:.2g}",
+        *(str(count) for count in (paired.wins, paired.ties, paired.seeds)),
+    ]
 
 
 def plain_results(results: Results) -> dict[str, Any]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from dcfl.report.comparison_section import pairs_table, ranking_section
 from dcfl.report.document import Picture, Section, Table, render_document
 from dcfl.report.plots import accuracy_figure, traffic_figure
-from dcfl.report.text import number, plural, signed
-from dcfl.runs.groups import Spread
-from dcfl.runs.pairs import Paired
+from dcfl.report.text import interval, number, p_cell, plural, signed, with_deviation
+from dcfl.runs.all_pairs import Pair
 from dcfl.studies.recipes.order_page import order_section, split_name
 from dcfl.studies.recipes.published import papers_mu
 from dcfl.studies.recipes.recipe_figures import (
@@ -30,7 +30,7 @@ TITLES: dict[Metric, str] = {
 
 ABOUT_PAIRS = (
     "EMA against FedAvg is taken seed by seed, in brackets with its 95 % interval (Student's t). "
-    "p: how likely so large a difference is by chance, corrected for the rows of this table "
+    "p: how likely so large a difference is by chance, corrected for all pairs of methods here "
     "(Holm). Fluctuation: mean change from one scored round to the next in the second half."
 )
 
@@ -43,6 +43,9 @@ def sections_of(results: Results) -> Iterator[Section]:
                 yield _beside_the_paper(results, (block, column))
         else:
             yield _grid_section(results, block)
+    ranking = results.ranking("ema") if results.recipe.published else None
+    if ranking is not None:
+        yield ranking_section(ranking)
     order = order_section(results.contests)
     if results.recipe.published and order.tables:
         yield order
@@ -59,15 +62,6 @@ def markdown_page(title: str, results: Results, sections: Sequence[Section]) -> 
         parts += [f"## {section.title}", *section.paragraphs]
         parts += [table.markdown() for table in section.tables]
     return "\n\n".join(parts) + "\n"
-
-
-def latex_tables(sections: Sequence[Section]) -> str:
-    parts = []
-    for section in sections:
-        for table in section.tables:
-            title = ", ".join(filter(None, [section.title, table.title]))
-            parts.append(f"% {printable(title)}\n{table.latex()}")
-    return "\n".join(parts)
 
 
 def _facts(results: Results) -> list[tuple[str, str]]:
@@ -139,6 +133,9 @@ def _beside_the_paper(results: Results, place: Place) -> Section:
             "themselves, or as many others beside them, can be compared.",
         ),
     ]
+    pairs = results.pairs(place, "ema")
+    if len(pairs.pairs) > 1 and any(pair.paired.seeds > 1 for pair in pairs.pairs):
+        tables.append(pairs_table(pairs, "Every pair of methods"))
     return Section(title, tables=tables, pictures=pictures)
 
 
@@ -157,14 +154,12 @@ def _table_beside_the_paper(
     results: Results, place: Place, best: Metric, average: Metric, title: str = ""
 ) -> Table:
     ours, papers = results.ranks(place, average), results.papers_ranks(place, average)
-    p_values = results.p_values(place, average)
     rows = [
         [
             row,
             *_compared(entry, best),
             *_compared(entry, average),
             *_gain(results, place, entry, average),
-            number(p_values[row], 3) if row in p_values else "–",
             f"{ours[row]} ({papers[row]})" if row in papers else "–",
             number(entry.fluctuation().mean),
         ]
@@ -181,28 +176,21 @@ def _compared(entry: Entry, metric: Metric) -> list[str]:
     spread = entry.spread(metric)
     paper = entry.published(metric)
     if paper is None:
-        return [_written(spread), "–", "–"]
-    return [_written(spread), number(paper), signed(spread.mean - paper)]
+        return [with_deviation(spread), "–", "–"]
+    return [with_deviation(spread), number(paper), signed(spread.mean - paper)]
 
 
 def _gain(results: Results, place: Place, entry: Entry, metric: Metric = "ema") -> list[str]:
-    paired = results.against_reference(place, entry, metric)
-    if paired is None:
-        return ["–", "–"]
-    return [_with_interval(paired), f"{paired.wins} of {len(paired.differences)}"]
+    pair = results.against_reference(place, entry, metric)
+    if pair is None:
+        return ["–", "–", "–"]
+    wins = f"{pair.paired.wins} of {pair.paired.seeds}"
+    return [_with_interval(pair), wins, p_cell(pair.p_value)]
 
 
-def _with_interval(paired: Paired) -> str:
-    mean = signed(paired.spread.mean)
-    if paired.interval is None:
-        return mean
-    low, high = paired.interval
-    return f"{mean} ({signed(low)} to {signed(high)})"
-
-
-def _written(spread: Spread, sign: bool = False) -> str:
-    mean = signed(spread.mean) if sign else number(spread.mean)
-    return mean if spread.deviation is None else f"{mean} ± {number(spread.deviation)}"
+def _with_interval(pair: Pair) -> str:
+    mean, ends = signed(pair.paired.spread.mean), pair.paired.interval
+    return mean if ends is None else f"{mean} ({interval(ends)})"
 
 
 def _grid_section(results: Results, block: str) -> Section:
@@ -213,7 +201,7 @@ def _grid_section(results: Results, block: str) -> Section:
         if entry is None:
             return "–"
         if not gain:
-            return _written(entry.spread(metric))
+            return with_deviation(entry.spread(metric))
         return _gain(results, (block, column), entry)[0]
 
     alone = (block, "") in results.entries  # rows without a column, such as FedAvg in a search

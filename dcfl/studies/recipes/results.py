@@ -10,9 +10,12 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Literal
 
+from dcfl.runs.all_pairs import AllPairs, Pair
 from dcfl.runs.folder import RecordedRun
-from dcfl.runs.groups import Group, Outcome, Spread, setting
-from dcfl.runs.pairs import Paired, holm
+from dcfl.runs.groups import Group, Outcome, setting
+from dcfl.runs.pairs import Spread
+from dcfl.runs.ranking import Ranking
+from dcfl.runs.standing import comparable_means
 from dcfl.studies.cells.cell_folders import CellFolder
 from dcfl.studies.recipes.order import (
     DUELS,
@@ -171,22 +174,34 @@ class Results:
         here = self.entries.get(place, {})
         return here.get(REFERENCE) or self.entries.get((block, ""), {}).get(REFERENCE)
 
-    def against_reference(self, place: Place, entry: Entry, metric: Metric) -> Paired | None:
-        other = self.reference(place)
-        if other is None or other.row == entry.row:
-            return None
-        mine, theirs = entry.values(metric), other.values(metric)
-        shared = [seed for seed in mine if seed in theirs]
-        return Paired(tuple(mine[seed] - theirs[seed] for seed in shared)) if shared else None
+    def pairs(self, place: Place, metric: Metric) -> AllPairs:
+        """All pairs of methods in a place, and each method with the reference."""
+        if (place, metric) not in self._pairs:
+            rows, reference = self.entries[place], self.reference(place)
+            entries = {reference.row: reference, **rows} if reference else rows
+            scores = {row: entry.values(metric) for row, entry in entries.items()}
+            self._pairs[place, metric] = AllPairs.of(scores)
+        return self._pairs[place, metric]
 
-    def p_values(self, place: Place, metric: Metric) -> dict[str, float]:
-        """Of the differences to the reference, corrected for all rows in this place."""
-        known = {}
-        for row, entry in self.entries[place].items():
-            paired = self.against_reference(place, entry, metric)
-            if paired is not None and paired.p_value is not None:
-                known[row] = paired.p_value
-        return holm(known)
+    @cached_property
+    def _pairs(self) -> dict[tuple[Place, Metric], AllPairs]:
+        """Those that somebody has asked for."""
+        return {}
+
+    def against_reference(self, place: Place, entry: Entry, metric: Metric) -> Pair | None:
+        reference = self.reference(place)
+        if reference is None:
+            return None
+        return self.pairs(place, metric).between(entry.row, reference.row)
+
+    def ranking(self, metric: Metric) -> Ranking | None:
+        """Over all places."""
+        return Ranking.of(
+            {
+                ", ".join(place): comparable_means({r: e.values(metric) for r, e in rows.items()})
+                for place, rows in self.entries.items()
+            }
+        )
 
     def ranks(self, place: Place, metric: Metric) -> dict[str, int]:
         """Among the rows that the paper has too, if any, because its ranks are among those."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from dcfl.config import as_tables, to_toml
 from dcfl.experiment import Experiment
-from dcfl.runs.groups import Spread
+from dcfl.runs.pairs import Spread
 from dcfl.studies.sweep.importance import Importance, importances
 from dcfl.studies.sweep.space import Space, plain
 from dcfl.studies.sweep.trials import By, Trial, needs_holdout

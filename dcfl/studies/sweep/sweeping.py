@@ -15,8 +15,8 @@ from dcfl.errors import ConfigError, RunFolderError, TooFewClients
 from dcfl.experiment import Experiment
 from dcfl.report import find_runs
 from dcfl.runs.folder import new_folder
-from dcfl.runs.groups import Spread
 from dcfl.runs.model_file import Which
+from dcfl.runs.pairs import Spread
 from dcfl.studies.cells.cell_folders import CellFolder, difference_to, require_free
 from dcfl.studies.cells.crew import Crew, MixedCrew, crew_for, processes_for, until_it_fails
 from dcfl.studies.cells.news import Show

@@ -11,7 +11,8 @@ from typing import Literal
 
 from dcfl.config import apply
 from dcfl.experiment import Experiment
-from dcfl.runs.groups import Outcome, Spread
+from dcfl.runs.groups import Outcome
+from dcfl.runs.pairs import Spread
 from dcfl.studies.cells.cell_folders import CellFolder
 from dcfl.studies.cells.naming import folder_name, marks
 from dcfl.studies.cells.shelf import Shelf

@@ -94,8 +94,8 @@ def test_pairs_are_of_the_same_seed(table: tuple[Results, Values]) -> None:
                 assert paired is None
                 continue
             assert paired is not None
-            assert paired.differences == pytest.approx(tuple(gaps))
-            assert paired.wins == (gaps > 1e-9).sum()
+            assert paired.paired.differences == pytest.approx(tuple(gaps))
+            assert paired.paired.wins == (gaps > 1e-9).sum()
             lonely += len(gaps) < entry.spread("ema").count
     assert lonely  # FedAvg's seed was missing somewhere
 
@@ -263,7 +263,7 @@ def test_one_fedavg_may_be_the_reference_of_a_whole_block(recipe: str, tmp_path:
         place = (cell.block, cell.column)
         paired = results.against_reference(place, results.entries[place][cell.row], "ema")
         assert paired is not None
-        assert paired.differences == pytest.approx((number - alone,))
+        assert paired.paired.differences == pytest.approx((number - alone,))
     assert "" not in results.columns("cifar10")
 
 

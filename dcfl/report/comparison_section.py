@@ -1,0 +1,194 @@
+"""A comparison of methods as sections of tables and pictures, for pages and for files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from dcfl.report.document import Picture, Section, Table
+from dcfl.report.rank_figure import rank_figure
+from dcfl.report.text import (
+    counted,
+    data_unit,
+    interval,
+    number,
+    p_cell,
+    p_in_words,
+    signed,
+    wins_ties_losses,
+    with_deviation,
+)
+from dcfl.report.verdict import about_correction, pair_sentences
+from dcfl.runs.all_pairs import AllPairs, Pair
+from dcfl.runs.pairs import FEWEST_RESAMPLED, MOST_SEEDS
+from dcfl.runs.ranking import Ranking
+from dcfl.runs.standing import Standing
+
+MANY_PAIRS = 10  # of five methods; more make too long a list
+ABOUT_PAIRS = (
+    "Points, seed by seed, with 95 % intervals: by Student's t, which takes the differences for "
+    f"normally distributed, and from {counted(FEWEST_RESAMPLED, 'seed')} on by bootstrap (BCa, "
+    "widened for few seeds). p: how likely so large a difference is by chance, by the paired "
+    "t-test. Seeds needed: to find such a difference four times out of five."
+)
+ABOUT_COSTS = (
+    "Up to the first scored round whose moving average (EMA) reaches the accuracy: one that was "
+    "chosen, or the one that the first method ends with in the same seed. Means over the seeds "
+    "that reach it. Client-seconds are what clients have trained, all together."
+)
+ABOUT_RANKS = (
+    "In each data set and split the best method has rank 1, by its mean EMA. Methods joined by a "
+    "bar are not distinguishable: Friedman's test, then Nemenyi's critical difference at 5 %."
+)
+
+
+def comparison_sections(standing: Standing) -> Iterator[Section]:
+    """Ranks over several data sets, how sure the differences are, what an accuracy costs."""
+    if standing.ranking is not None:
+        yield ranking_section(standing.ranking)
+    tables = [pairs_table(pairs, task) for task, pairs in standing.pairs.items() if pairs.pairs]
+    if tables:
+        yield Section("Differences, seed by seed", pair_sentences(standing), _noted_once(tables))
+    if len(standing.groups) > 1:
+        tables = [costs_table(standing, task) for task in standing.tasks]
+        yield Section("What an accuracy costs", tables=_noted_once(tables))
+
+
+def _noted_once(tables: Sequence[Table]) -> list[Table]:
+    """With the last table's note only: they say the same."""
+    return [*(replace(table, note="") for table in tables[:-1]), *tables[-1:]]
+
+
+def results_section(standing: Standing) -> Section:
+    tables = [_results_table(standing, task) for task in standing.tasks]
+    return Section("Results", tables=tables)
+
+
+def _results_table(standing: Standing, task: str) -> Table:
+    groups = standing.tasks[task]
+    against = f"EMA against {groups[0].method}"
+    columns = ["Method", "seeds", "MAX, %", "EMA, %", against, "95 % interval", "p", "w/t/l"]
+    rows = [
+        [
+            group.method,
+            str(group.seeds),
+            *(with_deviation(group.spread(f"{k}_{standing.accuracy}")) for k in ("max", "ema")),
+            *_gain_cells(standing.gain(group)),
+            with_deviation(group.spread("worst_decile_accuracy")),
+        ]
+        for group in groups
+    ]
+    return Table([*columns, "worst tenth, %"], rows, title=task)
+
+
+def _gain_cells(gain: Pair | None) -> list[str]:
+    if gain is None:
+        return ["–"] * 4
+    paired = gain.paired
+    return [
+        signed(paired.spread.mean),
+        "–" if paired.interval is None else interval(paired.interval),
+        p_cell(gain.p_value),
+        wins_ties_losses(paired),
+    ]
+
+
+def pairs_table(pairs: AllPairs, title: str = "") -> Table:
+    """A row per pair; for many pairs a grid of their differences."""
+    if len(pairs.pairs) > MANY_PAIRS:
+        return _grid(pairs, title)
+    resampled = any(pair.paired.bootstrap_interval for pair in pairs.pairs)
+    intervals = ["95 % (t)", *(["95 % (bootstrap)"] if resampled else [])]
+    columns = ["Methods", "EMA difference", *intervals, "p", "w/t/l", "seeds needed"]
+    rows = [_pair_row(pair, resampled) for pair in pairs.pairs]
+    correction = about_correction(pairs.tested) if pairs.tested > 1 else ""
+    note = " ".join(filter(None, (ABOUT_PAIRS, correction)))
+    return Table(columns, rows, title, note)
+
+
+def _grid(pairs: AllPairs, title: str) -> Table:
+    names = list(dict.fromkeys(name for pair in pairs.pairs for name in (pair.other, pair.method)))
+
+    def cell(method: str, other: str) -> str:
+        pair = pairs.between(method, other)
+        mark = "*" if pair and pair.told_apart else ""
+        return signed(pair.paired.spread.mean) + mark if pair else "–"
+
+    rows = [[method, *(cell(method, other) for other in names)] for method in names]
+    note = (
+        "Points of EMA of the method on the left over the one above, seed by seed. "
+        "* marks those that can be told apart: the paired t-test at 5 %, corrected for "
+        f"{counted(pairs.tested, 'pair')} (Holm)."
+    )
+    return Table(["Method", *names], rows, title, note)
+
+
+def _pair_row(pair: Pair, resampled: bool) -> list[str]:
+    paired = pair.paired
+    intervals = [paired.interval, *([paired.bootstrap_interval] if resampled else [])]
+    return [
+        f"{pair.method} \N{MINUS SIGN} {pair.other}",
+        signed(paired.spread.mean),
+        *("–" if ends is None else interval(ends) for ends in intervals),
+        p_cell(pair.p_value),
+        wins_ties_losses(paired),
+        _needed(pair),
+    ]
+
+
+def _needed(pair: Pair) -> str:
+    if pair.told_apart or pair.p_value is None or pair.paired.ties == pair.paired.seeds:
+        return "–"
+    return f"> {MOST_SEEDS}" if pair.seeds_needed is None else str(pair.seeds_needed)
+
+
+def costs_table(standing: Standing, task: str) -> Table:
+    groups = standing.tasks[task]
+    reached = {group.method: standing.reached(group) for group in groups}
+    means = {method: costs.mean for method, costs in reached.items()}
+    unit = data_unit(max((cost.bytes for cost in means.values() if cost), default=0.0))
+    rows = [
+        [
+            method,
+            *(
+                ["–"] * 3
+                if cost is None
+                else [
+                    number(cost.rounds, 0 if cost.rounds == int(cost.rounds) else 1),
+                    number(cost.bytes / unit.bytes, 1),
+                    number(cost.client_seconds, 1),
+                ]
+            ),
+            f"{reached[method].count} of {len(reached[method].costs)}",
+        ]
+        for method, cost in means.items()
+    ]
+    columns = ("Method", "rounds", unit.name, "client-seconds", "seeds that reach it")
+    return Table(columns, rows, _target(standing, task), ABOUT_COSTS)
+
+
+def _target(standing: Standing, task: str) -> str:
+    reference = standing.tasks[task][0]
+    accuracy = f"{number(standing.target_of(task))} %"
+    if standing.target is None:
+        average = " on average" if reference.seeds > 1 else ""
+        accuracy = f"{reference.method}'s EMA, {accuracy}{average}"
+    return f"{task}: to reach {accuracy}" if task else f"To reach {accuracy}"
+
+
+def ranking_section(ranking: Ranking) -> Section:
+    rows = [[method, number(rank)] for method, rank in ranking.mean_ranks.items()]
+    tests = (
+        f"Friedman's test over {counted(ranking.tasks, 'data set')} or splits: "
+        f"{p_in_words(ranking.p_value)}. Nemenyi's critical difference: "
+        f"{number(ranking.critical_difference)} ranks."
+    )
+    picture = Picture.of(
+        "Mean ranks",
+        rank_figure(ranking),
+        "Critical-difference diagram: "
+        + ", ".join(f"{method} {number(rank)}" for method, rank in ranking.mean_ranks.items()),
+        ABOUT_RANKS,
+    )
+    table = Table(["Method", "mean rank"], rows)
+    return Section("Ranks over data sets and splits", [tests], [table], [picture])

@@ -1,0 +1,126 @@
+"""Where a comparison of recorded runs goes: a page, and JSON, CSV and LaTeX beside it."""
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import dcfl.cli.main
+from dcfl.cli import tables, terminal
+from dcfl.cli.comparison_output import print_standing
+from dcfl.report import plots
+from dcfl.runs.groups import group_runs
+from dcfl.runs.standing import Standing
+from tests.report.folders import write_run
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def report(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Call:
+    """`dcfl report both WORDS` about two methods with two seeds each."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plots, "as_svg", lambda figure: b"<svg/>")
+    for method, values in {"fedavg": (50.0, 54.0), "moon": (52.0, 58.0)}.items():
+        for seed, value in enumerate(values):
+            write_run(tmp_path / "both" / f"{method}{seed}", [value], method=method, seed=seed)
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["dcfl", "report", "both", *words])
+        with pytest.raises(SystemExit) as stop:
+            dcfl.cli.main.main()
+        shown = capsys.readouterr()
+        assert isinstance(stop.value.code, int)
+        return stop.value.code, shown.out, shown.err
+
+    return call
+
+
+def test_files_are_written_beside_the_page(report: Call, tmp_path: Path) -> None:
+    code, out, _ = report("--csv", "new/a.csv", "--latex", "a.tex")
+    assert (code, out) == (
+        0,
+        "csv     new/a.csv\nlatex   a.tex\nreport  both/report.html\n",
+    )
+    rows = list(csv.DictReader((tmp_path / "new" / "a.csv").open()))
+    assert [row["method"] for row in rows] == ["fedavg", "moon"]
+    assert r"\toprule" in (tmp_path / "a.tex").read_text()
+
+
+def test_a_dash_prints_that_and_nothing_else(report: Call) -> None:
+    _, out, _ = report("--csv", "-")
+    assert [row["gain"] for row in csv.DictReader(io.StringIO(out))] == ["", "3"]
+    _, out, _ = report("--latex", "-")
+    assert out.startswith("% Results\n")
+    assert out.endswith("\\end{tabular}\n")
+    _, out, _ = report("--json")
+    told = json.loads(out)
+    assert told["report"] == "both/report.html"
+    assert told["pairs"][0]["interval"] == pytest.approx([-9.706, 15.706], abs=1e-3)
+
+
+def test_a_target_can_be_chosen(report: Call, tmp_path: Path) -> None:
+    _, out, _ = report("--target", "53", "--json")
+    fedavg, moon = json.loads(out)["methods"]
+    assert (fedavg["target"]["reached"], moon["target"]["reached"]) == (1, 1)
+    assert "To reach 53.00 %" in (tmp_path / "both" / "report.html").read_text()
+    assert report("--target", "101")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (("--json", "--csv", "-"), "choose one of them"),
+        (("--csv", "-", "--latex", "-"), "choose one of them"),
+        (("--csv", "both"), "--csv both: that is a folder"),
+        (("--csv", "both/fedavg0/config.toml"), "both/fedavg0 is a run, name another folder"),
+        (("--latex", "both/fedavg0/config.toml/a.tex"), "is not a folder"),
+    ],
+)
+def test_mistakes_are_one_line_and_nothing_is_written(
+    report: Call, tmp_path: Path, words: tuple[str, ...], wanted: str
+) -> None:
+    code, out, err = report(*words)
+    assert (code, out, len(err.strip().splitlines())) == (2, "", 1)
+    assert wanted in err
+    assert not (tmp_path / "both" / "report.html").exists()
+
+
+def test_the_terminal_gets_tables_and_a_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [
+        write_run(tmp_path / f"{method}{seed}", [value], method=method, seed=seed)
+        for method, seed, value in (("fedavg", 0, 50.0), ("moon", 0, 52.0), ("fedavg", 1, 51.0))
+    ]
+    print_standing(Standing(group_runs(runs)))
+    out = capsys.readouterr().out
+    assert "1/0/0" in out
+    assert "To reach fedavg's EMA, 50.50 % on average" in out
+    assert "One seed cannot tell moon and fedavg apart (+2.00 points).\n" in out
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_no_number_is_cut_off(
+    width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    console = Console(highlight=False, markup=False, width=width)
+    monkeypatch.setattr(terminal, "stdout", console)
+    monkeypatch.setattr(tables, "stdout", console)
+    runs = [
+        write_run(tmp_path / f"{method}{seed}", [value], method=method, seed=seed)
+        for method, values in {"fedavg": (74.2, 81.5), "scaffold": (91.3, 99.9)}.items()
+        for seed, value in enumerate(values)
+    ]
+    print_standing(Standing(group_runs(runs)))
+    out = capsys.readouterr().out
+    assert "+17.75 ± 0.92" in out
+    assert "…" not in out
+    assert ("curve" in out) == (width == 160)

@@ -1,0 +1,105 @@
+"""The tables of a comparison, on pages and in files."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from dcfl.report.comparison_files import csv_text, latex_text
+from dcfl.report.comparison_section import comparison_sections, pairs_table, results_section
+from dcfl.report.plots import as_svg
+from dcfl.report.rank_figure import rank_figure
+from dcfl.runs.all_pairs import AllPairs
+from dcfl.runs.groups import group_runs
+from dcfl.runs.ranking import Ranking
+from dcfl.runs.standing import Standing
+from tests.report.folders import write_run
+
+
+@pytest.fixture
+def compared(tmp_path: Path) -> Standing:
+    """dcfl-pw is 2 and 4 points above fedavg; a hostile name is on a par with it."""
+    runs = [
+        write_run(tmp_path / f"{index}-{seed}", [value - 30, value], method=method, seed=seed)
+        for index, (method, values) in enumerate(
+            {"fedavg": (50.0, 54.0), "dcfl-pw": (52.0, 58.0), "a_b & 100%": (50.0, 54.0)}.items()
+        )
+        for seed, value in enumerate(values)
+    ]
+    return Standing(group_runs(runs))
+
+
+def test_the_results_have_intervals_and_wins(compared: Standing) -> None:
+    (table,) = results_section(compared).tables
+    assert table.columns[4:8] == ["EMA against fedavg", "95 % interval", "p", "w/t/l"]
+    first, second, third = table.rows
+    assert first[4:8] == ["–"] * 4
+    assert second[4:8] == ["+3.00", "−9.71 to +15.71", "0.614", "2/0/0"]  # three times 0.205
+    assert third[4:8] == ["0.00", "–", "1.000", "0/2/0"]
+    assert second[2:4] == ["55.00 ± 4.24", "28.00 ± 4.24"]
+    assert second[-1] == "5.50 ± 0.42"
+
+
+def test_all_pairs_and_costs(compared: Standing) -> None:
+    differences, costs = comparison_sections(compared)
+    (pairs,) = differences.tables
+    assert [row[0] for row in pairs.rows] == [
+        "dcfl-pw − fedavg",
+        "a_b & 100% − fedavg",
+        "a_b & 100% − dcfl-pw",
+    ]
+    assert "95 % (bootstrap)" not in pairs.columns  # two seeds are not resampled
+    assert "corrected for three pairs" in pairs.note
+    (table,) = costs.tables
+    assert table.title == "To reach fedavg's EMA, 25.00 % on average"
+    assert table.rows[0] == ["fedavg", "2", "6.0", "0.0", "2 of 2"]
+    assert table.rows[1] == ["dcfl-pw", "1.5", "4.5", "0.0", "2 of 2"]  # at once in seed 1
+
+
+def test_enough_seeds_are_resampled() -> None:
+    scores = {"a": dict(enumerate(range(7))), "b": {seed: seed**1.5 for seed in range(7)}}
+    table = pairs_table(AllPairs.of(scores))
+    (row,) = table.rows
+    assert " to " in row[table.columns.index("95 % (bootstrap)")]
+
+
+def test_many_pairs_become_a_grid() -> None:
+    scores = {f"m{m}": {seed: 10.0 * m + seed * seed % 3 for seed in range(4)} for m in range(6)}
+    scores["m5"] = {seed: value + 0.01 * seed for seed, value in scores["m0"].items()}
+    table = pairs_table(AllPairs.of(scores))
+    assert table.columns == ["Method", *scores]
+    assert table.rows[1][1] in ("+10.00", "+10.00*")
+    assert table.rows[0][1] == "–"
+    assert "corrected for 15 pairs" in table.note
+
+
+def test_the_csv_has_a_row_per_method_with_all_numbers(compared: Standing) -> None:
+    rows = list(csv.DictReader(csv_text(compared).splitlines()))
+    assert [row["method"] for row in rows] == ["fedavg", "dcfl-pw", "a_b & 100%"]
+    reference, better, _ = rows
+    assert reference["gain"] == reference["gain_p_corrected"] == ""
+    assert float(better["gain"]) == pytest.approx(3.0)
+    assert float(better["gain_interval_low"]) == pytest.approx(-9.706, abs=1e-3)
+    assert float(better["gain_p_value"]) == pytest.approx(0.2048, abs=1e-4)
+    assert (better["gain_wins"], better["gain_ties"], better["gain_losses"]) == ("2", "0", "0")
+    assert (better["seeds"], better["target_rounds"], better["target_of"]) == ("2", "1.5", "2")
+    assert float(better["worst_decile_accuracy"]) == pytest.approx(5.5)
+
+
+def test_latex_is_escaped_and_whole(compared: Standing) -> None:
+    text = latex_text(compared)
+    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 3
+    assert r"a\_b \& 100\% &" in text
+    assert "% Differences, seed by seed\n" in text
+    assert text.isascii()
+
+
+def test_a_critical_difference_diagram_names_every_method() -> None:
+    ranks = {f"method-{rank}": float(rank) for rank in range(1, 8)}
+    drawing = as_svg(rank_figure(Ranking(ranks, 10, 0.001))).decode()
+    for name in ranks:
+        assert name in drawing
+    assert "critical difference 2.85" in drawing  # 2.948 sqrt(7 * 8 / 60)
+    tiny = as_svg(rank_figure(Ranking({"a": 1.0, "b": 2.0, "<c>": 3.0}, 2, 0.2))).decode()
+    assert "longer than the axis" in tiny
+    assert "&lt;c&gt;" in tiny

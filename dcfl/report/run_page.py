@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 
 from dcfl.federation import cohort_size
 from dcfl.report import text
-from dcfl.report.document import rendered
+from dcfl.report.client_mixes import client_mix_picture
+from dcfl.report.document import Picture
 from dcfl.report.evaluation_section import evaluation_section
 from dcfl.report.run_details import detail_of, empty_rounds, failures_of, judges_of
 from dcfl.report.run_pictures import curve_pictures, partition_note, partition_pictures, percent
+from dcfl.report.shell import rendered
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import (
     Group,
@@ -39,7 +41,7 @@ def render(runs: Sequence[RecordedRun]) -> str:
         groups=groups,
         unit=text.data_unit(sent),
         time_digits=1 if max(group.spread("seconds").mean for group in groups) < 1000 else 0,
-        curves=curve_pictures(groups) if any(run.rounds for run in runs) else [],
+        curves=_training_pictures(groups) if any(run.rounds for run in runs) else [],
         evaluation=evaluation_section(runs, names),
         partitions=partition_pictures(runs, names),
         partition_note=partition_note(runs),
@@ -49,6 +51,11 @@ def render(runs: Sequence[RecordedRun]) -> str:
         empty_rounds=empty_rounds(runs, names),
         details=[detail_of(run, names[run]) for run in runs],
     )
+
+
+def _training_pictures(groups: Sequence[Group]) -> list[Picture]:
+    mixes = client_mix_picture(groups)
+    return [*curve_pictures(groups), *([mixes] if mixes else [])]
 
 
 def _names(runs: Sequence[RecordedRun]) -> dict[RecordedRun, str]:

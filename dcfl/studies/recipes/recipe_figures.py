@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
+from dcfl.report.curve_chart import client_seconds
 from dcfl.report.plots import COLOURS, DASHES, INK, WIDTH, curve_figure, styled
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import Group
@@ -17,14 +19,7 @@ from dcfl.studies.recipes.results import Entry, Results
 
 def client_time_figure(groups: Sequence[Group]) -> Figure:
     """The moving average against the seconds that clients have worked so far."""
-    return curve_figure(groups, _client_seconds, "seconds of clients' work")
-
-
-def _client_seconds(run: RecordedRun) -> list[float]:
-    by_round = {row.round: 0.0 for row in run.rounds}
-    for row in run.clients:
-        by_round[row.round] = by_round.get(row.round, 0.0) + row.seconds
-    return list(np.cumsum([by_round[row.round] for row in run.rounds]))
+    return curve_figure(groups, client_seconds, "seconds of clients' work")
 
 
 @styled
@@ -90,13 +85,7 @@ def weights_figure(results: Results, block: str) -> Figure:
     """Gains over FedAvg by row and column, as colours and numbers."""
     columns = results.columns(block)
     rows = [row for row in results.rows(block) if row != REFERENCE]
-    gains = np.full((len(rows), len(columns)), np.nan)
-    for across, column in enumerate(columns):
-        for down, row in enumerate(rows):
-            entry = results.entries.get((block, column), {}).get(row)
-            paired = entry and results.against_reference((block, column), entry, "ema")
-            if paired:
-                gains[down, across] = paired.spread.mean
+    gains = gains_over_reference(results, block)
     figure = Figure(figsize=(WIDTH, 1.2 + 0.5 * len(rows)), layout="constrained")
     axes = figure.add_subplot()
     axes.grid(visible=False)
@@ -113,3 +102,17 @@ def weights_figure(results: Results, block: str) -> Figure:
     axes.set_yticks(range(len(rows)), rows)
     axes.set_xlabel(results.recipe.columns)
     return figure
+
+
+def gains_over_reference(results: Results, block: str) -> NDArray[np.float64]:
+    """Points of EMA over FedAvg, by row and column; NaN where there is nothing to compare."""
+    columns = results.columns(block)
+    rows = [row for row in results.rows(block) if row != REFERENCE]
+    gains = np.full((len(rows), len(columns)), np.nan)
+    for across, column in enumerate(columns):
+        for down, row in enumerate(rows):
+            entry = results.entries.get((block, column), {}).get(row)
+            paired = entry and results.against_reference((block, column), entry, "ema")
+            if paired:
+                gains[down, across] = paired.spread.mean
+    return gains

@@ -141,6 +141,10 @@ const dcflCharts = (() => {
     return [low - margin, high + margin];
   }
 
+  function logRange(_, low, high) {
+    return low === null || high === null ? [1, 10] : low === high ? [low / 2, 2 * high] : [low / 1.1, high * 1.1];
+  }
+
   function wholeRange(_, low, high) {
     if (low === null || high === null) return [0, 1];
     return low === high ? [low - 1, high + 1] : [low, high];
@@ -289,9 +293,11 @@ const dcflCharts = (() => {
     }
 
     update(spec) {
+      const offered = JSON.stringify([spec.x, spec.y]);
       this.spec = spec;
       this.legend.fill(spec.methods.map(({ label }, index) => ({ label, mark: key(index) })));
-      this.fillControls();
+      if (offered !== this.offered) this.fillControls(); // else a reader's hand may be on them
+      this.offered = offered;
       this.draw();
     }
 
@@ -374,10 +380,27 @@ const dcflCharts = (() => {
       const options = {
         series, bands,
         axes: [{ ...axis(across.label, tickText), ...(across.name === "round" ? { incrs: WHOLE } : {}) }, { ...axis(quantity.label, tickText), size: axisSize }],
-        scales: { x: { time: false, range: wholeRange }, y: quantity.log ? { distr: 3 } : { range: quantity.percent ? percentRange : looseRange } },
+        scales: { x: { time: false, range: wholeRange }, y: quantity.log ? { distr: 3, range: logRange } : { range: quantity.percent ? percentRange : looseRange } },
         cursor: { dataIdx: nearestValue, points: { size: (_, at) => (shown.some((one) => one.at === at) ? 8 : 0) }, ...this.syncing() },
+        hooks: { draw: [(self) => this.ring(self, quantity)] },
       };
       this.main.draw(options, data, (self) => this.read(self, shown, across, quantity.percent ? 2 : 4), (zoomed) => this.zoom(zoomed));
+    }
+
+    // Marks the best round of a single method, which its smoothed curve does not show.
+    ring(self, quantity) {
+      const { methods } = this.spec;
+      if (methods.length > 1 || !quantity.percent || !this.legend.shows(methods[0].label)) return;
+      for (const run of methods[0].runs.filter((one) => one.counted)) {
+        const points = [...pointsByRound(run, this.choice.x, run.y[quantity.name]).values()];
+        if (!points.length) continue;
+        const [x, y] = points.reduce((best, point) => (point[1] > best[1] ? point : best));
+        self.ctx.beginPath();
+        self.ctx.arc(self.valToPos(x, "x", true), self.valToPos(y, "y", true), 4.5 * devicePixelRatio, 0, 2 * Math.PI);
+        self.ctx.strokeStyle = seriesColour(0);
+        self.ctx.lineWidth = 1.5 * devicePixelRatio;
+        self.ctx.stroke();
+      }
     }
 
     // Method minus the first, seed by seed, then the mean: curves that overlap come apart.
@@ -436,6 +459,7 @@ const dcflCharts = (() => {
     }
 
     zoom(zoomed) {
+      if (!zoomed && this.choice.x === "round") this.main.zoomed = this.lead.zoomed = false;
       if (this.reset) this.reset.hidden = !(zoomed || this.main.zoomed || this.lead.zoomed);
     }
 
@@ -499,7 +523,7 @@ const dcflCharts = (() => {
       const tables = panel.series.map(({ x, y }) => sparse(x, y));
       const series = panel.series.map((one) => this.seriesOf(one));
       const range = ({ low, high, percent }) => (low !== undefined ? () => [low, high] : percent ? percentRange : looseRange);
-      const scale = (one) => (one.log ? { distr: 3, time: false } : { range: range(one), time: false });
+      const scale = (one) => (one.log ? { distr: 3, time: false, range: one === spec.x ? wholeRange : logRange } : { range: range(one), time: false });
       const options = {
         series: [{}, ...series],
         axes: [
@@ -524,7 +548,7 @@ const dcflCharts = (() => {
       if (one.style === "steps") {
         return { ...base, width: 1.3, paths: uPlot.paths.stepped({ align: 1 }), fill: () => seriesColour(one.colour, 0.28), points: { show: false } };
       }
-      return { ...base, points: { show: one.y.length < 12, size: 6, fill: () => seriesColour(one.colour) } };
+      return { ...base, points: { show: one.y.length > 2 && one.y.length < 12, size: 6, fill: () => seriesColour(one.colour) } };
     }
 
     // The point nearest to the pointer, if it is near.

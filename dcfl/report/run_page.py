@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from dcfl.federation import cohort_size
 from dcfl.report import text
 from dcfl.report.client_mixes import client_mix_picture
-from dcfl.report.document import Picture
+from dcfl.report.document import Picture, Section
 from dcfl.report.evaluation_section import evaluation_section
 from dcfl.report.run_details import detail_of, empty_rounds, failures_of, judges_of
 from dcfl.report.run_pictures import curve_pictures, partition_note, partition_pictures, percent
@@ -24,20 +25,32 @@ from dcfl.runs.groups import (
 from dcfl.system.printable import printable
 
 SHOWN_FAILURES = 50
+T = TypeVar("T")
 
 
 def render(runs: Sequence[RecordedRun]) -> str:
-    groups, names = group_runs(runs), _names(runs)
+    return shown(runs, rendered)
+
+
+def shown(
+    runs: Sequence[RecordedRun],
+    show: Callable[..., T],
+    progress: Section | None = None,
+    troubles: Sequence[str] = (),
+) -> T:
+    """What `show` makes of the template and its values."""
+    groups, names = group_runs(runs), names_of(runs)
     failures = failures_of(runs, names)
     sent = max(
         max(group.spread("bytes_up").mean, group.spread("bytes_down").mean) for group in groups
     )
-    return rendered(
+    return show(
         "page.html.j2",
         title=_title(groups, runs),
         facts=_facts(runs),
         headline=_headline(groups),
-        cautions=_cautions(groups, runs, names),
+        cautions=[*_cautions(groups, runs, names), *troubles],
+        progress=progress,
         groups=groups,
         unit=text.data_unit(sent),
         time_digits=1 if max(group.spread("seconds").mean for group in groups) < 1000 else 0,
@@ -58,7 +71,7 @@ def _training_pictures(groups: Sequence[Group]) -> list[Picture]:
     return [*curve_pictures(groups), *([mixes] if mixes else [])]
 
 
-def _names(runs: Sequence[RecordedRun]) -> dict[RecordedRun, str]:
+def names_of(runs: Sequence[RecordedRun]) -> dict[RecordedRun, str]:
     """The folders' names, with the parent's where two have the same."""
     paths = {run: run.folder.resolve() for run in runs}
     uses = Counter(path.name for path in paths.values())

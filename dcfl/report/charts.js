@@ -527,8 +527,8 @@ const dcflCharts = (() => {
       const options = {
         series: [{}, ...series],
         axes: [
-          { ...axis(spec.x.label, spec.x.names ? named(spec.x.names) : tickText), ...(spec.x.names ? { splits: () => spec.x.names.map((_, at) => at), grid: { show: false } } : {}), ...(spec.bare ? { values: () => [], ticks: { show: false } } : {}) },
-          { ...axis(spec.y.label, tickText), size: axisSize, ...(spec.bare ? { values: () => [], size: 24, ticks: { show: false } } : {}) },
+          { ...axis(spec.x.label, tickText), ...placesOf(spec.x), ...(spec.bare ? BARE : {}) },
+          { ...axis(spec.y.label, tickText), size: axisSize, ...(spec.bare ? { ...BARE, size: 24 } : {}) },
         ],
         scales: { x: scale(spec.x), y: scale(spec.y) },
         cursor: { dataIdx: nearestValue, points: { show: !panel.series.every((one) => one.style === "points") } },
@@ -587,7 +587,14 @@ const dcflCharts = (() => {
     }
   }
 
-  const named = (names) => (_, splits) => splits.map((split) => names[split] ?? "");
+  const BARE = { values: () => [], ticks: { show: false } };
+
+  // An axis of places 0, 1, 2 ...: their names below them, or whole numbers.
+  function placesOf({ names, whole }) {
+    if (whole) return { incrs: WHOLE };
+    if (!names) return {};
+    return { splits: () => names.map((_, at) => at), values: (_, splits) => splits.map((at) => names[at] ?? ""), grid: { show: false } };
+  }
 
   // Points in order of x, without those that have no value.
   function sparse(x, y) {
@@ -656,11 +663,11 @@ const dcflCharts = (() => {
       this.left = Math.ceil(Math.min(LABELS, 0.3 * this.width, widest)) + 26;
       this.top = this.spec.sizes ? SIZES + 8 : 4;
       const across = (this.width - this.left - 2) / columns.length;
-      this.cellWidth = Math.min(across, this.spec.sizes ? 60 : 44);
-      const tall = this.spec.sizes ? 22 : Math.max(this.cellWidth * 0.7, 18);
+      this.cellWidth = Math.min(across, Math.max(this.spec.sizes ? 60 : 44, 240 / columns.length));
+      const tall = this.spec.sizes ? 22 : Math.max(Math.min(this.cellWidth * 0.7, 40), 18);
       this.cellHeight = Math.max(3, Math.min(tall, 460 / rows.length));
       const names = Math.max(...columns.map((name) => context.measureText(name).width));
-      this.turned = names > this.cellWidth * 2 && columns.length > 1;
+      this.turned = names > this.cellWidth * 2 && columns.length > 4;
       this.below = (this.turned ? Math.min(names, 90) : 16) + 26;
       this.height = this.top + rows.length * this.cellHeight + this.below;
     }
@@ -734,7 +741,8 @@ const dcflCharts = (() => {
         if (at % every === 0) context.fillText(shortened(context, name, this.left - 26), this.left - 6, this.top + (at + 0.5) * this.cellHeight);
       });
       const bottom = this.top + rows.length * this.cellHeight + 5;
-      const widest = Math.max(...columns.map((name) => context.measureText(name).width)) + 6;
+      const room = this.cellWidth >= 40 ? this.cellWidth - 6 : Infinity; // else some are left out
+      const widest = Math.min(room, Math.max(...columns.map((name) => context.measureText(name).width))) + 6;
       const step = Math.max(1, Math.ceil((this.turned ? 14 : widest) / this.cellWidth));
       columns.forEach((name, at) => {
         if (at % step) return;
@@ -743,7 +751,7 @@ const dcflCharts = (() => {
         else {
           context.textAlign = "center";
           context.textBaseline = "top";
-          context.fillText(name, x, bottom);
+          context.fillText(shortened(context, name, room), x, bottom);
         }
       });
       context.textAlign = "center";

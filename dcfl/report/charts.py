@@ -48,7 +48,8 @@ def series(
 
 def plot(x: Mapping[str, Any], y: Mapping[str, Any], panels: Sequence[Chart], **more: Any) -> Chart:
     """Panels are {title, series}. Axes have a `label`, and may have `low` and `high`, `log`,
-    `percent`, or `names` for the places 0, 1, 2 ... A `bare` plot has no numbers beside it."""
+    `percent`, `whole` (whole numbers alone), or `names` of the places 0, 1, 2 ... A `bare` plot
+    has no numbers beside it."""
     return {"kind": "plot", "x": x, "y": y, "panels": list(panels), **more}
 
 

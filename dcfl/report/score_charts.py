@@ -9,6 +9,7 @@ from dcfl.report.charts import Chart, series
 from dcfl.report.text import number, plural
 from dcfl.runs.evaluations import ClassRow, ClientScore, EvaluationRecord
 from dcfl.scores import Scores
+from dcfl.system.printable import printable
 
 MOST_NAMES, LONGEST_NAME = 12, 8  # class names that fit below an axis, and their characters
 PERCENT = {"low": 0, "high": 100}
@@ -46,8 +47,7 @@ def reliability_chart(scores: Scores) -> Chart:
 
 def class_chart(rows: Sequence[ClassRow]) -> Chart:
     """Recall and precision of each class, in the order of the rows."""
-    names = [row.name for row in rows]
-    fit = len(names) <= MOST_NAMES and max(map(len, names)) <= LONGEST_NAME
+    names = [printable(row.name, LONGEST_NAME) for row in rows]
     notes = [
         f"{row.name}\n{plural(round(row.images), 'image')}\nrecall {number(row.recall)} %, "
         f"precision {number(row.precision)} %"
@@ -60,7 +60,7 @@ def class_chart(rows: Sequence[ClassRow]) -> Chart:
     ]
     axis = {"label": "class", "low": -0.5, "high": len(rows) - 0.5}
     return charts.plot(
-        {**axis, "names": names} if fit else {**axis, "label": "classes, in order"},
+        {**axis, **({"names": names} if len(names) <= MOST_NAMES else {"whole": True})},
         {"label": "%", "low": -3, "high": 103},
         [{"series": dots}],
     )
@@ -83,7 +83,7 @@ def clients_chart(clients: Sequence[ClientScore], mean: float) -> Chart:
     edges = {"low": 0.5, "high": len(ordered) + 0.5}
     line = series("mean", list(edges.values()), [mean, mean], 6, dash=1)
     return charts.plot(
-        {"label": "clients, the worst first", **edges},
+        {"label": "clients, the worst first", "whole": True, **edges},
         {"label": "right answers (%)", "low": -3, "high": 103},
         [{"series": [dots, line]}],
     )

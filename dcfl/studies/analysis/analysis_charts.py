@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -70,7 +71,7 @@ def plane_chart(analyses: Sequence[Analysis]) -> Chart:
     )
 
 
-def _classes(one: Analysis, names: Sequence[str], chosen: Sequence[int]) -> list[dict[str, object]]:
+def _classes(one: Analysis, names: Sequence[str], chosen: Sequence[int]) -> list[dict[str, Any]]:
     points, labels = one.plane.points, one.plane.labels
     found = []
     for colour, label in enumerate(chosen):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dcfl.report import charts
 from dcfl.report.charts import Chart, series
 from dcfl.studies.theory.theory_study import Study
@@ -40,7 +42,7 @@ def terms_chart(study: Study) -> Chart:
     )
 
 
-def _over_negatives(up: str, lines: list[dict[str, object]]) -> Chart:
+def _over_negatives(up: str, lines: list[dict[str, Any]]) -> Chart:
     """Both axes are logarithmic, so that what is not above 0 is left out."""
     shown = [{**one, "y": [y if y and y > 0 else None for y in one["y"]]} for one in lines]
     axis = {"label": "negatives M", "log": True}

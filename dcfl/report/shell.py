@@ -25,6 +25,7 @@ HERE = Path(__file__).parent
 UPLOT = HERE / "vendor" / "uplot"
 CHART = '<script type="application/json">'  # begins a chart's data; foreign text cannot
 START = "dcflPage.start();"
+CHARTS = ("chart_parts.js", "chart_curves.js", "chart_panels.js", "chart_matrix.js", "charts.js")
 
 
 def rendered(template: str, **values: Any) -> str:
@@ -41,7 +42,7 @@ def whole_page(title: str, body: Markup, follow: str = "") -> str:
     """`follow` is a script that keeps the page up to date; it may ask the page's own server."""
     styles, scripts = ["page.css"], ["page.js"]
     if CHART in body or follow:
-        styles, scripts = ["uplot.css", *styles], ["uplot.js", "charts.js", *scripts]
+        styles, scripts = ["uplot.css", *styles], ["uplot.js", *CHARTS, *scripts]
     style = Markup("\n".join(map(_asset, styles)))
     script = Markup("\n".join([*map(_asset, scripts), START, follow]))
     return (

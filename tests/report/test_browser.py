@@ -178,10 +178,10 @@ def test_smoothing_is_the_moving_average_of_the_runs(opened: Opened) -> None:
     values = np.random.default_rng(0).uniform(0, 100, 60).tolist()
     steps = list(range(60))
     made = opened.page.evaluate(
-        "([values, steps]) => dcflCharts.smoothed(values, steps, 0.9)", [values, steps]
+        "([values, steps]) => dcflCurves.smoothed(values, steps, 0.9)", [values, steps]
     )
     assert made == pytest.approx([ema(values[: last + 1]) for last in steps])
-    assert opened.page.evaluate("dcflCharts.smoothed([1, null, 3], [0, 1, 2], 0)") == [1, None, 3]
+    assert opened.page.evaluate("dcflCurves.smoothed([1, null, 3], [0, 1, 2], 0)") == [1, None, 3]
 
 
 def test_tables_sort_by_click_and_by_key(opened: Opened) -> None:

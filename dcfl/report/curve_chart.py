@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dcfl.report.charts import Chart, rounded
+from dcfl.report.plots import LOG_FROM
 from dcfl.report.text import data_unit
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import Group
@@ -18,7 +19,6 @@ from dcfl.runs.rows import RoundRow
 MOST_POINTS = 1000  # of a curve
 MOST_TOGETHER = 20_000  # of all curves of a chart
 FEWEST_POINTS = 200  # of a curve, however many there are
-LOG_FROM = 50  # ratio of largest to smallest loss, above which a linear axis hides the small
 Across = Callable[[RecordedRun], Sequence[float]]
 
 ACCURACIES: tuple[dict[str, Any], ...] = (

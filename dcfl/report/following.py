@@ -18,7 +18,7 @@ from dcfl.report import natural, reference_first, text
 from dcfl.report.document import Section, Table
 from dcfl.report.run_page import names_of, shown
 from dcfl.report.shell import content
-from dcfl.runs.evaluations import STEM
+from dcfl.runs.evaluations import STEM, read_evaluations
 from dcfl.runs.folder import FILES, RecordedRun
 from dcfl.runs.groups import Outcome, setting
 from dcfl.system.printable import printable
@@ -53,23 +53,26 @@ class Following:
     def state(self) -> State:
         """Drawn again only if something has changed since it was last asked for."""
         signatures = {path: _signature(path) for path in _run_folders(self._folders)}
-        silent = {path for path in signatures if _is_silent(path)}
-        seen = (signatures, silent)
-        if self._state is None or seen != self._seen:
-            self._state = self._drawn(signatures, silent)
-            self._seen = seen
-        return self._state
-
-    def _drawn(self, signatures: dict[Path, Signature], silent: set[Path]) -> State:
         for path, signature in signatures.items():
             if path not in self._runs or self._runs[path][0] != signature:
                 self._runs[path] = (signature, _read(path))
         found = [self._runs[path][1] for path in signatures]
+        silent = {run for run in found if isinstance(run, RecordedRun) and _is_silent(run)}
+        seen = (signatures, silent)
+        if self._state is None or seen != self._seen:
+            self._state = self._drawn(found, silent)
+            self._seen = seen
+        return self._state
+
+    def _drawn(self, found: Sequence[RecordedRun | str], silent: set[RecordedRun]) -> State:
         runs = reference_first([run for run in found if isinstance(run, RecordedRun)])
         troubles = [trouble for trouble in found if isinstance(trouble, str)]
         if not runs:
             return self._waiting(troubles)
-        return shown(runs, _state_of, _progress(runs, names_of(runs), silent), troubles)
+        try:
+            return shown(runs, _state_of, _progress(runs, names_of(runs), silent), troubles)
+        except (DCFLError, OSError) as error:  # files that are gone since they were read
+            return self._waiting([*troubles, text.without_folders(str(error))])
 
     def _waiting(self, troubles: list[str]) -> State:
         places = text.listed([printable(str(folder)) for folder in self._folders])
@@ -77,7 +80,7 @@ class Following:
             "document.html.j2",
             title="Waiting for a run",
             facts=[],
-            headline=f"There is no run in {places} yet. This page shows it when it begins.",
+            headline=f"There is no run to show in {places} yet. It appears here when it begins.",
             cautions=troubles,
             sections=[],
         )
@@ -125,24 +128,29 @@ def _read(folder: Path) -> RecordedRun | str:
     try:
         run = RecordedRun.open(folder)
         _ = run.config, run.environment, run.summary, run.rounds, run.clients, run.partition_sha256
+        read_evaluations(folder)
     except (DCFLError, OSError, ValueError) as error:
         reason = text.without_folders(str(error))
         return f"{printable(folder.name)} cannot be read now: {printable(reason)}"
     return run
 
 
-def _is_silent(folder: Path) -> bool:
-    try:
-        last = (folder / "rounds.jsonl").stat().st_mtime
-    except OSError:
+def _is_silent(run: RecordedRun) -> bool:
+    """Whether a run that has not ended should have written a round by now."""
+    if run.finished or not run.rounds:
         return False
-    return time.time() - last > SILENT_AFTER
+    return time.time() - _last_change(run) > max(SILENT_AFTER, 10 * _pace(run))
+
+
+def _pace(run: RecordedRun) -> float:
+    """Seconds of a round, lately."""
+    return fmean(row.seconds for row in run.rounds[-RECENT:])
 
 
 def _progress(
-    runs: Sequence[RecordedRun], names: dict[RecordedRun, str], silent: set[Path]
+    runs: Sequence[RecordedRun], names: dict[RecordedRun, str], silent: set[RecordedRun]
 ) -> Section:
-    rows = [_row(run, names[run], run.folder in silent) for run in runs]
+    rows = [_row(run, names[run], run in silent) for run in runs]
     columns = ["Run", "State", "Rounds", "Accuracy, %", "EMA, %", "Last round", "Ends about"]
     ended = sum(run.finished for run in runs)
     return Section(
@@ -154,17 +162,15 @@ def _progress(
 
 def _row(run: RecordedRun, name: str, silent: bool) -> list[str]:
     outcome, planned = Outcome.of(run), int(setting(run, "federation.rounds") or 0)
-    pace = fmean(row.seconds for row in run.rounds[-RECENT:]) if run.rounds else 0.0
-    quiet = silent and not run.finished and _age(run) > 10 * pace
-    left = 0 if run.finished or quiet else planned - outcome.rounds
+    left = 0 if run.finished or silent or not run.rounds else planned - outcome.rounds
     return [
         name,
-        "finished" if run.finished else "silent" if quiet else "training",
+        "finished" if run.finished else "silent" if silent else "training",
         f"{outcome.rounds} of {planned}",
         text.number(outcome.final_accuracy),
         text.number(outcome.ema_accuracy),
         _clock(_last_change(run)) if run.rounds else "–",
-        _clock(_last_change(run) + left * pace) if left > 0 and run.rounds else "–",
+        _clock(_last_change(run) + left * _pace(run)) if left > 0 else "–",
     ]
 
 
@@ -173,10 +179,6 @@ def _last_change(run: RecordedRun) -> float:
         return (run.folder / "rounds.jsonl").stat().st_mtime
     except OSError:
         return time.time()
-
-
-def _age(run: RecordedRun) -> float:
-    return time.time() - _last_change(run)
 
 
 def _clock(moment: float) -> str:

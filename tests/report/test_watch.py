@@ -101,7 +101,7 @@ def test_a_port_that_is_taken_is_a_mistake_of_the_users(server: Server) -> None:
 
 def test_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
     page = Following([tmp_path / "later"])
-    assert "There is no run in" in page.state().content
+    assert "There is no run to show in" in page.state().content
     write_run(tmp_path / "later" / "deep" / "deeper" / "run", [50.0])
     assert "fedavg on digits" in page.state().title
     assert "1 of 1 run finished" in page.state().content
@@ -119,6 +119,9 @@ def test_half_written_files_are_told_and_the_rest_is_shown(tmp_path: Path) -> No
     assert str(tmp_path) not in said
     (half / "partition.npz").write_bytes(good)
     assert "cannot be read" not in page.state().content
+    (half / "evaluation.json").write_text("{")
+    assert "half cannot be read now" in page.state().content
+    (half / "evaluation.json").unlink()
     (half / "config.toml").write_text("[data")
     assert "half cannot be read now" in page.state().content
 
@@ -134,7 +137,7 @@ def test_end_resume_and_removal_are_followed(tmp_path: Path) -> None:
     assert "finished" in page.state().content
     for path in folder.iterdir():
         path.unlink()
-    assert "There is no run in" in page.state().content
+    assert "There is no run to show in" in page.state().content
 
 
 def test_nothing_is_read_again_while_nothing_changes(

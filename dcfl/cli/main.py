@@ -26,6 +26,7 @@ from dcfl.cli.predict_verb import predict
 from dcfl.cli.reproduce_verb import reproduce
 from dcfl.cli.sweep_verb import sweep
 from dcfl.cli.theory_verb import theory
+from dcfl.cli.watch_verb import watch
 from dcfl.errors import DCFLError
 from dcfl.system.printable import one_line, print_warning, printable, printable_lines
 from dcfl.system.processes import end_when_terminated
@@ -59,6 +60,7 @@ VERBS: tuple[Callable[..., None], ...] = (
     check_verbs.check,
     inspection_verbs.partition,
     inspection_verbs.report,
+    watch,
     check_verbs.doctor,
     analyse,
     reproduce,

@@ -49,16 +49,20 @@ def find_runs(folder: Path) -> list[RecordedRun]:
         return [RecordedRun.open(folder)]
     if not folder.is_dir():
         raise RunMissing(f"{folder}: no such folder")
-    inside = sorted(folder.iterdir(), key=lambda path: _natural(path.name))
+    inside = sorted(folder.iterdir(), key=lambda path: natural(path.name))
     runs = [RecordedRun.open(path) for path in inside if (path / "config.toml").is_file()]
     if not runs:
         raise RunMissing(
             f"{folder} holds no run: there is no config.toml in it or in a folder directly below it"
         )
+    return reference_first(runs)
+
+
+def reference_first(runs: list[RecordedRun]) -> list[RecordedRun]:
     return sorted(runs, key=lambda run: run.config["method"].get("name") != "fedavg")
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
+def natural(name: str) -> list[tuple[int, str]]:
     """A sort key that reads digits as numbers."""
     return [
         (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)

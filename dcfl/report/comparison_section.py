@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from dcfl.report.document import Picture, Section, Table
 from dcfl.report.rank_figure import rank_figure
@@ -183,9 +184,9 @@ def ranking_section(ranking: Ranking) -> Section:
         f"{p_in_words(ranking.p_value)}. Nemenyi's critical difference: "
         f"{number(ranking.critical_difference)} ranks."
     )
-    picture = Picture.of(
+    picture = Picture(
         "Mean ranks",
-        rank_figure(ranking),
+        partial(rank_figure, ranking),
         "Critical-difference diagram: "
         + ", ".join(f"{method} {number(rank)}" for method, rank in ranking.mean_ranks.items()),
         ABOUT_RANKS,

@@ -5,18 +5,16 @@ from __future__ import annotations
 import base64
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import version
-from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from dcfl.report import plots, text
-from dcfl.system.printable import printable, printable_lines
+from dcfl.report import plots
+from dcfl.report.charts import Chart, shown_chart
+from dcfl.report.shell import json_in_html, rendered
+from dcfl.system.printable import printable
 
 # Characters that LaTeX would misread, and how they are written instead.
 LATEX = {
@@ -34,15 +32,24 @@ LATEX = {
 
 @dataclass(frozen=True)
 class Picture:
+    """A figure, and the chart that takes its place where scripts run."""
+
     title: str
-    source: str  # a data: address
+    draw: Callable[[], Figure]  # called only if the page shows it
     alt: str
     explanation: str
+    chart: Chart | None = None
+    covered: bool = False  # another picture's chart shows this too
 
-    @classmethod
-    def of(cls, title: str, figure: Figure, alt: str, explanation: str) -> Picture:
-        encoded = base64.b64encode(plots.as_svg(figure)).decode("ascii")
-        return cls(title, f"data:image/svg+xml;base64,{encoded}", alt, explanation)
+    @property
+    def source(self) -> str:
+        """A data: address."""
+        encoded = base64.b64encode(plots.as_svg(self.draw())).decode("ascii")
+        return f"data:image/svg+xml;base64,{encoded}"
+
+    @property
+    def chart_json(self) -> Markup:
+        return json_in_html(shown_chart(self.chart or {}))
 
 
 @dataclass(frozen=True)
@@ -113,37 +120,6 @@ def render_document(
         sections=sections,
         cautions=cautions,
     )
-
-
-def rendered(template: str, **values: Any) -> str:
-    return _environment().get_template(template).render(version=version("dcfl"), **values)
-
-
-@cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("dcfl.report", ""),
-        # Names of classes, folders and methods are other people's text.
-        autoescape=True,
-        finalize=_shown,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
-        number=text.number,
-        signed=text.signed,
-        deviation=text.deviation,
-        interval=text.interval,
-        on_images=text.on_images,
-        plural=text.plural,
-    )
-    return environment
-
-
-def _shown(value: Any) -> Any:
-    foreign = isinstance(value, str) and not isinstance(value, Markup)  # Markup is ours
-    return printable_lines(value) if foreign else value
 
 
 def _markdown(cell: str) -> str:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from dcfl.report import text
 from dcfl.report.document import Picture, Section, Table
 from dcfl.report.plots import LONGEST_CLASS, MANY_DOWN
+from dcfl.report.score_charts import (
+    class_chart,
+    clients_chart,
+    confusion_chart,
+    reliability_chart,
+)
 from dcfl.report.score_figures import (
     class_figure,
     clients_figure,
@@ -117,36 +124,39 @@ def _client_table(record: EvaluationRecord, title: str) -> Table:
 def _pictures(record: EvaluationRecord, title: str) -> list[Picture]:
     scores = record.scores
     pictures = [
-        Picture.of(
+        Picture(
             _headed("which class is taken for which", title),
-            confusion_figure(scores, record.class_names),
+            partial(confusion_figure, scores, record.class_names),
             f"Confusion matrix of {scores.classes:,} classes: {text.number(scores.accuracy)} % lie "
             f"on the diagonal.",
-            "Each row is a class, each column an answer: the darker, the greater the share of the "
+            "Each row is a class, each column an answer: the deeper, the greater the share of the "
             f"class’s images. The diagonal is right.{' Grey: no images.' if record.absent else ''}",
+            confusion_chart(record),
         ),
-        Picture.of(
+        Picture(
             _headed("is it as right as it is sure?", title),
-            reliability_figure(scores),
+            partial(reliability_figure, scores),
             "Reliability diagram: accuracy against confidence; the expected calibration error is "
             f"{text.number(scores.calibration_error)} %.",
             "Each dot is the images whose answer had such a probability, and how many of those "
             "answers were right. On the dashed line the model is as sure as it is right; below it, "
             f"too sure. On average it is {text.number(scores.calibration_error)} points off (the "
             "expected calibration error).",
+            reliability_chart(scores),
         ),
         _class_picture(record, title),
     ]
     mean, tenth = record.fairness
     if len(record.clients) > 1 and mean is not None and tenth is not None:
         pictures.append(
-            Picture.of(
+            Picture(
                 _headed("each client", title),
-                clients_figure(record.clients, mean),
+                partial(clients_figure, record.clients, mean),
                 f"Accuracies of {text.plural(len(record.clients), 'client')}: "
                 f"{text.number(mean)} % on average, {text.number(tenth)} % the worst tenth.",
                 f"The share of right answers on {record.clients_kind}, client by client. Dashed is "
                 f"the mean, {text.number(mean)} %; the worst tenth has {text.number(tenth)} %.",
+                clients_chart(record.clients, mean),
             )
         )
     return pictures
@@ -163,11 +173,12 @@ def _class_picture(record: EvaluationRecord, title: str) -> Picture:
         rows = sorted(rows, key=lambda row: row.recall)[:MANY_DOWN]
         which = f"the {MANY_DOWN} classes with the lowest recall"
     worst = min(rows, key=lambda row: row.recall)
-    return Picture.of(
+    return Picture(
         _headed("recall and precision", title),
-        class_figure(rows),
+        partial(class_figure, rows),
         f"Bars of the recall of {which}. The lowest is {text.number(worst.recall)} %, of "
         f"{printable(worst.name)}.",
-        "Bars: the share of a class’s images that are recognised. Diamonds: the share of right "
-        f"answers among those that name the class. Shown are {which}.",
+        "Recall (blue): the share of a class’s images that are recognised. Precision (orange): the "
+        f"share of right answers among those that name the class. Shown are {which}.",
+        class_chart(rows),
     )

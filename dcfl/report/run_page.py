@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from dcfl.data.partition import split_words
 from dcfl.federation import cohort_size
 from dcfl.report import text
+from dcfl.report.client_mixes import client_mix_picture
 from dcfl.report.comparison_section import comparison_sections
-from dcfl.report.document import rendered
+from dcfl.report.document import Picture, Section
 from dcfl.report.evaluation_section import evaluation_section
 from dcfl.report.personal_section import personal_section
 from dcfl.report.run_details import detail_of, empty_rounds, failures_of, judges_of
 from dcfl.report.run_pictures import curve_pictures, partition_note, partition_pictures
+from dcfl.report.shell import rendered
 from dcfl.report.verdict import headline
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import (
@@ -28,21 +31,34 @@ from dcfl.system.printable import printable
 
 SHOWN_FAILURES = 50
 SECTIONS = (personal_section, evaluation_section)  # each where it has something to say
+T = TypeVar("T")
 
 
 def render(runs: Sequence[RecordedRun], target: float | None = None) -> str:
-    groups, names = group_runs(runs), _names(runs)
+    return shown(runs, rendered, target=target)
+
+
+def shown(
+    runs: Sequence[RecordedRun],
+    show: Callable[..., T],
+    progress: Section | None = None,
+    troubles: Sequence[str] = (),
+    target: float | None = None,
+) -> T:
+    """What `show` makes of the template and its values."""
+    groups, names = group_runs(runs), names_of(runs)
     standing = Standing(groups, target=target)
     failures = failures_of(runs, names)
     sent = max(
         max(group.spread("bytes_up").mean, group.spread("bytes_down").mean) for group in groups
     )
-    return rendered(
+    return show(
         "page.html.j2",
         title=_title(groups, runs),
         facts=_facts(runs),
         headline=headline(standing),
-        cautions=_cautions(groups, runs, names),
+        cautions=[*_cautions(groups, runs, names), *troubles],
+        progress=progress,
         groups=groups,
         personal=any(group.has_personal for group in groups),
         standing=standing,
@@ -50,7 +66,7 @@ def render(runs: Sequence[RecordedRun], target: float | None = None) -> str:
         comparison=list(comparison_sections(standing)),
         unit=text.data_unit(sent),
         time_digits=1 if max(group.spread("seconds").mean for group in groups) < 1000 else 0,
-        curves=curve_pictures(groups) if any(run.rounds for run in runs) else [],
+        curves=_training_pictures(groups) if any(run.rounds for run in runs) else [],
         sections=[found for section in SECTIONS if (found := section(runs, names))],
         partitions=partition_pictures(runs, names),
         partition_note=partition_note(runs),
@@ -62,7 +78,12 @@ def render(runs: Sequence[RecordedRun], target: float | None = None) -> str:
     )
 
 
-def _names(runs: Sequence[RecordedRun]) -> dict[RecordedRun, str]:
+def _training_pictures(groups: Sequence[Group]) -> list[Picture]:
+    mixes = client_mix_picture(groups)
+    return [*curve_pictures(groups), *([mixes] if mixes else [])]
+
+
+def names_of(runs: Sequence[RecordedRun]) -> dict[RecordedRun, str]:
     """The folders' names, with the parent's where two have the same."""
     paths = {run: run.folder.resolve() for run in runs}
     uses = Counter(path.name for path in paths.values())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from dcfl.data.overview import MANY_CLIENTS, Overview
-from dcfl.report import plots, text
+from dcfl.report import charts, plots, text
+from dcfl.report.curve_chart import accuracy_chart, loss_chart, thinning_note
 from dcfl.report.document import Picture
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import (
@@ -33,26 +35,30 @@ def curve_pictures(groups: Sequence[Group]) -> list[Picture]:
     images = scored_on(run for group in groups for run in group.runs)
     accuracy, loss = (text.on_images(quantity, images) for quantity in ("accuracy", "loss"))
     return [
-        Picture.of(
+        Picture(
             "Accuracy over rounds",
-            plots.accuracy_figure(groups),
+            partial(plots.accuracy_figure, groups),
             f"Line chart of {accuracy} over {text.plural(rounds, 'round')}. {finals}.",
             f"Thin: the share of {images} that the global model gets right after each round. "
-            f"Bold: its moving average, EMA.{band if several else ''}{ring}",
+            f"Bold: its moving average, EMA.{band if several else ''}{ring}"
+            f"{thinning_note(groups)}",
+            accuracy_chart(groups),
         ),
-        Picture.of(
+        Picture(
             f"{loss[0].upper()}{loss[1:]} over rounds",
-            plots.loss_figure(groups),
+            partial(plots.loss_figure, groups),
             f"Line chart of {loss} over {text.plural(rounds, 'round')}.",
             f"The mean cross-entropy on the {images}; lower is better. It rises when a model is "
             f"wrong and sure of it, even while the accuracy holds.{band if several else ''}",
+            loss_chart(groups),
         ),
-        Picture.of(
+        Picture(
             "Accuracy against traffic",
-            plots.traffic_figure(groups),
+            partial(plots.traffic_figure, groups),
             f"Line chart of {accuracy} against the data sent. {finals}.",
             "The moving average against all that clients and server have sent each other so far: "
             "further left is cheaper.",
+            covered=True,
         ),
     ]
 
@@ -84,9 +90,9 @@ def _partition_picture(users: Sequence[RecordedRun], title: str) -> Picture:
     sizes = split.sizes
     size = f"{sizes.min():,}" if np.ptp(sizes) == 0 else f"{sizes.min():,} to {sizes.max():,}"
     held = f"{np.median(split.held):g} of {classes} classes"
-    figure = plots.partition_figure(counts, class_names)
+    figure = partial(plots.partition_figure, counts, class_names)
     if clients > MANY_CLIENTS:
-        return Picture.of(
+        return Picture(
             title,
             figure,
             f"Histograms over {text.plural(clients, 'client')} of their samples, their classes "
@@ -95,14 +101,20 @@ def _partition_picture(users: Sequence[RecordedRun], title: str) -> Picture:
             f"(the median client holds {held}), and such a share of one class. The smallest is "
             f"client {split.smallest}, the largest client {split.largest}; partition.npz has all.",
         )
-    return Picture.of(
+    return Picture(
         title,
         figure,
         f"Heat map of samples per client and class: {text.plural(clients, 'client')} with {size} "
         f"samples each; the median client holds {held}.",
-        "Each column is a client and each row a class: the darker, the more samples, and white is "
-        f"none. The bars above are the clients' sizes: {size} samples. The median client holds "
-        f"{held}.",
+        "Each column is a client, each row a class: the deeper the colour, the more samples. The "
+        f"bars above are the clients' sizes: {size} samples. The median client holds {held}.",
+        charts.matrix(
+            counts.T,
+            ("class", class_names),
+            ("client", [str(client) for client in range(clients)]),
+            "samples",
+            sizes=True,
+        ),
     )
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from dcfl.models.output import Embedding
-from dcfl.report.document import rendered
+from dcfl.report.shell import rendered
 from dcfl.report.text import number, plural, without_folders
 from dcfl.system.printable import printable
 from dcfl.system.storage import storage, write_whole

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from dcfl.report.document import Picture, Section, Table
 from dcfl.report.text import listed, number, plural
+from dcfl.studies.analysis.analysis_charts import plane_chart, separation_chart, spectrum_chart
 from dcfl.studies.analysis.drift import Drift
 from dcfl.studies.analysis.figures import (
     NAMED,
@@ -54,22 +56,24 @@ def _cosines_table(analyses: Sequence[Analysis]) -> Table:
 
 
 def _separation_picture(analyses: Sequence[Analysis]) -> Picture:
-    return Picture.of(
+    return Picture(
         "Within classes and between them",
-        separation_figure(analyses),
+        partial(separation_figure, analyses),
         f"Histograms of cosines of same-class and different-class pairs. {_spoken(analyses)}",
         "All pairs of images by the cosine of their embeddings. A representation that "
         "separates the classes has one hill near 1 and the other well to the left of it.",
+        separation_chart(analyses),
     )
 
 
 def _paper_picture(analyses: Sequence[Analysis]) -> Picture:
-    return Picture.of(
+    return Picture(
         "Intra-class above, inter-class below",
-        paper_figure(analyses),
+        partial(paper_figure, analyses),
         f"Histograms of cosines in the layout of the paper. {_spoken(analyses)}",
         "The same histograms as the paper's figure arranges them: densities, on the same "
         "axes in all runs. The line marks the mean.",
+        covered=True,
     )
 
 
@@ -154,13 +158,14 @@ def sphere_section(analyses: Sequence[Analysis]) -> Section:
 
 
 def dimensions_section(analyses: Sequence[Analysis]) -> Section:
-    picture = Picture.of(
+    picture = Picture(
         "Variance held by the first directions",
-        spectrum_figure(analyses),
+        partial(spectrum_figure, analyses),
         "Line chart of the cumulated variance over the principal directions.",
         "The share of the variance that the first principal directions hold together. A line that "
         "is at 1 early belongs to a model that uses few directions: at best, about as many as "
         "there are classes less one.",
+        spectrum_chart(analyses),
     )
     return Section("Dimensions in use", tables=[_dimensions_table(analyses)], pictures=[picture])
 
@@ -217,14 +222,15 @@ def _plane_picture(analyses: Sequence[Analysis]) -> Picture:
     shown, classes = len(first.plane.points), len(first.class_names)
     sample = f" ({plural(shown, 'image')} of {first.images:,})" if shown < first.images else ""
     coloured = f" Coloured are {NAMED} of the {classes} classes." if classes > NAMED else ""
-    return Picture.of(
+    return Picture(
         "The embeddings, in two dimensions",
-        plane_figure(analyses),
+        partial(plane_figure, analyses),
         f"Scatter plot of the images' embeddings, coloured by class. {explained}",
         f"Each point is an image{sample}: its unit vector, projected on the two directions in "
         "which the run's unit vectors vary most. Every run has axes of its own, in the same scale. "
         "What is apart here is apart; what overlaps here may be apart in the dimensions that are "
         f"not shown.{coloured}",
+        plane_chart(analyses),
     )
 
 
@@ -235,9 +241,9 @@ def drift_sections(analyses: Sequence[Analysis]) -> list[Section]:
     ]
     if not drifts:
         return []
-    picture = Picture.of(
+    picture = Picture(
         "Drift, client by client",
-        drift_figure(drifts),
+        partial(drift_figure, drifts),
         "Dot plot of the drift of each client in weights and features, and of the cosine between "
         "the updates of each pair of clients.",
         "Each dot is a client (on the right a pair of clients), and the bar is the mean.",

@@ -36,7 +36,7 @@ def separation_figure(analyses: Sequence[Analysis]) -> Figure:
             axes.stairs(cosines.density, EDGES, fill=True, color=colour, alpha=0.35)
             axes.stairs(cosines.density, EDGES, color=colour, linewidth=1.2)
         _title(axes, f"{analysis.label}\noverlap {number(100 * analysis.similarity.overlap, 1)} %")
-        axes.set_xlim(*_range(analyses))
+        axes.set_xlim(*cosine_range(analyses))
         axes.set_ylim(0, 1.05 * top or 1.0)
         axes.xaxis.set_major_locator(MaxNLocator(2 if len(analyses) > 2 else 5))
         axes.set_xlabel("cosine")
@@ -57,7 +57,7 @@ def paper_figure(analyses: Sequence[Analysis]) -> Figure:
             axes.stairs(cosines.density, EDGES, fill=True, color=colour, alpha=0.75)
             if cosines.pairs:
                 axes.axvline(cosines.mean, color=INK, linewidth=1)
-            axes.set_xlim(*_range(analyses))
+            axes.set_xlim(*cosine_range(analyses))
             axes.xaxis.set_major_locator(MaxNLocator(2 if len(analyses) > 2 else 5))
             _title(axes, f"{analysis.label}, {pairs}" if len(analyses) == 1 else analysis.label)
         highest = max(analysis.kinds[row][1].density.max() for analysis in analyses)
@@ -68,7 +68,7 @@ def paper_figure(analyses: Sequence[Analysis]) -> Figure:
     return figure
 
 
-def _range(analyses: Sequence[Analysis]) -> tuple[float, float]:
+def cosine_range(analyses: Sequence[Analysis]) -> tuple[float, float]:
     """[-1, 1], or [0, 1] where nothing is negative: after a ReLU."""
     negative = any(
         cosines.counts[: BINS // 2].any() for analysis in analyses for _, cosines in analysis.kinds
@@ -114,7 +114,7 @@ def plane_figure(analyses: Sequence[Analysis]) -> Figure:
     panels = figure.subplots(1, count, squeeze=False)[0]
     reach = max(float(np.abs(analysis.plane.points).max()) for analysis in analyses)
     reach = 1.05 * reach or 1.0
-    chosen = _coloured(len(names))
+    chosen = coloured_classes(len(names))
     palette = mpl.colormaps["tab10"].colors  # type: ignore[attr-defined]
     for axes, analysis in zip(panels, analyses, strict=True):
         plane = analysis.plane
@@ -146,7 +146,7 @@ def plane_figure(analyses: Sequence[Analysis]) -> Figure:
     return figure
 
 
-def _coloured(classes: int) -> list[int]:
+def coloured_classes(classes: int) -> list[int]:
     """At most NAMED classes, spread over all of them."""
     return sorted({int(at) for at in np.linspace(0, classes - 1, min(classes, NAMED))})
 

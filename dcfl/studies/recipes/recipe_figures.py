@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from dcfl.report.plots import COLOURS, DASHES, INK, WIDTH, curve_figure, styled
 from dcfl.runs.folder import RecordedRun
@@ -85,13 +86,7 @@ def weights_figure(results: Results, block: str) -> Figure:
     """Gains over FedAvg by row and column, as colours and numbers."""
     columns = results.columns(block)
     rows = [row for row in results.rows(block) if row != REFERENCE]
-    gains = np.full((len(rows), len(columns)), np.nan)
-    for across, column in enumerate(columns):
-        for down, row in enumerate(rows):
-            entry = results.entries.get((block, column), {}).get(row)
-            pair = entry and results.against_reference((block, column), entry, "ema")
-            if pair:
-                gains[down, across] = pair.paired.spread.mean
+    gains = gains_over_reference(results, block)
     figure = Figure(figsize=(WIDTH, 1.2 + 0.5 * len(rows)), layout="constrained")
     axes = figure.add_subplot()
     axes.grid(visible=False)
@@ -108,3 +103,17 @@ def weights_figure(results: Results, block: str) -> Figure:
     axes.set_yticks(range(len(rows)), rows)
     axes.set_xlabel(results.recipe.columns)
     return figure
+
+
+def gains_over_reference(results: Results, block: str) -> NDArray[np.float64]:
+    """Points of EMA over FedAvg, by row and column; NaN where there is nothing to compare."""
+    columns = results.columns(block)
+    rows = [row for row in results.rows(block) if row != REFERENCE]
+    gains = np.full((len(rows), len(columns)), np.nan)
+    for across, column in enumerate(columns):
+        for down, row in enumerate(rows):
+            entry = results.entries.get((block, column), {}).get(row)
+            pair = entry and results.against_reference((block, column), entry, "ema")
+            if pair:
+                gains[down, across] = pair.paired.spread.mean
+    return gains

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from dcfl.report.comparison_section import pairs_table, ranking_section
+from dcfl.report.curve_chart import accuracy_chart
 from dcfl.report.document import Picture, Section, Table, render_document
 from dcfl.report.plots import accuracy_figure, traffic_figure
 from dcfl.report.text import interval, number, p_cell, plural, signed, with_deviation
 from dcfl.runs.all_pairs import Pair
 from dcfl.studies.recipes.order_page import order_section, split_name
 from dcfl.studies.recipes.published import papers_mu
+from dcfl.studies.recipes.recipe_charts import gain_chart, weights_chart
 from dcfl.studies.recipes.recipe_figures import (
     client_time_figure,
     gain_figure,
@@ -115,22 +118,28 @@ def _beside_the_paper(results: Results, place: Place) -> Section:
     title = f"{place[0]}, {split_name(place[1])}"
     groups = [entry.group for entry in results.entries[place].values()]
     pictures = [
-        Picture.of(
-            "Over rounds", accuracy_figure(groups), f"Accuracy over rounds, {title}", "EMA bold."
+        Picture(
+            "Over rounds",
+            partial(accuracy_figure, groups),
+            f"Accuracy over rounds, {title}",
+            "EMA bold.",
+            accuracy_chart(groups),
         ),
         *_lead_over_rounds(results, place, title),
-        Picture.of(
+        Picture(
             "Over bytes",
-            traffic_figure(groups),
+            partial(traffic_figure, groups),
             f"Accuracy over bytes sent, {title}",
             "What methods send beside the weights moves their curve to the right.",
+            covered=True,
         ),
-        Picture.of(
+        Picture(
             "Over the clients' time",
-            client_time_figure(groups),
+            partial(client_time_figure, groups),
             f"Accuracy over seconds of clients' work, {title}",
             "Seconds that clients have trained, all together. Only runs that had the machine to "
             "themselves, or as many others beside them, can be compared.",
+            covered=True,
         ),
     ]
     pairs = results.pairs(place, "ema")
@@ -142,11 +151,12 @@ def _beside_the_paper(results: Results, place: Place) -> Section:
 def _lead_over_rounds(results: Results, place: Place, title: str) -> Iterator[Picture]:
     reference = results.reference(place)
     if reference is not None and len(results.entries[place]) > 1:
-        yield Picture.of(
+        yield Picture(
             "Against FedAvg over rounds",
-            lead_figure(list(results.entries[place].values()), reference),
+            partial(lead_figure, list(results.entries[place].values()), reference),
             f"EMA against FedAvg over rounds, {title}",
             "Points of EMA over FedAvg after each scored round, seed by seed, then the mean.",
+            covered=True,
         )
 
 
@@ -238,10 +248,12 @@ def _best(results: Results, block: str) -> Table:
 
 def _pictures(results: Results, block: str) -> Iterator[Picture]:
     if results.recipe.picture == "lines":
-        figure = gain_figure(results, block)
+        figure = partial(gain_figure, results, block)
         text = f"EMA against FedAvg over {results.recipe.columns}, {block}"
-        yield Picture.of("", figure, text, "Points of EMA over FedAvg; bars: from least to most.")
+        about = "Points of EMA over FedAvg; bars in the picture: from least to most."
+        yield Picture("", figure, text, about, gain_chart(results, block))
     if results.recipe.picture == "map":
-        figure = weights_figure(results, block)
+        figure = partial(weights_figure, results, block)
         text = f"EMA against FedAvg over mu and {results.recipe.columns}, {block}"
-        yield Picture.of("", figure, text, "Points of EMA over FedAvg: blue is better.")
+        about = "Points of EMA over FedAvg: blue is better."
+        yield Picture("", figure, text, about, weights_chart(results, block))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 from dcfl.report.document import Picture, Section, Table, render_document
 from dcfl.report.text import listed, number, plural
@@ -95,18 +96,18 @@ def _cautions(result: SweepResult) -> list[str]:
 def _sections(result: SweepResult) -> Iterator[Section]:
     finished = [trial for trial in result.ranked if trial.state == "finished"]
     yield _chosen_section(result)
-    figure = scores_figure(result.space.dimensions, finished, result.by)
+    figure = partial(scores_figure, result.space.dimensions, finished, result.by)
     about = f"{SCORES[result.by]} of finished trials on kept-back images, mean over seeds."
     title = f"Accuracy over {listed(result.space.keys)}"
     yield Section(
-        "Scores", pictures=[Picture.of(title, figure, "Each trial's score by its settings", about)]
+        "Scores", pictures=[Picture(title, figure, "Each trial's score by its settings", about)]
     )
     yield Section("What mattered most", [ABOUT_SHARES], [importance_table(result)])
     labels = [f"{trial.number}: {_short(trial)}" for trial in result.ranked]
-    curves = curves_figure(result.ranked, labels)
+    curves = partial(curves_figure, result.ranked, labels)
     about = "The first seed of each trial; the five best are named. A trial that was pruned ends."
     alt = "Accuracy over rounds, a line per trial"
-    yield Section("Curves", pictures=[Picture.of("Accuracy over rounds", curves, alt, about)])
+    yield Section("Curves", pictures=[Picture("Accuracy over rounds", curves, alt, about)])
     yield Section("Trials", tables=[trials_table(result)])
 
 

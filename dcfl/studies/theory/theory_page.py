@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from dcfl.report.document import Picture, Section, Table, render_document
 from dcfl.report.text import listed
 from dcfl.studies.theory.claims import claims, follows
+from dcfl.studies.theory.theory_charts import deviation_chart, terms_chart
 from dcfl.studies.theory.theory_figures import deviation_figure, terms_figure
 from dcfl.studies.theory.theory_study import Study, TheoryResult
 from dcfl.studies.theory.theory_tables import batches_table, points_table, short, slopes_table
@@ -63,20 +66,22 @@ def _section(study: Study) -> Section:
         f"Dimension {dimension}",
         [f"The paper: {claim} – Measured: {finding}" for claim, finding in claims(study)],
         pictures=[
-            Picture.of(
+            Picture(
                 "Deviation from the limit",
-                deviation_figure(study),
+                partial(deviation_figure, study),
                 f"Mean deviation, spread, RMS and bound against M in dimension {dimension}",
                 "Points are measured, thin lines what the second order predicts. The grey band "
                 "is where a client's batch of 64 lies (42 to 63 negatives); above the dotted "
                 "line a bound says nothing.",
+                deviation_chart(study),
             ),
-            Picture.of(
+            Picture(
                 "The two terms, each with its bound",
-                terms_figure(study),
+                partial(terms_figure, study),
                 f"Both terms of the deviation with their bounds in dimension {dimension}",
                 "Measured: what the positive adds by standing in the denominator, and how far "
                 "the mean over the negatives is off, both on average over draws.",
+                terms_chart(study),
             ),
         ],
         tables=[

@@ -1,0 +1,286 @@
+"""Pages in a real browser: Debian's chromium, driven by Playwright. Skipped without either."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dcfl.evaluation import ema
+from dcfl.report import write_report
+from dcfl.report.document import Section, Table, render_document
+from dcfl.report.watch import watching
+from tests.report.folders import TEN, row, write_run
+
+playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt install chromium"),
+    pytest.mark.xdist_group("browser"),
+]
+
+HOLDER = "xpath=ancestor::*[contains(@class, 'holder')][1]"
+SCALES = """figure => ["main", "lead"].map(one => {
+    const { min, max } = figure.dcflChart[one].plot.scales.x;
+    return [min, max];
+})"""
+HOSTILE = "<img src=x onerror=alert(1)>"
+CURVES = {
+    "fedavg": [[10.0, 30.0, 40.0, 50.0, 52.0], [12.0, 28.0, 44.0, 46.0, 54.0]],
+    "dcfl-pw": [[11.0, 33.0, 47.0, 52.0, 60.0], [13.0, 30.0, 48.0, 50.0, 58.0]],
+}
+EMA = {name: [ema(curve) for curve in curves] for name, curves in CURVES.items()}
+
+
+@dataclass
+class Opened:
+    """A page, and what it said and asked for."""
+
+    page: Any
+    said: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+
+    def figure(self, title: str) -> Any:
+        return self.page.locator("figure", has=self.page.locator("h3", has_text=title))
+
+    def hover(self, place: Any, across: float = 0.99, down: float = 0.5) -> str:
+        """The text beside the pointer, at this share of the place's width and height."""
+        place.scroll_into_view_if_needed()
+        box = place.bounding_box()
+        self.page.mouse.move(box["x"] + across * box["width"], box["y"] + down * box["height"])
+        return str(place.locator(f"{HOLDER}/*[@role='status']").inner_text())
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        try:
+            started = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        except playwright.Error as error:
+            pytest.skip(f"chromium does not start: {error}")
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two methods with two seeds each; the first class has a hostile name."""
+    folder = tmp_path_factory.mktemp("browser") / "runs"
+    counts = np.full((4, 10), 5)
+    counts[2] = [70, *[0] * 9]
+    clients = [
+        {"round": 5, "client": 2, "outcome": "ok", "reason": "", "own_accuracy": 42.0},
+        {"round": 4, "client": 1, "outcome": "failed", "reason": HOSTILE},
+    ]
+    for method, curves in CURVES.items():
+        for seed, accuracies in enumerate(curves):
+            write_run(
+                folder / f"{method}-{seed}",
+                accuracies,
+                method=method,
+                seed=seed,
+                class_names=(HOSTILE, *TEN[1:]),
+                counts=counts,
+                clients=clients,
+            )
+    return write_report(folder)
+
+
+@pytest.fixture
+def opened(browser: Any, report: Path) -> Iterator[Opened]:
+    """A window of a desktop, and the page in it, which has to stay quiet."""
+    opened = open_page(browser, report.as_uri())
+    yield opened
+    assert opened.said == []
+    assert opened.asked == [report.as_uri()]
+    opened.page.context.close()
+
+
+def open_page(browser: Any, address: str, **options: Any) -> Opened:
+    context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **options})
+    opened = Opened(context.new_page())
+    opened.page.on("console", lambda message: opened.said.append(message.text))
+    opened.page.on("pageerror", lambda error: opened.said.append(str(error)))
+    opened.page.on("dialog", lambda dialog: opened.said.append(f"dialog {dialog.message}"))
+    opened.page.on(
+        "request",
+        lambda request: request.url.startswith("data:") or opened.asked.append(request.url),
+    )
+    opened.page.goto(address)
+    return opened
+
+
+def test_values_beside_the_pointer_are_the_recorded_ones(opened: Opened) -> None:
+    figure = opened.figure("Accuracy over rounds")
+    said = opened.hover(figure.locator(".u-over").first)
+    assert said.startswith("round 5")
+    for method, values in EMA.items():
+        low, high = sorted(values)
+        assert f"{np.mean(values):.2f} ({low:.2f} to {high:.2f})" in said, method
+    leads = [
+        ours - theirs for ours, theirs in zip(*(EMA[m] for m in ("dcfl-pw", "fedavg")), strict=True)
+    ]
+    assert f"+{np.mean(leads):.2f}" in opened.hover(figure.locator(".u-over").nth(1))
+
+
+def test_the_legend_hides_a_method_and_shows_it_again(opened: Opened) -> None:
+    figure = opened.figure("Accuracy over rounds")
+    button = figure.get_by_role("button", name="dcfl-pw")
+    button.click()
+    assert button.get_attribute("aria-pressed") == "false"
+    said = opened.hover(figure.locator(".u-over").first)
+    assert "fedavg" in said
+    assert "dcfl-pw" not in said
+    button.press("Enter")
+    assert "dcfl-pw" in opened.hover(figure.locator(".u-over").first)
+
+
+def test_a_drag_zooms_and_a_double_click_goes_back(opened: Opened) -> None:
+    figure = opened.figure("Accuracy over rounds")
+    area, reset = figure.locator(".u-over").first, figure.get_by_role("button", name="Reset zoom")
+    assert figure.evaluate(SCALES) == [[1, 5], [1, 5]]
+    area.scroll_into_view_if_needed()
+    box = area.bounding_box()
+    opened.page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 60)
+    opened.page.mouse.down()
+    opened.page.mouse.move(box["x"] + 0.75 * box["width"], box["y"] + 70, steps=4)
+    opened.page.mouse.up()
+    both = figure.evaluate(SCALES)
+    assert both[0] == pytest.approx([3, 4], abs=0.1)
+    assert both[1] == pytest.approx([3, 4], abs=0.1)
+    assert reset.is_visible()
+    area.dblclick()
+    assert figure.evaluate(SCALES)[0] == [1, 5]
+    assert not reset.is_visible()
+
+
+def test_curves_over_megabytes_and_seconds_and_less_smooth(opened: Opened) -> None:
+    figure = opened.figure("Accuracy over rounds")
+    area = figure.locator(".u-over").first
+    figure.locator("select").nth(1).select_option("sent")
+    assert re.match(r"14\.8\d* MB\n", opened.hover(area))  # of 3 to 15
+    figure.locator("select").nth(1).select_option("seconds")
+    assert " s\n" in opened.hover(area)
+    figure.locator("input").fill("0")
+    assert f"{np.mean([52.0, 54.0]):.2f}" in opened.hover(area)
+    figure.locator("select").first.select_option("client_accuracy")
+    assert "accuracy on clients’ own mixes" in figure.locator("select").first.inner_text()
+
+
+def test_smoothing_is_the_moving_average_of_the_runs(opened: Opened) -> None:
+    values = np.random.default_rng(0).uniform(0, 100, 60).tolist()
+    steps = list(range(60))
+    made = opened.page.evaluate(
+        "([values, steps]) => dcflCurves.smoothed(values, steps, 0.9)", [values, steps]
+    )
+    assert made == pytest.approx([ema(values[: last + 1]) for last in steps])
+    assert opened.page.evaluate("dcflCurves.smoothed([1, null, 3], [0, 1, 2], 0)") == [1, None, 3]
+
+
+def test_tables_sort_by_click_and_by_key(opened: Opened) -> None:
+    table = opened.page.locator("table").first
+    names = table.locator("tbody th")
+    assert names.all_inner_texts() == ["fedavg", "dcfl-pw"]
+    head = table.get_by_role("button", name="EMA %", exact=True)
+    for order, expected in (("descending", "dcfl-pw"), ("ascending", "fedavg")):
+        head.press("Enter") if order == "ascending" else head.click()
+        assert table.locator(f"th[aria-sort={order}]").count() == 1
+        assert names.first.inner_text() == expected
+    head.click()
+    assert table.locator("th[aria-sort]").count() == 0
+    numbers = {
+        "+3.00 ± 1.41": 3,
+        "−2.5": -2.5,
+        "1,234": 1234,
+        "12 of 24": 12,
+        "x": None,
+        "1e-3": 0.001,
+    }
+    for text, number in numbers.items():
+        assert opened.page.evaluate("text => dcflPage.leadingNumber(text)", text) == number
+
+
+def test_a_hostile_name_is_shown_and_does_nothing(opened: Opened) -> None:
+    figure = opened.page.locator("figure", has=opened.page.locator("canvas")).last
+    said = opened.hover(figure.locator("canvas"), across=0.33, down=0.35)
+    assert said.startswith("client 2, class ")
+    figure.locator(".holder").first.focus()
+    for _ in TEN:
+        opened.page.keyboard.press("ArrowUp")
+    assert HOSTILE in figure.locator(".tip").inner_text()
+    assert opened.page.locator("img[src=x]").count() == 0
+    assert HOSTILE in opened.page.locator("table").last.inner_text()
+
+
+def test_dark_and_light(browser: Any, report: Path) -> None:
+    opened = open_page(browser, report.as_uri(), color_scheme="dark")
+    shade = "getComputedStyle(document.body).backgroundColor"
+    assert opened.page.evaluate(shade) == "rgb(20, 24, 28)"
+    opened.page.get_by_role("button", name="Show on white").click()
+    assert opened.page.evaluate(shade) == "rgb(255, 255, 255)"
+    opened.page.emulate_media(color_scheme="light")
+    opened.page.get_by_role("button", name="Show on black").click()
+    assert opened.page.evaluate(shade) == "rgb(20, 24, 28)"
+    opened.page.emulate_media(media="print")
+    assert opened.page.evaluate(shade) == "rgb(255, 255, 255)"
+    figure = opened.figure("Accuracy over rounds")
+    assert figure.locator("img").is_visible()
+    assert not figure.locator(".plot").is_visible()
+    assert opened.figure("Accuracy against traffic").is_visible()
+    opened.page.context.close()
+
+
+def test_a_phone_does_not_scroll_sideways(browser: Any, report: Path, tmp_path: Path) -> None:
+    wide = Table([f"column {n}" for n in range(14)], [["x" * 30, *["1,234.56"] * 13]] * 2)
+    other = tmp_path / "other.html"
+    other.write_text(
+        render_document("t" * 80, [("a", "b" * 90)], "h", [Section("s", tables=[wide])])
+    )
+    for path in (report, other):
+        opened = open_page(browser, path.as_uri(), viewport={"width": 390, "height": 844})
+        assert opened.page.evaluate("document.documentElement.scrollWidth") == 390
+        opened.page.locator("table").first.get_by_role("button").last.click()
+        assert opened.page.locator("th[aria-sort]").count() == 1
+        opened.page.context.close()
+
+
+def test_without_scripts_the_pictures_are_there(browser: Any, report: Path) -> None:
+    opened = open_page(browser, report.as_uri(), java_script_enabled=False)
+    images = opened.page.locator("img")
+    assert images.count() == 5
+    assert all(image.is_visible() for image in images.all())
+    assert opened.said == []
+    opened.page.context.close()
+
+
+def test_the_page_of_a_watch_follows_and_keeps_what_the_reader_chose(
+    browser: Any, tmp_path: Path
+) -> None:
+    with watching([tmp_path / "later"]) as server:
+        opened = open_page(browser, server.address)
+        assert "There is no run" in opened.page.locator(".headline").inner_text()
+        for method in CURVES:
+            write_run(
+                tmp_path / "later" / method, CURVES[method][0][:2], method=method, finished=False
+            )
+        figure = opened.figure("Accuracy over rounds")
+        figure.get_by_role("button", name="dcfl-pw").click()
+        with (tmp_path / "later" / "fedavg" / "rounds.jsonl").open("a") as log:
+            log.write(json.dumps(row(3, CURVES["fedavg"][0])) + "\n" + '{"round": 4, "acc')
+        opened.page.get_by_text("fedavg is unfinished: 3 of 2 rounds so far.").wait_for()
+        assert figure.get_by_role("button", name="dcfl-pw").get_attribute("aria-pressed") == "false"
+        assert opened.hover(figure.locator(".u-over").first).startswith("round 3")
+        assert opened.said == []
+        assert {address.partition("?")[0] for address in opened.asked} == {
+            server.address,
+            f"{server.address}state",
+        }
+    opened.page.get_by_text("dcfl watch does not answer").wait_for()
+    opened.page.context.close()

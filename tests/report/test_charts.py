@@ -1,0 +1,137 @@
+"""The data of charts: what is drawn is what was recorded."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dcfl.report import charts, curve_chart
+from dcfl.report.client_mixes import client_mix_picture
+from dcfl.report.curve_chart import accuracy_chart, client_seconds, loss_chart, thinning_note
+from dcfl.report.document import Picture
+from dcfl.runs.folder import RecordedRun
+from dcfl.runs.groups import Group, group_runs
+from tests.report.folders import write_run
+
+
+def group(folder: Path, *curves: list[float], **more: object) -> list[Group]:
+    runs = [
+        write_run(folder / str(seed), curve, seed=seed, **more)  # type: ignore[arg-type]
+        for seed, curve in enumerate(curves)
+    ]
+    return group_runs(runs)
+
+
+def test_curves_are_the_recorded_rows(tmp_path: Path) -> None:
+    groups = group(tmp_path, [20.0, 60.0, 50.0])
+    chart = accuracy_chart(groups)
+    assert chart is not None
+    (method,) = chart["methods"]
+    (run,) = method["runs"]
+    assert run["round"] == [1, 2, 3]
+    assert run["y"]["accuracy"] == [20, 60, 50]
+    assert run["y"]["ema_accuracy"] == [20, 24, 26.6]
+    assert run["x"]["sent"] == [3, 6, 9]  # MB: a million up and two down in each round
+    assert run["x"]["seconds"] == [1.5, 3, 4.5]
+    assert [axis["name"] for axis in chart["x"]] == ["round", "sent", "seconds", "work"]
+    assert run["counted"]
+
+
+def test_rounds_that_were_not_scored_and_quantities_that_no_run_has(tmp_path: Path) -> None:
+    unknown = {"client_accuracy": None, "worst_decile_accuracy": None}
+    scores = ("accuracy", "max_accuracy", "ema_accuracy", "loss")
+    changes = {1: unknown, 2: {**unknown, **dict.fromkeys(scores)}, 3: unknown}
+    groups = group(tmp_path, [20.0, 60.0, 50.0], row_changes=changes)
+    chart = accuracy_chart(groups)
+    assert chart is not None
+    assert [one["name"] for one in chart["y"]] == ["accuracy"]
+    assert chart["methods"][0]["runs"][0]["round"] == [1, 3]
+    assert chart["methods"][0]["runs"][0]["x"]["sent"] == [3, 9]  # the round between was sent too
+    assert accuracy_chart(group(tmp_path / "none", [], finished=False)) is None
+
+
+def test_long_runs_are_thinned_alike_and_keep_their_extremes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(curve_chart, "MOST_POINTS", 50)
+    monkeypatch.setattr(curve_chart, "FEWEST_POINTS", 10)
+    rng = np.random.default_rng(1)
+    curves = [rng.uniform(10, 90, 407).round(3).tolist() for _ in range(2)]
+    groups = group(tmp_path, *curves)
+    chart = accuracy_chart(groups)
+    assert chart is not None
+    assert "one in 9 is drawn" in thinning_note(groups)
+    runs = chart["methods"][0]["runs"]
+    assert runs[0]["round"] == runs[1]["round"]  # or there would be no mean
+    assert 45 <= len(runs[0]["round"]) <= 55
+    for run, curve in zip(runs, curves, strict=True):
+        assert {max(curve), min(curve), curve[-1]} <= set(run["y"]["accuracy"])
+        assert run["steps"] == [number - 1 for number in run["round"]]
+        # The moving averages are those of all rounds.
+        rows = RecordedRun.open(tmp_path / str(runs.index(run))).rounds
+        expected = [rows[number - 1].ema_accuracy for number in run["round"]]
+        assert run["y"]["ema_accuracy"] == pytest.approx(expected, rel=1e-5)
+    assert thinning_note(group(tmp_path / "short", [1.0, 2.0])) == ""
+
+
+def test_a_loss_over_decades_is_logarithmic(tmp_path: Path) -> None:
+    losses = {1: {"loss": 20.0}, 2: {"loss": 0.1}}
+    steep = loss_chart(group(tmp_path / "steep", [20.0, 60.0], row_changes=losses))
+    flat = loss_chart(group(tmp_path / "flat", [20.0, 60.0]))
+    assert steep is not None
+    assert flat is not None
+    assert [one["log"] for one in (steep["y"][0], flat["y"][0])] == [True, False]
+
+
+def test_work_is_the_time_of_all_clients(tmp_path: Path) -> None:
+    clients = [
+        {"round": at, "client": c, "outcome": "ok", "reason": "", "metrics": {"seconds": 2.0}}
+        for at, c in ((1, 0), (1, 1), (3, 0))
+    ]
+    run = write_run(tmp_path / "run", [1.0, 2.0, 3.0], clients=clients)
+    assert client_seconds(run) == [4, 4, 6]
+
+
+def test_a_client_is_a_dot_at_its_mix_after_its_last_scored_round(tmp_path: Path) -> None:
+    def took_part(round: int, client: int, accuracy: float | None) -> dict[str, object]:
+        row = {"round": round, "client": client, "outcome": "ok", "reason": ""}
+        return {**row, "own_accuracy": accuracy}
+
+    counts = np.zeros((4, 10), dtype=int)
+    counts[0, :4] = 5, 1, 1, 3
+    counts[1, 7] = 8
+    rows = [
+        took_part(1, 0, 30.0),
+        took_part(2, 0, 40.0),
+        took_part(3, 0, None),
+        took_part(2, 1, 75.0),
+    ]
+    picture = client_mix_picture(group(tmp_path, [1.0, 2.0, 3.0], counts=counts, clients=rows))
+    assert picture is not None
+    assert picture.chart is not None
+    (dots,) = picture.chart["panels"][0]["series"]
+    assert (dots["x"], dots["y"]) == ([50, 100], [40, 75])
+    assert dots["notes"][0] == "client 0\n40.00 % after round 2\n10 samples: 0 50 %, 3 30 %, 1 10 %"
+    assert picture.draw()
+    assert client_mix_picture(group(tmp_path / "none", [1.0])) is None
+
+
+def test_a_matrix_that_nobody_could_read_is_left_to_its_picture() -> None:
+    def chart(size: int) -> charts.Chart | None:
+        names = [str(number) for number in range(size)]
+        return charts.matrix(np.eye(size), ("row", names), ("column", names), "images")
+
+    small, large = chart(20), chart(200)
+    assert small is not None
+    assert large is not None
+    assert (small["numbers"], large["numbers"]) == (True, False)
+    assert chart(201) is None
+
+
+def test_what_is_not_a_number_is_null_and_names_are_made_safe() -> None:
+    line = charts.series("a\x1b\u202eb", [1, 2], [float("nan"), 1e-7 / 3], 0)
+    figure = Picture("", lambda: None, "", "", {"series": [line]})  # type: ignore[arg-type, return-value]
+    read = json.loads(figure.chart_json)["series"][0]
+    assert read["label"] == "a\\x1b\\u202eb"
+    assert read["y"] == [None, 3.33333e-08]

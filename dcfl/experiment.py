@@ -69,7 +69,11 @@ class FederationSettings:
 
     def evaluates(self, round: int) -> bool:
         """Whether the model is scored after this round; after the last one it always is."""
-        return round % self.evaluate_every == 0 or round == self.rounds
+        return self.on_schedule(round) or round == self.rounds
+
+    def on_schedule(self, round: int) -> bool:
+        """Whether the round would be scored however many more there were."""
+        return round % self.evaluate_every == 0
 
     @property
     def may_end_early(self) -> bool:
@@ -140,6 +144,9 @@ class OutputSettings:
     # Keep the model of the round with the best accuracy too, in best.safetensors; by which images
     # is federation.choose_by.
     keep_best: bool = False
+    # Keep the last checkpoint of a finished run, with what its clients remember, so that
+    # `dcfl resume --rounds` can make the run longer.
+    keep_checkpoint: bool = True
 
     def __post_init__(self) -> None:
         require(

@@ -6,7 +6,7 @@ rounds.jsonl       a row per round              summary.json       the result
 clients.jsonl      a row per client and round   report.html        all of it as a page
 method.py, model.py   copies of the user's own files, if the run was trained with such
 evaluation*.json   what `dcfl evaluate` found   export-*           what `dcfl export` wrote
-best.safetensors   with output.keep_best        checkpoint-*       for `dcfl resume`; gone after it
+best.safetensors   with output.keep_best        checkpoint-*       for `dcfl resume`, with memories/
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from dcfl.system.json_types import Count, Json, Seed, Text
 from dcfl.system.locks import LOCK
 from dcfl.system.storage import PARTIAL, storage
 
+SUMMARY = "summary.json"
 LOGS = ("rounds.jsonl", "clients.jsonl")
 FILES = {
     *LOGS,
@@ -43,7 +44,7 @@ FILES = {
     "model.py",
     "model.safetensors",
     "best.safetensors",
-    "summary.json",
+    SUMMARY,
 }
 MEMORIES = "memories"  # the subfolder of the clients' memories
 LONGEST_FOLDER_NAME = 200  # bytes, without the time; file systems allow about 255
@@ -184,7 +185,7 @@ class RecordedRun:
     @cached_property
     def summary(self) -> Summary | None:
         """None until the run has finished."""
-        path = self.folder / "summary.json"
+        path = self.folder / SUMMARY
         content = self._json(path)
         return Summary.from_json(content, path) if content else None
 

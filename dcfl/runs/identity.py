@@ -93,6 +93,7 @@ KINDS: dict[str, Kind] = {
     "output.checkpoint": "place",
     "output.report": "place",
     "output.keep_best": "place",
+    "output.keep_checkpoint": "place",
     "faults.crash": "result",
     "faults.memory": "result",
     "faults.exit": "result",

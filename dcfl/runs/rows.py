@@ -173,7 +173,8 @@ class Summary(Row):
     @property
     def ending(self) -> str:
         """Why there is nothing to resume."""
-        return f"{self.stopped or 'the run has ended'}; there is nothing to resume"
+        ended = self.stopped or f"the run has ended after round {self.rounds}"
+        return f"{ended}; there is nothing to resume"
 
     def hash_of(self, which: Literal["last", "best"]) -> str:
         """Of the weights of that model."""

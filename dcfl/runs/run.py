@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from dcfl.data import Dataset
 from dcfl.engines.engine import Connect, Engine, OwnScores
-from dcfl.engines.memories import Index
+from dcfl.engines.memories import Index, delete_all_but
 from dcfl.engines.runner import reproducible
 from dcfl.errors import DCFLError, Interrupted, RunFolderError
 from dcfl.evaluation import own_mix_accuracies
@@ -28,12 +28,13 @@ from dcfl.runs.connect import connect
 from dcfl.runs.early_end import reason_to_end
 from dcfl.runs.evaluations import by_sites, write_evaluation
 from dcfl.runs.folder import MEMORIES, RecordedRun, folder_for, require_own
+from dcfl.runs.longer import keeps_checkpoint, planned
 from dcfl.runs.model_file import Which
 from dcfl.runs.prepare import prepare
 from dcfl.runs.recorder import Recorder
 from dcfl.runs.rows import RoundRow, Summary
 from dcfl.runs.saving import Saver
-from dcfl.runs.start import begin_or_resume
+from dcfl.runs.start import AS_BEGUN, Resumption, begin_or_resume
 from dcfl.runs.stopping import Stoppable, until_stopped
 from dcfl.runs.summaries import Judged, Spent, client_rows, round_row, summarise
 from dcfl.runs.too_few_replies import require_some_replies, require_usable_rounds
@@ -74,7 +75,7 @@ class Run:
         model: A module of your own, instead of the config's. A copy of it is trained.
         connect: Creates the engine; by default the one the config names.
         recorder: The recorder of a run to resume; see `Run.resume`.
-        allow: Keys in which a resumed run may differ from how it was begun.
+        resumption: How such a run is taken up again.
 
     Example:
         >>> import dcfl
@@ -94,7 +95,7 @@ class Run:
         model: FeatureModel | None = None,
         connect: Connect = connect,
         recorder: Recorder | None = None,
-        allow: Collection[str] = (),
+        resumption: Resumption = AS_BEGUN,
     ) -> None:
         self.prepared = prepare(experiment, dataset, model)
         self.experiment = self.prepared.experiment
@@ -104,7 +105,7 @@ class Run:
         self._checkpoints = Checkpoints(self.folder)
         try:
             self._state, self._best, self._start = begin_or_resume(
-                self.prepared, self._recorder, self._checkpoints, allow
+                self.prepared, self._recorder, self._checkpoints, resumption
             )
         except BaseException:
             self._recorder.close()
@@ -122,17 +123,22 @@ class Run:
         model: FeatureModel | None = None,
         connect: Connect = connect,
         allow: Collection[str] = (),
+        rounds: int | None = None,
     ) -> Run:
-        """Continue an unfinished run from its newest checkpoint. `allow`: keys in which it may
-        differ from how it was begun."""
+        """Continue a run from its newest checkpoint. `allow`: keys in which it may differ from how
+        it was begun. `rounds`: how many it shall have in all, for a finished run too."""
         recorded = RecordedRun.open(folder)
         require_own(folder / MEMORIES)
         recorder = Recorder(folder, resumed=True)
         try:
-            if recorded.summary is not None:
-                _tidy(folder)  # it may have been killed just before tidying up
+            ended = rounds in (None, recorded.config["federation"].get("rounds"))
+            if recorded.summary is not None and ended:
+                # It may have been killed just before tidying up.
+                _tidy(Checkpoints(folder), folder, keeps_checkpoint(recorded.config))
                 raise RunFolderError(f"{folder}: {recorded.summary.ending}")
-            return cls(recorded.experiment, dataset, model, connect, recorder, allow)
+            resumption = Resumption(allow, finished=recorded.finished)
+            longer = planned(recorded, rounds)
+            return cls(longer, dataset, model, connect, recorder, resumption)
         except BaseException:
             recorder.close()
             raise
@@ -177,6 +183,7 @@ class Run:
             if not self._enough and self._state.round < self.experiment.federation.rounds:
                 self._interrupt(engine)
             own_scores = self._own_scores(engine)
+            self._saver.commit_last(engine, self._state, self._best)
         self._finish(own_scores)
 
     @property
@@ -280,7 +287,7 @@ class Run:
             names = (dataset.name, dataset.class_names)
             write_evaluation(self.folder, by_sites(*names, own_scores, summary.weights_sha256))
         self._recorder.finish(self.prepared, models, summary)
-        _tidy(self.folder)
+        _tidy(self._checkpoints, self.folder, self._saver.keeps)
         self.prepared.model.load_state_dict(self._state.weights)
         self._summary = summary
 
@@ -293,7 +300,10 @@ class Run:
                 warnings.warn(f"the report was not written: {error}", stacklevel=3)
 
 
-def _tidy(folder: Path) -> None:
-    """Delete what only resuming needs: the run has finished."""
-    Checkpoints(folder).clear()
-    shutil.rmtree(folder / MEMORIES, ignore_errors=True)
+def _tidy(checkpoints: Checkpoints, folder: Path, keep: bool) -> None:
+    """The run has finished: delete what was for resuming it, but for what a longer run needs."""
+    if keep:
+        delete_all_but(checkpoints.keep_newest(), folder / MEMORIES)
+    else:
+        checkpoints.clear()
+        shutil.rmtree(folder / MEMORIES, ignore_errors=True)

@@ -36,6 +36,17 @@ class Start:
     repeated: int = 0  # rounds that are done a second time
 
 
+@dataclass(frozen=True)
+class Resumption:
+    """How a recorded run is taken up again."""
+
+    allow: Collection[str] = ()  # keys in which it may differ from how it was begun
+    finished: bool = False  # it had ended, and is made longer
+
+
+AS_BEGUN = Resumption()
+
+
 class Begun(NamedTuple):
     state: ServerState
     best: Best | None  # if it is kept, and a round was scored
@@ -43,28 +54,30 @@ class Begun(NamedTuple):
 
 
 def begin_or_resume(
-    prepared: Prepared, recorder: Recorder, checkpoints: Checkpoints, allow: Collection[str]
+    prepared: Prepared, recorder: Recorder, checkpoints: Checkpoints, resumption: Resumption
 ) -> Begun:
     """Find where the run in the recorder's folder starts; writes the first files of a new run."""
-    resumed = _from_checkpoint(prepared, recorder, checkpoints, allow) if recorder.resumed else None
-    if resumed is not None:
-        return resumed
+    if recorder.resumed:
+        resumed = _from_checkpoint(prepared, recorder, checkpoints, resumption)
+        if resumed is not None:
+            return resumed
     recorder.start(prepared)
     return Begun(ServerState(0, named.snapshot(prepared.model), {}, {}), None, Start())
 
 
 def _from_checkpoint(
-    prepared: Prepared, recorder: Recorder, checkpoints: Checkpoints, allow: Collection[str]
+    prepared: Prepared, recorder: Recorder, checkpoints: Checkpoints, resumption: Resumption
 ) -> Begun | None:
     """Start at the newest intact checkpoint and cut the logs back to it; None if there is none."""
     newest = checkpoints.recover_newest()
+    wanted = prepared.experiment.federation.rounds
     if newest is None:
+        recorder.plan_rounds(wanted)
         recorder.truncate_logs({})
         return None
     checkpoint, damaged = newest
     progress = checkpoint.progress
-    require_resumable(progress.begun_with, prepared.fingerprint, allow)
-    wanted = prepared.experiment.federation.rounds
+    require_resumable(progress.begun_with, prepared.fingerprint, resumption.allow)
     require(
         progress.round <= wanted,
         f"federation.rounds = {wanted}, and the run has done {progress.round} already",
@@ -74,7 +87,9 @@ def _from_checkpoint(
     checkpoints.drop_after(progress.round)
     # Repeated rounds: those with a row after the checkpoint, and up to two that were in progress.
     recorded = RecordedRun.open(recorder.folder)
-    repeated = sum(1 for _ in recorded.each_round()) - progress.round + 2
+    in_progress = 0 if resumption.finished else 2
+    repeated = sum(1 for _ in recorded.each_round()) - progress.round + in_progress
+    recorder.plan_rounds(wanted)
     recorder.truncate_logs(progress.lengths)
     rounds = _read_again(recorded, progress.round, prepared.experiment.federation)
     start = Start(progress.run, rounds, progress.index, progress.seconds, progress.again + repeated)
@@ -113,8 +128,8 @@ def require_resumable(
     """Refuse to resume with another fingerprint, because the result would differ from that of an
     uninterrupted run. Names every key that differs and is not in `allowed`."""
     facts = {key: NOT_KNOWN for key in now if "." not in key}
-    before = _without_folders(complete({**facts, **begun_with}))
-    after = _without_folders(complete(now))
+    before = _compared(complete({**facts, **begun_with}))
+    after = _compared(complete(now))
     keys = sorted(of_kind({**before, **after}, "result", "seed"))
     for key in allowed:
         if key not in keys:
@@ -130,7 +145,9 @@ def require_resumable(
         )
 
 
-def _without_folders(settings: Settings) -> Settings:
-    """Ignores the path of the user's own images: they may have moved, and `data` hashes them."""
+def _compared(settings: Settings) -> Settings:
+    """Ignores the number of rounds, because a checkpoint holds for any, and the path of the user's
+    own images: they may have moved, and `data` hashes them."""
+    settings = {key: value for key, value in settings.items() if key != "federation.rounds"}
     kind, _, _ = str(settings["data.dataset"]).partition(":")
     return {**settings, "data.dataset": kind} if kind in OWN else settings

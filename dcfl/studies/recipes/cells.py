@@ -63,9 +63,11 @@ class CellFolder:
 
     @property
     def experiment(self) -> Experiment:
+        output = self.cell.experiment.output
         return replace(
             self.cell.experiment,
-            output=replace(self.cell.experiment.output, dir=str(self.path), report=False),
+            # Nobody makes cells longer, and there are hundreds of them.
+            output=replace(output, dir=str(self.path), report=False, keep_checkpoint=False),
         )
 
 

@@ -16,6 +16,7 @@ from dcfl.models import ModelSettings
 from dcfl.privacy import PrivacySettings
 from dcfl.server import ServerSettings
 
+TrackerName = Literal["tensorboard", "mlflow", "wandb", "trackio", "csv"]
 Precision = Literal["float32", "bfloat16", "float16"]
 
 
@@ -147,11 +148,17 @@ class OutputSettings:
     # Keep the last checkpoint of a finished run, with what its clients remember, so that
     # `dcfl resume --rounds` can make the run longer.
     keep_checkpoint: bool = True
+    # Programs that follow the run, each an extra of its own. One that fails costs a warning.
+    trackers: tuple[TrackerName, ...] = ()
 
     def __post_init__(self) -> None:
         require(
             self.checkpoint == "auto" or self.checkpoint >= 0,
             f'output.checkpoint must be "auto" or 0 rounds or more, not {self.checkpoint}',
+        )
+        require(
+            len(set(self.trackers)) == len(self.trackers),
+            "output.trackers: each may be named once",
         )
 
 

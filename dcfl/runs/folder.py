@@ -37,6 +37,7 @@ SUMMARY = "summary.json"
 LOGS = ("rounds.jsonl", "clients.jsonl")
 FILES = {
     *LOGS,
+    "rounds.csv",
     "config.toml",
     "environment.json",
     "partition.npz",

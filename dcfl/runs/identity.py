@@ -94,6 +94,7 @@ KINDS: dict[str, Kind] = {
     "output.report": "place",
     "output.keep_best": "place",
     "output.keep_checkpoint": "place",
+    "output.trackers": "place",
     "faults.crash": "result",
     "faults.memory": "result",
     "faults.exit": "result",

@@ -6,12 +6,13 @@ import shutil
 import time
 import warnings
 from collections.abc import Collection, Generator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from dcfl.config import as_tables
 from dcfl.data import Dataset
 from dcfl.engines.engine import Connect, Engine, OwnScores
 from dcfl.engines.memories import Index, delete_all_but
@@ -28,6 +29,7 @@ from dcfl.runs.connect import connect
 from dcfl.runs.early_end import reason_to_end
 from dcfl.runs.evaluations import by_sites, write_evaluation
 from dcfl.runs.folder import MEMORIES, RecordedRun, folder_for, require_own
+from dcfl.runs.identity import flat, of_kind
 from dcfl.runs.longer import keeps_checkpoint, planned
 from dcfl.runs.model_file import Which
 from dcfl.runs.prepare import prepare
@@ -38,6 +40,8 @@ from dcfl.runs.start import AS_BEGUN, Resumption, begin_or_resume
 from dcfl.runs.stopping import Stoppable, until_stopped
 from dcfl.runs.summaries import Judged, Spent, client_rows, round_row, summarise
 from dcfl.runs.too_few_replies import require_some_replies, require_usable_rounds
+from dcfl.trackers.following import Following, following
+from dcfl.trackers.tracker import FollowedRun, Tracker
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,7 @@ class Run:
         connect: Creates the engine; by default the one the config names.
         recorder: The recorder of a run to resume; see `Run.resume`.
         resumption: How such a run is taken up again.
+        trackers: Trackers of your own, beside those that the config names.
 
     Example:
         >>> import dcfl
@@ -96,10 +101,11 @@ class Run:
         connect: Connect = connect,
         recorder: Recorder | None = None,
         resumption: Resumption = AS_BEGUN,
+        trackers: Sequence[Tracker] = (),
     ) -> None:
         self.prepared = prepare(experiment, dataset, model)
         self.experiment = self.prepared.experiment
-        self._connect = connect
+        self._connect, self._trackers = connect, trackers
         name = self.prepared.data.dataset.name
         self._recorder = recorder or Recorder(folder_for(experiment, name))
         self._checkpoints = Checkpoints(self.folder)
@@ -124,9 +130,11 @@ class Run:
         connect: Connect = connect,
         allow: Collection[str] = (),
         rounds: int | None = None,
+        trackers: Sequence[Tracker] = (),
     ) -> Run:
         """Continue a run from its newest checkpoint. `allow`: keys in which it may differ from how
-        it was begun. `rounds`: how many it shall have in all, for a finished run too."""
+        it was begun. `rounds`: how many it shall have in all, for a finished run too. `trackers`:
+        of your own."""
         recorded = RecordedRun.open(folder)
         require_own(folder / MEMORIES)
         recorder = Recorder(folder, resumed=True)
@@ -138,7 +146,7 @@ class Run:
                 raise RunFolderError(f"{folder}: {recorded.summary.ending}")
             resumption = Resumption(allow, finished=recorded.finished)
             longer = planned(recorded, rounds)
-            return cls(longer, dataset, model, connect, recorder, resumption)
+            return cls(longer, dataset, model, connect, recorder, resumption, trackers)
         except BaseException:
             recorder.close()
             raise
@@ -177,14 +185,23 @@ class Run:
             self._start.run, self.folder / MEMORIES, self._start.memories, self._checkpoints.indexes
         )
         threads = self.experiment.engine.threads
-        with reproducible(threads), self._connect(session) as engine:
-            if not self._enough:  # a resumed run may have been killed just before its end
-                yield from self._recorded(engine)
-            if not self._enough and self._state.round < self.experiment.federation.rounds:
-                self._interrupt(engine)
-            own_scores = self._own_scores(engine)
-            self._saver.commit_last(engine, self._state, self._best)
-        self._finish(own_scores)
+        with ExitStack() as at_the_end:
+            with reproducible(threads), self._connect(session) as engine:
+                # Not earlier: an engine forks its workers, and trackers start threads.
+                self._following = at_the_end.enter_context(self._followed())
+                if not self._enough:  # a resumed run may have been killed just before its end
+                    yield from self._recorded(engine)
+                if not self._enough and self._state.round < self.experiment.federation.rounds:
+                    self._interrupt(engine)
+                own_scores = self._own_scores(engine)
+                self._saver.commit_last(engine, self._state, self._best)
+            self._finish(own_scores)
+            self._following.summary = self._summary
+
+    def _followed(self) -> AbstractContextManager[Following]:
+        settings = of_kind(flat(as_tables(self.experiment)), "result", "seed")
+        run = FollowedRun(self._start.run, self.folder, settings, self._state.round)
+        return following(run, self.experiment.output.trackers, self._trackers)
 
     @property
     def _enough(self) -> str:
@@ -249,6 +266,7 @@ class Run:
         self._so_far = self._so_far.and_then(row)
         site_names = self.prepared.data.dataset.site_names
         self._recorder.round(row, client_rows(round, judged, site_names))
+        self._following.round(row)
         if self.experiment.output.keep_best and self._so_far.best_is(row):
             self._best = Best(row.round, round.state.weights)
         if saved is not None:

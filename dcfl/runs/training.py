@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from dcfl.experiment import Experiment
 from dcfl.models import FeatureModel, ModelSettings
 from dcfl.runs.rows import RoundRow
 from dcfl.runs.run import Result, Run
+from dcfl.trackers.tracker import Tracker
 
 OnRound = Callable[[RoundRow], object]
 
@@ -25,6 +26,7 @@ def run(
     dataset: Dataset | None = None,
     model: FeatureModel | ModelSettings | Mapping[str, Any] | str | None = None,
     on_round: OnRound | None = None,
+    trackers: Sequence[Tracker] = (),
     **overrides: Any,
 ) -> Result:
     """Train one federation and write its run folder, as `dcfl run` does.
@@ -37,6 +39,8 @@ def run(
         model: A model's name or settings, or a module of your own, which is copied.
         on_round: Called with the row of each round, to log or plot it. If it returns False, the run
             writes a checkpoint and stops.
+        trackers: Trackers of your own, with the three methods of `dcfl.trackers.Tracker`, beside
+            those that `output.trackers` names.
         **overrides: Tables (`federation={"rounds": 20}`), choices by name (`method="fedavg"`),
             settings objects (`method=MyMethod(mu=0.5)`) or dotted keys
             (`**{"training.lr": 0.05}`) on top of the experiment.
@@ -63,7 +67,7 @@ def run(
     if out is not None:
         overrides["output.dir"] = str(out)
     experiment = load_experiment(experiment_or_path, **overrides)
-    return _finished(Run(experiment, dataset, own_module), on_round)
+    return _finished(Run(experiment, dataset, own_module, trackers=trackers), on_round)
 
 
 def resume(
@@ -74,6 +78,7 @@ def resume(
     model: FeatureModel | None = None,
     allow: Collection[str] = (),
     on_round: OnRound | None = None,
+    trackers: Sequence[Tracker] = (),
 ) -> Result:
     """Finish a run that was stopped or killed, or make one longer, as `dcfl resume` does.
 
@@ -87,6 +92,7 @@ def resume(
         model: The module, if the run was begun with one of your own.
         allow: Keys in which the run may differ from how it was begun.
         on_round: As in `run`.
+        trackers: As in `run`. Those that follow the run already go on where they were.
 
     Returns:
         What `run` would have returned.
@@ -110,7 +116,9 @@ def resume(
         >>> dcfl.resume(run.folder, rounds=6).summary.rounds
         6
     """
-    resumed = Run.resume(Path(folder), dataset, model, allow=allow, rounds=rounds)
+    resumed = Run.resume(
+        Path(folder), dataset, model, allow=allow, rounds=rounds, trackers=trackers
+    )
     return _finished(resumed, on_round)
 
 

@@ -229,7 +229,7 @@ def _follow(submitted: Submitted, experiment: Experiment) -> None:
     from dcfl.cli.live_progress import progress
 
     try:
-        with progress(experiment.method.name, experiment.federation.rounds) as show:
+        with progress(experiment.method.name, experiment) as show:
             for row in submitted.rows():
                 show(row)
     except (KeyboardInterrupt, SystemExit):

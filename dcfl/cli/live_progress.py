@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 from rich.progress import (
     BarColumn,
@@ -18,6 +16,8 @@ from rich.progress import (
 
 from dcfl.cli import terminal
 from dcfl.cli.terminal import LONGEST_NAME
+from dcfl.experiment import Experiment
+from dcfl.runs.round_progress import ShowRound, Status, notices_of, plain_lines
 from dcfl.runs.rows import RoundRow
 from dcfl.system.printable import printable
 
@@ -25,23 +25,18 @@ ShowBytes = Callable[[int, int | None], None]
 BYTES_PER_LINE = 50_000_000  # where the size of a download is unknown
 
 
-class ShowRound(Protocol):
-    def __call__(self, row: RoundRow) -> None: ...
-
-
 @contextmanager
-def progress(label: str, rounds: int) -> Iterator[ShowRound]:
+def progress(label: str, experiment: Experiment) -> Iterator[ShowRound]:
     """Show each round as it ends: a live bar on a terminal, about ten plain lines elsewhere."""
-    label = printable(label, LONGEST_NAME)
     if terminal.stderr.is_terminal:
-        with _live_bar(label, rounds) as show:
+        with _live_bar(printable(label, LONGEST_NAME), experiment) as show:
             yield show
     else:
-        yield _plain_lines(label, rounds)
+        yield plain_lines(label, experiment)
 
 
 @contextmanager
-def _live_bar(label: str, rounds: int) -> Iterator[ShowRound]:
+def _live_bar(label: str, experiment: Experiment) -> Iterator[ShowRound]:
     columns = (
         _plain("{task.description}"),
         BarColumn(bar_width=24),
@@ -50,11 +45,12 @@ def _live_bar(label: str, rounds: int) -> Iterator[ShowRound]:
         TimeRemainingColumn(compact=True),
     )
     with Progress(*columns, console=terminal.stderr) as bar:
-        task = bar.add_task(label, total=rounds, status="")
-        status = _Status(rounds)
+        task = bar.add_task(label, total=experiment.federation.rounds, status="")
+        status = Status(experiment)
 
         def show(row: RoundRow) -> None:
-            _warn_of(row)
+            for notice in notices_of(row):
+                terminal.stderr.print(notice, soft_wrap=True)
             bar.update(task, completed=row.round, status=status.after(row)[0])
 
         yield show
@@ -62,48 +58,6 @@ def _live_bar(label: str, rounds: int) -> Iterator[ShowRound]:
 
 def _plain(text: str) -> TextColumn:
     return TextColumn(text, markup=False)
-
-
-def _plain_lines(label: str, rounds: int) -> ShowRound:
-    status = _Status(rounds)
-    every = max(1, rounds // 10)
-
-    def show(row: RoundRow) -> None:
-        _warn_of(row)
-        text, left = status.after(row)
-        if row.round % every == 0 or row.round in (1, rounds):
-            line = f"{label}  round {row.round}/{rounds}  {text}  {left:.0f} s left"
-            print(line, file=sys.stderr, flush=True)
-
-    return show
-
-
-def _warn_of(row: RoundRow) -> None:
-    for notice in row.notices:
-        terminal.stderr.print(printable(f"dcfl: warning: {notice}"), soft_wrap=True)
-
-
-class _Status:
-    """Accuracy, speed and the time left, from the rounds seen so far."""
-
-    def __init__(self, rounds: int) -> None:
-        self.rounds, self.began = rounds, time.perf_counter()
-        self.first: int | None = None
-        self.accuracy = "not scored yet"
-        self.clients = 0
-
-    def after(self, row: RoundRow) -> tuple[str, float]:
-        """The status as text, and the seconds left."""
-        self.first = row.round - 1 if self.first is None else self.first
-        self.clients += row.sampled
-        elapsed = max(time.perf_counter() - self.began, 1e-9)
-        left = elapsed / (row.round - self.first) * (self.rounds - row.round)
-        lost = row.sampled - row.ok
-        if row.accuracy is not None:
-            self.accuracy = f"accuracy {row.accuracy:.1f} %"
-        text = f"{self.accuracy}  {self.clients / elapsed:.0f} clients/s"
-        text += f"  {lost} clients lost" if lost else ""
-        return text + ("" if row.used else "  the model stays as it was"), left
 
 
 @contextmanager

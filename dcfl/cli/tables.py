@@ -26,6 +26,7 @@ def comparison_table(groups: Sequence[Group], own_mixes: bool = False) -> Table:
     first = groups[0]
     quantity = "client_accuracy" if own_mixes else "accuracy"
     titles = ["on the clients' own mixes of classes"] if own_mixes else []
+    titles += ["on kept-back images"] if first.runs[0].holdout else []
     titles += [f"{first.seeds} seeds, mean ± deviation"] if first.seeds > 1 else []
     title = ", ".join(titles) or None
     width = 20 if first.seeds == 1 else 8

@@ -167,8 +167,7 @@ def train(label: str, run: Run) -> None:
     """Train round by round, showing progress; a signal stops the run after its current round."""
     from dcfl.cli.live_progress import progress
 
-    total = run.experiment.federation.rounds
-    with progress(label, total) as show, stopped_by_signals(run.stop):
+    with progress(label, run.experiment) as show, stopped_by_signals(run.stop):
         for row in run.rounds():
             show(row)
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from dcfl.data.overview import MANY_CLIENTS, Overview
 from dcfl.report.text import data_unit
 from dcfl.runs.folder import RecordedRun
-from dcfl.runs.groups import Group
+from dcfl.runs.groups import Group, scored_on
 from dcfl.system.printable import printable
 
 Arguments = ParamSpec("Arguments")
@@ -91,8 +91,8 @@ def as_svg(figure: Figure) -> bytes:
 
 @styled
 def accuracy_figure(groups: Sequence[Group]) -> Figure:
-    """Test accuracy over rounds: every round pale, the moving average bold."""
-    figure, axes = _curve_axes(groups, "round", "test accuracy (%)")
+    """Accuracy over rounds: every round pale, the moving average bold."""
+    figure, axes = _curve_axes(groups, "round", f"accuracy on {scored_on(groups)} (%)")
     for group, look in _with_looks(groups):
         _draw_each(axes, [_points(run, "accuracy", _rounds) for run in group.runs], look)
         _draw_mean(axes, [_points(run, "ema_accuracy", _rounds) for run in group.counted], look)
@@ -119,7 +119,7 @@ def curve_figure(
     groups: Sequence[Group], across: Callable[[RecordedRun], list[float]], label: str
 ) -> Figure:
     """The moving average against something that has a value after each round."""
-    figure, axes = _curve_axes(groups, label, "test accuracy, EMA (%)")
+    figure, axes = _curve_axes(groups, label, f"EMA of the accuracy on {scored_on(groups)} (%)")
     for group, look in _with_looks(groups):
         _draw_mean(axes, [_points(run, "ema_accuracy", across) for run in group.counted], look)
     axes.set_xlim(left=0)
@@ -130,8 +130,8 @@ def curve_figure(
 
 @styled
 def loss_figure(groups: Sequence[Group]) -> Figure:
-    """The mean cross-entropy on the test set."""
-    figure, axes = _curve_axes(groups, "round", "test loss")
+    """The mean cross-entropy on the images that the run is scored on."""
+    figure, axes = _curve_axes(groups, "round", f"loss on {scored_on(groups)}")
     for group, look in _with_looks(groups):
         if len(group.runs) > 1:
             _draw_each(axes, [_points(run, "loss", _rounds) for run in group.runs], look)

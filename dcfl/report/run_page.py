@@ -17,6 +17,7 @@ from dcfl.runs.groups import (
     Group,
     Outcome,
     group_runs,
+    scored_on,
     setting,
 )
 from dcfl.system.printable import printable
@@ -37,6 +38,7 @@ def render(runs: Sequence[RecordedRun]) -> str:
         headline=_headline(groups),
         cautions=_cautions(groups, runs, names),
         groups=groups,
+        images=scored_on(groups),
         unit=text.data_unit(sent),
         time_digits=1 if max(group.spread("seconds").mean for group in groups) < 1000 else 0,
         curves=curve_pictures(groups) if any(run.rounds for run in runs) else [],

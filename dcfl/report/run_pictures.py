@@ -15,6 +15,7 @@ from dcfl.runs.groups import (
     Outcome,
     each_seed_has_one_partition,
     runs_by_partition,
+    scored_on,
 )
 
 SHOWN_PARTITIONS = 4
@@ -29,25 +30,26 @@ def curve_pictures(groups: Sequence[Group]) -> list[Picture]:
     band = " Over several seeds, bold is the mean and the band runs from the lowest to the highest."
     ring = " A ring marks MAX." if len(groups) == 1 else ""
     rounds = max(Outcome.of(run).rounds for group in groups for run in group.runs)
+    images = scored_on(groups)
     return [
         Picture.of(
             "Accuracy over rounds",
             plots.accuracy_figure(groups),
-            f"Line chart of test accuracy over {text.plural(rounds, 'round')}. {finals}.",
-            "Thin: the share of test images that the global model gets right after each round. "
+            f"Line chart of accuracy on {images} over {text.plural(rounds, 'round')}. {finals}.",
+            f"Thin: the share of {images} that the global model gets right after each round. "
             f"Bold: its moving average, EMA.{band if several else ''}{ring}",
         ),
         Picture.of(
-            "Test loss over rounds",
+            "Loss over rounds",
             plots.loss_figure(groups),
-            f"Line chart of test loss over {text.plural(rounds, 'round')}.",
-            "The mean cross-entropy on the test images; lower is better. It rises when a model is "
+            f"Line chart of the loss on {images} over {text.plural(rounds, 'round')}.",
+            f"The mean cross-entropy on {images}; lower is better. It rises when a model is "
             f"wrong and sure of it, even while the accuracy holds.{band if several else ''}",
         ),
         Picture.of(
             "Accuracy against traffic",
             plots.traffic_figure(groups),
-            f"Line chart of test accuracy against the data sent. {finals}.",
+            f"Line chart of accuracy on {images} against the data sent. {finals}.",
             "The moving average against all that clients and server have sent each other so far: "
             "further left is cheaper.",
         ),

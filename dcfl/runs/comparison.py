@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dcfl.config import apply, load_experiment, method_named
 from dcfl.data import load_dataset
@@ -18,9 +18,15 @@ from dcfl.experiment import Experiment
 from dcfl.methods import Method
 from dcfl.methods.method import require_plain_name
 from dcfl.report import write_report
+from dcfl.report.notebook_html import groups_html
 from dcfl.runs.folder import RecordedRun, new_folder, require_unused
+from dcfl.runs.frames import data_frame
 from dcfl.runs.groups import Group, group_runs
 from dcfl.runs.run import Run
+from dcfl.runs.training import train_to_the_end
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 USUAL = ("fedavg", "dcfl-sw", "dcfl-pw")
 
@@ -36,6 +42,17 @@ class Comparison:
     @property
     def report(self) -> Path:
         return self.folder / "report.html"
+
+    def to_pandas(self) -> DataFrame:
+        """A row per finished run, with its method and seed; needs pandas."""
+        return data_frame(
+            {"method": group.label, "seed": run.config["federation"].get("seed"), **vars(outcome)}
+            for group in self.groups
+            for run, outcome in group.outcomes.items()
+        )
+
+    def _repr_html_(self) -> str:
+        return groups_html(self.groups, self.folder)
 
 
 def plan(
@@ -71,18 +88,13 @@ def _with_method(experiment: Experiment, method: str | Method) -> Experiment:
     return apply(experiment, {"method": {"name": method_named(method).name}})
 
 
-def _to_the_end(name: str, run: Run) -> None:
-    for _ in run.rounds():
-        pass
-
-
 def compare(
     experiment_or_path: Experiment | str | Path | None = None,
     *,
     methods: Sequence[str | Method] = USUAL,
     seeds: Sequence[int] = (),
     out: str | Path | None = None,
-    train: Callable[[str, Run], None] = _to_the_end,
+    train: Callable[[str, Run], None] = train_to_the_end,
     **overrides: Any,
 ) -> Comparison:
     """Train several methods, as `dcfl compare` does: per seed on one split, schedule and start.
@@ -95,7 +107,8 @@ def compare(
             the first.
         seeds: One run of each method per seed; by default the experiment's own.
         out: A new folder for the run folders and the report; by default one in `runs/`.
-        train: Trains one run, given its name; by default all of its rounds.
+        train: Trains one run, given its name; by default all of its rounds, with a bar in a
+            notebook.
         **overrides: As in `run`.
 
     Returns:

@@ -106,6 +106,7 @@ class DataTable(Known):
     partition: Text = ""
     alpha: float = 1.0
     seed: Seed | Literal["federation"] = 0
+    holdout: float = 0.0
 
 
 class FederationTable(Known):
@@ -165,6 +166,11 @@ class RecordedRun:
         """The recorded experiment, with the folder's current path."""
         tables = config.merge(self.config, {"output": {"dir": str(self.folder.resolve())}})
         return config.experiment_from(None, tables)
+
+    @property
+    def holdout(self) -> float:
+        """The share of the training images that the run was scored on; 0: on test images."""
+        return float(self.config["data"].get("holdout", 0.0))
 
     @cached_property
     def rounds(self) -> list[RoundRow]:

@@ -10,6 +10,7 @@ from pathlib import PurePath
 from statistics import fmean, stdev
 from typing import Any
 
+from dcfl.data.settings import images_scored
 from dcfl.evaluation import max_and_ema
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.identity import BUILT_IN, Settings, complete, differences, flat, of_kind
@@ -136,9 +137,20 @@ class Group:
         gain = None if self is reference else self.difference(reference)
         return {"method": self.label, **spreads, "gain": gain and asdict(gain), "curve": self.curve}
 
+    def _repr_html_(self) -> str:
+        from dcfl.report.notebook_html import groups_html  # which knows groups itself
+
+        return groups_html([self])
+
     @property
     def _by_seed(self) -> dict[tuple[Any, Any], Outcome]:
         return {_seeds(run): outcome for run, outcome in self.outcomes.items()}
+
+
+def scored_on(groups: Iterable[Group]) -> str:
+    """The images that the accuracies of these groups are about."""
+    kinds = {images_scored(run.holdout) for group in groups for run in group.runs}
+    return " or ".join(sorted(kinds))
 
 
 def setting(run: RecordedRun, key: str) -> Any:

@@ -10,10 +10,11 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dcfl.config import as_tables
 from dcfl.data import Dataset
+from dcfl.data.settings import images_scored
 from dcfl.engines.engine import Connect, Engine, OwnScores
 from dcfl.engines.memories import Index, delete_all_but
 from dcfl.engines.runner import reproducible
@@ -24,11 +25,13 @@ from dcfl.federation import Round, federate
 from dcfl.messages import Tensors
 from dcfl.models import FeatureModel
 from dcfl.report import write_report
+from dcfl.report.notebook_html import run_html
 from dcfl.runs.checkpoints import Best, Checkpoints
 from dcfl.runs.connect import connect
 from dcfl.runs.early_end import reason_to_end
 from dcfl.runs.evaluations import by_sites, write_evaluation
 from dcfl.runs.folder import MEMORIES, RecordedRun, folder_for, require_own
+from dcfl.runs.frames import data_frame
 from dcfl.runs.identity import flat, of_kind
 from dcfl.runs.longer import keeps_checkpoint, planned
 from dcfl.runs.model_file import Which
@@ -42,6 +45,9 @@ from dcfl.runs.summaries import Judged, Spent, client_rows, round_row, summarise
 from dcfl.runs.too_few_replies import require_some_replies, require_usable_rounds
 from dcfl.trackers.following import Following, following
 from dcfl.trackers.tracker import FollowedRun, Tracker
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,14 @@ class Result:
     def rounds(self) -> list[RoundRow]:
         """Read from rounds.jsonl when first asked for."""
         return RecordedRun.open(self.folder).rounds
+
+    def to_pandas(self) -> DataFrame:
+        """The rounds as a DataFrame, indexed by their number; needs pandas."""
+        return data_frame(self.rounds, index="round")
+
+    def _repr_html_(self) -> str:
+        images = images_scored(RecordedRun.open(self.folder).holdout)
+        return run_html(self.summary, self.rounds, images, self.folder)
 
 
 class Trained(NamedTuple):

@@ -128,13 +128,12 @@ def require_resumable(
     """Refuse to resume with another fingerprint, because the result would differ from that of an
     uninterrupted run. Names every key that differs and is not in `allowed`."""
     facts = {key: NOT_KNOWN for key in now if "." not in key}
-    before = _compared(complete({**facts, **begun_with}))
-    after = _compared(complete(now))
+    before, after = complete({**facts, **begun_with}), complete(now)
     keys = sorted(of_kind({**before, **after}, "result", "seed"))
     for key in allowed:
         if key not in keys:
             raise ConfigError(f"--allow {key}: there is no such key; known: {', '.join(keys)}")
-    different = sorted(differences(before, after, "result", "seed"))
+    different = sorted(differences(_compared(before), _compared(after), "result", "seed"))
     refused = [difference for difference in different if difference.key not in allowed]
     if refused:
         changes = "; ".join(f"{key} was {was!r} and is {now!r}" for key, was, now in refused)

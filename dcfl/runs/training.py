@@ -12,6 +12,7 @@ from dcfl.config import load_experiment
 from dcfl.data import Dataset
 from dcfl.experiment import Experiment
 from dcfl.models import FeatureModel, ModelSettings
+from dcfl.runs.round_progress import shown
 from dcfl.runs.rows import RoundRow
 from dcfl.runs.run import Result, Run
 from dcfl.trackers.tracker import Tracker
@@ -27,6 +28,7 @@ def run(
     model: FeatureModel | ModelSettings | Mapping[str, Any] | str | None = None,
     on_round: OnRound | None = None,
     trackers: Sequence[Tracker] = (),
+    progress: bool | None = None,
     **overrides: Any,
 ) -> Result:
     """Train one federation and write its run folder, as `dcfl run` does.
@@ -41,6 +43,8 @@ def run(
             writes a checkpoint and stops.
         trackers: Trackers of your own, with the three methods of `dcfl.trackers.Tracker`, beside
             those that `output.trackers` names.
+        progress: Whether to show rounds as they end: a bar in a notebook, lines of text elsewhere.
+            By default in a notebook only.
         **overrides: Tables (`federation={"rounds": 20}`), choices by name (`method="fedavg"`),
             settings objects (`method=MyMethod(mu=0.5)`) or dotted keys
             (`**{"training.lr": 0.05}`) on top of the experiment.
@@ -67,7 +71,7 @@ def run(
     if out is not None:
         overrides["output.dir"] = str(out)
     experiment = load_experiment(experiment_or_path, **overrides)
-    return _finished(Run(experiment, dataset, own_module, trackers=trackers), on_round)
+    return _result(Run(experiment, dataset, own_module, trackers=trackers), on_round, progress)
 
 
 def resume(
@@ -119,11 +123,20 @@ def resume(
     resumed = Run.resume(
         Path(folder), dataset, model, allow=allow, rounds=rounds, trackers=trackers
     )
-    return _finished(resumed, on_round)
+    return _result(resumed, on_round)
 
 
-def _finished(run: Run, on_round: OnRound | None) -> Result:
-    for row in run.rounds():
-        if on_round is not None and on_round(row) is False:
-            run.stop()
+def train_to_the_end(
+    label: str, run: Run, on_round: OnRound | None = None, progress: bool | None = None
+) -> None:
+    """Train all rounds. `on_round` and `progress`: as in `run`."""
+    with shown(label, run.experiment, progress) as show:
+        for row in run.rounds():
+            show(row)
+            if on_round is not None and on_round(row) is False:
+                run.stop()
+
+
+def _result(run: Run, on_round: OnRound | None, progress: bool | None = None) -> Result:
+    train_to_the_end(run.experiment.method.name, run, on_round, progress)
     return run.result()

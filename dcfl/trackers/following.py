@@ -7,7 +7,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from importlib import import_module
 from typing import Any
 
@@ -59,7 +59,8 @@ class Following:
 
     def _guarded(self, name: str, call: Callable[[], None]) -> None:
         try:
-            with redirect_stdout(sys.stderr):  # stdout is the answer of a command
+            # Libraries print, and what a command prints is its answer.
+            with redirect_stdout(sys.stderr) if name in TRACKERS else nullcontext():
                 call()
         except Exception as error:
             self._trackers.pop(name, None)

@@ -119,7 +119,7 @@ def curve_figure(
     groups: Sequence[Group], across: Callable[[RecordedRun], list[float]], label: str
 ) -> Figure:
     """The moving average against something that has a value after each round."""
-    figure, axes = _curve_axes(groups, label, f"EMA of the accuracy on {scored_on(groups)} (%)")
+    figure, axes = _curve_axes(groups, label, f"EMA on {scored_on(groups)} (%)")
     for group, look in _with_looks(groups):
         _draw_mean(axes, [_points(run, "ema_accuracy", across) for run in group.counted], look)
     axes.set_xlim(left=0)

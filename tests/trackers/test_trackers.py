@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import doctest
 import json
 import random
 import sqlite3
@@ -22,7 +23,7 @@ from dcfl.experiment import TrackerName
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.rows import RoundRow, Summary
 from dcfl.runs.run import Run
-from dcfl.trackers import FollowedRun
+from dcfl.trackers import FollowedRun, Tracker
 from dcfl.trackers.following import TRACKERS, without_secrets
 from tests.reliability.victims import DATA, MODEL, experiment, outcome, refusal
 
@@ -286,14 +287,17 @@ def test_warnings_have_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_what_a_tracker_prints_is_not_the_answer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_what_a_library_prints_is_not_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Printing(Noting):
-        def round(self, row: RoundRow) -> None:
-            print("a round")
-
-    followed(training(tmp_path / "run", own=[Printing()]))
+    monkeypatch.setattr("dcfl.trackers.to_csv.ToCSV.round", lambda self, row: print("a round"))
+    followed(training(tmp_path / "run", ["csv"]))
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("a round") == 4
+
+
+def test_the_example_of_the_protocol_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (example,) = doctest.DocTestFinder(recurse=False).find(Tracker, "Tracker")
+    assert doctest.DocTestRunner().run(example).failed == 0

@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -35,10 +36,13 @@ class Following:
     def __init__(self, names: Sequence[TrackerName], own: Sequence[Tracker]) -> None:
         self._trackers: dict[str, Tracker] = {}
         for name in names:
-            self._guarded(name, lambda name=name: self._add(name, named(name)))
+            self._guarded(name, partial(self._add_named, name))
         for tracker in own:
             self._add(type(tracker).__name__, tracker)
         self.summary: Summary | None = None  # set when the run has finished
+
+    def _add_named(self, name: TrackerName) -> None:
+        self._add(name, named(name))
 
     def _add(self, name: str, tracker: Tracker) -> None:
         unique = name if name not in self._trackers else f"{name} {len(self._trackers) + 1}"
@@ -55,7 +59,7 @@ class Following:
 
     def _each(self, call: Callable[[Tracker], None]) -> None:
         for name, tracker in list(self._trackers.items()):
-            self._guarded(name, lambda tracker=tracker: call(tracker))
+            self._guarded(name, partial(call, tracker))
 
     def _guarded(self, name: str, call: Callable[[], None]) -> None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch.utils.tensorboard import SummaryWriter
 
+from dcfl.runs.folder import require_own
 from dcfl.runs.rows import RoundRow, Summary
 from dcfl.trackers.tracker import FollowedRun, numbers
 
@@ -13,6 +14,7 @@ class ToTensorBoard:
         # TensorBoard forgets what an earlier process wrote of the rounds that are repeated.
         repeated = run.rounds_done + 1 if run.rounds_done else None
         folder = run.folder / "tensorboard"
+        require_own(folder)
         self._writer = SummaryWriter(str(folder), purge_step=repeated)
         lines = [f"    {key} = {value}" for key, value in run.settings.items()]
         self._writer.add_text("settings", "\n".join(lines), run.rounds_done)

@@ -8,19 +8,22 @@ uploads later. WANDB_MODE decides otherwise.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import wandb
 
+from dcfl.runs.folder import require_own
 from dcfl.runs.rows import RoundRow, Summary
 from dcfl.trackers.tracker import PROJECT, FollowedRun, numbers
 
 
 class ToWandB:
     def start(self, run: FollowedRun) -> None:
-        mode = os.environ.get("WANDB_MODE")
+        require_own(run.folder / "wandb")
+        mode: Any = os.environ.get("WANDB_MODE")
         if not mode and not wandb.login(prompt=False):
             mode = "offline"
-        self._run = wandb.init(
+        self._run: Any = wandb.init(
             project=os.environ.get("WANDB_PROJECT") or PROJECT,
             name=run.name,
             id=run.id,

@@ -239,7 +239,8 @@ def test_on_round_sees_every_row_and_may_stop(tmp_path: Path) -> None:
     assert seen == [1, 2]
     # What was stopped can be ended where it is, or go on.
     assert dcfl.resume(tmp_path / "run", rounds=2).summary.rounds == 2
-    assert dcfl.resume(tmp_path / "run", rounds=4, on_round=seen.append).summary.rounds == 4
-    assert isinstance(seen[-1], dcfl.RoundRow)
+    rows: list[dcfl.RoundRow] = []
+    assert dcfl.resume(tmp_path / "run", rounds=4, on_round=rows.append).summary.rounds == 4
+    assert [row.round for row in rows] == [3, 4]
     with pytest.raises(ConfigError, match="cannot end after 3"):
         dcfl.resume(tmp_path / "run", rounds=3)

@@ -6,6 +6,7 @@ import csv
 import doctest
 import json
 import random
+import shutil
 import sqlite3
 import sys
 import warnings
@@ -71,6 +72,7 @@ def in_mlflow(folder: Path) -> Curve:
 
     client = MlflowClient()
     found = client.get_experiment_by_name("dcfl")
+    assert found is not None
     (run,) = client.search_runs([found.experiment_id])  # one, though it was resumed
     assert run.info.run_name == folder.name
     assert run.info.status == "FINISHED"
@@ -192,9 +194,22 @@ def test_a_library_that_is_not_there_costs_a_warning(
     assert len(in_csv(tmp_path / "run")) == 4
 
 
+def test_a_link_leads_nowhere(tmp_path: Path) -> None:
+    """A run folder that is resumed may come from somebody else."""
+    pytest.importorskip("tensorboard", reason="needs pip install 'dcfl[tensorboard]'")
+    with pytest.raises(Interrupted):
+        followed(training(tmp_path / "run", ["tensorboard"]), stop_after=1)
+    shutil.rmtree(tmp_path / "run" / "tensorboard")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run" / "tensorboard").symlink_to(tmp_path / "elsewhere")
+    with pytest.warns(UserWarning, match="the tracker tensorboard .* is a link"):
+        followed(resumed(tmp_path / "run"))
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
 def test_bad_names_are_refused(tmp_path: Path) -> None:
     def asking(*names: str) -> None:
-        dcfl.load_experiment(**{"output.trackers": list(names)})
+        dcfl.load_experiment(output={"trackers": list(names)})
 
     assert "must be a list, each" in str(refusal(lambda: asking("tensorbord")))
     with pytest.raises(ConfigError, match="each may be named once"):

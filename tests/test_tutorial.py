@@ -30,7 +30,7 @@ def test_it_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "image/png" in str(notebook.cells[6].outputs)
     assert "(12, True)" in shown[4]
     assert "stopped after round" in shown[5]
-    assert "<td>fedprox</td>" in shown[6]
+    assert "<td>dcfl-sw</td>" in shown[6]
     assert "stderr" not in str([cell.outputs for cell in notebook.cells if "outputs" in cell])
 
 

@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 
 from dcfl.report.text import number, plural
-from dcfl.runs.groups import Group
+from dcfl.runs.groups import Group, scored_on
 from dcfl.runs.rows import RoundRow, Summary
 from dcfl.system.printable import printable
 
@@ -48,7 +48,12 @@ def groups_html(groups: Sequence[Group], folder: Path | None = None) -> str:
             gain = None if group is first else group.difference(first)
             cells.append(f"{gain:+}" if gain else "")
         rows.append([*map(_cell, cells), _cell(_curve(group.curve))])
-    return _table("", [*columns, "course"], rows, [str(folder)] if folder else [])
+    return _table(
+        f"Accuracy on {scored_on(groups)}",
+        [*columns, "course"],
+        rows,
+        [str(folder)] if folder else [],
+    )
 
 
 class _Markup(str):
@@ -64,7 +69,7 @@ def _table(
 ) -> str:
     head = "".join(f"<th>{_cell(column)}</th>" for column in columns)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
-    caption = f"<div><b>{_cell(title)}</b></div>" if title else ""
+    caption = f"<div><b>{_cell(title)}</b></div>"
     below = "".join(f"<div><small>{_cell(note)}</small></div>" for note in notes)
     return f"<div>{caption}<table><tr>{head}</tr>{body}</table>{below}</div>"
 

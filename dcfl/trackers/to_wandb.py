@@ -23,18 +23,19 @@ class ToWandB:
         mode: Any = os.environ.get("WANDB_MODE")
         if not mode and not wandb.login(prompt=False):
             mode = "offline"
-        self._run: Any = wandb.init(
+        self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT") or PROJECT,
             name=run.name,
             id=run.id,
             resume="allow",
             dir=run.folder,
             mode=mode,
+            config=dict(run.settings),
+            allow_val_change=True,  # a longer run has another number of rounds
             reinit="create_new",  # others may follow runs of this process too
             # The run folder has the code, and what is printed is the user's own.
             settings=wandb.Settings(console="off", silent=True, disable_git=True, save_code=False),
         )
-        self._run.config.update(dict(run.settings), allow_val_change=True)
 
     def round(self, row: RoundRow) -> None:
         self._run.log(numbers(row), step=row.round)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -19,6 +21,7 @@ from dcfl.runs.identity import Settings, complete, differences, of_kind
 from dcfl.runs.prepare import Prepared
 from dcfl.runs.recorder import Recorder
 from dcfl.runs.rounds_so_far import RoundsSoFar
+from dcfl.runs.rows import RoundRow
 from dcfl.server import ServerState
 
 NOT_KNOWN = "not recorded"  # by the dcfl version that wrote the checkpoint
@@ -84,17 +87,20 @@ def _from_checkpoint(
     )
     for reason in damaged:
         warnings.warn(f"{reason}; resuming from round {progress.round}", stacklevel=5)
-    checkpoints.drop_after(progress.round)
     # Repeated rounds: those with a row after the checkpoint, and up to two that were in progress.
-    recorded = RecordedRun.open(recorder.folder)
+    recorded, federation = RecordedRun.open(recorder.folder), prepared.experiment.federation
     in_progress = 0 if resumption.finished else 2
     repeated = sum(1 for _ in recorded.each_round()) - progress.round + in_progress
-    recorder.plan_rounds(wanted)
-    recorder.truncate_logs(progress.lengths)
-    rounds = _read_again(recorded, progress.round, prepared.experiment.federation)
-    start = Start(progress.run, rounds, progress.index, progress.seconds, progress.again + repeated)
+    kept = islice(recorded.each_round(), progress.round)
+    rounds = _read_again(kept, progress.round, federation, recorder.folder)
     best = best_of(checkpoint) if prepared.experiment.output.keep_best else None
     _require_best(prepared, rounds, best)
+    # From here on the folder changes.
+    checkpoints.drop_after(progress.round)
+    recorder.plan_rounds(wanted)
+    recorder.truncate_logs(progress.lengths)
+    rounds = _read_again(recorded.each_round(), progress.round, federation, recorder.folder)
+    start = Start(progress.run, rounds, progress.index, progress.seconds, progress.again + repeated)
     return Begun(checkpoint.state, best, start)
 
 
@@ -108,10 +114,12 @@ def _require_best(prepared: Prepared, rounds: RoundsSoFar, best: Best | None) ->
     )
 
 
-def _read_again(recorded: RecordedRun, count: int, federation: FederationSettings) -> RoundsSoFar:
+def _read_again(
+    rows: Iterable[RoundRow], count: int, federation: FederationSettings, folder: Path
+) -> RoundsSoFar:
     """The recorded rounds, of which there must be `count`, each scored if it was due."""
     rounds = RoundsSoFar()
-    for row in recorded.each_round():
+    for row in rows:
         due = rounds.count + 1
         if (row.round, row.accuracy is not None) != (due, federation.evaluates(due)):
             break
@@ -119,7 +127,7 @@ def _read_again(recorded: RecordedRun, count: int, federation: FederationSetting
     else:
         if rounds.count == count:
             return rounds
-    raise CheckpointError(f"{recorded.folder / 'rounds.jsonl'}: a row is not as it was written")
+    raise CheckpointError(f"{folder / 'rounds.jsonl'}: a row is not as it was written")
 
 
 def require_resumable(

@@ -17,6 +17,7 @@ from dcfl.engines.engine import Connect
 from dcfl.errors import ConfigError, Interrupted, RunFolderError
 from dcfl.experiment import Experiment
 from dcfl.methods import METHODS
+from dcfl.report import write_report
 from dcfl.runs.connect import connect
 from dcfl.runs.folder import RecordedRun
 from dcfl.server import ServerSettings
@@ -134,6 +135,17 @@ def test_an_early_end_is_respected(tmp_path: Path) -> None:
     assert dcfl.resume(tmp_path / "exact", rounds=40).summary.stopped == short.summary.stopped
 
 
+def test_the_report_forgets_scores_of_the_model_before(tmp_path: Path) -> None:
+    settings: Settings = {"method.name": "fedavg", "engine.workers": 1, "data.clients": 4}
+    dcfl.run(out=tmp_path / "run", federation={"rounds": 1}, **settings)
+    evaluate = command("evaluate", str(tmp_path / "run"), said=tmp_path / "said")
+    assert exit_code(evaluate) == 0
+    title = "Evaluation</h2>"
+    assert title in write_report(tmp_path / "run").read_text()
+    dcfl.resume(tmp_path / "run", rounds=2)
+    assert title not in (tmp_path / "run" / "report.html").read_text()
+
+
 def test_what_cannot_be_is_refused_in_one_line_and_changes_nothing(tmp_path: Path) -> None:
     train(planned(tmp_path / "run", 4))
     before = {path: (tmp_path / "run" / path).read_bytes() for path in files(tmp_path / "run")}
@@ -148,6 +160,10 @@ def test_what_cannot_be_is_refused_in_one_line_and_changes_nothing(tmp_path: Pat
     refused("the run has ended after round 4; there is nothing to resume", rounds=4)
     refused("there is nothing to resume")
     refused("no such key", rounds=5, allow=["federation.rouns"])
+    rows = tmp_path / "run" / "rounds.jsonl"
+    rows.write_text(rows.read_text().replace('"round": 2', '"round": 3'))
+    before["rounds.jsonl"] = rows.read_bytes()
+    refused("a row is not as it was written", rounds=6)
 
 
 def test_a_round_that_was_not_scored_is_not_the_last(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from dcfl.models import ModelSettings
 from dcfl.privacy import PrivacySettings
 from dcfl.server import ServerSettings
 
+TrackerName = Literal["tensorboard", "mlflow", "wandb", "trackio", "csv"]
 Precision = Literal["float32", "bfloat16", "float16"]
 
 
@@ -72,7 +73,11 @@ class FederationSettings:
 
     def evaluates(self, round: int) -> bool:
         """Whether the model is scored after this round; after the last one it always is."""
-        return round % self.evaluate_every == 0 or round == self.rounds
+        return self.on_schedule(round) or round == self.rounds
+
+    def on_schedule(self, round: int) -> bool:
+        """Whether the round would be scored however many more there were."""
+        return round % self.evaluate_every == 0
 
     @property
     def may_end_early(self) -> bool:
@@ -143,11 +148,20 @@ class OutputSettings:
     # Keep the model of the round with the best accuracy too, in best.safetensors; by which images
     # is federation.choose_by.
     keep_best: bool = False
+    # Keep the last checkpoint of a finished run, with what its clients remember, so that
+    # `dcfl resume --rounds` can make the run longer.
+    keep_checkpoint: bool = True
+    # Programs that follow the run, each an extra of its own. One that fails costs a warning.
+    trackers: tuple[TrackerName, ...] = ()
 
     def __post_init__(self) -> None:
         require(
             self.checkpoint == "auto" or self.checkpoint >= 0,
             f'output.checkpoint must be "auto" or 0 rounds or more, not {self.checkpoint}',
+        )
+        require(
+            len(set(self.trackers)) == len(self.trackers),
+            "output.trackers: each may be named once",
         )
 
 

@@ -23,7 +23,7 @@ LAYERS = {
     "a run as a value": "privacy experiment config",
     "where clients train": "engines",
     "at Flower's nodes": "flower",
-    "a run from beginning to end, and its page": "runs report",
+    "a run from beginning to end, and its page": "runs report trackers",
     "sites": "flower.deploy",
     "what people do with the model": "trained",
     "experiments about experiments": "studies testing",

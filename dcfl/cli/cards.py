@@ -19,8 +19,10 @@ from dcfl.cli.terminal import (
 )
 from dcfl.config import to_toml
 from dcfl.data.catalogue import DatasetSummary
+from dcfl.data.settings import accuracy_words
 from dcfl.federation import cohort_size
 from dcfl.runs.estimate import Estimate
+from dcfl.runs.folder import RecordedRun
 from dcfl.runs.prepare import Prepared
 from dcfl.runs.rows import RoundRow, Summary
 from dcfl.system.printable import printable
@@ -30,8 +32,9 @@ def run_card(summary: Summary, rounds: Sequence[RoundRow], engine: str, folder: 
     """What `dcfl run` prints at the end."""
     lost = f", {summary.lost} replies lost" if summary.lost else ""
     page = folder / "report.html"
+    words = accuracy_words(RecordedRun(folder).holdout)
     lines = [
-        f"{summary.method} on {summary.dataset}: accuracy {summary.final_accuracy:.2f} %, "
+        f"{summary.method} on {summary.dataset}: {words} {summary.final_accuracy:.2f} %, "
         f"MAX {summary.max_accuracy:.2f}, EMA {summary.ema_accuracy:.2f}, "
         f"{summary.seconds:.1f} s{lost}",
         sparkline([row.accuracy for row in rounds if row.accuracy is not None], 40),

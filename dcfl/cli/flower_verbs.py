@@ -229,8 +229,7 @@ def _follow(submitted: Submitted, experiment: Experiment) -> None:
     from dcfl.cli.live_progress import progress
 
     try:
-        rounds = experiment.federation.rounds
-        with progress(experiment.method.name, rounds, submitted.folder) as show:
+        with progress(experiment.method.name, experiment, submitted.folder) as show:
             for row in submitted.rows():
                 show(row)
     except (KeyboardInterrupt, SystemExit):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 from rich.progress import (
     BarColumn,
@@ -18,8 +16,9 @@ from rich.progress import (
 
 from dcfl.cli import terminal
 from dcfl.cli.terminal import LONGEST_NAME
-from dcfl.runs.folder import RecordedRun
-from dcfl.runs.rows import ClientRow, RoundRow
+from dcfl.experiment import Experiment
+from dcfl.runs.round_progress import ShowRound, Status, Warnings, plain_lines
+from dcfl.runs.rows import RoundRow
 from dcfl.system.printable import printable
 from dcfl.system.saying import quiet, say
 
@@ -27,26 +26,22 @@ ShowBytes = Callable[[int, int | None], None]
 BYTES_PER_LINE = 50_000_000  # where the size of a download is unknown
 
 
-class ShowRound(Protocol):
-    def __call__(self, row: RoundRow) -> None: ...
-
-
 @contextmanager
-def progress(label: str, rounds: int, folder: Path) -> Iterator[ShowRound]:
+def progress(label: str, experiment: Experiment, folder: Path) -> Iterator[ShowRound]:
     """Show each round of the run in `folder` as it ends: a live bar on a terminal, about ten plain
     lines elsewhere, and warnings."""
-    label, warn_of = printable(label, LONGEST_NAME), _Warnings(folder)
+    label, warn_of = printable(label, LONGEST_NAME), Warnings(folder, _warn)
     if quiet():
         yield warn_of
     elif terminal.stderr.is_terminal:
-        with _live_bar(label, rounds, warn_of) as show:
+        with _live_bar(label, experiment, warn_of) as show:
             yield show
     else:
-        yield _plain_lines(label, rounds, warn_of)
+        yield plain_lines(label, experiment, warn_of)
 
 
 @contextmanager
-def _live_bar(label: str, rounds: int, warn_of: ShowRound) -> Iterator[ShowRound]:
+def _live_bar(label: str, experiment: Experiment, warn_of: ShowRound) -> Iterator[ShowRound]:
     columns = (
         _plain("{task.description}"),
         BarColumn(bar_width=24),
@@ -55,8 +50,8 @@ def _live_bar(label: str, rounds: int, warn_of: ShowRound) -> Iterator[ShowRound
         TimeRemainingColumn(compact=True),
     )
     with Progress(*columns, console=terminal.stderr) as bar:
-        task = bar.add_task(label, total=rounds, status="")
-        status = _Status(rounds)
+        task = bar.add_task(label, total=experiment.federation.rounds, status="")
+        status = Status(experiment)
 
         def show(row: RoundRow) -> None:
             warn_of(row)
@@ -69,68 +64,8 @@ def _plain(text: str) -> TextColumn:
     return TextColumn(text, markup=False)
 
 
-def _plain_lines(label: str, rounds: int, warn_of: ShowRound) -> ShowRound:
-    status = _Status(rounds)
-    every = max(1, rounds // 10)
-
-    def show(row: RoundRow) -> None:
-        warn_of(row)
-        text, left = status.after(row)
-        if row.round % every == 0 or row.round in (1, rounds):
-            say(f"{label}  round {row.round}/{rounds}  {text}  {left:.0f} s left")
-
-    return show
-
-
-class _Warnings:
-    """A round's notices, and why clients are lost: once, or it would hide everything else."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.told = folder, False
-
-    def __call__(self, row: RoundRow) -> None:
-        for notice in row.notices:
-            _warn(notice)
-        if row.ok < row.sampled and not self.told:
-            self.told = True
-            of_round = (c for c in RecordedRun(self.folder).each_client() if c.round == row.round)
-            if lost := [client for client in of_round if client.outcome != "ok"]:
-                _warn(_first_loss(lost, row.sampled))
-
-
 def _warn(text: str) -> None:
-    terminal.stderr.print(printable(f"dcfl: warning: {text}"), soft_wrap=True)
-
-
-def _first_loss(lost: Sequence[ClientRow], sampled: int) -> str:
-    first = lost[0]
-    who = f"client {first.client}" + (f" ({first.site})" if first.site else "")
-    why = f"{first.outcome}: {first.reason}" if first.reason else first.outcome
-    more = f"; {len(lost)} of {sampled} were lost" if len(lost) > 1 else ""
-    return f"round {first.round}: {who} {why}{more}; clients.jsonl has every reason"
-
-
-class _Status:
-    """Accuracy, speed and the time left, from the rounds seen so far."""
-
-    def __init__(self, rounds: int) -> None:
-        self.rounds, self.began = rounds, time.perf_counter()
-        self.first: int | None = None
-        self.accuracy = "not scored yet"
-        self.clients = 0
-
-    def after(self, row: RoundRow) -> tuple[str, float]:
-        """The status as text, and the seconds left."""
-        self.first = row.round - 1 if self.first is None else self.first
-        self.clients += row.sampled
-        elapsed = max(time.perf_counter() - self.began, 1e-9)
-        left = elapsed / (row.round - self.first) * (self.rounds - row.round)
-        lost = row.sampled - row.ok
-        if row.accuracy is not None:
-            self.accuracy = f"accuracy {row.accuracy:.1f} %"
-        text = f"{self.accuracy}  {self.clients / elapsed:.0f} clients/s"
-        text += f"  {lost} clients lost" if lost else ""
-        return text + ("" if row.used else "  the model stays as it was"), left
+    terminal.stderr.print(text, soft_wrap=True)
 
 
 @contextmanager

@@ -30,6 +30,7 @@ def comparison_table(standing: Standing) -> Table:
     """A row per method. Differences are to the first method's EMA, seed by seed."""
     first = standing.groups[0]
     titles = ["on the clients' own mixes of classes"] if standing.own_mixes else []
+    titles += ["on kept-back images"] if first.runs[0].holdout else []
     titles += [f"{first.seeds} seeds, mean ± deviation"] if first.seeds > 1 else []
     own = ["personal %"] if any(group.has_personal for group in standing.groups) else []
     columns = ["MAX %", "EMA %", f"vs {first.method}", "w/t/l", "worst %", *own, "MB", "s"]

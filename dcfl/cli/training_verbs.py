@@ -42,6 +42,12 @@ Allowed = Annotated[
     list[str] | None,
     typer.Option(metavar="KEY", help="Resume although this setting has changed since."),
 ]
+Rounds = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", help="How many rounds in all; makes a finished run longer.", show_default=False
+    ),
+]
 DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Show all settings and what the run would cost, and stop."),
@@ -104,25 +110,27 @@ def _announce(run: Run) -> None:
 
 def resume(
     folder: Folder,
+    rounds: Rounds = None,
     allow: Allowed = None,
     method_file: MethodFile = None,
     model_file: ModelFile = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Continue an interrupted run: the result is that of a run that was never stopped."""
+    """Continue an interrupted run, or make one longer: as if it had been planned so and never
+    stopped."""
     from dcfl.runs.folder import RecordedRun
     from dcfl.runs.run import Run
 
     run_own_files(method_file, model_file)
     recorded = RecordedRun.open(folder)
-    if recorded.summary:
+    if recorded.summary and rounds in (None, recorded.config["federation"].get("rounds")):
         with suppress(RunFolderError):
             Run.resume(folder)  # cleans up, then refuses with the message below
         _print_ended(recorded.summary, folder, as_json)
         return
-    if recorded.config.get("engine", {}).get("name") == "flower":
+    if not recorded.summary and recorded.config.get("engine", {}).get("name") == "flower":
         raise ConfigError(f"{folder} trains at SuperNodes: `dcfl flower run --resume {folder}`")
-    resumed = Run.resume(folder, allow=allow or ())
+    resumed = Run.resume(folder, allow=allow or (), rounds=rounds)
     train(resumed.experiment.method.name, resumed)
     _print_result(resumed, as_json)
 
@@ -178,8 +186,7 @@ def train(label: str, run: Run) -> None:
     """Train round by round, showing progress; a signal stops the run after its current round."""
     from dcfl.cli.live_progress import progress
 
-    total = run.experiment.federation.rounds
-    with progress(label, total, run.folder) as show, stopped_by_signals(run.stop):
+    with progress(label, run.experiment, run.folder) as show, stopped_by_signals(run.stop):
         for row in run.rounds():
             show(row)
 

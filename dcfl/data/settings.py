@@ -15,6 +15,16 @@ from dcfl.data.split_formats import read_own_split
 from dcfl.errors import ConfigError, require
 
 
+def images_scored(holdout: float) -> str:
+    """What a run with this data.holdout is scored on. Only the second are test images."""
+    return "kept-back images" if holdout else "test images"
+
+
+def accuracy_words(holdout: float) -> str:
+    """How the accuracy of such a run is called where there is no more room."""
+    return f"accuracy on {images_scored(holdout)}" if holdout else "accuracy"
+
+
 @dataclass(frozen=True)
 class DataSettings:
     """What is trained on, and who owns it."""

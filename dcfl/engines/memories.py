@@ -35,6 +35,10 @@ class Version(NamedTuple):
     def owner(self) -> str:
         return f"client {self.client}, round {self.round}"
 
+    @property
+    def file_name(self) -> str:
+        return f"client-{self.client:06d}-round-{self.round:06d}.safetensors"
+
 
 class Memories:
     """By client. `folder` is made when the budget (in bytes) is used up or a checkpoint is due."""
@@ -76,8 +80,7 @@ class Memories:
         return None if version in self._files else {}
 
     def path(self, version: Version) -> Path:
-        name = f"client-{version.client:06d}-round-{version.round:06d}.safetensors"
-        return self._folder / name
+        return self._folder / version.file_name
 
     def __getitem__(self, client: int) -> Tensors:
         in_ram, version = self.in_ram(client), self.version(client)
@@ -170,6 +173,15 @@ class Memories:
 
 def _versions(indexes: Collection[Index]) -> set[Version]:
     return {Version(*item) for index in indexes for item in index.items()}
+
+
+def delete_all_but(index: Index, folder: Path) -> None:
+    """Delete the memories in a folder that a checkpoint with this index does not need."""
+    needed = {version.file_name for version in _versions([index])}
+    for path in folder.glob("client-*-round-*.safetensors"):
+        if path.name not in needed:
+            with storage(path):
+                path.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -52,6 +52,7 @@ def evaluation_section(
         Titled(_title(record, names[run] if len(runs) > 1 else ""), record)
         for run in runs
         for record in read_evaluations(run.folder)
+        if _is_of_present_model(record, run)
     ]
     if not found:
         return None
@@ -61,6 +62,13 @@ def evaluation_section(
     tables += [_client_table(*one) for one in shown if one[0].clients]
     pictures = [picture for one in shown for picture in _pictures(*one)]
     return Section("Evaluation", _paragraphs(found), tables, pictures)
+
+
+def _is_of_present_model(record: EvaluationRecord, run: RecordedRun) -> bool:
+    """A run that was made longer has other models than those evaluated before."""
+    if run.summary is None or isinstance(record.which, int):  # a client's: its hash is not there
+        return True
+    return run.summary.hash_of(record.which) in ("", record.weights_sha256)
 
 
 def _title(record: EvaluationRecord, run: str) -> str:

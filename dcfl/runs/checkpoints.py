@@ -148,8 +148,24 @@ class Checkpoints:
                     path.unlink()
                 self._indexes.pop(path, None)
 
+    def has(self, round: int) -> bool:
+        """Whether there is one of that round, written or read here."""
+        return self._path(round) in self._indexes
+
+    def keep_newest(self) -> Index:
+        """Delete the others; returns the memories that it needs."""
+        if not self._indexes:
+            with suppress(CheckpointError):  # all are damaged, and of no use
+                self.recover_newest()
+        newest = max(self._indexes, key=_by_round, default=None)
+        for path in self.paths():
+            if path != newest:
+                with storage(path):
+                    path.unlink()
+        return self._indexes[newest] if newest else {}
+
     def clear(self) -> None:
-        """Delete all: a finished run has its model and needs no checkpoint."""
+        """Delete all."""
         for path in self.paths():
             with storage(path):
                 path.unlink()

@@ -6,7 +6,7 @@ rounds.jsonl       a row per round              summary.json       the result
 clients.jsonl      a row per client and round   report.html        all of it as a page
 method.py, model.py   copies of the user's own files, if the run was trained with such
 evaluation*.json   what `dcfl evaluate` found   export-*           what `dcfl export` wrote
-best.safetensors   with output.keep_best        checkpoint-*       for `dcfl resume`; gone after it
+best.safetensors   with output.keep_best        checkpoint-*       for `dcfl resume`, with memories/
 personal/, personal.jsonl   the clients' own parts and a row per client, with federation.personal
 """
 
@@ -34,11 +34,13 @@ from dcfl.system.json_types import Count, Json, Seed, Text
 from dcfl.system.locks import LOCK
 from dcfl.system.storage import PARTIAL, storage
 
+SUMMARY = "summary.json"
 LOGS = ("rounds.jsonl", "clients.jsonl")
 PERSONAL_ROWS = "personal.jsonl"
 FILES = {
     *LOGS,
     PERSONAL_ROWS,
+    "rounds.csv",
     "config.toml",
     "environment.json",
     "partition.npz",
@@ -46,7 +48,7 @@ FILES = {
     "model.py",
     "model.safetensors",
     "best.safetensors",
-    "summary.json",
+    SUMMARY,
 }
 MEMORIES = "memories"  # the subfolder of the clients' memories
 LONGEST_FOLDER_NAME = 200  # bytes, without the time; file systems allow about 255
@@ -107,6 +109,7 @@ class DataTable(Known):
     partition: Text = ""
     alpha: float = 1.0
     seed: Seed | Literal["federation"] = 0
+    holdout: float = 0.0
 
 
 class FederationTable(Known):
@@ -167,6 +170,11 @@ class RecordedRun:
         tables = config.merge(self.config, {"output": {"dir": str(self.folder.resolve())}})
         return config.experiment_from(None, tables)
 
+    @property
+    def holdout(self) -> float:
+        """The share of the training images that the run was scored on; 0: on test images."""
+        return float(self.config["data"].get("holdout", 0.0))
+
     @cached_property
     def rounds(self) -> list[RoundRow]:
         return list(self.each_round())
@@ -196,7 +204,7 @@ class RecordedRun:
     @cached_property
     def summary(self) -> Summary | None:
         """None until the run has finished."""
-        path = self.folder / "summary.json"
+        path = self.folder / SUMMARY
         content = self._json(path)
         return Summary.from_json(content, path) if content else None
 

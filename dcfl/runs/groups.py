@@ -10,6 +10,7 @@ from pathlib import PurePath
 from statistics import fmean
 from typing import Any
 
+from dcfl.data.settings import images_scored
 from dcfl.evaluation import max_and_ema
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.identity import BUILT_IN, Settings, complete, differences, flat, of_kind
@@ -128,6 +129,11 @@ class Group:
         spreads = {name: asdict(self.spread(name)) for name in names}
         return {"method": self.label, **spreads, "curve": self.curve}
 
+    def _repr_html_(self) -> str:
+        from dcfl.report.notebook_html import groups_html  # which knows groups itself
+
+        return groups_html([self])
+
 
 def setting(run: RecordedRun, key: str) -> Any:
     """The setting with this dotted name; None if the run has no such setting."""
@@ -137,9 +143,7 @@ def setting(run: RecordedRun, key: str) -> Any:
 
 def scored_on(runs: Iterable[RecordedRun]) -> str:
     """The images that the accuracies are about: nobody takes kept-back images for test images."""
-    kept_back = {bool(setting(run, "data.holdout")) for run in runs}
-    names = {False: "test", True: "kept-back"}
-    return f"{' or '.join(names[kept] for kept in sorted(kept_back))} images"
+    return " or ".join(sorted({images_scored(run.holdout) for run in runs}, reverse=True))
 
 
 def group_runs(runs: Sequence[RecordedRun]) -> list[Group]:

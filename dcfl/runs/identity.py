@@ -95,6 +95,8 @@ KINDS: dict[str, Kind] = {
     "output.checkpoint": "place",
     "output.report": "place",
     "output.keep_best": "place",
+    "output.keep_checkpoint": "place",
+    "output.trackers": "place",
     "faults.crash": "result",
     "faults.memory": "result",
     "faults.exit": "result",

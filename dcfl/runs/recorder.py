@@ -14,7 +14,7 @@ import torch
 from dcfl import config
 from dcfl.errors import CheckpointError
 from dcfl.messages import Tensors
-from dcfl.runs.folder import LOGS, PERSONAL_ROWS, RecordedRun, require_unused, require_utf8
+from dcfl.runs.folder import LOGS, PERSONAL_ROWS, SUMMARY, RecordedRun, require_unused, require_utf8
 from dcfl.runs.model_file import Kept, write_model
 from dcfl.runs.own_code import own_hashes, write_copies
 from dcfl.runs.prepare import Prepared
@@ -78,6 +78,19 @@ class Recorder:
         self._write_json("environment.json", {**before, **renewed})
         write_copies(self.folder, prepared.experiment)
 
+    def plan_rounds(self, rounds: int) -> None:
+        """Record another number of rounds. Until the new config is there, the run is as it was; a
+        finished run has not finished any more."""
+        tables = RecordedRun.open(self.folder).config
+        summary = self.folder / SUMMARY
+        if tables["federation"].get("rounds") == rounds and not summary.exists():
+            return
+        text = config.to_toml(config.merge(tables, {"federation": {"rounds": rounds}})) + "\n"
+        with replacing(self.folder / "config.toml", durable=True) as partial:
+            partial.write_text(text, encoding="utf-8", errors="surrogateescape")
+            # A run that is killed here goes on from its checkpoint to the end that it had.
+            summary.unlink(missing_ok=True)
+
     def round(self, row: RoundRow, clients: Sequence[ClientRow]) -> None:
         self._append("rounds.jsonl", [row])
         self._append("clients.jsonl", clients)
@@ -93,7 +106,7 @@ class Recorder:
             write_model(self.folder, prepared, weights, which)
         if personal:
             write_whole(self.folder / PERSONAL_ROWS, _lines(personal))
-        self._write_json("summary.json", summary.to_json())
+        self._write_json(SUMMARY, summary.to_json())
 
     def synced_log_lengths(self) -> dict[str, int]:
         """Flush the logs to the disk and return their lengths in bytes."""

@@ -191,7 +191,12 @@ class Summary(Row):
     @property
     def ending(self) -> str:
         """Why there is nothing to resume."""
-        return f"{self.stopped or 'the run has ended'}; there is nothing to resume"
+        if self.stopped:
+            return f"{self.stopped}; there is nothing to resume"
+        return (
+            f"the run has ended after round {self.rounds}; there is nothing to resume, but more "
+            f"rounds make it longer"
+        )
 
     def hash_of(self, which: Literal["last", "best"]) -> str:
         """Of the weights of that model."""

@@ -6,15 +6,17 @@ import shutil
 import time
 import warnings
 from collections.abc import Collection, Generator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from dcfl.config import as_tables
 from dcfl.data import Dataset
+from dcfl.data.settings import images_scored
 from dcfl.engines.engine import Connect, Engine, OwnScores
-from dcfl.engines.memories import Index
+from dcfl.engines.memories import Index, delete_all_but
 from dcfl.engines.runner import reproducible
 from dcfl.errors import DCFLError, Interrupted, RunFolderError
 from dcfl.evaluation import own_mix_accuracies
@@ -23,18 +25,22 @@ from dcfl.federation import Round, federate
 from dcfl.messages import Tensors
 from dcfl.models import FeatureModel
 from dcfl.report import write_report
+from dcfl.report.notebook_html import run_html
 from dcfl.runs.checkpoints import Best, Checkpoints
 from dcfl.runs.connect import connect
 from dcfl.runs.early_end import reason_to_end
 from dcfl.runs.evaluations import by_sites, write_evaluation
 from dcfl.runs.folder import MEMORIES, RecordedRun, folder_for, require_own
+from dcfl.runs.frames import data_frame
+from dcfl.runs.identity import flat, of_kind
+from dcfl.runs.longer import keeps_checkpoint, planned
 from dcfl.runs.model_file import Kept
 from dcfl.runs.personal_models import keep_personal_models
 from dcfl.runs.prepare import prepare
 from dcfl.runs.recorder import Recorder
 from dcfl.runs.rows import PersonalRow, RoundRow, Summary
 from dcfl.runs.saving import Saver
-from dcfl.runs.start import begin_or_resume
+from dcfl.runs.start import AS_BEGUN, Resumption, begin_or_resume
 from dcfl.runs.stopping import Stoppable, until_stopped
 from dcfl.runs.summaries import (
     Judged,
@@ -45,6 +51,11 @@ from dcfl.runs.summaries import (
     summarise,
 )
 from dcfl.runs.too_few_replies import require_some_replies, require_usable_rounds
+from dcfl.trackers.following import Following, following
+from dcfl.trackers.tracker import FollowedRun, Tracker
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True)
@@ -60,6 +71,14 @@ class Result:
     def rounds(self) -> list[RoundRow]:
         """Read from rounds.jsonl when first asked for."""
         return RecordedRun.open(self.folder).rounds
+
+    def to_pandas(self) -> DataFrame:
+        """The rounds as a DataFrame, indexed by their number; needs pandas."""
+        return data_frame(self.rounds, index="round")
+
+    def _repr_html_(self) -> str:
+        images = images_scored(RecordedRun.open(self.folder).holdout)
+        return run_html(self.summary, self.rounds, images, self.folder)
 
 
 class Trained(NamedTuple):
@@ -82,7 +101,8 @@ class Run:
         model: A module of your own, instead of the config's. A copy of it is trained.
         connect: Creates the engine; by default the one the config names.
         recorder: The recorder of a run to resume; see `Run.resume`.
-        allow: Keys in which a resumed run may differ from how it was begun.
+        resumption: How such a run is taken up again.
+        trackers: Trackers of your own, beside those that the config names.
 
     Example:
         >>> import dcfl
@@ -102,17 +122,18 @@ class Run:
         model: FeatureModel | None = None,
         connect: Connect = connect,
         recorder: Recorder | None = None,
-        allow: Collection[str] = (),
+        resumption: Resumption = AS_BEGUN,
+        trackers: Sequence[Tracker] = (),
     ) -> None:
         self.prepared = prepare(experiment, dataset, model)
         self.experiment = self.prepared.experiment
-        self._connect = connect
+        self._connect, self._trackers = connect, trackers
         name = self.prepared.data.dataset.name
         self._recorder = recorder or Recorder(folder_for(experiment, name))
         self._checkpoints = Checkpoints(self.folder)
         try:
             self._state, self._best, self._start = begin_or_resume(
-                self.prepared, self._recorder, self._checkpoints, allow
+                self.prepared, self._recorder, self._checkpoints, resumption
             )
         except BaseException:
             self._recorder.close()
@@ -130,17 +151,24 @@ class Run:
         model: FeatureModel | None = None,
         connect: Connect = connect,
         allow: Collection[str] = (),
+        rounds: int | None = None,
+        trackers: Sequence[Tracker] = (),
     ) -> Run:
-        """Continue an unfinished run from its newest checkpoint. `allow`: keys in which it may
-        differ from how it was begun."""
+        """Continue a run from its newest checkpoint. `allow`: keys in which it may differ from how
+        it was begun. `rounds`: how many it shall have in all, for a finished run too. `trackers`:
+        of your own."""
         recorded = RecordedRun.open(folder)
         require_own(folder / MEMORIES)
         recorder = Recorder(folder, resumed=True)
         try:
-            if recorded.summary is not None:
-                _tidy(folder)  # it may have been killed just before tidying up
+            ended = rounds in (None, recorded.config["federation"].get("rounds"))
+            if recorded.summary is not None and ended:
+                # It may have been killed just before tidying up.
+                _tidy(Checkpoints(folder), folder, keeps_checkpoint(recorded.config))
                 raise RunFolderError(f"{folder}: {recorded.summary.ending}")
-            return cls(recorded.experiment, dataset, model, connect, recorder, allow)
+            resumption = Resumption(allow, finished=recorded.finished)
+            longer = planned(recorded, rounds)
+            return cls(longer, dataset, model, connect, recorder, resumption, trackers)
         except BaseException:
             recorder.close()
             raise
@@ -180,14 +208,24 @@ class Run:
         )
         self._mixes = self.prepared.data.label_mixes()
         threads = self.experiment.engine.threads
-        with reproducible(threads), self._connect(session) as engine:
-            if not self._enough:  # a resumed run may have been killed just before its end
-                yield from self._recorded(engine)
-            if not self._enough and self._state.round < self.experiment.federation.rounds:
-                self._interrupt(engine)
-            own_scores = self._own_scores(engine)
-            personal = self._personal(engine)
-        self._finish(own_scores, personal)
+        with ExitStack() as at_the_end:
+            with reproducible(threads), self._connect(session) as engine:
+                # Not earlier: an engine forks its workers, and trackers start threads.
+                self._following = at_the_end.enter_context(self._followed())
+                if not self._enough:  # a resumed run may have been killed just before its end
+                    yield from self._recorded(engine)
+                if not self._enough and self._state.round < self.experiment.federation.rounds:
+                    self._interrupt(engine)
+                own_scores = self._own_scores(engine)
+                personal = self._personal(engine)
+                self._saver.commit_last(engine, self._state, self._best)
+            self._finish(own_scores, personal)
+            self._following.summary = self._summary
+
+    def _followed(self) -> AbstractContextManager[Following]:
+        settings = of_kind(flat(as_tables(self.experiment)), "result", "seed")
+        run = FollowedRun(self._start.run, self.folder, settings, self._state.round)
+        return following(run, self.experiment.output.trackers, self._trackers)
 
     @property
     def _enough(self) -> str:
@@ -252,6 +290,7 @@ class Run:
         self._so_far = self._so_far.and_then(row)
         site_names = self.prepared.data.dataset.site_names
         self._recorder.round(row, client_rows(round, judged, site_names))
+        self._following.round(row)
         if self.experiment.output.keep_best and self._so_far.best_is(row):
             self._best = Best(row.round, round.state.weights)
         if saved is not None:
@@ -308,7 +347,7 @@ class Run:
             names = (dataset.name, dataset.class_names)
             write_evaluation(self.folder, by_sites(*names, own_scores, summary.weights_sha256))
         self._recorder.finish(self.prepared, models, summary, personal)
-        _tidy(self.folder)
+        _tidy(self._checkpoints, self.folder, self._saver.keeps)
         self.prepared.model.load_state_dict(self._state.weights)
         self._summary = summary
 
@@ -321,7 +360,10 @@ class Run:
                 warnings.warn(f"the report was not written: {error}", stacklevel=3)
 
 
-def _tidy(folder: Path) -> None:
-    """Delete what only resuming needs: the run has finished."""
-    Checkpoints(folder).clear()
-    shutil.rmtree(folder / MEMORIES, ignore_errors=True)
+def _tidy(checkpoints: Checkpoints, folder: Path, keep: bool) -> None:
+    """The run has finished: delete what was for resuming it, but for what a longer run needs."""
+    if keep:
+        delete_all_but(checkpoints.keep_newest(), folder / MEMORIES)
+    else:
+        checkpoints.clear()
+        shutil.rmtree(folder / MEMORIES, ignore_errors=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -19,6 +21,7 @@ from dcfl.runs.identity import Settings, complete, differences, of_kind
 from dcfl.runs.prepare import Prepared
 from dcfl.runs.recorder import Recorder
 from dcfl.runs.rounds_so_far import RoundsSoFar
+from dcfl.runs.rows import RoundRow
 from dcfl.server import ServerState
 
 NOT_KNOWN = "not recorded"  # by the dcfl version that wrote the checkpoint
@@ -36,6 +39,17 @@ class Start:
     repeated: int = 0  # rounds that are done a second time
 
 
+@dataclass(frozen=True)
+class Resumption:
+    """How a recorded run is taken up again."""
+
+    allow: Collection[str] = ()  # keys in which it may differ from how it was begun
+    finished: bool = False  # it had ended, and is made longer
+
+
+AS_BEGUN = Resumption()
+
+
 class Begun(NamedTuple):
     state: ServerState
     best: Best | None  # if it is kept, and a round was scored
@@ -43,44 +57,51 @@ class Begun(NamedTuple):
 
 
 def begin_or_resume(
-    prepared: Prepared, recorder: Recorder, checkpoints: Checkpoints, allow: Collection[str]
+    prepared: Prepared, recorder: Recorder, checkpoints: Checkpoints, resumption: Resumption
 ) -> Begun:
     """Find where the run in the recorder's folder starts; writes the first files of a new run."""
-    resumed = _from_checkpoint(prepared, recorder, checkpoints, allow) if recorder.resumed else None
-    if resumed is not None:
-        recorder.renew_own_code(prepared)
-        return resumed
+    if recorder.resumed:
+        resumed = _from_checkpoint(prepared, recorder, checkpoints, resumption)
+        if resumed is not None:
+            recorder.renew_own_code(prepared)
+            return resumed
     recorder.start(prepared)
     return Begun(ServerState(0, named.snapshot(prepared.model), {}, {}), None, Start())
 
 
 def _from_checkpoint(
-    prepared: Prepared, recorder: Recorder, checkpoints: Checkpoints, allow: Collection[str]
+    prepared: Prepared, recorder: Recorder, checkpoints: Checkpoints, resumption: Resumption
 ) -> Begun | None:
     """Start at the newest intact checkpoint and cut the logs back to it; None if there is none."""
     newest = checkpoints.recover_newest()
+    wanted = prepared.experiment.federation.rounds
     if newest is None:
+        recorder.plan_rounds(wanted)
         recorder.truncate_logs({})
         return None
     checkpoint, damaged = newest
     progress = checkpoint.progress
-    require_resumable(progress.begun_with, prepared.fingerprint, allow)
-    wanted = prepared.experiment.federation.rounds
+    require_resumable(progress.begun_with, prepared.fingerprint, resumption.allow)
     require(
         progress.round <= wanted,
         f"federation.rounds = {wanted}, and the run has done {progress.round} already",
     )
     for reason in damaged:
         warnings.warn(f"{reason}; resuming from round {progress.round}", stacklevel=5)
-    checkpoints.drop_after(progress.round)
     # Repeated rounds: those with a row after the checkpoint, and up to two that were in progress.
-    recorded = RecordedRun.open(recorder.folder)
-    repeated = sum(1 for _ in recorded.each_round()) - progress.round + 2
-    recorder.truncate_logs(progress.lengths)
-    rounds = _read_again(recorded, progress.round, prepared.experiment.federation)
-    start = Start(progress.run, rounds, progress.index, progress.seconds, progress.again + repeated)
+    recorded, federation = RecordedRun.open(recorder.folder), prepared.experiment.federation
+    in_progress = 0 if resumption.finished else 2
+    repeated = sum(1 for _ in recorded.each_round()) - progress.round + in_progress
+    kept = islice(recorded.each_round(), progress.round)
+    rounds = _read_again(kept, progress.round, federation, recorder.folder)
     best = best_of(checkpoint) if prepared.experiment.output.keep_best else None
     _require_best(prepared, rounds, best)
+    # From here on the folder changes.
+    checkpoints.drop_after(progress.round)
+    recorder.plan_rounds(wanted)
+    recorder.truncate_logs(progress.lengths)
+    rounds = _read_again(recorded.each_round(), progress.round, federation, recorder.folder)
+    start = Start(progress.run, rounds, progress.index, progress.seconds, progress.again + repeated)
     return Begun(checkpoint.state, best, start)
 
 
@@ -94,10 +115,12 @@ def _require_best(prepared: Prepared, rounds: RoundsSoFar, best: Best | None) ->
     )
 
 
-def _read_again(recorded: RecordedRun, count: int, federation: FederationSettings) -> RoundsSoFar:
+def _read_again(
+    rows: Iterable[RoundRow], count: int, federation: FederationSettings, folder: Path
+) -> RoundsSoFar:
     """The recorded rounds, of which there must be `count`, each scored if it was due."""
     rounds = RoundsSoFar()
-    for row in recorded.each_round():
+    for row in rows:
         due = rounds.count + 1
         if (row.round, row.accuracy is not None) != (due, federation.evaluates(due)):
             break
@@ -105,7 +128,7 @@ def _read_again(recorded: RecordedRun, count: int, federation: FederationSetting
     else:
         if rounds.count == count:
             return rounds
-    raise CheckpointError(f"{recorded.folder / 'rounds.jsonl'}: a row is not as it was written")
+    raise CheckpointError(f"{folder / 'rounds.jsonl'}: a row is not as it was written")
 
 
 def require_resumable(
@@ -114,13 +137,12 @@ def require_resumable(
     """Refuse to resume with another fingerprint, because the result would differ from that of an
     uninterrupted run. Names every key that differs and is not in `allowed`."""
     facts = {key: NOT_KNOWN for key in now if "." not in key}
-    before = _without_folders(complete({**facts, **begun_with}))
-    after = _without_folders(complete(now))
+    before, after = complete({**facts, **begun_with}), complete(now)
     keys = sorted(of_kind({**before, **after}, "result", "seed"))
     for key in allowed:
         if key not in keys:
             raise ConfigError(f"--allow {key}: there is no such key; known: {', '.join(keys)}")
-    different = sorted(differences(before, after, "result", "seed"))
+    different = sorted(differences(_compared(before), _compared(after), "result", "seed"))
     refused = [difference for difference in different if difference.key not in allowed]
     if refused:
         changes = "; ".join(f"{key} was {was!r} and is {now!r}" for key, was, now in refused)
@@ -131,9 +153,10 @@ def require_resumable(
         )
 
 
-def _without_folders(settings: Settings) -> Settings:
-    """Ignores the paths of the user's own images and split: they may have moved, and `data` and
-    `split` hash them."""
+def _compared(settings: Settings) -> Settings:
+    """Ignores the number of rounds, because a checkpoint holds for any, and the paths of the user's
+    own images and split: they may have moved, and `data` and `split` hash them."""
+    settings = {key: value for key, value in settings.items() if key != "federation.rounds"}
     kinds = {
         key: str(settings[key]).partition(":")[0] for key in ("data.dataset", "data.partition")
     }

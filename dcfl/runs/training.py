@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,12 @@ from dcfl.config import load_experiment
 from dcfl.data import Dataset
 from dcfl.experiment import Experiment
 from dcfl.models import FeatureModel, ModelSettings
+from dcfl.runs.round_progress import shown
+from dcfl.runs.rows import RoundRow
 from dcfl.runs.run import Result, Run
+from dcfl.trackers.tracker import Tracker
+
+OnRound = Callable[[RoundRow], object]
 
 
 def run(
@@ -21,6 +26,9 @@ def run(
     out: str | Path | None = None,
     dataset: Dataset | None = None,
     model: FeatureModel | ModelSettings | Mapping[str, Any] | str | None = None,
+    on_round: OnRound | None = None,
+    trackers: Sequence[Tracker] = (),
+    progress: bool | None = None,
     **overrides: Any,
 ) -> Result:
     """Train one federation and write its run folder, as `dcfl run` does.
@@ -31,6 +39,12 @@ def run(
         out: The run folder; by default a new one in `runs/`.
         dataset: The images, instead of those the config names.
         model: A model's name or settings, or a module of your own, which is copied.
+        on_round: Called with the row of each round, to log or plot it. If it returns False, the run
+            writes a checkpoint and stops.
+        trackers: Trackers of your own, with the three methods of `dcfl.trackers.Tracker`, beside
+            those that `output.trackers` names.
+        progress: Whether to show rounds as they end: a bar in a notebook, lines of text elsewhere.
+            By default in a notebook only.
         **overrides: Tables (`federation={"rounds": 20}`), choices by name (`method="fedavg"`),
             settings objects (`method=MyMethod(mu=0.5)`) or dotted keys
             (`**{"training.lr": 0.05}`) on top of the experiment.
@@ -41,6 +55,7 @@ def run(
     Raises:
         ConfigError: A setting is unknown or does not fit.
         TooFewClients: Too few clients gave a usable reply.
+        Interrupted: `on_round` stopped the run; `resume` continues it.
 
     Example:
         >>> import dcfl
@@ -55,32 +70,42 @@ def run(
         overrides["model"] = model
     if out is not None:
         overrides["output.dir"] = str(out)
-    return _finished(Run(load_experiment(experiment_or_path, **overrides), dataset, own_module))
+    experiment = load_experiment(experiment_or_path, **overrides)
+    return _result(Run(experiment, dataset, own_module, trackers=trackers), on_round, progress)
 
 
 def resume(
     folder: str | Path,
     *,
+    rounds: int | None = None,
     dataset: Dataset | None = None,
     model: FeatureModel | None = None,
     allow: Collection[str] = (),
+    on_round: OnRound | None = None,
+    trackers: Sequence[Tracker] = (),
 ) -> Result:
-    """Finish a run that was stopped or killed, as `dcfl resume` does.
+    """Finish a run that was stopped or killed, or make one longer, as `dcfl resume` does.
 
-    The result equals that of an uninterrupted run, to the last bit.
+    The result equals that of an uninterrupted run of so many rounds, to the last bit.
 
     Args:
         folder: The run folder.
+        rounds: How many rounds the run shall have in all; by default as many as it was planned
+            with. A finished run goes on from its last checkpoint.
         dataset: The images, if the run was begun with a data set from Python.
         model: The module, if the run was begun with one of your own.
         allow: Keys in which the run may differ from how it was begun.
+        on_round: As in `run`.
+        trackers: As in `run`. Those that follow the run already go on where they were.
 
     Returns:
         What `run` would have returned.
 
     Raises:
-        RunFolderError: The run has finished already, or its files are damaged.
-        ConfigError: Something has changed that the result depends on.
+        RunFolderError: The run has finished already, its files are damaged, or it kept no
+            checkpoint to become longer from.
+        ConfigError: Something has changed that the result depends on, or the run has done more
+            rounds than asked for.
 
     Example:
         >>> import dcfl
@@ -92,11 +117,26 @@ def resume(
         dcfl.errors.Interrupted: stopped after round ...
         >>> dcfl.resume(run.folder).summary.rounds
         4
+        >>> dcfl.resume(run.folder, rounds=6).summary.rounds
+        6
     """
-    return _finished(Run.resume(Path(folder), dataset, model, allow=allow))
+    resumed = Run.resume(
+        Path(folder), dataset, model, allow=allow, rounds=rounds, trackers=trackers
+    )
+    return _result(resumed, on_round)
 
 
-def _finished(run: Run) -> Result:
-    for _ in run.rounds():
-        pass
+def train_to_the_end(
+    label: str, run: Run, on_round: OnRound | None = None, progress: bool | None = None
+) -> None:
+    """Train all rounds. `on_round` and `progress`: as in `run`."""
+    with shown(label, run.experiment, run.folder, progress) as show:
+        for row in run.rounds():
+            show(row)
+            if on_round is not None and on_round(row) is False:
+                run.stop()
+
+
+def _result(run: Run, on_round: OnRound | None, progress: bool | None = None) -> Result:
+    train_to_the_end(run.experiment.method.name, run, on_round, progress)
     return run.result()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dcfl.config import apply, load_experiment, method_named
 from dcfl.errors import ConfigError, RunFolderError, TooFewClients
@@ -16,8 +16,10 @@ from dcfl.experiment import Experiment
 from dcfl.methods import Method
 from dcfl.methods.method import require_plain_name
 from dcfl.report import find_runs, write_report
+from dcfl.report.notebook_html import groups_html
 from dcfl.report.verdict import verdict
 from dcfl.runs.folder import RecordedRun, new_folder
+from dcfl.runs.frames import data_frame
 from dcfl.runs.groups import Group, group_runs
 from dcfl.runs.run import Run
 from dcfl.runs.standing import Standing
@@ -27,6 +29,9 @@ from dcfl.studies.cells.news import Show
 from dcfl.studies.cells.trainer import Trainer, note_divergence
 from dcfl.system.locks import locked
 from dcfl.system.storage import storage
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 USUAL = ("fedavg", "dcfl-sw", "dcfl-pw")
 Train = Callable[[str, Run], None]
@@ -43,6 +48,17 @@ class Comparison:
     @property
     def report(self) -> Path:
         return self.folder / "report.html"
+
+    def to_pandas(self) -> DataFrame:
+        """A row per finished run, with its method and seed; needs pandas."""
+        return data_frame(
+            {"method": group.label, "seed": run.config["federation"].get("seed"), **vars(outcome)}
+            for group in self.groups
+            for run, outcome in group.outcomes.items()
+        )
+
+    def _repr_html_(self) -> str:
+        return groups_html(self.groups, self.folder)
 
     @property
     def standing(self) -> Standing:

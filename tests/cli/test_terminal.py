@@ -9,6 +9,7 @@ from dcfl.cli import terminal
 from dcfl.cli.live_progress import progress
 from dcfl.cli.tables import comparison_table, partition_table
 from dcfl.cli.terminal import sparkline, stdout
+from dcfl.experiment import Experiment, FederationSettings
 from dcfl.runs.groups import group_runs
 from dcfl.runs.rows import RoundRow
 from dcfl.runs.standing import Standing
@@ -44,7 +45,8 @@ def test_what_a_person_should_know_of_is_said_with_its_round(
 ) -> None:
     monkeypatch.setattr(terminal, "stderr", Console(stderr=True, highlight=False, markup=False))
     row = RoundRow.from_json(folders.row(3, [50.0, 50.0, 50.0]), Path("rounds.jsonl"))
-    with progress("fedavg", 1000, tmp_path) as show:
+    experiment = Experiment(federation=FederationSettings(1000))
+    with progress("fedavg", experiment, tmp_path) as show:
         show(replace(row, notices=("node 7 [bold]is a stranger[/bold] " + 100 * "x",)))
         show(row)
     said = capsys.readouterr().err

@@ -216,7 +216,7 @@ def test_tables_and_bars_on_a_terminal(names: list[str]) -> None:
     console = Console(file=shown, force_terminal=True, width=200, color_system="truecolor")
     console.print(tables.partition_table(counts, names, names[:2]))
     with patch.object(terminal, "stderr", Console(file=shown, force_terminal=True, width=200)):
-        with live_progress.progress(names[0], 2, Path()) as show:
+        with live_progress.progress(names[0], Experiment(), Path()) as show:
             show(RoundRow.from_json(folders.row(1, [50.0]), Path("rounds.jsonl")))
         with live_progress.download_progress(names[1]) as arrived:
             arrived(1, 2)

@@ -501,7 +501,6 @@ def test_half_a_row_after_the_checkpoint_is_cut_off(
     [
         ("lr = 0.05", "lr = 0.06", "training.lr"),
         ("threads = 1", "threads = 2", "engine.threads"),
-        ("rounds = 4", "rounds = 5", "federation.rounds"),
         ('optimizer = "fedavg"', 'optimizer = "fedadam"', "server.optimizer"),
         ("temperature = 0.5", "temperature = 0.4", "method.temperature"),
         ("crash = 0.0", "crash = 0.1", "faults.crash"),
@@ -639,7 +638,11 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(
         process.kill()
         assert exit_code(process) == -9
     resume(tmp_path / "run")
-    same(tmp_path / "run", untouched(**settings))
+    wanted = untouched(**settings)
+    if every == 0:  # then nothing is kept for a longer run
+        kept = ("checkpoint", "memories")
+        wanted = {**wanted, "files": [f for f in wanted["files"] if not f.startswith(kept)]}
+    same(tmp_path / "run", wanted)
 
 
 def test_without_checkpoints_a_stopped_run_does_not_promise_to_go_on(tmp_path: Path) -> None:

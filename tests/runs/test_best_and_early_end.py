@@ -64,7 +64,7 @@ def test_the_best_model_is_that_of_the_best_round(kept: Result, tmp_path: Path) 
     assert (summary.best_round, summary.best_accuracy) == (best, seen[best][0])
     assert named.sha256(weights) == summary.best_sha256 == seen[best][1]
     assert summary.weights_sha256 == run.result().summary.weights_sha256  # training did not change
-    assert not list(kept.folder.glob("checkpoint*"))
+    assert [path.stem for path in kept.folder.glob("checkpoint*")] == ["checkpoint-000008"]
 
 
 def test_it_is_chosen_by_kept_back_images(kept: Result) -> None:

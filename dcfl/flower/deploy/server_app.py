@@ -11,6 +11,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from dcfl import config
+from dcfl.data.settings import accuracy_words
 from dcfl.engines.engine import Session
 from dcfl.errors import DCFLError
 from dcfl.flower.app_code import run_app_code
@@ -48,10 +49,11 @@ def main(grid: Grid, context: Context) -> None:
             run = Run.resume(Path(resume), connect=connect)
         else:
             run = Run(experiment, connect=connect)
+        words = accuracy_words(run.experiment.data.holdout)
         for row in run.rounds():
             for notice in row.notices:
                 print(printable(f"warning: {notice}"), flush=True)
-            scored = "" if row.accuracy is None else f": accuracy {row.accuracy:.2f} %"
+            scored = "" if row.accuracy is None else f": {words} {row.accuracy:.2f} %"
             print(f"round {row.round}{scored}", flush=True)
         for engine in engines:
             engine.forget()  # not before the run has really ended

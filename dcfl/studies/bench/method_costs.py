@@ -52,7 +52,7 @@ def _experiment(method: str, model: str, repeats: int, folder: str) -> Experimen
         method=METHODS[method](),
         federation=FederationSettings(rounds=repeats + 2, participation=1.0),
         engine=EngineSettings(workers=1, device="cpu"),
-        output=OutputSettings(folder, report=False),
+        output=OutputSettings(folder, report=False, keep_checkpoint=False),
     )
 
 

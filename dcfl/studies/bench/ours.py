@@ -47,7 +47,7 @@ def experiment(
         method=METHODS[method](),
         federation=FederationSettings(job.rounds, job.cohort / job.clients, job.seed),
         engine=EngineSettings(workers=workers, device="cpu", precision=precision, memory_budget=0),
-        output=OutputSettings(folder, report=False),
+        output=OutputSettings(folder, report=False, keep_checkpoint=False),
     )
 
 

@@ -92,10 +92,11 @@ class CellFolder(Generic[Kind]):
 
     @property
     def experiment(self) -> Experiment:
-        return replace(
-            self.cell.experiment,
-            output=replace(self.cell.experiment.output, dir=str(self.path), report=self.report),
-        )
+        output = self.cell.experiment.output
+        # Nobody makes the runs of a study longer, and there may be hundreds of them.
+        keep = output.keep_checkpoint and self.report
+        output = replace(output, dir=str(self.path), report=self.report, keep_checkpoint=keep)
+        return replace(self.cell.experiment, output=output)
 
 
 def refuse_another_run(experiment: Experiment, run: RecordedRun) -> None:

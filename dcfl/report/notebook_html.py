@@ -1,0 +1,96 @@
+"""How results show themselves in a notebook: small tables, with everything escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from dcfl.report.text import number, plural
+from dcfl.runs.groups import Group, scored_on
+from dcfl.runs.rows import RoundRow, Summary
+from dcfl.runs.standing import Standing
+from dcfl.system.printable import printable
+
+WIDTH, HEIGHT = 120, 24  # of a curve, in pixels
+
+
+def run_html(summary: Summary, rounds: Sequence[RoundRow], images: str, folder: Path) -> str:
+    """A finished run. `images`: those that it was scored on."""
+    ended = [f"Run {summary.stopped}."] if summary.stopped else []
+    best = f"round {summary.best_round}" if summary.best_round is not None else ""
+    cells = {
+        f"accuracy on {images}": _percent(summary.final_accuracy),
+        "MAX": _percent(summary.max_accuracy),
+        "EMA": _percent(summary.ema_accuracy),
+        "best model": best,
+        "seconds": number(summary.seconds, 1),
+        "course": _curve([row.accuracy for row in rounds if row.accuracy is not None]),
+    }
+    title = f"{summary.method} on {summary.dataset}, {plural(summary.rounds, 'round')}"
+    return _table(
+        title,
+        [name for name, cell in cells.items() if cell],
+        [[_cell(cell) for cell in cells.values() if cell]],
+        [*ended, str(folder)],
+    )
+
+
+def groups_html(groups: Sequence[Group], folder: Path | None = None) -> str:
+    """A row per method; differences are to the first one's EMA, seed by seed."""
+    first = groups[0] if groups else None
+    columns = ["method", "seeds", "MAX %", "EMA %"]
+    columns += [f"vs {first.label}"] if first and len(groups) > 1 else []
+    rows, standing = [], Standing(groups)
+    for group in groups:
+        spreads = [f"{group.spread(name)}" for name in ("max_accuracy", "ema_accuracy")]
+        cells = [group.label, str(group.seeds), *spreads]
+        if first and len(groups) > 1:
+            gain = standing.gain(group)
+            cells.append(f"{gain.paired.spread:+}" if gain else "")
+        rows.append([*map(_cell, cells), _cell(_curve(group.curve))])
+    return _table(
+        f"Accuracy on {scored_on(run for group in groups for run in group.runs)}",
+        [*columns, "course"],
+        rows,
+        [str(folder)] if folder else [],
+    )
+
+
+class _Markup(str):
+    """Our own HTML; everything else is escaped."""
+
+
+def _cell(text: str) -> str:
+    return text if isinstance(text, _Markup) else escape(printable(text))
+
+
+def _table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]
+) -> str:
+    head = "".join(f"<th>{_cell(column)}</th>" for column in columns)
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    caption = f"<div><b>{_cell(title)}</b></div>"
+    below = "".join(f"<div><small>{_cell(note)}</small></div>" for note in notes)
+    return f"<div>{caption}<table><tr>{head}</tr>{body}</table>{below}</div>"
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{number(value)} %"
+
+
+def _curve(values: Sequence[float]) -> str:
+    """A line from the lowest to the highest value."""
+    if len(values) < 2:
+        return ""
+    low, high = min(values), max(values)
+    scale = (HEIGHT - 2) / (high - low) if high > low else 0.0
+    step = WIDTH / (len(values) - 1)
+    points = " ".join(
+        f"{place * step:.1f},{HEIGHT - 1 - (value - low) * scale:.1f}"
+        for place, value in enumerate(values)
+    )
+    return _Markup(
+        f'<svg width="{WIDTH}" height="{HEIGHT}" role="img" aria-label="the course of the '
+        f'accuracy"><polyline points="{points}" fill="none" stroke="currentColor"/></svg>'
+    )

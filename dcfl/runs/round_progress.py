@@ -1,0 +1,158 @@
+"""What a person sees of a run while it trains: a line of text per round, or a bar in a notebook."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from html import escape
+from pathlib import Path
+from typing import Any, Protocol
+
+from dcfl.data.settings import accuracy_words
+from dcfl.experiment import Experiment
+from dcfl.runs.folder import RecordedRun
+from dcfl.runs.rows import ClientRow, RoundRow
+from dcfl.system.printable import printable
+from dcfl.system.saying import say
+
+LONGEST_LABEL = 60  # characters
+SECONDS_BETWEEN_UPDATES = 0.2  # of a bar
+
+
+class ShowRound(Protocol):
+    def __call__(self, row: RoundRow) -> None: ...
+
+
+def warn_on_stderr(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+class Status:
+    """Accuracy, speed and the time left, from the rounds seen so far."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.rounds, self.began = experiment.federation.rounds, time.perf_counter()
+        self._words = accuracy_words(experiment.data.holdout)
+        self.first: int | None = None
+        self.accuracy = "not scored yet"
+        self.clients = 0
+
+    def after(self, row: RoundRow) -> tuple[str, float]:
+        """The status as text, and the seconds left."""
+        self.first = row.round - 1 if self.first is None else self.first
+        self.clients += row.sampled
+        elapsed = max(time.perf_counter() - self.began, 1e-9)
+        left = elapsed / (row.round - self.first) * (self.rounds - row.round)
+        lost = row.sampled - row.ok
+        if row.accuracy is not None:
+            self.accuracy = f"{self._words} {row.accuracy:.1f} %"
+        text = f"{self.accuracy}  {self.clients / elapsed:.0f} clients/s"
+        text += f"  {lost} clients lost" if lost else ""
+        return text + ("" if row.used else "  the model stays as it was"), left
+
+
+class Warnings:
+    """A round's notices, and why clients are lost: once, or it would hide everything else."""
+
+    def __init__(self, folder: Path, warn: Callable[[str], None] = warn_on_stderr) -> None:
+        self.folder, self.warn, self.told = folder, warn, False
+
+    def __call__(self, row: RoundRow) -> None:
+        for notice in row.notices:
+            self.warn(printable(f"dcfl: warning: {notice}"))
+        if row.ok < row.sampled and not self.told:
+            self.told = True
+            of_round = (c for c in RecordedRun(self.folder).each_client() if c.round == row.round)
+            if lost := [client for client in of_round if client.outcome != "ok"]:
+                self.warn(printable(f"dcfl: warning: {_first_loss(lost, row.sampled)}"))
+
+
+def _first_loss(lost: Sequence[ClientRow], sampled: int) -> str:
+    first = lost[0]
+    who = f"client {first.client}" + (f" ({first.site})" if first.site else "")
+    why = f"{first.outcome}: {first.reason}" if first.reason else first.outcome
+    more = f"; {len(lost)} of {sampled} were lost" if len(lost) > 1 else ""
+    return f"round {first.round}: {who} {why}{more}; clients.jsonl has every reason"
+
+
+def plain_lines(label: str, experiment: Experiment, warn_of: ShowRound) -> ShowRound:
+    """About ten lines on standard error."""
+    label, rounds = printable(label, LONGEST_LABEL), experiment.federation.rounds
+    status = Status(experiment)
+    every = max(1, rounds // 10)
+
+    def show(row: RoundRow) -> None:
+        warn_of(row)
+        text, left = status.after(row)
+        if row.round % every == 0 or row.round in (1, rounds):
+            say(f"{label}  round {row.round}/{rounds}  {text}  {left:.0f} s left")
+
+    return show
+
+
+def in_notebook() -> bool:
+    """Whether this is a kernel of Jupyter, Colab or the like."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    return any(kind.__name__ == "ZMQInteractiveShell" for kind in type(shell).__mro__)
+
+
+@contextmanager
+def shown(
+    label: str, experiment: Experiment, folder: Path, progress: bool | None
+) -> Iterator[ShowRound]:
+    """Show rounds: None: only in a notebook; True: elsewhere too, as text."""
+    notebook = progress is not False and in_notebook()
+    if notebook:
+        with _notebook_bar(label, experiment, Warnings(folder)) as show:
+            yield show
+    else:
+        yield plain_lines(label, experiment, Warnings(folder)) if progress else lambda row: None
+
+
+class Bar:
+    """A bar as HTML, and as text where a frontend shows no HTML."""
+
+    def __init__(self, label: str, rounds: int) -> None:
+        self.label, self.rounds = printable(label, LONGEST_LABEL), rounds
+        self.done, self.text = 0, "starts"
+
+    def __repr__(self) -> str:
+        return f"{self.label}  round {self.done}/{self.rounds}  {self.text}"
+
+    def _repr_html_(self) -> str:
+        return (
+            f"<div>{escape(self.label)} "
+            f'<progress max="{self.rounds}" value="{self.done}"></progress> '
+            f"round {self.done}/{self.rounds} &nbsp; {escape(self.text)}</div>"
+        )
+
+
+@contextmanager
+def _notebook_bar(label: str, experiment: Experiment, warn_of: ShowRound) -> Iterator[ShowRound]:
+    from IPython.display import display
+
+    bar, status = Bar(label, experiment.federation.rounds), Status(experiment)
+    handle: Any = display(bar, display_id=True)  # type: ignore[no-untyped-call]
+    update: Callable[[Bar], None] = handle.update if handle else lambda bar: None
+    updated = time.monotonic()
+
+    def show(row: RoundRow) -> None:
+        nonlocal updated
+        warn_of(row)
+        text, left = status.after(row)
+        bar.done, bar.text = row.round, f"{text}  {left:.0f} s left"
+        if time.monotonic() - updated >= SECONDS_BETWEEN_UPDATES:
+            updated = time.monotonic()
+            update(bar)
+
+    try:
+        yield show
+        bar.text = status.accuracy
+    except BaseException:
+        bar.text = f"{status.accuracy}, stopped"
+        raise
+    finally:
+        update(bar)

@@ -60,20 +60,23 @@ class Warnings:
         self.folder, self.warn, self.told = folder, warn, False
 
     def __call__(self, row: RoundRow) -> None:
-        for notice in row.notices:
+        self.after(row.round, row.sampled - row.ok, row.notices)
+
+    def after(self, round: int, lost: int, notices: Sequence[str]) -> None:
+        for notice in notices:
             self.warn(printable(f"dcfl: warning: {notice}"))
-        if row.ok < row.sampled and not self.told:
+        if lost and not self.told:
             self.told = True
-            of_round = (c for c in RecordedRun(self.folder).each_client() if c.round == row.round)
-            if lost := [client for client in of_round if client.outcome != "ok"]:
-                self.warn(printable(f"dcfl: warning: {_first_loss(lost, row.sampled)}"))
+            of_round = (row for row in RecordedRun(self.folder).each_client() if row.round == round)
+            if rows := [row for row in of_round if row.outcome != "ok"]:
+                self.warn(printable(f"dcfl: warning: {_first_loss(rows)}"))
 
 
-def _first_loss(lost: Sequence[ClientRow], sampled: int) -> str:
+def _first_loss(lost: Sequence[ClientRow]) -> str:
     first = lost[0]
     who = f"client {first.client}" + (f" ({first.site})" if first.site else "")
     why = f"{first.outcome}: {first.reason}" if first.reason else first.outcome
-    more = f"; {len(lost)} of {sampled} were lost" if len(lost) > 1 else ""
+    more = f"; {len(lost)} clients were lost" if len(lost) > 1 else ""
     return f"round {first.round}: {who} {why}{more}; clients.jsonl has every reason"
 
 
@@ -118,6 +121,14 @@ class Bar:
     def __init__(self, label: str, rounds: int) -> None:
         self.label, self.rounds = printable(label, LONGEST_LABEL), rounds
         self.done, self.text = 0, "starts"
+        self.update: Callable[[Bar], None] = lambda bar: None
+        self._updated = time.monotonic()
+
+    def show(self, done: int, text: str) -> None:
+        self.done, self.text = done, text
+        if time.monotonic() - self._updated >= SECONDS_BETWEEN_UPDATES:
+            self._updated = time.monotonic()
+            self.update(self)
 
     def __repr__(self) -> str:
         return f"{self.label}  round {self.done}/{self.rounds}  {self.text}"
@@ -132,27 +143,32 @@ class Bar:
 
 @contextmanager
 def _notebook_bar(label: str, experiment: Experiment, warn_of: ShowRound) -> Iterator[ShowRound]:
+    status = Status(experiment)
+    with notebook_bar(label, experiment.federation.rounds) as bar:
+
+        def show(row: RoundRow) -> None:
+            warn_of(row)
+            text, left = status.after(row)
+            bar.show(row.round, f"{text}  {left:.0f} s left")
+
+        try:
+            yield show
+            bar.text = status.accuracy
+        except BaseException:
+            bar.text = f"{status.accuracy}, stopped"
+            raise
+
+
+@contextmanager
+def notebook_bar(label: str, rounds: int) -> Iterator[Bar]:
+    """Shown below the cell that runs; its last state stays there."""
     from IPython.display import display
 
-    bar, status = Bar(label, experiment.federation.rounds), Status(experiment)
+    bar = Bar(label, rounds)
     handle: Any = display(bar, display_id=True)  # type: ignore[no-untyped-call]
-    update: Callable[[Bar], None] = handle.update if handle else lambda bar: None
-    updated = time.monotonic()
-
-    def show(row: RoundRow) -> None:
-        nonlocal updated
-        warn_of(row)
-        text, left = status.after(row)
-        bar.done, bar.text = row.round, f"{text}  {left:.0f} s left"
-        if time.monotonic() - updated >= SECONDS_BETWEEN_UPDATES:
-            updated = time.monotonic()
-            update(bar)
-
+    if handle:
+        bar.update = handle.update
     try:
-        yield show
-        bar.text = status.accuracy
-    except BaseException:
-        bar.text = f"{status.accuracy}, stopped"
-        raise
+        yield bar
     finally:
-        update(bar)
+        bar.update(bar)

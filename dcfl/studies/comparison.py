@@ -26,6 +26,7 @@ from dcfl.runs.standing import Standing
 from dcfl.studies.cells.cell_folders import Cell, CellFolder, PlainCell, difference_to, require_free
 from dcfl.studies.cells.crew import Crew, MixedCrew, until_it_fails
 from dcfl.studies.cells.news import Show
+from dcfl.studies.cells.progress import shown_in_notebooks
 from dcfl.studies.cells.trainer import Trainer, note_divergence
 from dcfl.system.locks import locked
 from dcfl.system.storage import storage
@@ -209,7 +210,8 @@ def compare(
         seeds: One run of each method per seed; by default the experiment's own.
         out: The folder for the run folders and the report, new or with runs of this comparison;
             by default a new one in `runs/`.
-        train: Trains one run, given its name, in this process; by default all of its rounds.
+        train: Trains one run, given its name, in this process; by default all of its rounds, with
+            a bar in a notebook.
         parallel: Runs at the same time, each in a process of its own; 0: as many as there are
             cores for; 1: one after the other, in this process. Methods given as objects of a
             class in a notebook or a script are trained in this process.
@@ -239,5 +241,6 @@ def compare(
         if train is not None:
             failures = plan.failed_before() | _trained_by(train, plan.todo)
         else:
-            failures = plan.train(MixedCrew(plan.todo, parallel))
+            with shown_in_notebooks("compare", plan.todo) as show:
+                failures = plan.train(MixedCrew(plan.todo, parallel), show)
         return plan.result(failures)

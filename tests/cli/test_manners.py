@@ -63,7 +63,7 @@ def test_the_first_reason_of_a_failure_is_said_while_training(
     assert len(told) == 1
     first = next(RecordedRun(tmp_path / "run").each_client())
     assert told[0].startswith(f"dcfl: warning: round 1: client {first.client} failed: RuntimeError")
-    assert "(crashing.py:7); 5 of 5 were lost" in told[0]
+    assert "(crashing.py:7); 5 clients were lost" in told[0]
     assert err.index("RuntimeError") < err.index("round 1/2")
 
 
@@ -162,7 +162,7 @@ def test_a_pipe_that_closes_is_silent() -> None:
 
 # Verbs that show no table: they write files, follow a program or answer in a line.
 WITHOUT_TABLE = {
-    "embed", "neighbours", "export", "report", "new method", "new model", "data get",
+    "embed", "neighbours", "export", "watch", "new method", "new model", "data get",
     "flower init", "flower keys", "flower up", "flower down",
 }  # fmt: skip
 

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from dcfl.runs.comparison import Comparison
 
 import dcfl
 from dcfl.errors import ConfigError
@@ -18,6 +17,7 @@ from dcfl.report.notebook_html import run_html
 from dcfl.runs.round_progress import Bar, in_notebook, shown
 from dcfl.runs.rows import Summary
 from dcfl.runs.run import Result
+from dcfl.studies.comparison import Comparison
 
 SMALL: dict[str, Any] = {
     "federation.rounds": 3,
@@ -116,14 +116,16 @@ def test_text_only_on_request(result: Result, capsys: pytest.CaptureFixture[str]
     assert not in_notebook()
     experiment = dcfl.load_experiment(**SMALL)
     for progress in (None, False, True):
-        with shown("fedavg", experiment, progress) as show:
+        with shown("fedavg", experiment, result.folder, progress) as show:
             show(result.rounds[-1])
         err = capsys.readouterr().err
         assert err.startswith("fedavg  round 3/3  accuracy on kept-back images") == bool(progress)
         assert bool(err) == bool(progress)
 
 
-def test_a_bar_in_a_notebook(result: Result, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a notebook's bar showed, one after the other."""
     seen: list[str] = []
     kernel = type("ZMQInteractiveShell", (), {})()
     handle = SimpleNamespace(update=lambda bar: seen.append(repr(bar)))
@@ -134,13 +136,23 @@ def test_a_bar_in_a_notebook(result: Result, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: kernel))
     monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
+    return seen
+
+
+def test_a_bar_in_a_notebook(result: Result, seen: list[str]) -> None:
     assert in_notebook()
     experiment = Experiment(federation=FederationSettings(3))
-    with shown("fedavg", experiment, None) as show:
+    with shown("fedavg", experiment, result.folder, None) as show:
         for row in result.rounds:
             show(row)
     assert seen[0] == "fedavg  round 0/3  starts"
     assert seen[-1].startswith("fedavg  round 3/3  accuracy ")
-    with pytest.raises(KeyError), shown("fedavg", experiment, None):
+    with pytest.raises(KeyError), shown("fedavg", experiment, result.folder, None):
         raise KeyError
     assert seen[-1].endswith("not scored yet, stopped")
+
+
+def test_a_comparison_has_one_bar_for_all_its_runs(seen: list[str], tmp_path: Path) -> None:
+    dcfl.compare(methods=["fedavg", "fedprox"], out=tmp_path / "runs", parallel=1, **SMALL)
+    assert seen[0] == "compare  round 0/6  starts"
+    assert seen[-1].startswith("compare  round 6/6  [2/2] fedprox-seed0  finished")

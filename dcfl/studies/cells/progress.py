@@ -5,12 +5,15 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import Outcome
+from dcfl.runs.round_progress import Bar, Warnings, in_notebook, notebook_bar, warn_on_stderr
 from dcfl.studies.cells.cell_folders import Cell, CellFolder
-from dcfl.studies.cells.news import AfterRound, News
+from dcfl.studies.cells.news import AfterRound, News, Show
 from dcfl.system.printable import printable
 from dcfl.system.saying import say
 
@@ -28,6 +31,7 @@ class Progress:
         self.done = 0  # rounds, with those that nobody needs any more
         self._reached: dict[str, int] = {}  # the last round of each
         self._running: dict[str, str] = {}  # what is said of those that are being trained
+        self._warnings: dict[str, Warnings] = {}
         self._terminal = sys.stderr.isatty()
 
     def after(self, news: News) -> None:
@@ -52,8 +56,10 @@ class Progress:
         total = news.cell_folder.cell.experiment.federation.rounds
         self.done += 1
         self._reached[news.name] = after.round
-        for notice in after.notices:
-            self._say(printable(f"dcfl: warning: {news.name}: {notice}") + "\n")
+        if news.name not in self._warnings:
+            warn = partial(self._warn, printable(news.name))
+            self._warnings[news.name] = Warnings(news.cell_folder.path, warn)
+        self._warnings[news.name].after(after.round, after.lost, after.notices)
         said = f"{printable(news.name)}  round {after.round}/{total}"
         if after.accuracy is not None:
             said += f"  {after.accuracy:.1f} %"
@@ -70,6 +76,11 @@ class Progress:
         elif time.perf_counter() - self._said > SIGN_OF_LIFE:
             self._say(text + "\n")
 
+    def _warn(self, name: str, text: str) -> None:
+        """Also for people who want it quiet."""
+        start = "\r\x1b[K" if self._terminal else ""
+        warn_on_stderr(f"{start}{name}  {text}")
+
     def _say(self, text: str) -> None:
         self._said = time.perf_counter()
         start = "\r\x1b[K" if self._terminal else ""
@@ -79,3 +90,28 @@ class Progress:
         left = max(self.rounds - self.done, 0)
         seconds = (time.perf_counter() - self.began) * left / max(self.done, 1)
         return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
+
+
+class _NotebookProgress(Progress):
+    """The live line of a terminal, below a notebook's cell."""
+
+    def __init__(self, todo: Sequence[CellFolder[Cell]], bar: Bar) -> None:
+        super().__init__(todo)
+        self._bar, self._terminal = bar, True
+
+    def _warn(self, name: str, text: str) -> None:
+        warn_on_stderr(f"{name}  {text}")
+
+    def _say(self, text: str) -> None:
+        self._bar.rounds = max(self.rounds, self.done)
+        self._bar.show(self.done, text.strip())
+
+
+@contextmanager
+def shown_in_notebooks(label: str, todo: Sequence[CellFolder[Cell]]) -> Iterator[Show]:
+    """Elsewhere, studies begun from Python are silent."""
+    if not in_notebook():
+        yield lambda news: None
+        return
+    with notebook_bar(label, sum(cell.rounds_left for cell in todo)) as bar:
+        yield _NotebookProgress(todo, bar).after

@@ -20,6 +20,7 @@ from dcfl.runs.pairs import Spread
 from dcfl.studies.cells.cell_folders import CellFolder, difference_to, require_free
 from dcfl.studies.cells.crew import Crew, MixedCrew, crew_for, processes_for, until_it_fails
 from dcfl.studies.cells.news import Show
+from dcfl.studies.cells.progress import shown_in_notebooks
 from dcfl.studies.cells.shelf import Shelf
 from dcfl.studies.sweep.budget import Budget, seconds_in
 from dcfl.studies.sweep.search_loop import Listed, SearchLoop, Source
@@ -235,4 +236,6 @@ def sweep(
     if out is not None:
         experiment = load_experiment(experiment, **{"output.dir": str(out)})
     plan = plan_sweep(experiment, space, Search.named(search), seeds)
-    return plan.carry_out(parallel, seconds_in(budget) if budget else None)
+    limit = seconds_in(budget) if budget else None
+    with shown_in_notebooks("sweep", plan.todo) as show:
+        return plan.carry_out(parallel, limit, show)

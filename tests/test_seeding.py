@@ -41,6 +41,8 @@ PER_VISIT = {
 # Of a derived seed that is listed above, of keys that name their purpose, of programs that train
 # nothing, and of toys.
 NO_STREAMS_OF_THEIR_OWN = {
+    ("runs/pairs.py", "np.random.default_rng(0)"),  # resampling of results
+    ("studies/sweep/searches.py", "np.random.default_rng([seed, number])"),  # points of a search
     ("seeding.py", "torch.Generator().manual_seed(derived_seed(seed, round, client, purpose))"),
     ("seeding.py", "derived_seed(seed, round, client, purpose)"),
     ("models/__init__.py", "torch.manual_seed(derived_seed(seed, 0, 0, 'initialisation'))"),

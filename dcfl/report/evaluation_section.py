@@ -68,7 +68,8 @@ def _is_of_present_model(record: EvaluationRecord, run: RecordedRun) -> bool:
     """A run that was made longer has other models than those evaluated before."""
     if run.summary is None or isinstance(record.which, int):  # a client's: its hash is not there
         return True
-    return run.summary.hash_of(record.which) in ("", record.weights_sha256)
+    now, then = run.summary.hash_of(record.which), record.weights_sha256
+    return now == then or "" in (now, then)
 
 
 def _title(record: EvaluationRecord, run: str) -> str:

@@ -143,7 +143,8 @@ def setting(run: RecordedRun, key: str) -> Any:
 
 def scored_on(runs: Iterable[RecordedRun]) -> str:
     """The images that the accuracies are about: nobody takes kept-back images for test images."""
-    return " or ".join(sorted({images_scored(run.holdout) for run in runs}, reverse=True))
+    kinds = sorted({images_scored(run.holdout) for run in runs}, reverse=True)
+    return " or ".join(kinds)
 
 
 def group_runs(runs: Sequence[RecordedRun]) -> list[Group]:

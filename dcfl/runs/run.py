@@ -51,7 +51,7 @@ from dcfl.runs.summaries import (
     summarise,
 )
 from dcfl.runs.too_few_replies import require_some_replies, require_usable_rounds
-from dcfl.trackers.following import Following, following
+from dcfl.trackers.followers import Following, following
 from dcfl.trackers.tracker import FollowedRun, Tracker
 
 if TYPE_CHECKING:

@@ -8,10 +8,11 @@ import pytest
 
 from dcfl.report import charts, curve_chart
 from dcfl.report.client_mixes import client_mix_picture
-from dcfl.report.curve_chart import accuracy_chart, client_seconds, loss_chart, thinning_note
+from dcfl.report.curve_chart import accuracy_chart, loss_chart, thinning_note
 from dcfl.report.document import Picture
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import Group, group_runs
+from dcfl.runs.reaching import client_seconds_so_far
 from tests.report.folders import write_run
 
 
@@ -90,7 +91,7 @@ def test_work_is_the_time_of_all_clients(tmp_path: Path) -> None:
         for at, c in ((1, 0), (1, 1), (3, 0))
     ]
     run = write_run(tmp_path / "run", [1.0, 2.0, 3.0], clients=clients)
-    assert client_seconds(run) == [4, 4, 6]
+    assert client_seconds_so_far(run) == [4, 4, 6]
 
 
 def test_a_client_is_a_dot_at_its_mix_after_its_last_scored_round(tmp_path: Path) -> None:

@@ -131,4 +131,4 @@ def test_kept_back_images_are_not_called_test_images(tmp_path: Path) -> None:
         write_run(tmp_path / str(share), settings={"data.holdout": share}) for share in (0.0, 0.2)
     ]
     assert [scored_on([run]) for run in runs] == ["test images", "kept-back images"]
-    assert scored_on(runs) == "test or kept-back images"
+    assert scored_on(runs) == "test images or kept-back images"

@@ -28,14 +28,16 @@ for name in ("SIGKILL", "SIGHUP", "pthread_sigmask"):
 multiprocessing.get_all_start_methods = lambda: ["spawn"]
 """
 
-# All modules but __main__, which starts the program, Flower's and the peers', which need packages.
+# All modules but __main__, which starts the program, and those that need packages: Flower's, the
+# peers' and the trackers'.
 RUN = """
 import importlib, pkgutil
 import dcfl
 from dcfl.errors import ConfigError
 
 for module in pkgutil.walk_packages(dcfl.__path__, "dcfl."):
-    if not module.name.startswith(("dcfl.__main__", "dcfl.flower", "dcfl.studies.bench.peers")):
+    others = ("dcfl.__main__", "dcfl.flower", "dcfl.studies.bench.peers", "dcfl.trackers.to_")
+    if not module.name.startswith(others):
         importlib.import_module(module.name)
 
 small = {"data.clients": 4, "federation.rounds": 2, "training.epochs": 1, "method.name": "moon"}

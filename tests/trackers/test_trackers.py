@@ -25,7 +25,7 @@ from dcfl.runs.folder import RecordedRun
 from dcfl.runs.rows import RoundRow, Summary
 from dcfl.runs.run import Run
 from dcfl.trackers import FollowedRun, Tracker
-from dcfl.trackers.following import TRACKERS, without_secrets
+from dcfl.trackers.followers import TRACKERS, without_secrets
 from tests.reliability.victims import DATA, MODEL, experiment, outcome, refusal
 
 Curve = list[tuple[int, float]]  # the accuracy after each round

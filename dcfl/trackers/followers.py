@@ -9,22 +9,12 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from functools import partial
-from importlib import import_module
-from typing import Any
 
 from dcfl.experiment import TrackerName
 from dcfl.runs.rows import RoundRow, Summary
 from dcfl.system.printable import one_line
 from dcfl.trackers.tracker import FollowedRun, Tracker
 
-# The module and the class of each; imported when wanted, because the libraries are extras.
-TRACKERS: dict[TrackerName, tuple[str, str]] = {
-    "tensorboard": ("to_tensorboard", "ToTensorBoard"),
-    "mlflow": ("to_mlflow", "ToMLflow"),
-    "wandb": ("to_wandb", "ToWandB"),
-    "trackio": ("to_trackio", "ToTrackio"),
-    "csv": ("to_csv", "ToCSV"),
-}
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 SHORTEST_SECRET = 6  # a shorter value of a variable may be part of any text
 IN_ADDRESS = re.compile(r"(?<=://)[^/\s@]+@")  # user:password@
@@ -88,14 +78,53 @@ def following(
         trackers.finish()
 
 
+# Imported when wanted, because the libraries are extras.
+
+
+def _tensorboard() -> Tracker:
+    from dcfl.trackers.to_tensorboard import ToTensorBoard
+
+    return ToTensorBoard()
+
+
+def _mlflow() -> Tracker:
+    from dcfl.trackers.to_mlflow import ToMLflow
+
+    return ToMLflow()
+
+
+def _wandb() -> Tracker:
+    from dcfl.trackers.to_wandb import ToWandB
+
+    return ToWandB()
+
+
+def _trackio() -> Tracker:
+    from dcfl.trackers.to_trackio import ToTrackio
+
+    return ToTrackio()
+
+
+def _csv() -> Tracker:
+    from dcfl.trackers.to_csv import ToCSV
+
+    return ToCSV()
+
+
+TRACKERS: dict[TrackerName, Callable[[], Tracker]] = {
+    "tensorboard": _tensorboard,
+    "mlflow": _mlflow,
+    "wandb": _wandb,
+    "trackio": _trackio,
+    "csv": _csv,
+}
+
+
 def named(name: TrackerName) -> Tracker:
-    module, kind = TRACKERS[name]
     try:
-        tracker: Any = getattr(import_module(f"dcfl.trackers.{module}"), kind)
-        created: Tracker = tracker()
+        return TRACKERS[name]()
     except ModuleNotFoundError as error:
         raise ImportError(f"it needs {error.name}: pip install 'dcfl[{name}]'") from error
-    return created
 
 
 def without_secrets(text: str) -> str:

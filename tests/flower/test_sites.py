@@ -169,7 +169,7 @@ def test_sites_with_their_own_pictures(hospitals: Path, dcfl: Dcfl, tmp_path: Pa
 
 @pytest.mark.parametrize("method", ["dcfl-pw", "moon"])
 def test_ray_has_the_bits_of_the_embedded_engine(method: str, dcfl: Dcfl, tmp_path: Path) -> None:
-    words = [*FEW, f"method.name={method}"]
+    words = [*FEW, f"method.name={method}", "output.keep_checkpoint=false"]
     ray = ["engine.name=flower-simulation", "engine.workers=2", "--json"]
     said = json.loads(dcfl("run", *words, *ray, "--out", str(tmp_path / "there")))
     assert said["weights_sha256"] == embedded(tmp_path / "here", *words)

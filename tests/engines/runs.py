@@ -67,6 +67,7 @@ def made_ready(
     server: ServerSettings | None = None,
     attack: AttackSettings | None = None,
     connect: Connect = connect,
+    keep_checkpoint: bool = True,
     **engine: Any,
 ) -> Run:
     experiment = Experiment(
@@ -75,7 +76,7 @@ def made_ready(
         server=server or ServerSettings(),
         federation=FederationSettings(rounds, participation, evaluate_every=evaluate_every),
         engine=EngineSettings(workers=workers, device="cpu", **engine),
-        output=OutputSettings(str(folder), report=False),
+        output=OutputSettings(str(folder), report=False, keep_checkpoint=keep_checkpoint),
         attack=attack or AttackSettings(),
     )
     return Run(experiment, dataset or federation(), model, connect)

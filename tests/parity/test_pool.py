@@ -79,10 +79,13 @@ def test_memories_on_disk_have_the_bits_of_those_in_ram(
     method: str, workers: int, tmp_path: Path
 ) -> None:
     in_ram = trained(tmp_path / "ram", METHODS[method](), 1)
-    on_disk = made_ready(tmp_path / "disk", METHODS[method](), workers, memory_budget=0)
+    on_disk = made_ready(
+        tmp_path / "disk", METHODS[method](), workers, memory_budget=0, keep_checkpoint=False
+    )
     for _ in on_disk.rounds():
         assert list((on_disk.folder / "memories").glob("client-*"))
     assert bits(on_disk) == bits(in_ram)
+    assert not (on_disk.folder / "memories").exists()
 
 
 def coloured() -> Dataset:

@@ -215,10 +215,11 @@ def test_killed_at_any_step_it_goes_on(
 
     assert longer(tmp_path / "counting", 0, counted) == 0
     steps = int(counted.read_text())
+    assert steps > 40
     for at in range(1, steps + 1, 1 if SLOW else 5):
         folder = tmp_path / f"at{at}"
         shutil.copytree(tmp_path / "short", folder)
-        assert longer(folder, at) != 0
+        assert longer(folder, at) in (-9, 0)  # a thread's steps are not the same in number each time
         recorded = RecordedRun.open(folder)
         if recorded.summary is None or recorded.summary.rounds != 7:
             resume(folder, rounds=7)

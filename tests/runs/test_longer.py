@@ -219,7 +219,8 @@ def test_killed_at_any_step_it_goes_on(
     for at in range(1, steps + 1, 1 if SLOW else 5):
         folder = tmp_path / f"at{at}"
         shutil.copytree(tmp_path / "short", folder)
-        assert longer(folder, at) in (-9, 0)  # a thread's steps are not the same in number each time
+        # 0: a thread's steps are not the same in number each time.
+        assert longer(folder, at) in (-9, 0)
         recorded = RecordedRun.open(folder)
         if recorded.summary is None or recorded.summary.rounds != 7:
             resume(folder, rounds=7)

@@ -92,6 +92,8 @@ def dataset_card(summary: DatasetSummary) -> str:
         "balance": f"{summary.smallest_class:,} to {summary.largest_class:,} training images of "
         "a class",
     }
+    if summary.groups is not None:
+        lines["groups"] = f"{summary.groups:,}, each whole in every split (data.group)"
     if sites := summary.sites:
         sizes = sites.values()
         lines["sites"] = f"{len(sites)} of {min(sizes):,} to {max(sizes):,} images: {_first(sites)}"

@@ -25,6 +25,7 @@ from dcfl.data.cifar import (
 )
 from dcfl.data.datasets import Dataset, Images, load_digits
 from dcfl.data.folders import Reading, folder_files, folder_names, read_folder, read_sites
+from dcfl.data.grouping import NONE, SUBFOLDER, table_sha256
 from dcfl.data.npz import read_npz
 from dcfl.data.partition import Partition
 from dcfl.data.settings import DataSettings
@@ -55,6 +56,7 @@ PAPER: dict[str, tuple[Preparation, Callable[[Path], list[Path]], Callable[[Path
     ),
 }
 OWN = ("folder", "npz", "sites")
+NO_GROUPS = np.zeros(0, np.int64)
 
 
 def load_dataset(settings: DataSettings) -> Dataset:
@@ -131,8 +133,13 @@ def _check_agreed(settings: DataSettings, kind: str) -> None:
         raise ConfigError(
             'data.dataset = "remote" needs data.class_names: all sites must agree on the classes'
         )
-    for key in ("class_names", "window"):
-        if getattr(settings, key) and kind not in ("folder", "sites", "remote"):
+    given = {
+        "class_names": bool(settings.class_names),
+        "window": bool(settings.window),
+        "group": settings.group not in (SUBFOLDER, NONE),
+    }
+    for key, is_given in given.items():
+        if is_given and kind not in ("folder", "sites", "remote"):
             raise ConfigError(f"data.{key} is for pictures of your own, not {kind}")
 
 
@@ -169,6 +176,7 @@ class DatasetSummary:
     size: int  # pixels
     channels: int
     vectors: bool  # feature vectors instead of images
+    groups: int | None  # of images that stay together
     class_names: tuple[str, ...]
     smallest_class: int  # training images
     largest_class: int
@@ -195,6 +203,7 @@ def summarise_dataset(dataset: Dataset, settings: DataSettings) -> DatasetSummar
         size=dataset.size,
         channels=dataset.channels,
         vectors=dataset.vectors,
+        groups=dataset.group_count,
         class_names=dataset.class_names,
         smallest_class=int(counts.min()),
         largest_class=int(counts.max()),
@@ -217,6 +226,7 @@ def _users_own(kind: str, path: Path, settings: DataSettings) -> Arrays:
         return replace(reader(path, reading), notes=tuple(notes))
 
     decoding: list[Any] = [settings.image_size, settings.fit, settings.broken, folder_names(path)]
+    decoding.append({"group": settings.group, "table": table_sha256(settings.group)})
     if settings.class_names:
         decoding.append(settings.class_names)
     if settings.window:
@@ -232,6 +242,7 @@ def reading_of(settings: DataSettings) -> Reading:
         settings.broken,
         class_names=settings.class_names,
         window=settings.window,
+        group=settings.group,
     )
 
 
@@ -249,8 +260,8 @@ def _dataset(name: str, arrays: Arrays, preparation: Preparation) -> Dataset:
         partition = Partition(arrays.site_offsets, rows)
     return Dataset(
         name,
-        _images(arrays.train_pixels, arrays.train_labels),
-        _images(arrays.test_pixels, arrays.test_labels),
+        _images(arrays.train_pixels, arrays.train_labels, arrays.train_groups),
+        _images(arrays.test_pixels, arrays.test_labels, arrays.test_groups),
         arrays.class_names,
         preparation,
         partition,
@@ -258,8 +269,11 @@ def _dataset(name: str, arrays: Arrays, preparation: Preparation) -> Dataset:
     )
 
 
-def _images(pixels: Pixels, labels: NDArray[np.int64]) -> Images:
-    return Images(torch.from_numpy(pixels), torch.from_numpy(np.array(labels)))
+def _images(
+    pixels: Pixels, labels: NDArray[np.int64], groups: NDArray[np.int64] = NO_GROUPS
+) -> Images:
+    known = torch.from_numpy(np.array(groups)) if len(groups) else None
+    return Images(torch.from_numpy(pixels), torch.from_numpy(np.array(labels)), known)
 
 
 def _measured(arrays: Arrays, flip: bool) -> Preparation:

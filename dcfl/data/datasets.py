@@ -23,6 +23,8 @@ from dcfl.system.transfers import on_device, settled, to_host
 class Images:
     pixels: Tensor  # uint8 [n, H, W, C], or feature vectors: float32 [n, d]
     labels: Tensor  # int64 [n]
+    # int64 [n]: those with the same number, such as a patient's, stay together in every split.
+    groups: Tensor | None = None
 
     def __post_init__(self) -> None:
         form = (self.pixels.dtype, self.pixels.dim())
@@ -36,6 +38,11 @@ class Images:
                 f"labels must be one int64 per image ({len(self.pixels)}), "
                 f"not {self.labels.dtype} {list(self.labels.shape)}"
             )
+        if self.groups is not None and self.groups.shape != self.labels.shape:
+            raise DatasetCorrupt(
+                f"groups must be one number per image ({len(self.pixels)}), "
+                f"not {list(self.groups.shape)}"
+            )
 
     @property
     def vectors(self) -> bool:
@@ -46,10 +53,12 @@ class Images:
         return len(self.labels)
 
     def __getitem__(self, which: Tensor | slice) -> Images:
-        return Images(self.pixels[which], self.labels[which])
+        groups = None if self.groups is None else self.groups[which]
+        return Images(self.pixels[which], self.labels[which], groups)
 
     def to(self, device: torch.device) -> Images:
-        return Images(settled(self.pixels, device), settled(self.labels, device))
+        groups = None if self.groups is None else settled(self.groups, device)
+        return Images(settled(self.pixels, device), settled(self.labels, device), groups)
 
     @cached_property
     def mixed_order(self) -> Tensor:
@@ -128,12 +137,32 @@ class Dataset:
         if self.partition is not None:
             raise ConfigError("data.holdout: the data comes as sites, which have their own split")
         generator = generator_for(seed, 0, 0, "holdout")
-        shuffled = torch.randperm(len(self.train), generator=generator)
-        held_out, remaining = shuffled.tensor_split([round(share * len(self.train))])
-        if not len(held_out):
-            raise ConfigError(f"data.holdout = {share:g} of {len(self.train)} images is none")
+        wanted = round(share * len(self.train))
+        if self.train.groups is None:
+            held_out, remaining = torch.randperm(len(self.train), generator=generator).tensor_split(
+                [wanted]
+            )
+        else:
+            held_out, remaining = _by_groups(self.train.groups, wanted, generator)
+        if not (len(held_out) and len(remaining)):
+            whole = " in whole groups (data.group)" if self.train.groups is not None else ""
+            raise ConfigError(
+                f"data.holdout = {share:g} of {len(self.train)} images{whole} is "
+                f"{'all' if len(held_out) else 'none'} of them"
+            )
         train, test = self.train[remaining.sort()[0]], self.train[held_out.sort()[0]]
         return replace(self, train=train, test=test, held_out=True)
+
+    @property
+    def group_count(self) -> int | None:
+        """How many groups the images come in, to train on and to test on; None: each is alone."""
+        numbers = [part.groups for part in (self.train, self.test) if part.groups is not None]
+        return len(torch.cat(numbers).unique()) if numbers else None
+
+    def ungrouped(self) -> Dataset:
+        """Every image for itself."""
+        train, test = (replace(part, groups=None) for part in (self.train, self.test))
+        return replace(self, train=train, test=test)
 
     def with_classes(self, count: int) -> Dataset:
         """The images of the first so many classes."""
@@ -156,6 +185,17 @@ class Dataset:
 
     def augmented_by(self, augmentation: Augmentation) -> Dataset:
         return replace(self, preparation=replace(self.preparation, augmentation=augmentation))
+
+
+def _by_groups(groups: Tensor, wanted: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Rows of whole groups, in random order, as near to `wanted` as they come; and the others."""
+    names, of_row, sizes = groups.unique(return_inverse=True, return_counts=True)
+    order = torch.randperm(len(names), generator=generator)
+    reached = sizes[order].cumsum(0)
+    count = int((reached - wanted).abs().argmin()) + 1 if wanted else 0
+    held = torch.zeros(len(names), dtype=torch.bool)
+    held[order[: min(count, len(names) - 1)]] = True
+    return held[of_row].nonzero()[:, 0], (~held[of_row]).nonzero()[:, 0]
 
 
 DIGITS_SHA256 = "b2dab7b501728c22e9119ad76740b2e17c77a231e42d1e592380d90886f1a05e"

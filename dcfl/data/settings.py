@@ -8,7 +8,9 @@ from typing import Literal
 
 from dcfl.data.augment import Augmentation
 from dcfl.data.datasets import Dataset
-from dcfl.data.partition import Partition, Scheme, split
+from dcfl.data.grouping import SUBFOLDER, check_grouping
+from dcfl.data.partition import Integers, Partition, Scheme, split
+from dcfl.data.whole_groups import whole_groups
 from dcfl.errors import require
 
 
@@ -31,6 +33,11 @@ class DataSettings:
     # Share of the training images that is kept back and evaluated on, instead of the test images:
     # for choosing settings without looking at those.
     holdout: float = 0.0
+    # Images that stay together in the test split, in client splits and in data.holdout, such as a
+    # patient's: "subfolder": CLASS/patient_07/1.png; "none"; a regular expression whose first
+    # group, or whole match, in the path below the class folder is the name; or a .csv file with the
+    # columns file and group.
+    group: str = SUBFOLDER
     # Train on so many of the images, the same ones for every method; 0: on all of them.
     train_images: int = 0
     classes: int = 0  # keep the images of the first so many classes; 0: of all
@@ -86,6 +93,8 @@ class DataSettings:
             f"data.classes must be 0 (all), or 2 or more, not {self.classes}",
         )
 
+        check_grouping(self.group)
+
     def _check_augmentation(self) -> None:
         require(
             self.crop == "auto" or self.crop >= 0, f"data.crop must not be negative: {self.crop}"
@@ -137,12 +146,18 @@ class DataSettings:
         """The data set's own split if it came with one, else the one that the settings describe."""
         if dataset.partition is not None:
             return dataset.partition
+        labels, groups = dataset.train.labels.numpy(), dataset.train.groups
+        if groups is None:
+            return self._split(labels, self.min_size)
+        return whole_groups(labels, groups.numpy(), self.min_size, self.clients, self._split)
+
+    def _split(self, labels: Integers, min_size: int) -> Partition:
         return split(
-            dataset.train.labels.numpy(),
+            labels,
             self.clients,
             self.partition,
             self.alpha,
             self.split_seed,
-            self.min_size,
+            min_size,
             self.per_client,
         )

@@ -77,6 +77,7 @@ def _facts(runs: Sequence[RecordedRun]) -> list[tuple[str, str]]:
 
     facts = [
         ("Data set", _distinct(runs, _dataset)),
+        ("Groups of images", _distinct(runs, _groups)),
         ("Clients", _distinct(runs, plain("data.clients"))),
         ("Partition", _distinct(runs, _partition)),
         ("Rounds", _distinct(runs, plain("federation.rounds"))),
@@ -85,6 +86,12 @@ def _facts(runs: Sequence[RecordedRun]) -> list[tuple[str, str]]:
         ("Scored", _distinct(runs, _scored)),
     ]
     return [(term, value) for term, value in facts if value]
+
+
+def _groups(run: RecordedRun) -> str | None:
+    """How many there are of images that stay together, such as a patient's."""
+    count = run.environment.get("groups")
+    return f"{count:,}, each on one side of every split" if isinstance(count, int) else None
 
 
 def _scored(run: RecordedRun) -> str | None:

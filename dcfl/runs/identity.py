@@ -34,6 +34,7 @@ KINDS: dict[str, Kind] = {
     "data.min_size": "result",
     "data.seed": "seed",
     "data.holdout": "result",
+    "data.group": "result",
     "data.train_images": "result",
     "data.classes": "result",
     "data.test_images": "result",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dcfl.data import Augmentation, Dataset, DataSettings, FederatedData, Partition, load_dataset
+from dcfl.data.grouping import NONE
 from dcfl.engines.engine import Session
 from dcfl.engines.memories import Index
 from dcfl.engines.placement import Load, Placement, place
@@ -82,6 +83,8 @@ def prepare(
     `dataset` and `model` replace those that the config names."""
     experiment = experiment.seeded
     dataset = dataset or load_dataset(experiment.data)
+    if experiment.data.group == NONE:
+        dataset = dataset.ungrouped()
     if experiment.data.holdout and not dataset.held_out:  # the caller's own
         dataset = dataset.holding_out(experiment.data.holdout, experiment.data.split_seed)
     partition = experiment.data.split(dataset)

@@ -135,4 +135,6 @@ def _environment(prepared: Prepared) -> dict[str, Any]:
         environment["own_files"] = hashes
     if ":" in dataset.name:  # the user's own images are identified by content
         environment["data"] = dataset.fingerprint[:16]
+    if (groups := dataset.group_count) is not None:
+        environment["groups"] = groups
     return environment

@@ -44,7 +44,7 @@ def estimate_card(prepared: Prepared, estimate: Estimate, now: datetime) -> str:
     """What `dcfl run --dry-run` prints."""
     experiment = prepared.experiment
     sizes = prepared.data.partition.sizes
-    cohort = cohort_size(len(sizes), experiment.federation.participation)
+    cohort = cohort_size(len(sizes), experiment.federation.share)
     least, most = int(sizes.min()), int(sizes.max())
     images = f"{least:,}" if least == most else f"{least:,} to {most:,}"
     free = f"{megabytes(estimate.available_bytes)} are free"

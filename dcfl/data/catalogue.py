@@ -109,7 +109,7 @@ def load_own_site(
         if site not in dataset.site_names:
             raise ConfigError(f"{data} has no site {site!r}: {', '.join(dataset.site_names)}")
         indices = dataset.partition.of(dataset.site_names.index(site))
-    parts = [indices if number == client else indices[:0] for number in range(settings.clients)]
+    parts = [indices if number == client else indices[:0] for number in range(settings.population)]
     return dataset, Partition.of_parts(parts)
 
 
@@ -117,7 +117,7 @@ def _remote(settings: DataSettings) -> Dataset:
     """At the server: what was agreed about images that are elsewhere."""
     side = settings.image_size
     no_images = _images(np.zeros((0, side, side, 3), np.uint8), np.zeros(0, np.int64))
-    no_samples = Partition.of_parts([np.zeros(0, np.int32)] * settings.clients)
+    no_samples = Partition.of_parts([np.zeros(0, np.int32)] * settings.population)
     return Dataset(
         "remote", no_images, no_images, settings.class_names, _unseen(settings), no_samples
     )

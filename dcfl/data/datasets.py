@@ -18,6 +18,8 @@ from dcfl.errors import ConfigError, DatasetCorrupt
 from dcfl.seeding import generator_for
 from dcfl.system.transfers import on_device, settled, to_host
 
+PUBLIC = ("digits", "cifar10", "cifar100", "tiny-imagenet")
+
 
 @dataclass(frozen=True)
 class Images:
@@ -101,6 +103,11 @@ class Dataset:
                 )
 
     @property
+    def users_own(self) -> bool:
+        """Not one of those that everybody has."""
+        return self.name not in PUBLIC
+
+    @property
     def classes(self) -> int:
         return len(self.class_names)
 
@@ -157,7 +164,7 @@ class Dataset:
     def group_count(self) -> int | None:
         """How many groups the images come in, to train on and to test on; None: each is alone."""
         numbers = [part.groups for part in (self.train, self.test) if part.groups is not None]
-        return len(torch.cat(numbers).unique()) if numbers else None
+        return len(np.unique(torch.cat(numbers).cpu().numpy())) if numbers else None
 
     def ungrouped(self) -> Dataset:
         """Every image for itself."""
@@ -189,13 +196,12 @@ class Dataset:
 
 def _by_groups(groups: Tensor, wanted: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Rows of whole groups, in random order, as near to `wanted` as they come; and the others."""
-    names, of_row, sizes = groups.unique(return_inverse=True, return_counts=True)
-    order = torch.randperm(len(names), generator=generator)
-    reached = sizes[order].cumsum(0)
-    count = int((reached - wanted).abs().argmin()) + 1 if wanted else 0
-    held = torch.zeros(len(names), dtype=torch.bool)
-    held[order[: min(count, len(names) - 1)]] = True
-    return held[of_row].nonzero()[:, 0], (~held[of_row]).nonzero()[:, 0]
+    _, of_row, sizes = np.unique(groups.numpy(), return_inverse=True, return_counts=True)
+    order = torch.randperm(len(sizes), generator=generator).numpy()
+    reached = np.cumsum(sizes[order])
+    count = int(np.abs(reached - wanted).argmin()) + 1 if wanted else 0
+    held = np.isin(of_row, order[: min(count, len(sizes) - 1)])  # some must remain
+    return torch.from_numpy(np.flatnonzero(held)), torch.from_numpy(np.flatnonzero(~held))
 
 
 DIGITS_SHA256 = "b2dab7b501728c22e9119ad76740b2e17c77a231e42d1e592380d90886f1a05e"

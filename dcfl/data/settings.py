@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Literal
@@ -11,7 +12,10 @@ from dcfl.data.datasets import Dataset
 from dcfl.data.grouping import SUBFOLDER, check_grouping
 from dcfl.data.partition import Integers, Partition, Scheme, split
 from dcfl.data.whole_groups import whole_groups
-from dcfl.errors import require
+from dcfl.errors import PartitionError, require
+
+USUAL_CLIENTS = 20
+IMAGES_EACH = 50  # of a client at least, where the number of clients is chosen by the data
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,9 @@ class DataSettings:
     # "remote": every Flower node has its own
     dataset: str = "digits"
     path: str = "data"  # where downloaded data sets are
-    clients: int = 20  # sites:PATH has as many as there are folders
+    # "auto": 20, and as many as images of the user's own can carry; sites:PATH has as many as there
+    # are folders
+    clients: int | Literal["auto"] = "auto"
     partition: Scheme = "dirichlet-balanced"
     alpha: float = 0.3  # of the Dirichlet distribution; inf = iid
     per_client: int = 2  # shards or classes, for "shards" and "pathological"
@@ -67,7 +73,7 @@ class DataSettings:
         self._check_images()
 
     def _check_split(self) -> None:
-        require(self.clients >= 1, f"data.clients must be at least 1, not {self.clients}")
+        require(self.population >= 1, f"data.clients must be at least 1, not {self.clients}")
         require(
             self.alpha > 0, f"data.alpha must be above 0 (inf for an IID split), not {self.alpha:g}"
         )
@@ -138,6 +144,11 @@ class DataSettings:
         )
 
     @property
+    def population(self) -> int:
+        """How many clients there are, where the data has no say in it."""
+        return USUAL_CLIENTS if self.clients == "auto" else self.clients
+
+    @property
     def split_seed(self) -> int:
         """Without a federation to follow: 0, like the default of federation.seed."""
         return 0 if self.seed == "federation" else self.seed
@@ -146,18 +157,20 @@ class DataSettings:
         """The data set's own split if it came with one, else the one that the settings describe."""
         if dataset.partition is not None:
             return dataset.partition
+        if self.clients != "auto" or not dataset.users_own:
+            return self._split_over(self.population, dataset)
+        most = min(max(len(dataset.train) // IMAGES_EACH, 2), USUAL_CLIENTS)
+        for clients in range(most, 2, -1):
+            with suppress(PartitionError):  # of groups of very different sizes, say
+                return self._split_over(clients, dataset)
+        return self._split_over(2, dataset)
+
+    def _split_over(self, clients: int, dataset: Dataset) -> Partition:
+        def split_so(labels: Integers, min_size: int) -> Partition:
+            how = (self.partition, self.alpha, self.split_seed)
+            return split(labels, clients, *how, min_size, self.per_client)
+
         labels, groups = dataset.train.labels.numpy(), dataset.train.groups
         if groups is None:
-            return self._split(labels, self.min_size)
-        return whole_groups(labels, groups.numpy(), self.min_size, self.clients, self._split)
-
-    def _split(self, labels: Integers, min_size: int) -> Partition:
-        return split(
-            labels,
-            self.clients,
-            self.partition,
-            self.alpha,
-            self.split_seed,
-            min_size,
-            self.per_client,
-        )
+            return split_so(labels, self.min_size)
+        return whole_groups(labels, groups.numpy(), self.min_size, clients, split_so)

@@ -119,7 +119,7 @@ def client_runner(
         experiment.training,
         seed,
         experiment.faults,
-        attack=attack_on(experiment.data.clients, experiment.attack, seed),
+        attack=attack_on(experiment.data.population, experiment.attack, seed),
         compile=experiment.engine.compile,
     )
     if not experiment.privacy.active:

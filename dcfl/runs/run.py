@@ -195,7 +195,7 @@ class Run:
             Stoppable(engine, stopping),
             self._state,
             federation.rounds,
-            federation.participation,
+            federation.share,
             federation.seed,
         )
         try:

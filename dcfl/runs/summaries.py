@@ -141,7 +141,7 @@ def summarise(
         seconds=seconds,
         **rounds.totals,
         parameters=sum(parameter.numel() for parameter in prepared.model.parameters()),
-        clients=experiment.data.clients,
+        clients=experiment.data.population,
         seed=experiment.federation.seed,
         evaluate_every=experiment.federation.evaluate_every,
         partition_sha256=prepared.data.partition.sha256,

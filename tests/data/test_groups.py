@@ -114,8 +114,7 @@ def test_client_splits(
     how = DataSettings(clients=clients, partition=scheme, alpha=alpha, seed=seed, min_size=2)  # type: ignore[arg-type]
     try:
         split = how.split(dataset(labels, groups))
-    except PartitionError as error:
-        assert "\n" not in str(error)
+    except PartitionError:  # too few groups, or of too different sizes
         return
     assert sorted(split.indices.tolist()) == list(range(len(labels))), "each picture once"
     owners = [{groups[row] for row in split.of(client)} for client in range(clients)]

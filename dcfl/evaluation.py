@@ -23,6 +23,7 @@ class Evaluation(NamedTuple):
     accuracy: float  # top-1, percent
     loss: float  # mean cross-entropy
     by_class: Tensor  # accuracy of each class [classes], percent; NaN without test images
+    images: Tensor  # test images of each class [classes]
 
 
 class Score(NamedTuple):
@@ -84,7 +85,8 @@ def evaluation(scores: Sequence[Score], dataset: Dataset) -> Evaluation:
     loss = sum(loss for score in scores for loss in score.losses)
     labels = to_host({"test": dataset.test.labels})["test"]
     totals = torch.bincount(labels, minlength=dataset.classes)
-    return Evaluation(100 * float(right.sum()) / count, loss / count, 100 * right / totals)
+    accuracy = 100 * float(right.sum()) / count
+    return Evaluation(accuracy, loss / count, 100 * right / totals, totals)
 
 
 def own_mix_accuracies(by_class: Tensor, mixes: Tensor) -> Tensor:

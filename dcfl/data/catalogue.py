@@ -26,6 +26,7 @@ from dcfl.data.cifar import (
 from dcfl.data.datasets import Dataset, Images, load_digits
 from dcfl.data.folders import Reading, folder_files, folder_names, read_folder, read_sites
 from dcfl.data.grouping import NONE, SUBFOLDER, table_sha256
+from dcfl.data.measured import measured, usual_augmentation
 from dcfl.data.npz import read_npz
 from dcfl.data.partition import Partition
 from dcfl.data.settings import DataSettings
@@ -89,7 +90,7 @@ def _load(settings: DataSettings) -> Dataset:
             f"{', '.join(PAPER)}, {', '.join(f'{kind}:PATH' for kind in OWN)}, remote"
         )
     arrays = _users_own(name, Path(os.path.expanduser(where)), settings)
-    return _dataset(settings.dataset, arrays, _measured(arrays, flip=name != "npz"))
+    return _dataset(settings.dataset, arrays, measured(arrays.train_pixels, flip=name != "npz"))
 
 
 def load_own_site(
@@ -125,7 +126,7 @@ def _remote(settings: DataSettings) -> Dataset:
 
 def _unseen(settings: DataSettings) -> Preparation:
     """For images that nobody can measure together: the same at all sites."""
-    return Preparation((0.5,) * 3, (0.25,) * 3, _usual(settings.image_size, True))
+    return Preparation((0.5,) * 3, (0.25,) * 3, usual_augmentation(settings.image_size, True))
 
 
 def _check_agreed(settings: DataSettings, kind: str) -> None:
@@ -160,10 +161,6 @@ def _normalised(dataset: Dataset, settings: DataSettings) -> Dataset:
         raise ConfigError("data.mean must lie in 0 to 1, and data.std above 0, up to 1: of images")
     preparation = replace(dataset.preparation, mean=mean, std=std)
     return replace(dataset, preparation=preparation)
-
-
-def _usual(size: int, flip: bool) -> Augmentation:
-    return Augmentation(crop=size // 8, flip=flip)
 
 
 @dataclass(frozen=True)
@@ -274,35 +271,3 @@ def _images(
 ) -> Images:
     known = torch.from_numpy(np.array(groups)) if len(groups) else None
     return Images(torch.from_numpy(pixels), torch.from_numpy(np.array(labels)), known)
-
-
-def _measured(arrays: Arrays, flip: bool) -> Preparation:
-    """Mean and deviation of each channel over (at most 10,000 of) the training images, or of each
-    number over all feature vectors."""
-    if arrays.train_pixels.ndim == 2:
-        return _measured_vectors(arrays.train_pixels)
-    pixels = arrays.train_pixels[:: max(len(arrays.train_pixels) // 10_000, 1)]
-    levels = [np.bincount(pixels[..., c].ravel(), minlength=256) for c in range(pixels.shape[3])]
-    shades = np.arange(256) / 255
-    means = [float(np.average(shades, weights=count)) for count in levels]
-    deviations = [
-        float(np.sqrt(np.average((shades - mean) ** 2, weights=count)))
-        for mean, count in zip(means, levels, strict=True)
-    ]
-    size = pixels.shape[1]
-    return Preparation(
-        tuple(round(mean, 4) for mean in means),
-        tuple(
-            max(round(deviation, 4), 0.01) for deviation in deviations
-        ),  # not 0, for blank images
-        _usual(size, flip),
-    )
-
-
-def _measured_vectors(vectors: Pixels) -> Preparation:
-    """A number that is the same in all of them is not scaled."""
-    exact = vectors.astype(np.float64)
-    means, deviations = exact.mean(axis=0), exact.std(axis=0)
-    deviations[deviations < 1e-6 * np.abs(means).clip(min=1e-6)] = 1.0
-    rounded = [numbers.astype(np.float32).tolist() for numbers in (means, deviations)]
-    return Preparation(tuple(rounded[0]), tuple(rounded[1]))

@@ -4,9 +4,11 @@ package."""
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import resources
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,11 +31,12 @@ class Images:
     groups: Tensor | None = None
 
     def __post_init__(self) -> None:
-        form = (self.pixels.dtype, self.pixels.dim())
+        form = (self.pixels.dtype, self.pixels.ndim)
         if form not in ((torch.uint8, 4), (torch.float32, 2)):
             raise DatasetCorrupt(
-                f"images must be uint8 [n, height, width, channels], and feature vectors float32 "
-                f"[n, length], not {self.pixels.dtype} {list(self.pixels.shape)}"
+                f"images must be tensors, uint8 [n, height, width, channels], and feature vectors "
+                f"float32 [n, length], not {_kind(self.pixels)}: dcfl.Dataset.from_arrays makes "
+                f"them of arrays of any kind"
             )
         if self.labels.dtype != torch.int64 or self.labels.shape != self.pixels.shape[:1]:
             raise DatasetCorrupt(
@@ -80,6 +83,10 @@ class Images:
         return self if count >= len(self) else self[self.mixed_order[:count].sort().values]
 
 
+def _kind(array: Any) -> str:
+    return f"{type(array).__name__} of {array.dtype} {list(array.shape)}"
+
+
 @dataclass(frozen=True)
 class Dataset:
     """Training and test images in memory, with their classes and how they become inputs."""
@@ -101,6 +108,58 @@ class Dataset:
                 raise DatasetCorrupt(
                     f"{self.name}: labels must lie between 0 and {self.classes - 1}"
                 )
+
+    @classmethod
+    def from_arrays(
+        cls,
+        images: Any,
+        labels: Any = None,
+        *,
+        test: Any = 0.2,
+        class_names: Sequence[str] = (),
+        sites: Any = None,
+        groups: Any = None,
+        image_size: int | None = None,
+    ) -> Dataset:
+        """A data set from what is in memory, for `dcfl.run(dataset=...)`.
+
+        Normalisation and augmentation follow from the images.
+
+        Args:
+            images: Square images [n, size, size], [n, size, size, channels] or
+                [n, channels, size, size], uint8 or floats in 0 to 1, or feature vectors [n, d]: a
+                NumPy array, a tensor, or a list of them. Or a list of PIL's pictures, or a Hugging
+                Face data set with columns for image and label.
+            labels: A number or a class name for each image; of a Hugging Face data set, the name
+                of the column.
+            test: The share of each class to test on, or the test images themselves: a pair of
+                images and labels, or another Hugging Face data set.
+            class_names: By label; by default those that the labels or the data set have.
+            sites: The name of the owner of each image. Without it `data.clients` and
+                `data.partition` split them.
+            groups: The patient, say, of each image; those of one patient stay together in every
+                split.
+            image_size: Resize PIL's pictures to squares of so many pixels.
+
+        Returns:
+            The data set.
+
+        Raises:
+            DatasetCorrupt: The arrays do not fit together, or are no images and labels.
+
+        Example:
+            >>> import dcfl, numpy as np
+            >>> images = np.random.default_rng(0).integers(0, 256, (500, 16, 16, 3), np.uint8)
+            >>> data = dcfl.Dataset.from_arrays(images, ["cat", "dog"] * 250, test=0.2)
+            >>> len(data.train), len(data.test), data.class_names
+            (400, 100, ('cat', 'dog'))
+            >>> result = dcfl.run(dataset=data, federation={"rounds": 1})
+            >>> result.summary.clients
+            8
+        """
+        from dcfl.data.own_arrays import dataset_from
+
+        return dataset_from(images, labels, test, class_names, sites, groups, image_size)
 
     @property
     def users_own(self) -> bool:

@@ -125,7 +125,7 @@ def numbered(names: Sequence[Hashable]) -> NDArray[np.int64]:
     return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)
 
 
-def held_back(groups: Sequence[str], labels: Sequence[int], share: int) -> set[str]:
+def held_back(groups: Sequence[str], labels: Sequence[int], share: float) -> set[str]:
     """Whole groups for testing: about one picture in `share` of each class, and never the last
     group of a class. Which ones depends on their names, in no order that people give them."""
     contents: dict[str, Counter[int]] = {}
@@ -159,6 +159,6 @@ def _mixed(name: str) -> str:
     return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _distance(tested: Counter[int], totals: Counter[int], share: int) -> float:
+def _distance(tested: Counter[int], totals: Counter[int], share: float) -> float:
     """From testing one in `share` of each class."""
     return sum((tested[label] / total - 1 / share) ** 2 for label, total in totals.items())

@@ -133,4 +133,5 @@ def combine(scores: Sequence[SiteResult]) -> Evaluation | None:
     losses = torch.tensor([sum(score.score.losses) for score in scores], dtype=torch.float64)
     images = float(counts.sum())
     loss = float(weights @ losses) / images
-    return Evaluation(100 * float(right.sum()) / images, loss, 100 * right / counts)
+    unweighted = torch.tensor([score.images for score in scores]).sum(dim=0)
+    return Evaluation(100 * float(right.sum()) / images, loss, 100 * right / counts, unweighted)

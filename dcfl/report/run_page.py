@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from dcfl.federation import cohort_size
 from dcfl.report import text
+from dcfl.report.class_section import class_cautions, class_section
 from dcfl.report.document import rendered
 from dcfl.report.evaluation_section import evaluation_section
 from dcfl.report.run_details import detail_of, empty_rounds, failures_of, judges_of
@@ -40,6 +41,7 @@ def render(runs: Sequence[RecordedRun]) -> str:
         unit=text.data_unit(sent),
         time_digits=1 if max(group.spread("seconds").mean for group in groups) < 1000 else 0,
         curves=curve_pictures(groups) if any(run.rounds for run in runs) else [],
+        classes=class_section(groups),
         evaluation=evaluation_section(runs, names),
         partitions=partition_pictures(runs, names),
         partition_note=partition_note(runs),
@@ -145,7 +147,8 @@ def _cautions(
     groups: Sequence[Group], runs: Sequence[RecordedRun], names: dict[RecordedRun, str]
 ) -> list[str]:
     """What a reader must know before trusting the numbers."""
-    cautions = [
+    cautions = class_cautions(runs, names)
+    cautions += [
         f"{names[run]} is unfinished: {Outcome.of(run).rounds} of "
         f"{setting(run, 'federation.rounds')} rounds so far."
         for run in runs

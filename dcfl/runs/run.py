@@ -17,7 +17,7 @@ from dcfl.engines.engine import Connect, Engine, OwnScores
 from dcfl.engines.memories import Index
 from dcfl.engines.runner import reproducible
 from dcfl.errors import DCFLError, Interrupted, RunFolderError
-from dcfl.evaluation import own_mix_accuracies
+from dcfl.evaluation import Evaluation, own_mix_accuracies
 from dcfl.experiment import Experiment
 from dcfl.federation import Round, federate
 from dcfl.messages import Tensors
@@ -112,6 +112,7 @@ class Run:
         self._so_far = self._start.rounds
         self._stopping = False
         self._dropped = 0  # late replies so far
+        self._last_score: Evaluation | None = None
         self._summary: Summary | None = None
 
     @classmethod
@@ -177,7 +178,8 @@ class Run:
             if not self._enough and self._state.round < self.experiment.federation.rounds:
                 self._interrupt(engine)
             own_scores = self._own_scores(engine)
-        self._finish(own_scores)
+            final = self._last_score or self._final_score(engine)
+        self._finish(own_scores, final)
 
     @property
     def _enough(self) -> str:
@@ -229,6 +231,7 @@ class Run:
         result, accuracies = engine.end_evaluation(), engine.own_accuracies
         if accuracies is None:
             accuracies = own_mix_accuracies(result.by_class, self._mixes)
+        self._last_score = result
         return Judged(result, accuracies)
 
     def _record(self, engine: Engine, trained: Trained) -> RoundRow:
@@ -267,13 +270,25 @@ class Run:
             warnings.warn(notice, stacklevel=3)
         return found
 
-    def _finish(self, own_scores: Sequence[OwnScores]) -> None:
+    def _final_score(self, engine: Engine) -> Evaluation | None:
+        """Once more, for a run that was killed just before its end."""
+        with suppress(DCFLError):  # of sites that do not answer
+            engine.begin_evaluation(self._state.weights)
+            return engine.end_evaluation()
+        return None
+
+    def _finish(self, own_scores: Sequence[OwnScores], final: Evaluation | None) -> None:
         require_some_replies(self._so_far, self.folder)
         models: dict[Which, Tensors] = {"last": self._state.weights}
         if self._best is not None:
             models["best"] = self._best.weights
         summary = summarise(
-            self.prepared, models, self._so_far, self._saver.elapsed(), self._start.repeated
+            self.prepared,
+            models,
+            self._so_far,
+            self._saver.elapsed(),
+            self._start.repeated,
+            final,
         )
         if own_scores:
             dataset = self.prepared.data.dataset

@@ -18,8 +18,9 @@ from dcfl.runs.early_end import reason_to_end
 from dcfl.runs.model_file import Which
 from dcfl.runs.prepare import Prepared, privacy_spent
 from dcfl.runs.rounds_so_far import RoundsSoFar
-from dcfl.runs.rows import ClientRow, RoundRow, Summary
+from dcfl.runs.rows import ClassRecall, ClientRow, RoundRow, Summary
 from dcfl.server import ClientReport
+from dcfl.system.printable import printable
 
 NO_REMARKS = Remarks()
 
@@ -114,15 +115,24 @@ def client_rows(
     ]
 
 
+def class_recalls(names: Sequence[str], result: Evaluation) -> tuple[ClassRecall, ...]:
+    rows = zip(names, result.images.tolist(), result.by_class.tolist(), strict=True)
+    return tuple(
+        ClassRecall(printable(name), int(images), recall if isfinite(recall) else None)
+        for name, images, recall in rows
+    )
+
+
 def summarise(
     prepared: Prepared,
     models: Mapping[Which, Tensors],
     rounds: RoundsSoFar,
     seconds: float,
     repeated: int = 0,
+    final: Evaluation | None = None,
 ) -> Summary:
     """`models`: the weights that are written. `rounds`: all of them. `repeated`: rounds that a
-    resumed run did twice, which may cost privacy."""
+    resumed run did twice, which may cost privacy. `final`: of the last model."""
     experiment, last = prepared.experiment, rounds.last
     if last is None:
         raise ValueError("a run without a round has no summary")
@@ -134,6 +144,7 @@ def summarise(
         max_accuracy=last.max_accuracy,
         ema_accuracy=last.ema_accuracy,
         final_accuracy=last.accuracy,
+        recalls=class_recalls(prepared.data.dataset.class_names, final) if final else (),
         client_accuracy=last.client_accuracy,
         max_client_accuracy=last.max_client_accuracy,
         ema_client_accuracy=last.ema_client_accuracy,

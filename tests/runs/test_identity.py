@@ -24,7 +24,7 @@ from dcfl.runs.start import require_resumable
 from dcfl.server.optimizers import OPTIMIZERS
 from dcfl.studies.recipes.cells import refuse_another_run
 from tests.engines.runs import federation
-from tests.report.folders import write_run
+from tests.report.folders import as_recorded, write_run
 
 FAMILIES = ("method.", "server.")  # their fields depend on what is chosen by name
 
@@ -101,7 +101,7 @@ def changed(experiment: Experiment, key: str, value: Any) -> Experiment:
 
 def recorded(folder: Path, experiment: Experiment) -> RecordedRun:
     write_run(folder)
-    (folder / "config.toml").write_text(to_toml(as_tables(experiment)) + "\n")
+    (folder / "config.toml").write_text(as_recorded(experiment))
     return RecordedRun.open(folder)
 
 
@@ -177,7 +177,8 @@ def test_a_checkpoint_that_is_older_than_a_key_has_its_default() -> None:
 
 def test_a_run_that_is_older_than_a_key_is_compared_by_its_default(tmp_path: Path) -> None:
     """Without [engine], [faults] and the like, and a method's field."""
-    usual = apply(Experiment(), {"data": {"seed": 0}})
+    numbers = {"data": {"seed": 0, "clients": 20}, "federation": {"participation": 0.25}}
+    usual = apply(Experiment(), numbers)
     tables = as_tables(usual)
     old = {name: tables[name] for name in ("data", "method", "federation")}
     old["method"] = {key: value for key, value in old["method"].items() if key != "temperature"}

@@ -25,7 +25,7 @@ from dcfl.data.cifar import (
 )
 from dcfl.data.datasets import Dataset, Images, load_digits
 from dcfl.data.folders import Reading, folder_files, folder_names, read_folder, read_sites
-from dcfl.data.grouping import NONE, SUBFOLDER, table_sha256
+from dcfl.data.grouping import NONE, SUBFOLDER, is_table, table_sha256
 from dcfl.data.measured import measured, usual_augmentation
 from dcfl.data.npz import read_npz
 from dcfl.data.partition import Partition
@@ -101,6 +101,7 @@ def load_own_site(
     `data` is `folder:PATH`, or `sites:PATH` with `site` the name of its folder.
     """
     kind, _, _ = data.partition(":")
+    _require_no_table(settings)
     if kind not in ("folder", "sites"):
         raise ConfigError(f"this node's own data must be folder:PATH or sites:PATH, not {data!r}")
     dataset = load_dataset(replace(settings, dataset=data))
@@ -129,7 +130,18 @@ def _unseen(settings: DataSettings) -> Preparation:
     return Preparation((0.5,) * 3, (0.25,) * 3, usual_augmentation(settings.image_size, True))
 
 
+def _require_no_table(settings: DataSettings) -> None:
+    """A run must not name files of a site."""
+    if is_table(settings.group):
+        raise ConfigError(
+            'data.group: with data.dataset = "remote" no table of a site is read; give pictures '
+            "subfolders, or a regular expression that fits their names at every site"
+        )
+
+
 def _check_agreed(settings: DataSettings, kind: str) -> None:
+    if settings.dataset == "remote":
+        _require_no_table(settings)
     if settings.dataset == "remote" and not settings.class_names:
         raise ConfigError(
             'data.dataset = "remote" needs data.class_names: all sites must agree on the classes'

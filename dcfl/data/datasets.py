@@ -205,9 +205,8 @@ class Dataset:
         generator = generator_for(seed, 0, 0, "holdout")
         wanted = round(share * len(self.train))
         if self.train.groups is None:
-            held_out, remaining = torch.randperm(len(self.train), generator=generator).tensor_split(
-                [wanted]
-            )
+            shuffled = torch.randperm(len(self.train), generator=generator)
+            held_out, remaining = shuffled.tensor_split([wanted])
         else:
             held_out, remaining = _by_groups(self.train.groups, wanted, generator)
         if not (len(held_out) and len(remaining)):

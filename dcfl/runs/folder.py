@@ -161,7 +161,9 @@ class RecordedRun:
     @property
     def experiment(self) -> Experiment:
         """The recorded experiment, with the folder's current path."""
-        tables = config.merge(self.config, {"output": {"dir": str(self.folder.resolve())}})
+        tables = config.merge(
+            config.as_of_old(self.config), {"output": {"dir": str(self.folder.resolve())}}
+        )
         return config.experiment_from(None, tables)
 
     @cached_property

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dcfl.cli.cards import dataset_card
 from dcfl.data import Dataset, DataSettings, Images, Preparation, load_dataset
-from dcfl.data.catalogue import summarise_dataset
+from dcfl.data.catalogue import load_own_site, summarise_dataset
 from dcfl.data.division import Picture, divide
 from dcfl.data.partition import LEFT_TO_CHANCE, SCHEMES
 from dcfl.data.to_score import Wanted, own_sites
@@ -278,3 +278,11 @@ def test_sites_keep_back_the_same_pictures_when_read_alone(tmp_path: Path) -> No
     alone = own_sites(settings, Wanted(found.class_names, (8, 8, 3)))
     together = torch.cat([alone["north"].pixels, alone["south"].pixels])
     assert torch.equal(together, found.test.pixels)
+
+
+def test_a_run_does_not_name_tables_of_a_site(tmp_path: Path) -> None:
+    settings = DataSettings(dataset="remote", class_names=("a", "b"), group="/etc/secret.csv")
+    with pytest.raises(ConfigError, match="no table of a site is read"):
+        load_dataset(settings)
+    with pytest.raises(ConfigError, match="no table of a site is read"):
+        load_own_site(settings, f"folder:{hospital(tmp_path)}", "", 0)

@@ -19,7 +19,7 @@ from dcfl.methods import METHODS
 from dcfl.runs.fingerprint import fingerprint, own_code
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import group_runs
-from dcfl.runs.identity import KINDS, flat, kind_of
+from dcfl.runs.identity import KINDS, complete, flat, kind_of
 from dcfl.runs.start import require_resumable
 from dcfl.server.optimizers import OPTIMIZERS
 from dcfl.studies.recipes.cells import refuse_another_run
@@ -264,3 +264,17 @@ def test_pictures_that_were_moved_are_gone_on_with() -> None:
     other = {**begun_with(own("folder:/there/b")), "data": "something else"}
     with pytest.raises(ConfigError, match="data was "):
         require_resumable(begun_with(own("folder:/here/a")), other, ())
+
+
+def test_runs_of_own_pictures_from_before_there_were_groups_had_none(tmp_path: Path) -> None:
+    usual = as_tables(changed(BASE, "data.dataset", "folder:pictures"))
+    usual["data"] |= {"clients": 2}
+    usual["federation"] |= {"participation": 0.5}
+    old = {**usual, "data": {k: v for k, v in usual["data"].items() if k != "group"}}
+    runs = [write_run(tmp_path / name) for name in ("new", "old")]
+    for run, tables in zip(runs, (usual, old), strict=True):
+        (run.folder / "config.toml").write_text(to_toml(tables))
+    new, before = (RecordedRun.open(run.folder) for run in runs)
+    assert (new.experiment.data.group, before.experiment.data.group) == ("subfolder", "none")
+    assert complete(flat(before.config))["data.group"] == "none"
+    assert complete({})["data.group"] == "subfolder"

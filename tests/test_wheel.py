@@ -15,6 +15,7 @@ BLOCK = re.search(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOT
 COMMANDS = [line.partition("  #")[0].strip() for line in BLOCK[1].splitlines()] if BLOCK else []
 ELSEWHERE = {  # what another machine must do, and where it is tested
     "dcfl data get cifar10": "tests/data/test_sources.py, without a network",
+    "dcfl reproduce participation-5 --plan": "tests/cli/test_reproduce_verb.py: it needs CIFAR-10",
     "dcfl run engine.name=flower-simulation": "tests/parity/test_flower.py, on Ray",
 }
 SHORT = {"run": "federation.rounds=2", "compare": "federation.rounds=1"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from dcfl.data.grouping import ALONE, held_back, numbered
 from dcfl.system.printable import printable
+
+COMMON = -1  # in place of a site's number: a test set for all sites
 
 
 class Picture(NamedTuple):
@@ -51,9 +53,8 @@ def divide(pictures: Sequence[Picture], share: int) -> Divided:
 
 
 def come_in_groups(pictures: Sequence[Picture]) -> bool:
-    """Whether some belong together and not all of them do: CLASS/images/1.png says nothing."""
-    sizes = Counter(picture.owner for picture in pictures).values()
-    return len(sizes) > 1 and max(sizes) > 1
+    """Whether any two belong together."""
+    return max(Counter(picture.owner for picture in pictures).values(), default=0) > 1
 
 
 def _whole_groups(pictures: Sequence[Picture], share: int) -> set[Picture]:
@@ -79,28 +80,47 @@ def group_numbers(divided: Divided) -> tuple[NDArray[np.int64], NDArray[np.int64
     return numbers[: len(divided.train)], numbers[len(divided.train) :]
 
 
-def remarks_on_groups(divided: Divided, class_names: Sequence[str]) -> Iterator[str]:
-    """What the user should know about groups that do not fit the division."""
-    pictures = divided.train + divided.test
-    names = {picture.group for picture in pictures} - {ALONE}
-    if not names:
+def without_idle_groups(
+    pictures: Sequence[Picture], warn: Callable[[str], object]
+) -> list[Picture]:
+    """A group of all pictures of a site tells nothing apart: CLASS/images/1.png."""
+    kept: list[Picture] = []
+    idle = ALONE
+    for _, of_site in groupby(pictures, key=lambda picture: picture.site):
+        own = list(of_site)
+        alike = len({picture.owner for picture in own}) == 1
+        if alike and own[0].group and own[0].site != COMMON:
+            idle = own[0].group
+            own = [picture._replace(group=ALONE) for picture in own]
+        kept += own
+    if idle:
+        warn(
+            f"all pictures are of one group, {printable(idle)}, and are divided one by one; "
+            f'data.group = "none" says that it is no patient'
+        )
+    return kept
+
+
+def warn_about_groups(
+    divided: Divided, class_names: Sequence[str], warn: Callable[[str], object]
+) -> None:
+    """Where groups do not fit the division."""
+    if not come_in_groups(divided.train + divided.test):
         return
-    if not come_in_groups(pictures):
-        if len({picture.owner for picture in pictures}) == 1:
-            yield (
-                f"all pictures are of one group, {printable(min(names))}, and are divided one by "
-                f'one; data.group = "none" says that it is no patient'
-            )
-        return
-    sides = [{picture.group for picture in part} - {ALONE} for part in divided]
-    if shared := sorted(sides[0] & sides[1]):
+    trained = {picture.owner for picture in divided.train if picture.group}
+    names = {group for _, group in trained}
+    shared = {
+        picture.group
+        for picture in divided.test
+        if picture.owner in trained or (picture.site == COMMON and picture.group in names)
+    }
+    if shared:
         more = f" and {len(shared) - 1} more" if len(shared) > 1 else ""
-        yield (
-            f"{printable(shared[0])}{more}: to train on and to test on, as the folders say; "
+        warn(
+            f"{printable(min(shared))}{more}: to train on and to test on, as the folders say; "
             f"unless they are different patients, accuracies will be too high (data.group)"
         )
-    untested = {picture.label for picture in divided.train} - {
-        picture.label for picture in divided.test
-    }
-    for label in sorted(untested):
-        yield f"class {printable(class_names[label])} has no picture to test on: too few groups"
+    tested = {picture.label for picture in divided.test}
+    ours = {picture.label for picture in divided.train if picture.part == "either"}
+    for label in sorted(ours - tested):
+        warn(f"class {printable(class_names[label])} has no picture to test on: too few groups")

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcfl.data.arrays import Arrays
-from dcfl.data.division import Picture, remarks_on_groups
+from dcfl.data.division import COMMON, Picture, warn_about_groups, without_idle_groups
 from dcfl.data.grey_levels import Range
 from dcfl.data.grouping import NONE, SUBFOLDER, GroupOf, grouping
 from dcfl.data.pictures import (
@@ -72,9 +72,11 @@ class Reading:
         return Decoding(root, *how, window=window)
 
     def load(self, pictures: list[Picture], root: Path, class_names: Sequence[str]) -> Loaded:
-        loaded = load(pictures, self.decoding(root))
-        for remark in remarks_on_groups(loaded.divided, class_names):
+        def warn(remark: str) -> None:
             self.warn(f"{printable(root)}: {remark}")
+
+        loaded = load(without_idle_groups(pictures, warn), self.decoding(root))
+        warn_about_groups(loaded.divided, class_names, warn)
         return loaded
 
 
@@ -118,7 +120,7 @@ def read_sites(folder: Path, reading: Reading) -> Arrays:
     if not reading.class_names:
         require_every_class(names, pictures, folder)
     if test is not None:
-        pictures += find.pictures(test, part="test")
+        pictures += find.pictures(test, "test", COMMON)
     loaded = reading.load(pictures, folder, names)
     if not reading.class_names:
         require_every_class(names, loaded.train, folder)

@@ -1,6 +1,7 @@
 """Pictures of one patient are never on both sides: of the test split, of client splits, of what is
 held out."""
 
+import warnings
 from collections import Counter
 from pathlib import Path
 
@@ -46,8 +47,6 @@ def test_the_test_split(drawn: list[tuple[int, int, int]], share: int) -> None:
     assert sorted(train + test) == everything
     for site in (0, 1):
         own = [picture for picture in everything if picture.site == site]
-        if len({picture.owner for picture in own}) == 1:
-            continue  # nothing to tell apart
         kept, held = ([p for p in part if p.site == site] for part in (train, test))
         assert not patients(kept) & patients(held)
         assert {p.label for p in kept} == {p.label for p in own}
@@ -270,10 +269,12 @@ def test_a_patient_in_train_and_in_test(tmp_path: Path) -> None:
 
 
 def test_sites_keep_back_the_same_pictures_when_read_alone(tmp_path: Path) -> None:
-    for site in ("north", "south"):
-        hospital(tmp_path / site)
+    hospital(tmp_path / "north")
+    hospital(tmp_path / "south", each=9)
     settings = DataSettings(dataset=f"sites:{tmp_path}", image_size=8)
-    found = load_dataset(settings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # patients of two sites may have the same names
+        found = load_dataset(settings)
     assert found.group_count == 12
     alone = own_sites(settings, Wanted(found.class_names, (8, 8, 3)))
     together = torch.cat([alone["north"].pixels, alone["south"].pixels])
@@ -286,3 +287,20 @@ def test_a_run_does_not_name_tables_of_a_site(tmp_path: Path) -> None:
         load_dataset(settings)
     with pytest.raises(ConfigError, match="no table of a site is read"):
         load_own_site(settings, f"folder:{hospital(tmp_path)}", "", 0)
+
+
+def test_a_test_set_for_all_sites_with_their_patients(tmp_path: Path) -> None:
+    for site in ("north", "south"):
+        hospital(tmp_path / site)
+    class_folders(tmp_path / "test" / "benign", p4=2)
+    with pytest.warns(UserWarning, match="p4: to train on and to test on"):
+        load_dataset(DataSettings(dataset=f"sites:{tmp_path}", image_size=8))
+
+
+def test_one_group_for_all_of_a_site_says_nothing(tmp_path: Path) -> None:
+    for site in ("north", "south"):
+        for name in ("a", "b"):
+            class_folders(tmp_path / site / name, images=10)
+    with pytest.warns(UserWarning, match="all pictures are of one group, images"):
+        found = load_dataset(DataSettings(dataset=f"sites:{tmp_path}", image_size=8))
+    assert (len(found.train), len(found.test), found.group_count) == (32, 8, None)

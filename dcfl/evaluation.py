@@ -23,7 +23,6 @@ class Evaluation(NamedTuple):
     accuracy: float  # top-1, percent
     loss: float  # mean cross-entropy
     by_class: Tensor  # accuracy of each class [classes], percent; NaN without test images
-    images: Tensor  # test images of each class [classes]
 
 
 class Score(NamedTuple):
@@ -85,8 +84,7 @@ def evaluation(scores: Sequence[Score], dataset: Dataset) -> Evaluation:
     loss = sum(loss for score in scores for loss in score.losses)
     labels = to_host({"test": dataset.test.labels})["test"]
     totals = torch.bincount(labels, minlength=dataset.classes)
-    accuracy = 100 * float(right.sum()) / count
-    return Evaluation(accuracy, loss / count, 100 * right / totals, totals)
+    return Evaluation(100 * float(right.sum()) / count, loss / count, 100 * right / totals)
 
 
 def own_mix_accuracies(by_class: Tensor, mixes: Tensor) -> Tensor:
@@ -98,6 +96,11 @@ def own_mix_accuracies(by_class: Tensor, mixes: Tensor) -> Tensor:
     known = by_class.isfinite()
     weights = mixes[:, known]
     return (weights @ by_class[known]) / weights.sum(dim=1)
+
+
+def finite_or_none(accuracy: float) -> float | None:
+    """None where there was nothing to score."""
+    return accuracy if math.isfinite(accuracy) else None
 
 
 def fairness(accuracies: Tensor) -> tuple[float | None, float | None]:

@@ -12,6 +12,7 @@ from flwr.app import RecordDict
 from torch import Tensor
 
 from dcfl.engines.engine import OwnScores, SiteScore
+from dcfl.engines.memories import Index
 from dcfl.errors import ProtocolError
 from dcfl.evaluation import Evaluation, Score
 from dcfl.flower import codec
@@ -51,12 +52,13 @@ class SiteEvaluation:
     def begin(self, weights: Tensors) -> None:
         self._sent = self._ask("evaluate", weights)
 
-    def _ask(self, kind: str, weights: Tensors) -> list[SentTask]:
+    def _ask(self, kind: str, weights: Tensors, rounds: Index | None = None) -> list[SentTask]:
+        """With `rounds`, those sites alone that have a memory, of the round named there."""
         record = codec.encode(weights)
         tasks = [
-            (node, Task(self._run, round=0, client=site).ticketed())
+            (node, Task(self._run, 0, site, rounds[site] if rounds else 0).ticketed())
             for site, node in self._nodes.online().items()
-            if site < self._clients
+            if site < self._clients and (rounds is None or site in rounds)
         ]
         addressed = [
             AddressedTask(node, task, codec.evaluate_content(task, record)) for node, task in tasks
@@ -98,6 +100,13 @@ class SiteEvaluation:
             if scores.images
         ]
 
+    def personal_accuracies(self, weights: Tensors, rounds: Index) -> dict[int, float]:
+        """Of each site's own model, on its own test images. `rounds`: of the memories that hold
+        the personal parts."""
+        sent = self._ask("evaluate.personal", weights, rounds)
+        answers = self._answers(sent, codec.read_scores)
+        return {site: scores.accuracy for site, scores in answers if scores.images}
+
     def scores(self) -> tuple[SiteScore, ...]:
         """By the last evaluation, for the row of a round."""
         return tuple(
@@ -133,5 +142,4 @@ def combine(scores: Sequence[SiteResult]) -> Evaluation | None:
     losses = torch.tensor([sum(score.score.losses) for score in scores], dtype=torch.float64)
     images = float(counts.sum())
     loss = float(weights @ losses) / images
-    unweighted = torch.tensor([score.images for score in scores]).sum(dim=0)
-    return Evaluation(100 * float(right.sum()) / images, loss, 100 * right / counts, unweighted)
+    return Evaluation(100 * float(right.sum()) / images, loss, 100 * right / counts)

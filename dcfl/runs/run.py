@@ -35,7 +35,7 @@ from dcfl.runs.rows import RoundRow, Summary
 from dcfl.runs.saving import Saver
 from dcfl.runs.start import begin_or_resume
 from dcfl.runs.stopping import Stoppable, until_stopped
-from dcfl.runs.summaries import Judged, Spent, client_rows, round_row, summarise
+from dcfl.runs.summaries import Judged, Spent, class_recalls, client_rows, round_row, summarise
 from dcfl.runs.too_few_replies import require_some_replies, require_usable_rounds
 
 
@@ -288,7 +288,7 @@ class Run:
             self._so_far,
             self._saver.elapsed(),
             self._start.repeated,
-            final,
+            class_recalls(self.prepared.data.dataset, final, own_scores),
         )
         if own_scores:
             dataset = self.prepared.data.dataset

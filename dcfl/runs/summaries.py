@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from math import isfinite, nan
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from dcfl import tensors as named
-from dcfl.engines.engine import Remarks
+from dcfl.data import Dataset
+from dcfl.engines.engine import OwnScores, Remarks
 from dcfl.evaluation import Evaluation, fairness, max_and_ema
 from dcfl.federation import Round
 from dcfl.messages import Tensors
@@ -115,11 +117,19 @@ def client_rows(
     ]
 
 
-def class_recalls(names: Sequence[str], result: Evaluation) -> tuple[ClassRecall, ...]:
-    rows = zip(names, result.images.tolist(), result.by_class.tolist(), strict=True)
+def class_recalls(
+    dataset: Dataset, result: Evaluation | None, own_scores: Sequence[OwnScores]
+) -> tuple[ClassRecall, ...]:
+    """Where sites have the test images, they count them; nothing is said of what nobody scored."""
+    if result is None or not (len(dataset.test) or own_scores):
+        return ()
+    images = torch.bincount(dataset.test.labels.cpu(), minlength=dataset.classes).double()
+    for one in own_scores:
+        images += one.scores.images_by_class
+    rows = zip(dataset.class_names, images.tolist(), result.by_class.tolist(), strict=True)
     return tuple(
-        ClassRecall(printable(name), int(images), recall if isfinite(recall) else None)
-        for name, images, recall in rows
+        ClassRecall(printable(name), round(count), recall if isfinite(recall) else None)
+        for name, count, recall in rows
     )
 
 
@@ -129,10 +139,10 @@ def summarise(
     rounds: RoundsSoFar,
     seconds: float,
     repeated: int = 0,
-    final: Evaluation | None = None,
+    recalls: tuple[ClassRecall, ...] = (),
 ) -> Summary:
     """`models`: the weights that are written. `rounds`: all of them. `repeated`: rounds that a
-    resumed run did twice, which may cost privacy. `final`: of the last model."""
+    resumed run did twice, which may cost privacy. `recalls`: of the last model."""
     experiment, last = prepared.experiment, rounds.last
     if last is None:
         raise ValueError("a run without a round has no summary")
@@ -144,7 +154,7 @@ def summarise(
         max_accuracy=last.max_accuracy,
         ema_accuracy=last.ema_accuracy,
         final_accuracy=last.accuracy,
-        recalls=class_recalls(prepared.data.dataset.class_names, final) if final else (),
+        recalls=recalls,
         client_accuracy=last.client_accuracy,
         max_client_accuracy=last.max_client_accuracy,
         ema_client_accuracy=last.ema_client_accuracy,

@@ -6,9 +6,14 @@ import pytest
 import torch
 
 import dcfl
-from dcfl.data import load_dataset
+from dcfl.data import DataSettings, load_dataset
+from dcfl.engines.engine import OwnScores
 from dcfl.errors import Interrupted
+from dcfl.evaluation import Evaluation
+from dcfl.runs.rows import ClassRecall
 from dcfl.runs.run import Run
+from dcfl.runs.summaries import class_recalls
+from dcfl.scores import Scores
 
 SETTINGS = {"federation": {"rounds": 2}, "engine": {"workers": 1}}
 
@@ -40,3 +45,20 @@ def test_a_run_that_was_killed_just_before_its_end(tmp_path: Path, monkeypatch) 
     resumed = dcfl.resume(tmp_path / "k")
     assert resumed.summary.recalls == whole.summary.recalls
     assert resumed.summary.weights_sha256 == whole.summary.weights_sha256
+
+
+def test_where_sites_have_the_test_images_they_count_them() -> None:
+    elsewhere = load_dataset(DataSettings(dataset="remote", class_names=("a", "b", "c"), clients=2))
+    logits = torch.eye(3, dtype=torch.float64)[[0, 0, 1]]
+    scores = [
+        OwnScores(name, Scores.of(logits, torch.tensor([0, 1, 1])), 1.0)
+        for name in ("north", "south")
+    ]
+    result = Evaluation(66.7, 0.5, torch.tensor([100.0, 50.0, torch.nan]))
+    assert class_recalls(elsewhere, result, scores) == (
+        ClassRecall("a", 2, 100.0),
+        ClassRecall("b", 4, 50.0),
+        ClassRecall("c", 0, None),
+    )
+    assert class_recalls(elsewhere, result, ()) == ()
+    assert class_recalls(elsewhere, None, scores) == ()

@@ -17,6 +17,7 @@ from dcfl.privacy import PrivacySettings
 from dcfl.server import ServerSettings
 
 TrackerName = Literal["tensorboard", "mlflow", "wandb", "trackio", "csv"]
+USUAL_PARTICIPATION = 0.25
 Precision = Literal["float32", "bfloat16", "float16"]
 
 
@@ -25,7 +26,9 @@ class FederationSettings:
     """The [federation] table."""
 
     rounds: int = 80
-    participation: float = 0.25  # share of the clients in each round
+    # Share of the clients in each round. "auto": all, where the data comes as sites; a quarter of
+    # other clients, and two at least where their number is chosen by the data.
+    participation: float | Literal["auto"] = "auto"
     # Seeds the initial weights, the client schedule, batch order and augmentation; also the split,
     # unless data.seed is set.
     seed: int = 0
@@ -44,8 +47,8 @@ class FederationSettings:
     def __post_init__(self) -> None:
         require(self.rounds >= 1, f"federation.rounds must be at least 1, not {self.rounds}")
         require(
-            0 < self.participation <= 1,
-            f"federation.participation must lie in (0, 1], not {self.participation:g}: "
+            0 < self.share <= 1,
+            f"federation.participation must lie in (0, 1], not {self.share:g}: "
             f"0.05 samples 5 % of the clients in each round",
         )
         require(self.seed >= 0, f"federation.seed must not be negative: {self.seed}")
@@ -71,6 +74,11 @@ class FederationSettings:
             f"not {self.target_accuracy:g}",
         )
 
+    @property
+    def share(self) -> float:
+        """Of the clients in each round, where the data has no say in it."""
+        return USUAL_PARTICIPATION if self.participation == "auto" else self.participation
+
     def evaluates(self, round: int) -> bool:
         """Whether the model is scored after this round; after the last one it always is."""
         return self.on_schedule(round) or round == self.rounds
@@ -86,11 +94,11 @@ class FederationSettings:
     def require_cohorts(self, clients: int) -> None:
         """Check the cohort's size; later, because the data may set the number of clients."""
         require(
-            self.participation * clients >= 0.5,
-            f"federation.participation = {self.participation:g} of {clients} clients samples "
+            self.share * clients >= 0.5,
+            f"federation.participation = {self.share:g} of {clients} clients samples "
             f"nobody: use at least {1 / clients:g}",
         )
-        cohort = cohort_size(clients, self.participation)
+        cohort = cohort_size(clients, self.share)
         require(
             self.minimum_replies <= cohort,
             f"federation.minimum_replies = {self.minimum_replies} of a round's {cohort} clients: "

@@ -27,6 +27,7 @@ from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import Method
 from dcfl.models.personal import sent_modules
 from dcfl.server.validation import check_like
+from dcfl.system.installing import install_command
 from dcfl.system.transfers import on_device
 from dcfl.tensors import cast_like, clip_share
 
@@ -372,7 +373,7 @@ def _deltas(scale: float) -> Callable[[float], float]:
         loss = mechanisms.GaussianPrivacyLoss(1 / scale)
         return lambda epsilon: float(loss.get_delta_for_epsilon(epsilon))
     raise ConfigError(
-        "privacy.noise: dp-accounting works out what it is worth: pip install 'dcfl[privacy]'"
+        f"privacy.noise: dp-accounting works out what it is worth: {install_command('privacy')}"
     )
 
 

@@ -24,8 +24,10 @@ from dcfl.federation import cohort_size
 from dcfl.runs.estimate import Estimate
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.prepare import Prepared
-from dcfl.runs.rows import RoundRow, Summary
+from dcfl.runs.rows import ClassRecall, RoundRow, Summary
 from dcfl.system.printable import printable
+
+FEW_CLASSES = 5  # named one by one
 
 
 def run_card(summary: Summary, rounds: Sequence[RoundRow], engine: str, folder: Path) -> str:
@@ -38,6 +40,7 @@ def run_card(summary: Summary, rounds: Sequence[RoundRow], engine: str, folder: 
         f"MAX {summary.max_accuracy:.2f}, EMA {summary.ema_accuracy:.2f}, "
         f"{summary.seconds:.1f} s{lost}",
         sparkline([row.accuracy for row in rounds if row.accuracy is not None], 40),
+        *class_lines(summary.recalls),
         f"engine  {engine}",
         f"weights {summary.weights_sha256[:16]}",
         *([f"ended   {summary.stopped}"] if summary.stopped else []),
@@ -46,6 +49,21 @@ def run_card(summary: Summary, rounds: Sequence[RoundRow], engine: str, folder: 
         *([f"report  {page}"] if page.is_file() else []),
     ]
     return "\n".join(map(printable, lines))
+
+
+def class_lines(recalls: Sequence[ClassRecall]) -> list[str]:
+    """The share of each class's test images that is recognised, or the lowest; and on a line of
+    their own, classes that never are."""
+    known = [one for one in recalls if one.recall is not None]
+    if not known:
+        return []
+    lowest = sorted(known, key=lambda one: one.recall or 0.0)
+    shown = known if len(known) <= FEW_CLASSES else lowest[:FEW_CLASSES]
+    words = [f"{printable(c.name, LONGEST_NAME)}: {c.recall:.1f} % of {c.images:,}" for c in shown]
+    which = "" if shown is known else f"lowest of {len(known):,} classes: "
+    missed = [one.name for one in known if one.missed]
+    never = [f"never   recognised: {_first(missed)}"] if missed else []
+    return [f"recall  {which}{', '.join(words)}", *never]
 
 
 def best_words(summary: Summary) -> str:
@@ -67,7 +85,7 @@ def estimate_card(prepared: Prepared, estimate: Estimate, now: datetime) -> str:
     """What `dcfl run --dry-run` prints."""
     experiment = prepared.experiment
     sizes = prepared.data.partition.sizes
-    cohort = cohort_size(len(sizes), experiment.federation.participation)
+    cohort = cohort_size(len(sizes), experiment.federation.share)
     least, most = int(sizes.min()), int(sizes.max())
     images = f"{least:,}" if least == most else f"{least:,} to {most:,}"
     free = f"{megabytes(estimate.available_bytes)} are free"
@@ -115,6 +133,8 @@ def dataset_card(summary: DatasetSummary) -> str:
         "balance": f"{summary.smallest_class:,} to {summary.largest_class:,} training images of "
         "a class",
     }
+    if summary.groups is not None:
+        lines["groups"] = f"{summary.groups:,}, each whole in every split (data.group)"
     if sites := summary.sites:
         sizes = sites.values()
         lines["sites"] = f"{len(sites)} of {min(sizes):,} to {max(sizes):,} images: {_first(sites)}"

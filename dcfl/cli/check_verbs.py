@@ -103,6 +103,20 @@ def new_method_verb(
     )
 
 
+@new.command("config")
+def new_config_verb(
+    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
+) -> None:
+    """Write a config with a comment at every key into the current folder, to start from.
+
+    NAME: digits, own-images, hospitals, cifar10, cifar100 or tiny-imagenet.
+    """
+    from dcfl.cli.new_config import new_config
+
+    path, command = new_config(name, Path())
+    print(f"wrote  {path}\nrun    {command} {path}")
+
+
 @new.command("model")
 def new_model_verb(
     name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],

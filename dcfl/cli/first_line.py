@@ -5,6 +5,7 @@ from __future__ import annotations
 from dcfl.cli.cards import model_words
 from dcfl.engines.half_precision import StepTimes, bfloat16_units, step_times
 from dcfl.engines.runner import two_images
+from dcfl.experiment import Experiment
 from dcfl.federation import cohort_size
 from dcfl.runs.prepare import Prepared
 
@@ -29,6 +30,18 @@ def first_line(prepared: Prepared) -> str:
     )
 
 
+def chosen_by_data(asked: Experiment, prepared: Prepared) -> str:
+    """What was left to the data and is not as usual; empty if there is nothing of the kind."""
+    dataset, sizes = prepared.data.dataset, prepared.data.partition.sizes
+    cohort = cohort_size(len(sizes), prepared.experiment.federation.share)
+    who = f"{cohort} of {len(sizes)} {'clients' if dataset.partition is None else 'sites'} a round"
+    if asked.federation.participation == "auto" and dataset.partition is not None:
+        return f"{who} (federation.participation)"
+    if asked.data.clients != "auto" or not dataset.users_own:
+        return ""
+    return f"{who}, for {len(dataset.train):,} images (data.clients, federation.participation)"
+
+
 def _step_times(prepared: Prepared) -> StepTimes | None:
     """None where bfloat16 is no question: on a GPU, in half precision already, or on a CPU without
     units for it."""
@@ -49,6 +62,6 @@ def _step_times(prepared: Prepared) -> StepTimes | None:
 def _images_trained(prepared: Prepared) -> float:
     """In the whole run."""
     experiment, sizes = prepared.experiment, prepared.data.partition.sizes
-    cohort = cohort_size(len(sizes), experiment.federation.participation)
+    cohort = cohort_size(len(sizes), experiment.federation.share)
     each = float(sizes.mean()) * experiment.training.all_epochs
     return experiment.federation.rounds * cohort * each

@@ -28,6 +28,7 @@ from dcfl.cli.sweep_verb import sweep
 from dcfl.cli.theory_verb import theory
 from dcfl.cli.watch_verb import watch
 from dcfl.errors import DCFLError
+from dcfl.system.installing import install_command
 from dcfl.system.printable import one_line, print_warning, printable, printable_lines
 from dcfl.system.processes import end_when_terminated
 from dcfl.system.saying import be_quiet
@@ -121,7 +122,7 @@ def _program() -> NoReturn:
 
 def _fail_with(error: Exception) -> NoReturn:
     if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in EXTRA:
-        _fail(f"this needs {error.name}: pip install 'dcfl[flower]'", 2)
+        _fail(f"this needs {error.name}: {install_command('flower')}", 2)
     if isinstance(error, DCFLError):
         _fail(str(error), error.exit_code)
     if isinstance(error, OSError):

@@ -76,7 +76,7 @@ def run(
         return
     new_run = Run(experiment)
     if not as_json:
-        _announce(new_run)
+        _announce(experiment, new_run)
     train(experiment.method.name, new_run)
     _print_result(new_run, as_json)
 
@@ -98,10 +98,12 @@ def _print_estimate(experiment: Experiment, as_json: bool) -> None:
         print(f"\n{estimate_card(prepared, found, datetime.now())}")
 
 
-def _announce(run: Run) -> None:
-    """Say what trains where before it does; Flower decides that itself."""
-    from dcfl.cli.first_line import first_line
+def _announce(asked: Experiment, run: Run) -> None:
+    """Say what was left to the data, and what trains where; Flower decides the latter itself."""
+    from dcfl.cli.first_line import chosen_by_data, first_line
 
+    if chosen := chosen_by_data(asked, run.prepared):
+        print(f"chosen  {chosen}", file=sys.stderr, flush=True)
     if run.experiment.engine.name != "embedded":
         return
     line = f"{run.experiment.method.name}  {first_line(run.prepared)}"

@@ -21,4 +21,7 @@ class Arrays:
     # site_offsets[k] : site_offsets[k + 1]; empty otherwise.
     site_names: tuple[str, ...] = ()
     site_offsets: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    # Pictures of one patient, say, have the same number; empty where none belong together.
+    train_groups: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    test_groups: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     notes: tuple[str, ...] = ()  # what the user should be told at every start

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from dcfl.data.arrays import Arrays
 from dcfl.system.storage import PRIVATE_FILE, PRIVATE_FOLDER, private_folder
 
-FORMAT = 2  # of entries, and of what readers produce: raise it when either changes
+FORMAT = 3  # of entries, and of what readers produce: raise it when either changes
 PIXELS = (np.dtype(np.uint8), np.dtype(np.float32))  # images, feature vectors
 ARRAYS: dict[str, tuple[np.dtype[Any], ...]] = {
     "train_pixels": PIXELS,
@@ -36,6 +36,8 @@ ARRAYS: dict[str, tuple[np.dtype[Any], ...]] = {
     "test_pixels": PIXELS,
     "test_labels": (np.dtype(np.int64),),
     "site_offsets": (np.dtype(np.int64),),
+    "train_groups": (np.dtype(np.int64),),
+    "test_groups": (np.dtype(np.int64),),
 }
 PARTIAL = ".partial-"
 OWN_NAME = re.compile(r"[a-z0-9-]+-[0-9a-f]{16}-[0-9a-f]{32}|\.partial-.*")

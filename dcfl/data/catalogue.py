@@ -25,6 +25,8 @@ from dcfl.data.cifar import (
 )
 from dcfl.data.datasets import Dataset, Images, load_digits
 from dcfl.data.folders import Reading, folder_files, folder_names, read_folder, read_sites
+from dcfl.data.grouping import NONE, SUBFOLDER, is_table, table_sha256
+from dcfl.data.measured import measured, usual_augmentation
 from dcfl.data.npz import read_npz
 from dcfl.data.partition import Partition
 from dcfl.data.settings import DataSettings
@@ -55,6 +57,7 @@ PAPER: dict[str, tuple[Preparation, Callable[[Path], list[Path]], Callable[[Path
     ),
 }
 OWN = ("folder", "npz", "sites")
+NO_GROUPS = np.zeros(0, np.int64)
 
 
 def load_dataset(settings: DataSettings) -> Dataset:
@@ -87,7 +90,7 @@ def _load(settings: DataSettings) -> Dataset:
             f"{', '.join(PAPER)}, {', '.join(f'{kind}:PATH' for kind in OWN)}, remote"
         )
     arrays = _users_own(name, Path(os.path.expanduser(where)), settings)
-    return _dataset(settings.dataset, arrays, _measured(arrays, flip=name != "npz"))
+    return _dataset(settings.dataset, arrays, measured(arrays.train_pixels, flip=name != "npz"))
 
 
 def load_own_site(
@@ -98,6 +101,7 @@ def load_own_site(
     `data` is `folder:PATH`, or `sites:PATH` with `site` the name of its folder.
     """
     kind, _, _ = data.partition(":")
+    _require_no_table(settings)
     if kind not in ("folder", "sites"):
         raise ConfigError(f"this node's own data must be folder:PATH or sites:PATH, not {data!r}")
     dataset = load_dataset(replace(settings, dataset=data))
@@ -107,7 +111,7 @@ def load_own_site(
         if site not in dataset.site_names:
             raise ConfigError(f"{data} has no site {site!r}: {', '.join(dataset.site_names)}")
         indices = dataset.partition.of(dataset.site_names.index(site))
-    parts = [indices if number == client else indices[:0] for number in range(settings.clients)]
+    parts = [indices if number == client else indices[:0] for number in range(settings.population)]
     return dataset, Partition.of_parts(parts)
 
 
@@ -115,7 +119,7 @@ def _remote(settings: DataSettings) -> Dataset:
     """At the server: what was agreed about images that are elsewhere."""
     side = settings.image_size
     no_images = _images(np.zeros((0, side, side, 3), np.uint8), np.zeros(0, np.int64))
-    no_samples = Partition.of_parts([np.zeros(0, np.int32)] * settings.clients)
+    no_samples = Partition.of_parts([np.zeros(0, np.int32)] * settings.population)
     return Dataset(
         "remote", no_images, no_images, settings.class_names, _unseen(settings), no_samples
     )
@@ -123,16 +127,32 @@ def _remote(settings: DataSettings) -> Dataset:
 
 def _unseen(settings: DataSettings) -> Preparation:
     """For images that nobody can measure together: the same at all sites."""
-    return Preparation((0.5,) * 3, (0.25,) * 3, _usual(settings.image_size, True))
+    return Preparation((0.5,) * 3, (0.25,) * 3, usual_augmentation(settings.image_size, True))
+
+
+def _require_no_table(settings: DataSettings) -> None:
+    """A run must not name files of a site."""
+    if is_table(settings.group):
+        raise ConfigError(
+            'data.group: with data.dataset = "remote" no table of a site is read; give pictures '
+            "subfolders, or a regular expression that fits their names at every site"
+        )
 
 
 def _check_agreed(settings: DataSettings, kind: str) -> None:
+    if settings.dataset == "remote":
+        _require_no_table(settings)
     if settings.dataset == "remote" and not settings.class_names:
         raise ConfigError(
             'data.dataset = "remote" needs data.class_names: all sites must agree on the classes'
         )
-    for key in ("class_names", "window"):
-        if getattr(settings, key) and kind not in ("folder", "sites", "remote"):
+    given = {
+        "class_names": bool(settings.class_names),
+        "window": bool(settings.window),
+        "group": settings.group not in (SUBFOLDER, NONE),
+    }
+    for key, is_given in given.items():
+        if is_given and kind not in ("folder", "sites", "remote"):
             raise ConfigError(f"data.{key} is for pictures of your own, not {kind}")
 
 
@@ -155,10 +175,6 @@ def _normalised(dataset: Dataset, settings: DataSettings) -> Dataset:
     return replace(dataset, preparation=preparation)
 
 
-def _usual(size: int, flip: bool) -> Augmentation:
-    return Augmentation(crop=size // 8, flip=flip)
-
-
 @dataclass(frozen=True)
 class DatasetSummary:
     """What is in a data set."""
@@ -169,6 +185,7 @@ class DatasetSummary:
     size: int  # pixels
     channels: int
     vectors: bool  # feature vectors instead of images
+    groups: int | None  # of images that stay together
     class_names: tuple[str, ...]
     smallest_class: int  # training images
     largest_class: int
@@ -195,6 +212,7 @@ def summarise_dataset(dataset: Dataset, settings: DataSettings) -> DatasetSummar
         size=dataset.size,
         channels=dataset.channels,
         vectors=dataset.vectors,
+        groups=dataset.group_count,
         class_names=dataset.class_names,
         smallest_class=int(counts.min()),
         largest_class=int(counts.max()),
@@ -217,6 +235,7 @@ def _users_own(kind: str, path: Path, settings: DataSettings) -> Arrays:
         return replace(reader(path, reading), notes=tuple(notes))
 
     decoding: list[Any] = [settings.image_size, settings.fit, settings.broken, folder_names(path)]
+    decoding.append({"group": settings.group, "table": table_sha256(settings.group)})
     if settings.class_names:
         decoding.append(settings.class_names)
     if settings.window:
@@ -232,6 +251,7 @@ def reading_of(settings: DataSettings) -> Reading:
         settings.broken,
         class_names=settings.class_names,
         window=settings.window,
+        group=settings.group,
     )
 
 
@@ -249,8 +269,8 @@ def _dataset(name: str, arrays: Arrays, preparation: Preparation) -> Dataset:
         partition = Partition(arrays.site_offsets, rows)
     return Dataset(
         name,
-        _images(arrays.train_pixels, arrays.train_labels),
-        _images(arrays.test_pixels, arrays.test_labels),
+        _images(arrays.train_pixels, arrays.train_labels, arrays.train_groups),
+        _images(arrays.test_pixels, arrays.test_labels, arrays.test_groups),
         arrays.class_names,
         preparation,
         partition,
@@ -258,37 +278,8 @@ def _dataset(name: str, arrays: Arrays, preparation: Preparation) -> Dataset:
     )
 
 
-def _images(pixels: Pixels, labels: NDArray[np.int64]) -> Images:
-    return Images(torch.from_numpy(pixels), torch.from_numpy(np.array(labels)))
-
-
-def _measured(arrays: Arrays, flip: bool) -> Preparation:
-    """Mean and deviation of each channel over (at most 10,000 of) the training images, or of each
-    number over all feature vectors."""
-    if arrays.train_pixels.ndim == 2:
-        return _measured_vectors(arrays.train_pixels)
-    pixels = arrays.train_pixels[:: max(len(arrays.train_pixels) // 10_000, 1)]
-    levels = [np.bincount(pixels[..., c].ravel(), minlength=256) for c in range(pixels.shape[3])]
-    shades = np.arange(256) / 255
-    means = [float(np.average(shades, weights=count)) for count in levels]
-    deviations = [
-        float(np.sqrt(np.average((shades - mean) ** 2, weights=count)))
-        for mean, count in zip(means, levels, strict=True)
-    ]
-    size = pixels.shape[1]
-    return Preparation(
-        tuple(round(mean, 4) for mean in means),
-        tuple(
-            max(round(deviation, 4), 0.01) for deviation in deviations
-        ),  # not 0, for blank images
-        _usual(size, flip),
-    )
-
-
-def _measured_vectors(vectors: Pixels) -> Preparation:
-    """A number that is the same in all of them is not scaled."""
-    exact = vectors.astype(np.float64)
-    means, deviations = exact.mean(axis=0), exact.std(axis=0)
-    deviations[deviations < 1e-6 * np.abs(means).clip(min=1e-6)] = 1.0
-    rounded = [numbers.astype(np.float32).tolist() for numbers in (means, deviations)]
-    return Preparation(tuple(rounded[0]), tuple(rounded[1]))
+def _images(
+    pixels: Pixels, labels: NDArray[np.int64], groups: NDArray[np.int64] = NO_GROUPS
+) -> Images:
+    known = torch.from_numpy(np.array(groups)) if len(groups) else None
+    return Images(torch.from_numpy(pixels), torch.from_numpy(np.array(labels)), known)

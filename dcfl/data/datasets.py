@@ -4,9 +4,11 @@ package."""
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import resources
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,23 +20,33 @@ from dcfl.errors import ConfigError, DatasetCorrupt
 from dcfl.seeding import generator_for
 from dcfl.system.transfers import on_device, settled, to_host
 
+PUBLIC = ("digits", "cifar10", "cifar100", "tiny-imagenet")
+
 
 @dataclass(frozen=True)
 class Images:
     pixels: Tensor  # uint8 [n, H, W, C], or feature vectors: float32 [n, d]
     labels: Tensor  # int64 [n]
+    # int64 [n]: those with the same number, such as a patient's, stay together in every split.
+    groups: Tensor | None = None
 
     def __post_init__(self) -> None:
-        form = (self.pixels.dtype, self.pixels.dim())
+        form = (self.pixels.dtype, self.pixels.ndim)
         if form not in ((torch.uint8, 4), (torch.float32, 2)):
             raise DatasetCorrupt(
-                f"images must be uint8 [n, height, width, channels], and feature vectors float32 "
-                f"[n, length], not {self.pixels.dtype} {list(self.pixels.shape)}"
+                f"images must be tensors, uint8 [n, height, width, channels], and feature vectors "
+                f"float32 [n, length], not {_kind(self.pixels)}: dcfl.Dataset.from_arrays makes "
+                f"them of arrays of any kind"
             )
         if self.labels.dtype != torch.int64 or self.labels.shape != self.pixels.shape[:1]:
             raise DatasetCorrupt(
                 f"labels must be one int64 per image ({len(self.pixels)}), "
                 f"not {self.labels.dtype} {list(self.labels.shape)}"
+            )
+        if self.groups is not None and self.groups.shape != self.labels.shape:
+            raise DatasetCorrupt(
+                f"groups must be one number per image ({len(self.pixels)}), "
+                f"not {list(self.groups.shape)}"
             )
 
     @property
@@ -46,10 +58,12 @@ class Images:
         return len(self.labels)
 
     def __getitem__(self, which: Tensor | slice) -> Images:
-        return Images(self.pixels[which], self.labels[which])
+        groups = None if self.groups is None else self.groups[which]
+        return Images(self.pixels[which], self.labels[which], groups)
 
     def to(self, device: torch.device) -> Images:
-        return Images(settled(self.pixels, device), settled(self.labels, device))
+        groups = None if self.groups is None else settled(self.groups, device)
+        return Images(settled(self.pixels, device), settled(self.labels, device), groups)
 
     @cached_property
     def mixed_order(self) -> Tensor:
@@ -71,6 +85,10 @@ class Images:
         """The rows of so many. Which ones depends on their pixels alone, not on a seed or on how
         the files are sorted."""
         return self.mixed_order[:count].sort().values
+
+
+def _kind(array: Any) -> str:
+    return f"{type(array).__name__} of {array.dtype} {list(array.shape)}"
 
 
 @dataclass(frozen=True)
@@ -96,6 +114,63 @@ class Dataset:
                 raise DatasetCorrupt(
                     f"{self.name}: labels must lie between 0 and {self.classes - 1}"
                 )
+
+    @classmethod
+    def from_arrays(
+        cls,
+        images: Any,
+        labels: Any = None,
+        *,
+        test: Any = 0.2,
+        class_names: Sequence[str] = (),
+        sites: Any = None,
+        groups: Any = None,
+        image_size: int | None = None,
+    ) -> Dataset:
+        """A data set from what is in memory, for `dcfl.run(dataset=...)`.
+
+        Normalisation and augmentation follow from the images.
+
+        Args:
+            images: Square images [n, size, size], [n, size, size, channels] or
+                [n, channels, size, size], uint8 or floats in 0 to 1, or feature vectors [n, d]: a
+                NumPy array, a tensor, or a list of them. Or a list of PIL's pictures, or a Hugging
+                Face data set with columns for image and label.
+            labels: A number or a class name for each image; of a Hugging Face data set, the name
+                of the column.
+            test: The share of each class to test on, or the test images themselves: a pair of
+                images and labels, or another Hugging Face data set.
+            class_names: By label; by default those that the labels or the data set have.
+            sites: The name of the owner of each image. Without it `data.clients` and
+                `data.partition` split them.
+            groups: The patient, say, of each image; those of one patient stay together in every
+                split.
+            image_size: Resize PIL's pictures to squares of so many pixels.
+
+        Returns:
+            The data set.
+
+        Raises:
+            DatasetCorrupt: The arrays do not fit together, or are no images and labels.
+
+        Example:
+            >>> import dcfl, numpy as np
+            >>> images = np.random.default_rng(0).integers(0, 256, (500, 16, 16, 3), np.uint8)
+            >>> data = dcfl.Dataset.from_arrays(images, ["cat", "dog"] * 250, test=0.2)
+            >>> len(data.train), len(data.test), data.class_names
+            (400, 100, ('cat', 'dog'))
+            >>> result = dcfl.run(dataset=data, federation={"rounds": 1})
+            >>> result.summary.clients
+            8
+        """
+        from dcfl.data.own_arrays import dataset_from
+
+        return dataset_from(images, labels, test, class_names, sites, groups, image_size)
+
+    @property
+    def users_own(self) -> bool:
+        """Not one of those that everybody has."""
+        return self.name not in PUBLIC
 
     @property
     def classes(self) -> int:
@@ -134,12 +209,31 @@ class Dataset:
         if self.partition is not None:
             raise ConfigError("data.holdout: the data comes as sites, which have their own split")
         generator = generator_for(seed, 0, 0, "holdout")
-        shuffled = torch.randperm(len(self.train), generator=generator)
-        held_out, remaining = shuffled.tensor_split([round(share * len(self.train))])
-        if not len(held_out):
-            raise ConfigError(f"data.holdout = {share:g} of {len(self.train)} images is none")
+        wanted = round(share * len(self.train))
+        if self.train.groups is None:
+            shuffled = torch.randperm(len(self.train), generator=generator)
+            held_out, remaining = shuffled.tensor_split([wanted])
+        else:
+            held_out, remaining = _by_groups(self.train.groups, wanted, generator)
+        if not (len(held_out) and len(remaining)):
+            whole = " in whole groups (data.group)" if self.train.groups is not None else ""
+            raise ConfigError(
+                f"data.holdout = {share:g} of {len(self.train)} images{whole} is "
+                f"{'all' if len(held_out) else 'none'} of them"
+            )
         kept_back = self.train[held_out.sort()[0]]
         return replace(self._training_on(remaining.sort()[0]), test=kept_back, held_out=True)
+
+    @property
+    def group_count(self) -> int | None:
+        """How many groups the images come in, to train on and to test on; None: each is alone."""
+        numbers = [part.groups for part in (self.train, self.test) if part.groups is not None]
+        return len(np.unique(torch.cat(numbers).cpu().numpy())) if numbers else None
+
+    def ungrouped(self) -> Dataset:
+        """Every image for itself."""
+        train, test = (replace(part, groups=None) for part in (self.train, self.test))
+        return replace(self, train=train, test=test)
 
     def with_classes(self, count: int) -> Dataset:
         """The images of the first so many classes."""
@@ -170,6 +264,16 @@ class Dataset:
 
     def augmented_by(self, augmentation: Augmentation) -> Dataset:
         return replace(self, preparation=replace(self.preparation, augmentation=augmentation))
+
+
+def _by_groups(groups: Tensor, wanted: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Rows of whole groups, in random order, as near to `wanted` as they come; and the others."""
+    _, of_row, sizes = np.unique(groups.numpy(), return_inverse=True, return_counts=True)
+    order = torch.randperm(len(sizes), generator=generator).numpy()
+    reached = np.cumsum(sizes[order])
+    count = int(np.abs(reached - wanted).argmin()) + 1 if wanted else 0
+    held = np.isin(of_row, order[: min(count, len(sizes) - 1)])  # some must remain
+    return torch.from_numpy(np.flatnonzero(held)), torch.from_numpy(np.flatnonzero(~held))
 
 
 DIGITS_SHA256 = "b2dab7b501728c22e9119ad76740b2e17c77a231e42d1e592380d90886f1a05e"

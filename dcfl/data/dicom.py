@@ -13,6 +13,7 @@ from PIL import Image
 
 from dcfl.data.grey_levels import Range, full_range, to_8_bits
 from dcfl.errors import ConfigError
+from dcfl.system.installing import install_command
 from dcfl.system.printable import printable
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def read_dicom(path: Path, window: Range | None) -> Image.Image:
         from pydicom.pixels.utils import pixel_array
     except ImportError as error:
         raise ConfigError(
-            f"{printable(path)}: DICOM needs pydicom: pip install 'dcfl[dicom]'"
+            f"{printable(path)}: DICOM needs pydicom: {install_command('dicom')}"
         ) from error
     header = _header(path)
     _require_one_picture(header)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -14,12 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcfl.data.arrays import Arrays
+from dcfl.data.division import COMMON, Picture, warn_about_groups, without_idle_groups
 from dcfl.data.grey_levels import Range
+from dcfl.data.grouping import NONE, SUBFOLDER, GroupOf, grouping
 from dcfl.data.pictures import (
     Broken,
     Decoding,
     Fit,
-    Picture,
+    Loaded,
     Warn,
     arrays_of,
     images,
@@ -48,6 +50,7 @@ class Reading:
     warn: Warn = warnings.warn
     class_names: Sequence[str] = ()
     window: Sequence[float] = ()  # centre and width; none: what suits the file
+    group: str = SUBFOLDER  # which pictures belong together, as data.group says it
 
     def __post_init__(self) -> None:
         require(self.size >= 1, f"the size of the images must be at least 1 pixel, not {self.size}")
@@ -68,19 +71,27 @@ class Reading:
         how = (self.size, self.fit, self.broken, self.test_share, self.warn)
         return Decoding(root, *how, window=window)
 
+    def load(self, pictures: list[Picture], root: Path, class_names: Sequence[str]) -> Loaded:
+        def warn(remark: str) -> None:
+            self.warn(f"{printable(root)}: {remark}")
+
+        loaded = load(without_idle_groups(pictures, warn), self.decoding(root))
+        warn_about_groups(loaded.divided, class_names, warn)
+        return loaded
+
 
 def read_folder(folder: Path, reading: Reading) -> Arrays:
     """Class folders, or `train` and `test` (or `val`) with class folders in them."""
     require_folder(folder)
     train, test = _parts(folder)
     names = list(reading.class_names) or _class_folders(train)
-    labels = {name: label for label, name in enumerate(names)}
-    pictures = _pictures(train, labels, part="either" if test is None else "train")
+    find = _Finder(names, grouping(reading.group))
+    pictures = find.pictures(train, part="either" if test is None else "train")
     if not reading.class_names:
         require_every_class(names, pictures, train)
     if test is not None:
-        pictures += _pictures(test, labels, part="test")
-    loaded = load(pictures, reading.decoding(folder))
+        pictures += find.pictures(test, part="test")
+    loaded = reading.load(pictures, folder, names)
     if not reading.class_names:
         require_every_class(names, loaded.train, train)
     if len(loaded.train) < 2:
@@ -100,17 +111,17 @@ def read_sites(folder: Path, reading: Reading) -> Arrays:
         {name for train, _ in parts for name in subfolders(train)}
     )
     require_two(names, folder)
-    labels = {name: label for label, name in enumerate(names)}
+    find = _Finder(names, grouping(reading.group))
     pictures = []
     for number, (train, own_test) in enumerate(parts):
         apart = test is not None or own_test is not None
-        pictures += _pictures(train, labels, "train" if apart else "either", number)
-        pictures += _pictures(own_test, labels, "test", number) if own_test else []
+        pictures += find.pictures(train, "train" if apart else "either", number)
+        pictures += find.pictures(own_test, "test", number) if own_test else []
     if not reading.class_names:
         require_every_class(names, pictures, folder)
     if test is not None:
-        pictures += _pictures(test, labels, part="test")
-    loaded = load(pictures, reading.decoding(folder))
+        pictures += find.pictures(test, "test", COMMON)
+    loaded = reading.load(pictures, folder, names)
     if not reading.class_names:
         require_every_class(names, loaded.train, folder)
     offsets = _site_offsets(loaded.train, sites)
@@ -126,8 +137,8 @@ def read_to_score(folder: Path, reading: Reading) -> Arrays:
     names = subfolders(test or train)
     if not names:
         raise DatasetCorrupt(f"{printable(test or train)}: no class folders in it")
-    labels = {name: label for label, name in enumerate(names)}
-    pictures = _pictures(test or train, labels, part="test")
+    find = _Finder(names, grouping(NONE))
+    pictures = find.pictures(test or train, part="test")
     if not pictures:
         raise DatasetCorrupt(f"{printable(test or train)}: no picture in its class folders")
     return arrays_of(load(pictures, reading.decoding(folder)), names, test or folder)
@@ -161,12 +172,6 @@ def _parts(folder: Path) -> tuple[Path, Path | None]:
     test = next((holding[name] for name in TEST if name in holding), None)
     if train is not None and (test is not None or len(subfolders(folder)) == 1):
         return train, test
-    inner = [frozenset(subfolders(path)) for path in holding.values()]
-    if len(inner) > 1 and len(inner) == len(subfolders(folder)) and len(set(inner)) == 1:
-        raise DatasetCorrupt(
-            f"{printable(folder)}: {', '.join(sorted(holding))} hold the same folders and look "
-            f"like parts, not classes: call them train and test, or use sites:{printable(folder)}"
-        )
     return folder, None
 
 
@@ -199,22 +204,48 @@ def _site_offsets(train: Sequence[Picture], sites: Sequence[Path]) -> NDArray[np
 def _class_folders(folder: Path) -> list[str]:
     names = subfolders(folder)
     require_two(names, folder)
+    _require_classes(names, folder)
     return names
 
 
-def _pictures(
-    folder: Path,
-    labels: Mapping[str, int],
-    part: Literal["train", "test", "either"],
-    site: int = 0,
-) -> list[Picture]:
-    pictures = []
-    for name in subfolders(folder):
-        if name not in labels:
-            raise DatasetCorrupt(
-                f"{printable(folder / name)}: no images of this class to train on, or not one of "
-                f"the agreed data.class_names"
-            )
-        paths = sorted(images(folder / name))
-        pictures += [Picture(site, labels[name], part, path) for path in paths]
-    return pictures
+def _require_classes(names: Sequence[str], folder: Path) -> None:
+    """Refuses north/ and south/ with the same class folders in both: a model would learn to tell
+    hospitals apart. Patients who have pictures of several classes are few among all of them."""
+    inner = {name: subfolders(folder / name) for name in names}
+    often = Counter(name for inside in inner.values() for name in inside)
+    shared = sorted(name for name, times in often.items() if times > 1)
+    if len(often) < 2 or 2 * len(shared) < len(often) or not all(inner.values()):
+        return
+    raise DatasetCorrupt(
+        f"{printable(folder)}: {_first(names)} have the same folders inside ({_first(shared)}) and "
+        f'look like sites, not classes: data.dataset = "sites:{printable(folder)}" reads sites; if '
+        f"they are classes, name them all in data.class_names"
+    )
+
+
+def _first(names: Sequence[str], most: int = 4) -> str:
+    shown = [printable(name, 40) for name in names[:most]]
+    return ", ".join([*shown, *(["..."] if len(names) > most else [])])
+
+
+@dataclass(frozen=True)
+class _Finder:
+    class_names: Sequence[str]
+    group_of: GroupOf
+
+    def pictures(
+        self, folder: Path, part: Literal["train", "test", "either"], site: int = 0
+    ) -> list[Picture]:
+        """Those in the class folders of this folder."""
+        labels = {name: label for label, name in enumerate(self.class_names)}
+        found = []
+        for name in subfolders(folder):
+            if name not in labels:
+                raise DatasetCorrupt(
+                    f"{printable(folder / name)}: no images of this class to train on, or not one "
+                    f"of the agreed data.class_names"
+                )
+            for path in sorted(images(folder / name)):
+                group = self.group_of(path, folder / name)
+                found.append(Picture(site, labels[name], part, path, group))
+        return found

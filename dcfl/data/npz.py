@@ -14,6 +14,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from dcfl.data.arrays import Arrays, Pixels
+from dcfl.data.plain_arrays import labels_of, numbered_names, pixels_of, require_range
 from dcfl.errors import DatasetCorrupt, DatasetMissing, DCFLError
 
 SPELLINGS = (
@@ -24,7 +25,6 @@ SPELLINGS = (
 MAX_BYTES = 4 * 2**30  # of all arrays together, unpacked
 # Photographs shrink by a factor of 2, line drawings by 20 or 50; zeros by 1000.
 MAX_RATIO, RATIO_MATTERS_FROM = 200, 64 * 2**20
-BLOCK = 4096  # rows of floating-point images converted at a time
 
 
 def read_npz(path: Path) -> Arrays:
@@ -41,13 +41,13 @@ def read_npz(path: Path) -> Arrays:
         _require_modest(path, [members[key] for key in keys + optional])
         stored = {key: _read(path, archive, key, members[key]) for key in optional + keys}
     names = _names(path, stored.get("class_names"))
-    pixels = [_pixels(f"{path}: {key}", stored.pop(key)) for key in keys[::2]]
-    labels = [_labels(f"{path}: {key}", stored[key]) for key in keys[1::2]]
+    pixels = [pixels_of(f"{path}: {key}", stored.pop(key)) for key in keys[::2]]
+    labels = [labels_of(f"{path}: {key}", stored[key]) for key in keys[1::2]]
     _require_pairs(path, keys, pixels, labels)
     if names is None:
-        names = _numbered(f"{path}: {keys[1]}", labels[0])
+        names = numbered_names(f"{path}: {keys[1]}", labels[0])
     for key, part in zip(keys[1::2], labels, strict=True):
-        _require_range(f"{path}: {key}", part, len(names))
+        require_range(f"{path}: {key}", part, len(names))
     return Arrays(pixels[0], labels[0], pixels[1], labels[1], names)
 
 
@@ -138,73 +138,7 @@ def _require_plain(where: str, stream: IO[bytes], size: int) -> None:
         raise DatasetCorrupt(f"{where}: {list(shape)} of {dtype} does not fit {size} bytes")
 
 
-# --- images ---------------------------------------------------------------------------------------
-
-
-def _pixels(where: str, images: NDArray[Any]) -> Pixels:
-    """[n, size, size, C], or feature vectors [n, d]"""
-    if images.ndim == 2 and images.dtype.kind == "f":
-        return _vectors(where, images)
-    laid_out = _channels_last(where, images)
-    if images.dtype == np.uint8:
-        return np.ascontiguousarray(laid_out)
-    if images.dtype.kind == "f":
-        return _from_floats(where, laid_out)
-    raise DatasetCorrupt(f"{where}: images must be uint8 or floats in [0, 1], not {images.dtype}")
-
-
-def _vectors(where: str, features: NDArray[Any]) -> NDArray[np.float32]:
-    if features.size == 0:
-        raise DatasetCorrupt(f"{where}: no feature vectors in {list(features.shape)}")
-    with np.errstate(over="ignore"):
-        vectors = np.ascontiguousarray(features, np.float32)
-    if not np.isfinite(vectors).all():
-        raise DatasetCorrupt(f"{where}: a feature vector is not finite in float32")
-    return vectors
-
-
-def _channels_last(where: str, images: NDArray[Any]) -> NDArray[Any]:
-    shape = images.shape
-    if images.size == 0:
-        raise DatasetCorrupt(f"{where}: no images in {list(shape)}")
-    if images.ndim == 3 and shape[1] == shape[2]:
-        return images[..., None]
-    if images.ndim == 4 and shape[3] in (1, 3) and shape[1] == shape[2]:
-        return images
-    if images.ndim == 4 and shape[1] in (1, 3) and shape[2] == shape[3]:
-        return images.transpose(0, 2, 3, 1)
-    raise DatasetCorrupt(
-        f"{where}: images must be square, [n, size, size] or [n, size, size, 1 or 3] or "
-        f"[n, 1 or 3, size, size], and feature vectors floats [n, length], not {list(shape)}"
-    )
-
-
-def _from_floats(where: str, images: NDArray[Any]) -> NDArray[np.uint8]:
-    pixels = np.empty(images.shape, np.uint8)
-    for start in range(0, len(images), BLOCK):
-        block = images[start : start + BLOCK]
-        low, high = block.min(), block.max()
-        if not (low >= 0 and high <= 1):  # NaN is neither
-            raise DatasetCorrupt(
-                f"{where}: floating-point images must lie in [0, 1], found {low:g} to {high:g}"
-            )
-        pixels[start : start + BLOCK] = np.rint(block.astype(np.float64) * 255)
-    return pixels
-
-
-# --- labels ---------------------------------------------------------------------------------------
-
-
-def _labels(where: str, labels: NDArray[Any]) -> NDArray[np.int64]:
-    if labels.dtype.kind not in "iu":
-        raise DatasetCorrupt(f"{where}: labels must be integers, not {labels.dtype}")
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        labels = labels[:, 0]
-    if labels.ndim != 1:
-        raise DatasetCorrupt(f"{where}: labels must be [n], not {list(labels.shape)}")
-    if labels.size and not 0 <= int(labels.min()) <= int(labels.max()) < 2**31:
-        raise DatasetCorrupt(f"{where}: labels from {labels.min()} to {labels.max()}")
-    return labels.astype(np.int64)
+# --- what belongs together ----------------------------------------------------------------------
 
 
 def _names(path: Path, stored: NDArray[Any] | None) -> tuple[str, ...] | None:
@@ -220,24 +154,6 @@ def _names(path: Path, stored: NDArray[Any] | None) -> tuple[str, ...] | None:
     if len(names) < 2:
         raise DatasetCorrupt(f"{where}: {len(names)} class; a classifier needs two")
     return tuple(names)
-
-
-def _numbered(where: str, labels: NDArray[np.int64]) -> tuple[str, ...]:
-    present = np.unique(labels)
-    if len(present) < 2:
-        raise DatasetCorrupt(f"{where}: only one class; a classifier needs two")
-    if present[-1] != len(present) - 1:
-        missing = np.flatnonzero(present != np.arange(len(present)))[0]
-        raise DatasetCorrupt(
-            f"{where}: labels go up to {present[-1]} and {missing} is not among them: "
-            f"number them from 0 without gaps, or add class_names"
-        )
-    return tuple(str(label) for label in range(len(present)))
-
-
-def _require_range(where: str, labels: NDArray[np.int64], classes: int) -> None:
-    if labels.max() >= classes:
-        raise DatasetCorrupt(f"{where}: label {labels.max()} with {classes} classes")
 
 
 def _require_pairs(

@@ -158,7 +158,12 @@ class OwnSplit:
 
 
 def _joined(train: Images, test: Images) -> Images:
-    return Images(torch.cat([train.pixels, test.pixels]), torch.cat([train.labels, test.labels]))
+    pixels = torch.cat([train.pixels, test.pixels])
+    labels = torch.cat([train.labels, test.labels])
+    groups = None
+    if train.groups is not None and test.groups is not None:
+        groups = torch.cat([train.groups, test.groups])
+    return Images(pixels, labels, groups)
 
 
 def own_split_of(

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -19,6 +18,7 @@ from PIL.TiffImagePlugin import BITSPERSAMPLE, SAMPLEFORMAT, TiffImageFile
 
 from dcfl.data.arrays import Arrays, Pixels
 from dcfl.data.dicom import DICOM_EXTENSIONS, read_dicom
+from dcfl.data.division import Divided, Picture, come_in_groups, divide, group_numbers
 from dcfl.data.grey_levels import Range, full_range, to_8_bits
 from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing, DCFLError
 from dcfl.system.printable import printable
@@ -32,13 +32,6 @@ EXTENSIONS = PILLOW_EXTENSIONS | DICOM_EXTENSIONS
 # Pillow knows forty more formats, some of which start other programs.
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 CHUNK = 128  # pictures per task
-
-
-class Picture(NamedTuple):
-    site: int
-    label: int
-    part: Literal["train", "test", "either"]  # "either": there is no separate test set
-    path: Path
 
 
 class Decoding(NamedTuple):
@@ -57,8 +50,15 @@ class Decoding(NamedTuple):
 
 class Loaded(NamedTuple):
     pixels: NDArray[np.uint8]  # the training rows, then those for testing
-    train: list[Picture]
-    test: list[Picture]
+    divided: Divided
+
+    @property
+    def train(self) -> list[Picture]:
+        return self.divided.train
+
+    @property
+    def test(self) -> list[Picture]:
+        return self.divided.test
 
 
 def require_folder(folder: Path) -> None:
@@ -98,35 +98,17 @@ def images(folder: Path) -> Iterator[Path]:
 
 
 def load(pictures: list[Picture], decoding: Decoding) -> Loaded:
-    train, test = _divide(pictures, decoding.test_share)
-    planned = train + test
+    divided = divide(pictures, decoding.test_share)
+    planned = divided.train + divided.test
     pixels, reasons = decode_all([picture.path for picture in planned], decoding)
     if reasons:
         decoding.warn(_skipped({planned[row].path: why for row, why in reasons.items()}, decoding))
         lost = {planned[row] for row in reasons}
         rows = {picture: row for row, picture in enumerate(planned)}
         # Divided anew, so that a class whose only training image is broken gets another one.
-        train, test = _divide([p for p in pictures if p not in lost], decoding.test_share)
-        pixels = pixels[[rows[picture] for picture in train + test]]
-    return Loaded(pixels, train, test)
-
-
-def _divide(pictures: Sequence[Picture], share: int) -> tuple[list[Picture], list[Picture]]:
-    train: list[Picture] = []
-    test: list[Picture] = []
-    for (_, _, part), group in groupby(pictures, key=lambda picture: picture[:3]):
-        if part == "either":
-            for picture, held in _held_out(list(group), share):
-                (test if held else train).append(picture)
-        else:
-            (test if part == "test" else train).extend(group)
-    return train, test
-
-
-def _held_out(group: list[Picture], share: int) -> Iterator[tuple[Picture, bool]]:
-    few = 2 <= len(group) < share
-    for number, picture in enumerate(group, start=1):
-        yield picture, number == len(group) if few else number % share == 0
+        divided = divide([p for p in pictures if p not in lost], decoding.test_share)
+        pixels = pixels[[rows[picture] for picture in divided.train + divided.test]]
+    return Loaded(pixels, divided)
 
 
 def _skipped(reasons: Mapping[Path, str], decoding: Decoding) -> str:
@@ -295,10 +277,13 @@ def arrays_of(
     offsets: NDArray[np.int64] | None = None,
 ) -> Arrays:
     if not loaded.test:
+        grouped = come_in_groups(loaded.train)
+        what = "two or more groups (data.group)" if grouped else "two or more"
         raise DatasetCorrupt(
-            f"{printable(tests)}: no image is left for testing; some class needs two or more"
+            f"{printable(tests)}: no image is left for testing; some class needs {what}"
         )
     cut = len(loaded.train)
+    train_groups, test_groups = group_numbers(loaded.divided)
     return Arrays(
         train_pixels=loaded.pixels[:cut],
         train_labels=_labels(loaded.train),
@@ -307,6 +292,8 @@ def arrays_of(
         class_names=tuple(printable(name) for name in names),
         site_names=sites,
         site_offsets=np.zeros(0, np.int64) if offsets is None else offsets,
+        train_groups=train_groups,
+        test_groups=test_groups,
     )
 
 

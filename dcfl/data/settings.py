@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, isfinite
@@ -9,10 +10,15 @@ from typing import Literal
 
 from dcfl.data.augment import Augmentation
 from dcfl.data.datasets import Dataset
+from dcfl.data.grouping import SUBFOLDER, check_grouping
 from dcfl.data.own_split import OwnSplit
-from dcfl.data.partition import SCHEMES, Partition, split
+from dcfl.data.partition import SCHEMES, Integers, Partition, split
 from dcfl.data.split_formats import read_own_split
-from dcfl.errors import ConfigError, require
+from dcfl.data.whole_groups import whole_groups
+from dcfl.errors import ConfigError, PartitionError, require
+
+USUAL_CLIENTS = 20
+IMAGES_EACH = 50  # of a client at least, where the number of clients is chosen by the data
 
 
 def images_scored(holdout: float) -> str:
@@ -33,7 +39,9 @@ class DataSettings:
     # "remote": every Flower node has its own
     dataset: str = "digits"
     path: str = "data"  # where downloaded data sets are
-    clients: int = 20  # sites:PATH has as many as there are folders
+    # "auto": 20, and as many as images of the user's own can carry; sites:PATH has as many as there
+    # are folders
+    clients: int | Literal["auto"] = "auto"
     # One of SCHEMES, or "file:PATH": a split of one's own, as .json, .csv or FL-bench's .pkl
     partition: str = "dirichlet-balanced"
     alpha: float = 0.3  # of the Dirichlet distribution; inf = iid
@@ -45,6 +53,11 @@ class DataSettings:
     # Share of the training images that is kept back and evaluated on, instead of the test images:
     # for choosing settings without looking at those.
     holdout: float = 0.0
+    # Images that stay together in the test split, in client splits and in data.holdout, such as a
+    # patient's: "subfolder": CLASS/patient_07/1.png; "none"; a regular expression whose first
+    # group, or whole match, in the path below the class folder is the name; or a .csv file with the
+    # columns file and group.
+    group: str = SUBFOLDER
     # Train on so many of the images, the same ones for every method; 0: on all of them.
     train_images: int = 0
     classes: int = 0  # keep the images of the first so many classes; 0: of all
@@ -74,7 +87,7 @@ class DataSettings:
         self._check_images()
 
     def _check_split(self) -> None:
-        require(self.clients >= 1, f"data.clients must be at least 1, not {self.clients}")
+        require(self.population >= 1, f"data.clients must be at least 1, not {self.clients}")
         require(
             self.partition in SCHEMES or self.split_file != "",
             f"data.partition must be {', '.join(SCHEMES)} or file:PATH, not {self.partition!r}",
@@ -103,6 +116,8 @@ class DataSettings:
             self.classes == 0 or self.classes >= 2,
             f"data.classes must be 0 (all), or 2 or more, not {self.classes}",
         )
+
+        check_grouping(self.group)
 
     def _check_augmentation(self) -> None:
         require(
@@ -147,6 +162,11 @@ class DataSettings:
         )
 
     @property
+    def population(self) -> int:
+        """How many clients there are, where the data has no say in it."""
+        return USUAL_CLIENTS if self.clients == "auto" else self.clients
+
+    @property
     def split_seed(self) -> int:
         """Without a federation to follow: 0, like the default of federation.seed."""
         return 0 if self.seed == "federation" else self.seed
@@ -180,12 +200,20 @@ class DataSettings:
             return dataset.partition
         if self.own_split is not None:
             return self.own_split.over(dataset, self.min_size)
-        return split(
-            dataset.train.labels.numpy(),
-            self.clients,
-            self.partition,
-            self.alpha,
-            self.split_seed,
-            self.min_size,
-            self.per_client,
-        )
+        if self.clients != "auto" or not dataset.users_own:
+            return self._split_over(self.population, dataset)
+        most = min(max(len(dataset.train) // IMAGES_EACH, 2), USUAL_CLIENTS)
+        for clients in range(most, 2, -1):
+            with suppress(PartitionError):  # of groups of very different sizes, say
+                return self._split_over(clients, dataset)
+        return self._split_over(2, dataset)
+
+    def _split_over(self, clients: int, dataset: Dataset) -> Partition:
+        def split_so(labels: Integers, min_size: int) -> Partition:
+            how = (self.partition, self.alpha, self.split_seed)
+            return split(labels, clients, *how, min_size, self.per_client)
+
+        labels, groups = dataset.train.labels.numpy(), dataset.train.groups
+        if groups is None:
+            return split_so(labels, self.min_size)
+        return whole_groups(labels, groups.numpy(), self.min_size, clients, split_so)

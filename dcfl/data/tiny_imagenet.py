@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dcfl.data.arrays import Arrays
+from dcfl.data.division import Picture
 from dcfl.data.pictures import (
     Decoding,
-    Picture,
     arrays_of,
     listed,
     load,

@@ -133,7 +133,7 @@ def client_runner(
         experiment.training,
         seed,
         experiment.faults,
-        attack=attack_on(experiment.data.clients, experiment.attack, seed),
+        attack=attack_on(experiment.data.population, experiment.attack, seed),
         compile=experiment.engine.compile,
         personal=copies(personal_tensors(own_model)),
     )

@@ -52,13 +52,13 @@ class Roster:
         remote = data.dataset == "remote"
         if not text and not remote:
             raise ConfigError(
-                f"how many SuperNodes hold the {data.clients} clients? Say it with --sites N, or "
-                f"give their public keys: --sites A.pub,B.pub (in a run config: sites)"
+                f"how many SuperNodes hold the {data.population} clients? Say it with --sites N, "
+                f"or give their public keys: --sites A.pub,B.pub (in a run config: sites)"
             )
-        roster = cls._parsed(text) if text else cls(data.clients)
+        roster = cls._parsed(text) if text else cls(data.population)
         require(
-            not remote or roster.count == data.clients,
-            f"data.clients = {data.clients}, and there are {roster.count} sites: "
+            not remote or roster.count == data.population,
+            f"data.clients = {data.population}, and there are {roster.count} sites: "
             f'with data.dataset = "remote" each site is a client',
         )
         return roster

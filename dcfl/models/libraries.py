@@ -15,6 +15,7 @@ from torch import nn
 from dcfl.errors import ConfigError
 from dcfl.models.adapted import adapt
 from dcfl.models.output import FeatureModel
+from dcfl.system.installing import install_command
 from dcfl.system.printable import one_line
 
 # Plain names alone: timm would take "hf-hub:..." for an address.
@@ -32,7 +33,7 @@ def library_model(name: str, channels: int, classes: int) -> FeatureModel:
     except ModuleNotFoundError as error:
         if error.name != library:
             raise
-        hint = f"it is not installed: pip install 'dcfl[{library}]'"
+        hint = f"it is not installed: {install_command(library)}"
         raise ConfigError(f'model.name = "{name}" needs {library}, and {hint}') from error
 
 

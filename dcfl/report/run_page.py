@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from dcfl.data.partition import split_words
 from dcfl.federation import cohort_size
 from dcfl.report import text
+from dcfl.report.class_section import class_cautions, class_section
 from dcfl.report.client_mixes import client_mix_picture
 from dcfl.report.comparison_section import comparison_sections
 from dcfl.report.document import Picture, Section
@@ -30,7 +31,7 @@ from dcfl.runs.standing import Standing
 from dcfl.system.printable import printable
 
 SHOWN_FAILURES = 50
-SECTIONS = (personal_section, evaluation_section)  # each where it has something to say
+SECTIONS = (personal_section, evaluation_section)
 T = TypeVar("T")
 
 
@@ -67,7 +68,7 @@ def shown(
         unit=text.data_unit(sent),
         time_digits=1 if max(group.spread("seconds").mean for group in groups) < 1000 else 0,
         curves=_training_pictures(groups) if any(run.rounds for run in runs) else [],
-        sections=[found for section in SECTIONS if (found := section(runs, names))],
+        sections=_sections(groups, runs, names),
         partitions=partition_pictures(runs, names),
         partition_note=partition_note(runs),
         judges=judges_of(runs, names),
@@ -76,6 +77,14 @@ def shown(
         empty_rounds=empty_rounds(runs, names),
         details=[detail_of(run, names[run]) for run in runs],
     )
+
+
+def _sections(
+    groups: Sequence[Group], runs: Sequence[RecordedRun], names: Mapping[RecordedRun, str]
+) -> list[Section]:
+    """Each where it has something to say."""
+    found = [class_section(groups), *(section(runs, names) for section in SECTIONS)]
+    return [section for section in found if section]
 
 
 def _training_pictures(groups: Sequence[Group]) -> list[Picture]:
@@ -109,6 +118,7 @@ def _facts(runs: Sequence[RecordedRun]) -> list[tuple[str, str]]:
 
     facts = [
         ("Data set", _distinct(runs, _dataset)),
+        ("Groups of images", _distinct(runs, _groups)),
         ("Clients", _distinct(runs, plain("data.clients"))),
         ("Partition", _distinct(runs, _partition)),
         ("Rounds", _distinct(runs, plain("federation.rounds"))),
@@ -117,6 +127,12 @@ def _facts(runs: Sequence[RecordedRun]) -> list[tuple[str, str]]:
         ("Scored", _distinct(runs, _scored)),
     ]
     return [(term, value) for term, value in facts if value]
+
+
+def _groups(run: RecordedRun) -> str | None:
+    """How many there are of images that stay together, such as a patient's."""
+    count = run.environment.get("groups")
+    return f"{count:,}, each on one side of every split" if isinstance(count, int) else None
 
 
 def _scored(run: RecordedRun) -> str | None:
@@ -148,7 +164,8 @@ def _cautions(
     groups: Sequence[Group], runs: Sequence[RecordedRun], names: dict[RecordedRun, str]
 ) -> list[str]:
     """What a reader must know before trusting the numbers."""
-    cautions = [
+    cautions = class_cautions(runs, names)
+    cautions += [
         f"{names[run]} is unfinished: {Outcome.of(run).rounds} of "
         f"{setting(run, 'federation.rounds')} rounds so far."
         for run in runs

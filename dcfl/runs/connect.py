@@ -11,6 +11,7 @@ from dcfl.engines.memories import client_memories
 from dcfl.engines.placement import NO_FORK, can_fork
 from dcfl.engines.pool import Pool, worker_pool
 from dcfl.errors import ConfigError
+from dcfl.system.installing import install_command
 
 
 def connect(session: Session) -> AbstractContextManager[Engine]:
@@ -60,7 +61,7 @@ def _flower_simulation(session: Session) -> Iterator[Engine]:
         from dcfl.flower.simulation import simulation
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"engine.name = \"flower-simulation\" needs {error.name}: pip install 'dcfl[flower]'"
+            f'engine.name = "flower-simulation" needs {error.name}: {install_command("flower")}'
         ) from error
     with simulation(session) as engine:
         yield engine

@@ -105,11 +105,11 @@ def _seconds(prepared: Prepared, rates: Rates, begin: int = 0) -> Iterator[float
     """Of each round. An evaluation runs while the next round trains, so it counts there; the last
     one counts with its own round."""
     federation, training = prepared.experiment.federation, prepared.experiment.training
-    population, workers = prepared.experiment.data.clients, len(prepared.placement.devices)
+    population, workers = prepared.experiment.data.population, len(prepared.placement.devices)
     sizes = prepared.data.partition.sizes
     scoring = _scoring(prepared, rates)
     drawn = [
-        sample_cohort(population, federation.participation, federation.seed, number)
+        sample_cohort(population, federation.share, federation.seed, number)
         for number in range(1, min(federation.rounds, begin + FOLLOWED) + 1)
     ]
     visited = {client for cohort in drawn[:begin] for client in cohort}
@@ -132,12 +132,12 @@ def _seconds(prepared: Prepared, rates: Rates, begin: int = 0) -> Iterator[float
 
 def _cohort(prepared: Prepared) -> int:
     experiment = prepared.experiment
-    return cohort_size(experiment.data.clients, experiment.federation.participation)
+    return cohort_size(experiment.data.population, experiment.federation.share)
 
 
 def _visited(prepared: Prepared) -> int:
     """How many different clients will have trained; all of them, to be safe, in a long run."""
-    federation, population = prepared.experiment.federation, prepared.experiment.data.clients
+    federation, population = prepared.experiment.federation, prepared.experiment.data.population
     return min(population, federation.rounds * _cohort(prepared))
 
 

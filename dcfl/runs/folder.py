@@ -105,7 +105,7 @@ class Known(BaseModel):
 
 class DataTable(Known):
     dataset: Text = ""
-    clients: Annotated[int, Field(ge=1, lt=2**31)] = 1
+    clients: Annotated[int, Field(ge=1, lt=2**31)] | Literal["auto"] = 1
     partition: Text = ""
     alpha: float = 1.0
     seed: Seed | Literal["federation"] = 0
@@ -114,7 +114,7 @@ class DataTable(Known):
 
 class FederationTable(Known):
     rounds: Count = 1
-    participation: Annotated[float, Field(gt=0, le=1)] = 1.0
+    participation: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] = 1.0
     seed: Seed = 0
 
 
@@ -167,7 +167,9 @@ class RecordedRun:
     @property
     def experiment(self) -> Experiment:
         """The recorded experiment, with the folder's current path."""
-        tables = config.merge(self.config, {"output": {"dir": str(self.folder.resolve())}})
+        tables = config.merge(
+            config.as_of_old(self.config), {"output": {"dir": str(self.folder.resolve())}}
+        )
         return config.experiment_from(None, tables)
 
     @property

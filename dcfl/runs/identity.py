@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
-from dcfl.config import Tables, as_tables, experiment_from, is_gone
+from dcfl.config import Tables, as_of_old, as_tables, experiment_from, is_gone
 from dcfl.methods import METHODS
 from dcfl.server.optimizers import OPTIMIZERS
 
@@ -34,6 +34,7 @@ KINDS: dict[str, Kind] = {
     "data.min_size": "result",
     "data.seed": "seed",
     "data.holdout": "result",
+    "data.group": "result",
     "data.train_images": "result",
     "data.classes": "result",
     "data.test_images": "result",
@@ -130,7 +131,7 @@ def flat(tables: Mapping[str, Mapping[str, Any]]) -> Settings:
 def complete(settings: Mapping[str, Any]) -> Settings:
     """Add the default of every missing key, because an older version may have written the settings.
     Lists, which files hold, become tuples."""
-    completed = {**defaults(settings), **settings}
+    completed = {**defaults(settings), **_of_old(settings), **settings}
     for key in [key for key in completed if is_gone(*key.partition(".")[::2], completed[key])]:
         del completed[key]
     if not str(completed["model.head"]).startswith("side"):  # then it plays no part
@@ -140,6 +141,13 @@ def complete(settings: Mapping[str, Any]) -> Settings:
     return {
         key: tuple(value) if isinstance(value, list) else value for key, value in completed.items()
     }
+
+
+def _of_old(settings: Mapping[str, Any]) -> Settings:
+    tables: Tables = {"data": {"dataset": settings.get("data.dataset", "digits")}}
+    if "data.group" in settings:
+        tables["data"]["group"] = settings["data.group"]
+    return flat(as_of_old(tables))
 
 
 def defaults(settings: Mapping[str, Any]) -> Settings:

@@ -10,7 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dcfl.data import Augmentation, Dataset, DataSettings, FederatedData, Partition, load_dataset
+from dcfl.data import Augmentation, Dataset, FederatedData, Partition, load_dataset
+from dcfl.data.grouping import NONE
 from dcfl.engines.engine import Session
 from dcfl.engines.memories import Index
 from dcfl.engines.placement import Load, Placement, place
@@ -60,7 +61,7 @@ class Prepared:
         experiment = self.experiment
         return Server(
             experiment.method,
-            experiment.data.clients,
+            experiment.data.population,
             frozenset(name for name, _ in self.model.named_parameters()),
             experiment.training,
             experiment.server,
@@ -83,17 +84,19 @@ def prepare(
     experiment = experiment.seeded
     data = experiment.data
     dataset = load_dataset(data) if dataset is None else data.fitted(dataset)
+    if data.group == NONE:
+        dataset = dataset.ungrouped()
     if data.holdout and not dataset.held_out:  # the caller's own
         dataset = dataset.holding_out(data.holdout, data.split_seed)
     partition = data.split(dataset)
-    if data.clients not in (len(partition), DataSettings().clients):
+    if data.clients not in (len(partition), "auto"):
         given = f"the data comes as {len(partition)} sites"
         if data.split_file:
             given = f"the split's file has {len(partition)}"
         warnings.warn(f"data.clients = {data.clients} is not used: {given}", stacklevel=3)
     experiment = resolved(experiment, dataset, partition)
     runner = client_runner(experiment, dataset, partition, model)
-    cohort = cohort_size(len(partition), experiment.federation.participation)
+    cohort = cohort_size(len(partition), experiment.federation.share)
     # Hashed now: a file may be edited during the run.
     foreign = runner.model if model is not None or not experiment.model.built_in else None
     own = own_code(experiment.method, foreign, own_files(experiment).get(MODEL_COPY))
@@ -117,8 +120,10 @@ def resolved(experiment: Experiment, dataset: Dataset, partition: Partition) -> 
     the initial weights, and how the server merges what the method sends."""
     augmentation = experiment.data.augmentation(dataset.preparation.augmentation)
     _check_augmentation(augmentation, experiment.method, dataset)
-    experiment.federation.require_cohorts(len(partition))
-    cohort = cohort_size(len(partition), experiment.federation.participation)
+    share = _participation(experiment, dataset, len(partition))
+    federation = replace(experiment.federation, participation=share)
+    federation.require_cohorts(len(partition))
+    cohort = cohort_size(len(partition), share)
     experiment.server.require_replies(cohort, len(partition))
     weights = experiment.model.weights and str(weights_path(experiment.model.weights))
     own_split = experiment.data.with_own_split()
@@ -126,6 +131,7 @@ def resolved(experiment: Experiment, dataset: Dataset, partition: Partition) -> 
         experiment,
         model=replace(experiment.model, weights=weights),
         method=experiment.server.fitted(experiment.method),
+        federation=federation,
         data=replace(
             own_split,
             dataset=dataset.name,
@@ -137,6 +143,17 @@ def resolved(experiment: Experiment, dataset: Dataset, partition: Partition) -> 
     whole = schedule(complete, complete.federation.rounds)
     check_budget(complete.privacy, complete.method, whole)
     return complete
+
+
+def _participation(experiment: Experiment, dataset: Dataset, clients: int) -> float:
+    federation = experiment.federation
+    if federation.participation != "auto":
+        return federation.participation
+    if dataset.partition is not None:
+        return 1.0
+    if experiment.data.clients == "auto" and dataset.users_own:
+        return max(federation.share, min(1.0, 2 / clients))
+    return federation.share
 
 
 def placement_for(experiment: Experiment, runner: ClientRunner, cohort: int) -> Placement:
@@ -154,7 +171,7 @@ def placement_for(experiment: Experiment, runner: ClientRunner, cohort: int) -> 
 def schedule(experiment: Experiment, rounds: int) -> Schedule:
     """Which clients take part in the first `rounds` rounds. `experiment` must be resolved."""
     federation = experiment.federation
-    return Schedule(experiment.data.clients, federation.participation, federation.seed, rounds)
+    return Schedule(experiment.data.population, federation.share, federation.seed, rounds)
 
 
 def privacy_spent(experiment: Experiment, rounds: int, repeated: int = 0) -> dict[str, Any]:

@@ -158,6 +158,8 @@ def _environment(prepared: Prepared) -> dict[str, Any]:
     }
     if hashes := own_hashes(prepared.experiment):
         environment["own_files"] = hashes
-    if ":" in dataset.name:  # the user's own images are identified by content
+    if dataset.users_own and len(dataset.train):  # identified by content
         environment["data"] = dataset.fingerprint[:16]
+    if (groups := dataset.group_count) is not None:
+        environment["groups"] = groups
     return environment

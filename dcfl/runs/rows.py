@@ -140,6 +140,20 @@ class PersonalRow(Row):
 
 
 @dataclass(frozen=True)
+class ClassRecall:
+    """How many of a class's test images the final model recognises."""
+
+    name: Text
+    images: Count
+    recall: Percent | None  # None without test images
+
+    @property
+    def missed(self) -> bool:
+        """It has test images, and not one is recognised."""
+        return self.recall == 0
+
+
+@dataclass(frozen=True)
 class Summary(Row):
     """summary.json: the result of a run."""
 
@@ -149,6 +163,7 @@ class Summary(Row):
     max_accuracy: Percent | None = None
     ema_accuracy: Percent | None = None
     final_accuracy: Percent | None = None
+    recalls: tuple[ClassRecall, ...] = ()  # of the final model, class by class
     client_accuracy: Percent | None = None
     max_client_accuracy: Percent | None = None
     ema_client_accuracy: Percent | None = None
@@ -205,8 +220,8 @@ class Summary(Row):
     def _is_written(self, name: str) -> bool:
         if name == "evaluate_every":
             return self.evaluate_every != 1
-        if name == "stopped":
-            return bool(self.stopped)
+        if name in ("stopped", "recalls"):
+            return bool(getattr(self, name))
         if "personal" in name:
             return bool(self.personal_models)
         if name.startswith("best_"):

@@ -19,7 +19,7 @@ from dcfl.engines.engine import Connect, Engine, OwnScores
 from dcfl.engines.memories import Index, delete_all_but
 from dcfl.engines.runner import reproducible
 from dcfl.errors import DCFLError, Interrupted, RunFolderError
-from dcfl.evaluation import own_mix_accuracies
+from dcfl.evaluation import Evaluation, own_mix_accuracies
 from dcfl.experiment import Experiment
 from dcfl.federation import Round, federate
 from dcfl.messages import Tensors
@@ -38,13 +38,14 @@ from dcfl.runs.model_file import Kept
 from dcfl.runs.personal_models import keep_personal_models
 from dcfl.runs.prepare import prepare
 from dcfl.runs.recorder import Recorder
-from dcfl.runs.rows import PersonalRow, RoundRow, Summary
+from dcfl.runs.rows import ClassRecall, PersonalRow, RoundRow, Summary
 from dcfl.runs.saving import Saver
 from dcfl.runs.start import AS_BEGUN, Resumption, begin_or_resume
 from dcfl.runs.stopping import Stoppable, until_stopped
 from dcfl.runs.summaries import (
     Judged,
     Spent,
+    class_recalls,
     client_rows,
     personal_rows,
     round_row,
@@ -141,6 +142,7 @@ class Run:
         self._so_far = self._start.rounds
         self._stopping = False
         self._dropped = 0  # late replies so far
+        self._last_score: Evaluation | None = None
         self._summary: Summary | None = None
 
     @classmethod
@@ -217,9 +219,11 @@ class Run:
                 if not self._enough and self._state.round < self.experiment.federation.rounds:
                     self._interrupt(engine)
                 own_scores = self._own_scores(engine)
+                final = self._last_score or self._final_score(engine)
                 personal = self._personal(engine)
                 self._saver.commit_last(engine, self._state, self._best)
-            self._finish(own_scores, personal)
+            recalls = class_recalls(self.prepared.data.dataset, final, own_scores)
+            self._finish(own_scores, personal, recalls)
             self._following.summary = self._summary
 
     def _followed(self) -> AbstractContextManager[Following]:
@@ -243,7 +247,7 @@ class Run:
             Stoppable(engine, stopping),
             self._state,
             federation.rounds,
-            federation.participation,
+            federation.share,
             federation.seed,
         )
         try:
@@ -277,6 +281,7 @@ class Run:
         result, accuracies = engine.end_evaluation(), engine.own_accuracies
         if accuracies is None:
             accuracies = own_mix_accuracies(result.by_class, self._mixes)
+        self._last_score = result
         return Judged(result, accuracies)
 
     def _record(self, engine: Engine, trained: Trained) -> RoundRow:
@@ -316,6 +321,13 @@ class Run:
             warnings.warn(notice, stacklevel=3)
         return found
 
+    def _final_score(self, engine: Engine) -> Evaluation | None:
+        """Once more, for a run that was killed just before its end."""
+        with suppress(DCFLError):  # of sites that do not answer
+            engine.begin_evaluation(self._state.weights)
+            return engine.end_evaluation()
+        return None
+
     def _personal(self, engine: Engine) -> Sequence[PersonalRow]:
         """How clients fare with the global model and with their own; empty if no part of it is
         personal, or if nobody here knows."""
@@ -329,7 +341,12 @@ class Run:
         common = self._judged(engine).client_accuracies
         return personal_rows(common, own, data.dataset.site_names)
 
-    def _finish(self, own_scores: Sequence[OwnScores], personal: Sequence[PersonalRow]) -> None:
+    def _finish(
+        self,
+        own_scores: Sequence[OwnScores],
+        personal: Sequence[PersonalRow],
+        recalls: tuple[ClassRecall, ...],
+    ) -> None:
         require_some_replies(self._so_far, self.folder)
         models: dict[Kept, Tensors] = {"last": self._state.weights}
         if self._best is not None:
@@ -341,6 +358,7 @@ class Run:
             self._saver.elapsed(),
             self._start.repeated,
             personal,
+            recalls,
         )
         if own_scores:
             dataset = self.prepared.data.dataset

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from dcfl import tensors as named
-from dcfl.engines.engine import Remarks
+from dcfl.data import Dataset
+from dcfl.engines.engine import OwnScores, Remarks
 from dcfl.evaluation import Evaluation, fairness, finite_or_none, max_and_ema
 from dcfl.federation import Round
 from dcfl.messages import Tensors
@@ -19,8 +20,9 @@ from dcfl.runs.early_end import reason_to_end
 from dcfl.runs.model_file import Kept
 from dcfl.runs.prepare import Prepared, privacy_spent
 from dcfl.runs.rounds_so_far import RoundsSoFar
-from dcfl.runs.rows import ClientRow, PersonalRow, RoundRow, Summary
+from dcfl.runs.rows import ClassRecall, ClientRow, PersonalRow, RoundRow, Summary
 from dcfl.server import ClientReport
+from dcfl.system.printable import printable
 
 NO_REMARKS = Remarks()
 
@@ -131,6 +133,22 @@ def personal_rows(
     ]
 
 
+def class_recalls(
+    dataset: Dataset, result: Evaluation | None, own_scores: Sequence[OwnScores]
+) -> tuple[ClassRecall, ...]:
+    """Where sites have the test images, they count them; nothing is said of what nobody scored."""
+    if result is None or not (len(dataset.test) or own_scores):
+        return ()
+    images = torch.bincount(dataset.test.labels.cpu(), minlength=dataset.classes).double()
+    for one in own_scores:
+        images += one.scores.images_by_class
+    rows = zip(dataset.class_names, images.tolist(), result.by_class.tolist(), strict=True)
+    return tuple(
+        ClassRecall(printable(name), round(count), finite_or_none(recall))
+        for name, count, recall in rows
+    )
+
+
 def summarise(
     prepared: Prepared,
     models: Mapping[Kept, Tensors],
@@ -138,10 +156,11 @@ def summarise(
     seconds: float,
     repeated: int = 0,
     personal: Sequence[PersonalRow] = (),
+    recalls: tuple[ClassRecall, ...] = (),
 ) -> Summary:
     """`models`: the weights that are written. `rounds`: all of them. `repeated`: rounds that a
     resumed run did twice, which may cost privacy. `personal`: how the clients fare with models of
-    their own."""
+    their own. `recalls`: of the last model."""
     experiment, last = prepared.experiment, rounds.last
     if last is None:
         raise ValueError("a run without a round has no summary")
@@ -155,6 +174,7 @@ def summarise(
         max_accuracy=last.max_accuracy,
         ema_accuracy=last.ema_accuracy,
         final_accuracy=last.accuracy,
+        recalls=recalls,
         client_accuracy=last.client_accuracy,
         max_client_accuracy=last.max_client_accuracy,
         ema_client_accuracy=last.ema_client_accuracy,
@@ -165,7 +185,7 @@ def summarise(
         seconds=seconds,
         **rounds.totals,
         parameters=sum(parameter.numel() for parameter in prepared.model.parameters()),
-        clients=experiment.data.clients,
+        clients=experiment.data.population,
         seed=experiment.federation.seed,
         evaluate_every=experiment.federation.evaluate_every,
         partition_sha256=prepared.data.partition.sha256,

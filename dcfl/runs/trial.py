@@ -284,7 +284,7 @@ def _long_parts(
     `at_once`, so that all of them train in the crowd."""
     training, partition = prepared.experiment.training, prepared.data.partition
     federation = prepared.experiment.federation
-    cohort = sample_cohort(len(partition), federation.participation, federation.seed, 1)
+    cohort = sample_cohort(len(partition), federation.share, federation.seed, 1)
     cohort *= -(-at_once // len(cohort))  # enough for everybody
     largest = max(len(partition.of(client)) for client in cohort)
     batch, epochs = training.batch_size, training.all_epochs
@@ -304,7 +304,7 @@ def _scored_within_a_second(images: int, workers: int, seconds: float) -> int:
 def _at_once(prepared: Prepared) -> int:
     """How many clients of the run train at the same time."""
     experiment = prepared.experiment
-    cohort = cohort_size(experiment.data.clients, experiment.federation.participation)
+    cohort = cohort_size(experiment.data.population, experiment.federation.share)
     return min(len(prepared.placement.devices), cohort)
 
 

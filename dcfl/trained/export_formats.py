@@ -18,6 +18,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from dcfl.errors import ConfigError
+from dcfl.system.installing import install_command
 from dcfl.system.printable import one_line, printable
 from dcfl.trained.exported_graph import ExportedGraph, rebuilt
 
@@ -40,7 +41,7 @@ class ExportFormat:
     def require_installed(self) -> None:
         for package in self.needs:
             if find_spec(package) is None:
-                raise ConfigError(f"this format needs {package}: pip install 'dcfl[{self.extra}]'")
+                raise ConfigError(f"this format needs {package}: {install_command(self.extra)}")
 
     def written(self, graph: ExportedGraph, example: Tensor) -> bytes:
         """Exporters meet what they do not know with every kind of exception."""

@@ -266,7 +266,7 @@ def _training(facts: CardFacts) -> str:
     data, federation = data_settings(facts.run), facts.run.config["federation"]
     summary = facts.run.summary
     rounds = summary.rounds if summary else federation.get("rounds", "unknown")
-    clients = summary.clients if summary and summary.clients else data.clients
+    clients = summary.clients if summary and summary.clients else data.population
     chosen = f" of which round {summary.best_round} was the best" if summary else ""
     rows = {
         "method": facts.method,

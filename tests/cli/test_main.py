@@ -13,6 +13,7 @@ import dcfl.cli.main
 import dcfl.cli.training_verbs
 from dcfl.config import experiment_from
 from dcfl.runs.folder import RecordedRun
+from dcfl.system.installing import install_command
 from dcfl.testing.properties import PROPERTIES
 from tests.data.pictures import class_folders
 
@@ -409,7 +410,7 @@ def test_without_the_extra_it_says_what_to_install(  # type: ignore[no-untyped-d
         monkeypatch.setitem(sys.modules, name, None)
     code, _, err = cli(*words)
     assert code == 2
-    assert "pip install 'dcfl[flower]'" in err
+    assert install_command("flower") in err
     assert len(err.splitlines()) == 1
 
 

@@ -164,7 +164,7 @@ def test_a_pipe_that_closes_is_silent() -> None:
 
 # Verbs that show no table: they write files, follow a program or answer in a line.
 WITHOUT_TABLE = {
-    "embed", "neighbours", "export", "watch", "new method", "new model", "data get",
+    "embed", "neighbours", "export", "watch", "new method", "new model", "new config", "data get",
     "flower init", "flower keys", "flower up", "flower down",
 }  # fmt: skip
 

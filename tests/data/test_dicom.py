@@ -29,6 +29,7 @@ from dcfl.data.folders import Reading, read_folder
 from dcfl.data.grey_levels import to_8_bits
 from dcfl.data.settings import DataSettings
 from dcfl.errors import ConfigError, DatasetCorrupt, DCFLError
+from dcfl.system.installing import install_command
 from tests.data.pictures import class_folders, save_dicom
 
 # A CT's stored levels, which its slope and intercept turn into Hounsfield units.
@@ -267,7 +268,7 @@ def test_what_is_installed_here_does_not_decide_what_is_broken(
     for name in [name for name in sys.modules if name.split(".")[0] == "pydicom"]:
         monkeypatch.setitem(sys.modules, name, None)
     assert refusal(tmp_path, ConfigError, broken=broken).endswith(
-        "x.dcm: DICOM needs pydicom: pip install 'dcfl[dicom]'"
+        f"x.dcm: DICOM needs pydicom: {install_command('dicom')}"
     )
 
 

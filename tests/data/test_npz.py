@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dcfl.data import npz
+from dcfl.data import npz, plain_arrays
 from dcfl.data.arrays import Arrays
 from dcfl.data.npz import read_npz
 from dcfl.errors import DatasetCorrupt, DatasetMissing
@@ -72,7 +72,7 @@ def test_layouts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ">f4"])
 def test_floats_between_0_and_1(tmp_path: Path, dtype: object, monkeypatch) -> None:
-    monkeypatch.setattr(npz, "BLOCK", 5)
+    monkeypatch.setattr(plain_arrays, "BLOCK", 5)
     arrays = read(tmp_path, train_images=(TRAIN / 255).astype(dtype))
     assert np.array_equal(arrays.train_pixels, TRAIN)
 

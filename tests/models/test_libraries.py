@@ -105,5 +105,5 @@ def test_other_addresses_are_no_names(name: str) -> None:
 @pytest.mark.parametrize("library", ["timm", "torchvision"])
 def test_a_library_that_is_not_there(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(ConfigError, match=rf"needs {library}, .*pip install 'dcfl\[{library}\]'"):
+    with pytest.raises(ConfigError, match=rf"needs {library}, .*pip install .*'dcfl\[{library}\]'"):
         build_model(ModelSettings(f"{library}:resnet18"), 3, 16, 7, seed=0)

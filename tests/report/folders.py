@@ -2,14 +2,16 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dcfl.config import to_toml
+from dcfl.config import as_tables, to_toml
 from dcfl.evaluation import ema
+from dcfl.experiment import Experiment
 from dcfl.runs.folder import RecordedRun
 
 TEN = tuple(str(digit) for digit in range(10))
@@ -29,6 +31,7 @@ def write_run(
     partition_sha256: str = "a" * 64,
     clients: Sequence[Mapping[str, Any]] = (),
     row_changes: Mapping[int, Mapping[str, Any]] | None = None,  # by round
+    recalls: Sequence[Mapping[str, Any]] = (),
 ) -> RecordedRun:
     folder.mkdir(parents=True)
     counts = some_counts(4, len(class_names)) if counts is None else counts
@@ -70,9 +73,17 @@ def write_run(
             "dataset": "digits",
             "seconds": sum(row["seconds"] for row in rows),
             "weights_sha256": WEIGHTS_SHA256,
+            **({"recalls": list(recalls)} if recalls else {}),
         }
         (folder / "summary.json").write_text(json.dumps(summary))
     return RecordedRun.open(folder)
+
+
+def as_recorded(experiment: Experiment) -> str:
+    """config.toml of a run on the digits: with numbers instead of "auto"."""
+    data = replace(experiment.data, clients=experiment.data.population)
+    federation = replace(experiment.federation, participation=experiment.federation.share)
+    return to_toml(as_tables(replace(experiment, data=data, federation=federation))) + "\n"
 
 
 def row(number: int, accuracies: Sequence[float]) -> dict[str, Any]:

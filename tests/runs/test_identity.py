@@ -19,12 +19,12 @@ from dcfl.methods import METHODS
 from dcfl.runs.fingerprint import fingerprint, own_code
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import group_runs
-from dcfl.runs.identity import KINDS, flat, kind_of
+from dcfl.runs.identity import KINDS, complete, flat, kind_of
 from dcfl.runs.start import require_resumable
 from dcfl.server.optimizers import OPTIMIZERS
-from dcfl.studies.cells.cell_folders import refuse_another_run
+from dcfl.studies.cells.cell_folders import difference_to, refuse_another_run
 from tests.engines.runs import federation
-from tests.report.folders import write_run
+from tests.report.folders import as_recorded, write_run
 
 FAMILIES = ("method.", "server.")  # their fields depend on what is chosen by name
 
@@ -101,7 +101,7 @@ def changed(experiment: Experiment, key: str, value: Any) -> Experiment:
 
 def recorded(folder: Path, experiment: Experiment) -> RecordedRun:
     write_run(folder)
-    (folder / "config.toml").write_text(to_toml(as_tables(experiment)) + "\n")
+    (folder / "config.toml").write_text(as_recorded(experiment))
     return RecordedRun.open(folder)
 
 
@@ -133,6 +133,21 @@ def test_a_cell_is_shared_unless_its_numbers_may_differ(
     else:
         with pytest.raises(RunFolderError, match=rf"holds another run: {key} was "):
             refuse_another_run(BASE, run)
+
+
+@pytest.mark.parametrize("dataset", ["digits", "folder:pictures"])
+@pytest.mark.parametrize(
+    ("key", "usual", "other"),
+    [("data.clients", 20, 30), ("federation.participation", 0.25, 0.5)],
+)
+def test_an_open_number_is_no_excuse_for_another(
+    key: str, usual: float, other: float, dataset: str, tmp_path: Path
+) -> None:
+    """With public data "auto" is known; images of one's own decide it."""
+    asked = changed(changed(BASE, "data.dataset", dataset), key, "auto")
+    assert not difference_to(asked, recorded(tmp_path / "a", changed(asked, key, usual)))
+    different = difference_to(asked, recorded(tmp_path / "b", changed(asked, key, other)))
+    assert bool(different) == (dataset == "digits")
 
 
 def begun_with(experiment: Experiment, device: str = "cpu") -> dict[str, Any]:
@@ -177,7 +192,8 @@ def test_a_checkpoint_that_is_older_than_a_key_has_its_default() -> None:
 
 def test_a_run_that_is_older_than_a_key_is_compared_by_its_default(tmp_path: Path) -> None:
     """Without [engine], [faults] and the like, and a method's field."""
-    usual = apply(Experiment(), {"data": {"seed": 0}})
+    numbers = {"data": {"seed": 0, "clients": 20}, "federation": {"participation": 0.25}}
+    usual = apply(Experiment(), numbers)
     tables = as_tables(usual)
     old = {name: tables[name] for name in ("data", "method", "federation")}
     old["method"] = {key: value for key, value in old["method"].items() if key != "temperature"}
@@ -263,3 +279,17 @@ def test_pictures_that_were_moved_are_gone_on_with() -> None:
     other = {**begun_with(own("folder:/there/b")), "data": "something else"}
     with pytest.raises(ConfigError, match="data was "):
         require_resumable(begun_with(own("folder:/here/a")), other, ())
+
+
+def test_runs_of_own_pictures_from_before_there_were_groups_had_none(tmp_path: Path) -> None:
+    usual = as_tables(changed(BASE, "data.dataset", "folder:pictures"))
+    usual["data"] |= {"clients": 2}
+    usual["federation"] |= {"participation": 0.5}
+    old = {**usual, "data": {k: v for k, v in usual["data"].items() if k != "group"}}
+    runs = [write_run(tmp_path / name) for name in ("new", "old")]
+    for run, tables in zip(runs, (usual, old), strict=True):
+        (run.folder / "config.toml").write_text(to_toml(tables))
+    new, before = (RecordedRun.open(run.folder) for run in runs)
+    assert (new.experiment.data.group, before.experiment.data.group) == ("subfolder", "none")
+    assert complete(flat(before.config))["data.group"] == "none"
+    assert complete({})["data.group"] == "subfolder"

@@ -331,7 +331,7 @@ def test_few_of_many_sites_are_sampled_whatever_the_usual_number_of_clients(tmp_
     [
         (100, {"federation.participation": 0.004}, "0.004 of 100 clients .* at least 0.01"),
         (4, {"federation.participation": 0.1}, "0.1 of 4 clients .* at least 0.25"),
-        (4, {"federation.minimum_replies": 2}, "2 of a round's 1 clients"),
+        (4, {"federation.minimum_replies": 5}, "5 of a round's 4 clients"),
     ],
 )
 def test_a_schedule_that_cannot_be_is_refused_by_the_clients_that_there_are(

@@ -28,6 +28,7 @@ from dcfl.data import load_dataset
 from dcfl.data.settings import DataSettings
 from dcfl.errors import ConfigError
 from dcfl.runs.model_file import load_with_settings
+from dcfl.system.installing import install_command
 from dcfl.trained import export as exporting
 from dcfl.trained import export_formats
 from dcfl.trained.export import ExportOptions, export_model
@@ -373,7 +374,7 @@ def test_without_the_extra_one_line_says_what_to_install(
     )
     code, _, err = cli("export", runs("cnn"), "--format", "onnx")
     assert code == 2
-    assert err == "dcfl: this format needs onnxruntime: pip install 'dcfl[onnx]'\n"
+    assert err == f"dcfl: this format needs onnxruntime: {install_command('onnx')}\n"
 
 
 @pytest.mark.parametrize(

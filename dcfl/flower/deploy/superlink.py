@@ -18,6 +18,7 @@ from dcfl.config import to_toml
 from dcfl.errors import ConfigError, NetworkError, require
 from dcfl.flower import OFFLINE
 from dcfl.flower.deploy.daemons import MARKER
+from dcfl.system.installing import install_command
 from dcfl.system.storage import private_folder, storage, write_whole
 
 CONNECTION_NAME = "dcfl"  # in config.toml
@@ -175,7 +176,7 @@ def script(name: str) -> str:
     for folder in (Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))):
         if (folder / name).exists():
             return str(folder / name)
-    raise ConfigError(f"{name} is not installed here: pip install 'dcfl[flower]'")
+    raise ConfigError(f"{name} is not installed here: {install_command('flower')}")
 
 
 def environment(flwr_home: Path, home: Path | None = None) -> dict[str, str]:

@@ -74,7 +74,7 @@ class _Course:
             self._engine,
             state,
             max(rounds),
-            federation.participation,
+            federation.share,
             federation.seed,
         ):
             number = round.state.round
@@ -99,9 +99,12 @@ class _Course:
             embeddings, logits = self._embedded(model, which)
             spaces[which] = _geometry(embeddings, labels, federation.seed)
         # Clients of another draw than the next round's own, which will train it.
-        share = min(1.0, self._clients / experiment.data.clients)
+        share = min(1.0, self._clients / experiment.data.population)
         cohort = sample_cohort(
-            experiment.data.clients, share, federation.seed, federation.rounds + round.state.round
+            experiment.data.population,
+            share,
+            federation.seed,
+            federation.rounds + round.state.round,
         )
         names = trainable(self._prepared.model)
         beheld = Beheld(model, names, self._images, self._prepared.data.dataset.preparation)

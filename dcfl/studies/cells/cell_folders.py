@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from dcfl.config import as_tables
+from dcfl.data.datasets import PUBLIC
 from dcfl.errors import ConfigError, RunFolderError
 from dcfl.experiment import Experiment
 from dcfl.runs.fingerprint import own_code
@@ -110,7 +111,7 @@ def refuse_another_run(experiment: Experiment, run: RecordedRun) -> None:
 def difference_to(experiment: Experiment, run: RecordedRun, ignored: Sequence[str] = ()) -> str:
     """In what a recorded run is another experiment or has another seed; empty if in nothing.
     `ignored`: keys that may differ, or whole tables, such as `method.`."""
-    experiment = replace(experiment, data=experiment.data.with_own_split())
+    experiment = _asked(experiment)
     wanted, recorded = complete(flat(as_tables(experiment))), complete(flat(run.config))
     if split := experiment.data.own_split:  # by its content, wherever it lies
         wanted["data.partition"] = split.sha256
@@ -126,6 +127,15 @@ def difference_to(experiment: Experiment, run: RecordedRun, ignored: Sequence[st
     if run.environment.get("method", own) != own:
         return f"the code of {experiment.method.name} was another"
     return ""
+
+
+def _asked(experiment: Experiment) -> Experiment:
+    """With what "auto" stands for where that is known without reading the data."""
+    data, federation = experiment.data.with_own_split(), experiment.federation
+    if data.dataset in PUBLIC:
+        data = replace(data, clients=data.population)
+        federation = replace(federation, participation=federation.share)
+    return replace(experiment, data=data, federation=federation)
 
 
 BY_SITES = ("data.partition", "data.clients")  # what data that comes as sites decides

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from dcfl.config import as_tables, to_toml
 from dcfl.studies.cells.cell_folders import CellFolder
 from dcfl.studies.recipes.changes import with_settings
 from dcfl.studies.recipes.recipe import Cell
 from dcfl.studies.recipes.recipe_book import RECIPES
 from dcfl.studies.recipes.scales import SMOKE
-from tests.report.folders import write_run
+from tests.report.folders import as_recorded, write_run
 
 
 def cells_of(recipe: str, seeds: Sequence[int] = (0,), words: Sequence[str] = ()) -> list[Cell]:
@@ -29,4 +28,4 @@ def pretend(
     """A run folder as the cell's run would leave it behind, with these accuracies."""
     method = cell_folder.cell.experiment.method.name
     write_run(cell_folder.path, accuracies, method=method, finished=finished)
-    (cell_folder.path / "config.toml").write_text(to_toml(as_tables(cell_folder.experiment)) + "\n")
+    (cell_folder.path / "config.toml").write_text(as_recorded(cell_folder.experiment))

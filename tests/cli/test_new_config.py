@@ -1,0 +1,76 @@
+"""`dcfl new config` writes what is in configs/, and hints name a command that works."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from dcfl.cli import new_config as module
+from dcfl.cli.new_config import config_names, new_config
+from dcfl.config import experiment_from
+from dcfl.errors import ConfigError
+from dcfl.experiment import Experiment
+from dcfl.system import installing
+from dcfl.system.installing import install_command
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_all_that_a_clone_has_can_be_written(tmp_path: Path) -> None:
+    assert config_names() == sorted(path.stem for path in (ROOT / "configs").glob("*.toml"))
+    for name in config_names():
+        path, _ = new_config(name, tmp_path)
+        assert path == tmp_path / f"{name}.toml"
+        assert experiment_from(path) == experiment_from(ROOT / "configs" / path.name)
+        assert "configs/" not in path.read_text().split("[data]")[0]
+    assert experiment_from(tmp_path / "digits.toml") == Experiment()
+
+
+def test_the_verb_that_runs_it(tmp_path: Path) -> None:
+    assert new_config("digits", tmp_path)[1] == "dcfl run"
+    assert new_config("hospitals", tmp_path)[1] == "dcfl flower run"
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "digits.toml").write_text("mine")
+    with pytest.raises(ConfigError, match="is there already"):
+        new_config("digits", tmp_path)
+    assert (tmp_path / "digits.toml").read_text() == "mine"
+    with pytest.raises(ConfigError, match="did you mean digits"):
+        new_config("digit", tmp_path)
+    with pytest.raises(ConfigError, match=r"no config '\.\./digits'"):
+        new_config("../digits", tmp_path)
+
+
+def test_a_wheel_without_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PLACES", (tmp_path,))
+    with pytest.raises(ConfigError, match="install it again"):
+        new_config("digits", tmp_path)
+
+
+@pytest.mark.parametrize("mine", [True, False])
+def test_the_pip_of_this_python(
+    mine: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(sys.executable).parent if mine else tmp_path
+    monkeypatch.setattr(shutil, "which", lambda name: str(folder / name))
+    monkeypatch.setattr(installing, "find_spec", lambda name: name)
+    monkeypatch.setattr(installing, "CLONE", tmp_path)
+    program = "pip" if mine else f"{sys.executable} -m pip"
+    assert install_command("flower") == f"{program} install 'dcfl[flower]'"
+    (
+        tmp_path / "constraints.txt"
+    ).touch()  # now it is a clone, and its versions are the tested ones
+    tested = tmp_path / "constraints.txt"
+    assert install_command("flower") == f"{program} install -c {tested} 'dcfl[flower]'"
+    monkeypatch.chdir(tmp_path)
+    assert install_command("flower") == f"{program} install -c constraints.txt 'dcfl[flower]'"
+
+
+def test_an_environment_without_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: name if name == "uv" else None)
+    monkeypatch.setattr(installing, "find_spec", lambda name: None)
+    monkeypatch.setattr(installing, "CLONE", tmp_path)
+    expected = f"uv pip install --python {sys.executable} 'dcfl[onnx]'"
+    assert install_command("onnx") == expected

@@ -1,0 +1,71 @@
+"""Each class on the page and on the card: a recall of nothing is not hidden by an accuracy."""
+
+from pathlib import Path
+from typing import Any
+
+from dcfl.cli.cards import class_lines
+from dcfl.report.class_section import class_section
+from dcfl.report.run_page import render
+from dcfl.runs.groups import group_runs
+from dcfl.runs.rows import ClassRecall
+from tests.report.folders import write_run
+
+
+def recalls(**values: tuple[int, float | None]) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "images": images, "recall": recall}
+        for name, (images, recall) in values.items()
+    ]
+
+
+def test_a_class_that_is_never_recognised_is_a_caution_on_top(tmp_path: Path) -> None:
+    hidden = recalls(benign=(30, 100.0), malignant=(12, 0.0), unsure=(0, None))
+    page = render([write_run(tmp_path / "trial", recalls=hidden)])
+    caution = "trial never recognises malignant (12 test images)."
+    assert caution in page
+    assert page.index(caution) < page.index("<h2>")
+    assert "unsure (0" not in page
+
+
+def test_a_row_for_each_class_with_the_mean_over_seeds(tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path / f"{method}{seed}", method=method, seed=seed, recalls=found)
+        for method, seed, found in (
+            ("fedavg", 0, recalls(a=(10, 20.0), b=(5, None))),
+            ("fedavg", 1, recalls(a=(10, 40.0), b=(5, None))),
+            ("moon", 0, recalls(a=(10, 50.0), b=(5, 10.0))),
+        )
+    ]
+    section = class_section(group_runs(runs))
+    assert section is not None
+    (table,) = section.tables
+    assert list(table.columns) == ["Class", "Test images", "fedavg, %", "moon, %"]
+    assert [list(row) for row in table.rows] == [
+        ["a", "10", "30.00", "50.00"],
+        ["b", "5", "–", "10.00"],
+    ]
+
+
+def test_of_many_classes_the_lowest(tmp_path: Path) -> None:
+    many = recalls(**{f"c{number}": (10, float(number)) for number in range(100)})
+    section = class_section(group_runs([write_run(tmp_path / "x", recalls=many)]))
+    assert section is not None
+    assert [row[0] for row in section.tables[0].rows] == [f"c{number}" for number in range(30)]
+
+
+def test_runs_of_earlier_versions_have_no_such_section(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "old")
+    assert class_section(group_runs([run])) is None
+    assert "Each class" not in render([run])
+
+
+def test_the_card_names_them_all_or_the_lowest() -> None:
+    two = [ClassRecall("benign", 30, 100.0), ClassRecall("malignant", 12, 0.0)]
+    assert class_lines(two) == [
+        "recall  benign: 100.0 % of 30, malignant: 0.0 % of 12",
+        "never   recognised: malignant",
+    ]
+    many = [ClassRecall(f"c{number}", 9, 50.0 - number) for number in range(10)]
+    (line,) = class_lines(many)
+    assert line.startswith("recall  lowest of 10 classes: c9: 41.0 % of 9, c8: 42.0 % of 9")
+    assert class_lines([ClassRecall("none", 0, None)]) == []

@@ -107,6 +107,8 @@ MINI = Scale(
         "federation": {"rounds": MINI_ROUNDS, "evaluate_every": 5},
         "engine": {"precision": "bfloat16"},
     },
+    # mu: the best EMA on kept-back images; FedProc's and FedSCL's are their own (10 and 1).
+    methods={"dcfl-sw": {"mu": 5.0}, "dcfl-pw": {"mu": 1.0}},
     datasets={"cifar100": {"data": {"classes": 20}}},
 )
 

@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -7,6 +8,7 @@ from dcfl.engines.instructions import avoid_broken_instructions
 from dcfl.methods import METHODS
 from dcfl.models.own_models import OWN_MODELS
 from dcfl.runs.folder import RecordedRun
+from tests.command_line import Call, calls
 from tests.studies.analysis.trained import train
 
 
@@ -25,6 +27,15 @@ def _methods_and_models_of_a_test_are_its_own() -> Iterator[None]:
     METHODS.clear()
     METHODS.update(before)
     OWN_MODELS.clear()
+
+
+@pytest.fixture
+def cli(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Call:
+    """`dcfl WORDS` in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return calls(monkeypatch, capsys)
 
 
 @pytest.fixture(scope="session")

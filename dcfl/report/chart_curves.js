@@ -53,6 +53,7 @@ const dcflCurves = (() => {
       this.choice = { x: spec.x[0].name, y: spec.y[0].name, smoothing: spec.y[0].smoothing };
       this.controls = place.appendChild(element("div", { className: "controls" }));
       this.legend = new Legend(place.appendChild(element("div", { className: "legend" })), () => this.draw());
+      spec.methods.filter((one) => one.hidden).forEach((one) => this.legend.off.add(one.label)); // at first
       this.main = new Plot(place, { label, height: 340 });
       this.lead = new Plot(place, { title: "-", label: "Differences to the first method", height: 210 });
       this.sync = uPlot.sync(`curves-${(Curves.count = (Curves.count ?? 0) + 1)}`);

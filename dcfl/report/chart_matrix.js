@@ -1,9 +1,9 @@
 "use strict";
-// A matrix of counts, as shades with numbers.
+// A matrix of counts, gains or scores, as shades with numbers.
 
 const dcflMatrix = (() => {
   const {
-    FONT, Tip, colour, element, written,
+    FONT, Tip, colour, element, shortened, written,
   } = dcflParts;
 
   const SIZES = 46; // pixels of the bars above
@@ -32,7 +32,10 @@ const dcflMatrix = (() => {
       const sum = (values) => values.reduce((total, value) => total + (value ?? 0), 0);
       this.rowSums = cells.map(sum);
       this.columnSums = spec.columns.map((_, at) => sum(cells.map((row) => row[at])));
-      this.most = Math.max(1e-9, ...cells.flat().filter(Number.isFinite).map(Math.abs));
+      const known = cells.flat().filter(Number.isFinite);
+      this.most = Math.max(1e-9, ...known.map(Math.abs));
+      this.least = Math.min(this.most, ...known);
+      this.counts = !["signed", "range"].includes(spec.shade); // which have sums, and none is nothing
       this.repaint();
     }
 
@@ -41,6 +44,7 @@ const dcflMatrix = (() => {
       const value = this.spec.cells[row][column];
       if (this.spec.shade === "row") return this.rowSums[row] ? value / this.rowSums[row] : 0;
       if (this.spec.shade === "signed") return Math.abs(value) / Math.max(this.most, 0.5);
+      if (this.spec.shade === "range") return (value - this.least) / (this.most - this.least || 1);
       return Math.sqrt(value / this.most); // a few samples stay visible beside hundreds
     }
 
@@ -89,9 +93,9 @@ const dcflMatrix = (() => {
         const x = this.left + across * this.cellWidth;
         const y = this.top + down * this.cellHeight;
         const depth = value === null ? 0 : this.depth(down, across);
-        context.fillStyle = value === null || (value === 0 && shade !== "signed") ? colour("panel") : this.shadeOf(value, depth);
+        context.fillStyle = value === null || (value === 0 && this.counts) ? colour("panel") : this.shadeOf(value, depth);
         context.fillRect(x, y, this.cellWidth - gap, this.cellHeight - gap);
-        if (numbers && (value || shade === "signed")) {
+        if (numbers && (value || !this.counts)) {
           context.fillStyle = colour(depth > 0.55 ? "paper" : "ink");
           context.textAlign = "center";
           context.textBaseline = "middle";
@@ -178,7 +182,7 @@ const dcflMatrix = (() => {
       const share = (whole, of) => (whole ? [{ label: `of the ${written(whole)} of this ${of}`, value: `${written((100 * value) / whole, 1)} %` }] : []);
       const rows = [
         { label: spec.value, value: (spec.shade === "signed" && value > 0 ? "+" : "") + written(value, spec.digits) },
-        ...(value === null || spec.shade === "signed" ? [] : spec.shade === "row" ? share(this.rowSums[row], spec.row) : share(this.columnSums[column], spec.column)),
+        ...(value === null || !this.counts ? [] : spec.shade === "row" ? share(this.rowSums[row], spec.row) : share(this.columnSums[column], spec.column)),
       ];
       return this.tip.show(title, rows, this.left + (column + 0.5) * this.cellWidth, this.top + row * this.cellHeight);
     }
@@ -193,13 +197,6 @@ const dcflMatrix = (() => {
       const within = (value, count) => Math.max(0, Math.min(count - 1, value));
       return this.select([within(row + (this.cell ? move[0] : 0), this.spec.rows.length), within(column + move[1], this.spec.columns.length)]);
     }
-  }
-
-  function shortened(context, text, room) {
-    if (context.measureText(text).width <= room) return text;
-    let kept = text;
-    while (kept && context.measureText(`${kept}…`).width > room) kept = kept.slice(0, -1);
-    return `${kept}…`;
   }
 
   function turnedText(context, text, x, y, align) {

@@ -3,8 +3,8 @@
 
 const dcflPanels = (() => {
   const {
-    DASHES, WHOLE, Legend, Plot, axis, axisSize, dashesOf, element, key, logRange, looseRange,
-    nearestValue, percentRange, seriesColour, tickText, wholeRange, written,
+    DASHES, FONT, WHOLE, Legend, Plot, axis, axisSize, dashesOf, element, key, logRange, looseRange,
+    nearestValue, percentRange, seriesColour, shortened, tickText, wholeRange, written,
   } = dcflParts;
   const NEAR = 18; // pixels from the pointer to the point that it means
 
@@ -23,7 +23,8 @@ const dcflPanels = (() => {
     update(spec) {
       this.spec = spec;
       const labels = new Map(spec.panels.flatMap(({ series }) => series.map((one) => [one.label, one])));
-      this.legend.fill([...labels.values()].map((one) => ({ label: one.label, mark: key(one.colour, one.style === "points", one.dash ?? dashesOf(one.colour)) })));
+      const inOrder = [...labels.values()].sort((a, b) => (a.colour < 0) - (b.colour < 0)); // grey is the rest
+      this.legend.fill(inOrder.map((one) => ({ label: one.label, mark: key(one.colour, one.style === "points", one.dash ?? dashesOf(one.colour)) })));
       if (this.plots.length !== spec.panels.length) {
         this.place.replaceChildren();
         this.plots = spec.panels.map(({ title }) => {
@@ -39,18 +40,19 @@ const dcflPanels = (() => {
     }
 
     drawPanel(plot, panel) {
-      const { spec } = this;
-      const tables = panel.series.map(({ x, y }) => sparse(x, y));
+      const { y } = this.spec;
+      const x = panel.x ?? this.spec.x;
+      const tables = panel.series.map((one) => sparse(one.x, one.y));
       const series = panel.series.map((one) => this.seriesOf(one));
-      const range = ({ low, high, percent }) => (low !== undefined ? () => [low, high] : percent ? percentRange : looseRange);
-      const scale = (one) => (one.log ? { distr: 3, time: false, range: one === spec.x ? wholeRange : logRange } : { range: range(one), time: false });
+      const range = ({ low, high, log, percent }, whenLog) => (low !== undefined ? () => [low, high] : log ? whenLog : percent ? percentRange : looseRange);
+      const scale = (one, whenLog) => ({ range: range(one, whenLog), time: false, ...(one.log ? { distr: 3 } : {}) });
       const options = {
         series: [{}, ...series],
         axes: [
-          { ...axis(spec.x.label, tickText), ...placesOf(spec.x), ...(spec.bare ? BARE : {}) },
-          { ...axis(spec.y.label, tickText), size: axisSize, ...(spec.bare ? { ...BARE, size: 24 } : {}) },
+          { ...axis(x.label, tickText), ...placesOf(x), ...(x.bare ? BARE : {}) },
+          { ...axis(y.label, tickText), size: axisSize, ...(y.bare ? { ...BARE, size: 24 } : {}) },
         ],
-        scales: { x: scale(spec.x), y: scale(spec.y) },
+        scales: { x: scale(x, wholeRange), y: scale(y, logRange) },
         cursor: { dataIdx: nearestValue, points: { show: !panel.series.every((one) => one.style === "points") } },
       };
       const read = panel.series.some((one) => one.notes) ? (self) => this.readPoint(self, panel) : (self) => this.readLines(self, panel);
@@ -68,7 +70,8 @@ const dcflPanels = (() => {
       if (one.style === "steps") {
         return { ...base, width: 1.3, paths: uPlot.paths.stepped({ align: 1 }), fill: () => seriesColour(one.colour, 0.28), points: { show: false } };
       }
-      return { ...base, points: { show: one.y.length > 2 && one.y.length < 12, size: 6, fill: () => seriesColour(one.colour) } };
+      const paint = () => seriesColour(one.colour, one.colour < 0 ? 0.45 : 1);
+      return { ...base, stroke: paint, width: one.colour < 0 ? 1 : 2, points: { show: one.y.length > 2 && one.y.length < 12, size: 6, stroke: paint, fill: paint } };
     }
 
     // The point nearest to the pointer, if it is near.
@@ -98,7 +101,7 @@ const dcflPanels = (() => {
         return { key: key(one.colour, one.style === "points", one.dash ?? dashesOf(one.colour)), label: one.label, value: written(self.data[at][place]) };
       });
       const x = self.data[0][self.cursor.idxs[shown[0].at] ?? self.cursor.idx];
-      const { names, label } = this.spec.x;
+      const { names, label } = panel.x ?? this.spec.x;
       return { title: `${label} ${names ? names[x] ?? "" : written(x)}`, rows };
     }
 
@@ -109,11 +112,23 @@ const dcflPanels = (() => {
 
   const BARE = { values: () => [], ticks: { show: false } };
 
-  // An axis of places 0, 1, 2 ...: their names below them, or whole numbers.
-  function placesOf({ names, whole }) {
+  // An axis of places 0, 1, 2 ...: their names below them, as far as there is room, or whole numbers.
+  function placesOf({ names, rules, whole, low, high }) {
     if (whole) return { incrs: WHOLE };
     if (!names) return {};
-    return { splits: () => names.map((_, at) => at), values: (_, splits) => splits.map((at) => names[at] ?? ""), grid: { show: false } };
+    const lines = Math.max(...names.map((name) => name.split("\n").length));
+    const context = element("canvas").getContext("2d");
+    const fitted = (self) => {
+      context.font = FONT;
+      const room = (self.width - 60) / ((high ?? names.length - 1) - (low ?? 0) || 1) - 6;
+      return names.map((name) => name.split("\n").map((line) => shortened(context, line, room)).join("\n"));
+    };
+    return {
+      splits: () => names.map((_, at) => at),
+      values: (self, splits) => splits.map((at) => fitted(self)[at] ?? ""),
+      size: 16 + 16 * lines,
+      ...(rules ? {} : { grid: { show: false } }),
+    };
   }
 
   // Points in order of x, without those that have no value.

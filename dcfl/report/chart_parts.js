@@ -50,6 +50,13 @@ const dcflParts = (() => {
     return text.replace("-", "\u2212");
   }
 
+  function shortened(context, text, room) {
+    if (context.measureText(text).width <= room) return text;
+    let kept = text;
+    while (kept && context.measureText(`${kept}…`).width > room) kept = kept.slice(0, -1);
+    return `${kept}…`;
+  }
+
   // ---- The box beside the pointer
 
   class Tip {
@@ -104,7 +111,7 @@ const dcflParts = (() => {
 
   function axis(label, values) {
     return {
-      label, values, font: FONT, labelFont: FONT, labelGap: 2, labelSize: 20, size: 32,
+      label, values, font: FONT, labelFont: FONT, labelGap: 2, labelSize: label ? 20 : 0, size: 32,
       stroke: () => colour("soft"),
       grid: { stroke: () => colour("grid"), width: 1 },
       ticks: { stroke: () => colour("line"), width: 1, size: 5 },
@@ -233,7 +240,7 @@ const dcflParts = (() => {
 
   return {
     DASHES, FONT, WHOLE, Legend, Plot, Tip, axis, axisSize, colour, dashesOf, element, key,
-    logRange, looseRange, nearestValue, percentRange, seriesColour, tickText, wholeRange,
-    written,
+    logRange, looseRange, nearestValue, percentRange, seriesColour, shortened, tickText,
+    wholeRange, written,
   };
 })();

@@ -47,9 +47,9 @@ def series(
 
 
 def plot(x: Mapping[str, Any], y: Mapping[str, Any], panels: Sequence[Chart], **more: Any) -> Chart:
-    """Panels are {title, series}. Axes have a `label`, and may have `low` and `high`, `log`,
-    `percent`, `whole` (whole numbers alone), or `names` of the places 0, 1, 2 ... A `bare` plot
-    has no numbers beside it."""
+    """Panels are {title, series}, and may have an `x` of their own. Axes have a `label`, and may
+    have `low` and `high`, `log`, `percent`, `whole` (whole numbers alone), or `names` of the places
+    0, 1, 2 ..., with `rules` at them. A `bare` axis has no numbers. Also `height`, in pixels."""
     return {"kind": "plot", "x": x, "y": y, "panels": list(panels), **more}
 
 
@@ -62,8 +62,9 @@ def matrix(
     **more: Any,
 ) -> Chart | None:
     """Numbers by row and column; None if there are too many. `rows` and `columns` say what they
-    are and their names. `shade`: "row" for shares of the row, "signed" for gains and losses.
-    Also `sizes`: bars with the columns' sums; `digits` of each number."""
+    are and their names. `shade`: "row" for shares of the row, "signed" for gains and losses,
+    "range" for scores, from the lowest to the highest; else they are counts. Also `sizes`: bars
+    with the columns' sums; `digits` of each number."""
     if cells.size > MOST_CELLS:
         return None
     return {

@@ -36,9 +36,10 @@ LOSSES: tuple[dict[str, Any], ...] = (
 )
 
 
-def accuracy_chart(groups: Sequence[Group]) -> Chart | None:
+def accuracy_chart(groups: Sequence[Group], shown: int | None = None) -> Chart | None:
+    """With `shown`, only the first groups are drawn; a reader calls the others by the legend."""
     known = [{**one, "percent": True, "smoothing": 0.9} for one in _measured(groups, ACCURACIES)]
-    return _curves(groups, known)
+    return _curves(groups, known, shown)
 
 
 def loss_chart(groups: Sequence[Group]) -> Chart | None:
@@ -60,7 +61,9 @@ def thinning_note(groups: Sequence[Group]) -> str:
     )
 
 
-def _curves(groups: Sequence[Group], quantities: Sequence[dict[str, Any]]) -> Chart | None:
+def _curves(
+    groups: Sequence[Group], quantities: Sequence[dict[str, Any]], shown: int | None = None
+) -> Chart | None:
     if not quantities:
         return None
     axes, across = _axes(groups)
@@ -73,8 +76,9 @@ def _curves(groups: Sequence[Group], quantities: Sequence[dict[str, Any]]) -> Ch
                 {**_run(run, across, columns, kept), "counted": run in group.counted}
                 for run in group.runs
             ],
+            **({} if shown is None or place < shown else {"hidden": True}),
         }
-        for group in groups
+        for place, group in enumerate(groups)
     ]
     return {"kind": "curves", "x": axes, "y": list(quantities), "methods": methods}
 

@@ -4,8 +4,8 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -24,9 +24,8 @@ from dcfl.studies.analysis.figures import plane_figure
 from dcfl.studies.analysis.findings import Analysis, analyse_runs, labels
 from dcfl.testing.toys import toy_model
 from tests import toys
+from tests.command_line import Call
 from tests.studies.analysis.trained import copied, train
-
-Call = Callable[..., tuple[int, str, str]]
 
 OWN_METHOD = """
 from dataclasses import dataclass
@@ -39,23 +38,12 @@ class Mine(dcfl.Method):
 
 
 @pytest.fixture
-def cli(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Call:
-    """Exit code, standard output and standard error of `dcfl analyse WORDS`, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
+def cli(cli: Call, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """`dcfl analyse WORDS`."""
     monkeypatch.setattr(dcfl.cli.main, "app", dcfl.cli.main.typer.Typer(add_completion=False))
     dcfl.cli.main.app.command()(analyse)
     dcfl.cli.main.app.callback()(lambda: None)
-
-    def call(*words: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["dcfl", "analyse", *map(str, words)])
-        with pytest.raises(SystemExit) as stop:
-            dcfl.cli.main.main()
-        shown = capsys.readouterr()
-        return stop.value.code, shown.out, shown.err  # type: ignore[return-value]
-
-    return call
+    return partial(cli, "analyse")
 
 
 @pytest.fixture(scope="module")

@@ -3,44 +3,29 @@
 import csv
 import io
 import json
-import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-import dcfl.cli.main
 from dcfl.cli import tables, terminal
 from dcfl.cli.comparison_output import print_standing
 from dcfl.report import plots
 from dcfl.runs.groups import group_runs
 from dcfl.runs.standing import Standing
+from tests.command_line import Call
 from tests.report.folders import write_run
-
-Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def report(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Call:
+def report(cli: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Call:
     """`dcfl report both WORDS` about two methods with two seeds each."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(plots, "as_svg", lambda figure: b"<svg/>")
     for method, values in {"fedavg": (50.0, 54.0), "moon": (52.0, 58.0)}.items():
         for seed, value in enumerate(values):
             write_run(tmp_path / "both" / f"{method}{seed}", [value], method=method, seed=seed)
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["dcfl", "report", "both", *words])
-        with pytest.raises(SystemExit) as stop:
-            dcfl.cli.main.main()
-        shown = capsys.readouterr()
-        assert isinstance(stop.value.code, int)
-        return stop.value.code, shown.out, shown.err
-
-    return call
+    return partial(cli, "report", "both")
 
 
 def test_files_are_written_beside_the_page(report: Call, tmp_path: Path) -> None:

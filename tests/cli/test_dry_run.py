@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-import dcfl.cli.main
 from dcfl.cli import first_line as first_line_module
 from dcfl.cli.cards import estimate_card
 from dcfl.cli.first_line import first_line
@@ -21,31 +19,21 @@ from dcfl.engines.half_precision import StepTimes
 from dcfl.runs import estimate as estimates
 from dcfl.runs.estimate import estimate
 from dcfl.runs.prepare import Prepared, prepare
+from tests.command_line import Call
 from tests.runs.rates import RATES
-
-Cli = Callable[..., tuple[object, str, str]]
 
 
 @pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
-    monkeypatch.chdir(tmp_path)
+def cli(cli: Call, monkeypatch: pytest.MonkeyPatch) -> Call:
     monkeypatch.setattr(estimates, "measure", lambda prepared: RATES)
-
-    def call(*words: str) -> tuple[object, str, str]:
-        monkeypatch.setattr(sys, "argv", ["dcfl", *words])
-        with pytest.raises(SystemExit) as stop:
-            dcfl.cli.main.main()
-        shown = capsys.readouterr()
-        return stop.value.code, shown.out, shown.err
-
-    return call
+    return cli
 
 
 def ready(**engine: object) -> Prepared:
     return prepare(experiment_from(None, {"engine": {"workers": 1, "device": "cpu", **engine}}))
 
 
-def test_a_dry_run_says_what_a_run_would_cost_and_writes_nothing(cli: Cli, tmp_path: Path) -> None:
+def test_a_dry_run_says_what_a_run_would_cost_and_writes_nothing(cli: Call, tmp_path: Path) -> None:
     code, out, _ = cli("run", "--dry-run", "--out", "here")
     assert code == 0
     said = {line.split()[0]: line for line in out.splitlines() if line}
@@ -56,7 +44,7 @@ def test_a_dry_run_says_what_a_run_would_cost_and_writes_nothing(cli: Cli, tmp_p
     assert not list(tmp_path.iterdir())
 
 
-def test_a_dry_run_in_json(cli: Cli) -> None:
+def test_a_dry_run_in_json(cli: Call) -> None:
     code, out, _ = cli("run", "--dry-run", "--json", "federation.rounds=2")
     assert code == 0
     said = json.loads(out)
@@ -74,7 +62,7 @@ def test_a_dry_run_in_json(cli: Cli) -> None:
     ],
 )
 def test_a_dry_run_refuses_what_a_run_refuses(
-    words: tuple[str, ...], message: str, cli: Cli
+    words: tuple[str, ...], message: str, cli: Call
 ) -> None:
     for dry in ((), ("--dry-run",)):
         code, _, err = cli("run", *words, *dry)
@@ -99,7 +87,7 @@ def test_a_run_of_a_million_years_has_no_date() -> None:
     assert "it ends" not in estimate_card(prepared, endless, datetime(2026, 1, 1))
 
 
-def test_the_first_line_says_what_trains_where(cli: Cli) -> None:
+def test_the_first_line_says_what_trains_where(cli: Call) -> None:
     fast = ("federation.rounds=1", "training.epochs=1", "engine.workers=1")
     _, _, err = cli("run", *fast)
     expected = "dcfl-pw  cnn with 94,186 parameters, float32; 1 worker x 1 thread"

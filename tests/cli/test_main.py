@@ -38,21 +38,6 @@ class Zero(dcfl.Method):
 FAST = ["federation.rounds=2", "federation.participation=0.1", "training.epochs=1"]
 
 
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str):  # type: ignore[no-untyped-def]
-    """Exit code, standard output and standard error of `dcfl WORDS`."""
-    monkeypatch.setattr(sys, "argv", ["dcfl", *words])
-    with pytest.raises(SystemExit) as stop:
-        dcfl.cli.main.main()
-    shown = capsys.readouterr()
-    return stop.value.code, shown.out, shown.err
-
-
-@pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):  # type: ignore[no-untyped-def]
-    monkeypatch.chdir(tmp_path)
-    return lambda *words: call(monkeypatch, capsys, *words)
-
-
 def test_run_trains_and_says_where_the_report_is(cli, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     code, out, err = cli("run", *FAST, "--out", "here")
     assert code == 0

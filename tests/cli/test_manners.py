@@ -8,7 +8,6 @@ import pty
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -20,9 +19,9 @@ from dcfl.cli.main import app
 from dcfl.cli.terminal import duration, new_table, short_duration
 from dcfl.runs.folder import RecordedRun
 from dcfl.system.load import busy_cores
-from tests.cli.test_main import FAST, cli  # noqa: F401  (a fixture)
+from tests.cli.test_main import FAST
+from tests.command_line import Call
 
-Cli = Callable[..., tuple[int, str, str]]
 DCFL = [sys.executable, "-m", "dcfl"]
 
 CRASHING = """
@@ -52,7 +51,7 @@ def on_a_terminal(words: list[str], **environment: str) -> str:
 
 
 def test_the_first_reason_of_a_failure_is_said_while_training(
-    cli: Cli,  # noqa: F811
+    cli: Call,
     tmp_path: Path,
 ) -> None:
     (tmp_path / "crashing.py").write_text(CRASHING)
@@ -67,7 +66,7 @@ def test_the_first_reason_of_a_failure_is_said_while_training(
     assert err.index("RuntimeError") < err.index("round 1/2")
 
 
-def test_quiet_leaves_results_and_warnings(cli: Cli, tmp_path: Path) -> None:  # noqa: F811
+def test_quiet_leaves_results_and_warnings(cli: Call, tmp_path: Path) -> None:
     faults = ("faults.crash=0.5", "engine.workers=1")
     code, out, err = cli("run", *FAST, *faults, "federation.participation=0.5", "--quiet")
     assert code == 0
@@ -82,7 +81,7 @@ def test_quiet_leaves_results_and_warnings(cli: Cli, tmp_path: Path) -> None:  #
 
 
 def test_a_dry_run_shows_the_settings_that_the_run_would_record(
-    cli: Cli,  # noqa: F811
+    cli: Call,
     tmp_path: Path,
 ) -> None:
     words = (*FAST, "output.report=false", "--out", "here")
@@ -97,7 +96,7 @@ def test_a_dry_run_shows_the_settings_that_the_run_would_record(
     assert json.loads(out)["config"] == recorded
 
 
-def test_settings_in_json_are_those_in_toml(cli: Cli) -> None:  # noqa: F811
+def test_settings_in_json_are_those_in_toml(cli: Call) -> None:
     tables = json.loads(cli("settings", "data.alpha=0.7", "--json")[1])
     assert tables["data"]["alpha"] == 0.7
     assert set(tables) >= {"data", "model", "method", "federation", "output"}

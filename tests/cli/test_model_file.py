@@ -16,7 +16,7 @@ from dcfl.models.own_models import OWN_MODELS, register_model
 from dcfl.runs.checkpoints import Checkpoints
 from dcfl.runs.folder import RecordedRun
 from dcfl.system import own_files
-from tests.cli.test_main import call
+from tests.command_line import Call
 from tests.models.test_own_models import CLASS, FUNCTION
 
 FAST = ["federation.rounds=2", "federation.participation=0.1", "training.epochs=1"]
@@ -25,15 +25,12 @@ MARKED = "from pathlib import Path\nPath('ran').touch()\n" + FUNCTION
 
 
 @pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
-    monkeypatch.chdir(tmp_path)
-
+def cli(cli: Call) -> Call:
     def fresh(*words: str) -> tuple[int, str, str]:
         """As in a new process."""
         OWN_MODELS.clear()
         own_files._LOADED.clear()
-        code, out, err = call(monkeypatch, capsys, *words)
-        return code, out, err
+        return cli(*words)
 
     return fresh
 

@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -18,9 +17,9 @@ from dcfl.runs.folder import RecordedRun
 from dcfl.studies.recipes.recipe import ROWS
 from dcfl.studies.recipes.recipe_book import RECIPES
 from dcfl.system.locks import lock
+from tests.command_line import Call
 from tests.studies.recipes.hand_made import cell_folders_in, cells_of, pretend
 
-Call = Callable[..., tuple[int, str, str]]
 SMOKE = ("--scale", "smoke", "--out", "out")
 AVERAGING = [
     name for name in ROWS.values() if getattr(METHODS[name](), "reduction", "") == "mean"

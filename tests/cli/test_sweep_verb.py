@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from dcfl.config import experiment_from
+from tests.command_line import Call
 
-Call = Callable[..., tuple[int, str, str]]
 TINY = (
     *("data.clients=4", "data.train_images=200", "data.test_images=100", "model.width=4"),
     *("training.epochs=1", "training.batch_size=16", "federation.rounds=2"),

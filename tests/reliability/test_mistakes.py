@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dcfl.methods import METHODS
-from tests.cli.test_main import FAST, call
+from tests.cli.test_main import FAST
+from tests.command_line import Call
 from tests.reliability.victims import experiment, stopped, train
-
-Cli = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def cli(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Iterator[Cli]:
+def cli(cli: Call) -> Iterator[Call]:
     """In a folder with some things that are in the way."""
-    monkeypatch.chdir(tmp_path)
     Path("file").write_text("x")
     Path("folder").mkdir()
     Path("full").mkdir()
@@ -42,7 +38,7 @@ def cli(
     for name, field in FIELDS.items():
         Path(f"{name}.py").write_text(OWN_METHOD.format(field))
     known = dict(METHODS)
-    yield lambda *words: call(monkeypatch, capsys, *words)
+    yield cli
     METHODS.clear()
     METHODS.update(known)  # without those of our files
 
@@ -171,7 +167,7 @@ MISTAKES: list[tuple[tuple[str, ...], int, str]] = [
     ("words", "code", "message"), MISTAKES, ids=[f"{i}" for i in range(len(MISTAKES))]
 )
 def test_a_mistake_is_one_line_and_an_exit_code(
-    cli: Cli, words: tuple[str, ...], code: int, message: str
+    cli: Call, words: tuple[str, ...], code: int, message: str
 ) -> None:
     got, out, err = cli(*words)
     lines = [line for line in err.splitlines() if not line.startswith("dcfl: warning: ")]
@@ -186,7 +182,7 @@ def test_there_are_enough_mistakes() -> None:
     assert len(MISTAKES) == len(set(MISTAKES)) >= 60
 
 
-def test_mistakes_with_a_run_that_is_there(cli: Cli) -> None:
+def test_mistakes_with_a_run_that_is_there(cli: Call) -> None:
     folder = stopped(experiment(Path("run")))
     code, _, err = cli("resume", str(folder))  # its data came from Python
     assert (code, err.count("\n"), "toys" in err) == (2, 1, True), err
@@ -207,7 +203,7 @@ def test_mistakes_with_a_run_that_is_there(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("section", ["engine", "method", "data", "federation", "training"])
-def test_a_run_whose_config_lost_a_table_is_refused_or_resumed(cli: Cli, section: str) -> None:
+def test_a_run_whose_config_lost_a_table_is_refused_or_resumed(cli: Call, section: str) -> None:
     assert cli("run", *FAST, "faults.crash=1", "federation.rounds=3", "--out", "run")[0] == 4
     path = Path("run/config.toml")
     head, _, tail = path.read_text().partition(f"[{section}]")
@@ -237,7 +233,7 @@ LEGAL = {
 
 
 @pytest.mark.parametrize("words", LEGAL.values(), ids=LEGAL)
-def test_what_is_odd_but_legal_runs(cli: Cli, words: tuple[str, ...]) -> None:
+def test_what_is_odd_but_legal_runs(cli: Call, words: tuple[str, ...]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         code, out, err = cli("run", "data.clients=20", *FAST, *words, "--json", "--out", "run")
@@ -246,7 +242,7 @@ def test_what_is_odd_but_legal_runs(cli: Cli, words: tuple[str, ...]) -> None:
     assert "Traceback" not in err
 
 
-def test_arrays_with_nan_are_refused(cli: Cli) -> None:
+def test_arrays_with_nan_are_refused(cli: Call) -> None:
     rng = np.random.default_rng(0)
     images = rng.random((40, 8, 8), dtype=np.float32)
     images[3, 2, 1] = np.nan

@@ -12,12 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from dcfl.evaluation import ema
 from dcfl.report import write_report
-from dcfl.report.document import Section, Table, render_document
+from dcfl.report.charts import plot, series
+from dcfl.report.document import Picture, Section, Table, render_document
 from dcfl.report.watch import watching
 from tests.report.folders import TEN, row, write_run
+from tests.studies.sweep.small_sweeps import hand_made_sweep
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -249,6 +252,42 @@ def test_a_phone_does_not_scroll_sideways(browser: Any, report: Path, tmp_path: 
         opened.page.locator("table").first.get_by_role("button").last.click()
         assert opened.page.locator("th[aria-sort]").count() == 1
         opened.page.context.close()
+
+
+def test_the_page_of_a_sweep(browser: Any, tmp_path: Path) -> None:
+    settings = ["training.lr=0.1,0.2", "method.mu=0.5,1,5"]
+    scores = [[30.0], [31.0], [32.0], [33.0], [34.0], [35.0]]
+    page = hand_made_sweep(tmp_path, settings, scores).written().report
+    for width in (1200, 390):
+        opened = open_page(browser, page.as_uri(), viewport={"width": width, "height": 900})
+        heat = opened.figure("Accuracy over training.lr and method.mu").locator("canvas")
+        said = opened.hover(heat, across=100 / heat.bounding_box()["width"], down=0.1)
+        assert said == "method.mu 0.5, training.lr 0.1\naccuracy, %\n30.00"
+        curves = opened.figure("Accuracy over rounds")
+        best, worst = (curves.get_by_role("button", name=f"{trial}: lr") for trial in (5, 0))
+        assert [one.get_attribute("aria-pressed") for one in (best, worst)] == ["true", "false"]
+        worst.click()
+        assert "30.00" in opened.hover(curves.locator(".u-over").first)
+        assert opened.page.evaluate("document.documentElement.scrollWidth") == width
+        assert opened.said == []
+        opened.page.context.close()
+
+
+def test_names_below_an_axis_keep_to_their_room(browser: Any, tmp_path: Path) -> None:
+    names = [f"a rather long name of column {n}" for n in range(6)]
+    line = series("a", range(6), range(6), 0)
+    chart = plot({"label": "", "names": names}, {"label": "y"}, [{"series": [line]}])
+    picture = Picture("Six", lambda: Figure(), "six", "six", chart)
+    path = tmp_path / "names.html"
+    path.write_text(render_document("t", [], "h", [Section("s", pictures=[picture])]))
+    opened = open_page(browser, path.as_uri(), viewport={"width": 390, "height": 800})
+    shown = opened.page.evaluate(
+        "() => { const { plot } = document.querySelector('figure').dcflChart.plots[0];"
+        " return plot.axes[0]._values; }"
+    )
+    assert len(shown) == 6
+    assert all(name.startswith("a ") and name.endswith("…") for name in shown)
+    opened.page.context.close()
 
 
 def test_without_scripts_the_pictures_are_there(browser: Any, report: Path) -> None:

@@ -9,17 +9,18 @@ from typing import Any
 
 import pytest
 
-from dcfl import load_experiment
 from dcfl.data import DataSettings
-from dcfl.errors import ConfigError, Interrupted, RunFolderError, SiteRefusal
+from dcfl.errors import ConfigError, RunFolderError, SiteRefusal
 from dcfl.experiment import Experiment
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import group_runs
 from dcfl.runs.run import Run
 from dcfl.studies.cells.cell_folders import refuse_another_run
 from dcfl.trained.evaluate import evaluation_of
-from tests.cli.test_main import cli  # noqa: F401  (a fixture)
+from tests.command_line import Call
 from tests.engines.runs import bits
+from tests.reliability.victims import interrupted
+from tests.runs.small_runs import finished, quick_experiment
 
 MIXED = [list(range(start, 400, 4)) for start in range(4)]
 SORTED = [list(range(start, start + 100)) for start in range(0, 400, 100)]
@@ -32,25 +33,12 @@ def split_file(path: Path, parts: list[list[int]]) -> Path:
 
 
 def experiment(folder: Path, split: Path, **settings: Any) -> Experiment:
-    quick = {
+    own = {
         "method.name": "fedavg",
-        "model.width": 8,
         "data.partition": f"file:{split}",
-        "training.epochs": 1,
         "federation.rounds": 2,
-        "federation.participation": 0.5,
-        "engine.workers": 1,
-        "output.report": False,
-        "output.checkpoint": 1,
-        "output.dir": str(folder),
     }
-    return load_experiment(**{**quick, **settings})
-
-
-def finished(run: Run) -> Run:
-    for _ in run.rounds():
-        pass
-    return run
+    return quick_experiment(folder, **own, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -68,18 +56,9 @@ def test_a_run_has_the_clients_of_the_file(alone: Run) -> None:
     assert [client.images for client in record.clients] == [100] * 4
 
 
-def interrupted(folder: Path, split: Path) -> None:
-    run = Run(experiment(folder, split))
-    rounds = run.rounds()
-    next(rounds)
-    run.stop()
-    with pytest.raises(Interrupted):
-        next(rounds)
-
-
 def test_a_changed_file_does_not_pass_for_the_same_split(alone: Run, tmp_path: Path) -> None:
     split = split_file(tmp_path / "split.json", MIXED)
-    interrupted(tmp_path / "run", split)
+    interrupted(Run(experiment(tmp_path / "run", split)), 1)
     split_file(split, SORTED)
     with pytest.raises(ConfigError, match=r"begun with something else.*split was"):
         Run.resume(tmp_path / "run")
@@ -106,7 +85,7 @@ def test_runs_are_alike_by_the_content_wherever_it_lies(alone: Run, tmp_path: Pa
 
 def test_a_moved_file_is_gone_on_with(alone: Run, tmp_path: Path) -> None:
     split = split_file(tmp_path / "here" / "split.json", MIXED)
-    interrupted(tmp_path / "run", split)
+    interrupted(Run(experiment(tmp_path / "run", split)), 1)
     shutil.move(split, tmp_path / "there.json")
     with pytest.raises(ConfigError, match="no such file"):
         Run.resume(tmp_path / "run")
@@ -130,7 +109,7 @@ def test_a_run_does_not_choose_among_a_sites_files() -> None:
             NodeConfig(0, 2, data=data).load(settings)
 
 
-def test_a_saved_split_is_the_split(cli, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_a_saved_split_is_the_split(cli: Call, tmp_path: Path) -> None:
     part = ("data.clients=5", "data.train_images=600")
     code, out, _ = cli("partition", *part, "--save", "split.json")
     assert (code, "saved    split.json; data.partition=file:split.json uses it" in out) == (0, True)

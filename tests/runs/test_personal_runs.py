@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from dcfl import config, load_experiment, load_model
+from dcfl import config, load_model
 from dcfl.cli.cards import run_card
 from dcfl.data import load_dataset
 from dcfl.engines.engine import Connect, Session
-from dcfl.errors import ConfigError, Interrupted, RunFolderError, RunMissing
+from dcfl.errors import ConfigError, RunFolderError, RunMissing
 from dcfl.evaluation import evaluate, own_mix_accuracies
 from dcfl.experiment import Experiment
 from dcfl.messages import num_bytes
@@ -26,34 +26,21 @@ from dcfl.runs.run import Run
 from dcfl.system.tensor_files import read_stored, read_tensors
 from dcfl.tensors import sha256
 from tests.engines.runs import bits
+from tests.reliability.victims import interrupted
+from tests.runs.small_runs import FOUR_CLIENTS, finished, quick_experiment
 
 HEAD = {"classifier.weight", "classifier.bias"}
 
 
 def experiment(folder: Path, **settings: Any) -> Experiment:
-    quick = {
+    own = {
+        **FOUR_CLIENTS,
         "method.name": "scaffold",
-        "model.width": 8,
-        "data.train_images": 400,
-        "data.clients": 4,
-        "data.min_size": 2,
-        "training.epochs": 1,
         "training.head_epochs": 1,
         "federation.rounds": 3,
-        "federation.participation": 0.5,
         "federation.personal": ["classifier", "norms"],
-        "engine.workers": 1,
-        "output.report": False,
-        "output.checkpoint": 1,
-        "output.dir": str(folder),
     }
-    return load_experiment(**{**quick, **settings})
-
-
-def finished(run: Run) -> Run:
-    for _ in run.rounds():
-        pass
-    return run
+    return quick_experiment(folder, **{**own, **settings})
 
 
 def trained(folder: Path, **settings: Any) -> Run:
@@ -107,13 +94,9 @@ def test_memories_on_disk_have_the_same_bits(alone: Run, tmp_path: Path) -> None
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_stopped_run_ends_with_the_same_bits(alone: Run, tmp_path: Path, workers: int) -> None:
     run = Run(experiment(tmp_path / "run", **{"engine.workers": workers}))
-    rounds = run.rounds()
-    next(rounds)
-    run.stop()
-    with pytest.raises(Interrupted):
-        list(rounds)
-    assert not (run.folder / "personal").exists()
-    assert same(finished(Run.resume(tmp_path / "run")), alone)
+    folder = interrupted(run, 1)
+    assert not (folder / "personal").exists()
+    assert same(finished(Run.resume(folder)), alone)
 
 
 def at_two_sites(there: Experiment, folder: Path, blind: bool = False) -> Connect:
@@ -145,13 +128,8 @@ def test_sites_keep_their_part_and_have_the_same_bits(alone: Run, tmp_path: Path
     """Stopped and resumed on the way. What is personal stays at the nodes after the end."""
     there = experiment(tmp_path / "flower", **{"engine.device": "cpu"})
     connect = at_two_sites(there, tmp_path)
-    run = Run(there, connect=connect)
-    rounds = run.rounds()
-    next(rounds)
-    run.stop()
-    with pytest.raises(Interrupted):
-        list(rounds)
-    run = finished(Run.resume(tmp_path / "flower", connect=connect))
+    folder = interrupted(Run(there, connect=connect), 1)
+    run = finished(Run.resume(folder, connect=connect))
     summary = run.result().summary
     assert summary.weights_sha256 == alone.result().summary.weights_sha256
     assert all(row.ok == row.sampled for row in RecordedRun.open(run.folder).rounds)

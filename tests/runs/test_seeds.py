@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.run import Run
+from tests.command_line import Call
 
 FAST = ("federation.rounds=1", "training.epochs=1", "engine.workers=1", "data.clients=4")
 
@@ -65,19 +65,6 @@ def held_out(run: RecordedRun) -> str:
     return load_dataset(run.experiment.data).fingerprint
 
 
-@pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    monkeypatch.chdir(tmp_path)
-
-    def call(*words: str) -> None:
-        monkeypatch.setattr(sys, "argv", ["dcfl", *words])
-        with pytest.raises(SystemExit) as stop:
-            dcfl.cli.main.main()
-        assert stop.value.code == 0
-
-    return call
-
-
 COMPARE = (
     "compare",
     *FAST,
@@ -99,8 +86,8 @@ def compared() -> dict[str, RecordedRun]:
     }
 
 
-def test_compare_gives_every_seed_a_split_that_its_methods_share(cli: Any) -> None:
-    cli(*COMPARE, "data.holdout=0.2")
+def test_compare_gives_every_seed_a_split_that_its_methods_share(cli: Call) -> None:
+    assert cli(*COMPARE, "data.holdout=0.2")[0] == 0
     runs = compared()
     for name, run in runs.items():
         assert run.partition_sha256 == split_of(int(name[-1]), holdout=0.2)
@@ -109,8 +96,8 @@ def test_compare_gives_every_seed_a_split_that_its_methods_share(cli: Any) -> No
     assert len({held_out(run) for run in runs.values()}) == 2
 
 
-def test_compare_keeps_a_split_that_was_asked_for(cli: Any) -> None:
-    cli(*COMPARE, "data.seed=7")
+def test_compare_keeps_a_split_that_was_asked_for(cli: Call) -> None:
+    assert cli(*COMPARE, "data.seed=7")[0] == 0
     runs = compared()
     assert {run.partition_sha256 for run in runs.values()} == {split_of(7)}
     # The rest of the seed still counts.
@@ -119,10 +106,10 @@ def test_compare_keeps_a_split_that_was_asked_for(cli: Any) -> None:
 
 
 def test_partition_shows_the_split_that_a_run_would_have(
-    cli: Any, capsys: pytest.CaptureFixture[str]
+    cli: Call,
 ) -> None:
-    cli("partition", "data.clients=4", "federation.seed=3", "--json")
-    assert json.loads(capsys.readouterr().out)["sha256"] == split_of(3)
+    _, out, _ = cli("partition", "data.clients=4", "federation.seed=3", "--json")
+    assert json.loads(out)["sha256"] == split_of(3)
 
 
 def test_a_data_set_by_itself_has_the_seed_0() -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from dcfl import config, load_experiment, load_model
+from dcfl import config, load_model
 from dcfl.engines.engine import Session
-from dcfl.errors import ConfigError, Interrupted
+from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
 from dcfl.messages import num_bytes
 from dcfl.runs.folder import RecordedRun
@@ -20,32 +20,15 @@ from dcfl.runs.groups import group_runs
 from dcfl.runs.run import Run
 from dcfl.system.tensor_files import read_stored
 from tests.engines.runs import bits
+from tests.reliability.victims import interrupted
+from tests.runs.small_runs import FOUR_CLIENTS, finished, quick_experiment
 
 FREEZE = ["convolutions.0", "norms.0"]
 
 
 def experiment(folder: Path, **settings: Any) -> Experiment:
-    quick = {
-        "method.name": "moon",
-        "model.width": 8,
-        "data.train_images": 400,
-        "data.clients": 4,
-        "data.min_size": 2,
-        "training.epochs": 1,
-        "federation.rounds": 3,
-        "federation.participation": 0.5,
-        "engine.workers": 1,
-        "output.report": False,
-        "output.checkpoint": 1,
-        "output.dir": str(folder),
-    }
-    return load_experiment(**{**quick, **settings})
-
-
-def finished(run: Run) -> Run:
-    for _ in run.rounds():
-        pass
-    return run
+    own = {**FOUR_CLIENTS, "method.name": "moon", "federation.rounds": 3}
+    return quick_experiment(folder, **{**own, **settings})
 
 
 def trained(folder: Path, **settings: Any) -> Run:
@@ -142,20 +125,11 @@ def test_a_site_that_lost_the_frozen_part_says_so(pretrained: Path, tmp_path: Pa
     assert getattr(error.value, "code", "") == "unsent"
 
 
-def interrupted(folder: Path, weights: Path) -> None:
-    run = Run(experiment(folder, **warm(weights)))
-    rounds = run.rounds()
-    next(rounds)
-    run.stop()
-    with pytest.raises(Interrupted):
-        next(rounds)
-
-
 def test_a_stopped_run_ends_with_the_same_bits_though_the_file_has_moved(
     alone: Run, pretrained: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(pretrained, tmp_path / "before")
-    interrupted(tmp_path / "run", tmp_path / "before")
+    interrupted(Run(experiment(tmp_path / "run", **warm(tmp_path / "before"))), 1)
     (tmp_path / "before").rename(tmp_path / "after")
     with pytest.raises(ConfigError, match=r"before/model.safetensors: no such file"):
         Run.resume(tmp_path / "run")
@@ -166,7 +140,7 @@ def test_a_stopped_run_ends_with_the_same_bits_though_the_file_has_moved(
 
 def test_another_file_is_another_run(alone: Run, pretrained: Path, tmp_path: Path) -> None:
     shutil.copytree(pretrained, tmp_path / "weights")
-    interrupted(tmp_path / "run", tmp_path / "weights")
+    interrupted(Run(experiment(tmp_path / "run", **warm(tmp_path / "weights"))), 1)
     shutil.copy(alone.folder / "model.safetensors", tmp_path / "weights")
     with pytest.raises(ConfigError, match="begun with something else: weights was"):
         Run.resume(tmp_path / "run")

@@ -6,7 +6,6 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -18,7 +17,7 @@ from dcfl.models.own_models import BUILT_IN, OWN_MODELS, OwnModel
 from dcfl.system.own_files import OwnFile
 from dcfl.testing.contract import Verdict, check_model
 from dcfl.testing.model_properties import MODEL_PROPERTIES, Network
-from tests.cli.test_main import cli  # noqa: F401  (a fixture)
+from tests.command_line import Call
 
 FILE = OwnFile(Path("net.py"), b"", torch)
 
@@ -214,7 +213,7 @@ def tiny(channels, size, classes):
 """
 
 
-def test_the_command(cli: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_the_command(cli: Call, tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(FUNCTION.replace("    network.reg", "    # "))
     code, out, _ = cli("check", "net.py", "--images", "1x8x8", "--classes", "4")
     assert code == 0
@@ -236,14 +235,14 @@ def test_the_command(cli: Any, tmp_path: Path) -> None:  # noqa: F811
         (["timm:../x"], "there is no network 'timm:../x'"),
     ],
 )
-def test_bad_input_is_one_line(words: list[str], message: str, cli: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_bad_input_is_one_line(words: list[str], message: str, cli: Call, tmp_path: Path) -> None:
     (tmp_path / "empty.py").touch()
     code, _, err = cli("check", *words)
     assert (code, err.count("\n")) == (2, 1)
     assert message in err
 
 
-def test_a_network_of_ones_own_from_new_to_run(cli: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_a_network_of_ones_own_from_new_to_run(cli: Call, tmp_path: Path) -> None:
     code, out, _ = cli("new", "model", "my-net")
     assert code == 0
     assert "dcfl run --model-file my_net.py" in out

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dcfl.runs.folder import RecordedRun
 from dcfl.trained.neighbours import find_neighbours, most_similar
 from dcfl.trained.subject import open_subject
-from tests.trained.conftest import Call
+from tests.command_line import Call
 from tests.trained.picture_runs import CLASSES, picture_folder, trained_on
 
 

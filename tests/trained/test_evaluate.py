@@ -21,7 +21,7 @@ from dcfl.runs.prepare import prepare
 from dcfl.scores import Scores
 from dcfl.trained import evaluate as trained_evaluate
 from dcfl.trained.evaluate import evaluation_of
-from tests.trained.conftest import Call
+from tests.command_line import Call
 from tests.trained.picture_runs import coloured, picture_folder, trained_on
 
 SHORT: dict[str, Any] = {"data.clients": 4, "federation.rounds": 2, "training.epochs": 1}

@@ -35,9 +35,9 @@ from dcfl.trained.export import ExportOptions, export_model
 from dcfl.trained.export_check import fit_in_graph, resized_by_pillow
 from dcfl.trained.export_formats import FORMATS
 from dcfl.trained.exported_graph import resized
+from tests.command_line import Call
 from tests.models.test_own_models import FUNCTION
 from tests.studies.analysis.trained import train
-from tests.trained.conftest import Call
 from tests.trained.picture_runs import picture_folder, trained_on
 
 NETWORKS: dict[str, dict[str, Any]] = {

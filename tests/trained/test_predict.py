@@ -21,9 +21,9 @@ from dcfl.data.pictures import decode_all
 from dcfl.errors import ConfigError, DatasetMissing, RunFolderError, RunMissing
 from dcfl.trained import classifier, picture_files
 from dcfl.trained.classifier import open_classifier
+from tests.command_line import Call
 from tests.data.pictures import save
 from tests.studies.analysis.trained import train
-from tests.trained.conftest import Call
 from tests.trained.picture_runs import CLASSES, coloured, picture_folder, trained_on
 
 

@@ -10,7 +10,15 @@ import numpy as np
 from dcfl.report import charts
 from dcfl.report.charts import Chart, series
 from dcfl.report.text import number
-from dcfl.studies.analysis.figures import EDGES, coloured_classes, cosine_range
+from dcfl.studies.analysis.drift import Drift
+from dcfl.studies.analysis.figures import (
+    DRIFTS,
+    EDGES,
+    DriftQuantity,
+    apart,
+    coloured_classes,
+    cosine_range,
+)
 from dcfl.studies.analysis.findings import Analysis
 
 PLANE_HEIGHT = 320  # pixels
@@ -58,7 +66,7 @@ def plane_chart(analyses: Sequence[Analysis]) -> Chart:
     names = analyses[0].class_names
     chosen = coloured_classes(len(names))
     reach = max(float(np.abs(one.plane.points).max()) for one in analyses)
-    edges = {"low": -1.05 * reach or -1.0, "high": 1.05 * reach or 1.0}
+    edges = {"low": -1.05 * reach or -1.0, "high": 1.05 * reach or 1.0, "bare": True}
     panels = [
         {"title": one.label, "series": list(_classes(one, names, chosen))} for one in analyses
     ]
@@ -66,9 +74,41 @@ def plane_chart(analyses: Sequence[Analysis]) -> Chart:
         {"label": "first direction", **edges},
         {"label": "second direction", **edges},
         panels,
-        bare=True,
         height=PLANE_HEIGHT,
     )
+
+
+def drift_chart(drifts: Sequence[tuple[str, Drift]]) -> Chart:
+    """A row of dots per run in each panel, and its mean as a bar. The legend names the rows."""
+    panels = []
+    for quantity in DRIFTS:
+        dots = [_drift_dots(quantity, at, *labelled) for at, labelled in enumerate(drifts)]
+        means = [_mean_bar(one, -at) for at, one in enumerate(dots) if one["x"]]
+        axis = {"label": quantity.label, **_drift_range(quantity, dots)}
+        panels.append({"title": quantity.title, "x": axis, "series": [*means, *dots]})
+    rows = {"label": "", "low": 0.6 - len(drifts), "high": 0.4, "bare": True}
+    return charts.plot({"label": ""}, rows, panels, height=110 + 26 * len(drifts))
+
+
+def _drift_dots(quantity: DriftQuantity, at: int, label: str, drift: Drift) -> dict[str, Any]:
+    values = quantity.values(drift)
+    notes = [
+        f"{who}\n{quantity.label} {number(value, 4)}"
+        for who, value in zip(quantity.owners(drift), values, strict=True)
+    ]
+    return series(label, values, apart(values) - at, at, "points", notes=notes)
+
+
+def _drift_range(quantity: DriftQuantity, dots: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Distances begin at 0."""
+    values = [value for one in dots for value in one["x"]]
+    highest = max(values, default=1.0) or 1.0
+    return {"low": -0.03 * highest, "high": 1.06 * highest} if quantity.distance else {}
+
+
+def _mean_bar(dots: dict[str, Any], row: float) -> dict[str, Any]:
+    mean = float(np.mean(dots["x"]))
+    return series(dots["label"], [mean, mean], [row - 0.3, row + 0.3], 6, dash=0)
 
 
 def _classes(one: Analysis, names: Sequence[str], chosen: Sequence[int]) -> list[dict[str, Any]]:

@@ -9,7 +9,12 @@ import numpy as np
 
 from dcfl.report.document import Picture, Section, Table
 from dcfl.report.text import listed, number, plural
-from dcfl.studies.analysis.analysis_charts import plane_chart, separation_chart, spectrum_chart
+from dcfl.studies.analysis.analysis_charts import (
+    drift_chart,
+    plane_chart,
+    separation_chart,
+    spectrum_chart,
+)
 from dcfl.studies.analysis.drift import Drift
 from dcfl.studies.analysis.figures import (
     NAMED,
@@ -246,7 +251,8 @@ def drift_sections(analyses: Sequence[Analysis]) -> list[Section]:
         partial(drift_figure, drifts),
         "Dot plot of the drift of each client in weights and features, and of the cosine between "
         "the updates of each pair of clients.",
-        "Each dot is a client (on the right a pair of clients), and the bar is the mean.",
+        "Each dot is a client (for the cosine a pair of clients), and the bar is the mean.",
+        drift_chart(drifts),
     )
     return [
         Section("Drift of a local round", _drift_text(drifts), [_drift_table(drifts)], [picture])
@@ -284,7 +290,7 @@ def _drift_text(drifts: Sequence[LabelledDrift]) -> list[str]:
     if any(drift.rehearsed for _, drift in drifts):
         rehearsed = listed([label for label, drift in drifts if drift.rehearsed])
         paragraphs.append(
-            f"A finished run has not kept what the server shares and what clients remember. For "
+            f"What the server shares and what clients remember is not in the model file. For "
             f"{rehearsed} the same clients trained a round before, from the same weights, to make "
             f"it again."
         )

@@ -1,7 +1,7 @@
 """How far a local round takes the clients from the global model, in weights and in features.
 
 Some clients train one more round from the final model, with the run's own method, settings and
-engine. A finished run keeps neither what the server shares (prototypes) nor what clients remember
+engine. A model file has neither what the server shares (prototypes) nor what clients remember
 (MOON, SCAFFOLD). Where the method has either, the same clients first train a rehearsal round from
 the same weights, of which only these are used.
 """
@@ -63,8 +63,14 @@ class Drift:
     images: int  # test images whose features were compared
     rehearsed: bool
     clients: tuple[ClientDrift, ...]
-    update_cosines: NDArray[np.float64]  # between the clients' w_k - w, over all pairs of clients
+    update_cosines: NDArray[np.float64]  # between the clients' w_k - w, over all pairs of `moved`
+    moved: tuple[int, ...]  # the clients that have moved, as far as memory allows
     failures: tuple[str, ...]
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """The clients whose updates each cosine is between."""
+        return list(combinations(self.moved, 2))
 
     @property
     def weights(self) -> float:
@@ -213,7 +219,7 @@ def compare_clients(
     global_embeddings, _ = embed(model, images, preparation)
     drifts: list[ClientDrift] = []
     failures: list[str] = []
-    directions: list[Tensor] = []  # of those that have moved
+    directions: dict[int, Tensor] = {}  # of clients that have moved
     for reply in engine.run(broadcast, cohort):
         if isinstance(reply, ClientFailure):
             failures.append(str(reply))
@@ -222,7 +228,7 @@ def compare_clients(
         moved = flat(reply.weights, names) - start
         length = moved.norm()
         if length > 0 and (len(directions) + 1) * len(moved) <= MOST_NUMBERS:
-            directions.append((moved / length).float())
+            directions[reply.client] = (moved / length).float()
         local = frozen(model, to_device(reply.weights, images.labels.device))
         local_embeddings, _ = embed(local, images, preparation)
         drifts.append(
@@ -239,7 +245,8 @@ def compare_clients(
         len(images),
         rehearsed=False,
         clients=tuple(drifts),
-        update_cosines=pairwise_cosines(directions),
+        update_cosines=pairwise_cosines(list(directions.values())),
+        moved=tuple(directions),
         failures=tuple(failures),
     )
 

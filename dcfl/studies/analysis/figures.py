@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -10,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
+from numpy.typing import NDArray
 
 from dcfl.report.plots import COLOURS, INK, LONGEST_LABEL, WIDTH, styled
 from dcfl.report.text import number
@@ -151,28 +153,56 @@ def coloured_classes(classes: int) -> list[int]:
     return sorted({int(at) for at in np.linspace(0, classes - 1, min(classes, NAMED))})
 
 
+class DriftQuantity(NamedTuple):
+    title: str
+    label: str
+    values: Callable[[Drift], Sequence[float]]
+    owners: Callable[[Drift], Sequence[str]]
+    distance: bool = True  # never below 0
+
+
+def _clients(drift: Drift) -> list[str]:
+    return [f"client {client.client}" for client in drift.clients]
+
+
+def _pairs(drift: Drift) -> list[str]:
+    return [f"clients {one} and {other}" for one, other in drift.pairs]
+
+
+DRIFTS = (
+    DriftQuantity(
+        "weights", "distance", lambda drift: [one.weights for one in drift.clients], _clients
+    ),
+    DriftQuantity(
+        "features", "1 − cosine", lambda drift: [one.features for one in drift.clients], _clients
+    ),
+    DriftQuantity(
+        "update cosine", "cosine", lambda drift: drift.update_cosines.tolist(), _pairs, False
+    ),
+)
+
+
+def apart(values: Sequence[float]) -> NDArray[np.float64]:
+    """Shifts up and down in a fixed pattern, so that equal values are two dots."""
+    return 0.12 * (np.arange(len(values)) % 3 - 1)
+
+
 @styled
 def drift_figure(drifts: Sequence[tuple[str, Drift]]) -> Figure:
     figure = Figure(figsize=(WIDTH, 0.9 + 0.42 * max(len(drifts), 2)), layout="constrained")
     panels = figure.subplots(1, 3, sharey=True)
-    shown: list[tuple[str, Callable[[Drift], Sequence[float]]]] = [
-        ("weights", lambda drift: [client.weights for client in drift.clients]),
-        ("features", lambda drift: [client.features for client in drift.clients]),
-        ("update cosine", lambda drift: drift.update_cosines.tolist()),
-    ]
-    for axes, (title, values_of) in zip(panels, shown, strict=True):
+    for axes, quantity in zip(panels, DRIFTS, strict=True):
         for row, (_, drift) in enumerate(drifts):
-            values, colour = list(values_of(drift)), COLOURS[row % len(COLOURS)]
+            values, colour = quantity.values(drift), COLOURS[row % len(COLOURS)]
             if not values:
                 continue
-            # Shifted up and down in a fixed pattern, so that equal values stay apart.
-            lift = 0.12 * (np.arange(len(values)) % 3 - 1)
-            axes.plot(values, row + lift, "o", color=colour, alpha=0.5, markersize=3.5, mew=0)
+            heights = row + apart(values)
+            axes.plot(values, heights, "o", color=colour, alpha=0.5, markersize=3.5, mew=0)
             axes.plot([np.mean(values)] * 2, [row - 0.3, row + 0.3], color=INK, linewidth=2)
-        _title(axes, title)
+        _title(axes, quantity.title)
         axes.xaxis.set_major_locator(MaxNLocator(3))
         axes.margins(x=0.08)
-        if title != "update cosine":
+        if quantity.distance:
             axes.set_xlim(left=0)
     panels[0].set_yticks(range(len(drifts)), [printable(label, 14) for label, _ in drifts])
     panels[0].set_ylim(len(drifts) - 0.5, -0.5)

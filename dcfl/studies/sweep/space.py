@@ -94,6 +94,13 @@ def plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def short_names(keys: Iterable[str]) -> list[str]:
+    """Without their tables, unless two would be the same."""
+    keys = list(keys)
+    names = [key.partition(".")[2] for key in keys]
+    return names if len({*names}) == len(names) else keys
+
+
 def tables_of(point: Mapping[str, Any]) -> Tables:
     tables: Tables = {}
     for key, value in point.items():

@@ -12,10 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
 from dcfl.report.plots import COLOURS, DASHES, GRID, INK, LONGEST_CLASS, WIDTH, styled
 from dcfl.studies.sweep.space import Choices, Dimension, Range, plain
-from dcfl.studies.sweep.trials import QUANTITIES, By, Trial
+from dcfl.studies.sweep.trials import By, Trial
 from dcfl.system.printable import printable
 
 SHADES = mpl.colormaps["viridis"]
@@ -28,19 +29,26 @@ def scores_figure(dimensions: Sequence[Dimension], trials: Sequence[Trial], by: 
     """Of finished trials."""
     if len(dimensions) == 1:
         return _line(dimensions[0], trials, by)
-    listed = [one for one in dimensions if isinstance(one, Choices)]
-    if len(dimensions) == len(listed) == 2:
-        return _heat_map(listed[0], listed[1], trials, by)
+    if lists := two_lists(dimensions):
+        return _heat_map(*lists, trials, by)
     return _parallel_coordinates(dimensions, trials, by)
+
+
+def two_lists(dimensions: Sequence[Dimension]) -> tuple[Choices, Choices] | None:
+    """The sweeps that a table shows."""
+    if len(dimensions) != 2:
+        return None
+    down, across = dimensions
+    return (down, across) if isinstance(down, Choices) and isinstance(across, Choices) else None
 
 
 @styled
 def _line(dimension: Dimension, trials: Sequence[Trial], by: By) -> Figure:
     figure = Figure(figsize=(WIDTH, 0.55 * WIDTH), layout="constrained")
     axes = figure.add_subplot()
-    places = _places(dimension, [trial.point[dimension.key] for trial in trials])
+    places = places_of(dimension, trials)
     for place, trial in zip(places, trials, strict=True):
-        values = [getattr(outcome, QUANTITIES[by]) for outcome in trial.outcomes]
+        values = trial.scores(by)
         axes.plot([place] * len(values), values, "o", color=COLOURS[0], alpha=0.35, markersize=4)
     ordered = sorted(zip(places, [trial.score(by) for trial in trials], strict=True))
     axes.plot(*np.array(ordered).T, "-o", color=COLOURS[0], markersize=6)
@@ -52,10 +60,7 @@ def _line(dimension: Dimension, trials: Sequence[Trial], by: By) -> Figure:
 
 @styled
 def _heat_map(down: Choices, across: Choices, trials: Sequence[Trial], by: By) -> Figure:
-    table = np.full((len(down.values), len(across.values)), np.nan)
-    for trial in trials:
-        row = down.values.index(trial.point[down.key])
-        table[row, across.values.index(trial.point[across.key])] = trial.score(by)
+    table = score_table(down, across, trials, by)
     height = min(max(0.36 * len(down.values) + 1.2, 2.4), 6.0)
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     axes = figure.add_subplot()
@@ -72,7 +77,18 @@ def _heat_map(down: Choices, across: Choices, trials: Sequence[Trial], by: By) -
     return figure
 
 
-def _write_values(axes: Axes, table: np.ndarray[Any, Any]) -> None:
+def score_table(
+    down: Choices, across: Choices, trials: Sequence[Trial], by: By
+) -> NDArray[np.float64]:
+    """NaN where no trial has finished."""
+    table = np.full((len(down.values), len(across.values)), np.nan)
+    for trial in trials:
+        row = down.values.index(trial.point[down.key])
+        table[row, across.values.index(trial.point[across.key])] = trial.score(by)
+    return table
+
+
+def _write_values(axes: Axes, table: NDArray[np.float64]) -> None:
     known = table[~np.isnan(table)]
     middle = (known.min() + known.max()) / 2
     for (row, column), value in np.ndenumerate(table):
@@ -93,7 +109,7 @@ def _parallel_coordinates(
     scores = [trial.score(by) for trial in trials]
     low, high = min(scores), max(scores)
     norm = Normalize(low, high if high > low else low + 1)
-    heights = [_shares(one, [trial.point[one.key] for trial in trials]) for one in dimensions]
+    heights = [shares_of(one, [trial.point[one.key] for trial in trials]) for one in dimensions]
     heights.append([float(norm(score)) for score in scores])
     for index in np.argsort(scores):
         line = [column[index] for column in heights]
@@ -120,7 +136,7 @@ def _draw_scale(axes: Axes, place: int, labels: dict[float, str]) -> None:
         )  # fmt: skip
 
 
-def _shares(dimension: Dimension, values: Sequence[Any]) -> list[float]:
+def shares_of(dimension: Dimension, values: Sequence[Any]) -> list[float]:
     """Where values lie on an axis from 0 to 1."""
     if isinstance(dimension, Choices):
         last = max(len(dimension.values) - 1, 1)
@@ -132,12 +148,13 @@ def _shares(dimension: Dimension, values: Sequence[Any]) -> list[float]:
 
 def _ends(dimension: Dimension) -> dict[float, str]:
     if isinstance(dimension, Choices):
-        shares = _shares(dimension, dimension.values)
+        shares = shares_of(dimension, dimension.values)
         return dict(zip(shares, _labels(dimension.values), strict=True))
     return {0.0: plain(dimension.low), 1.0: plain(dimension.high)}
 
 
-def _places(dimension: Dimension, values: Sequence[Any]) -> list[float]:
+def places_of(dimension: Dimension, trials: Sequence[Trial]) -> list[float]:
+    values = [trial.point[dimension.key] for trial in trials]
     if isinstance(dimension, Choices):
         return [float(dimension.values.index(value)) for value in values]
     return [float(value) for value in values]
@@ -162,7 +179,7 @@ def curves_figure(ranked: Sequence[Trial], labels: Sequence[str]) -> Figure:
     for rank in reversed(range(len(ranked))):
         run = ranked[rank].cells[0].run
         rows = run.rounds if run else []
-        points = [(row.round, row.ema_accuracy) for row in rows if row.ema_accuracy is not None]
+        points = [(row.round, row.ema_accuracy) for row in rows if row.accuracy is not None]
         named = rank < NAMED_CURVES
         axes.plot(
             *np.array(points).reshape(-1, 2).T,

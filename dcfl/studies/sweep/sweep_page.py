@@ -6,10 +6,12 @@ import math
 from collections.abc import Iterator
 from functools import partial
 
+from dcfl.report.curve_chart import accuracy_chart, thinning_note
 from dcfl.report.document import Picture, Section, Table, render_document
 from dcfl.report.text import listed, number, plural
-from dcfl.studies.sweep.space import plain
-from dcfl.studies.sweep.sweep_figures import curves_figure, scores_figure
+from dcfl.studies.sweep.space import plain, short_names
+from dcfl.studies.sweep.sweep_charts import scores_chart, trial_groups
+from dcfl.studies.sweep.sweep_figures import NAMED_CURVES, curves_figure, scores_figure
 from dcfl.studies.sweep.sweep_result import SweepResult
 from dcfl.studies.sweep.trials import Trial
 
@@ -34,11 +36,8 @@ def point_text(trial: Trial) -> str:
 
 
 def _short(trial: Trial) -> str:
-    """For a legend: without tables, where no two keys have one name."""
-    names = [key.partition(".")[2] for key in trial.point]
-    if len({*names}) < len(names):
-        return point_text(trial)
-    values = zip(names, trial.point.values(), strict=True)
+    """For a legend."""
+    values = zip(short_names(trial.point), trial.point.values(), strict=True)
     return ", ".join(f"{name} = {plain(value)}" for name, value in values)
 
 
@@ -88,7 +87,8 @@ def _cautions(result: SweepResult) -> list[str]:
         ]
         if near:
             cautions.append(
-                f"{plural(len(near), 'other trial')} within one standard error of the chosen one."
+                f"{plural(len(near), 'other trial')} {'is' if len(near) == 1 else 'are'} within "
+                "one standard error of the chosen one."
             )
     return cautions
 
@@ -96,19 +96,50 @@ def _cautions(result: SweepResult) -> list[str]:
 def _sections(result: SweepResult) -> Iterator[Section]:
     finished = [trial for trial in result.ranked if trial.state == "finished"]
     yield _chosen_section(result)
-    figure = partial(scores_figure, result.space.dimensions, finished, result.by)
-    about = f"{SCORES[result.by]} of finished trials on kept-back images, mean over seeds."
-    title = f"Accuracy over {listed(result.space.keys)}"
+    over_seeds = ", mean over seeds" if len(result.chosen.cells) > 1 else ""
+    shown = (result.space.dimensions, finished, result.by)
     yield Section(
-        "Scores", pictures=[Picture(title, figure, "Each trial's score by its settings", about)]
+        "Scores",
+        pictures=[
+            Picture(
+                f"Accuracy over {listed(result.space.keys)}",
+                partial(scores_figure, *shown),
+                "Each trial's score by its settings",
+                f"{SCORES[result.by]} of finished trials on kept-back images{over_seeds}.",
+                scores_chart(*shown),
+            )
+        ],
     )
     yield Section("What mattered most", [ABOUT_SHARES], [importance_table(result)])
-    labels = [f"{trial.number}: {_short(trial)}" for trial in result.ranked]
-    curves = partial(curves_figure, result.ranked, labels)
-    about = "The first seed of each trial; the five best are named. A trial that was pruned ends."
-    alt = "Accuracy over rounds, a line per trial"
-    yield Section("Curves", pictures=[Picture("Accuracy over rounds", curves, alt, about)])
+    yield Section("Curves", pictures=[_curves(result)])
     yield Section("Trials", tables=[trials_table(result)])
+
+
+def _curves(result: SweepResult) -> Picture:
+    labels = [f"{trial.number}: {_short(trial)}" for trial in result.ranked]
+    groups = trial_groups(result.ranked, labels)
+    return Picture(
+        "Accuracy over rounds",
+        partial(curves_figure, result.ranked, labels),
+        "Line chart of the accuracy on kept-back images over rounds, a line per trial",
+        f"{_about_curves(result, len(groups))}{thinning_note(groups)}",
+        accuracy_chart(groups, NAMED_CURVES),
+    )
+
+
+def _about_curves(result: SweepResult, curves: int) -> str:
+    sentences = ["Bold is the moving average of the accuracy on kept-back images."]
+    if len(result.chosen.cells) > 1:
+        sentences.append(
+            "With scripts it is the mean over seeds, and the band runs from the lowest to the "
+            "highest; the picture without scripts has the first seed."
+        )
+    if curves > NAMED_CURVES:
+        others = "the others" if curves == len(result.trials) else f"those of the best {curves}"
+        sentences.append(f"The curves of the five best trials are named; the legend adds {others}.")
+    if any(trial.state == "pruned" for trial in result.trials):
+        sentences.append("A trial that was pruned ends early.")
+    return " ".join(sentences)
 
 
 def _chosen_section(result: SweepResult) -> Section:
@@ -124,9 +155,8 @@ def _chosen_section(result: SweepResult) -> Section:
         else "It was trained again on all training images, once per seed, and scored on the test "
         "images; these were not used before."
     )
-    return Section(
-        "The chosen setting", [f"{how} best.toml has it as a config."], [Table(("", ""), rows)]
-    )
+    table = Table(("setting or score", "value"), rows)
+    return Section("The chosen setting", [f"{how} best.toml has it as a config."], [table])
 
 
 def importance_table(result: SweepResult) -> Table:

@@ -68,8 +68,12 @@ class Trial:
         """Of the seeds that have begun."""
         return [Outcome.of(cell.run) for cell in self.cells if cell.run is not None]
 
+    def scores(self, by: By) -> list[float]:
+        """Of the seeds that have begun."""
+        return [getattr(outcome, QUANTITIES[by]) for outcome in self.outcomes]
+
     def spread(self, by: By) -> Spread:
-        return Spread.of([getattr(outcome, QUANTITIES[by]) for outcome in self.outcomes])
+        return Spread.of(self.scores(by))
 
     def score(self, by: By) -> float:
         """NaN unless all seeds have finished."""

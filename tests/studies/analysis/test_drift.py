@@ -16,6 +16,7 @@ from dcfl.models import FeatureModel
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.model_file import load_model
 from dcfl.studies.analysis import drift as drifting
+from dcfl.studies.analysis.analysis_charts import drift_chart
 from dcfl.studies.analysis.drift import Drift, keeps_state, measure_drift, pairwise_cosines
 from dcfl.trained.subject import Subject, open_subject
 from tests.studies.analysis.trained import copied, train
@@ -116,6 +117,7 @@ def test_a_client_that_does_not_move_does_not_drift(tmp_path: Path) -> None:
     assert not len(found.update_cosines)  # nobody has a direction
     assert found.as_json()["update_pairs"] == 0
     assert math.isnan(found.agreement)
+    assert drift_chart([("still", found)])["panels"][2]["series"][0]["x"] == []
 
 
 def test_more_clients_than_there_are(fedavg: RecordedRun) -> None:
@@ -184,3 +186,9 @@ def test_updates_beyond_the_memory_are_not_compared(
     found = measure_drift(open_subject(fedproc), clients=3)
     assert len(found.clients) == 3
     assert len(found.update_cosines) == 1
+    first, second, _ = (own.client for own in found.clients)
+    assert found.pairs == [(first, second)]
+    chart = drift_chart([("fedproc", found)])
+    cosine = chart["panels"][2]["series"][-1]
+    (note,) = cosine["notes"]
+    assert note.startswith(f"clients {first} and {second}\ncosine ")

@@ -32,6 +32,14 @@ def test_a_job_is_measured_for_everybody(tmp_path: Path) -> None:
         assert all(one.round > 0 and one.start_up > 0 and one.cpu > 0 for one in each)
 
 
+def test_a_trial_is_mostly_start_up() -> None:
+    """It is to take a minute: nine programs of three seconds each, and few images."""
+    for job in map(tiny, JOBS.values()):
+        images = job.rounds * job.cohort * job.epochs * job.images
+        assert images <= (80 if job.model == "lenet" else 8)
+        assert job.rounds > 1  # the first is not timed
+
+
 def test_methods_are_compared_with_fedavg(tmp_path: Path) -> None:
     out = tmp_path / "methods.json"
     table = methods_table(time_methods("lenet", "dcfl-pw", repeats=1, out=out))

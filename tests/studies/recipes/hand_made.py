@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from dcfl.studies.cells.cell_folders import CellFolder
 from dcfl.studies.recipes.changes import with_settings
@@ -23,7 +24,7 @@ def cell_folders_in(out: Path, cells: Sequence[Cell]) -> list[CellFolder[Cell]]:
 
 
 def pretend(
-    cell_folder: CellFolder[Cell], accuracies: Sequence[float], finished: bool = True
+    cell_folder: CellFolder[Any], accuracies: Sequence[float], finished: bool = True
 ) -> None:
     """A run folder as the cell's run would leave it behind, with these accuracies."""
     method = cell_folder.cell.experiment.method.name

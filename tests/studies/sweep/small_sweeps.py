@@ -1,4 +1,4 @@
-"""Sweeps that take seconds."""
+"""Sweeps that take seconds, and some that nobody trained."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 from dcfl.config import experiment_from
 from dcfl.studies.sweep.searches import Search
 from dcfl.studies.sweep.space import split_settings
+from dcfl.studies.sweep.sweep_result import FinalScore, SweepResult
 from dcfl.studies.sweep.sweeping import SweepPlan, plan_sweep
+from tests.studies.recipes.hand_made import pretend
 
 TINY = {
     "data": {"clients": 4, "train_images": 200, "test_images": 100},
@@ -35,3 +37,19 @@ def tiny_sweep(
     assert not fixed
     experiment = experiment_from(None, {**TINY, "output": {"dir": str(out)}, **changes})
     return plan_sweep(experiment, space, search, seeds, reuse=reuse)
+
+
+def hand_made_sweep(
+    folder: Path, settings: Sequence[str], scores: Sequence[Sequence[float]]
+) -> SweepResult:
+    """Finished trials with these final accuracies, one for each seed."""
+    seeds = range(len(scores[0]))
+    plan = tiny_sweep(folder, settings, seeds=seeds)
+    assert len(plan.planned) == len(scores)
+    for trial, of_trial in zip(plan.planned, scores, strict=True):
+        for cell, score in zip(trial.cells, of_trial, strict=True):
+            pretend(cell, [score, score])
+    trials = tuple(trial.read_again() for trial in plan.planned)
+    best = max(trials, key=lambda trial: trial.score("ema"))
+    test = FinalScore(best.spread("ema"), "ema_accuracy", best)
+    return SweepResult(folder, plan.wanted, plan.space, "ema", trials, best, test)

@@ -1,0 +1,29 @@
+"""How Sphinx builds the site: `make docs`, with warnings as errors and without a network."""
+
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).parent
+sys.path[:0] = [str(DOCS / "_ext"), str(DOCS.parent)]
+
+project = "dcfl"
+author = "The dcfl developers"
+copyright = author
+
+extensions = ["myst_parser", "mathml", "notebooks", "repository_links"]
+exclude_patterns = ["_build", "_ext"]
+
+myst_enable_extensions = ["attrs_block", "colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 4  # links to a heading read as on a code host
+highlight_language = "text"
+pygments_style = "default"
+pygments_dark_style = "monokai"
+
+html_theme = "furo"
+html_title = "dcfl"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_math_renderer = "mathml"
+html_copy_source = False
+html_show_sphinx = False
+html_theme_options = {"navigation_with_keys": True}

@@ -10,11 +10,27 @@ project = "dcfl"
 author = "The dcfl developers"
 copyright = author
 
-extensions = ["myst_parser", "mathml", "notebooks", "repository_links"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "api",
+    "made_parts",
+    "mathml",
+    "notebooks",
+    "repository_links",
+]
 exclude_patterns = ["_build", "_ext"]
 
 myst_enable_extensions = ["attrs_block", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4  # links to a heading read as on a code host
+
+default_role = "code"  # docstrings have names in single backticks
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+napoleon_use_rtype = False
+add_module_names = False
+
 highlight_language = "text"
 pygments_style = "default"
 pygments_dark_style = "monokai"

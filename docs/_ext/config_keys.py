@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from commented_fields import as_sentence, meanings
+from markdown_tables import table
 
 from dcfl.config import CHOICES, SECTIONS, describe_type, to_toml
 from dcfl.experiment import Experiment
@@ -15,7 +16,7 @@ from dcfl.server import ServerSettings
 from dcfl.server.optimizers import OPTIMIZERS
 
 EXAMPLE = Path(__file__).parents[2] / "configs" / "digits.toml"
-HEAD = "| key | default | changes results | type, meaning |\n|---|---|---|---|"
+HEAD = ("key", "default", "changes results", "type, meaning")
 CHANGES = {"result": "yes", "place": "no", "seed": "seed"}
 ABOUT = {  # of each table, and where to read on
     "data": "What is trained on, and who owns it: [Data](../data.md).",
@@ -42,17 +43,17 @@ def _table(section: str) -> str:
     default = getattr(Experiment(), section)
     parts = [f"## `[{section}]`", ABOUT[section]]
     if section == "method":
-        parts += [_rows([_choice("method", METHODS)]), *_method_tables()]
+        parts += [table(HEAD, [_choice("method", METHODS)]), *_method_tables()]
     elif section == "server":
         own = [field for field in fields(ServerSettings) if field.name != "optimizer"]
         rows = [row(default, field, "server") for field in own]
-        parts += [_rows([*rows, _choice("server", OPTIMIZERS)]), *_optimizer_tables()]
+        parts += [table(HEAD, [*rows, _choice("server", OPTIMIZERS)]), *_optimizer_tables()]
     else:
-        parts.append(_rows([row(default, field, section) for field in fields(default)]))
+        parts.append(table(HEAD, [row(default, field, section) for field in fields(default)]))
     return "\n\n".join(parts)
 
 
-def _choice(section: str, known: dict[str, Any]) -> str:
+def _choice(section: str, known: dict[str, Any]) -> list[str]:
     key, default = CHOICES[section]
     names = ", ".join(f"`{to_toml(name)}`" for name in known)
     return _cells(f"{section}.{key}", "a name", to_toml(default), f"One of {names}.")
@@ -63,7 +64,7 @@ def _method_tables() -> list[str]:
     for method in METHODS.values():
         rows = [row(method(), field, "method") for field in fields(method)]
         if rows:
-            tables += [f"### `{method.name}`", _rows(rows)]
+            tables += [f"### `{method.name}`", table(HEAD, rows)]
     return tables
 
 
@@ -74,12 +75,12 @@ def _optimizer_tables() -> list[str]:
         if fields(optimizer)
         for part in (
             f"### `optimizer = {to_toml(optimizer.name)}`",
-            _rows([row(optimizer(), field, "server") for field in fields(optimizer)]),
+            table(HEAD, [row(optimizer(), field, "server") for field in fields(optimizer)]),
         )
     ]
 
 
-def row(settings: Any, field: Field[Any], section: str) -> str:
+def row(settings: Any, field: Field[Any], section: str) -> list[str]:
     key = f"{section}.{field.name}"
     meaning = meanings(type(settings)).get(field.name) or example_comments().get(key, "")
     if not meaning:
@@ -89,14 +90,9 @@ def row(settings: Any, field: Field[Any], section: str) -> str:
     return _cells(key, kind, to_toml(default), meaning)
 
 
-def _cells(key: str, kind: str, default: str, meaning: str) -> str:
+def _cells(key: str, kind: str, default: str, meaning: str) -> list[str]:
     kind = re.sub(r'"[^"]*"', lambda match: f"`{match[0]}`", f"{kind[0].upper()}{kind[1:]}")
-    cells = [f"`{key}`", f"`{default}`", CHANGES[kind_of(key)], f"*{kind}*. {meaning}"]
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
-
-
-def _rows(rows: list[str]) -> str:
-    return "\n".join([HEAD, *rows])
+    return [f"`{key}`", f"`{default}`", CHANGES[kind_of(key)], f"{kind}. {meaning}"]
 
 
 def example_comments() -> dict[str, str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import api
 import config_keys
+import method_facts
 import verbs
 from sphinx.application import Sphinx
 
@@ -14,6 +15,7 @@ MAKERS: dict[str, Callable[..., str]] = {
     "api": api.page,
     "config-keys": config_keys.page,
     "verbs": verbs.page,
+    **method_facts.MAKERS,
 }
 
 

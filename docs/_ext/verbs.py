@@ -2,6 +2,7 @@
 
 import click
 import typer
+from markdown_tables import table
 
 from dcfl.cli.main import app
 
@@ -42,8 +43,8 @@ def _parameters(command: click.Command) -> str:
         text = getattr(parameter, "help", None)
         if text and not getattr(parameter, "hidden", False):
             names = ", ".join(f"`{name}`" for name in _names(parameter, context))
-            rows.append(f"| {names} | {text.replace('|', chr(92) + '|')}{_default(parameter)} |")
-    return "\n".join(["| | |", "|---|---|", *rows]) if rows else ""
+            rows.append([names, f"{text}{_default(parameter)}"])
+    return table(["", ""], rows) if rows else ""
 
 
 def _names(parameter: click.Parameter, context: click.Context) -> list[str]:

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test quick test-slow test-flower smoke lint clean
+.PHONY: run test quick test-slow test-flower smoke docs lint clean
 
 # Few classes for each client and two clients a round: a setting in which methods differ.
 run: $(VENV)/core
@@ -35,6 +35,11 @@ test-flower: $(VENV)/dev
 smoke: $(VENV)/dev
 	rm -rf $(VENV)/smoke
 	OMP_NUM_THREADS=1 $(BIN)/dcfl reproduce all --scale smoke --out $(VENV)/smoke
+
+# The site, in docs/_build/html/index.html. A page that Sphinx warns about is an error.
+docs: $(VENV)/dev
+	rm -rf docs/_build
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check

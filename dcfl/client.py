@@ -40,16 +40,16 @@ LARGEST_FLOAT32 = 1e38  # close to the largest float32
 class LocalTraining:
     """The [training] table: SGD on every client, with a fresh optimiser in each round."""
 
-    epochs: int = 5
-    batch_size: int = 64
-    lr: float = 0.01
-    lr_decay: float = 0.998  # per round: lr * lr_decay ** (round - 1)
+    epochs: int = 5  # passes over a client's images in a round
+    batch_size: int = 64  # images in a step
+    lr: float = 0.01  # the learning rate of round 1
+    lr_decay: float = 0.998  # factor on the rate after each round
     # "round+epoch": decays after each local epoch too, as in FedRCL's and FedACG's code
     lr_decay_per: Literal["round", "round+epoch"] = "round"
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
-    decay_norm_and_bias: bool = True  # false: exempts them from weight decay
-    max_grad_norm: float = 10.0  # of the whole gradient; 0 = no clipping
+    momentum: float = 0.9  # of SGD
+    weight_decay: float = 5e-4  # of SGD, in L2
+    decay_norm_and_bias: bool = True  # false: no weight decay of normalisation layers and biases
+    max_grad_norm: float = 10.0  # a longer gradient is cut to this; 0: none is
     # First train the personal part alone for so many epochs, then the rest alone for `epochs`, as
     # in FedRep; 0: both together.
     head_epochs: int = 0

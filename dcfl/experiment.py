@@ -25,7 +25,7 @@ Precision = Literal["float32", "bfloat16", "float16"]
 class FederationSettings:
     """The [federation] table."""
 
-    rounds: int = 80
+    rounds: int = 80  # how many
     # Share of the clients in each round. "auto": all, where the data comes as sites; a quarter of
     # other clients, and two at least where their number is chosen by the data.
     participation: float | Literal["auto"] = "auto"
@@ -117,9 +117,9 @@ class EngineSettings:
     device: str = "auto"  # "cpu", "cuda", "cuda:0,1"; "auto" uses all GPUs
     # Processes that share a GPU, if `workers` is "auto"; "auto": as many as fit into its memory.
     workers_per_device: int | Literal["auto"] = 1
-    # In the network. bfloat16 pays on CPUs that have units for it (`dcfl doctor`), both on GPUs.
+    # Of the network. bfloat16 pays on CPUs that have units for it (`dcfl doctor`), both on GPUs.
     precision: Precision = "float32"
-    compile: bool = False  # torch.compile the model: pays off on GPUs in runs of hours
+    compile: bool = False  # the model, by torch.compile: pays off on GPUs in runs of hours
     memory_budget: int = 1024  # MB of RAM for clients' memories (MOON, SCAFFOLD); the rest: disk
 
     def __post_init__(self) -> None:
@@ -199,9 +199,10 @@ class FaultSettings:
 class AttackSettings:
     """The [attack] table."""
 
+    # What attackers do.
     kind: Literal["none", "sign-flip", "noise", "scaling", "label-flip", "prototype-flip"] = "none"
-    share: float = 0.2  # of the clients, rounded up
-    strength: float = 10.0
+    share: float = 0.2  # of the clients that attack, rounded up
+    strength: float = 10.0  # how strongly; what it multiplies depends on the kind
 
     def __post_init__(self) -> None:
         require(0 < self.share <= 1, f"attack.share must lie in (0, 1], not {self.share:g}")

@@ -39,12 +39,14 @@ class DataSettings:
     # "remote": every Flower node has its own
     dataset: str = "digits"
     path: str = "data"  # where downloaded data sets are
-    # "auto": 20, and as many as images of the user's own can carry; sites:PATH has as many as there
-    # are folders
+    # How many. "auto": 20, and as many as images of the user's own can carry; sites:PATH has as many
+    # as there are folders
     clients: int | Literal["auto"] = "auto"
-    # One of SCHEMES, or "file:PATH": a split of one's own, as .json, .csv or FL-bench's .pkl
+    # "dirichlet-balanced", "dirichlet-capped", "dirichlet-uncapped", "iid", "shards",
+    # "pathological" or "quantity"; "file:PATH": a split of one's own, as .json, .csv or FL-bench's
+    # .pkl
     partition: str = "dirichlet-balanced"
-    alpha: float = 0.3  # of the Dirichlet distribution; inf = iid
+    alpha: float = 0.3  # Dirichlet's: the smaller, the more one-sided the clients; inf: IID
     per_client: int = 2  # shards or classes, for "shards" and "pathological"
     min_size: int = 10  # no client gets fewer samples
     # Of the split, and of what is held out; "federation": as federation.seed, so that another seed
@@ -64,22 +66,22 @@ class DataSettings:
     # Score on so many of the images, the same ones for every seed and method; 0: on all of them.
     test_images: int = 0
     crop: int | Literal["auto"] = "auto"  # pixels of padding; "auto": what suits the data set
-    flip: bool | Literal["auto"] = "auto"
-    rotation: float = 0.0  # degrees either way
+    flip: bool | Literal["auto"] = "auto"  # mirror half of the images; "auto": where it makes sense
+    rotation: float = 0.0  # turn images by up to so many degrees either way
     cutout: int = 0  # side of a square that is blanked out
-    image_size: int = 32  # of folder: and sites:, which may hold images of any size
-    # Squeeze to a square, cut its centre out, or add black borders.
+    image_size: int = 32  # pixels; of folder: and sites:, which may hold any size
+    # How a picture becomes a square: squeezed, its centre cut out, or with black borders.
     fit: Literal["resize", "crop", "pad"] = "resize"
     # Centre and width of the grey levels that are told apart, for DICOM and for more than 8 bits;
     # empty: the DICOM file's own, or the full range of the file's bits.
     window: tuple[float, ...] = ()
-    broken: Literal["refuse", "skip"] = "refuse"  # files that cannot be read as images
-    # For folder:, sites: and remote: agreed beforehand instead of read from the data.
+    broken: Literal["refuse", "skip"] = "refuse"  # what to do with files that are not images
+    # In this order, agreed beforehand instead of read from the names of folders.
     class_names: tuple[str, ...] = ()
     # What pixels are normalised by, from 0 to 1 for each channel; empty: what suits the data set.
     # For each number of feature vectors, or one for all of them.
     mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()  # likewise
 
     def __post_init__(self) -> None:
         self._check_split()

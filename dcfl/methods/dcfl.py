@@ -35,9 +35,9 @@ class Decoupled(OnEmbeddings):
     """The hyper-parameters of both variants."""
 
     mu: float = 0.1  # weight of the contrastive term
-    temperature: float = 0.5  # tau
-    align: float = 0.9  # lambda_a
-    uniform: float = 0.1  # lambda_u
+    temperature: float = 0.5  # tau: the smaller, the more the nearest negatives count
+    align: float = 0.9  # lambda_a, the weight of attraction to positives
+    uniform: float = 0.1  # lambda_u, the weight of repulsion from negatives
 
     neutral: ClassVar = {"mu": 0.0}
     published: ClassVar = {
@@ -65,9 +65,11 @@ class DCFLSampleWise(Decoupled):
     P_i are the other samples of the batch with i's label, N_i those with another label.
     """
 
-    reduction: Literal["sum", "mean"] = "mean"  # over P_i; "sum" is Eq. 10 as printed
-    anchors: Literal["all", "with-positives", "sum"] = "all"  # over i: mean of all, of some, or sum
+    reduction: Literal["sum", "mean"] = "mean"  # over positives; "sum" is Eq. 10
+    anchors: Literal["all", "with-positives", "sum"] = "all"  # the batch: mean or sum
+    # "view": a second augmented view of the same image.
     positives: Literal["same-class", "view", "same-class+view"] = "same-class"
+    # "all-others": positives too, which couples the two terms again.
     negatives: Literal["other-classes", "all-others", "all-but-positives"] = "other-classes"
 
     name: ClassVar = "dcfl-sw"

@@ -29,9 +29,11 @@ from dcfl.models.output import Embedding
 class FedDecorr(OnEmbeddings):
     """Keeps the dimensions of the features uncorrelated."""
 
-    mu: float = 0.01
+    mu: float = 0.01  # weight of the penalty
+    # Of the penalty: the released code's is about a batch size larger than the paper's.
     form: Literal["released", "paper"] = "released"
-    embedding: Embedding = field(default="features", kw_only=True)  # as published
+    # What the classifier sees, as published, or the output of a side head.
+    embedding: Embedding = field(default="features", kw_only=True)
 
     equation: ClassVar = "L = L_CE + mu * mean_{a != b} C_ab^2 / N,  C = Z^T Z, Z standardised"
     neutral: ClassVar = {"mu": 0.0}

@@ -32,8 +32,8 @@ from dcfl.methods.prototypes import PrototypeMethod, Prototypes
 class FedPCL(PrototypeMethod):
     """Every embedding near its class's prototypes, the global one and each client's own."""
 
-    mu: float = 0.1
-    temperature: float = 0.07  # tau
+    mu: float = 0.1  # weight of the contrastive term
+    temperature: float = 0.07  # tau: the smaller, the more the nearest prototypes count
 
     equation: ClassVar = (
         "L = L_CE + mu * mean_i( l_i(c^0) + mean_p l_i(c^p) ),"

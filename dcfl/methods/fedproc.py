@@ -26,10 +26,11 @@ from dcfl.methods.prototypes import PrototypeMethod
 class FedProc(PrototypeMethod):
     """Every embedding near the global prototype of its class, against all the others."""
 
-    mu: float = 0.1
-    temperature: float = 0.5  # tau; 1 in the published code
+    mu: float = 0.1  # weight of the contrastive term, with the fixed schedule
+    temperature: float = 0.5  # tau: the smaller, the more near prototypes count; 1 as published
+    # "published": from the contrastive term to cross-entropy over `ramp` rounds, without mu.
     schedule: Literal["fixed", "published"] = "fixed"
-    ramp: int = 100  # rounds until the published schedule reaches pure cross-entropy
+    ramp: int = 100  # rounds until the published schedule is pure cross-entropy
 
     equation: ClassVar = (
         "L = L_CE + mu * mean_i -log( exp(sim(z_i, c_{y_i})/tau) / sum_g exp(sim(z_i, c_g)/tau) )"

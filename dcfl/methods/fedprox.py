@@ -23,7 +23,7 @@ from dcfl.methods.method import Method, Objective, at_least_zero
 class FedProx(Method):
     """A pull back to the weights that were received."""
 
-    mu: float = 0.01
+    mu: float = 0.01  # weight of the pull back
 
     equation: ClassVar = "L = L_CE + mu/2 * ||w - w_received||^2"
     neutral: ClassVar = {"mu": 0.0}

@@ -27,10 +27,10 @@ from dcfl.methods.method import Method, Objective, above_zero, at_least_zero
 class FedRCL(Method):
     """The hardest pairs on every level of the network, and no collapse within a class."""
 
-    mu: float = 1.0
-    temperature: float = 0.05  # tau
-    hardest_positives: int = 1  # k: contrast and penalty are divided by it, as released
-    hardest_negatives: int = 2
+    mu: float = 1.0  # weight of contrast and penalty together
+    temperature: float = 0.05  # tau: the smaller, the more the hardest pairs count
+    hardest_positives: int = 1  # how many count; the term is divided by their number
+    hardest_negatives: int = 2  # how many count
     threshold: float = 0.7  # similarity above which a pair of one class is pushed apart
     penalty: float = 1.0  # weight of that push; beta
     levels: tuple[int, ...] = ()  # stages to use, counted from 0; empty: all

@@ -28,8 +28,8 @@ from dcfl.methods.method import Objective, above_zero, at_least_zero
 class FedSCL(OnEmbeddings):
     """Supervised contrastive learning as a local regulariser."""
 
-    mu: float = 1.0
-    temperature: float = 0.5  # tau
+    mu: float = 1.0  # weight of the contrastive term
+    temperature: float = 0.5  # tau: the smaller, the more the nearest images count
     reduction: Literal["mean", "sum"] = "mean"  # over the positives; "sum" is Eq. 3 as printed
 
     equation: ClassVar = (

@@ -31,6 +31,7 @@ class FedSOL(Method):
     """The gradient of the task at weights perturbed against forgetting."""
 
     rho: float = 1.0  # length of the perturbation
+    # "adaptive": parameters that have moved more are perturbed more.
     variant: Literal["adaptive", "fixed"] = "adaptive"
     perturb: Literal["all", "head"] = "all"  # which parameters; "head": the classifier's
     temperature: float = 3.0  # of the distillation

@@ -30,8 +30,8 @@ from dcfl.tensors import snapshot
 class MOON(OnEmbeddings):
     """Features near the global model's, away from those of the client's previous model."""
 
-    mu: float = 1.0
-    temperature: float = 0.5  # tau
+    mu: float = 1.0  # weight of the contrastive term
+    temperature: float = 0.5  # tau: the smaller, the sharper the choice between the two models
 
     equation: ClassVar = (
         "L = L_CE + mu * mean_i -log( exp(sim(z_i, z_i^global)/tau)"

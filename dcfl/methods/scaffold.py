@@ -30,7 +30,7 @@ from dcfl.methods.method import Cost, Method, Objective, at_least_zero
 class Scaffold(Method):
     """Every step corrected by how this client's direction differs from everybody's."""
 
-    correction: float = 1.0  # factor on c - c_i; 0 is FedAvg
+    correction: float = 1.0  # factor on the correction c - c_i; 0 is FedAvg
 
     equation: ClassVar = "w <- w - lr * (g - c_i + c),  c_i <- c_i - c + (w_received - w) / (lr K)"
     cost: ClassVar = Cost(up="parameters", down="parameters", kept="parameters")

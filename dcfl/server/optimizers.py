@@ -44,8 +44,8 @@ class ServerOptimizer:
 class FedAvgM(ServerOptimizer):
     """Momentum on the server."""
 
-    momentum: float = 0.9
-    dampening: float = 0.0  # 0.9 with momentum 0.9 is the damped form of some published code
+    momentum: float = 0.9  # share of the last step that is repeated
+    dampening: float = 0.0  # cuts the new direction; 0.9 with momentum 0.9 is the damped form
 
     name: ClassVar = "fedavgm"
 
@@ -65,7 +65,7 @@ class FedACG(ServerOptimizer):
     The published method also has a proximal term on the clients: FedProx with mu = 0.002.
     """
 
-    momentum: float = 0.85  # lambda
+    momentum: float = 0.85  # lambda: share of the last step that clients start ahead by
 
     name: ClassVar = "fedacg"
 
@@ -93,9 +93,9 @@ class Adaptive(ServerOptimizer):
     Without bias correction; v starts at epsilon^2.
     """
 
-    lr: float = 0.01
-    beta1: float = 0.9
-    epsilon: float = 1e-3  # tau: the degree of adaptivity
+    lr: float = 0.01  # the server's learning rate
+    beta1: float = 0.9  # memory of the mean direction
+    epsilon: float = 1e-3  # tau: the larger, the less the steps adapt
 
     def __post_init__(self) -> None:
         require(0 < self.lr < inf, f"server.lr must be above 0, not {self.lr:g}")
@@ -122,7 +122,7 @@ class Adaptive(ServerOptimizer):
 class FedAdagrad(Adaptive):
     """v <- v + direction^2"""
 
-    beta1: float = 0.0
+    beta1: float = 0.0  # memory of the mean direction
 
     name: ClassVar = "fedadagrad"
 
@@ -134,7 +134,7 @@ class FedAdagrad(Adaptive):
 class FedAdam(Adaptive):
     """v <- beta2 * v + (1 - beta2) * direction^2"""
 
-    beta2: float = 0.99
+    beta2: float = 0.99  # memory of the squared directions
 
     name: ClassVar = "fedadam"
 

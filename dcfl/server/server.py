@@ -25,9 +25,9 @@ from dcfl.server.validation import Schema, check_update
 class ServerSettings:
     """The [server] table."""
 
-    aggregation: Aggregation = (
-        "uniform"  # as in Algorithm 1; "samples" weights by n_k, as Eq. 1 does
-    )
+    # The plain mean as in Algorithm 1; "samples": weighted by n_k, as in Eq. 1; "fednova": by their
+    # steps; the others withstand attackers.
+    aggregation: Aggregation = "uniform"
     optimizer: ServerOptimizer = ServerOptimizer()  # its fields stand in the same table
     # For the robust aggregations; see robust.py.
     byzantine: float = 0.2  # share of the clients that may be attackers

@@ -4,16 +4,7 @@ import csv
 import runpy
 from pathlib import Path
 
-from dcfl.methods import METHODS
-
 ROOT = Path(__file__).parents[2]
-
-
-def test_the_methods_page_is_up_to_date() -> None:
-    made = runpy.run_path(str(ROOT / "scripts" / "methods_page.py"))["page"]()
-    written = (ROOT / "docs" / "methods.md").read_text()
-    assert written == made, "run scripts/methods_page.py"
-    assert all(f"## {name}\n" in written for name in METHODS)
 
 
 def test_the_tables_of_the_speed_page_are_the_measured_ones() -> None:

@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 BLOCK = re.compile(
-    r"(?:<!-- file: (?P<file>\S+) -->\n)?```(?P<language>\w+)\n(?P<text>.*?)```", re.DOTALL
+    r"(?:<!-- (?:file: (?P<file>\S+)|not run: (?P<reason>[^\n]+)) -->\n)?"
+    r"```(?P<language>\w+)\n(?P<text>.*?)```",
+    re.DOTALL,
 )
 NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
@@ -24,6 +26,8 @@ def follow(page: Path, folder: Path) -> str:
     printed, last = "", ""
     for block in BLOCK.finditer(page.read_text()):
         text = block["text"]
+        if block["reason"]:
+            continue
         if block["file"]:
             (folder / block["file"]).write_text(text)
         elif block["language"] == "sh":

@@ -9,13 +9,57 @@ import pytest
 
 from tests.tutorials.steps import follow
 
-TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
+DOCS = Path(__file__).parents[2] / "docs"
+TUTORIALS = DOCS / "tutorials"
 
 
 def labels(printed: str, path: str) -> list[str]:
     """What was said about a picture: label and percent."""
     lines = [line for line in printed.splitlines() if line.endswith(path)]
     return [" ".join(re.findall(r"ring|cross|square|[\d.]+ %", line)[:2]) for line in lines]
+
+
+@pytest.mark.slow
+def test_start(tmp_path: Path) -> None:
+    printed = follow(DOCS / "start.md", tmp_path)
+    assert "scaffold is 26.64 points above fedavg" in printed
+    assert (tmp_path / "runs" / "moon" / "report.html").is_file()
+
+
+@pytest.mark.slow
+def test_low_accuracy(tmp_path: Path) -> None:
+    printed = follow(DOCS / "low-accuracy.md", tmp_path)
+    assert "fedavg on digits" in printed
+
+
+@pytest.mark.slow
+def test_own_method(tmp_path: Path) -> None:
+    printed = follow(TUTORIALS / "own-method.md", tmp_path)
+    assert "✗" not in printed
+    assert re.search(r"^calm +\d", printed, re.MULTILINE)  # its row of the comparison
+
+
+@pytest.mark.slow
+def test_fair_comparison(tmp_path: Path) -> None:
+    printed = follow(TUTORIALS / "fair-comparison.md", tmp_path)
+    assert "Chosen: training.lr = 0.05" in printed  # which the page goes on with
+    assert "4 seeds, mean ± deviation" in printed
+    assert (tmp_path / "fair.tex").is_file()
+    assert (tmp_path / "split.svg").is_file()
+
+
+@pytest.mark.slow
+def test_sweep(tmp_path: Path) -> None:
+    printed = follow(TUTORIALS / "sweep.md", tmp_path)
+    assert "[training]" in printed  # of best.toml
+    assert {"best.toml", "report.html", "trials.csv"} <= set(printed.split())
+
+
+@pytest.mark.slow
+def test_paper_table(tmp_path: Path) -> None:
+    printed = follow(TUTORIALS / "paper-table.md", tmp_path)
+    assert "DCFL-PW align=0.3 uniform=0.7" in printed
+    assert {"ablation.md", "ablation-runs.csv", "ablation.html"} <= set(printed.split())
 
 
 @pytest.mark.slow

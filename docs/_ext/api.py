@@ -1,0 +1,114 @@
+"""The public names, as directives for autodoc, and their docstrings made ready for it."""
+
+import inspect
+from types import ModuleType
+from typing import Any
+
+from commented_fields import meanings
+from sphinx.application import Sphinx
+
+import dcfl
+
+SECTIONS = ("Args:", "Returns:", "Raises:", "Example:", "Yields:")
+GROUPS = {
+    "Train, compare, search": [
+        "run",
+        "resume",
+        "compare",
+        "sweep",
+        "Run",
+        "load_experiment",
+        "Experiment",
+    ],
+    "What comes out": ["Result", "RoundRow", "Summary", "Comparison"],
+    "Use a model": ["load_model", "evaluate", "predict", "Scores"],
+    "Methods, models and data of your own": (
+        [
+            "Method",
+            "Objective",
+            "Client",
+            "Batch",
+            "METHODS",
+            "FeatureModel",
+            "Output",
+            "adapt",
+            "Dataset",
+        ]
+    ),
+}
+ABOUT = {  # what has no docstring of its own
+    "dcfl.METHODS": "All methods by name: a dict of classes that derive from `Method`.",
+    "dcfl.Objective": "The loss of a batch: a function of a `Batch` that returns a scalar tensor.",
+}
+MODULES = ("losses", "evaluation", "errors")
+
+
+def page() -> str:
+    named = [name for names in GROUPS.values() for name in names]
+    missing = sorted(set(dcfl.__all__) ^ {*named, *MODULES})
+    if missing:
+        raise ValueError(f"docs/_ext/api.py gives no place to {', '.join(missing)}, or too many")
+    parts = []
+    for title, names in GROUPS.items():
+        parts += [
+            f"## {title}",
+            *(_directive(f"dcfl.{name}", getattr(dcfl, name)) for name in names),
+        ]
+    for name in MODULES:
+        parts += [f"## `dcfl.{name}`", *_functions(getattr(dcfl, name))]
+    return "\n\n".join(parts)
+
+
+def _functions(module: ModuleType) -> list[str]:
+    exported = getattr(module, "__all__", None) or [
+        name
+        for name, value in vars(module).items()
+        if getattr(value, "__module__", "") == module.__name__ and name[0] != "_"
+    ]
+    about = (inspect.getdoc(module) or "").partition("\n\n")[0]
+    found = [(name, getattr(module, name)) for name in exported]
+    return [about, *(_directive(f"{module.__name__}.{name}", one) for name, one in found)]
+
+
+def _directive(path: str, value: Any) -> str:
+    if path in ABOUT:
+        return "\n".join(["```{eval-rst}", f".. py:data:: {path}", "", f"   {ABOUT[path]}", "```"])
+    kind, options = "function", []
+    if inspect.isclass(value):
+        kind, options = "class", []
+        if issubclass(value, Exception):
+            kind = "exception"
+        elif value.__name__ not in ("FeatureModel", "Experiment"):
+            options = ["   :members:", "   :undoc-members:", "   :member-order: bysource"]
+    return "\n".join(["```{eval-rst}", f".. auto{kind}:: {path}", *options, "```"])
+
+
+def readable(
+    app: Sphinx, what: str, name: str, value: object, options: object, lines: list[str]
+) -> None:
+    """Blocks that are indented, as in Markdown, are literal; fields have their comments."""
+    if what == "attribute" and not any(lines):
+        owner = _owner(name)
+        lines[:] = [meanings(owner).get(name.rpartition(".")[2], "")] if owner else []
+    made: list[str] = []
+    section, literal = "", False
+    for before, line in zip(["", *lines], lines, strict=False):
+        section = line if line in SECTIONS else section if line.startswith(" ") or not line else ""
+        if line.startswith("    ") and not before and not section:
+            made += ["::", ""]
+            literal = True
+        literal = literal and (line.startswith("    ") or not line)
+        made.append(line if literal else line.replace("|", r"\|"))
+    lines[:] = made
+
+
+def _owner(path: str) -> type | None:
+    value: Any = dcfl
+    for part in path.split(".")[1:-1]:
+        value = getattr(value, part, None)
+    return value if inspect.isclass(value) else None
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("autodoc-process-docstring", readable, priority=400)  # before napoleon
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,34 @@
+"""Puts what is made from the code in the place of marks such as <!-- made: verbs -->."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import api
+import config_keys
+import method_facts
+import verbs
+from sphinx.application import Sphinx
+
+MARK = re.compile(r"<!-- made: (?P<what>[\w-]+)(?: (?P<argument>[\w-]+))? -->")
+MAKERS: dict[str, Callable[..., str]] = {
+    "api": api.page,
+    "config-keys": config_keys.page,
+    "verbs": verbs.page,
+    **method_facts.MAKERS,
+}
+
+
+def _make(app: Sphinx, name: str, source: list[str]) -> None:
+    def made(mark: re.Match[str]) -> str:
+        arguments = [mark["argument"]] if mark["argument"] else []
+        return MAKERS[mark["what"]](*arguments)
+
+    source[0] = MARK.sub(made, source[0])
+    if MARK.search(source[0]):
+        raise ValueError(f"{name}: a mark is left")
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("source-read", _make, priority=400)  # before links are rewritten
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,202 @@
+"""What nobody has to type about a method: its fields, its costs and its measured results."""
+
+import csv
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from config_keys import row
+from markdown_tables import table
+
+from dcfl.config import describe_method
+from dcfl.methods import METHODS
+from dcfl.testing.properties import overridden_hooks
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+SPLITS = {"iid": "an even split", "0.3": "Dirichlet 0.3"}
+READING = (
+    "Digits: [all methods side by side](../methods.md#measured-on-the-built-in-digits). CIFAR: the "
+    "compact CNN after 40 rounds, early in training; in the paper a ResNet-18 trained to the end. "
+    "[The paper, reproduced](../reproduction.md) has the settings, and what can be concluded."
+)
+DIGITS_COHORT = 5  # clients in a round of the digits
+DATA_SETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
+
+
+def overview() -> str:
+    """All methods: the idea, and what it costs beyond FedAvg."""
+    rows = []
+    for name, method in METHODS.items():
+        facts = describe_method(method)
+        time = next((f"{ratio:.2f}" for ratio in times(name).values()), "")
+        rows.append([f"[{name}](methods/{name}.md)", facts["idea"], sent(facts["cost"]), time])
+    return table(["method", "idea", "sends, beyond the weights", "time / FedAvg's"], rows)
+
+
+def digits() -> str:
+    rows = [
+        [f"[{name}](methods/{name}.md)", *_scores(measured)] for name, measured in _digits().items()
+    ]
+    return table(["method", "MAX %", "EMA %", "vs fedavg"], rows)
+
+
+def costs(name: str) -> str:
+    """What a method sends, keeps and costs, and where its code is."""
+    method = METHODS[name]
+    cost = describe_method(method)["cost"]
+    module = method.__module__.replace(".", "/")
+    hooks = ", ".join(f"`{hook}`" for hook in overridden_hooks(method)) or "none"
+    rows = [
+        [
+            "a step",
+            f"{_count(cost['forwards'], 'forward pass')}, "
+            f"{_count(cost['backwards'], 'backward pass')}",
+        ],
+        [
+            "after a client's training",
+            f"{cost['passes']} pass over its images, without gradients"
+            if cost["passes"]
+            else "nothing",
+        ],
+        [
+            "memory while it trains",
+            f"{cost['copies']} more copies of the model" if cost["copies"] else "as FedAvg",
+        ],
+        ["sends, beyond the weights", sent(cost)],
+        ["a client keeps between rounds", _plain(cost["kept"])],
+        *([["measured traffic", _traffic(name)]] if name in _digits() else []),
+        *([["measured time of a round", _times(name)]] if times(name) else []),
+        ["hooks it overrides", hooks],
+        ["code", f"[{module}.py](../../{module}.py)"],
+    ]
+    return table(["", ""], rows)
+
+
+def knobs(name: str) -> str:
+    """The fields with default and meaning, and the DCFL paper's values."""
+    method = METHODS[name]
+    rows = [row(method(), field, "method") for field in fields(method)]
+    told = [[key, default, meaning] for key, default, _, meaning in rows]
+    parts = [table(["key", "default", "type, meaning"], told)] if told else []
+    published = [
+        f"`{key} = {value:g}` on {dataset}"
+        for dataset, values in method.published.items()
+        for key, value in values.items()
+    ]
+    if published:
+        parts.append(
+            f"The DCFL paper's values are the default on its data: {', '.join(published)}."
+        )
+    return "\n\n".join(parts)
+
+
+def results(name: str) -> str:
+    """Every setting in which the method was trained beside FedAvg."""
+    rows = [["digits, Dirichlet 0.3, five seeds", *_scores(_digits()[name]), ""]]
+    for block, column in {(one["block"], one["column"]): None for one in _cifar()}:
+        here = [one for one in _cifar() if (one["block"], one["column"]) == (block, column)]
+        found = {one["metric"]: one for one in here if one["row"].lower() == name and one["ours"]}
+        if found:
+            ema = found["ema"]
+            seeds = "one seed" if ema["seeds"] == "1" else "three seeds"
+            rows.append(
+                [
+                    f"{DATA_SETS[block]}, {SPLITS[column]}, {seeds}",
+                    _spread(found["max"], "ours", "deviation"),
+                    _spread(ema, "ours", "deviation"),
+                    _spread(ema, "gain", "gain_deviation", "+"),
+                    f"{float(ema['paper']):.2f}",
+                ]
+            )
+    head = ["", "MAX %", "EMA %", "EMA − FedAvg", "EMA in the DCFL paper"]
+    return f"{table(head, rows)}\n\n{READING}"
+
+
+def sent(cost: dict[str, Any]) -> str:
+    """Bytes up and down in addition to the weights."""
+    parts = [f"{way}: {_plain(cost[way])}" for way in ("up", "down") if cost[way] != "0"]
+    return "; ".join(parts) or "nothing"
+
+
+def _times(name: str) -> str:
+    told = [f"{ratio:.2f} of FedAvg's ({model})" for model, ratio in times(name).items()]
+    return f"{', '.join(told)}: [Speed](../speed.md#what-a-method-costs)"
+
+
+def times(name: str) -> dict[str, float]:
+    """The time of a round relative to FedAvg's, as in the tables of the speed page."""
+    told = {}
+    for model, label in (("cnn", "compact CNN"), ("resnet18", "ResNet-18")):
+        seconds = json.loads((RESULTS / f"methods-{model}.json").read_text())["models"][model]
+        if name in seconds:
+            pairs = zip(seconds[name], seconds["fedavg"], strict=True)
+            told[label] = median(own / plain for own, plain in pairs)
+    return told
+
+
+def _traffic(name: str) -> str:
+    def each(measured: dict[str, Any], key: str) -> str:
+        sent = measured[key]["mean"] / measured["rounds"]["mean"] / DIGITS_COHORT
+        return f"{sent / 1000:.0f} kB"
+
+    own = _digits()[name]
+    return (
+        f"{each(own, 'bytes_up')} up and {each(own, 'bytes_down')} down for a client and round of "
+        f"the digits (FedAvg: {each(_digits()['fedavg'], 'bytes_up')})"
+    )
+
+
+def _plain(formula: str) -> str:
+    return {
+        "0": "nothing",
+        "weights": "a copy of the model",
+        "parameters": "as much as the model",
+    }.get(formula, f"`{formula}` bytes")
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'es' if number > 1 else ''}"
+
+
+def _scores(measured: dict[str, Any]) -> list[str]:
+    def spread(value: dict[str, float] | None, sign: str = "") -> str:
+        return f"{value['mean']:{sign}.2f} ± {value['deviation']:.2f}" if value else ""
+
+    return [
+        spread(measured["max_accuracy"]),
+        spread(measured["ema_accuracy"]),
+        spread(measured["gain"], "+"),
+    ]
+
+
+def _spread(cells: dict[str, str], value: str, deviation: str, sign: str = "") -> str:
+    if not cells[value]:
+        return ""
+    shown = f"{float(cells[value]):{sign}.2f}"
+    return f"{shown} ± {float(cells[deviation]):.2f}" if cells[deviation] else shown
+
+
+@cache
+def _digits() -> dict[str, dict[str, Any]]:
+    rows = json.loads((RESULTS / "digits-methods.json").read_text())["methods"]
+    return {one["method"]: one for one in rows}
+
+
+@cache
+def _cifar() -> list[dict[str, str]]:
+    path = RESULTS / "reproduction" / "participation-5.csv"
+    with path.open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+MAKERS: dict[str, Callable[..., str]] = {
+    "methods-overview": overview,
+    "methods-digits": digits,
+    "method-costs": costs,
+    "method-knobs": knobs,
+    "method-results": results,
+}

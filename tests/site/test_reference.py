@@ -1,0 +1,77 @@
+"""The reference has all keys, verbs and names, because it is made from them."""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+import dcfl
+from dcfl.config import as_tables
+from dcfl.experiment import Experiment
+from dcfl.methods import METHODS
+from dcfl.runs.identity import KINDS, flat
+from dcfl.server.optimizers import OPTIMIZERS
+
+
+def made(module: str) -> Any:
+    return import_module(module)
+
+
+def test_every_config_key_is_there_with_its_kind() -> None:
+    page = made("config_keys").page()
+    for key, kind in KINDS.items():
+        row = next(line for line in page.splitlines() if line.startswith(f"| `{key}` |"))
+        assert row.split(" | ")[2] == {"result": "yes", "place": "no", "seed": "seed"}[kind]
+    assert all(f"| `{key}` |" in page for key in flat(as_tables(Experiment())))
+    assert all(f'`"{name}"`' in page for name in (*METHODS, *OPTIMIZERS))
+
+
+def test_a_default_is_the_one_of_the_code() -> None:
+    page = made("config_keys").page()
+    assert "| `data.alpha` | `0.3` | yes | A number. " in page
+    assert '| `method.name` | `"dcfl-pw"` | yes |' in page
+
+
+def test_every_verb_has_a_section() -> None:
+    page = made("verbs").page()
+    for verb in ("run", "flower up", "new method", "data get", "bench methods"):
+        assert f" `dcfl {verb}`\n" in page
+    assert "| `--seeds 0,1,2` |" in page
+
+
+def test_every_public_name_has_a_place() -> None:
+    page = made("api").page()
+    names = [name for name in dcfl.__all__ if name not in ("losses", "evaluation", "errors")]
+    assert all(f":: dcfl.{name}\n" in page for name in names)
+    assert all(f":: dcfl.losses.{name}\n" in page for name in dcfl.losses.__all__)
+    assert ".. autoexception:: dcfl.errors.ConfigError\n" in page
+
+
+@dataclass
+class Commented:
+    plain: int = 0
+    behind: int = 0  # what it is
+    # Over two
+    # lines.
+    above: str = "a"
+
+
+def test_comments_of_fields_are_their_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Commented, "__module__", "dcfl.commented")
+    monkeypatch.setitem(__import__("sys").modules, "dcfl.commented", import_module(__name__))
+    fields = made("commented_fields").meanings(Commented)
+    assert fields == {"behind": "What it is.", "above": "Over two lines."}
+
+
+@pytest.mark.parametrize(
+    ("comment", "sentence"),
+    [
+        ('"sum" as printed', '`"sum"` as printed.'),
+        ("sites:PATH has them", "sites:PATH has them."),
+        ("tau: small", "Tau: small."),
+        ("torch.compile it.", "torch.compile it."),
+    ],
+)
+def test_a_comment_becomes_a_sentence(comment: str, sentence: str) -> None:
+    assert made("commented_fields").as_sentence(comment) == sentence

@@ -46,8 +46,8 @@ def up(
     require(fits, f"{len(node_configs)} node configs for {sites} sites: give one for each or none")
     for text in node_configs:
         check_node_config(text)
-    home = _make_home(home)
-    with _alone(home):
+    home = make_home(home)
+    with alone_in(home):
         if any(daemon.alive for daemon in read_record(home).daemons):
             raise ConfigError(f"{home}: a deployment is running; `dcfl flower down` ends it")
         end_processes(home, read_record(home).daemons)  # leftovers of one that was killed
@@ -114,7 +114,7 @@ def status(home: Path) -> Status:
     return Status(link.address, deployment.tls, alive, nodes=nodes, runs=runs)
 
 
-def _make_home(home: Path) -> Path:
+def make_home(home: Path) -> Path:
     home = home.resolve()
     # Flower parses node configs without escapes.
     require(not set('"\\\n') & set(str(home)), f"{home}: a quote or backslash in the path")
@@ -129,8 +129,8 @@ def _make_home(home: Path) -> Path:
 
 
 @contextmanager
-def _alone(home: Path) -> Iterator[None]:
+def alone_in(home: Path) -> Iterator[None]:
     with (home / "lock").open("w") as file:
         if not try_lock(file):
-            raise ConfigError(f"{home}: another `dcfl flower up` is at work here")
+            raise ConfigError(f"{home}: another command is starting it, or runs it")
         yield

@@ -1,4 +1,4 @@
-"""`dcfl flower kit` and `dcfl flower daemon ...`: what a site or a server needs, and its daemons."""
+"""`dcfl flower kit`: what a site or a server needs; `dcfl flower daemon ...`: its daemons."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from dcfl.errors import ConfigError, require
 from dcfl.flower.deploy.commands import check_node_config
 from dcfl.flower.deploy.daemons import end_processes
 from dcfl.flower.deploy.deployment_record import RECORD, connection_to, read_record
-from dcfl.flower.deploy.startup import start_all
+from dcfl.flower.deploy.startup import SUPERLINK, start_all
 from dcfl.flower.deploy.superlink import Connection, RunStatus, newest_runs, online_nodes
 from dcfl.flower.roster import Roster
 from dcfl.system.locks import try_lock
@@ -68,7 +68,7 @@ def down(home: Path) -> int:
     """End what `up` started and all that they started; returns how many processes that were."""
     home = home.resolve()
     daemons = read_record(home).daemons
-    superlink = {daemon.pid for daemon in daemons if daemon.partition is None}
+    superlink = {daemon.pid for daemon in daemons if daemon.name == SUPERLINK}
     # The SuperLink last: SuperNodes sign off from it.
     ended = end_processes(home, daemons, superlink) | end_processes(home, daemons)
     (home / RECORD).unlink(missing_ok=True)

@@ -17,6 +17,7 @@ from dcfl.flower.deploy.deployment import alone_in, down, make_home
 from dcfl.flower.deploy.deployment_record import Deployment, add_to_record, read_record
 from dcfl.flower.deploy.kit_folder import NGINX, SITE_FILE, ServerKit, SiteKit
 from dcfl.flower.deploy.startup import (
+    SUPERLINK,
     last_words,
     listening,
     node_id,
@@ -107,7 +108,7 @@ def _start_server(kit: ServerKit, foreground: bool, deadline: float) -> Deployme
     for path in (kit.authority, *kit.public_keys):
         require(path.is_file(), f"{path}: not there")
     command = superlink_command(kit.port, kit.state / "superlink.db", kit.keys)
-    daemon = start_daemon(kit.state, "superlink", command, foreground)
+    daemon = start_daemon(kit.state, SUPERLINK, command, foreground)
     deployment = add_to_record(kit.state, Deployment(kit.link.address, tls=True), daemon)
     wait_until(lambda: listening(kit.port), kit.state, deployment, deadline)
     for key in kit.public_keys:

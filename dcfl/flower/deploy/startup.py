@@ -29,6 +29,8 @@ from dcfl.flower.deploy.superlink import (
 from dcfl.flower.node_config import ANY_DATA
 from dcfl.system.storage import private_folder
 
+SUPERLINK = "superlink"  # the name of its daemon, and of its log
+
 
 def start_all(
     home: Path, sites: int, tls: bool, node_configs: Sequence[str], deadline: float
@@ -42,7 +44,7 @@ def start_all(
         leftover.unlink()  # Flower does not resume runs, and old nodes would be listed for ever
     keys = home / "keys" if tls else None
     command = superlink_command(superlink_port, home / "superlink.db", keys)
-    superlink = start_daemon(home, "superlink", command)
+    superlink = start_daemon(home, SUPERLINK, command)
     deployment = add_to_record(home, deployment, superlink)
     link = connection_to(home, deployment)
     wait_until(lambda: listening(superlink_port), home, deployment, deadline)

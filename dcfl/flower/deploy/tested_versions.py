@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 
 from packaging.requirements import Requirement
@@ -10,6 +11,7 @@ from packaging.utils import canonicalize_name
 _HEAD = "# The versions with which the operator of the server made this kit.\n"
 
 
+@cache
 def constraints() -> str:
     """For `pip install --constraint`. Without local versions (+cpu): the build is the site's
     choice."""

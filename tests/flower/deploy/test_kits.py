@@ -127,7 +127,7 @@ def test_the_image_is_small_in_rights_and_holds_no_key(name: str, kits: Path) ->
     assert len(installs) == (name == "server")
     assert all("--no-install-recommends" in text and "rm -rf" in text for text in installs)
     ignored = (kits / name / ".dockerignore").read_text().splitlines()
-    assert [line for line in ignored if not line.startswith("#")][0] == "*"
+    assert next(line for line in ignored if not line.startswith("#")) == "*"
 
 
 def test_a_sites_container_reads_its_data_and_keeps_its_key_secret(kits: Path) -> None:

@@ -47,18 +47,26 @@ def up(
     for text in node_configs:
         check_node_config(text)
     home = make_home(home)
-    with alone_in(home):
+    with starting_in(home, "`dcfl flower down`"):
+        return start_all(
+            home,
+            sites,
+            tls=tls,
+            node_configs=node_configs,
+            deadline=time.monotonic() + wait,
+        )
+
+
+@contextmanager
+def starting_in(home: Path, ender: str) -> Iterator[None]:
+    """For one command at a time, in a home where nothing runs; nothing is left if the block fails.
+    `ender`: the command that ends what runs."""
+    with _alone(home):
         if any(daemon.alive for daemon in read_record(home).daemons):
-            raise ConfigError(f"{home}: a deployment is running; `dcfl flower down` ends it")
+            raise ConfigError(f"{home}: a deployment is running; {ender} ends it")
         end_processes(home, read_record(home).daemons)  # leftovers of one that was killed
         try:
-            return start_all(
-                home,
-                sites,
-                tls=tls,
-                node_configs=node_configs,
-                deadline=time.monotonic() + wait,
-            )
+            yield
         except BaseException:
             down(home)
             raise
@@ -129,7 +137,7 @@ def make_home(home: Path) -> Path:
 
 
 @contextmanager
-def alone_in(home: Path) -> Iterator[None]:
+def _alone(home: Path) -> Iterator[None]:
     with (home / "lock").open("w") as file:
         if not try_lock(file):
             raise ConfigError(f"{home}: another command is starting it, or runs it")

@@ -12,9 +12,9 @@ from pathlib import Path
 from dcfl.config import to_toml
 from dcfl.errors import ConfigError, NetworkError, SiteRefusal, require
 from dcfl.flower.deploy.commands import superlink_command, supernode_command
-from dcfl.flower.deploy.daemons import Daemon, end_processes
-from dcfl.flower.deploy.deployment import alone_in, down, make_home
-from dcfl.flower.deploy.deployment_record import Deployment, add_to_record, read_record
+from dcfl.flower.deploy.daemons import Daemon
+from dcfl.flower.deploy.deployment import down, make_home, starting_in
+from dcfl.flower.deploy.deployment_record import Deployment, add_to_record
 from dcfl.flower.deploy.kit_folder import NGINX, SITE_FILE, ServerKit, SiteKit
 from dcfl.flower.deploy.startup import (
     SUPERLINK,
@@ -69,19 +69,11 @@ def stop_kit(kit: SiteKit | ServerKit) -> int:
 @contextmanager
 def _started(kit: SiteKit | ServerKit, foreground: bool, deadline: float) -> Iterator[Deployment]:
     """Nothing is left if this or its block fails."""
-    home = make_home(kit.state)
-    with alone_in(home):
-        if any(daemon.alive for daemon in read_record(home).daemons):
-            raise ConfigError(f"{kit.folder}: is running already; ./stop ends it")
-        end_processes(home, read_record(home).daemons)  # leftovers of one that was killed
-        try:
-            if isinstance(kit, SiteKit):
-                yield _start_site(kit, foreground)
-            else:
-                yield _start_server(kit, foreground, deadline)
-        except BaseException:
-            down(home)
-            raise
+    with starting_in(make_home(kit.state), "./stop"):
+        if isinstance(kit, SiteKit):
+            yield _start_site(kit, foreground)
+        else:
+            yield _start_server(kit, foreground, deadline)
 
 
 def _start_site(kit: SiteKit, foreground: bool) -> Deployment:
@@ -99,8 +91,10 @@ def _start_site(kit: SiteKit, foreground: bool) -> Deployment:
     write_private(written, "".join(lines))
     keys = (kit.authority, kit.key)
     command = supernode_command(kit.address, kit.port, str(written), keys)
-    empty = Deployment(kit.address, tls=True)
-    return add_to_record(kit.state, empty, start_daemon(kit.state, kit.name, command, foreground))
+    # Every message has a process of its own: without a cache each would decode all pictures.
+    cache = {"DCFL_CACHE": str(kit.state / "cache")}
+    daemon = start_daemon(kit.state, kit.name, command, foreground, cache)
+    return add_to_record(kit.state, Deployment(kit.address, tls=True), daemon)
 
 
 def _start_server(kit: ServerKit, foreground: bool, deadline: float) -> Deployment:

@@ -6,7 +6,7 @@ import re
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -71,13 +71,20 @@ def _place_of(home: Path, site: int, sites: int) -> str:
     return f' partition-id={site} num-partitions={sites} memories="{memories}"'
 
 
-def start_daemon(home: Path, name: str, command: Sequence[str], foreground: bool = False) -> Daemon:
-    """`foreground`: it writes where this process writes, instead of to a log of its own."""
+def start_daemon(
+    home: Path,
+    name: str,
+    command: Sequence[str],
+    foreground: bool = False,
+    variables: Mapping[str, str] | None = None,
+) -> Daemon:
+    """`foreground`: it writes where this process writes, instead of to a log of its own.
+    `variables`: of its environment, where this process has none of that name."""
     log = nullcontext() if foreground else (home / "logs" / f"{name}.log").open("wb")
     with log as log_file:
         process = subprocess.Popen(
             command,
-            env=environment(home / "flwr", home),
+            env={**(variables or {}), **environment(home / "flwr", home)},
             cwd=home / "work",  # a module in the working folder would shadow the bundle's
             stdin=subprocess.DEVNULL,
             stdout=log_file,

@@ -26,7 +26,10 @@ from dcfl.flower.deploy.kit_folder import ServerKit, SiteKit, open_kit
 from dcfl.flower.deploy.kit_status import kit_status, unreachable
 from dcfl.flower.deploy.kit_writing import Kits
 
-CONNECTED = "import time; print('SuperNode ID: 7', flush=True); time.sleep(60)"
+CONNECTED = (
+    "import os, time; print(os.environ.get('DCFL_CACHE')); "
+    "print('SuperNode ID: 7', flush=True); time.sleep(60)"
+)
 ALONE = "import time; print('Connection attempt failed', flush=True); time.sleep(60)"
 REFUSED = "print('INFO : hello'); print('the key is not known there', flush=True)"
 
@@ -81,7 +84,8 @@ def test_a_site_starts_and_stops(site: SiteKit, supernode: Any) -> None:
     written = Path(node_config)
     assert written.stat().st_mode & 0o777 == 0o600
     assert f'memories = "{site.folder}/state/memories"' in written.read_text()
-    with pytest.raises(ConfigError, match="is running already"):
+    assert f"{site.state}/cache\n" in (site.state / "logs" / "a.log").read_text()
+    with pytest.raises(ConfigError, match=r"is running; \./stop ends it"):
         start_kit(site)
     assert [daemon.alive for daemon in kit_status(site).daemons] == [True]
     assert stop_kit(site) == 1
@@ -173,7 +177,7 @@ def test_in_the_foreground_it_takes_its_daemon_with_it(site: SiteKit) -> None:
     command = [sys.executable, "-c", RUN, str(site.folder), CONNECTED]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
-        assert "SuperNode ID" in running.stdout.readline()  # of the daemon: it writes there
+        assert "/state/cache" in running.stdout.readline()  # of the daemon: it writes there
         assert processes_of(site.state, ())
         with pytest.raises(ConfigError, match="another command"):
             start_kit(site)

@@ -53,14 +53,14 @@ def kit_command(
 
     given = comma_separated(sites) if sites else [name for name in names if name != SERVER]
     all_sites = tuple(given)
-    kits = Kits(superlink, all_sites, keys, wheel)
+    kits = Kits(superlink, all_sites, keys, data, wheel)
     for name in names:
         known = name == SERVER or name in all_sites
         require(known, f"{name}: not among the sites {', '.join(all_sites)} of --sites")
     kits.check_room(names, out)
     kits.make_missing_keys()
     for name in names:
-        print(printable(f"wrote  {kits.write(name, out, data)}"))
+        print(printable(f"wrote  {kits.write(name, out)}"))
     print(
         printable(f"sites  {', '.join(f'{place} {name}' for place, name in enumerate(all_sites))}")
     )

@@ -29,13 +29,14 @@ from dcfl.flower.node_config import NodeConfig
 from dcfl.system.storage import private_folder, storage
 
 LOOK_SECONDS = 0.5  # between two looks at a daemon
+LISTENING_SECONDS = 120.0  # for a server's daemon to listen; on a busy machine it takes a minute
 PROXY_FILE = "fleet-proxy.conf"
 
 
 def start_kit(kit: SiteKit | ServerKit, wait: float = 60.0) -> str:
     """Start the daemons in the background; returns what became of them in a line. A site that
     cannot reach its server within `wait` seconds goes on trying."""
-    with _started(kit, foreground=False, deadline=time.monotonic() + wait) as deployment:
+    with _started(kit, foreground=False) as deployment:
         if isinstance(kit, ServerKit):
             count = len(kit.sites)
             return (
@@ -54,7 +55,7 @@ def start_kit(kit: SiteKit | ServerKit, wait: float = 60.0) -> str:
 def run_kit(kit: SiteKit | ServerKit) -> None:
     """Run the daemons until one of them ends or this process is asked to end; for systemd and
     containers. They write where this process writes."""
-    with _started(kit, foreground=True, deadline=time.monotonic() + 120) as deployment:
+    with _started(kit, foreground=True) as deployment:
         while all(daemon.alive for daemon in deployment.daemons):
             time.sleep(LOOK_SECONDS)
         ended = ", ".join(daemon.name for daemon in deployment.daemons if not daemon.alive)
@@ -67,13 +68,13 @@ def stop_kit(kit: SiteKit | ServerKit) -> int:
 
 
 @contextmanager
-def _started(kit: SiteKit | ServerKit, foreground: bool, deadline: float) -> Iterator[Deployment]:
+def _started(kit: SiteKit | ServerKit, foreground: bool) -> Iterator[Deployment]:
     """Nothing is left if this or its block fails."""
     with starting_in(make_home(kit.state), "./stop"):
         if isinstance(kit, SiteKit):
             yield _start_site(kit, foreground)
         else:
-            yield _start_server(kit, foreground, deadline)
+            yield _start_server(kit, foreground)
 
 
 def _start_site(kit: SiteKit, foreground: bool) -> Deployment:
@@ -97,22 +98,26 @@ def _start_site(kit: SiteKit, foreground: bool) -> Deployment:
     return add_to_record(kit.state, Deployment(kit.address, tls=True), daemon)
 
 
-def _start_server(kit: ServerKit, foreground: bool, deadline: float) -> Deployment:
+def _start_server(kit: ServerKit, foreground: bool) -> Deployment:
     proxy = _proxy_command(kit)
     for path in (kit.authority, *kit.public_keys):
         require(path.is_file(), f"{path}: not there")
     command = superlink_command(kit.port, kit.state / "superlink.db", kit.keys)
     daemon = start_daemon(kit.state, SUPERLINK, command, foreground)
     deployment = add_to_record(kit.state, Deployment(kit.link.address, tls=True), daemon)
-    wait_until(lambda: listening(kit.port), kit.state, deployment, deadline)
+    _wait_for_port(kit, kit.port, deployment)
     for key in kit.public_keys:
         _register(kit, key)
     if proxy:
         daemon = start_daemon(kit.state, "proxy", proxy, foreground)
         deployment = add_to_record(kit.state, deployment, daemon)
-        _, port = host_and_port(kit.address)
-        wait_until(lambda: listening(port), kit.state, deployment, deadline)
+        _wait_for_port(kit, host_and_port(kit.address)[1], deployment)
     return deployment
+
+
+def _wait_for_port(kit: ServerKit, port: int, deployment: Deployment) -> None:
+    deadline = time.monotonic() + LISTENING_SECONDS
+    wait_until(lambda: listening(port), kit.state, deployment, deadline)
 
 
 def _register(kit: ServerKit, key: Path) -> None:

@@ -38,17 +38,19 @@ _TEMPLATES = Environment(
 
 @dataclass(frozen=True)
 class Kits:
-    """What the kits of one federation have in common."""
+    """What kits that are written together have in common."""
 
     superlink: str  # host:port, as sites reach it
     sites: tuple[str, ...]  # all of them, in the order of partition-id
     keys: Path  # of `dcfl flower keys`; made if it is not there
+    data: str = DATA  # of a site
     wheel: Path | None = None  # of dcfl, if it does not come from a package index
 
     def __post_init__(self) -> None:
         host_and_port(self.superlink)
         require(bool(self.sites), "which sites are there? Say it with --sites A,B")
         check_sites(self.sites)
+        _data_values(self.data)
         if self.wheel is not None:
             fits = self.wheel.is_file() and self.wheel.suffix == ".whl"
             require(fits, f"{self.wheel}: not a wheel (a .whl file)")
@@ -79,12 +81,12 @@ class Kits:
                 not (out / name).exists(), f"{out / name}: is there already; move it away first"
             )
 
-    def write(self, name: str, out: Path, data: str = DATA) -> Path:
+    def write(self, name: str, out: Path) -> Path:
         """Write the kit of a site, or of the server, into the new folder `out`/`name`: as a whole
         or not at all."""
         folder = out / name
         self.check_room([name], out)
-        texts = self._texts(name, data)
+        texts = self._texts(name)
         partial = out / f".{name}.partial"
         with storage(folder):
             shutil.rmtree(partial, ignore_errors=True)
@@ -103,8 +105,8 @@ class Kits:
                 shutil.rmtree(partial, ignore_errors=True)
         return folder
 
-    def _texts(self, name: str, data: str) -> dict[str, str]:
-        values = {**self._values(name), **_data_values(data)}
+    def _texts(self, name: str) -> dict[str, str]:
+        values = {**self._values(name), **_data_values(self.data)}
         texts = {}
         for template in _TEMPLATES.list_templates():
             kind, file = template.split("/")

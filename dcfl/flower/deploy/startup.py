@@ -144,6 +144,8 @@ def wait_until(
 
 def last_words(home: Path, daemon: Daemon) -> str:
     path = home / "logs" / f"{daemon.name}.log"
+    if not path.is_file():  # in the foreground
+        return "the lines above say why"
     text = path.read_bytes()
     farewell = re.search(r"Exit Code: \d+\n(.+)\n(.*)", plain(text))  # Flower's own
     reason = f"{farewell[1]} {farewell[2]}" if farewell else last_line(text)

@@ -28,10 +28,12 @@ def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """north, south and server."""
     folder = tmp_path_factory.mktemp("kits")
     (folder / WHEEL).write_bytes(b"wheel")
-    federation = Kits("fl.example.org:8443", SITES, folder / "keys", folder / WHEEL)
+    federation = Kits(
+        "fl.example.org:8443", SITES, folder / "keys", "folder:/data/my scans", folder / WHEEL
+    )
     federation.make_missing_keys()
     for name in (*SITES, "server"):
-        federation.write(name, folder, "folder:/data/my scans")
+        federation.write(name, folder)
     return folder
 
 
@@ -227,11 +229,9 @@ def test_what_does_not_fit_is_said_in_a_line(
 
 
 @pytest.mark.parametrize("data", ["scans", "folder:scans", 'folder:/a"b', "any", "folder:/a\nb"])
-def test_a_path_must_mean_the_same_everywhere(data: str, kits: Path, tmp_path: Path) -> None:
-    federation = Kits("fl.example.org:8443", SITES, kits / "keys")
+def test_a_path_must_mean_the_same_everywhere(data: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="absolute path"):
-        federation.write("north", tmp_path, data)
-    assert not [*tmp_path.iterdir()]
+        Kits("fl.example.org:8443", SITES, tmp_path / "keys", data)
 
 
 def test_a_site_that_has_a_key_is_not_forgotten(kits: Path) -> None:

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test quick test-slow test-flower smoke docs lint clean
+.PHONY: run test quick test-slow test-flower test-newest-flower smoke docs lint clean
 
 # Few classes for each client and two clients a round: a setting in which methods differ.
 run: $(VENV)/core
@@ -30,6 +30,10 @@ test-slow: $(VENV)/dev
 # Real SuperLinks, SuperNodes and Ray: minutes, and they want the machine to themselves.
 test-flower: $(VENV)/dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m flower
+
+# The same with the newest flwr that can be installed here, if that is not the pinned one.
+test-newest-flower: $(VENV)/dev
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/newest_flower.py $(VENV)/newest-flower
 
 # Every recipe of `dcfl reproduce`, on the built-in digits.
 smoke: $(VENV)/dev

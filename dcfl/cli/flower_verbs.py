@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dcfl.cli.kit_verbs import daemon, kit_command
 from dcfl.cli.options import (
     AsJSON,
     Folder,
@@ -23,7 +24,7 @@ from dcfl.cli.options import (
     print_json,
     run_own_files,
 )
-from dcfl.errors import ConfigError
+from dcfl.errors import ConfigError, require
 from dcfl.system.printable import printable
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ flower = typer.Typer(
     help="The same experiment on Flower: at SuperNodes, here or at sites elsewhere.",
     no_args_is_help=True,
 )
+flower.command("kit")(kit_command)
+flower.add_typer(daemon, name="daemon")
 
 Home = Annotated[
     Path, typer.Option(metavar="DIR", help="Where the local SuperLink keeps everything.")
@@ -171,6 +174,10 @@ def run_command(
     root_certificate: RootCertificate = None,
     insecure: Annotated[bool, typer.Option(help="Without TLS.")] = False,
     sites: Sites = "",
+    kit: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The server's folder of `dcfl flower kit`."),
+    ] = None,
     resume: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Continue the run in this folder.")
     ] = None,
@@ -181,7 +188,12 @@ def run_command(
     from dcfl.flower.deploy.submission import for_superlink, submit
     from dcfl.runs.folder import RecordedRun
 
-    link = _link(home, superlink, root_certificate, insecure)
+    if kit:
+        require(not (superlink or sites), "--kit knows the SuperLink and the sites: leave them out")
+        link, roster = _server_of(kit)
+    else:
+        link = _link(home, superlink, root_certificate, insecure)
+        roster = _roster_text(sites, home, remote=bool(superlink))
     if resume:
         run_own_files(method_file, model_file)
         experiment = RecordedRun.open(resume).experiment
@@ -190,7 +202,6 @@ def run_command(
         experiment = for_superlink(asked)
     if not as_json:
         _tell_hashes(app_code(experiment))
-    roster = _roster_text(sites, home, remote=bool(superlink))
     submitted = submit(link, experiment, roster, resume is not None)
     _follow(submitted, experiment)
     _print_result(submitted, as_json)
@@ -211,6 +222,15 @@ def _link(home: Path, address: str, root_certificate: Path | None, insecure: boo
     if root_certificate or insecure:
         raise ConfigError("--root-certificate and --insecure go with --superlink HOST:PORT")
     return connection(home)
+
+
+def _server_of(kit: Path) -> tuple[Connection, str]:
+    """The SuperLink of a server's kit, and its sites with their keys."""
+    from dcfl.flower.deploy.kit_folder import open_server
+    from dcfl.flower.roster import Roster
+
+    server = open_server(kit)
+    return server.link, Roster.of_keys(server.public_keys).to_text()
 
 
 def _roster_text(sites: str, home: Path, remote: bool) -> str:

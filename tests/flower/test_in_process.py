@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -18,10 +17,6 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from dcfl.flower import codec
 from tests.flower.in_process import InProcessGrid, over_the_wire
-
-
-def test_this_is_the_flower_whose_private_parts_are_used() -> None:
-    assert version("flwr").startswith("1.41.")
 
 
 @pytest.mark.parametrize("field", ["run_id", "node_id", "task_id"])

@@ -1,4 +1,4 @@
-"""The command lines of the SuperLink and the SuperNodes of a local deployment."""
+"""The command lines of SuperLinks and SuperNodes: those of `dcfl flower up`, and those of kits."""
 
 from __future__ import annotations
 
@@ -7,42 +7,43 @@ import tomllib
 from pathlib import Path
 
 from dcfl.errors import ConfigError, require
-from dcfl.flower.deploy.deployment_record import Deployment
-from dcfl.flower.deploy.superlink import LOOPBACK, script
+from dcfl.flower.deploy.program_options import command_line
+from dcfl.flower.deploy.superlink import LOOPBACK
 from dcfl.flower.node_config import check_keys
-from dcfl.system.storage import private_folder
 
 
-def superlink_command(home: Path, port: int, tls: bool) -> list[str]:
-    keys = home / "keys"
-    security = ["--insecure"]
-    if tls:
-        security = ["--ssl-ca-certfile", str(keys / "ca.crt")]
-        security += ["--ssl-certfile", str(keys / "server.pem")]
-        security += ["--ssl-keyfile", str(keys / "server.key"), "--enable-supernode-auth"]
-    return [
-        *(script("flower-superlink"), "--host", LOOPBACK, "--port", str(port)),
-        *("--disable-runtime-dependency-installation", "--database", str(home / "superlink.db")),
-        *security,
-    ]
+def superlink_command(port: int, database: Path, keys: Path | None) -> list[str]:
+    """On loopback: its control path has no accounts. `keys`: the folder with ca.crt and the
+    server's certificate; None: without TLS."""
+    security: dict[str, str | bool] = {"insecure": True}
+    if keys is not None:
+        security = {
+            "authority": str(keys / "ca.crt"),
+            "certificate": str(keys / "server.pem"),
+            "certificate-key": str(keys / "server.key"),
+            "known-nodes-only": True,
+        }
+    listening: dict[str, str | bool] = {"host": LOOPBACK, "port": str(port)}
+    state: dict[str, str | bool] = {"install-nothing": True, "database": str(database)}
+    return command_line("flower-superlink", listening | state | security)
 
 
 def supernode_command(
-    home: Path, deployment: Deployment, *, site: int, sites: int, port: int, node_config: str
+    address: str, port: int, node_config: str, keys: tuple[Path, Path] | None
 ) -> list[str]:
-    security = ["--insecure"]
-    if deployment.tls:
-        security = ["--root-certificates", str(home / "keys" / "ca.crt")]
-        security += ["--auth-supernode-private-key", str(home / "keys" / f"site-{site}")]
-    memories = home / "memories" / f"site-{site}"
-    private_folder(memories)
-    # The quote at the end matters: Flower takes a config that ends with .toml for a file.
-    config = f'{node_config} partition-id={site} num-partitions={sites} memories="{memories}"'
-    return [
-        *(script("flower-supernode"), "--superlink", deployment.address),
-        *("--host", LOOPBACK, "--port", str(port), "--node-config", config.strip()),
-        *security,
-    ]
+    """`address`: the SuperLink's. `node_config`: key=value pairs, or the path of a .toml file.
+    `keys`: the certificate authority and the site's private key; None: without TLS."""
+    security: dict[str, str | bool] = {"insecure": True}
+    if keys is not None:
+        authority, key = map(str, keys)
+        security = {"root-certificate": authority, "node-key": key}
+    own: dict[str, str | bool] = {
+        "superlink": address,
+        "host": LOOPBACK,
+        "port": str(port),
+        "node-config": node_config,
+    }
+    return command_line("flower-supernode", own | security)
 
 
 def check_node_config(text: str) -> None:

@@ -12,7 +12,7 @@ from dcfl.errors import ConfigError, require
 from dcfl.flower.deploy.commands import check_node_config
 from dcfl.flower.deploy.daemons import end_processes
 from dcfl.flower.deploy.deployment_record import RECORD, connection_to, read_record
-from dcfl.flower.deploy.startup import start_all
+from dcfl.flower.deploy.startup import SUPERLINK, start_all
 from dcfl.flower.deploy.superlink import Connection, RunStatus, newest_runs, online_nodes
 from dcfl.flower.roster import Roster
 from dcfl.system.locks import try_lock
@@ -46,19 +46,27 @@ def up(
     require(fits, f"{len(node_configs)} node configs for {sites} sites: give one for each or none")
     for text in node_configs:
         check_node_config(text)
-    home = _make_home(home)
+    home = make_home(home)
+    with starting_in(home, "`dcfl flower down`"):
+        return start_all(
+            home,
+            sites,
+            tls=tls,
+            node_configs=node_configs,
+            deadline=time.monotonic() + wait,
+        )
+
+
+@contextmanager
+def starting_in(home: Path, ender: str) -> Iterator[None]:
+    """For one command at a time, in a home where nothing runs; nothing is left if the block fails.
+    `ender`: the command that ends what runs."""
     with _alone(home):
         if any(daemon.alive for daemon in read_record(home).daemons):
-            raise ConfigError(f"{home}: a deployment is running; `dcfl flower down` ends it")
+            raise ConfigError(f"{home}: a deployment is running; {ender} ends it")
         end_processes(home, read_record(home).daemons)  # leftovers of one that was killed
         try:
-            return start_all(
-                home,
-                sites,
-                tls=tls,
-                node_configs=node_configs,
-                deadline=time.monotonic() + wait,
-            )
+            yield
         except BaseException:
             down(home)
             raise
@@ -68,7 +76,7 @@ def down(home: Path) -> int:
     """End what `up` started and all that they started; returns how many processes that were."""
     home = home.resolve()
     daemons = read_record(home).daemons
-    superlink = {daemon.pid for daemon in daemons if daemon.partition is None}
+    superlink = {daemon.pid for daemon in daemons if daemon.name == SUPERLINK}
     # The SuperLink last: SuperNodes sign off from it.
     ended = end_processes(home, daemons, superlink) | end_processes(home, daemons)
     (home / RECORD).unlink(missing_ok=True)
@@ -114,7 +122,7 @@ def status(home: Path) -> Status:
     return Status(link.address, deployment.tls, alive, nodes=nodes, runs=runs)
 
 
-def _make_home(home: Path) -> Path:
+def make_home(home: Path) -> Path:
     home = home.resolve()
     # Flower parses node configs without escapes.
     require(not set('"\\\n') & set(str(home)), f"{home}: a quote or backslash in the path")
@@ -132,5 +140,5 @@ def _make_home(home: Path) -> Path:
 def _alone(home: Path) -> Iterator[None]:
     with (home / "lock").open("w") as file:
         if not try_lock(file):
-            raise ConfigError(f"{home}: another `dcfl flower up` is at work here")
+            raise ConfigError(f"{home}: another command is starting it, or runs it")
         yield

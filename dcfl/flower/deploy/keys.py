@@ -32,7 +32,7 @@ def make_keys(
 ) -> None:
     """Make what is missing of ca.crt, server.pem for `hosts`, and `<site>`, `<site>.pub`."""
     require(1 <= days <= 36500, f"keys for {days} days: give 1 to 36500")
-    _check_sites(sites)
+    check_sites(sites)
     names = _alternative_names(hosts)
     with storage(folder):
         _prepare(folder)
@@ -46,7 +46,7 @@ def make_keys(
         if not pairs[1]:
             _make_server(folder, names, days)
         else:
-            _check_hosts(folder, hosts)
+            check_hosts(folder, hosts)
         for site in missing:
             _make_site(folder, site)
 
@@ -58,7 +58,7 @@ def missing_keys(folder: Path, sites: Sequence[str]) -> bool:
     return not all((folder / name).exists() for name in names)
 
 
-def _check_sites(sites: Sequence[str]) -> None:
+def check_sites(sites: Sequence[str]) -> None:
     for site in sites:
         require(
             _SITE.fullmatch(site) is not None,
@@ -202,7 +202,7 @@ def _read_authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePri
     return certificate, key
 
 
-def _check_hosts(folder: Path, hosts: Sequence[str]) -> None:
+def check_hosts(folder: Path, hosts: Sequence[str]) -> None:
     """A server certificate that exists must be for the hosts that were asked for."""
     if tuple(hosts) == LOCAL_HOSTS:
         return  # only the default: a site is added

@@ -6,8 +6,8 @@ import re
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +27,9 @@ from dcfl.flower.deploy.superlink import (
     plain,
 )
 from dcfl.flower.node_config import ANY_DATA
+from dcfl.system.storage import private_folder
+
+SUPERLINK = "superlink"  # the name of its daemon, and of its log
 
 
 def start_all(
@@ -39,31 +42,49 @@ def start_all(
         _make_missing_keys(home, sites)
     for leftover in home.glob("superlink.db*"):
         leftover.unlink()  # Flower does not resume runs, and old nodes would be listed for ever
-    superlink = start_daemon(home, "superlink", superlink_command(home, superlink_port, tls))
+    keys = home / "keys" if tls else None
+    command = superlink_command(superlink_port, home / "superlink.db", keys)
+    superlink = start_daemon(home, SUPERLINK, command)
     deployment = add_to_record(home, deployment, superlink)
     link = connection_to(home, deployment)
-    _wait_until(lambda: _listening(superlink_port), home, deployment, deadline)
+    wait_until(lambda: listening(superlink_port), home, deployment, deadline)
     for site, port in enumerate(node_ports):
-        if tls:
-            key = home / "keys" / f"site-{site}.pub"
-            ask(link, "supernode", "register", str(key), CONNECTION_NAME)
+        key = keys / f"site-{site}" if keys else None
+        if key:
+            ask(link, "supernode", "register", f"{key}.pub", CONNECTION_NAME)
         node_config = node_configs[site] if node_configs else f'data="{ANY_DATA}"'
-        command = supernode_command(
-            home, deployment, site=site, sites=sites, port=port, node_config=node_config
-        )
+        node_config += _place_of(home, site, sites)
+        pair = (home / "keys" / "ca.crt", key) if key else None
+        command = supernode_command(deployment.address, port, node_config, pair)
         node = replace(start_daemon(home, f"site-{site}", command), partition=site)
         deployment = add_to_record(home, deployment, node)
-    _wait_until(lambda: _all_online(home, link, deployment), home, deployment, deadline)
+    wait_until(lambda: _all_online(home, link, deployment), home, deployment, deadline)
     named = tuple(replace(node, node=node_id(home, node)) for node in deployment.nodes)
     add_to_record(home, replace(deployment, daemons=(superlink,)), *named)
     return link
 
 
-def start_daemon(home: Path, name: str, command: Sequence[str]) -> Daemon:
-    with (home / "logs" / f"{name}.log").open("wb") as log_file:
+def _place_of(home: Path, site: int, sites: int) -> str:
+    memories = home / "memories" / f"site-{site}"
+    private_folder(memories)
+    # The quote at the end matters: Flower takes a config that ends with .toml for a file.
+    return f' partition-id={site} num-partitions={sites} memories="{memories}"'
+
+
+def start_daemon(
+    home: Path,
+    name: str,
+    command: Sequence[str],
+    foreground: bool = False,
+    variables: Mapping[str, str] | None = None,
+) -> Daemon:
+    """`foreground`: it writes where this process writes, instead of to a log of its own.
+    `variables`: of its environment, where this process has none of that name."""
+    log = nullcontext() if foreground else (home / "logs" / f"{name}.log").open("wb")
+    with log as log_file:
         process = subprocess.Popen(
             command,
-            env=environment(home / "flwr", home),
+            env={**(variables or {}), **environment(home / "flwr", home)},
             cwd=home / "work",  # a module in the working folder would shadow the bundle's
             stdin=subprocess.DEVNULL,
             stdout=log_file,
@@ -89,7 +110,7 @@ def free_ports(count: int) -> list[int]:
         return [int(free.getsockname()[1]) for free in sockets]
 
 
-def _listening(port: int) -> bool:
+def listening(port: int) -> bool:
     with suppress(OSError), socket.create_connection((LOOPBACK, port), timeout=1):
         return True
     return False
@@ -107,7 +128,7 @@ def _all_online(home: Path, link: Connection, deployment: Deployment) -> bool:
     return None not in ids and ids <= online_nodes(link)
 
 
-def _wait_until(
+def wait_until(
     done: Callable[[], bool], home: Path, deployment: Deployment, deadline: float
 ) -> None:
     while not done():
@@ -123,6 +144,8 @@ def _wait_until(
 
 def last_words(home: Path, daemon: Daemon) -> str:
     path = home / "logs" / f"{daemon.name}.log"
+    if not path.is_file():  # in the foreground
+        return "the lines above say why"
     text = path.read_bytes()
     farewell = re.search(r"Exit Code: \d+\n(.+)\n(.*)", plain(text))  # Flower's own
     reason = f"{farewell[1]} {farewell[2]}" if farewell else last_line(text)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dcfl.config import to_toml
 from dcfl.errors import ConfigError, NetworkError, require
 from dcfl.flower import OFFLINE
 from dcfl.flower.deploy.daemons import MARKER
@@ -39,10 +38,17 @@ class Connection:
     insecure: bool = False
 
     def __post_init__(self) -> None:
-        known = _ADDRESS.fullmatch(self.address) is not None
-        require(known, f"SuperLink address {self.address!r}: give host:port")
+        host_and_port(self.address)
         both = self.insecure and self.root_certificate is not None
         require(not both, "a SuperLink is either insecure or has a root certificate, not both")
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    known = _ADDRESS.fullmatch(address) is not None
+    host, _, port = address.rpartition(":")
+    fits = known and 0 < int(port) < 65536
+    require(fits, f"SuperLink address {address!r}: give host:port")
+    return host.strip("[]"), int(port)
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,8 @@ class RunStatus:
 
 def submit(link: Connection, bundle: Path, run_config: Mapping[str, str]) -> int:
     """Submit a bundle; returns its run id. The run needs this process no more."""
+    from dcfl.config import to_toml  # it imports torch, which a question to a daemon needs not
+
     prepare_calls(link)
     with tempfile.NamedTemporaryFile("w", suffix=".toml", dir=link.flwr_home) as file:
         file.write(to_toml(run_config) + "\n")

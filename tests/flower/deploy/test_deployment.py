@@ -81,7 +81,7 @@ def fake(
     monkeypatch.setattr(startup, "superlink_command", lambda *_: [*python, superlink])
     monkeypatch.setattr(startup, "supernode_command", lambda *_, **__: [*python, supernode])
     monkeypatch.setattr(calls, "script", lambda name: f"/scripts/{name}")
-    monkeypatch.setattr(startup, "_listening", lambda port: True)
+    monkeypatch.setattr(startup, "listening", lambda port: True)
     monkeypatch.setattr(startup, "ask", ask)
     monkeypatch.setattr(calls, "ask", ask)
     return asked
@@ -236,7 +236,7 @@ def test_a_superlink_that_ends_is_told_with_its_last_words(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake(monkeypatch, superlink="print('the port is taken')")
-    monkeypatch.setattr(startup, "_listening", lambda port: False)
+    monkeypatch.setattr(startup, "listening", lambda port: False)
     with pytest.raises(NetworkError, match=r"superlink ended: the port is taken \(all of it in"):
         up(home, 1)
     assert not (home / "processes.json").exists()

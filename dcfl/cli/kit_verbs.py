@@ -1,0 +1,120 @@
+"""`dcfl flower kit`: what a site or a server needs; `dcfl flower daemon ...`: its daemons."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dcfl.cli.options import comma_separated
+from dcfl.errors import NetworkError, require
+from dcfl.system.printable import printable
+
+if TYPE_CHECKING:
+    from dcfl.flower.deploy.kit_folder import ServerKit, SiteKit
+
+KitFolder = Annotated[
+    Path, typer.Argument(metavar="DIR", help="A folder of `dcfl flower kit`.", show_default=False)
+]
+daemon = typer.Typer(
+    help="The daemons of a kit's folder; its scripts call this.", no_args_is_help=True
+)
+
+
+def kit_command(
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME...", help="Sites, or `server`.", show_default=False),
+    ],
+    superlink: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where the sites reach the server.")
+    ],
+    sites: Annotated[
+        str,
+        typer.Option(
+            metavar="A,B", help="All sites, in the order of partition-id; otherwise the NAMEs."
+        ),
+    ] = "",
+    keys: Annotated[
+        Path, typer.Option(metavar="DIR", help="Of `dcfl flower keys`; made if need be.")
+    ] = Path("keys"),
+    data: Annotated[
+        str, typer.Option(metavar="folder:PATH", help="Where a site has its pictures.")
+    ] = "folder:/data/scans",
+    wheel: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="dcfl's wheel, to install from the kit itself."),
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the folders go.")] = Path("kits"),
+) -> None:
+    """Write what a site, or the server, needs to take part into a folder ready to send."""
+    from dcfl.flower.deploy.kit_writing import SERVER, Kits
+
+    given = comma_separated(sites) if sites else [name for name in names if name != SERVER]
+    all_sites = tuple(given)
+    kits = Kits(superlink, all_sites, keys, data, wheel)
+    for name in names:
+        known = name == SERVER or name in all_sites
+        require(known, f"{name}: not among the sites {', '.join(all_sites)} of --sites")
+    kits.check_room(names, out)
+    kits.make_missing_keys()
+    for name in names:
+        print(printable(f"wrote  {kits.write(name, out)}"))
+    print(
+        printable(f"sites  {', '.join(f'{place} {name}' for place, name in enumerate(all_sites))}")
+    )
+    print("next   send each folder where only its reader sees it: it holds a private key;")
+    print("       its README.md says what to do with it")
+    print(printable(f"keep   {keys / 'ca.key'} off every machine that is online"))
+
+
+@daemon.command("start")
+def start_command(folder: KitFolder) -> None:
+    """Start in the background."""
+    from dcfl.flower.deploy.kit_daemons import start_kit
+
+    print(printable(start_kit(_kit(folder))))
+
+
+@daemon.command("run")
+def run_command(folder: KitFolder) -> None:
+    """Run in the foreground, for systemd and containers."""
+    from dcfl.flower.deploy.kit_daemons import run_kit
+
+    run_kit(_kit(folder))
+
+
+@daemon.command("stop")
+def stop_command(folder: KitFolder) -> None:
+    """End what `start` started, and the processes that those started."""
+    from dcfl.flower.deploy.kit_daemons import stop_kit
+
+    count = stop_kit(_kit(folder))
+    print(f"ended {count} process{'' if count == 1 else 'es'}")
+
+
+@daemon.command("status")
+def status_command(folder: KitFolder) -> None:
+    """What runs, and whether the server can be reached."""
+    from dcfl.flower.deploy.kit_status import kit_status
+
+    status = kit_status(_kit(folder))
+    for process in status.daemons:
+        state = f"process {process.pid}" if process.alive else "has ended"
+        print(printable(f"{process.name:<10} {state}"))
+    print(printable(f"{status.address}  {status.obstacle or 'can be reached'}"))
+    for line in status.last_lines:
+        print(printable(f"log        {line}"))
+    if status.log:
+        print(printable(f"all of it  {status.log}"))
+    if not status.daemons:
+        raise NetworkError("nothing is running here; ./start starts it")
+    if not status.well:
+        raise NetworkError("not well: see above")
+
+
+def _kit(folder: Path) -> SiteKit | ServerKit:
+    from dcfl.flower.deploy.kit_folder import open_kit
+
+    return open_kit(folder)

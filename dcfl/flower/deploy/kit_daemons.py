@@ -1,0 +1,151 @@
+"""The daemons of a kit: a site's SuperNode, or the server's SuperLink and its proxy."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dcfl.config import to_toml
+from dcfl.errors import ConfigError, NetworkError, SiteRefusal, require
+from dcfl.flower.deploy.commands import superlink_command, supernode_command
+from dcfl.flower.deploy.daemons import Daemon
+from dcfl.flower.deploy.deployment import down, make_home, starting_in
+from dcfl.flower.deploy.deployment_record import Deployment, add_to_record
+from dcfl.flower.deploy.kit_folder import NGINX, SITE_FILE, ServerKit, SiteKit
+from dcfl.flower.deploy.startup import (
+    SUPERLINK,
+    last_words,
+    listening,
+    node_id,
+    start_daemon,
+    wait_until,
+)
+from dcfl.flower.deploy.superlink import CONNECTION_NAME, ask, host_and_port, write_private
+from dcfl.flower.node_config import NodeConfig
+from dcfl.system.storage import private_folder, storage
+
+LOOK_SECONDS = 0.5  # between two looks at a daemon
+LISTENING_SECONDS = 120.0  # for a server's daemon to listen; on a busy machine it takes a minute
+PROXY_FILE = "fleet-proxy.conf"
+
+
+def start_kit(kit: SiteKit | ServerKit, wait: float = 60.0) -> str:
+    """Start the daemons in the background; returns what became of them in a line. A site that
+    cannot reach its server within `wait` seconds goes on trying."""
+    with _started(kit, foreground=False) as deployment:
+        if isinstance(kit, ServerKit):
+            count = len(kit.sites)
+            return (
+                f"SuperLink for {count} site{'s' * (count != 1)}, which reach it at {kit.address}"
+            )
+        (daemon,) = deployment.daemons
+        end = time.monotonic() + wait
+        while node_id(kit.state, daemon) is None and time.monotonic() < end:
+            _require_alive(kit.state, daemon)
+            time.sleep(LOOK_SECONDS)
+        if node_id(kit.state, daemon) is None:
+            return f"started; {kit.address} has not answered yet, and is tried until it does"
+        return f"connected to {kit.address}"
+
+
+def run_kit(kit: SiteKit | ServerKit) -> None:
+    """Run the daemons until one of them ends or this process is asked to end; for systemd and
+    containers. They write where this process writes."""
+    with _started(kit, foreground=True) as deployment:
+        while all(daemon.alive for daemon in deployment.daemons):
+            time.sleep(LOOK_SECONDS)
+        ended = ", ".join(daemon.name for daemon in deployment.daemons if not daemon.alive)
+        raise NetworkError(f"{ended}: has ended; the lines above say why")
+
+
+def stop_kit(kit: SiteKit | ServerKit) -> int:
+    """How many processes were ended."""
+    return down(kit.state)
+
+
+@contextmanager
+def _started(kit: SiteKit | ServerKit, foreground: bool) -> Iterator[Deployment]:
+    """Nothing is left if this or its block fails."""
+    with starting_in(make_home(kit.state), "./stop"):
+        if isinstance(kit, SiteKit):
+            yield _start_site(kit, foreground)
+        else:
+            yield _start_server(kit, foreground)
+
+
+def _start_site(kit: SiteKit, foreground: bool) -> Deployment:
+    for path in (kit.authority, kit.key):
+        require(path.is_file(), f"{path}: not there")
+    try:
+        memories = NodeConfig.read(kit.node_config).memories_folder
+    except SiteRefusal as error:
+        raise ConfigError(f"{kit.folder / SITE_FILE}: {error}") from None
+    with storage(memories):
+        private_folder(memories)
+    # A file, because Flower reads the values of a command line without escapes.
+    written = kit.state / "node-config.toml"
+    lines = [f"{key} = {to_toml(value)}\n" for key, value in kit.node_config.items()]
+    write_private(written, "".join(lines))
+    keys = (kit.authority, kit.key)
+    command = supernode_command(kit.address, kit.port, str(written), keys)
+    # Every message has a process of its own: without a cache each would decode all pictures.
+    cache = {"DCFL_CACHE": str(kit.state / "cache")}
+    daemon = start_daemon(kit.state, kit.name, command, foreground, cache)
+    return add_to_record(kit.state, Deployment(kit.address, tls=True), daemon)
+
+
+def _start_server(kit: ServerKit, foreground: bool) -> Deployment:
+    proxy = _proxy_command(kit)
+    for path in (kit.authority, *kit.public_keys):
+        require(path.is_file(), f"{path}: not there")
+    command = superlink_command(kit.port, kit.state / "superlink.db", kit.keys)
+    daemon = start_daemon(kit.state, SUPERLINK, command, foreground)
+    deployment = add_to_record(kit.state, Deployment(kit.link.address, tls=True), daemon)
+    _wait_for_port(kit, kit.port, deployment)
+    for key in kit.public_keys:
+        _register(kit, key)
+    if proxy:
+        daemon = start_daemon(kit.state, "proxy", proxy, foreground)
+        deployment = add_to_record(kit.state, deployment, daemon)
+        _wait_for_port(kit, host_and_port(kit.address)[1], deployment)
+    return deployment
+
+
+def _wait_for_port(kit: ServerKit, port: int, deployment: Deployment) -> None:
+    deadline = time.monotonic() + LISTENING_SECONDS
+    wait_until(lambda: listening(port), kit.state, deployment, deadline)
+
+
+def _register(kit: ServerKit, key: Path) -> None:
+    """The SuperLink's database knows the keys of its former starts."""
+    try:
+        ask(kit.link, "supernode", "register", str(key), CONNECTION_NAME)
+    except ConfigError as error:
+        if "already" not in str(error):
+            raise
+
+
+def _proxy_command(kit: ServerKit) -> list[str]:
+    if kit.proxy != NGINX:
+        return []
+    folders = [os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"]
+    program = shutil.which(NGINX, path=os.pathsep.join(folders))
+    require(
+        program is not None,
+        f"{NGINX} is not installed here; it lets sites reach the fleet path alone. Install it, or "
+        'put a proxy of your own before the SuperLink and say proxy = "none" in server.toml',
+    )
+    folder = kit.state / "proxy"
+    with storage(folder):
+        private_folder(folder)
+    config = kit.folder / PROXY_FILE
+    return [str(program), "-p", f"{folder}/", "-c", str(config), "-e", "stderr"]
+
+
+def _require_alive(home: Path, daemon: Daemon) -> None:
+    if not daemon.alive:
+        raise NetworkError(f"{daemon.name} ended: {last_words(home, daemon)}")

@@ -1,0 +1,161 @@
+"""Writes kits: all that one site, or the server, needs to take part, in a folder ready to send."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from dcfl.errors import ConfigError, require
+from dcfl.flower.deploy.keys import (
+    LOCAL_HOSTS,
+    check_hosts,
+    check_sites,
+    make_keys,
+    missing_keys,
+)
+from dcfl.flower.deploy.superlink import host_and_port
+from dcfl.flower.deploy.tested_versions import constraints
+from dcfl.system.storage import PRIVATE_FILE, private_folder, storage
+
+SERVER = "server"  # keys.py keeps this name from being a site's
+SUPERLINK_PORT = 28443  # on the server's loopback
+DATA = "folder:/data/scans"
+_SCRIPTS = {"install", "start", "stop", "status", "check", "run"}
+_SCRIPT_MODE, _FILE_MODE = 0o755, 0o644
+_TEMPLATES = Environment(
+    loader=PackageLoader("dcfl.flower.deploy", "kits"),
+    undefined=StrictUndefined,
+    autoescape=False,  # no HTML; every value is checked before it comes here
+    keep_trailing_newline=True,
+    trim_blocks=True,
+)
+
+
+@dataclass(frozen=True)
+class Kits:
+    """What kits that are written together have in common."""
+
+    superlink: str  # host:port, as sites reach it
+    sites: tuple[str, ...]  # all of them, in the order of partition-id
+    keys: Path  # of `dcfl flower keys`; made if it is not there
+    data: str = DATA  # of a site
+    wheel: Path | None = None  # of dcfl, if it does not come from a package index
+
+    def __post_init__(self) -> None:
+        host_and_port(self.superlink)
+        require(bool(self.sites), "which sites are there? Say it with --sites A,B")
+        check_sites(self.sites)
+        _data_values(self.data)
+        if self.wheel is not None:
+            fits = self.wheel.is_file() and self.wheel.suffix == ".whl"
+            require(fits, f"{self.wheel}: not a wheel (a .whl file)")
+
+    def make_missing_keys(self) -> None:
+        """Also the certificates."""
+        self._check_that_no_site_is_forgotten()
+        host, _ = host_and_port(self.superlink)
+        hosts = list(dict.fromkeys([host, *LOCAL_HOSTS]))  # the proxy calls the SuperLink localhost
+        if missing_keys(self.keys, self.sites):
+            make_keys(self.keys, self.sites, hosts)
+        else:
+            check_hosts(self.keys, hosts)
+
+    def _check_that_no_site_is_forgotten(self) -> None:
+        known = sorted(path.stem for path in self.keys.glob("*.pub"))
+        forgotten = [site for site in known if site not in self.sites]
+        require(
+            not forgotten,
+            f"{self.keys} has a key of {', '.join(forgotten)} too: name all sites, in the order of "
+            f"partition-id, with --sites {','.join([*self.sites, *forgotten])}",
+        )
+
+    def check_room(self, names: Iterable[str], out: Path) -> None:
+        """Kits are never written over: better said before the first is written."""
+        for name in names:
+            require(
+                not (out / name).exists(), f"{out / name}: is there already; move it away first"
+            )
+
+    def write(self, name: str, out: Path) -> Path:
+        """Write the kit of a site, or of the server, into the new folder `out`/`name`: as a whole
+        or not at all."""
+        folder = out / name
+        self.check_room([name], out)
+        texts = self._texts(name)
+        partial = out / f".{name}.partial"
+        with storage(folder):
+            shutil.rmtree(partial, ignore_errors=True)
+            private_folder(partial)
+            try:
+                for file, text in texts.items():
+                    (partial / file).write_text(text, encoding="utf-8")
+                    (partial / file).chmod(_SCRIPT_MODE if file in _SCRIPTS else _FILE_MODE)
+                self._copy_keys(name, partial / "keys")
+                if name == SERVER:
+                    private_folder(partial / "configs")
+                if self.wheel is not None:
+                    shutil.copy(self.wheel, partial / self.wheel.name)
+                partial.rename(folder)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
+        return folder
+
+    def _texts(self, name: str) -> dict[str, str]:
+        values = {**self._values(name), **_data_values(self.data)}
+        texts = {}
+        for template in _TEMPLATES.list_templates():
+            kind, file = template.split("/")
+            if kind in ("both", SERVER if name == SERVER else "site"):
+                texts[_RENAMED.get(file, file).format(name=name)] = _TEMPLATES.get_template(
+                    template
+                ).render(values)
+        return {**texts, "constraints.txt": constraints()}
+
+    def _values(self, name: str) -> Mapping[str, object]:
+        _, port = host_and_port(self.superlink)
+        server = name == SERVER
+        return {
+            "name": name,
+            "title": "server of a federation" if server else f"site {name} of a federation",
+            "server": server,
+            "partition": None if server else self.sites.index(name),
+            "sites": self.sites,
+            "superlink": self.superlink,
+            "superlink_port": SUPERLINK_PORT if port != SUPERLINK_PORT else SUPERLINK_PORT + 1,
+            "port": port,
+            "wheel": self.wheel.name if self.wheel else "",
+            "requirement": _requirement(self.wheel),
+        }
+
+    def _copy_keys(self, name: str, folder: Path) -> None:
+        private_folder(folder)
+        if name == SERVER:
+            files = ["ca.crt", "server.pem", "server.key", *(f"{site}.pub" for site in self.sites)]
+        else:
+            files = ["ca.crt", name, f"{name}.pub"]
+        for file in files:
+            shutil.copy(self.keys / file, folder / file)  # with its mode
+        (folder / ("server.key" if name == SERVER else name)).chmod(PRIVATE_FILE)
+
+
+# Names that would mean something to the package itself, or that hold the kit's name.
+_RENAMED = {"dockerignore": ".dockerignore", "dcfl.service": "dcfl-{name}.service"}
+
+
+def _data_values(data: str) -> dict[str, str]:
+    kind, _, path = data.partition(":")
+    plain = not set('"\\\n$') & set(path)
+    if kind not in ("folder", "sites") or not Path(path).is_absolute() or not plain:
+        raise ConfigError(
+            f"--data {data}: give folder:PATH or sites:PATH, with the absolute path at the site"
+        )
+    return {"data": data, "pictures": path}
+
+
+def _requirement(wheel: Path | None) -> str:
+    return f"./{wheel.name}[site]" if wheel else f"dcfl[site]=={version('dcfl')}"

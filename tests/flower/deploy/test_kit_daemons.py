@@ -1,0 +1,231 @@
+"""The daemons of a kit, with programs that only sleep in the place of Flower's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dcfl.errors import ConfigError, NetworkError
+from dcfl.flower.deploy import kit_daemons
+from dcfl.flower.deploy.daemons import processes_of
+from dcfl.flower.deploy.keys import make_keys
+from dcfl.flower.deploy.kit_daemons import run_kit, start_kit, stop_kit
+from dcfl.flower.deploy.kit_folder import ServerKit, SiteKit, open_kit
+from dcfl.flower.deploy.kit_status import kit_status, unreachable
+from dcfl.flower.deploy.kit_writing import Kits
+
+CONNECTED = (
+    "import os, time; print(os.environ.get('DCFL_CACHE')); "
+    "print('SuperNode ID: 7', flush=True); time.sleep(60)"
+)
+ALONE = "import time; print('Connection attempt failed', flush=True); time.sleep(60)"
+REFUSED = "print('INFO : hello'); print('the key is not known there', flush=True)"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """With the kits a and server."""
+    kits = Kits("localhost:8443", ("a",), tmp_path / "keys")
+    kits.make_missing_keys()
+    for name in ("a", "server"):
+        kits.write(name, tmp_path)
+    yield tmp_path
+    for name in ("a", "server"):
+        stop_kit(open_kit(tmp_path / name))
+
+
+@pytest.fixture
+def site(folder: Path) -> SiteKit:
+    kit = open_kit(folder / "a")
+    assert isinstance(kit, SiteKit)
+    return kit
+
+
+@pytest.fixture
+def server(folder: Path) -> ServerKit:
+    kit = open_kit(folder / "server")
+    assert isinstance(kit, ServerKit)
+    return kit
+
+
+@pytest.fixture
+def supernode(monkeypatch: pytest.MonkeyPatch) -> Any:
+    asked: list[tuple[Any, ...]] = []
+
+    def become(code: str) -> list[tuple[Any, ...]]:
+        def command(*arguments: Any) -> list[str]:
+            asked.append(arguments)
+            return [sys.executable, "-c", code]
+
+        monkeypatch.setattr(kit_daemons, "supernode_command", command)
+        monkeypatch.setattr(kit_daemons, "superlink_command", command)
+        return asked
+
+    return become
+
+
+def test_a_site_starts_and_stops(site: SiteKit, supernode: Any) -> None:
+    asked = supernode(CONNECTED)
+    assert start_kit(site) == "connected to localhost:8443"
+    ((address, port, node_config, keys),) = asked
+    assert (address, port, keys) == ("localhost:8443", 9094, (site.authority, site.key))
+    written = Path(node_config)
+    assert written.stat().st_mode & 0o777 == 0o600
+    assert f'memories = "{site.folder}/state/memories"' in written.read_text()
+    assert f"{site.state}/cache\n" in (site.state / "logs" / "a.log").read_text()
+    with pytest.raises(ConfigError, match=r"is running; \./stop ends it"):
+        start_kit(site)
+    assert [daemon.alive for daemon in kit_status(site).daemons] == [True]
+    assert stop_kit(site) == 1
+    assert not processes_of(site.state, ())
+    assert stop_kit(site) == 0
+
+
+def test_a_site_without_its_server_goes_on_trying(site: SiteKit, supernode: Any) -> None:
+    supernode(ALONE)
+    assert "has not answered yet" in start_kit(site, wait=0.5)
+    (daemon,) = kit_status(site).daemons
+    assert daemon.alive
+
+
+def test_a_site_that_ends_says_why_and_leaves_nothing(site: SiteKit, supernode: Any) -> None:
+    supernode(REFUSED)
+    with pytest.raises(NetworkError, match=r"a ended: the key is not known there.*logs/a\.log"):
+        start_kit(site)
+    assert kit_status(site).daemons == ()
+
+
+def test_a_misspelt_key_names_the_file(site: SiteKit, supernode: Any) -> None:
+    supernode(CONNECTED)
+    config = site.folder / "site.toml"
+    config.write_text(config.read_text().replace("partition-id", "partition-idea"))
+    with pytest.raises(ConfigError, match=r"site\.toml: .*did you mean partition-id"):
+        start_kit(open_kit(site.folder))
+
+
+def test_a_server_registers_its_sites_and_starts_its_proxy(
+    server: ServerKit, supernode: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supernode(CONNECTED)
+    asked: list[str] = []
+    known: list[str] = []
+
+    def ask(link: Any, *words: str) -> None:
+        asked.append(words[2])
+        if words[2] in known:  # as Flower says it when its database knows the key
+            raise ConfigError("SuperLink x: Public key already in use")
+        known.append(words[2])
+
+    sleep = [sys.executable, "-c", CONNECTED]
+    monkeypatch.setattr(kit_daemons, "ask", ask)
+    monkeypatch.setattr(kit_daemons, "listening", lambda port: True)
+    monkeypatch.setattr(kit_daemons, "_proxy_command", lambda kit: sleep)
+    for _ in range(2):  # the database outlives a stop
+        assert start_kit(server) == "SuperLink for 1 site, which reach it at localhost:8443"
+        daemons = kit_status(server).daemons
+        assert [daemon.name for daemon in daemons] == ["superlink", "proxy"]
+        assert stop_kit(server) == 2
+    assert asked == [str(server.keys / "a.pub")] * 2
+
+
+def test_without_nginx_nothing_is_started(
+    server: ServerKit, supernode: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = supernode(CONNECTED)
+    monkeypatch.setattr(kit_daemons.shutil, "which", lambda *_, **__: None)
+    with pytest.raises(ConfigError, match="nginx is not installed here"):
+        start_kit(server)
+    assert asked == []
+
+
+RUN = """
+import sys
+from pathlib import Path
+from dcfl.errors import DCFLError
+from dcfl.flower.deploy import kit_daemons
+from dcfl.flower.deploy.kit_folder import open_kit
+from dcfl.system.processes import end_when_terminated
+end_when_terminated()
+kit_daemons.supernode_command = lambda *_: [sys.executable, "-c", sys.argv[2]]
+try:
+    kit_daemons.run_kit(open_kit(Path(sys.argv[1])))
+except DCFLError as error:
+    sys.exit(str(error))
+"""
+
+
+def test_in_the_foreground_it_ends_with_its_daemon(site: SiteKit, supernode: Any) -> None:
+    supernode("print('why', flush=True)")
+    with pytest.raises(NetworkError, match="a: has ended"):
+        run_kit(site)
+    assert kit_status(site).daemons == ()
+
+
+def test_in_the_foreground_it_takes_its_daemon_with_it(site: SiteKit) -> None:
+    command = [sys.executable, "-c", RUN, str(site.folder), CONNECTED]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert "/state/cache" in running.stdout.readline()  # of the daemon: it writes there
+        assert processes_of(site.state, ())
+        with pytest.raises(ConfigError, match="another command"):
+            start_kit(site)
+        os.kill(running.pid, signal.SIGTERM)
+        assert running.wait(20) != 0
+    assert not processes_of(site.state, ())
+
+
+@contextmanager
+def tls_server(keys: Path) -> Iterator[str]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(keys / "server.pem", keys / "server.key")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    accepted, _ = listener.accept()
+                    context.wrap_socket(accepted, server_side=True).close()
+                except ssl.SSLError:
+                    continue
+                except OSError:
+                    return
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def test_the_way_to_the_server(tmp_path: Path) -> None:
+    for name in ("ours", "others"):
+        make_keys(tmp_path / name, ["a"])
+    authority = tmp_path / "ours" / "ca.crt"
+    with tls_server(tmp_path / "ours") as address:
+        assert unreachable(address, authority) == ""
+        assert "not accepted" in unreachable(address, tmp_path / "others" / "ca.crt")
+    assert unreachable(address, authority) == "connection refused"
+    assert "not known here" in unreachable("nowhere.invalid:1", authority)
+    assert "cannot be read" in unreachable(address, tmp_path / "ca.crt")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=lambda: listener.accept()[0].close(), daemon=True).start()
+        port = listener.getsockname()[1]
+        assert unreachable(f"127.0.0.1:{port}", authority) == "it does not answer with TLS"
+
+
+def test_asking_how_it_is_costs_little() -> None:
+    """A container asks every minute."""
+    code = "import dcfl.flower.deploy.kit_status, sys; print('torch' in sys.modules)"
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n", time.monotonic() - began

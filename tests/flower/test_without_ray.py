@@ -1,0 +1,55 @@
+"""A site and its server have `dcfl[site]`, which does not bring Ray."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+from dcfl.flower.deploy.program_options import TESTED
+
+ROOT = Path(__file__).parents[2]
+EVERYTHING_BUT_THE_SIMULATION = """
+import pkgutil, sys
+from importlib import import_module
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "ray":
+            raise ModuleNotFoundError(f"{name} is not at a site", name="ray")
+
+sys.meta_path.insert(0, Blocker())
+import dcfl.flower
+names = [module.name for module in pkgutil.walk_packages(dcfl.flower.__path__, "dcfl.flower.")]
+assert "dcfl.flower.client_app" in names and "dcfl.flower.deploy.server_app" in names
+for name in names:
+    if name != "dcfl.flower.simulation":
+        import_module(name)
+import dcfl.cli.main, dcfl.cli.flower_verbs
+assert "ray" not in sys.modules
+print("imported", len(names))
+"""
+
+
+def test_nothing_at_a_site_or_its_server_needs_ray() -> None:
+    command = [sys.executable, "-c", EVERYTHING_BUT_THE_SIMULATION]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("imported")
+
+
+def test_the_extra_for_sites_is_flower_without_its_simulation() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = extras["optional-dependencies"]
+    (site,), (flower,) = extras["site"], extras["flower"]
+    assert flower == site.replace("flwr", "flwr[simulation]")
+
+
+def test_the_pinned_flower_is_one_that_was_tested() -> None:
+    (pinned,) = [
+        line.removeprefix("flwr==")
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if line.startswith("flwr==")
+    ]
+    assert pinned.rpartition(".")[0] in TESTED

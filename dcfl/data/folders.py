@@ -29,7 +29,7 @@ from dcfl.data.pictures import (
     require_two,
     subfolders,
 )
-from dcfl.errors import DatasetCorrupt, require
+from dcfl.errors import ClassNotAgreed, DatasetCorrupt, require
 from dcfl.system.printable import printable
 
 TRAIN = ("train", "training")
@@ -211,7 +211,7 @@ def _pictures(
     pictures = []
     for name in subfolders(folder):
         if name not in labels:
-            raise DatasetCorrupt(
+            raise ClassNotAgreed(
                 f"{printable(folder / name)}: no images of this class to train on, or not one of "
                 f"the agreed data.class_names"
             )

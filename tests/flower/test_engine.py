@@ -983,7 +983,7 @@ def test_unreadable_tasks_are_answered_without_their_story(tmp_path: Path) -> No
     ):
         reply = app(Message(content, dst_node_id=100, message_type="train"), context)
         assert codec.read_task(reply.content).run in ("", "a" * 32)
-        assert reply.content["failed"] == ConfigRecord({"code": code})
+        assert reply.content["failed"] == ConfigRecord({"code": code, "partition-id": 0})
 
 
 def test_the_model_is_not_touched_by_a_run_that_cannot_begin(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 from dcfl.errors import ConfigError, require
@@ -28,16 +29,23 @@ def superlink_command(home: Path, port: int, tls: bool) -> list[str]:
 
 
 def supernode_command(
-    home: Path, deployment: Deployment, *, site: int, sites: int, port: int, node_config: str
+    home: Path,
+    deployment: Deployment,
+    *,
+    names: Sequence[str],
+    site: int,
+    port: int,
+    node_config: str,
 ) -> list[str]:
+    """`names`: those of all sites."""
     security = ["--insecure"]
     if deployment.tls:
         security = ["--root-certificates", str(home / "keys" / "ca.crt")]
-        security += ["--auth-supernode-private-key", str(home / "keys" / f"site-{site}")]
-    memories = home / "memories" / f"site-{site}"
+        security += ["--auth-supernode-private-key", str(home / "keys" / names[site])]
+    memories = home / "memories" / names[site]
     private_folder(memories)
     # The quote at the end matters: Flower takes a config that ends with .toml for a file.
-    config = f'{node_config} partition-id={site} num-partitions={sites} memories="{memories}"'
+    config = f'{node_config} partition-id={site} num-partitions={len(names)} memories="{memories}"'
     return [
         *(script("flower-supernode"), "--superlink", deployment.address),
         *("--host", LOOPBACK, "--port", str(port), "--node-config", config.strip()),

@@ -32,7 +32,7 @@ def make_keys(
 ) -> None:
     """Make what is missing of ca.crt, server.pem for `hosts`, and `<site>`, `<site>.pub`."""
     require(1 <= days <= 36500, f"keys for {days} days: give 1 to 36500")
-    _check_sites(sites)
+    check_sites(sites)
     names = _alternative_names(hosts)
     with storage(folder):
         _prepare(folder)
@@ -58,7 +58,7 @@ def missing_keys(folder: Path, sites: Sequence[str]) -> bool:
     return not all((folder / name).exists() for name in names)
 
 
-def _check_sites(sites: Sequence[str]) -> None:
+def check_sites(sites: Sequence[str]) -> None:
     for site in sites:
         require(
             _SITE.fullmatch(site) is not None,

@@ -28,30 +28,32 @@ from dcfl.flower.deploy.superlink import (
 )
 from dcfl.flower.node_config import ANY_DATA
 
+SUPERLINK = "superlink"  # the name of its log
+
 
 def start_all(
-    home: Path, sites: int, tls: bool, node_configs: Sequence[str], deadline: float
+    home: Path, names: Sequence[str], tls: bool, node_configs: Sequence[str], deadline: float
 ) -> Connection:
-    """`node_configs`: one for each site, or none."""
-    superlink_port, *node_ports = free_ports(sites + 1)
+    """`names`: the sites'. `node_configs`: one for each, or none."""
+    superlink_port, *node_ports = free_ports(len(names) + 1)
     deployment = Deployment(f"{LOOPBACK}:{superlink_port}", tls)
     if tls:
-        _make_missing_keys(home, sites)
+        _make_missing_keys(home, names)
     for leftover in home.glob("superlink.db*"):
         leftover.unlink()  # Flower does not resume runs, and old nodes would be listed for ever
-    superlink = start_daemon(home, "superlink", superlink_command(home, superlink_port, tls))
+    superlink = start_daemon(home, SUPERLINK, superlink_command(home, superlink_port, tls))
     deployment = add_to_record(home, deployment, superlink)
     link = connection_to(home, deployment)
     _wait_until(lambda: _listening(superlink_port), home, deployment, deadline)
-    for site, port in enumerate(node_ports):
+    for site, (name, port) in enumerate(zip(names, node_ports, strict=True)):
         if tls:
-            key = home / "keys" / f"site-{site}.pub"
+            key = home / "keys" / f"{name}.pub"
             ask(link, "supernode", "register", str(key), CONNECTION_NAME)
         node_config = node_configs[site] if node_configs else f'data="{ANY_DATA}"'
         command = supernode_command(
-            home, deployment, site=site, sites=sites, port=port, node_config=node_config
+            home, deployment, names=names, site=site, port=port, node_config=node_config
         )
-        node = replace(start_daemon(home, f"site-{site}", command), partition=site)
+        node = replace(start_daemon(home, name, command), partition=site)
         deployment = add_to_record(home, deployment, node)
     _wait_until(lambda: _all_online(home, link, deployment), home, deployment, deadline)
     named = tuple(replace(node, node=node_id(home, node)) for node in deployment.nodes)
@@ -75,8 +77,7 @@ def start_daemon(home: Path, name: str, command: Sequence[str]) -> Daemon:
     return Daemon(name, process.pid, started or "ended")
 
 
-def _make_missing_keys(home: Path, sites: int) -> None:
-    names = [f"site-{index}" for index in range(sites)]
+def _make_missing_keys(home: Path, names: Sequence[str]) -> None:
     if missing_keys(home / "keys", names):
         make_keys(home / "keys", names)
 

@@ -20,7 +20,7 @@ from dcfl.flower.deploy import daemons as processes
 from dcfl.flower.deploy import startup
 from dcfl.flower.deploy import superlink as calls
 from dcfl.flower.deploy.daemons import Daemon
-from dcfl.flower.deploy.deployment import connection, down, status, up
+from dcfl.flower.deploy.deployment import connection, down, roster_of, status, up, usable_names
 from dcfl.flower.deploy.deployment_record import Deployment, add_to_record, read_record
 from dcfl.flower.deploy.superlink import Connection
 
@@ -218,6 +218,20 @@ def test_up_and_down_with_fake_daemons(home: Path, monkeypatch: pytest.MonkeyPat
     assert not left(home)
     with pytest.raises(ConfigError, match="dcfl flower up"):
         status(home)
+
+
+def test_sites_have_names(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(monkeypatch, supernode="print('SuperNode ID: 7', flush=True);" + SLEEP)
+    up(home, 2, names=["north", "south"])
+    assert roster_of(home).names == ("north", "south")
+    assert [node.name for node in status(home).nodes] == ["north", "south"]
+    assert all((home / "logs" / f"{name}.log").is_file() for name in ("north", "south"))
+    down(home)
+
+
+@pytest.mark.parametrize("second", ["North", "superlink", "a b", "../up", "ca", ""])
+def test_names_that_cannot_name_files_are_not_used(second: str) -> None:
+    assert usable_names(["north", second], 2) == usable_names(["north"], 2) == ["site-0", "site-1"]
 
 
 def test_a_stale_record_is_no_obstacle(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,6 +28,7 @@ from dcfl.system.printable import printable
 
 if TYPE_CHECKING:
     from dcfl.experiment import Experiment
+    from dcfl.flower.deploy.site_findings import Finding
     from dcfl.flower.deploy.site_logs import SiteLogs
     from dcfl.flower.deploy.submission import Submitted
     from dcfl.flower.deploy.superlink import Connection
@@ -135,6 +136,47 @@ def _data_folder(text: str) -> Path:
     if kind != "folder" or not path.is_dir():
         raise ConfigError(f"--data {text}: give folder:PATH with a folder that exists")
     return path
+
+
+@flower.command("check-site")
+def check_site_command(
+    folder: Folder,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="CONFIG.toml",
+            help="The run's config, to compare the classes and the number of sites with.",
+        ),
+    ] = None,
+    as_json: AsJSON = False,
+) -> None:
+    """Look at a site before it takes part: its data, versions, disk, key and way to the SuperLink.
+
+    DIR is a site's folder of `dcfl flower kit`, with its site.toml. Exit code 1: there is a
+    problem.
+    """
+    from dcfl.flower.deploy.kit_folder import open_site
+    from dcfl.flower.deploy.site_check import check_site
+    from dcfl.flower.deploy.site_findings import problems
+
+    site = open_site(folder)
+    data = experiment_of([str(run)]).data if run else None
+    findings = check_site(site, data)
+    if as_json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        _print_findings(findings)
+    if problems(findings):
+        raise typer.Exit(1)
+
+
+def _print_findings(findings: Sequence[Finding]) -> None:
+    width = max(len(finding.subject) for finding in findings)
+    for finding in findings:
+        state = "ok     " if finding.ok else "problem"
+        print(printable(f"{state}  {finding.subject:<{width}}  {finding.text}"))
+        if finding.remedy:
+            print(printable(f"{'':7}  {'':{width}}  -> {finding.remedy}"))
 
 
 @flower.command("down")

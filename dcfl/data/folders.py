@@ -118,6 +118,16 @@ def read_sites(folder: Path, reading: Reading) -> Arrays:
     return arrays_of(loaded, names, test or folder, site_names, offsets)
 
 
+def class_folders(folder: Path) -> dict[str, list[Path]]:
+    """The folders of each class: the one to train on, and the one to test on if there is one."""
+    require_folder(folder)
+    found: dict[str, list[Path]] = {}
+    for part in _parts(folder):
+        for name in subfolders(part) if part else ():
+            found.setdefault(name, []).append(part / name)
+    return found
+
+
 def read_to_score(folder: Path, reading: Reading) -> Arrays:
     """Class folders to score a trained model on: those in `test` (or `val`) if there is a `train`
     beside it, else all pictures. They are the test images, and there are none to train on."""

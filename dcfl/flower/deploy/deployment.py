@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dcfl.errors import ConfigError, require
-from dcfl.flower.deploy.commands import check_node_config
+from dcfl.flower.deploy.commands import read_node_config
 from dcfl.flower.deploy.daemons import end_processes
 from dcfl.flower.deploy.deployment_record import RECORD, connection_to, read_record
 from dcfl.flower.deploy.keys import check_sites
+from dcfl.flower.deploy.local_checks import require_usable_data
 from dcfl.flower.deploy.startup import SUPERLINK, start_all
 from dcfl.flower.deploy.superlink import Connection, RunStatus, newest_runs, online_nodes
+from dcfl.flower.node_config import NodeConfig
 from dcfl.flower.roster import Roster
 from dcfl.system.locks import try_lock
 from dcfl.system.storage import private_folder, storage
@@ -52,17 +54,20 @@ def up(
     require(sites >= 1, f"{sites} sites: at least one is needed")
     fits = len(node_configs) in (0, sites)
     require(fits, f"{len(node_configs)} node configs for {sites} sites: give one for each or none")
-    for text in node_configs:
-        check_node_config(text)
+    given = [read_node_config(text) for text in node_configs]
     home = _make_home(home)
     with _alone(home):
         if any(daemon.alive for daemon in read_record(home).daemons):
             raise ConfigError(f"{home}: a deployment is running; `dcfl flower down` ends it")
         end_processes(home, read_record(home).daemons)  # leftovers of one that was killed
+        called = usable_names(names, sites)
+        for place, values in enumerate(given):
+            node = NodeConfig.read({**values, "partition-id": place, "num-partitions": sites})
+            require_usable_data(called[place], node, home)
         try:
             return start_all(
                 home,
-                usable_names(names, sites),
+                called,
                 tls=tls,
                 node_configs=node_configs,
                 deadline=time.monotonic() + wait,

@@ -16,6 +16,7 @@ from dcfl.flower.deploy.commands import superlink_command, supernode_command
 from dcfl.flower.deploy.daemons import Daemon, start_of
 from dcfl.flower.deploy.deployment_record import Deployment, add_to_record, connection_to
 from dcfl.flower.deploy.keys import make_keys, missing_keys
+from dcfl.flower.deploy.local_checks import require_way_in
 from dcfl.flower.deploy.superlink import (
     CONNECTION_NAME,
     LOOPBACK,
@@ -49,6 +50,7 @@ def start_all(
         if tls:
             key = home / "keys" / f"{name}.pub"
             ask(link, "supernode", "register", str(key), CONNECTION_NAME)
+            require_way_in(deployment.address, home / "keys", name)
         node_config = node_configs[site] if node_configs else f'data="{ANY_DATA}"'
         command = supernode_command(
             home, deployment, names=names, site=site, port=port, node_config=node_config

@@ -23,6 +23,7 @@ from dcfl.flower.deploy.daemons import Daemon
 from dcfl.flower.deploy.deployment import connection, down, roster_of, status, up, usable_names
 from dcfl.flower.deploy.deployment_record import Deployment, add_to_record, read_record
 from dcfl.flower.deploy.superlink import Connection
+from tests.flower.deploy.pictures import pictures
 
 needs_flower = pytest.mark.skipif(find_spec("flwr") is None, reason="needs dcfl[flower]")
 SLEEP = "import time; time.sleep(60)"
@@ -296,6 +297,26 @@ def test_numbers_that_do_not_fit(home: Path) -> None:
         up(home, 2, node_configs=['site="north"'])
 
 
+def test_a_site_whose_data_no_run_can_use_is_refused(home: Path, tmp_path: Path) -> None:
+    pictures(tmp_path / "north")
+    configs = [f'data="folder:{tmp_path}/{name}"' for name in ("north", "nowhere")]
+    with pytest.raises(ConfigError, match=r"^site south: data: .*nowhere: no such folder; correct"):
+        up(home, 2, node_configs=configs, names=["north", "south"])
+    assert not left(home)
+
+
+def test_a_site_with_a_broken_picture_is_told_and_started(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run's config may leave such pictures out."""
+    pictures(tmp_path / "north")
+    (tmp_path / "north" / "dark" / "1.png").write_text("no picture")
+    fake(monkeypatch, supernode="print('SuperNode ID: 7', flush=True);" + SLEEP)
+    with pytest.warns(UserWarning, match=r"^site north: pictures: broken are 1 of 6: dark/1.png"):
+        up(home, 1, node_configs=[f'data="folder:{tmp_path}/north"'], names=["north"])
+    down(home)
+
+
 def test_a_folder_with_other_things_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(ConfigError, match="not empty"):
@@ -427,7 +448,9 @@ def started_by_hand(home: Path, link: Connection, name: str, *words: str) -> str
 def test_two_sites_with_tls(home: Path, tmp_path: Path) -> None:
     from dcfl.flower.deploy.keys import make_keys
 
-    link = up(home, 2, tls=True, node_configs=['site="north"', 'data="folder:/x y" site="south"'])
+    pictures(tmp_path / "x y")
+    south = f'data="folder:{tmp_path}/x y" site="south"'
+    link = up(home, 2, tls=True, node_configs=['site="north"', south])
     home = home.resolve()
     seen = status(home)
     assert seen.tls

@@ -1,0 +1,150 @@
+"""A kit's folder as its scripts read it: what one site, or the server, needs to take part.
+
+site.toml or server.toml says everything; paths in it are absolute or begin at the folder. What a
+daemon keeps is in `state`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dcfl.errors import ConfigError, require
+from dcfl.flower.deploy.superlink import LOOPBACK, Connection
+
+SITE_FILE, SERVER_FILE = "site.toml", "server.toml"
+NGINX, NO_PROXY = "nginx", "none"
+_NODE_PATHS = ("memories", "data-path")  # keys of [node] that are paths
+
+
+@dataclass(frozen=True)
+class SiteKit:
+    folder: Path
+    name: str  # that of its key
+    address: str  # the SuperLink's, as the site reaches it
+    authority: Path
+    key: Path
+    port: int  # the SuperNode's own, on loopback
+    node_config: Mapping[str, object]  # with absolute paths
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "state"
+
+
+@dataclass(frozen=True)
+class ServerKit:
+    folder: Path
+    address: str  # as sites reach it, by the proxy
+    port: int  # the SuperLink's own, on loopback
+    proxy: str  # NGINX or NO_PROXY
+    sites: tuple[str, ...]  # their names, in the order of partition-id
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "state"
+
+    @property
+    def keys(self) -> Path:
+        return self.folder / "keys"
+
+    @property
+    def authority(self) -> Path:
+        return self.keys / "ca.crt"
+
+    @property
+    def public_keys(self) -> tuple[Path, ...]:
+        return tuple(self.keys / f"{site}.pub" for site in self.sites)
+
+    @property
+    def link(self) -> Connection:
+        return Connection(f"{LOOPBACK}:{self.port}", self.state / "flwr", self.authority)
+
+
+def open_kit(folder: Path) -> SiteKit | ServerKit:
+    folder = folder.resolve()
+    if (folder / SITE_FILE).is_file():
+        return open_site(folder)
+    if (folder / SERVER_FILE).is_file():
+        return open_server(folder)
+    hint = f"give a folder of `dcfl flower kit`, with {SITE_FILE} or {SERVER_FILE}"
+    raise ConfigError(f"{folder}: not a kit; {hint}")
+
+
+def open_site(folder: Path) -> SiteKit:
+    folder = folder.resolve()
+    tables = _Tables(folder / SITE_FILE, {"superlink", "node"})
+    superlink = tables.strings("superlink", "address", "root-certificate", "key", also=("port",))
+    key = folder / superlink["key"]
+    return SiteKit(
+        folder,
+        key.name,
+        superlink["address"],
+        folder / superlink["root-certificate"],
+        key,
+        tables.port("superlink"),
+        _with_absolute_paths(folder, tables.content["node"]),
+    )
+
+
+def open_server(folder: Path) -> ServerKit:
+    folder = folder.resolve()
+    tables = _Tables(folder / SERVER_FILE, {"superlink", "sites"})
+    superlink = tables.strings("superlink", "address", "proxy", also=("port",))
+    proxy = superlink["proxy"]
+    known = proxy in (NGINX, NO_PROXY)
+    require(known, f"{tables.path}: proxy = {proxy!r}: give {NGINX} or {NO_PROXY}")
+    names = tables.content["sites"].get("names")
+    fits = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    require(bool(names) and fits, f"{tables.path}: [sites] names: give a list of names")
+    port = tables.port("superlink")
+    return ServerKit(folder, superlink["address"], port, proxy, tuple(names or ()))
+
+
+class _Tables:
+    """A file of tables, whose mistakes are named with the file, the table and the key."""
+
+    def __init__(self, path: Path, tables: set[str]) -> None:
+        self.path = path
+        try:
+            self.content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+        except ValueError as error:  # also text that is not UTF-8
+            raise ConfigError(f"{path}: not TOML ({error})") from None
+        for name in self.content.keys() ^ tables:
+            known = "unknown" if name in self.content else "missing"
+            raise ConfigError(f"{path}: [{name}] is {known}")
+        for name, table in self.content.items():
+            require(isinstance(table, dict), f"{path}: {name} is not a table")
+
+    def strings(self, table: str, *keys: str, also: tuple[str, ...]) -> dict[str, str]:
+        found = self.content[table]
+        for key in found:
+            known = ", ".join((*keys, *also))
+            require(key in (*keys, *also), f"{self.path}: [{table}] {key} is unknown; {known} are")
+        for key in keys:
+            fits = isinstance(found.get(key), str) and found[key]
+            require(bool(fits), f"{self.path}: [{table}] {key}: give a text")
+        return {key: found[key] for key in keys}
+
+    def port(self, table: str) -> int:
+        port = self.content[table].get("port")
+        fits = isinstance(port, int) and not isinstance(port, bool) and 0 < port < 65536
+        require(fits, f"{self.path}: [{table}] port: give a number from 1 to 65535")
+        return int(port)
+
+
+def _with_absolute_paths(folder: Path, node: Mapping[str, object]) -> dict[str, object]:
+    absolute = dict(node)
+    for key in _NODE_PATHS:
+        if isinstance(value := node.get(key), str) and value:
+            absolute[key] = str(folder / Path(value).expanduser())
+    data = node.get("data")
+    if isinstance(data, str) and ":" in data:
+        kind, _, where = data.partition(":")
+        absolute["data"] = f"{kind}:{folder / Path(where).expanduser()}"
+    return absolute

@@ -41,6 +41,14 @@ class DatasetCorrupt(DCFLError, ValueError):
     """The data set's files exist, but their content is wrong."""
 
 
+class BrokenPicture(DatasetCorrupt):
+    """A file cannot be decoded as a picture."""
+
+
+class ClassNotAgreed(DatasetCorrupt):
+    """A folder is not named like any of the agreed classes."""
+
+
 class PartitionError(DCFLError, ValueError):
     """The data cannot be split over the clients as requested."""
 
@@ -149,16 +157,19 @@ class ClientFailure(DCFLError, RuntimeError):
         self.traffic = traffic
 
 
-# All that a client tells the server about its failure: details might reveal its data.
+# All that a client tells the server about its failure, because details might reveal its data, and
+# what the server says of it.
 CODES = {
     "diverged": f"its {NO_LONGER_FINITE}",
     "memory": "it ran out of memory",
     "data": "its data cannot be read",
+    "picture": 'one of its pictures is broken; broken = "skip" in its node config leaves it out',
+    "class": "it has a folder whose name is not one of the agreed data.class_names",
     "config": "it cannot use the settings",
     "refused": "it refuses",  # SiteRefusal says what
-    "version": "its dcfl speaks another version of the protocol: install the server's there",
+    "version": "its dcfl is another version than the server's: install the server's there",
     "unsent": "it has lost the weights that a node gets when it joins: restart its node",
-    "disk": "its disk refused what it had to keep",
+    "disk": "its disk is full, or cannot be written",
     "error": "an error, which its own log explains",
 }
 

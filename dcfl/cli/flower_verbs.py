@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,11 +24,13 @@ from dcfl.cli.options import (
     print_json,
     run_own_files,
 )
-from dcfl.errors import ConfigError, require
+from dcfl.errors import ConfigError, DCFLError, require
 from dcfl.system.printable import printable
 
 if TYPE_CHECKING:
     from dcfl.experiment import Experiment
+    from dcfl.flower.deploy.site_findings import Finding
+    from dcfl.flower.deploy.site_logs import SiteLogs
     from dcfl.flower.deploy.submission import Submitted
     from dcfl.flower.deploy.superlink import Connection
     from dcfl.flower.roster import Roster
@@ -113,8 +115,10 @@ def up_command(
     """Start a SuperLink and SuperNodes on this machine, to try it out."""
     from dcfl.flower.deploy.deployment import up
 
-    configs = [_node_data(text) for text in data or ()]
-    link = up(home, len(configs) or sites, tls, configs)
+    folders = [_data_folder(text) for text in data or ()]
+    configs = [f'data="folder:{path}" site="{path.name}"' for path in folders]
+    names = [path.name for path in folders]
+    link = up(home, len(configs) or sites, tls, configs, names)
     how = "TLS and node keys" if tls else "without TLS: any process of this machine can be a site"
     print(
         f"SuperLink  {link.address}, {how}\n"
@@ -129,12 +133,53 @@ def _roster(sites: str) -> Roster | None:
     return Roster.from_option(sites) if sites else None
 
 
-def _node_data(text: str) -> str:
+def _data_folder(text: str) -> Path:
     kind, _, location = text.partition(":")
     path = Path(os.path.expanduser(location)).resolve()
     if kind != "folder" or not path.is_dir():
         raise ConfigError(f"--data {text}: give folder:PATH with a folder that exists")
-    return f'data="folder:{path}" site="{path.name}"'
+    return path
+
+
+@flower.command("check-site")
+def check_site_command(
+    folder: Folder,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="CONFIG.toml",
+            help="The run's config, to compare the classes and the number of sites with.",
+        ),
+    ] = None,
+    as_json: AsJSON = False,
+) -> None:
+    """Look at a site before it takes part: its data, versions, disk, key and way to the SuperLink.
+
+    DIR is a site's folder of `dcfl flower kit`, with its site.toml. Exit code 1: there is a
+    problem.
+    """
+    from dcfl.flower.deploy.kit_folder import open_site
+    from dcfl.flower.deploy.site_check import check_site
+    from dcfl.flower.deploy.site_findings import problems
+
+    site = open_site(folder)
+    data = experiment_of([str(run)]).data if run else None
+    findings = check_site(site, data)
+    if as_json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        _print_findings(findings)
+    if problems(findings):
+        raise typer.Exit(1)
+
+
+def _print_findings(findings: Sequence[Finding]) -> None:
+    width = max(len(finding.subject) for finding in findings)
+    for finding in findings:
+        state = "ok     " if finding.ok else "problem"
+        print(printable(f"{state}  {finding.subject:<{width}}  {finding.text}"))
+        if finding.remedy:
+            print(printable(f"{'':7}  {'':{width}}  -> {finding.remedy}"))
 
 
 @flower.command("down")
@@ -150,6 +195,7 @@ def down_command(home: Home = HERE) -> None:
 def status_command(home: Home = HERE, as_json: AsJSON = False) -> None:
     """The SuperLink, its sites and its runs."""
     from dcfl.flower.deploy.deployment import status
+    from dcfl.flower.roster import site_title
 
     current = status(home)
     if as_json:
@@ -158,7 +204,7 @@ def status_command(home: Home = HERE, as_json: AsJSON = False) -> None:
     print(printable(f"SuperLink  {current.address}  {'up' if current.alive else 'dead'}"))
     for node in current.nodes:
         state = "dead" if not node.alive else "online" if node.online else "not online"
-        print(f"site {node.partition}     process {node.pid}  {state}")
+        print(printable(f"{site_title(node.name):<9}  process {node.pid}  {state}"))
     for run in current.runs:
         print(printable(f"run        {run.run}  {run.status}"))
 
@@ -185,6 +231,7 @@ def run_command(
 ) -> None:
     """Train at the SuperNodes. The run folder is written on the SuperLink's machine."""
     from dcfl.flower.deploy.bundle import app_code
+    from dcfl.flower.deploy.site_logs import SiteLogs
     from dcfl.flower.deploy.submission import for_superlink, submit
     from dcfl.runs.folder import RecordedRun
 
@@ -202,8 +249,9 @@ def run_command(
         experiment = for_superlink(asked)
     if not as_json:
         _tell_hashes(app_code(experiment))
+    logs = None if superlink or kit else SiteLogs(home)
     submitted = submit(link, experiment, roster, resume is not None)
-    _follow(submitted, experiment)
+    _follow(submitted, experiment, logs)
     _print_result(submitted, as_json)
 
 
@@ -244,14 +292,23 @@ def _roster_text(sites: str, home: Path, remote: bool) -> str:
     return roster.to_text() if roster else ""
 
 
-def _follow(submitted: Submitted, experiment: Experiment) -> None:
-    """Show the rounds as they end; whoever stops waiting stops the run."""
+def _follow(submitted: Submitted, experiment: Experiment, logs: SiteLogs | None) -> None:
+    """Show the rounds as they end, and what the sites' logs say where they are at hand; whoever
+    stops waiting stops the run."""
     from dcfl.cli.live_progress import progress
+
+    def explain() -> None:
+        for line in logs.news() if logs else ():
+            warnings.warn(line, stacklevel=1)
 
     try:
         with progress(experiment.method.name, experiment, submitted.folder) as show:
             for row in submitted.rows():
                 show(row)
+                explain()
+    except DCFLError:
+        explain()
+        raise
     except (KeyboardInterrupt, SystemExit):
         submitted.stop()
         raise

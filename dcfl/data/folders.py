@@ -31,7 +31,7 @@ from dcfl.data.pictures import (
     require_two,
     subfolders,
 )
-from dcfl.errors import DatasetCorrupt, require
+from dcfl.errors import ClassNotAgreed, DatasetCorrupt, require
 from dcfl.system.printable import printable
 
 TRAIN = ("train", "training")
@@ -127,6 +127,16 @@ def read_sites(folder: Path, reading: Reading) -> Arrays:
     offsets = _site_offsets(loaded.train, sites)
     site_names = tuple(printable(site.name) for site in sites)
     return arrays_of(loaded, names, test or folder, site_names, offsets)
+
+
+def class_folders(folder: Path) -> dict[str, list[Path]]:
+    """The folders of each class: the one to train on, and the one to test on if there is one."""
+    require_folder(folder)
+    found: dict[str, list[Path]] = {}
+    for part in filter(None, _parts(folder)):
+        for name in subfolders(part):
+            found.setdefault(name, []).append(part / name)
+    return found
 
 
 def read_to_score(folder: Path, reading: Reading) -> Arrays:
@@ -241,7 +251,7 @@ class _Finder:
         found = []
         for name in subfolders(folder):
             if name not in labels:
-                raise DatasetCorrupt(
+                raise ClassNotAgreed(
                     f"{printable(folder / name)}: no images of this class to train on, or not one "
                     f"of the agreed data.class_names"
                 )

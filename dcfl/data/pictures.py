@@ -20,7 +20,13 @@ from dcfl.data.arrays import Arrays, Pixels
 from dcfl.data.dicom import DICOM_EXTENSIONS, read_dicom
 from dcfl.data.division import Divided, Picture, come_in_groups, divide, group_numbers
 from dcfl.data.grey_levels import Range, full_range, to_8_bits
-from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing, DCFLError
+from dcfl.errors import (
+    BrokenPicture,
+    ConfigError,
+    DatasetCorrupt,
+    DatasetMissing,
+    DCFLError,
+)
 from dcfl.system.printable import printable
 
 Fit = Literal["resize", "crop", "pad"]
@@ -139,7 +145,7 @@ def decode_all(
                     choice = (
                         "" if decoding.fit == "exact" else '; data.broken = "skip" leaves it out'
                     )
-                    raise DatasetCorrupt(
+                    raise BrokenPicture(
                         f"{printable(paths[row])}: a broken image ({reason}){choice}"
                     )
                 reasons |= broken

@@ -39,8 +39,8 @@ class DataSettings:
     # "remote": every Flower node has its own
     dataset: str = "digits"
     path: str = "data"  # where downloaded data sets are
-    # How many. "auto": 20, and as many as images of the user's own can carry; sites:PATH has as many
-    # as there are folders
+    # How many. "auto": 20, and as many as images of the user's own can carry; sites:PATH has as
+    # many as there are folders
     clients: int | Literal["auto"] = "auto"
     # "dirichlet-balanced", "dirichlet-capped", "dirichlet-uncapped", "iid", "shards",
     # "pathological" or "quantity"; "file:PATH": a split of one's own, as .json, .csv or FL-bench's

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -20,40 +21,23 @@ from dcfl.client import frozen
 from dcfl.engines.allocator import keep_freed_memory
 from dcfl.engines.placement import choose_devices
 from dcfl.engines.runner import ClientRunner, client_runner, reproducible
-from dcfl.errors import (
-    CheckpointError,
-    ClientFailure,
-    ConfigError,
-    DatasetCorrupt,
-    DatasetMissing,
-    ProtocolMismatch,
-    SiteRefusal,
-    StorageError,
-)
+from dcfl.errors import CheckpointError, ClientFailure, ConfigError, ProtocolMismatch, SiteRefusal
 from dcfl.evaluation import Score, score, scored_parts
+from dcfl.experiment import Experiment
 from dcfl.flower import codec
 from dcfl.flower.app_code import run_app_code
 from dcfl.flower.codec import Claim, Task
 from dcfl.flower.node_config import NodeConfig
 from dcfl.flower.node_memories import NodeMemories
+from dcfl.flower.site_failures import LoggedFailure, failure_of
 from dcfl.models import FeatureModel
 from dcfl.models.personal import personal_and_rest, unsent_tensors
 from dcfl.privacy import at_site
 from dcfl.scores import scores_of
 from dcfl.server.validation import check_like
-from dcfl.system.printable import printable, printable_lines
+from dcfl.system.printable import printable_lines
 from dcfl.system.transfers import to_host
 from dcfl.tensors import load, split
-
-FAILURE_CODES = {  # the first that fits
-    ProtocolMismatch: "version",
-    SiteRefusal: codec.REFUSED,
-    ConfigError: "config",
-    DatasetMissing: "data",
-    DatasetCorrupt: "data",
-    StorageError: "disk",
-    MemoryError: "memory",
-}
 
 
 @dataclass(frozen=True)
@@ -94,15 +78,19 @@ def _answered(
         content = handle(site_of, task, message, context)
     except ClientFailure as failure:
         # Its reason names the line; a traceback would only show this file.
-        print(printable(failure), file=sys.stderr)
-        content = codec.failure_content(task, failure, reveal)
+        content = _failed(task, failure, reveal, context)
     except Exception as error:
         print(printable_lines(traceback.format_exc()), file=sys.stderr)
-        codes = (code for kind, code in FAILURE_CODES.items() if isinstance(error, kind))
-        code = next(codes, "error")
-        reason = str(error) if code == codec.REFUSED else f"{type(error).__name__}: {error}"
-        content = codec.failure_content(task, ClientFailure(task.client, reason, code), reveal)
+        content = _failed(task, failure_of(task.client, error), reveal, context)
     return Message(content, reply_to=message)
+
+
+def _failed(task: Task, failure: ClientFailure, reveal: bool, context: Context) -> RecordDict:
+    print(LoggedFailure(failure.code, failure.reason).line, file=sys.stderr)
+    place = None
+    with suppress(SiteRefusal):
+        place = NodeConfig.read(context.node_config).partition_id
+    return codec.failure_content(task, failure, reveal, place)
 
 
 def _whoami(site_of: SiteOf, task: Task, message: Message, context: Context) -> RecordDict:
@@ -209,7 +197,7 @@ def site_from_config(context: Context) -> Site:
     node = NodeConfig.read(context.node_config)
     for line in run_app_code(str(context.run_config.get("code", "")), node.code_sha256):
         print(line, file=sys.stderr)  # the site's log
-    experiment = config.from_toml(str(context.run_config["experiment"])).seeded
+    experiment = _experiment(context).seeded
     # Initial weights are the server's to read: it sends them, and a run opens no file of a site's.
     model = replace(experiment.model, weights="", weights_skip=())
     privacy = at_site(experiment.privacy, node.privacy_noise)
@@ -221,6 +209,14 @@ def site_from_config(context: Context) -> Site:
     memories = NodeMemories(node.memories_folder)
     awaits_unsent = bool(unsent_tensors(runner.model))
     return Site(runner.on(device), memories, experiment.engine.threads, awaits_unsent)
+
+
+def _experiment(context: Context) -> Experiment:
+    """What the server's dcfl could read, the same version can read here."""
+    try:
+        return config.from_toml(str(context.run_config["experiment"]))
+    except ConfigError as error:
+        raise ProtocolMismatch(str(error)) from error
 
 
 app = client_app(site_from_config)

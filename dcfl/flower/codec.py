@@ -19,6 +19,7 @@ from torch import Tensor
 
 from dcfl.errors import CODES, LONGEST_REASON, ClientFailure, ProtocolError, ProtocolMismatch
 from dcfl.evaluation import Score
+from dcfl.flower.site_failures import REFUSED
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic
 from dcfl.scores import Scores
 from dcfl.server.validation import LARGEST_METRIC, LONGEST_NAME
@@ -27,7 +28,6 @@ from dcfl.tensors import as_rows, from_rows
 FORMAT = "dcfl.safetensors"
 PART = "tensors"  # the one array of a record
 OTHER_IMAGES = "a score of other test images than it said it has when it joined"
-REFUSED = "refused"  # the code of a SiteRefusal
 PROTOCOL = 2  # of what server and nodes say to each other; both must speak the same
 
 
@@ -131,6 +131,13 @@ def read_claim(content: RecordDict, task: Task, classes: int) -> Claim:
     return Claim(place, count, _counts(record, "images", classes))
 
 
+def failed_place(content: RecordDict) -> int | None:
+    """The partition id that a node gave with its failure, if it gave one."""
+    record = content.get("failed")
+    place = record.get("partition-id") if isinstance(record, ConfigRecord) else None
+    return place if isinstance(place, int) and _is_count(place) else None
+
+
 def read_task(content: RecordDict) -> Task:
     record = _config(content, "task")
     if record.get("protocol") != PROTOCOL:
@@ -187,9 +194,14 @@ def update_content(task: Task, update: ClientUpdate, has_memory: bool) -> Record
     )
 
 
-def failure_content(task: Task, failure: ClientFailure, reveal: bool = False) -> RecordDict:
-    """`reveal` what exactly went wrong: where server and client are the same person's."""
+def failure_content(
+    task: Task, failure: ClientFailure, reveal: bool = False, place: int | None = None
+) -> RecordDict:
+    """`reveal` what exactly went wrong: where server and client are the same person's. `place`: the
+    node's partition id."""
     record = ConfigRecord({"code": failure.code})
+    if place is not None:
+        record["partition-id"] = place
     if reveal or failure.code == REFUSED:
         record["reason"] = failure.reason
     return RecordDict({"task": _task_record(task), "failed": record})

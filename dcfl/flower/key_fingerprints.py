@@ -16,7 +16,7 @@ from dcfl.errors import ConfigError
 def fingerprint_in(path: Path) -> str:
     """Of a site's public key (`<site>.pub`), as `ssh-keygen -lf` shows it."""
     try:
-        return _fingerprint(serialization.load_ssh_public_key(path.read_bytes()))
+        return fingerprint_of(serialization.load_ssh_public_key(path.read_bytes()))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, UnsupportedAlgorithm):
@@ -27,12 +27,12 @@ def registered_fingerprint(pem: bytes) -> str:
     """Of a key as the SuperLink keeps it; empty if it is not a key: without node authentication
     nodes may send anything."""
     try:
-        return _fingerprint(serialization.load_pem_public_key(pem))
+        return fingerprint_of(serialization.load_pem_public_key(pem))
     except (ValueError, TypeError, UnsupportedAlgorithm):
         return ""
 
 
-def _fingerprint(key: object) -> str:
+def fingerprint_of(key: object) -> str:
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise ValueError("not a key of a SuperNode")
     line = key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)

@@ -7,6 +7,8 @@ data                           `folder:PATH` or `sites:PATH` on this disk: the s
                                the public data sets by name. `any`: whatever a run names, for a
                                trial on one's own machine
 site                           names the folder of `sites:PATH`
+broken                         `skip` leaves broken pictures out, `refuse` does not serve data with
+                               one; without it the run's data.broken holds
 data-path                      where the public data sets lie here
 code-sha256                    the hashes of the only files that a run may bring, or `none`
 privacy-noise                  the least noise of [privacy] with which this site sends anything
@@ -17,11 +19,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import get_args
 
 from dcfl.config import nearest
 from dcfl.data import Dataset, load_dataset
 from dcfl.data.catalogue import load_own_site
 from dcfl.data.partition import Partition
+from dcfl.data.pictures import Broken
 from dcfl.data.settings import DataSettings
 from dcfl.errors import SiteRefusal
 
@@ -38,6 +42,7 @@ class NodeConfig:
     data_path: str = ""
     privacy_noise: float = 0.0
     code_sha256: str = ""
+    broken: str = ""
 
     @classmethod
     def read(cls, given: Mapping[str, object]) -> NodeConfig:
@@ -53,6 +58,10 @@ class NodeConfig:
                 raise SiteRefusal(f"{key} in its node config is not of the type {field.type}")
         return cls(**{key.replace("-", "_"): value for key, value in given.items()})  # type: ignore[arg-type]
 
+    def __post_init__(self) -> None:
+        if self.broken not in ("", *get_args(Broken)):
+            raise SiteRefusal(f"broken in its node config is none of {', '.join(get_args(Broken))}")
+
     @property
     def memories_folder(self) -> Path:
         return Path(self.memories) if self.memories else Path.home() / ".dcfl" / "memories"
@@ -61,6 +70,7 @@ class NodeConfig:
         """The data that a run asks for, if the site serves that."""
         if self.data != ANY_DATA and settings.split_file:
             raise SiteRefusal("data.partition = file: a run does not choose among its files")
+        settings = self.with_own_rules(settings)
         if settings.dataset == "remote":
             return load_own_site(settings, self.data, self.site, self.partition_id)
         if self.data not in ("", ANY_DATA):
@@ -75,6 +85,10 @@ class NodeConfig:
         settings = replace(settings, path=self.data_path or run_path)
         dataset = load_dataset(settings)
         return dataset, settings.split(dataset)
+
+    def with_own_rules(self, settings: DataSettings) -> DataSettings:
+        """What the site decides about its own pictures."""
+        return replace(settings, broken=self.broken) if self.broken else settings  # type: ignore[arg-type]
 
 
 KEYS = tuple(field.name.replace("_", "-") for field in fields(NodeConfig))

@@ -51,6 +51,7 @@ class Nodes:
         self._keys: dict[int, str] = {}  # fingerprints by node id, of those online
         self._inquiries: dict[int, Inquiry] = {}  # by node id
         self._problems: dict[int, str] = {}  # by node id: why it cannot be used
+        self._sites: dict[int, int] = {}  # by node id: which site such a node says it is
         self.images: dict[int, list[int]] = {}  # test images by partition id, as first declared
         self.notices: list[str] = []  # for people
         self._join()
@@ -62,14 +63,13 @@ class Nodes:
         """Why nobody can be asked to train the client."""
         place = client % self.roster.count
         reasons = {
-            why
-            for node, why in self._problems.items()
-            if not self.roster.keys or self._place_of(node) == place
+            why for node, why in self._problems.items() if self._site_of(node) in (place, None)
         }
         if not reasons:
             return "its node is not online"
         text = "; ".join(sorted(reasons))
-        return text if self.roster.keys else f"its node is not online, or cannot be used: {text}"
+        known = place in map(self._site_of, self._problems)
+        return text if known else f"its node is not online, or cannot be used: {text}"
 
     def online(self) -> dict[int, int]:
         """Node ids by partition id."""
@@ -104,18 +104,29 @@ class Nodes:
         # A node with a key of its own comes back under the same id, and is then asked at once.
         self._inquiries = {node: one for node, one in self._inquiries.items() if node in online}
         self._problems = {node: why for node, why in self._problems.items() if node in online}
+        self._sites = {node: site for node, site in self._sites.items() if node in online}
 
     def _is_invited(self, node: int) -> bool:
         """With keys, nobody but the sites is even asked."""
         if self.roster.keys and self._place_of(node) is None:
-            self.notify(f"{self._title(node)} is not one of this run's sites: it gets nothing")
+            self.notify(f"{self._node_title(node)} is not one of this run's sites: it gets nothing")
             return False
         return True
 
     def _place_of(self, node: int) -> int | None:
         return self.roster.place_of(self._keys.get(node, ""))
 
+    def _site_of(self, node: int) -> int | None:
+        """By its key or, without keys, by its own word."""
+        return self._place_of(node) if self.roster.keys else self._sites.get(node)
+
     def _title(self, node: int) -> str:
+        site = self._site_of(node)
+        if site is None:
+            return self._node_title(node)
+        return self.roster.title(site) + ("" if self.roster.keys else f" (node {node})")
+
+    def _node_title(self, node: int) -> str:
         return f"node {node} (key {self._keys.get(node) or 'unreadable'})"
 
     def _ask(self, strangers: Sequence[int]) -> None:
@@ -139,16 +150,21 @@ class Nodes:
             self._check(node, claim)
         except ProtocolError as error:
             self._problems[node] = str(error)
+            place = codec.failed_place(reply) if isinstance(reply, RecordDict) else None
+            if place is not None and place < self.roster.count:
+                self._sites[node] = place
             self.notify(f"{self._title(node)} cannot be used: {error}")
             return
         self._problems.pop(node, None)
+        self._sites.pop(node, None)
         self.images.setdefault(claim.partition, claim.images)
         first = self._members.setdefault(claim.partition, node)
         if first != node:
             self._successors[claim.partition] = node
             self.notify(
-                f"two nodes claim partition-id {claim.partition}: {self._title(first)}, which came "
-                f"first, has its clients; {self._title(node)} gets nothing while that is online"
+                f"two nodes claim partition-id {claim.partition}: {self._node_title(first)}, which "
+                f"came first, has its clients; {self._node_title(node)} gets nothing while that is "
+                f"online"
             )
 
     def _check(self, node: int, claim: Claim) -> None:
@@ -174,12 +190,17 @@ class Nodes:
                 break
             time.sleep(0.05)
         if not self._members:
-            reasons = "; ".join(sorted({*self._problems.values()}))
+            reasons = "; ".join(f"{self._title(node)}: {why}" for node, why in self._by_site())
             raise NetworkError(
                 f"no node can be used: {reasons}"
                 if reasons
                 else f"no node has come up within {JOIN_SECONDS} s"
             )
+
+    def _by_site(self) -> list[tuple[int, str]]:
+        """The nodes that cannot be used, and why."""
+        sites = {node: self._site_of(node) for node in self._problems}
+        return sorted(self._problems.items(), key=lambda one: (sites[one[0]] or 0, one[0]))
 
     def _all_answered(self) -> bool:
         """Has each site either joined or said why it cannot? Without keys a node with a problem may

@@ -15,6 +15,7 @@ UNBOUND = (
     "the sites are not bound to keys: whoever first claims a partition-id has its clients; "
     "`dcfl flower run --sites KEY.pub,...` binds them"
 )
+NO_KEY = "-"  # instead of a fingerprint, in a roster's text
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,12 @@ class Roster:
 
     count: int
     keys: tuple[str, ...] = ()  # fingerprints; none: first come, first served
-    names: tuple[str, ...] = ()  # as the operator calls the keys
+    names: tuple[str, ...] = ()  # as the operator calls the sites; with keys, all have one
 
     def __post_init__(self) -> None:
         require(self.count >= 1, f"{self.count} sites: at least one is needed")
         require(len({*self.keys}) == len(self.keys), "two sites have the same key")
+        require(len(self.names) in (0, self.count), "some sites have a name, and some have none")
 
     @classmethod
     def from_option(cls, sites: str) -> Roster:
@@ -43,7 +45,7 @@ class Roster:
 
     def to_text(self) -> str:
         """For the run config, whose values are texts."""
-        rows = zip(self.keys, self.names, strict=True)
+        rows = zip(self.keys or (NO_KEY,) * self.count, self.names, strict=False)
         return "\n".join(" ".join(row) for row in rows) or str(self.count)
 
     @classmethod
@@ -68,13 +70,20 @@ class Roster:
         if text.isdecimal():
             return cls(int(text))
         rows = [line.split() for line in text.splitlines()]
-        if not all(len(row) == 2 and row[0].startswith("SHA256:") for row in rows):
+        keyless = all(row[:1] == [NO_KEY] for row in rows)
+        bound = all(row[0].startswith("SHA256:") for row in rows if row)
+        if not (keyless or bound) or any(len(row) != 2 for row in rows):
             raise ConfigError("sites: give a number, or a line with fingerprint and name for each")
-        return cls(len(rows), tuple(row[0] for row in rows), tuple(row[1] for row in rows))
+        keys = () if keyless else tuple(row[0] for row in rows)
+        return cls(len(rows), keys, tuple(row[1] for row in rows))
 
     def place_of(self, key: str) -> int | None:
         """The partition id of the site with this key."""
         return self.keys.index(key) if key in self.keys else None
 
     def title(self, place: int) -> str:
-        return f"site {place}" + (f" ({self.names[place]})" if self.names else "")
+        return site_title(self.names[place] if self.names else str(place))
+
+
+def site_title(name: str) -> str:
+    return name if name.startswith("site") else f"site {name}"

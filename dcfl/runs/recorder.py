@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,16 @@ import torch
 from dcfl import config
 from dcfl.errors import CheckpointError
 from dcfl.messages import Tensors
-from dcfl.runs.folder import LOGS, PERSONAL_ROWS, SUMMARY, RecordedRun, require_unused, require_utf8
+from dcfl.runs.folder import (
+    FILES,
+    LOGS,
+    MEMORIES,
+    PERSONAL_ROWS,
+    SUMMARY,
+    RecordedRun,
+    require_unused,
+    require_utf8,
+)
 from dcfl.runs.model_file import Kept, write_model
 from dcfl.runs.own_code import own_hashes, write_copies
 from dcfl.runs.prepare import Prepared
@@ -36,6 +46,7 @@ class Recorder:
     def __init__(self, folder: Path, resumed: bool = False) -> None:
         """`resumed`: the folder already holds the run; otherwise it must be unused."""
         require_utf8(folder)
+        self._is_new = not folder.exists()
         if not resumed and not (folder / LOCK).exists():  # otherwise find out first who holds it
             require_unused(folder)
             with storage(folder):
@@ -64,6 +75,20 @@ class Recorder:
         counts = partition.counts(dataset.train.labels.cpu().numpy(), dataset.classes)
         with replacing(self.folder / "partition.npz") as partial:
             partition.save(partial, counts, dataset.class_names)
+
+    def withdraw(self) -> None:
+        """Remove what `start` has written, for a run that never began: a folder that was not there
+        before, and from one that was the run's files."""
+        if self.resumed:
+            return
+        with suppress(OSError):  # what is left does not matter as much as why the run did not begin
+            for name in FILES:
+                (self.folder / name).unlink(missing_ok=True)
+            if self._is_new:
+                if (self.folder / MEMORIES).is_dir():
+                    (self.folder / MEMORIES).rmdir()
+                (self.folder / LOCK).unlink()
+                self.folder.rmdir()
 
     def renew_own_code(self, prepared: Prepared) -> None:
         """A run that is resumed with other files (`--allow`) has those in its folder from then on,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 import time
 import warnings
-from collections.abc import Collection, Generator, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from collections.abc import Collection, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dcfl.config import as_tables
 from dcfl.data import Dataset
 from dcfl.data.settings import images_scored
-from dcfl.engines.engine import Connect, Engine, OwnScores
+from dcfl.engines.engine import Connect, Engine, OwnScores, Session
 from dcfl.engines.memories import Index, delete_all_but
 from dcfl.engines.runner import reproducible
 from dcfl.errors import DCFLError, Interrupted, RunFolderError
@@ -211,7 +211,7 @@ class Run:
         self._mixes = self.prepared.data.label_mixes()
         threads = self.experiment.engine.threads
         with ExitStack() as at_the_end:
-            with reproducible(threads), self._connect(session) as engine:
+            with reproducible(threads), self._connected(session) as engine:
                 # Not earlier: an engine forks its workers, and trackers start threads.
                 self._following = at_the_end.enter_context(self._followed())
                 if not self._enough:  # a resumed run may have been killed just before its end
@@ -225,6 +225,17 @@ class Run:
             recalls = class_recalls(self.prepared.data.dataset, final, own_scores)
             self._finish(own_scores, personal, recalls)
             self._following.summary = self._summary
+
+    @contextmanager
+    def _connected(self, session: Session) -> Iterator[Engine]:
+        """A run that gets no engine leaves no folder behind, which would block the next."""
+        with ExitStack() as stack:
+            try:
+                engine = stack.enter_context(self._connect(session))
+            except BaseException:
+                self._recorder.withdraw()
+                raise
+            yield engine
 
     def _followed(self) -> AbstractContextManager[Following]:
         settings = of_kind(flat(as_tables(self.experiment)), "result", "seed")

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from dcfl.client import Client
 from dcfl.data import FederatedData
 from dcfl.data.datasets import Images
-from dcfl.engines.engine import SiteScore
+from dcfl.engines.engine import Session, SiteScore
 from dcfl.errors import (
     CODES,
     ClientFailure,
@@ -983,7 +983,7 @@ def test_unreadable_tasks_are_answered_without_their_story(tmp_path: Path) -> No
     ):
         reply = app(Message(content, dst_node_id=100, message_type="train"), context)
         assert codec.read_task(reply.content).run in ("", "a" * 32)
-        assert reply.content["failed"] == ConfigRecord({"code": code})
+        assert reply.content["failed"] == ConfigRecord({"code": code, "partition-id": 0})
 
 
 def test_the_model_is_not_touched_by_a_run_that_cannot_begin(tmp_path: Path) -> None:
@@ -995,6 +995,32 @@ def test_the_model_is_not_touched_by_a_run_that_cannot_begin(tmp_path: Path) -> 
     with pytest.raises(NetworkError):
         list(run.rounds())
     assert sha256(snapshot(run.prepared.model)) == before
+
+
+def test_a_run_that_cannot_begin_does_not_block_the_next(tmp_path: Path) -> None:
+    def nobody(grid: InProcessGrid) -> None:
+        grid.contexts.clear()
+
+    with pytest.raises(NetworkError):
+        list(ready(tmp_path / "new", prepare=nobody).rounds())
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "old").mkdir()
+    with pytest.raises(NetworkError):
+        list(ready(tmp_path / "old", prepare=nobody).rounds())
+    list(ready(tmp_path / "old").rounds())  # not refused
+    assert RecordedRun.open(tmp_path / "old").summary
+
+
+def test_a_run_that_cannot_go_on_keeps_its_folder(tmp_path: Path) -> None:
+    def nobody(session: Session) -> Any:
+        raise NetworkError("no node has come up")
+
+    run = ready(tmp_path)
+    next(run.rounds())
+    kept = {path.name for path in tmp_path.iterdir()}
+    with pytest.raises(NetworkError):
+        list(Run.resume(tmp_path, run.prepared.data.dataset, flat(), connect=nobody).rounds())
+    assert {path.name for path in tmp_path.iterdir()} >= kept >= {"config.toml", "rounds.jsonl"}
 
 
 # All scores of the final model, by sites

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Context, Message, RecordDict
 
 from dcfl.data.settings import DataSettings
-from dcfl.errors import ConfigError, NetworkError
+from dcfl.errors import CODES, BrokenPicture, ConfigError, NetworkError
 from dcfl.flower import codec
 from dcfl.flower.client_app import Site, client_app
 from dcfl.flower.deploy.keys import make_keys
@@ -106,12 +106,12 @@ def test_with_keys_a_site_that_lies_loses_its_own_clients_alone(lie: str, tmp_pa
     own, count = LIES[lie]
     said = f"num-partitions={count}" if count != 3 else f"partition-id={own}"
     assert said in reasons[2]
-    assert f"node 102 (key {PRINTS[2]})" in there.notices()
+    assert there.notices().startswith(f"site west cannot be used: its node config says {said}")
 
 
 def test_with_keys_a_site_is_told_whose_key_it_has(tmp_path: Path) -> None:
     there = Federation(tmp_path, SITES, {100: (1, 3), 101: (0, 3), 102: (2, 3)})
-    assert "its key is that of site 0 (north)" in there.round()[0]
+    assert "its key is that of site north" in there.round()[0]
     assert there.answered == {102}
 
 
@@ -194,6 +194,31 @@ def test_without_one_usable_node_the_run_says_why(roster: Roster, tmp_path: Path
         Federation(tmp_path, roster, claims)
 
 
+@pytest.mark.parametrize("roster", [SITES, Roster(3, names=NAMES)], ids=["keys", "no keys"])
+def test_a_site_that_cannot_be_used_is_named(roster: Roster, tmp_path: Path) -> None:
+    """By its key or, without keys, by its own word."""
+    site = Site(toys.runner("fedavg", Flat(), toys.federated(6)), NodeMemories(tmp_path), 1)
+    broken = {101}
+
+    def site_of(context: Context) -> Site:
+        if context.node_id in broken:
+            raise BrokenPicture("a secret path")
+        return site
+
+    grid = InProcessGrid(client_app(site_of), 3)
+    grid.keys = dict(zip(THREE, KEYS, strict=False))
+    engine = engine_at(grid, site.runner, roster, deadline=10.0)
+    (notice,) = engine.take_remarks().notices
+    named = "site south" if roster.keys else "site south (node 101)"
+    assert notice == f"{named} cannot be used: {CODES['picture']}"
+    replies = list(engine.run(Broadcast(1, snapshot(site.runner.model), {}), range(3)))
+    lost = [reply for reply in replies if not isinstance(reply, ClientUpdate)]
+    assert [(one.client, one.reason) for one in lost] == [(1, CODES["picture"])]
+    broken |= {100, 102}
+    with pytest.raises(NetworkError, match=r"site north.*: one of its .* site south.* site west"):
+        engine_at(grid, site.runner, roster)
+
+
 # The operator's word
 
 
@@ -207,8 +232,8 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_roster_survives_the_run_config(keys: Path) -> None:
     given = Roster.from_option(f"{keys / 'north.pub'}, {keys / 'south.pub'}")
     assert given.names == ("north", "south")
-    assert given.title(1) == "site 1 (south)"
-    for roster in (given, Roster(7)):
+    assert given.title(1) == "site south"
+    for roster in (given, Roster(7), Roster(2, names=("north", "south"))):
         assert Roster.from_text(roster.to_text(), DataSettings()) == roster
     assert Roster.from_option(" 7 ") == Roster(7)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dcfl.errors import CODES
 from dcfl.flower.deploy import daemons as processes
 from dcfl.flower.deploy.deployment import down
 from dcfl.runs.evaluations import read_evaluations
@@ -71,6 +73,7 @@ def superlink(dcfl: Dcfl, folder: Path) -> Iterator[Path]:
 @pytest.fixture
 def hospitals(dcfl: Dcfl, folder: Path) -> Iterator[Path]:
     """Each with pictures of its own."""
+    shutil.rmtree(folder / "scans", ignore_errors=True)
     pictures(folder / "scans")
     data = [word for site in ("north", "south") for word in ("--data", f"folder:scans/{site}")]
     with deployed(dcfl, folder / "hospitals", *data) as home:
@@ -158,13 +161,34 @@ def test_sites_with_their_own_pictures(hospitals: Path, dcfl: Dcfl, tmp_path: Pa
     assert "own test images" in (there.folder / "report.html").read_text()
     (counted,) = read_evaluations(there.folder)
     assert [(site.name, site.images) for site in counted.clients] == [
-        ("site 0 (site-0)", 8),
-        ("site 1 (site-1)", 8),
+        ("site north", 8),
+        ("site south", 8),
     ]
     together_counted = evaluate(here.folder)
     assert counted.scores.confusion.tolist() == together_counted.confusion.tolist()
     assert counted.scores.loss == pytest.approx(together_counted.loss, rel=1e-5)
     assert "16 test images at the sites of remote" in dcfl("evaluate", str(there.folder))
+
+
+def test_a_broken_picture_is_told_with_site_cause_and_log(
+    hospitals: Path, folder: Path, tmp_path: Path
+) -> None:
+    """On this machine, where the logs are. The server itself learns no name."""
+    (folder / "scans" / "south" / "light" / "03.png").write_text("no picture")
+    words = ["data.dataset=remote", *FEW, 'data.class_names=["dark","light"]', "data.image_size=8"]
+    told = ["--home", str(hospitals), "--out", str(tmp_path / "there")]
+    command = [sys.executable, "-c", "from dcfl.cli.main import main; main()", "flower", "run"]
+    done = subprocess.run([*command, *words, *told], capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert f"warning: site south cannot be used: {CODES['picture']}" in done.stderr
+    (story,) = [line for line in done.stderr.splitlines() if "03.png" in line]
+    assert story.startswith("dcfl: warning: site south: ")
+    assert "scans/south/light/03.png: a broken image" in story
+    assert story.endswith(f"; log {hospitals / 'logs' / 'south.log'}")
+    recorded = [path for path in (tmp_path / "there").iterdir() if path.is_file()]
+    assert not any(b"03.png" in path.read_bytes() for path in recorded)
+    lost = [row for row in RecordedRun(tmp_path / "there").clients if row["outcome"] != "ok"]
+    assert {(row["site"], row["reason"]) for row in lost} == {("south", CODES["picture"])}
 
 
 @pytest.mark.parametrize("method", ["dcfl-pw", "moon"])

@@ -46,7 +46,8 @@ def supernode_command(
     return command_line("flower-supernode", own | security)
 
 
-def check_node_config(text: str) -> None:
+def read_node_config(text: str) -> dict[str, object]:
+    """What the user sets of a site's node config."""
     pair = r"""([A-Za-z0-9_-]+)=("[^"]*"|'[^']*'|[^\s"']+)"""
     hint = "give key=value pairs with strings in quotes"
     require(not re.sub(pair, "", text).strip(), f"node config {text!r}: {hint}")
@@ -58,3 +59,4 @@ def check_node_config(text: str) -> None:
     check_keys(values)
     taken = values.keys() & {"partition-id", "num-partitions", "memories"}
     require(not taken, f"node config {text!r}: {', '.join(taken)} is set by `dcfl flower up`")
+    return values

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from dcfl.errors import ConfigError, require
-from dcfl.flower.deploy.commands import check_node_config
+from dcfl.flower.deploy.commands import read_node_config
 from dcfl.flower.deploy.daemons import end_processes
 from dcfl.flower.deploy.deployment_record import RECORD, connection_to, read_record
+from dcfl.flower.deploy.keys import check_sites
+from dcfl.flower.deploy.local_checks import require_usable_data
 from dcfl.flower.deploy.startup import SUPERLINK, start_all
 from dcfl.flower.deploy.superlink import Connection, RunStatus, newest_runs, online_nodes
+from dcfl.flower.node_config import NodeConfig
 from dcfl.flower.roster import Roster
 from dcfl.system.locks import try_lock
 from dcfl.system.storage import private_folder, storage
@@ -21,6 +24,7 @@ from dcfl.system.storage import private_folder, storage
 
 @dataclass(frozen=True)
 class NodeStatus:
+    name: str
     partition: int
     pid: int
     alive: bool
@@ -38,19 +42,28 @@ class Status:
 
 
 def up(
-    home: Path, sites: int, tls: bool = False, node_configs: Sequence[str] = (), wait: float = 120.0
+    home: Path,
+    sites: int,
+    tls: bool = False,
+    node_configs: Sequence[str] = (),
+    names: Sequence[str] = (),
+    wait: float = 120.0,
 ) -> Connection:
-    """Start a SuperLink and its sites; all are online when this returns, or nothing is left."""
+    """Start a SuperLink and its sites; all are online when this returns, or nothing is left.
+    `names`: what the sites are called, as far as these can be names of files."""
     require(sites >= 1, f"{sites} sites: at least one is needed")
     fits = len(node_configs) in (0, sites)
     require(fits, f"{len(node_configs)} node configs for {sites} sites: give one for each or none")
-    for text in node_configs:
-        check_node_config(text)
+    given = [read_node_config(text) for text in node_configs]
     home = make_home(home)
     with starting_in(home, "`dcfl flower down`"):
+        called = usable_names(names, sites)
+        for place, values in enumerate(given):
+            node = NodeConfig.read({**values, "partition-id": place, "num-partitions": sites})
+            require_usable_data(called[place], node, home)
         return start_all(
             home,
-            sites,
+            called,
             tls=tls,
             node_configs=node_configs,
             deadline=time.monotonic() + wait,
@@ -70,6 +83,15 @@ def starting_in(home: Path, ender: str) -> Iterator[None]:
         except BaseException:
             down(home)
             raise
+
+
+def usable_names(names: Sequence[str], sites: int) -> list[str]:
+    """What the sites are called: by `names` if each can name a key and a log."""
+    with suppress(ConfigError):
+        check_sites([*names, SUPERLINK])
+        if len(names) == sites:
+            return [*names]
+    return [f"site-{number}" for number in range(sites)]
 
 
 def down(home: Path) -> int:
@@ -96,7 +118,8 @@ def roster_of(home: Path) -> Roster:
     """The sites that `up` started, with their keys if they have any."""
     deployment = read_record(home.resolve())
     if not deployment.tls:
-        return Roster(len(deployment.nodes))
+        names = tuple(node.name for node in deployment.nodes)
+        return Roster(len(names), names=names)
     keys = home.resolve() / "keys"
     return Roster.of_keys([keys / f"{node.name}.pub" for node in deployment.nodes])
 
@@ -109,6 +132,7 @@ def status(home: Path) -> Status:
     online = online_nodes(link) if alive else set()
     nodes = tuple(
         NodeStatus(
+            name=node.name,
             partition=node.partition,
             pid=node.pid,
             alive=node.alive,

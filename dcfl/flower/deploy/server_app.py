@@ -11,7 +11,8 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from dcfl import config
-from dcfl.data.settings import accuracy_words
+from dcfl.data import Dataset, load_dataset
+from dcfl.data.settings import DataSettings, accuracy_words
 from dcfl.engines.engine import Session
 from dcfl.errors import DCFLError
 from dcfl.flower.app_code import run_app_code
@@ -45,10 +46,11 @@ def main(grid: Grid, context: Context) -> None:
         roster = Roster.from_text(str(context.run_config.get("sites", "")), experiment.data)
         if not roster.keys:
             print(UNBOUND, flush=True)
+        dataset = _named_sites(experiment.data, roster)
         if resume:
-            run = Run.resume(Path(resume), connect=connect)
+            run = Run.resume(Path(resume), dataset, connect=connect)
         else:
-            run = Run(experiment, connect=connect)
+            run = Run(experiment, dataset, connect=connect)
         words = accuracy_words(run.experiment.data.holdout)
         for row in run.rounds():
             for notice in row.notices:
@@ -60,3 +62,10 @@ def main(grid: Grid, context: Context) -> None:
     except DCFLError as error:
         print(printable(f"{ENDED} {error.exit_code} {error}"), flush=True)
         raise  # for Flower the run has failed
+
+
+def _named_sites(data: DataSettings, roster: Roster) -> Dataset | None:
+    """Pictures that are at the sites, with the names that the operator gave these."""
+    if data.dataset != "remote" or not roster.names:
+        return None
+    return replace(load_dataset(data), site_names=roster.names)

@@ -16,6 +16,7 @@ from dcfl.flower.deploy.commands import superlink_command, supernode_command
 from dcfl.flower.deploy.daemons import Daemon, start_of
 from dcfl.flower.deploy.deployment_record import Deployment, add_to_record, connection_to
 from dcfl.flower.deploy.keys import make_keys, missing_keys
+from dcfl.flower.deploy.local_checks import require_way_in
 from dcfl.flower.deploy.superlink import (
     CONNECTION_NAME,
     LOOPBACK,
@@ -33,13 +34,13 @@ SUPERLINK = "superlink"  # the name of its daemon, and of its log
 
 
 def start_all(
-    home: Path, sites: int, tls: bool, node_configs: Sequence[str], deadline: float
+    home: Path, names: Sequence[str], tls: bool, node_configs: Sequence[str], deadline: float
 ) -> Connection:
-    """`node_configs`: one for each site, or none."""
-    superlink_port, *node_ports = free_ports(sites + 1)
+    """`names`: the sites'. `node_configs`: one for each, or none."""
+    superlink_port, *node_ports = free_ports(len(names) + 1)
     deployment = Deployment(f"{LOOPBACK}:{superlink_port}", tls)
     if tls:
-        _make_missing_keys(home, sites)
+        _make_missing_keys(home, names)
     for leftover in home.glob("superlink.db*"):
         leftover.unlink()  # Flower does not resume runs, and old nodes would be listed for ever
     keys = home / "keys" if tls else None
@@ -48,15 +49,15 @@ def start_all(
     deployment = add_to_record(home, deployment, superlink)
     link = connection_to(home, deployment)
     wait_until(lambda: listening(superlink_port), home, deployment, deadline)
-    for site, port in enumerate(node_ports):
-        key = keys / f"site-{site}" if keys else None
-        if key:
-            ask(link, "supernode", "register", f"{key}.pub", CONNECTION_NAME)
+    for site, (name, port) in enumerate(zip(names, node_ports, strict=True)):
+        if keys:
+            ask(link, "supernode", "register", str(keys / f"{name}.pub"), CONNECTION_NAME)
+            require_way_in(deployment.address, keys, name)
         node_config = node_configs[site] if node_configs else f'data="{ANY_DATA}"'
-        node_config += _place_of(home, site, sites)
-        pair = (home / "keys" / "ca.crt", key) if key else None
+        node_config += _place_of(home, site, names)
+        pair = (keys / "ca.crt", keys / name) if keys else None
         command = supernode_command(deployment.address, port, node_config, pair)
-        node = replace(start_daemon(home, f"site-{site}", command), partition=site)
+        node = replace(start_daemon(home, name, command), partition=site)
         deployment = add_to_record(home, deployment, node)
     wait_until(lambda: _all_online(home, link, deployment), home, deployment, deadline)
     named = tuple(replace(node, node=node_id(home, node)) for node in deployment.nodes)
@@ -64,11 +65,11 @@ def start_all(
     return link
 
 
-def _place_of(home: Path, site: int, sites: int) -> str:
-    memories = home / "memories" / f"site-{site}"
+def _place_of(home: Path, site: int, names: Sequence[str]) -> str:
+    memories = home / "memories" / names[site]
     private_folder(memories)
     # The quote at the end matters: Flower takes a config that ends with .toml for a file.
-    return f' partition-id={site} num-partitions={sites} memories="{memories}"'
+    return f' partition-id={site} num-partitions={len(names)} memories="{memories}"'
 
 
 def start_daemon(
@@ -96,8 +97,7 @@ def start_daemon(
     return Daemon(name, process.pid, started or "ended")
 
 
-def _make_missing_keys(home: Path, sites: int) -> None:
-    names = [f"site-{index}" for index in range(sites)]
+def _make_missing_keys(home: Path, names: Sequence[str]) -> None:
     if missing_keys(home / "keys", names):
         make_keys(home / "keys", names)
 

@@ -184,7 +184,7 @@ DRIFTS = (
 
 def apart(values: Sequence[float]) -> NDArray[np.float64]:
     """Shifts up and down in a fixed pattern, so that equal values are two dots."""
-    return 0.12 * (np.arange(len(values)) % 3 - 1)
+    return np.float64(0.12) * (np.arange(len(values)) % 3 - 1)
 
 
 @styled

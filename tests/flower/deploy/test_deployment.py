@@ -20,9 +20,10 @@ from dcfl.flower.deploy import daemons as processes
 from dcfl.flower.deploy import startup
 from dcfl.flower.deploy import superlink as calls
 from dcfl.flower.deploy.daemons import Daemon
-from dcfl.flower.deploy.deployment import connection, down, status, up
+from dcfl.flower.deploy.deployment import connection, down, roster_of, status, up, usable_names
 from dcfl.flower.deploy.deployment_record import Deployment, add_to_record, read_record
 from dcfl.flower.deploy.superlink import Connection
+from tests.flower.deploy.pictures import pictures
 
 needs_flower = pytest.mark.skipif(find_spec("flwr") is None, reason="needs dcfl[flower]")
 SLEEP = "import time; time.sleep(60)"
@@ -220,6 +221,20 @@ def test_up_and_down_with_fake_daemons(home: Path, monkeypatch: pytest.MonkeyPat
         status(home)
 
 
+def test_sites_have_names(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(monkeypatch, supernode="print('SuperNode ID: 7', flush=True);" + SLEEP)
+    up(home, 2, names=["north", "south"])
+    assert roster_of(home).names == ("north", "south")
+    assert [node.name for node in status(home).nodes] == ["north", "south"]
+    assert all((home / "logs" / f"{name}.log").is_file() for name in ("north", "south"))
+    down(home)
+
+
+@pytest.mark.parametrize("second", ["North", "superlink", "a b", "../up", "ca", ""])
+def test_names_that_cannot_name_files_are_not_used(second: str) -> None:
+    assert usable_names(["north", second], 2) == usable_names(["north"], 2) == ["site-0", "site-1"]
+
+
 def test_a_stale_record_is_no_obstacle(
     home: Path, spawn: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,6 +295,26 @@ def test_numbers_that_do_not_fit(home: Path) -> None:
         up(home, 0)
     with pytest.raises(ConfigError, match="1 node configs for 2 sites"):
         up(home, 2, node_configs=['site="north"'])
+
+
+def test_a_site_whose_data_no_run_can_use_is_refused(home: Path, tmp_path: Path) -> None:
+    pictures(tmp_path / "north")
+    configs = [f'data="folder:{tmp_path}/{name}"' for name in ("north", "nowhere")]
+    with pytest.raises(ConfigError, match=r"^site south: data: .*nowhere: no such folder; correct"):
+        up(home, 2, node_configs=configs, names=["north", "south"])
+    assert not left(home)
+
+
+def test_a_site_with_a_broken_picture_is_told_and_started(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run's config may leave such pictures out."""
+    pictures(tmp_path / "north")
+    (tmp_path / "north" / "dark" / "1.png").write_text("no picture")
+    fake(monkeypatch, supernode="print('SuperNode ID: 7', flush=True);" + SLEEP)
+    with pytest.warns(UserWarning, match=r"^site north: pictures: broken are 1 of 6: dark/1.png"):
+        up(home, 1, node_configs=[f'data="folder:{tmp_path}/north"'], names=["north"])
+    down(home)
 
 
 def test_a_folder_with_other_things_is_refused(tmp_path: Path) -> None:
@@ -413,7 +448,9 @@ def started_by_hand(home: Path, link: Connection, name: str, *words: str) -> str
 def test_two_sites_with_tls(home: Path, tmp_path: Path) -> None:
     from dcfl.flower.deploy.keys import make_keys
 
-    link = up(home, 2, tls=True, node_configs=['site="north"', 'data="folder:/x y" site="south"'])
+    pictures(tmp_path / "x y")
+    south = f'data="folder:{tmp_path}/x y" site="south"'
+    link = up(home, 2, tls=True, node_configs=['site="north"', south])
     home = home.resolve()
     seen = status(home)
     assert seen.tls

@@ -1,0 +1,288 @@
+"""A site is looked at before it takes part: what is wrong is named, with what helps."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from dcfl.cli.main import main
+from dcfl.data.settings import DataSettings
+from dcfl.flower.deploy import link_checks, machine_checks
+from dcfl.flower.deploy.keys import make_keys
+from dcfl.flower.deploy.kit_folder import open_site
+from dcfl.flower.deploy.link_checks import check_link
+from dcfl.flower.deploy.machine_checks import check_versions
+from dcfl.flower.deploy.site_check import check_site
+from dcfl.flower.deploy.site_findings import Finding, problems
+from tests.flower.deploy.pictures import pictures
+
+Cli = Callable[..., tuple[int, str, str]]
+AGREED = DataSettings("remote", clients=2, class_names=("dark", "light"))
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("keys") / "keys"
+    make_keys(folder, ["north"])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(keys: Path) -> Iterator[str]:
+    """Of a server that can say nothing but its certificate."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(keys / "server.pem", keys / "server.key")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            with suppress(OSError):  # closed at the end
+                while True:
+                    connection, _ = listening.accept()
+                    with suppress(OSError), context.wrap_socket(connection, server_side=True):
+                        pass
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Exit code, standard output and standard error."""
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["dcfl", *words])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        return int(stop.value.code or 0), *capsys.readouterr()
+
+    return call
+
+
+class Place(NamedTuple):
+    folder: Path
+
+    def edit(self, old: str, new: str) -> None:
+        path = self.folder / "site.toml"
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new))
+
+
+@pytest.fixture
+def site(tmp_path: Path, keys: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """A site's folder with which nothing is wrong, if the SuperLink knows its key."""
+    monkeypatch.setattr(link_checks, "_activation_code", lambda *_: 2003)
+    folder = tmp_path / "site"
+    pictures(folder / "scans", each=5)
+    (folder / "keys").mkdir()
+    for name in ("ca.crt", "north", "north.pub"):
+        (folder / "keys" / name).write_bytes((keys / name).read_bytes())
+    (folder / "keys" / "north").chmod(0o600)
+    (folder / "site.toml").write_text(
+        f"""
+[superlink]
+address = "{address}"
+root-certificate = "keys/ca.crt"
+key = "keys/north"
+port = 9094
+
+[node]
+partition-id = 0
+num-partitions = 2
+data = "folder:scans"
+memories = "state/memories"
+"""
+    )
+    return Place(folder)
+
+
+def looked_at(site: Place, run: DataSettings | None = AGREED) -> list[Finding]:
+    return check_site(open_site(site.folder), run)
+
+
+def test_a_site_that_is_fit(site: Place) -> None:
+    found = looked_at(site)
+    assert problems(found) == []
+    subjects = [finding.subject for finding in found]
+    assert subjects[:5] == ["versions", "node config", "data", "pictures", "classes"]
+    assert subjects[5:] == ["disk", "disk", "key", "authority", "network", "TLS", "registered"]
+
+
+def other_authority(site: Place) -> None:
+    make_keys(site.folder / "other", ["north"])
+    (site.folder / "other" / "ca.crt").rename(site.folder / "keys" / "ca.crt")
+
+
+def other_key(site: Place) -> None:
+    make_keys(site.folder / "other", ["north"])
+    (site.folder / "other" / "north").rename(site.folder / "keys" / "north")
+
+
+SPOILS: dict[str, tuple[Callable[[Place], Any], str, str, str]] = {
+    "folder": (
+        lambda site: (site.folder / "scans").rename(site.folder / "moved"),
+        "data",
+        "no such folder",
+        "correct data",
+    ),
+    "empty": (
+        lambda site: [path.unlink() for path in site.folder.rglob("*.png")],
+        "data",
+        "0 pictures that can be read",
+        "at least two",
+    ),
+    "broken": (
+        lambda site: (site.folder / "scans" / "dark" / "2.png").write_text("no"),
+        "pictures",
+        "broken are 1 of 10: dark/2.png (not an image of a known format)",
+        'broken = "skip"',
+    ),
+    "class": (
+        lambda site: (site.folder / "scans" / "grey").mkdir(),
+        "classes",
+        "grey: not among those agreed on, dark, light",
+        "rename the folder",
+    ),
+    "misspelt": (
+        lambda site: site.edit("memories", "memory"),
+        "node config",
+        "unknown key memory: did you mean memories?",
+        "site.toml",
+    ),
+    "number": (
+        lambda site: site.edit("num-partitions = 2", "num-partitions = 3"),
+        "node config",
+        "the run has 2 sites",
+        "the same",
+    ),
+    "place": (
+        lambda site: site.edit("partition-id = 0", "partition-id = 2"),
+        "node config",
+        "site 2 of 2",
+        "operator",
+    ),
+    "version": (
+        lambda site: (site.folder / "constraints.txt").write_text("torch==1.0\nflwr==0.1\n"),
+        "versions",
+        "1.0 at the server",
+        "install the server's",
+    ),
+    "open key": (
+        lambda site: (site.folder / "keys" / "north").chmod(0o640),
+        "key",
+        "others can read it (mode 640)",
+        "chmod 600",
+    ),
+    "no key": (
+        lambda site: (site.folder / "keys" / "north").unlink(),
+        "key",
+        "cannot be read (No such file or directory)",
+        "bring the site's key",
+    ),
+    "no private key": (
+        lambda site: (site.folder / "keys" / "north").write_text("nonsense"),
+        "key",
+        "not a private key",
+        "bring the site's key",
+    ),
+    "other key": (other_key, "key", "north.pub is that of another key", "bring the site's key"),
+    "no authority": (
+        lambda site: (site.folder / "keys" / "ca.crt").write_text("nonsense"),
+        "authority",
+        "not a certificate",
+        "ca.crt",
+    ),
+    "other authority": (other_authority, "TLS", "not accepted: ", "--hosts"),
+    "address": (
+        lambda site: site.edit("127.0.0.1:", "127.0.0.1:1"),
+        "network",
+        "does not answer",
+        "firewall",
+    ),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILS)
+def test_what_is_wrong_is_named_with_what_helps(spoil: str, site: Place) -> None:
+    change, subject, text, remedy = SPOILS[spoil]
+    change(site)
+    (found,) = problems(looked_at(site))
+    assert found.subject == subject
+    assert text in found.text
+    assert remedy in found.remedy
+
+
+def test_a_site_may_have_decided_about_broken_pictures(site: Place) -> None:
+    SPOILS["broken"][0](site)
+    site.edit("[node]", '[node]\nbroken = "skip"')
+    found = looked_at(site)
+    assert problems(found) == []
+    assert any("left out are 1 of 10" in finding.text for finding in found)
+
+
+def test_a_full_disk_is_a_problem(site: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_checks, "LEAST_FREE", 2**80)
+    assert {finding.subject for finding in problems(looked_at(site))} == {"disk"}
+
+
+@pytest.mark.parametrize(("code", "ok"), [(2003, True), (2004, False), (0, True)])
+def test_a_key_that_the_superlink_does_not_know(
+    code: int, ok: bool, site: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_checks, "_activation_code", lambda *_: code)
+    registered = looked_at(site)[-1]
+    assert (registered.subject, registered.ok) == ("registered", ok)
+
+
+def test_flower_with_other_inner_parts_is_no_problem(keys: Path, address: str) -> None:
+    """The server of this test hangs up on Flower."""
+    found = check_link(address, keys / "ca.crt", keys / "north")
+    assert problems(found) == []
+    assert found[-1].text.startswith("not looked at: ")
+
+
+def test_versions_are_compared_without_their_build(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text(f"dcfl[site]=={version('dcfl')}\n")
+    pinned = version("torch").partition("+")[0]
+    (tmp_path / "constraints.txt").write_text(f"# made by\ntorch=={pinned}\n")
+    assert "as at the server" in check_versions(tmp_path).text
+    (tmp_path / "requirements.txt").write_text("dcfl[site]==9.9\n")
+    assert f"dcfl {version('dcfl')} here, 9.9 at the server" in check_versions(tmp_path).text
+
+
+def test_the_command(site: Place, cli: Cli, tmp_path: Path) -> None:
+    code, out, _ = cli("flower", "check-site", str(site.folder))
+    assert code == 0
+    assert out.splitlines()[0].startswith("ok       versions     dcfl ")
+    assert "--run CONFIG.toml compares them" in out
+    (tmp_path / "run.toml").write_text(
+        '[data]\ndataset = "remote"\nclients = 2\nclass_names = ["dark", "grey"]\n'
+    )
+    (site.folder / "keys" / "north").chmod(0o644)
+    words = ["flower", "check-site", str(site.folder), "--run", str(tmp_path / "run.toml")]
+    code, out, _ = cli(*words)
+    assert code == 1
+    assert "problem  classes" in out
+    assert "         " + " " * 13 + "-> chmod 600 " in out
+    code, out, _ = cli(*words, "--json")
+    assert code == 1
+    rows = json.loads(out)
+    wrong = [row["subject"] for row in rows if not row["ok"]]
+    assert wrong == ["classes", "key"]
+    assert all(row["remedy"] for row in rows if not row["ok"])
+
+
+def test_a_folder_that_is_no_sites_is_bad_usage(cli: Cli, tmp_path: Path) -> None:
+    code, _, err = cli("flower", "check-site", str(tmp_path))
+    assert code == 2
+    assert "site.toml" in err
+    assert len(err.splitlines()) == 1

@@ -170,3 +170,22 @@ def test_a_site_that_is_unplugged_for_a_while_changes_nothing(
     rows = RecordedRun(out).rounds
     assert [(row["ok"], row["late"], row["failed"]) for row in rows] == [(2, 0, 0)] * 2
     assert "can be reached" in south.script("status")
+
+
+ONLINE = """
+import sys
+from pathlib import Path
+from dcfl.flower.deploy.kit_folder import open_server
+from dcfl.flower.deploy.superlink import online_nodes
+print(len(online_nodes(open_server(Path(sys.argv[1])).link)))
+"""
+
+
+def test_a_server_that_starts_again_knows_its_sites(running: dict[str, Machine]) -> None:
+    """Its database has their keys, and they come back by themselves."""
+    server = running["server"]
+    server.script("stop")
+    assert "SuperLink for 2 sites" in server.script("start")
+    ask = server.words(sys.executable, "-c", ONLINE, str(server.kit))
+    both = lambda: subprocess.run(ask, capture_output=True, text=True).stdout == "2\n"  # noqa: E731
+    wait_for(both, seconds=300)

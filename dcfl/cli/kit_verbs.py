@@ -48,14 +48,16 @@ def kit_command(
         Path | None,
         typer.Option(metavar="FILE", help="dcfl's wheel, to install from the kit itself."),
     ] = None,
+    days: Annotated[int, typer.Option(min=1, help="How long new certificates are valid.")] = 365,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the folders go.")] = Path("kits"),
 ) -> None:
     """Write what a site, or the server, needs to take part into a folder ready to send."""
     from dcfl.flower.deploy.kit_writing import SERVER, Kits
 
+    names = list(dict.fromkeys(names))
     given = comma_separated(sites) if sites else [name for name in names if name != SERVER]
     all_sites = tuple(given)
-    kits = Kits(superlink, all_sites, keys, data, wheel)
+    kits = Kits(superlink, all_sites, keys, data=data, wheel=wheel, days=days)
     for name in names:
         known = name == SERVER or name in all_sites
         require(known, f"{name}: not among the sites {', '.join(all_sites)} of --sites")
@@ -63,9 +65,8 @@ def kit_command(
     kits.make_missing_keys()
     for name in names:
         print(printable(f"wrote  {kits.write(name, out)}"))
-    print(
-        printable(f"sites  {', '.join(f'{place} {name}' for place, name in enumerate(all_sites))}")
-    )
+    places = [f"{place} {name}" for place, name in enumerate(all_sites)]
+    print(printable(f"sites  {', '.join(places)}"))
     print("next   send each folder where only its reader sees it: it holds a private key;")
     print("       its README.md says what to do with it")
     print(printable(f"keep   {keys / 'ca.key'} off every machine that is online"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dcfl.cli.options import AsJSON, OutFolder, Parallel, PlanOnly, print_json, whole_numbers
-from dcfl.errors import ConfigError, DatasetMissing, TooFewClients
+from dcfl.errors import ConfigError, TooFewClients
 from dcfl.system.printable import printable
 from dcfl.system.processes import stopped_by_signals
 from dcfl.system.saying import say
@@ -73,7 +73,7 @@ def reproduce(
     plans = _plans(name, scale, seeds, settings or (), folder)
     cells = chosen_cells(plans, only or ())
     if plan:
-        _print_plan(plans, cells, _cost_if_known(cells, parallel), as_json)
+        _print_plan(plans, cells, parallel, as_json)
         return
     with storage(folder):  # fails now rather than after the first hour
         (folder / "cells").mkdir(parents=True, exist_ok=True)
@@ -115,8 +115,9 @@ def _plans(
 
 def _announce_cost(cells: Sequence[CellFolder[Cell]], parallel: int) -> PlannedCosts:
     """Print the cost of what is left to do."""
+    from dcfl.cli.plan_table import measured
     from dcfl.cli.terminal import duration, megabytes
-    from dcfl.studies.cells.cell_costs import PlannedCosts, planned_costs
+    from dcfl.studies.cells.cell_costs import PlannedCosts
     from dcfl.studies.cells.parallel import useful_processes
 
     todo = [cell for cell in cells if not cell.ended]
@@ -124,7 +125,7 @@ def _announce_cost(cells: Sequence[CellFolder[Cell]], parallel: int) -> PlannedC
         say(f"{len(cells)} cells, nothing left to do")
         return PlannedCosts({}, 0.0, 0, 0)
     processes = parallel or useful_processes(todo[0].cell.experiment.engine.threads)
-    costs = planned_costs(todo, min(processes, len(todo)), lambda text: say(printable(text)))
+    costs = measured(todo, min(processes, len(todo)))
     say(
         f"{len(cells)} cells, {len(cells) - len(todo)} finished; {len(todo)} to do take about "
         f"{duration(costs.seconds)} and {megabytes(costs.peak_bytes)} of memory with "
@@ -133,24 +134,16 @@ def _announce_cost(cells: Sequence[CellFolder[Cell]], parallel: int) -> PlannedC
     return costs
 
 
-def _cost_if_known(cells: Sequence[CellFolder[Cell]], parallel: int) -> PlannedCosts | None:
-    """A plan needs no data, though nothing can be measured without it."""
-    try:
-        return _announce_cost(cells, parallel)
-    except DatasetMissing as error:
-        say(printable(f"{len(cells)} cells; how long they take is not known: {error}"))
-        return None
-
-
 def _print_plan(
     plans: Sequence[RecipePlan],
     cells: Sequence[CellFolder[Cell]],
-    costs: PlannedCosts | None,
+    parallel: int,
     as_json: bool,
 ) -> None:
-    from dcfl.cli.plan_table import plan_tables
+    from dcfl.cli.plan_table import cost_if_known, plan_tables
     from dcfl.cli.terminal import stdout
 
+    costs = cost_if_known(lambda: _announce_cost(cells, parallel), f"{len(cells)} cells")
     if as_json:
         seconds = {cell.name: costs and costs.by_cell.get(cell.name, 0.0) for cell in cells}
         print_json(

@@ -25,7 +25,6 @@ from dcfl.system.processes import stopped_by_signals
 from dcfl.system.saying import say
 
 if TYPE_CHECKING:
-    from dcfl.studies.cells.cell_costs import PlannedCosts
     from dcfl.studies.cells.progress import Progress
     from dcfl.studies.sweep.searches import Search
     from dcfl.studies.sweep.sweep_result import SweepResult
@@ -79,6 +78,7 @@ def sweep(
 
     Without --random or --tune: every combination. The same command continues where it stopped.
     """
+    from dcfl.cli.study_plans import print_sweep_plan
     from dcfl.studies.sweep.budget import seconds_in
     from dcfl.studies.sweep.space import split_settings
     from dcfl.studies.sweep.sweeping import plan_sweep
@@ -95,7 +95,7 @@ def sweep(
         reuse or (),
     )
     if plan:
-        _print_plan(planned, parallel, as_json)
+        print_sweep_plan(planned, parallel, as_json)
         return
     planned.check()
     _announce(planned)
@@ -146,54 +146,6 @@ def _progress(planned: SweepPlan) -> Progress:
         cells = (planned.search.count + 1) * seeds
         return Progress([], cells, cells * rounds)
     return Progress(planned.todo, seeds, seeds * rounds)
-
-
-def _tell(text: str) -> None:
-    say(printable(text))
-
-
-def _print_plan(planned: SweepPlan, parallel: int, as_json: bool) -> None:
-    from dcfl.cli.terminal import duration, megabytes
-    from dcfl.report.text import plural
-    from dcfl.studies.sweep.sweep_page import point_text
-
-    planned.check()
-    costs, chosen = _measured(planned, parallel)
-    seconds = costs.seconds + chosen.seconds
-    peak = max(costs.peak_bytes, chosen.peak_bytes)
-    trials, seeds = planned.planned, len(planned.trials.seeds)
-    if as_json:
-        print_json(
-            {
-                "trials": len(trials),
-                "seeds": seeds,
-                "runs_to_do": len(costs.by_cell) + len(chosen.by_cell),
-                "seconds": seconds,
-                "peak_bytes": peak,
-                "processes": costs.processes,
-                "by_run": costs.by_cell,
-            }
-        )
-        return
-    tuned = planned.search.kind == "tune"
-    for trial in [] if tuned else trials:  # Optuna's are not known yet
-        needed = sum(costs.by_cell.get(cell.name, 0.0) for cell in trial.cells)
-        print(printable(f"{point_text(trial)}  {duration(needed) if trial.todo else trial.state}"))
-    print(
-        f"{plural(len(trials), 'trial')} with {plural(seeds, 'seed')}, then the chosen setting: "
-        f"{'at most ' if tuned else ''}about {duration(seconds)} and {megabytes(peak)} of memory "
-        f"with {costs.processes} at a time"
-    )
-
-
-def _measured(planned: SweepPlan, parallel: int) -> tuple[PlannedCosts, PlannedCosts]:
-    """Of the trials that are left, and of the chosen setting: any, for they cost about the same."""
-    from dcfl.studies.cells.cell_costs import planned_costs
-    from dcfl.studies.cells.crew import processes_for
-
-    chosen = planned.trials.chosen(planned.planned[0]).cells
-    processes = processes_for([*planned.todo, *chosen], parallel)
-    return planned_costs(planned.todo, processes, _tell), planned_costs(chosen, processes, _tell)
 
 
 def _print_result(result: SweepResult, as_json: bool) -> None:

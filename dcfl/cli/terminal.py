@@ -59,7 +59,11 @@ def short_duration(seconds: float) -> str:
 
 
 def megabytes(count: float) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+    """In the unit that shows at least one digit."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count / 1e3:.1f} kB"
 
 
 class PlainTable(Table):

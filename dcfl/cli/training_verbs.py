@@ -19,6 +19,7 @@ from dcfl.cli.options import (
     Out,
     OutFolder,
     Parallel,
+    PlanOnly,
     Settings,
     comma_separated,
     experiment_of,
@@ -142,6 +143,7 @@ def compare(
     methods: MethodNames = "fedavg,dcfl-sw,dcfl-pw",
     seeds: Seeds = "",
     own_mixes: OwnMixes = False,
+    plan: PlanOnly = False,
     parallel: Parallel = 0,
     method_file: MethodFile = None,
     model_file: ModelFile = None,
@@ -157,6 +159,7 @@ def compare(
     Finished runs of the folder are not trained again, interrupted ones continue where they
     stopped: methods and seeds may be added later.
     """
+    from dcfl.cli.study_plans import print_comparison_plan
     from dcfl.runs.standing import Standing
     from dcfl.studies.cells.crew import MixedCrew
     from dcfl.studies.cells.progress import Progress
@@ -164,19 +167,22 @@ def compare(
     from dcfl.system.locks import locked
 
     output = Output(as_json, csv, latex)
-    plan = plan_comparison(
+    planned = plan_comparison(
         experiment_of(settings, method_file, model_file, out),
         comma_separated(methods),
         whole_numbers(seeds) if seeds else (),
     )
-    plan.check()
-    plan.make_folder()
-    with locked(plan.folder):
-        todo = plan.todo
+    if plan:
+        print_comparison_plan(planned, parallel, as_json)
+        return
+    planned.check()
+    planned.make_folder()
+    with locked(planned.folder):
+        todo = planned.todo
         crew = MixedCrew(todo, parallel)
         with stopped_by_signals(crew.stop):
-            failures = plan.train(crew, Progress(todo).after)
-        compared = plan.result(failures, target)
+            failures = planned.train(crew, Progress(todo).after)
+        compared = planned.result(failures, target)
     for name, error in failures.items():
         print(printable(f"dcfl: {name}: {error}"), file=sys.stderr)
     _print_comparison(compared, Standing(compared.groups, own_mixes, target), output)

@@ -10,6 +10,8 @@ import pytest
 
 from dcfl.config import experiment_from
 from tests.command_line import Call
+from tests.studies.recipes.hand_made import pretend
+from tests.studies.sweep.small_sweeps import tiny_sweep
 
 TINY = (
     *("data.clients=4", "data.train_images=200", "data.test_images=100", "model.width=4"),
@@ -43,15 +45,50 @@ def test_a_grid_a_choice_and_its_files(sweep: Call) -> None:
 def test_a_plan_trains_nothing(sweep: Call, tmp_path: Path) -> None:
     code, out, _ = sweep(*GRID, *TINY, "--plan", "--seeds", "0,1", "--parallel", "2")
     assert code == 0
-    assert out.splitlines()[0].startswith("training.lr = 0.01, method.mu = 0.01  ")
-    assert "4 trials with 2 seeds, then the chosen setting: about" in out
+    title, columns, *rows, total = out.splitlines()
+    assert title == "time left of each trial, 2 seeds together"
+    assert columns.split("  ") == ["training.lr", "method.mu = 0.01", "method.mu = 1"]
+    assert [row.split()[0] for row in rows] == ["0.01", "0.2"]
+    assert total.startswith("4 trials with 2 seeds, then the chosen setting: about")
     assert not list(tmp_path.iterdir())
     code, out, _ = sweep(
         "training.lr=0.01:1:log", *TINY, "--random", "3", "--plan", "--json", "--parallel", "2"
     )
     answer = json.loads(out)
     assert (answer["trials"], answer["runs_to_do"], answer["processes"]) == (3, 4, 2)
-    assert answer["seconds"] == pytest.approx(sum(answer["by_run"].values()) / 3 * 4 / 2, rel=0.2)
+    *trials, chosen = answer["by_run"].values()
+    assert answer["seconds"] == pytest.approx(sum(trials) / 2 + chosen)  # which is trained alone
+
+
+def test_a_plan_needs_no_data(sweep: Call, tmp_path: Path) -> None:
+    words = ("data.dataset=cifar10", "data.path=nowhere", "federation.rounds=7", "--plan")
+    code, out, err = sweep(*GRID[:1], *words)
+    assert code == 0
+    assert "2 trials with 1 seed, then the chosen setting; how long they take is not known" in err
+    title, columns, *rows = out.splitlines()
+    assert title == "rounds left of each trial"
+    assert columns.split() == ["trial", "training.lr", "left"]
+    assert [row.split() for row in rows] == [["0", "0.01", "7"], ["1", "0.2", "7"]]
+    answer = json.loads(sweep(*GRID[:1], *words, "--json")[1])
+    assert answer["seconds"] is None
+    assert sum(answer["rounds_left"].values()) == 21
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_plan_of_what_is_done(sweep: Call, tmp_path: Path) -> None:
+    plan = tiny_sweep(tmp_path / "sw", ["training.lr=0.01,0.2"])
+    for trial in plan.planned:
+        pretend(trial.cells[0], [20.0, 10.0 + trial.number])
+    words = ("training.lr=0.01,0.2", *TINY, "federation.participation=0.5", "--plan")
+    code, out, err = sweep(*words, "--out", "sw")
+    assert code == 0, err
+    assert [row.split()[-1] for row in out.splitlines()[2:4]] == ["done", "done"]
+    assert "then the chosen setting: about" in out
+    (chosen,) = tiny_sweep(tmp_path / "sw", ["training.lr=0.01,0.2"]).chosen_todo
+    pretend(chosen, [20.0, 20.0])
+    code, out, err = sweep(*words, "--out", "sw")
+    assert code == 0, err
+    assert out.splitlines()[-1] == "2 trials with 1 seed: nothing left to do"
 
 
 @pytest.mark.parametrize(

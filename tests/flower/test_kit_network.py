@@ -25,6 +25,8 @@ MACHINES = ("server", "north", "south")
 UNPLUGGED_SECONDS = 15  # under the 40 or so after which a SuperLink takes a site for gone
 TAG = f"d{os.getpid() % 100_000}"  # names of interfaces have 15 characters
 NETWORK = f"10.{os.getpid() % 200 + 20}.77"
+AGREED = [*FEW, 'data.class_names=["dark","light"]', "data.image_size=8", "method.name=dcfl-pw"]
+REMOTE = [*AGREED, "data.dataset=remote"]
 ASK = """
 import ssl, sys, urllib.request, urllib.error
 context = ssl.create_default_context(cafile=sys.argv[2])
@@ -145,13 +147,9 @@ def test_a_site_that_is_unplugged_for_a_while_changes_nothing(
     record_property: Callable[[str, object], None],
 ) -> None:
     """The weights are those of a run that has all the pictures in one place."""
-    words = [
-        *FEW,
-        *('data.class_names=["dark","light"]', "data.image_size=8", "method.name=dcfl-pw"),
-    ]
     server, south = running["server"], running["south"]
     out = tmp_path / "there"
-    run = server.words(str(server.kit / "run"), "data.dataset=remote", *words)
+    run = server.words(str(server.kit / "run"), *REMOTE)
     began = time.monotonic()
     with subprocess.Popen([*run, "--out", str(out), "--json"], stdout=subprocess.PIPE) as training:
         wait_for(lambda: RecordedRun(out).rounds, seconds=600)
@@ -163,10 +161,21 @@ def test_a_site_that_is_unplugged_for_a_while_changes_nothing(
         said, _ = training.communicate(timeout=900)
     assert training.returncode == 0
     record_property("run_seconds", round(time.monotonic() - began, 1))
-    together = [f"data.dataset=sites:{server.kit.parents[1] / 'scans'}", *words]
+    together = [*AGREED, f"data.dataset=sites:{server.kit.parents[1] / 'scans'}"]
     usual = ["data.mean=[0.5,0.5,0.5]", "data.std=[0.25,0.25,0.25]"]
     expected = embedded(tmp_path / "here", *together, *usual)
     assert json.loads(said)["weights_sha256"] == expected
     rows = RecordedRun(out).rounds
     assert [(row["ok"], row["late"], row["failed"]) for row in rows] == [(2, 0, 0)] * 2
     assert "can be reached" in south.script("status")
+
+
+def test_a_server_that_starts_again_knows_its_sites(
+    running: dict[str, Machine], tmp_path: Path
+) -> None:
+    """Its database has their keys, and they come back by themselves."""
+    server = running["server"]
+    server.script("stop")
+    assert "SuperLink for 2 sites" in server.script("start")
+    server.script("run", *REMOTE, "federation.rounds=1", "--out", str(tmp_path / "out"))
+    assert [row["ok"] for row in RecordedRun(tmp_path / "out").rounds] == [2]

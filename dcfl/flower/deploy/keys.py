@@ -58,6 +58,12 @@ def missing_keys(folder: Path, sites: Sequence[str]) -> bool:
     return not all((folder / name).exists() for name in names)
 
 
+def valid_until(folder: Path) -> datetime:
+    """When the first of the certificates expires."""
+    certificates = [(folder / name).read_bytes() for name in ("ca.crt", "server.pem")]
+    return min(x509.load_pem_x509_certificate(text).not_valid_after_utc for text in certificates)
+
+
 def check_sites(sites: Sequence[str]) -> None:
     for site in sites:
         require(

@@ -17,6 +17,7 @@ from dcfl.flower.deploy.keys import (
     check_sites,
     make_keys,
     missing_keys,
+    valid_until,
 )
 from dcfl.flower.deploy.superlink import host_and_port
 from dcfl.flower.deploy.tested_versions import constraints
@@ -45,6 +46,7 @@ class Kits:
     keys: Path  # of `dcfl flower keys`; made if it is not there
     data: str = DATA  # of a site
     wheel: Path | None = None  # of dcfl, if it does not come from a package index
+    days: int = 365  # how long new certificates are valid
 
     def __post_init__(self) -> None:
         host_and_port(self.superlink)
@@ -61,7 +63,7 @@ class Kits:
         host, _ = host_and_port(self.superlink)
         hosts = list(dict.fromkeys([host, *LOCAL_HOSTS]))  # the proxy calls the SuperLink localhost
         if missing_keys(self.keys, self.sites):
-            make_keys(self.keys, self.sites, hosts)
+            make_keys(self.keys, self.sites, hosts, self.days)
         else:
             check_hosts(self.keys, hosts)
 
@@ -77,9 +79,8 @@ class Kits:
     def check_room(self, names: Iterable[str], out: Path) -> None:
         """Kits are never written over: better said before the first is written."""
         for name in names:
-            require(
-                not (out / name).exists(), f"{out / name}: is there already; move it away first"
-            )
+            free = not (out / name).exists()
+            require(free, f"{out / name}: is there already; move it away first")
 
     def write(self, name: str, out: Path) -> Path:
         """Write the kit of a site, or of the server, into the new folder `out`/`name`: as a whole
@@ -107,14 +108,13 @@ class Kits:
 
     def _texts(self, name: str) -> dict[str, str]:
         values = {**self._values(name), **_data_values(self.data)}
-        texts = {}
-        for template in _TEMPLATES.list_templates():
-            kind, file = template.split("/")
+        texts = {"constraints.txt": constraints()}
+        for path in _TEMPLATES.list_templates():
+            kind, file = path.split("/")
             if kind in ("both", SERVER if name == SERVER else "site"):
-                texts[_RENAMED.get(file, file).format(name=name)] = _TEMPLATES.get_template(
-                    template
-                ).render(values)
-        return {**texts, "constraints.txt": constraints()}
+                written = _RENAMED.get(file, file).format(name=name)
+                texts[written] = _TEMPLATES.get_template(path).render(values)
+        return texts
 
     def _values(self, name: str) -> Mapping[str, object]:
         _, port = host_and_port(self.superlink)
@@ -130,6 +130,7 @@ class Kits:
             "port": port,
             "wheel": self.wheel.name if self.wheel else "",
             "requirement": _requirement(self.wheel),
+            "valid_until": f"{valid_until(self.keys):%d %B %Y}",
         }
 
     def _copy_keys(self, name: str, folder: Path) -> None:

@@ -64,6 +64,14 @@ class SweepPlan:
     def todo(self) -> list[CellFolder[TrialCell]]:
         return [cell for trial in self.planned for cell in trial.todo]
 
+    @property
+    def chosen_todo(self) -> list[CellFolder[TrialCell]]:
+        """Runs of the chosen setting that are left, as far as it is known: others cost about the
+        same. None where trials are tested as they are."""
+        finished = [trial for trial in self.planned if trial.state == "finished"]
+        best = max(finished, key=lambda trial: trial.score(self.by), default=self.planned[0])
+        return [] if needs_holdout(best.experiment) else self.trials.chosen(best).todo
+
     def check(self) -> None:
         """Refuse settings that do not fit together, and a folder that holds anything else, before
         anything is trained."""

@@ -14,6 +14,7 @@ import yaml
 
 from dcfl.errors import ConfigError, StorageError
 from dcfl.flower.deploy import kit_writing
+from dcfl.flower.deploy.keys import valid_until
 from dcfl.flower.deploy.kit_folder import ServerKit, SiteKit, open_kit
 from dcfl.flower.deploy.kit_writing import Kits
 from dcfl.flower.deploy.tested_versions import constraints
@@ -202,6 +203,7 @@ def test_the_readmes_name_what_is_there(kits: Path) -> None:
     for name in ("north", "server"):
         readme = (kits / name / "README.md").read_text()
         assert len(readme.splitlines()) < 70  # a page
+        assert f"{valid_until(kits / 'keys'):%B %Y}" in readme
         for script in re.findall(r"\./(\w+)", readme):
             assert (kits / name / script).exists(), script
 

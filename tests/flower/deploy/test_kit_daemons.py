@@ -144,7 +144,7 @@ def test_without_nginx_nothing_is_started(
     server: ServerKit, supernode: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = supernode(CONNECTED)
-    monkeypatch.setattr(kit_daemons.shutil, "which", lambda *_, **__: None)
+    monkeypatch.setattr("dcfl.flower.deploy.kit_daemons.shutil.which", lambda *_, **__: None)
     with pytest.raises(ConfigError, match="nginx is not installed here"):
         start_kit(server)
     assert asked == []

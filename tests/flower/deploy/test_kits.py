@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from dcfl.errors import ConfigError, StorageError
-from dcfl.flower.deploy import kit_writing
 from dcfl.flower.deploy.keys import valid_until
 from dcfl.flower.deploy.kit_folder import ServerKit, SiteKit, open_kit
 from dcfl.flower.deploy.kit_writing import Kits
@@ -115,11 +114,11 @@ def test_the_image_is_small_in_rights_and_holds_no_key(name: str, kits: Path) ->
     text = (kits / name / "Dockerfile").read_text()
     assert "not run with a container engine" in text.splitlines()[0]
     lines = re.sub(r"\\\n\s*", "", text).splitlines()
-    steps = [line.split(" ", 1) for line in lines if line and not line.startswith("#")]
+    steps = [line.partition(" ")[::2] for line in lines if line and not line.startswith("#")]
     words = [word for word, _ in steps]
     known = {"FROM", "ARG", "RUN", "WORKDIR", "COPY", "USER", "ENV", "HEALTHCHECK", "CMD"}
     assert {*words} <= known
-    last = dict(map(tuple, steps))
+    last = dict(steps)
     assert re.fullmatch(r"python:\d+\.\d+-[\w-]+", last["FROM"])
     assert last["USER"] == "dcfl"
     assert words.index("USER") > len(words) - 1 - words[::-1].index("RUN")
@@ -257,7 +256,7 @@ def test_half_a_kit_is_no_kit(kits: Path, tmp_path: Path, monkeypatch: pytest.Mo
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(kit_writing.shutil, "copy", full)
+    monkeypatch.setattr("dcfl.flower.deploy.kit_writing.shutil.copy", full)
     with pytest.raises(StorageError, match="No space left"):
         Kits("fl.example.org:8443", SITES, kits / "keys").write("north", tmp_path)
     assert not [*tmp_path.iterdir()]

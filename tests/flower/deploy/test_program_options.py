@@ -27,7 +27,8 @@ def helped(monkeypatch: pytest.MonkeyPatch) -> Any:
     def say(text: bytes) -> None:
         options_of.cache_clear()
         answer = SimpleNamespace(stdout=text)
-        monkeypatch.setattr(program_options.subprocess, "run", lambda *_, **__: answer)
+        run = "dcfl.flower.deploy.program_options.subprocess.run"
+        monkeypatch.setattr(run, lambda *_, **__: answer)
         monkeypatch.setattr(program_options, "script", lambda name: f"/bin/{name}")
 
     yield say

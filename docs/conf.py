@@ -41,5 +41,6 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_math_renderer = "mathml"
 html_copy_source = False
+html_show_search_summary = False  # would be fetched, which file:// does not allow
 html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": True}

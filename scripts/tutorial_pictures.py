@@ -16,7 +16,11 @@ from PIL import Image
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
-PICTURES = {"start-report": ("start.md", "runs/first/report.html", 2330)}  # and its height
+PICTURES = {  # the page to follow, what it makes, and how much of that is shown
+    "start-report": ("start.md", "runs/first/report.html", 2330),
+    "sweep-report": ("tutorials/sweep.md", "runs/search/report.html", 1500),
+    "ablation-report": ("tutorials/paper-table.md", "runs/ablation/ablation.html", 1100),
+}
 
 
 def main() -> None:

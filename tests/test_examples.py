@@ -10,6 +10,7 @@ import dcfl
 from dcfl.client import LocalTraining
 from dcfl.config import experiment_from
 from dcfl.experiment import Experiment
+from tests.site.blocks import PAGES
 
 ROOT = Path(__file__).parent.parent
 
@@ -62,7 +63,7 @@ def test_the_readmes_first_screen_has_the_two_commands() -> None:
     assert any("make test" in line for line in first)
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))])
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_placeholder_is_left_and_links_lead_somewhere(page: Path) -> None:
     text = page.read_text()
     assert not re.search(r"^(TABLE|PILOT|TODO.*)$", text, re.MULTILINE)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from commented_fields import as_sentence, meanings
-from markdown_tables import table
+from markdown_tables import key_table
 
 from dcfl.config import CHOICES, SECTIONS, describe_type, to_toml
 from dcfl.experiment import Experiment
@@ -43,13 +43,13 @@ def _table(section: str) -> str:
     default = getattr(Experiment(), section)
     parts = [f"## `[{section}]`", ABOUT[section]]
     if section == "method":
-        parts += [table(HEAD, [_choice("method", METHODS)]), *_method_tables()]
+        parts += [key_table(HEAD, [_choice("method", METHODS)]), *_method_tables()]
     elif section == "server":
         own = [field for field in fields(ServerSettings) if field.name != "optimizer"]
         rows = [row(default, field, "server") for field in own]
-        parts += [table(HEAD, [*rows, _choice("server", OPTIMIZERS)]), *_optimizer_tables()]
+        parts += [key_table(HEAD, [*rows, _choice("server", OPTIMIZERS)]), *_optimizer_tables()]
     else:
-        parts.append(table(HEAD, [row(default, field, section) for field in fields(default)]))
+        parts.append(key_table(HEAD, [row(default, field, section) for field in fields(default)]))
     return "\n\n".join(parts)
 
 
@@ -64,7 +64,7 @@ def _method_tables() -> list[str]:
     for method in METHODS.values():
         rows = [row(method(), field, "method") for field in fields(method)]
         if rows:
-            tables += [f"### `{method.name}`", table(HEAD, rows)]
+            tables += [f"### `{method.name}`", key_table(HEAD, rows)]
     return tables
 
 
@@ -75,7 +75,7 @@ def _optimizer_tables() -> list[str]:
         if fields(optimizer)
         for part in (
             f"### `optimizer = {to_toml(optimizer.name)}`",
-            table(HEAD, [row(optimizer(), field, "server") for field in fields(optimizer)]),
+            key_table(HEAD, [row(optimizer(), field, "server") for field in fields(optimizer)]),
         )
     ]
 

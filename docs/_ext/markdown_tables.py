@@ -8,5 +8,10 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
 
 
+def key_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """One whose rows are stacked on a phone: see site.css."""
+    return f"```{{table}}\n:class: keys\n\n{table(head, rows)}\n```"
+
+
 def _cell(text: str) -> str:
     return text.replace("|", r"\|")

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from config_keys import row
-from markdown_tables import table
+from markdown_tables import key_table, table
 
 from dcfl.config import describe_method
 from dcfl.methods import METHODS
@@ -81,7 +81,7 @@ def knobs(name: str) -> str:
     method = METHODS[name]
     rows = [row(method(), field, "method") for field in fields(method)]
     told = [[key, default, meaning] for key, default, _, meaning in rows]
-    parts = [table(["key", "default", "type, meaning"], told)] if told else []
+    parts = [key_table(["key", "default", "type, meaning"], told)] if told else []
     published = [
         f"`{key} = {value:g}` on {dataset}"
         for dataset, values in method.published.items()

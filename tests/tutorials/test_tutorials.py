@@ -42,7 +42,7 @@ def test_own_method(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_fair_comparison(tmp_path: Path) -> None:
     printed = follow(TUTORIALS / "fair-comparison.md", tmp_path)
-    assert "Chosen: training.lr = 0.05" in printed  # which the page goes on with
+    assert "Chosen: training.lr = 0.01" in printed
     assert "4 seeds, mean ± deviation" in printed
     assert (tmp_path / "fair.tex").is_file()
     assert (tmp_path / "split.svg").is_file()

@@ -163,11 +163,10 @@ def client_table(record: EvaluationRecord) -> Table:
     from dcfl.cli.terminal import new_table
     from dcfl.report.text import number
 
-    worst = sorted(record.clients, key=lambda client: client.accuracy)[:WORST]
     several = len(record.clients) > WORST
     title = f"the worst {WORST} of {len(record.clients)} clients" if several else None
     table = new_table("client", "images", "accuracy %", title=title)
-    for client in worst:
+    for client in record.some_clients(WORST):
         name = printable(client.name, LONGEST_NAME)
         table.add_row(name, f"{client.images:,}", number(client.accuracy))
     return table

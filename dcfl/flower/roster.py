@@ -81,8 +81,11 @@ class Roster:
         """The partition id of the site with this key."""
         return self.keys.index(key) if key in self.keys else None
 
+    def name(self, place: int) -> str:
+        return self.names[place] if self.names else f"site {place}"
+
     def title(self, place: int) -> str:
-        return site_title(self.names[place] if self.names else str(place))
+        return site_title(self.name(place))
 
 
 def site_title(name: str) -> str:

@@ -95,7 +95,7 @@ class SiteEvaluation:
         found = dict(self._answers(sent, codec.read_scores))
         weights_of_images = image_weights([scores.images for scores in found.values()])
         return [
-            OwnScores(self._nodes.roster.title(site), scores, weight)
+            OwnScores(self._nodes.roster.name(site), scores, weight)
             for (site, scores), weight in zip(found.items(), weights_of_images, strict=True)
             if scores.images
         ]

@@ -57,7 +57,7 @@ def _dots(group: Group) -> list[Dot]:
 
 def _dots_of(run: RecordedRun, several: bool) -> list[Dot]:
     last = {row.client: row for row in run.clients if row.own_accuracy is not None}
-    if not last or not run.partition_sha256:
+    if not last or not run.samples_known:
         return []
     counts, names = run.partition_counts, run.class_names
     shares = 100 * Overview(counts).largest_shares
@@ -66,7 +66,7 @@ def _dots_of(run: RecordedRun, several: bool) -> list[Dot]:
     for client, row in sorted(last.items()):
         if client < len(counts) and row.own_accuracy is not None:
             note = (
-                f"client {client}{where}\n"
+                f"{printable(row.site) if row.site else f'client {client}'}{where}\n"
                 f"{text.number(row.own_accuracy)} % after round {row.round}\n"
                 f"{_mix(counts[client], names)}"
             )

@@ -108,10 +108,9 @@ def some_names(names: Sequence[str]) -> str:
 
 
 def _client_table(record: EvaluationRecord, title: str) -> Table:
-    worst = sorted(record.clients, key=lambda client: client.accuracy)[:WORST]
     rows = [
         [printable(client.name), f"{client.images:,}", text.number(client.accuracy)]
-        for client in worst
+        for client in record.some_clients(WORST)
     ]
     mean, tenth = record.fairness
     if len(record.clients) > 1 and mean is not None and tenth is not None:

@@ -145,7 +145,9 @@ def loss_figure(groups: Sequence[Group]) -> Figure:
 
 
 @styled
-def partition_figure(counts: NDArray[np.int64], class_names: Sequence[str]) -> Figure:
+def partition_figure(
+    counts: NDArray[np.int64], class_names: Sequence[str], clients_called: Sequence[str] = ()
+) -> Figure:
     """Samples per client and class [clients, classes] as a heat map, client sizes above it; for
     many clients, histograms."""
     clients, classes = counts.shape
@@ -159,7 +161,10 @@ def partition_figure(counts: NDArray[np.int64], class_names: Sequence[str]) -> F
     heat = figure.add_subplot(grid[1, 0], sharex=sizes)
     image = _draw_heat(heat, counts)
     heat.set_xlabel("client")
-    heat.set_xticks(thinned(clients, MANY_ACROSS))
+    ticks = thinned(clients, MANY_ACROSS)
+    heat.set_xticks(
+        ticks, [clients_called[client] if clients_called else client for client in ticks]
+    )
     heat.set_ylabel("class")
     labelled = thinned(classes, MANY_DOWN)
     heat.set_yticks(labelled, [printable(class_names[label], LONGEST_CLASS) for label in labelled])

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from dcfl.report import text
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.rows import ClientRow
+from dcfl.system.printable import printable
+
+MOST_LISTED = 6  # clients, or rounds
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Judge:
     """A site that scores the model on test images of its own."""
 
     run: str
-    client: int
+    site: str  # its name, or its number if it has none
     accuracy: float  # after the last round in which it reported
     round: int
     images: int
@@ -55,8 +58,7 @@ def failures_of(runs: Sequence[RecordedRun], names: dict[RecordedRun, str]) -> l
                 reason = text.without_folders(row.reason)
                 rows.setdefault((names[run], row.outcome, reason), []).append(row)
     return [
-        Failure(*key, len(same), _span(same, "client"), _span(same, "round"))
-        for key, same in rows.items()
+        Failure(*key, len(same), _clients(same), _span(same, "round")) for key, same in rows.items()
     ]
 
 
@@ -70,7 +72,7 @@ def judges_of(runs: Sequence[RecordedRun], names: dict[RecordedRun, str]) -> lis
                 share = 100 * site.images * site.weight / total
                 judges[names[run], site.client] = Judge(
                     names[run],
-                    site.client,
+                    printable(run.site_names.get(site.client, f"{site.client}")),
                     site.accuracy,
                     row.round,
                     site.images,
@@ -79,9 +81,16 @@ def judges_of(runs: Sequence[RecordedRun], names: dict[RecordedRun, str]) -> lis
     return [judges[key] for key in sorted(judges)]
 
 
-def _span(rows: Sequence[ClientRow], key: str, most: int = 6) -> str:
+def _clients(rows: Sequence[ClientRow]) -> str:
+    named = {row.client: printable(row.site) for row in rows if row.site}
+    if 0 < len(named) <= MOST_LISTED:
+        return ", ".join(name for _, name in sorted(named.items()))
+    return _span(rows, "client")
+
+
+def _span(rows: Sequence[ClientRow], key: str) -> str:
     values = sorted({row[key] for row in rows})
-    if len(values) > most:
+    if len(values) > MOST_LISTED:
         return f"{len(values)} between {values[0]} and {values[-1]}"
     return ", ".join(map(str, values))
 

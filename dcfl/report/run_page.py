@@ -18,6 +18,7 @@ from dcfl.report.personal_section import personal_section
 from dcfl.report.run_details import detail_of, empty_rounds, failures_of, judges_of
 from dcfl.report.run_pictures import curve_pictures, partition_note, partition_pictures
 from dcfl.report.shell import rendered
+from dcfl.report.site_section import site_section
 from dcfl.report.verdict import headline
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import (
@@ -31,7 +32,7 @@ from dcfl.runs.standing import Standing
 from dcfl.system.printable import printable
 
 SHOWN_FAILURES = 50
-SECTIONS = (personal_section, evaluation_section)
+SECTIONS = (personal_section, evaluation_section, site_section)
 T = TypeVar("T")
 
 

@@ -19,8 +19,10 @@ from dcfl.runs.groups import (
     runs_by_partition,
     scored_on,
 )
+from dcfl.system.printable import printable
 
 SHOWN_PARTITIONS = 4
+LONGEST_SITE = 20  # characters of its name below a column
 
 
 def curve_pictures(groups: Sequence[Group]) -> list[Picture]:
@@ -68,7 +70,7 @@ def percent(group: Group, quantity: str) -> str:
 
 
 def partition_pictures(runs: Sequence[RecordedRun], names: dict[RecordedRun, str]) -> list[Picture]:
-    by_partition = runs_by_partition(runs)
+    by_partition = runs_by_partition([run for run in runs if run.samples_known])
     titles = {
         sha256: f"{sha256[:8]}: {_some([names[run] for run in users])}"
         for sha256, users in by_partition.items()
@@ -90,7 +92,9 @@ def _partition_picture(users: Sequence[RecordedRun], title: str) -> Picture:
     sizes = split.sizes
     size = f"{sizes.min():,}" if np.ptp(sizes) == 0 else f"{sizes.min():,} to {sizes.max():,}"
     held = f"{np.median(split.held):g} of {classes} classes"
-    figure = partial(plots.partition_figure, counts, class_names)
+    sites = users[0].site_names
+    labels = [printable(sites.get(client, f"{client}"), LONGEST_SITE) for client in range(clients)]
+    figure = partial(plots.partition_figure, counts, class_names, labels)
     if clients > MANY_CLIENTS:
         return Picture(
             title,
@@ -111,7 +115,7 @@ def _partition_picture(users: Sequence[RecordedRun], title: str) -> Picture:
         charts.matrix(
             counts.T,
             ("class", class_names),
-            ("client", [str(client) for client in range(clients)]),
+            ("client", labels),
             "samples",
             sizes=True,
         ),

@@ -69,9 +69,11 @@ def class_chart(rows: Sequence[ClassRow]) -> Chart:
 def clients_chart(clients: Sequence[ClientScore], mean: float) -> Chart:
     """Each client's accuracy, the worst first."""
     ordered = sorted(clients, key=lambda client: client.accuracy)
+    named = len(ordered) <= MOST_NAMES
+    first = 0 if named else 1  # places of names count from 0
     dots = series(
         "clients",
-        range(1, len(ordered) + 1),
+        range(first, len(ordered) + first),
         [client.accuracy for client in ordered],
         0,
         "points",
@@ -80,10 +82,15 @@ def clients_chart(clients: Sequence[ClientScore], mean: float) -> Chart:
             for client in ordered
         ],
     )
-    edges = {"low": 0.5, "high": len(ordered) + 0.5}
+    edges = {"low": first - 0.5, "high": len(ordered) + first - 0.5}
     line = series("mean", list(edges.values()), [mean, mean], 6, dash=1)
+    names = [printable(client.name, LONGEST_NAME) for client in ordered]
     return charts.plot(
-        {"label": "clients, the worst first", "whole": True, **edges},
+        {
+            "label": "clients, the worst first",
+            **edges,
+            **({"names": names} if named else {"whole": True}),
+        },
         {"label": "right answers (%)", "low": -3, "high": 103},
         [{"series": [dots, line]}],
     )

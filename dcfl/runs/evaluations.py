@@ -37,6 +37,7 @@ class ClientScore:
     # On the images of the whole evaluation, weighted to the client's own mix of classes.
     own_mix_accuracy: Percent | None = None
     fine_tuned_accuracy: Percent | None = None  # the same, after training on the client's images
+    by_class: tuple[Count, ...] = ()  # its images of each class, if it counted them itself
 
 
 class Fairness(NamedTuple):
@@ -104,6 +105,12 @@ class EvaluationRecord:
     def fine_tuned_fairness(self) -> Fairness:
         return _fairness(client.fine_tuned_accuracy for client in self.clients)
 
+    def some_clients(self, most: int) -> list[ClientScore]:
+        """All of them in their own order or, of more than so many, the worst."""
+        if len(self.clients) <= most:
+            return [*self.clients]
+        return sorted(self.clients, key=lambda client: client.accuracy)[:most]
+
     @property
     def absent(self) -> list[str]:
         """The classes without images."""
@@ -142,7 +149,7 @@ class EvaluationRecord:
                 "kind": self.clients_kind,
                 **self.fairness._asdict(),
                 "own_mix": self.own_mix_fairness._asdict(),
-                "scores": [asdict(client) for client in self.clients],
+                "scores": [_client_json(client) for client in self.clients],
             }
         if self.fine_tuned:
             found["fine_tuned"] = self.fine_tuned
@@ -164,7 +171,13 @@ def by_sites(
         class_names=class_names,
         scores=reduce(add, weighted),
         clients=tuple(
-            ClientScore(one.name, int(one.scores.images), one.scores.accuracy) for one in found
+            ClientScore(
+                one.name,
+                int(one.scores.images),
+                one.scores.accuracy,
+                by_class=tuple(int(count) for count in one.scores.images_by_class.tolist()),
+            )
+            for one in found
         ),
         clients_kind="test images of its own",
     )
@@ -204,6 +217,11 @@ def read_evaluation(path: Path) -> EvaluationRecord:
         clients_kind=stored.clients.kind if stored.clients else "",
         fine_tuned=stored.fine_tuned,
     )
+
+
+def _client_json(client: ClientScore) -> Json:
+    found = asdict(client)
+    return found if client.by_class else {k: v for k, v in found.items() if k != "by_class"}
 
 
 def _fairness(accuracies: Iterable[float | None]) -> Fairness:

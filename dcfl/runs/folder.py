@@ -194,6 +194,11 @@ class RecordedRun:
         return self._rows("clients.jsonl", ClientRow)
 
     @cached_property
+    def site_names(self) -> dict[int, str]:
+        """By client; empty where sites have no names."""
+        return {row.client: row.site for row in self.clients if row.site}
+
+    @cached_property
     def personal(self) -> list[PersonalRow]:
         """Empty unless the clients have models of their own, and the run has finished."""
         return list(self._rows(PERSONAL_ROWS, PersonalRow))
@@ -218,6 +223,11 @@ class RecordedRun:
     def partition_counts(self) -> NDArray[np.int64]:
         """Samples per client and class."""
         return self._of_partition("counts")
+
+    @property
+    def samples_known(self) -> bool:
+        """Whether the run knew its clients' samples: those at sites elsewhere are theirs alone."""
+        return bool(self._partition) and bool(self.partition_counts.any())
 
     @cached_property
     def class_names(self) -> list[str]:

@@ -161,8 +161,8 @@ def test_sites_with_their_own_pictures(hospitals: Path, dcfl: Dcfl, tmp_path: Pa
     assert "own test images" in (there.folder / "report.html").read_text()
     (counted,) = read_evaluations(there.folder)
     assert [(site.name, site.images) for site in counted.clients] == [
-        ("site north", 8),
-        ("site south", 8),
+        ("north", 8),
+        ("south", 8),
     ]
     together_counted = evaluate(here.folder)
     assert counted.scores.confusion.tolist() == together_counted.confusion.tolist()

@@ -46,7 +46,7 @@ def main(grid: Grid, context: Context) -> None:
         roster = Roster.from_text(str(context.run_config.get("sites", "")), experiment.data)
         if not roster.keys:
             print(UNBOUND, flush=True)
-        dataset = _named_sites(experiment.data, roster)
+        dataset = named_sites(experiment.data, roster)
         if resume:
             run = Run.resume(Path(resume), dataset, connect=connect)
         else:
@@ -64,7 +64,7 @@ def main(grid: Grid, context: Context) -> None:
         raise  # for Flower the run has failed
 
 
-def _named_sites(data: DataSettings, roster: Roster) -> Dataset | None:
+def named_sites(data: DataSettings, roster: Roster) -> Dataset | None:
     """Pictures that are at the sites, with the names that the operator gave these."""
     if data.dataset != "remote" or not roster.names:
         return None

@@ -1,0 +1,119 @@
+"""The page of a run whose pictures are at the sites: names, and what the sites chose to send."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from dcfl.client import LocalTraining
+from dcfl.config import as_tables, to_toml
+from dcfl.data.settings import DataSettings
+from dcfl.engines.engine import Session
+from dcfl.experiment import EngineSettings, Experiment, FederationSettings, OutputSettings
+from dcfl.flower.client_app import app
+from dcfl.flower.deploy.server_app import named_sites
+from dcfl.flower.engine import GridEngine
+from dcfl.flower.roster import Roster
+from dcfl.runs.evaluations import read_evaluations
+from dcfl.runs.folder import RecordedRun
+from dcfl.runs.run import Run
+from tests.flower.in_process import InProcessGrid
+
+SITES = {"north": {"dark": 10, "light": 5}, "south": {"light": 20}, "west": {"dark": 5}}
+ROSTER = Roster(3, names=tuple(SITES))
+BROKEN = "west"
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> RecordedRun:
+    """Three sites, of which the last has a broken picture and never takes part."""
+    folder = tmp_path_factory.mktemp("remote")
+    draw(folder / "scans")
+    data = DataSettings("remote", clients=3, image_size=8, class_names=("dark", "light"))
+    experiment = Experiment(
+        data=data,
+        training=LocalTraining(epochs=1),
+        federation=FederationSettings(1, 1.0),
+        engine=EngineSettings("flower", device="cpu"),
+        output=OutputSettings(str(folder / "run")),
+    )
+    grid = InProcessGrid(app, 3, {"experiment": to_toml(as_tables(experiment))})
+    for context, site in zip(grid.contexts.values(), SITES, strict=True):
+        own = {"data": f"folder:{folder / 'scans' / site}", "memories": str(folder / site)}
+        context.node_config.update(own)
+
+    @contextmanager
+    def connect(session: Session) -> Iterator[GridEngine]:
+        yield GridEngine(session, grid, ROSTER)
+
+    list(Run(experiment, named_sites(data, ROSTER), connect=connect).rounds())
+    return RecordedRun.open(folder / "run")
+
+
+def draw(scans: Path) -> None:
+    for site, counts in SITES.items():
+        for shade, count in counts.items():
+            (scans / site / shade).mkdir(parents=True)
+            for number in range(count):
+                value = 200 if shade == "light" else 40
+                picture = Image.new("RGB", (8, 8), (value + number,) * 3)
+                picture.save(scans / site / shade / f"{number:02d}.png")
+    (scans / BROKEN / "dark" / "01.png").write_text("no picture")
+
+
+@pytest.fixture(scope="module")
+def page(recorded: RecordedRun) -> str:
+    return (recorded.folder / "report.html").read_text()
+
+
+def table_after(page: str, heading: str) -> list[list[str]]:
+    table = page[page.index(heading) :].split("<table", 1)[1].split("</table>", 1)[0]
+    rows = re.findall(r"<tr.*?</tr>", table, re.DOTALL)
+    cells = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL) for row in rows]
+    return [[re.sub(r"<[^>]+>", " ", cell).strip() for cell in row] for row in cells]
+
+
+def test_sites_are_named_in_every_file(recorded: RecordedRun) -> None:
+    assert recorded.site_names == dict(enumerate(SITES))
+    (counted,) = read_evaluations(recorded.folder)
+    assert [(one.name, one.by_class) for one in counted.clients] == [
+        ("north", (2, 1)),
+        ("south", (0, 4)),
+    ]
+
+
+def test_what_the_sites_have_is_what_they_sent(page: str) -> None:
+    assert table_after(page, "What the sites have") == [
+        ["Site", "Training images", "Test images", "dark, test", "light, test"],
+        ["north", "12", "3", "2", "1"],
+        ["south", "16", "4", "0", "4"],
+        ["west", "–", "–", "–", "–"],
+    ]
+
+
+def test_judges_and_failures_are_named(page: str) -> None:
+    assert [row[1] for row in table_after(page, "Each site’s own test images")[1:]] == [
+        "north",
+        "south",
+    ]
+    ((_, outcome, reason, _, clients, _),) = table_after(page, "<h2>Failures</h2>")[1:]
+    assert (outcome, clients) == ("failed", "west")
+    assert "one of its pictures is broken" in reason
+    assert "site west (node 102) cannot be used" in page
+
+
+def test_nothing_is_drawn_of_samples_that_nobody_here_knows(page: str) -> None:
+    assert "Who owned which samples" not in page
+    assert "over their mix of classes" not in page
+    assert "accuracy of each site on its own test images" in " ".join(page.split())
+
+
+def test_a_given_split_has_no_alpha(page: str) -> None:
+    facts = re.search(r"Partition</dt>\s*<dd[^>]*>([^<]*)</dd>", page)
+    assert facts is not None
+    assert facts[1] == "given"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dcfl.cli.audit_verb import audit_command
 from dcfl.cli.options import (
     AsJSON,
     Folder,
@@ -42,6 +43,7 @@ Home = Annotated[
     Path, typer.Option(metavar="DIR", help="Where the local SuperLink keeps everything.")
 ]
 HERE = Path(".dcfl-flower")
+flower.command("audit")(audit_command)
 Sites = Annotated[
     str,
     typer.Option(

@@ -10,6 +10,8 @@ site                           names the folder of `sites:PATH`
 data-path                      where the public data sets lie here
 code-sha256                    the hashes of the only files that a run may bring, or `none`
 privacy-noise                  the least noise of [privacy] with which this site sends anything
+withhold                       what it keeps to itself: see withholding.py
+audit                          the file that records every answer; audit.jsonl beside the memories
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from dcfl.data.catalogue import load_own_site
 from dcfl.data.partition import Partition
 from dcfl.data.settings import DataSettings
 from dcfl.errors import SiteRefusal
+from dcfl.flower import audit_log
+from dcfl.flower.withholding import Withheld, withheld_from
 
 ANY_DATA = "any"
 
@@ -38,6 +42,8 @@ class NodeConfig:
     data_path: str = ""
     privacy_noise: float = 0.0
     code_sha256: str = ""
+    withhold: str = ""
+    audit: str = ""
 
     @classmethod
     def read(cls, given: Mapping[str, object]) -> NodeConfig:
@@ -56,6 +62,14 @@ class NodeConfig:
     @property
     def memories_folder(self) -> Path:
         return Path(self.memories) if self.memories else Path.home() / ".dcfl" / "memories"
+
+    @property
+    def withheld(self) -> Withheld:
+        return withheld_from(self.withhold)
+
+    @property
+    def audit_path(self) -> Path:
+        return Path(self.audit) if self.audit else self.memories_folder / audit_log.NAME
 
     def load(self, settings: DataSettings) -> tuple[Dataset, Partition]:
         """The data that a run asks for, if the site serves that."""

@@ -153,6 +153,7 @@ def test_a_node_without_its_number_is_refused(key: str) -> None:
 def test_every_key_is_read() -> None:
     given = {**NODE, "data": "any", "site": "n", "data-path": "d", "memories": "m"}
     given |= {"privacy-noise": 2, "code-sha256": "none"}
+    given |= {"withhold": "scores", "audit": "a.jsonl"}
     assert {*given} == {*KEYS}
     read = NodeConfig.read(given)
     assert (read.privacy_noise, read.memories_folder, read.data_path) == (2, Path("m"), "d")

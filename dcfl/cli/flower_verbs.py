@@ -136,6 +136,18 @@ def _node_data(text: str) -> str:
     return f'data="folder:{path}" site="{path.name}"'
 
 
+@flower.command(
+    "supernode",
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    add_help_option=False,
+)
+def supernode_command(context: typer.Context) -> None:
+    """Flower's SuperNode, with its options, and a warm process for its messages."""
+    from dcfl.flower.deploy.supernode import run_supernode
+
+    run_supernode(context.args)
+
+
 @flower.command("down")
 def down_command(home: Home = HERE) -> None:
     """End exactly what `up` started, and the processes that those started."""

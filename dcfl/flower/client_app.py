@@ -34,13 +34,11 @@ from dcfl.errors import (
 from dcfl.evaluation import Score, score, scored_parts
 from dcfl.flower import codec
 from dcfl.flower.app_code import run_app_code
-from dcfl.flower.audit_log import AuditLog
 from dcfl.flower.codec import Claim, Task
 from dcfl.flower.node_config import NodeConfig
 from dcfl.flower.node_memories import NodeMemories
 from dcfl.flower.site_rules import Answer, Question, Release, SiteRules
 from dcfl.flower.withholding import (
-    Withheld,
     check_run,
     disclosed_images,
     disclosed_score,
@@ -75,7 +73,7 @@ class Site:
     threads: int
     # Whether the weights that no message has come from the server, when this node joins.
     awaits_unsent: bool = False
-    withheld: Withheld = frozenset()
+    rules: SiteRules = SiteRules()
     release: Release = Release()  # of an update
 
 
@@ -145,12 +143,13 @@ def _whoami(site_of: SiteOf, task: Task, message: Message, context: Context) -> 
     frozen or personal."""
     node = NodeConfig.read(context.node_config)
     site = site_of(context)
+    site.rules.check_release(task, site.release)
     if site.awaits_unsent:
         unsent = codec.decode(message.content.get("unsent"))
         check_like(unsent, unsent_tensors(site.runner.model), "frozen or personal weights")
         site.memories.save_unsent(task.run, unsent)
-    images = disclosed_images(site.withheld, _test_images(site.runner))
-    claim = Claim(node.partition_id, node.num_partitions, images, site.withheld)
+    images = disclosed_images(site.rules.withheld, _test_images(site.runner))
+    claim = Claim(node.partition_id, node.num_partitions, images, site.rules.withheld)
     return Answer(codec.claim_content(task, claim))
 
 
@@ -160,7 +159,9 @@ def _forget(site_of: SiteOf, task: Task, message: Message, context: Context) -> 
 
 
 def _train(site_of: SiteOf, task: Task, message: Message, context: Context) -> Answer:
-    site = _complete(site_of(context), task)
+    site = site_of(context)
+    site.rules.check_release(task, site.release)
+    site = _complete(site, task)
     broadcast = codec.read_broadcast(message.content, task)
     memory = site.memories.load(task)
     here = site.runner.here
@@ -172,7 +173,7 @@ def _train(site_of: SiteOf, task: Task, message: Message, context: Context) -> A
     if memory is None:
         reply = replace(reply, metrics={**reply.metrics, "memory_lost": 1.0})
     site.memories.save(task, memory_after)
-    reply = disclosed_update(site.withheld, reply)
+    reply = disclosed_update(site.rules.withheld, reply)
     content = codec.update_content(task, reply, has_memory=bool(memory_after))
     return Answer(content, site.release)
 
@@ -187,8 +188,10 @@ def _evaluate(site_of: SiteOf, task: Task, message: Message, context: Context) -
     right = [sum(counts) for counts in zip(*(part.right for part in scores), strict=True)]
     losses = [loss for part in scores for loss in part.losses]
     images = _test_images(site.runner)
-    found = disclosed_score(site.withheld, Score(right or [0] * dataset.classes, losses), images)
-    told = disclosed_images(site.withheld, images)
+    found = disclosed_score(
+        site.rules.withheld, Score(right or [0] * dataset.classes, losses), images
+    )
+    told = disclosed_images(site.rules.withheld, images)
     return Answer(codec.score_content(task, found, told))
 
 
@@ -252,9 +255,9 @@ def site_from_config(context: Context) -> Site:
     experiment = config.from_toml(str(context.run_config["experiment"])).seeded
     # Initial weights are the server's to read: it sends them, and a run opens no file of a site's.
     model = replace(experiment.model, weights="", weights_skip=())
-    privacy = at_site(experiment.privacy, node.privacy_noise)
+    privacy = at_site(experiment.privacy)
     experiment = replace(experiment, model=model, privacy=privacy)
-    check_run(node.withheld, experiment)
+    check_run(node.rules.withheld, experiment)
     dataset, partition = node.load(experiment.data)
     runner = client_runner(experiment, dataset, partition)
     keep_freed_memory()
@@ -265,14 +268,13 @@ def site_from_config(context: Context) -> Site:
         memories,
         experiment.engine.threads,
         awaits_unsent=bool(unsent_tensors(runner.model)),
-        withheld=node.withheld,
+        rules=node.rules,
         release=Release(1 + experiment.method.overrides("upload"), privacy.noise),
     )
 
 
 def rules_from_config(context: Context) -> SiteRules:
-    node = NodeConfig.read(context.node_config)
-    return SiteRules(node.withheld, AuditLog(node.audit_path))
+    return NodeConfig.read(context.node_config).rules
 
 
 app = Desk(site_from_config, rules_from_config).app()

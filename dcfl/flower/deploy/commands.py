@@ -7,9 +7,11 @@ import tomllib
 from pathlib import Path
 
 from dcfl.errors import ConfigError, require
+from dcfl.flower.deploy.console_scripts import script
 from dcfl.flower.deploy.deployment_record import Deployment
-from dcfl.flower.deploy.superlink import LOOPBACK, script
+from dcfl.flower.deploy.superlink import LOOPBACK
 from dcfl.flower.node_config import check_keys
+from dcfl.system.processes import python
 from dcfl.system.storage import private_folder
 
 
@@ -39,7 +41,7 @@ def supernode_command(
     # The quote at the end matters: Flower takes a config that ends with .toml for a file.
     config = f'{node_config} partition-id={site} num-partitions={sites} memories="{memories}"'
     return [
-        *(script("flower-supernode"), "--superlink", deployment.address),
+        *(*python("-m", "dcfl.flower.deploy.supernode"), "--superlink", deployment.address),
         *("--host", LOOPBACK, "--port", str(port), "--node-config", config.strip()),
         *security,
     ]

@@ -80,14 +80,8 @@ class PrivacySettings:
         return self.clip > 0
 
 
-def at_site(settings: PrivacySettings, least_noise: float = 0.0) -> PrivacySettings:
-    """A run's settings as a real site applies them: the noise is secret, and the site may refuse to
-    send with less noise than it demands."""
-    require(
-        settings.noise >= least_noise,
-        f"privacy.noise = {settings.noise:g}: this site sends nothing with less than "
-        f"{least_noise:g}",
-    )
+def at_site(settings: PrivacySettings) -> PrivacySettings:
+    """A run's settings as a real site applies them: the noise is secret."""
     return replace(settings, secret=True)
 
 
@@ -303,12 +297,17 @@ def spent(settings: PrivacySettings, released: int) -> float | None:
 
     No amplification by sampling is claimed: the operator knows the schedule.
     """
-    if not settings.noise:
+    return epsilon_at(distance(settings.noise, released), settings.delta)
+
+
+def epsilon_at(apart: float, delta: float) -> float | None:
+    """Of answers to two data sets that are so far apart, by `distance`; None: no guarantee."""
+    if apart == inf:
         return None
-    delta_at = _deltas(_scale(settings, released))
-    if delta_at(LARGEST_EPSILON) > settings.delta:
+    delta_at = _deltas(apart)
+    if delta_at(LARGEST_EPSILON) > delta:
         return None
-    return _boundary(lambda epsilon: delta_at(epsilon) <= settings.delta, LARGEST_EPSILON, 0.0)
+    return _boundary(lambda epsilon: delta_at(epsilon) <= delta, LARGEST_EPSILON, 0.0)
 
 
 def check_budget(settings: PrivacySettings, method: Method, schedule: Schedule) -> None:
@@ -320,10 +319,10 @@ def check_budget(settings: PrivacySettings, method: Method, schedule: Schedule) 
     if not settings.epsilon or (reached is not None and reached <= settings.epsilon):
         return
     allowed = _boundary(lambda scale: _deltas(scale)(settings.epsilon) <= settings.delta, 0.0, 1e3)
-    answers = floor((allowed / _scale(settings, per_visit)) ** 2)
+    answers = floor((allowed / distance(settings.noise, per_visit)) ** 2)
     rounds = schedule.rounds_within(answers)
     fitting = f"at most {rounds} rounds fit" if rounds else "not even one round fits"
-    noise = _rounded_up(_scale(settings, visits * per_visit) * settings.noise / allowed)
+    noise = _rounded_up(distance(settings.noise, visits * per_visit) * settings.noise / allowed)
     raise ConfigError(
         f"privacy.epsilon = {settings.epsilon:g}: {schedule.rounds} rounds, for which some client "
         f"answers {visits} times, would reach "
@@ -351,14 +350,14 @@ def account(
     }
 
 
-def _scale(settings: PrivacySettings, released: int) -> float:
+def distance(noise: float, released: int) -> float:
     """How far apart the replies to two data sets can lie, in standard deviations of the noise.
 
     Two clipped vectors may point in opposite directions: twice the clip. Gaussian mechanisms, even
     if each depends on the results of earlier ones, compose to one whose squared distance is the sum
     of theirs.
     """
-    return sqrt(4.0 * released) / settings.noise
+    return sqrt(4.0 * released) / noise if noise else inf
 
 
 def _deltas(scale: float) -> Callable[[float], float]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dcfl.cli.audit_verb import audit_command
 from dcfl.cli.kit_verbs import daemon, kit_command
 from dcfl.cli.options import (
     AsJSON,
@@ -47,6 +48,7 @@ Home = Annotated[
     Path, typer.Option(metavar="DIR", help="Where the local SuperLink keeps everything.")
 ]
 HERE = Path(".dcfl-flower")
+flower.command("audit")(audit_command)
 Sites = Annotated[
     str,
     typer.Option(
@@ -180,6 +182,18 @@ def _print_findings(findings: Sequence[Finding]) -> None:
         print(printable(f"{state}  {finding.subject:<{width}}  {finding.text}"))
         if finding.remedy:
             print(printable(f"{'':7}  {'':{width}}  -> {finding.remedy}"))
+
+
+@flower.command(
+    "supernode",
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    add_help_option=False,
+)
+def supernode_command(context: typer.Context) -> None:
+    """Flower's SuperNode, with its options, and a warm process for its messages."""
+    from dcfl.flower.deploy.supernode import run_supernode
+
+    run_supernode(context.args)
 
 
 @flower.command("down")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from dcfl import config
@@ -21,7 +21,14 @@ from dcfl.client import frozen
 from dcfl.engines.allocator import keep_freed_memory
 from dcfl.engines.placement import choose_devices
 from dcfl.engines.runner import ClientRunner, client_runner, reproducible
-from dcfl.errors import CheckpointError, ClientFailure, ConfigError, ProtocolMismatch, SiteRefusal
+from dcfl.errors import (
+    CheckpointError,
+    ClientFailure,
+    ConfigError,
+    ProtocolMismatch,
+    SiteRefusal,
+    StorageError,
+)
 from dcfl.evaluation import Score, score, scored_parts
 from dcfl.experiment import Experiment
 from dcfl.flower import codec
@@ -29,7 +36,14 @@ from dcfl.flower.app_code import run_app_code
 from dcfl.flower.codec import Claim, Task
 from dcfl.flower.node_config import NodeConfig
 from dcfl.flower.node_memories import NodeMemories
-from dcfl.flower.site_failures import LoggedFailure, failure_of
+from dcfl.flower.site_failures import REFUSED, LoggedFailure, failure_of
+from dcfl.flower.site_rules import Answer, Question, Release, SiteRules
+from dcfl.flower.withholding import (
+    check_run,
+    disclosed_images,
+    disclosed_score,
+    disclosed_update,
+)
 from dcfl.models import FeatureModel
 from dcfl.models.personal import personal_and_rest, unsent_tensors
 from dcfl.privacy import at_site
@@ -49,70 +63,99 @@ class Site:
     threads: int
     # Whether the weights that no message has come from the server, when this node joins.
     awaits_unsent: bool = False
+    rules: SiteRules = SiteRules()
+    release: Release = Release()  # of an update
 
 
 SiteOf = Callable[[Context], Site]  # called for each message; it may cache its result
-Handler = Callable[[SiteOf, Task, Message, Context], RecordDict]
+RulesOf = Callable[[Context], SiteRules]
+Handler = Callable[[SiteOf, Task, Message, Context], Answer]
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Where a node's messages are answered."""
+
+    site_of: SiteOf
+    rules_of: RulesOf = lambda context: SiteRules()
+    reveal: bool = False  # what exactly went wrong: not to a server elsewhere
+
+    def app(self) -> ClientApp:
+        app = ClientApp()
+        app.query("whoami")(partial(self._answered, _whoami))
+        app.query("forget")(partial(self._answered, _forget))
+        app.train()(partial(self._answered, _train))
+        app.evaluate()(partial(self._answered, _evaluate))
+        app.evaluate("scores")(partial(self._answered, _all_scores))
+        app.evaluate("personal")(partial(self._answered, _personal_scores))
+        return app
+
+    def _answered(self, handle: Handler, message: Message, context: Context) -> Message:
+        """Whatever goes wrong, the server gets a short code and the log here an explanation: Flower
+        would send the whole text of an exception."""
+        rules, question = SiteRules(), Question(message.metadata.message_type, Task("", 0, 0))
+        try:
+            rules = self.rules_of(context)
+            question = question._replace(task=codec.read_task(message.content))
+            rules.check(question)
+            answer = handle(self.site_of, question.task, message, context)
+            rules.record(question, answer)
+            content = answer.content
+        except Exception as error:
+            failure = _failure(question.task, error)
+            content = codec.failure_content(question.task, failure, self.reveal, _place(context))
+            with suppress(StorageError):  # it tells nothing of the site's data
+                rules.record_failure(question, failure, content)
+        return Message(content, reply_to=message)
 
 
 def client_app(site_of: SiteOf, reveal: bool = False) -> ClientApp:
-    """`reveal` what exactly went wrong: not to a server elsewhere."""
-    app = ClientApp()
-    app.query("whoami")(partial(_answered, _whoami, site_of, reveal))
-    app.query("forget")(partial(_answered, _forget, site_of, reveal))
-    app.train()(partial(_answered, _train, site_of, reveal))
-    app.evaluate()(partial(_answered, _evaluate, site_of, reveal))
-    app.evaluate("scores")(partial(_answered, _all_scores, site_of, reveal))
-    app.evaluate("personal")(partial(_answered, _personal_scores, site_of, reveal))
-    return app
+    """Of nodes without rules of their own."""
+    return Desk(site_of, reveal=reveal).app()
 
 
-def _answered(
-    handle: Handler, site_of: SiteOf, reveal: bool, message: Message, context: Context
-) -> Message:
-    """Whatever goes wrong, the server gets a short code and the log here an explanation: Flower
-    would send the whole text of an exception."""
-    task = Task("", 0, 0)
-    try:
-        task = codec.read_task(message.content)
-        content = handle(site_of, task, message, context)
-    except ClientFailure as failure:
+def _failure(task: Task, error: Exception) -> ClientFailure:
+    if isinstance(error, ClientFailure):
         # Its reason names the line; a traceback would only show this file.
-        content = _failed(task, failure, reveal, context)
-    except Exception as error:
-        print(printable_lines(traceback.format_exc()), file=sys.stderr)
-        content = _failed(task, failure_of(task.client, error), reveal, context)
-    return Message(content, reply_to=message)
-
-
-def _failed(task: Task, failure: ClientFailure, reveal: bool, context: Context) -> RecordDict:
+        failure = error
+    else:
+        failure = failure_of(task.client, error)
+        if failure.code != REFUSED:  # which is a decision, and no mistake
+            print(printable_lines(traceback.format_exc()), file=sys.stderr)
     print(LoggedFailure(failure.code, failure.reason).line, file=sys.stderr)
-    place = None
+    return failure
+
+
+def _place(context: Context) -> int | None:
     with suppress(SiteRefusal):
-        place = NodeConfig.read(context.node_config).partition_id
-    return codec.failure_content(task, failure, reveal, place)
+        return NodeConfig.read(context.node_config).partition_id
+    return None
 
 
-def _whoami(site_of: SiteOf, task: Task, message: Message, context: Context) -> RecordDict:
+def _whoami(site_of: SiteOf, task: Task, message: Message, context: Context) -> Answer:
     """Also a first check that nothing is missing here, and the only message with weights that are
     frozen or personal."""
     node = NodeConfig.read(context.node_config)
     site = site_of(context)
+    site.rules.check_release(task, site.release)
     if site.awaits_unsent:
         unsent = codec.decode(message.content.get("unsent"))
         check_like(unsent, unsent_tensors(site.runner.model), "frozen or personal weights")
         site.memories.save_unsent(task.run, unsent)
-    images = _test_images(site.runner)
-    return codec.claim_content(task, Claim(node.partition_id, node.num_partitions, images))
+    images = disclosed_images(site.rules.withheld, _test_images(site.runner))
+    claim = Claim(node.partition_id, node.num_partitions, images, site.rules.withheld)
+    return Answer(codec.claim_content(task, claim))
 
 
-def _forget(site_of: SiteOf, task: Task, message: Message, context: Context) -> RecordDict:
+def _forget(site_of: SiteOf, task: Task, message: Message, context: Context) -> Answer:
     NodeMemories(NodeConfig.read(context.node_config).memories_folder).forget(task.run)
-    return codec.task_content(task)
+    return Answer(codec.task_content(task))
 
 
-def _train(site_of: SiteOf, task: Task, message: Message, context: Context) -> RecordDict:
-    site = _complete(site_of(context), task)
+def _train(site_of: SiteOf, task: Task, message: Message, context: Context) -> Answer:
+    site = site_of(context)
+    site.rules.check_release(task, site.release)
+    site = _complete(site, task)
     broadcast = codec.read_broadcast(message.content, task)
     memory = site.memories.load(task)
     here = site.runner.here
@@ -124,10 +167,12 @@ def _train(site_of: SiteOf, task: Task, message: Message, context: Context) -> R
     if memory is None:
         reply = replace(reply, metrics={**reply.metrics, "memory_lost": 1.0})
     site.memories.save(task, memory_after)
-    return codec.update_content(task, reply, has_memory=bool(memory_after))
+    reply = disclosed_update(site.rules.withheld, reply)
+    content = codec.update_content(task, reply, has_memory=bool(memory_after))
+    return Answer(content, site.release)
 
 
-def _evaluate(site_of: SiteOf, task: Task, message: Message, context: Context) -> RecordDict:
+def _evaluate(site_of: SiteOf, task: Task, message: Message, context: Context) -> Answer:
     """The model on this site's own test images."""
     site = _complete(site_of(context), task)
     dataset = site.runner.data.dataset
@@ -137,15 +182,19 @@ def _evaluate(site_of: SiteOf, task: Task, message: Message, context: Context) -
     right = [sum(counts) for counts in zip(*(part.right for part in scores), strict=True)]
     losses = [loss for part in scores for loss in part.losses]
     images = _test_images(site.runner)
-    return codec.score_content(task, Score(right or [0] * dataset.classes, losses), images)
+    found = disclosed_score(
+        site.rules.withheld, Score(right or [0] * dataset.classes, losses), images
+    )
+    told = disclosed_images(site.rules.withheld, images)
+    return Answer(codec.score_content(task, found, told))
 
 
-def _all_scores(site_of: SiteOf, task: Task, message: Message, context: Context) -> RecordDict:
+def _all_scores(site_of: SiteOf, task: Task, message: Message, context: Context) -> Answer:
     """Of the final model: more than the few numbers that every round asks for."""
     return _scored(_complete(site_of(context), task), task, message)
 
 
-def _personal_scores(site_of: SiteOf, task: Task, message: Message, context: Context) -> RecordDict:
+def _personal_scores(site_of: SiteOf, task: Task, message: Message, context: Context) -> Answer:
     """Of the final model with this client's own personal part."""
     site = _complete(site_of(context), task)
     memory = site.memories.load(task)
@@ -155,12 +204,12 @@ def _personal_scores(site_of: SiteOf, task: Task, message: Message, context: Con
     return _scored(replace(site, runner=replace(site.runner, personal=own)), task, message)
 
 
-def _scored(site: Site, task: Task, message: Message) -> RecordDict:
+def _scored(site: Site, task: Task, message: Message) -> Answer:
     dataset = site.runner.data.dataset
     with reproducible(site.threads):
         model = _sent_model(site, message)
         scores = scores_of(model, dataset.test, dataset.preparation, dataset.classes)
-    return codec.scores_content(task, scores)
+    return Answer(codec.scores_content(task, scores))
 
 
 def _sent_model(site: Site, message: Message) -> FeatureModel:
@@ -200,15 +249,22 @@ def site_from_config(context: Context) -> Site:
     experiment = _experiment(context).seeded
     # Initial weights are the server's to read: it sends them, and a run opens no file of a site's.
     model = replace(experiment.model, weights="", weights_skip=())
-    privacy = at_site(experiment.privacy, node.privacy_noise)
+    privacy = at_site(experiment.privacy)
     experiment = replace(experiment, model=model, privacy=privacy)
+    check_run(node.rules.withheld, experiment)
     dataset, partition = node.load(experiment.data)
     runner = client_runner(experiment, dataset, partition)
     keep_freed_memory()
     device = choose_devices(experiment.engine.device)[0]
     memories = NodeMemories(node.memories_folder)
-    awaits_unsent = bool(unsent_tensors(runner.model))
-    return Site(runner.on(device), memories, experiment.engine.threads, awaits_unsent)
+    return Site(
+        runner.on(device),
+        memories,
+        experiment.engine.threads,
+        awaits_unsent=bool(unsent_tensors(runner.model)),
+        rules=node.rules,
+        release=Release(1 + experiment.method.overrides("upload"), privacy.noise),
+    )
 
 
 def _experiment(context: Context) -> Experiment:
@@ -219,4 +275,8 @@ def _experiment(context: Context) -> Experiment:
         raise ProtocolMismatch(str(error)) from error
 
 
-app = client_app(site_from_config)
+def rules_from_config(context: Context) -> SiteRules:
+    return NodeConfig.read(context.node_config).rules
+
+
+app = Desk(site_from_config, rules_from_config).app()

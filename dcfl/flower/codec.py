@@ -8,6 +8,7 @@ read by `_text`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from secrets import token_hex
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from dcfl.errors import CODES, LONGEST_REASON, ClientFailure, ProtocolError, ProtocolMismatch
 from dcfl.evaluation import Score
+from dcfl.flower import withholding
 from dcfl.flower.site_failures import REFUSED
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic
 from dcfl.scores import Scores
@@ -52,7 +54,8 @@ class Claim(NamedTuple):
 
     partition: int
     partitions: int
-    images: list[int]  # of its test set, per class
+    images: list[int]  # of its test set, per class; in all, if it withholds class counts
+    withheld: frozenset[str] = frozenset()  # words of withholding.py
 
 
 def encode(tensors: Tensors) -> ArrayRecord:
@@ -82,6 +85,30 @@ def num_bytes(content: RecordDict) -> int:
     """The size of the tensors as they are sent, with their names and shapes."""
     records = content.array_records.values()
     return sum(len(array.data) for record in records for array in record.values())
+
+
+def all_bytes(content: RecordDict) -> int:
+    """The size of everything in it, tensors and numbers."""
+    numbers = [*content.config_records.values(), *content.metric_records.values()]
+    return num_bytes(content) + sum(len(record.deflate()) for record in numbers)
+
+
+def names_in(content: RecordDict) -> list[str]:
+    """What an answer says, by name, except what it repeats of its question."""
+    names = []
+    for name, record in content.items():
+        if name == "task":
+            continue
+        parts = _tensor_names(record) if isinstance(record, ArrayRecord) else list(record)
+        # Those of the model are many and tell nothing.
+        names += ["weights"] if name == "weights" else [f"{name}.{part}" for part in parts]
+    return names
+
+
+def _tensor_names(record: ArrayRecord) -> list[str]:
+    data = record[PART].data
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    return [key.partition(".")[2] for key in sorted(header) if key != "__metadata__"]
 
 
 # Down
@@ -116,19 +143,29 @@ def claim_content(task: Task, claim: Claim) -> RecordDict:
             "images": claim.images,
         }
     )
+    if claim.withheld:
+        record["withheld"] = withholding.in_order(claim.withheld)
     return RecordDict({"task": _task_record(task), "node": record})
 
 
 def read_claim(content: RecordDict, task: Task, classes: int) -> Claim:
-    if "failed" in content:
-        read_task(content)  # the version comes first
-        raise ProtocolError(_read_failure(_config(content, "failed"))[1])
+    read_task(content)  # the version comes first
+    _raise_failure(content)
     _check_task(content, task)
     record = _config(content, "node")
     place, count = (_count(record, key) for key in ("partition-id", "num-partitions"))
     if place >= count:
         raise ProtocolError(f"its node config says partition-id={place} of {count}, counted from 0")
-    return Claim(place, count, _counts(record, "images", classes))
+    withheld = _withheld(record)
+    counted = 1 if withholding.CLASS_COUNTS in withheld else classes
+    return Claim(place, count, _counts(record, "images", counted), withheld)
+
+
+def _withheld(record: ConfigRecord) -> frozenset[str]:
+    words = record.get("withheld", [])
+    if not isinstance(words, list) or not {*words} <= {*withholding.WORDS}:
+        raise ProtocolError("it withholds something that has no name here")
+    return frozenset(map(str, words))
 
 
 def failed_place(content: RecordDict) -> int | None:
@@ -251,9 +288,16 @@ def _read_failure(record: ConfigRecord, reveal: bool = False) -> tuple[str, str]
     return code, CODES[code]
 
 
+def _raise_failure(content: RecordDict) -> None:
+    """Where an answer is one or none, and why not is all that matters."""
+    if "failed" in content:
+        raise ProtocolError(_read_failure(_config(content, "failed"))[1])
+
+
 def read_score(content: RecordDict, task: Task, images: list[int]) -> Score:
     """On a site's own test images; `images`: how many it declared of each class."""
     _check_task(content, task)
+    _raise_failure(content)
     record = _config(content, "score")
     right, totals = (_counts(record, key, len(images)) for key in ("right", "totals"))
     if totals != images:
@@ -269,8 +313,7 @@ def read_score(content: RecordDict, task: Task, images: list[int]) -> Score:
 def read_scores(content: RecordDict, task: Task, images: list[int]) -> Scores:
     """On a site's own test images; `images`: how many it declared of each class."""
     _check_task(content, task)
-    if "failed" in content:
-        raise ProtocolError(_read_failure(_config(content, "failed"))[1])
+    _raise_failure(content)
     try:
         scores = Scores.of_tensors(decode(content.get("scores")), len(images))
     except ValueError as error:

@@ -85,6 +85,8 @@ class GridEngine:
         self._evaluated: Tensors = {}  # still to be evaluated here
         self._evaluation: Evaluation | None = None
         self._shown_notices = 0
+        if self._sites_evaluate:
+            self._sites.require_judge()
 
     # Clients
 

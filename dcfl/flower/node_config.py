@@ -12,6 +12,10 @@ broken                         `skip` leaves broken pictures out, `refuse` does 
 data-path                      where the public data sets lie here
 code-sha256                    the hashes of the only files that a run may bring, or `none`
 privacy-noise                  the least noise of [privacy] with which this site sends anything
+privacy-epsilon, privacy-delta what its answers of all runs may spend: it demands [privacy]
+rounds-per-run, rounds-per-day how many rounds it trains in
+withhold                       what it keeps to itself: see withholding.py
+audit                          the file that records every answer; audit.jsonl beside the memories
 """
 
 from __future__ import annotations
@@ -28,8 +32,21 @@ from dcfl.data.partition import Partition
 from dcfl.data.pictures import Broken
 from dcfl.data.settings import DataSettings
 from dcfl.errors import SiteRefusal
+from dcfl.flower import audit_log
+from dcfl.flower.audit_log import AuditLog
+from dcfl.flower.site_rules import Budget, SiteRules
+from dcfl.flower.withholding import withheld_from
+from dcfl.privacy import LARGEST_EPSILON, LARGEST_SETTING
 
 ANY_DATA = "any"
+# A limit of 0 would be none: whoever means it leaves the key out.
+LIMITS = {
+    "rounds-per-run": 1e9,
+    "rounds-per-day": 1e9,
+    "privacy-noise": LARGEST_SETTING,
+    "privacy-epsilon": LARGEST_EPSILON,
+    "privacy-delta": 0.1,
+}
 
 
 @dataclass(frozen=True)
@@ -43,6 +60,12 @@ class NodeConfig:
     privacy_noise: float = 0.0
     code_sha256: str = ""
     broken: str = ""
+    withhold: str = ""
+    audit: str = ""
+    rounds_per_run: int = 0
+    rounds_per_day: int = 0
+    privacy_epsilon: float = 0.0
+    privacy_delta: float = Budget().delta
 
     @classmethod
     def read(cls, given: Mapping[str, object]) -> NodeConfig:
@@ -56,6 +79,8 @@ class NodeConfig:
             value = given.get(key, field.default)
             if isinstance(value, bool) or not isinstance(value, kinds[str(field.type)]):
                 raise SiteRefusal(f"{key} in its node config is not of the type {field.type}")
+            if key in LIMITS and key in given and not 0 < value <= LIMITS[key]:  # type: ignore[operator]
+                raise SiteRefusal(f"{key} in its node config must be above 0, to {LIMITS[key]:g}")
         return cls(**{key.replace("-", "_"): value for key, value in given.items()})  # type: ignore[arg-type]
 
     def __post_init__(self) -> None:
@@ -65,6 +90,18 @@ class NodeConfig:
     @property
     def memories_folder(self) -> Path:
         return Path(self.memories) if self.memories else Path.home() / ".dcfl" / "memories"
+
+    @property
+    def rules(self) -> SiteRules:
+        audit = Path(self.audit) if self.audit else self.memories_folder / audit_log.NAME
+        return SiteRules(
+            withheld_from(self.withhold),
+            rounds_per_run=self.rounds_per_run,
+            rounds_per_day=self.rounds_per_day,
+            budget=Budget(self.privacy_noise, self.privacy_epsilon, self.privacy_delta),
+            one_owner=self.data not in ("", ANY_DATA),
+            log=AuditLog(audit),
+        )
 
     def load(self, settings: DataSettings) -> tuple[Dataset, Partition]:
         """The data that a run asks for, if the site serves that."""

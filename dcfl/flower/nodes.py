@@ -18,6 +18,7 @@ from dcfl.flower.codec import Claim, Task
 from dcfl.flower.key_fingerprints import registered_fingerprint
 from dcfl.flower.messenger import LostReply, Messenger
 from dcfl.flower.roster import Roster
+from dcfl.flower.withholding import SIZES, answers, in_order, refusal_of
 
 JOIN_SECONDS = 120  # for all nodes to come up and say who they are
 ASK_AGAIN_SECONDS = 120  # until a node that cannot be used, or does not answer, is asked again
@@ -45,7 +46,7 @@ class Nodes:
     ) -> None:
         """`unsent`: weights that a node gets when it joins, and then keeps."""
         self._unsent = unsent
-        self._messenger, self._run, self._classes, self.roster = messenger, run, classes, roster
+        self._messenger, self._run, self.classes, self.roster = messenger, run, classes, roster
         self._members: dict[int, int] = {}  # node ids by partition id
         self._successors: dict[int, int] = {}  # the same: without keys, who takes over
         self._keys: dict[int, str] = {}  # fingerprints by node id, of those online
@@ -53,15 +54,21 @@ class Nodes:
         self._problems: dict[int, str] = {}  # by node id: why it cannot be used
         self._sites: dict[int, int] = {}  # by node id: which site such a node says it is
         self.images: dict[int, list[int]] = {}  # test images by partition id, as first declared
+        self.withheld: dict[int, frozenset[str]] = {}  # by partition id
         self.notices: list[str] = []  # for people
         self._join()
 
     def node_of(self, client: int) -> int | None:
-        return self._members.get(client % self.roster.count)
+        """That can be asked to train the client."""
+        place = client % self.roster.count
+        trains = answers(self.withheld.get(place, frozenset()), "train")
+        return self._members.get(place) if trains else None
 
     def absence(self, client: int) -> str:
         """Why nobody can be asked to train the client."""
         place = client % self.roster.count
+        if refusal := refusal_of(self.withheld.get(place, frozenset()), "train"):
+            return refusal.value
         reasons = {
             why for node, why in self._problems.items() if self._site_of(node) in (place, None)
         }
@@ -146,7 +153,7 @@ class Nodes:
         try:
             if isinstance(reply, LostReply):
                 raise ProtocolError(reply.reason)
-            claim = codec.read_claim(reply, task, self._classes)
+            claim = codec.read_claim(reply, task, self.classes)
             self._check(node, claim)
         except ProtocolError as error:
             self._problems[node] = str(error)
@@ -158,6 +165,7 @@ class Nodes:
         self._problems.pop(node, None)
         self._sites.pop(node, None)
         self.images.setdefault(claim.partition, claim.images)
+        self._note_withheld(claim)
         first = self._members.setdefault(claim.partition, node)
         if first != node:
             self._successors[claim.partition] = node
@@ -166,6 +174,13 @@ class Nodes:
                 f"came first, has its clients; {self._node_title(node)} gets nothing while that is "
                 f"online"
             )
+
+    def _note_withheld(self, claim: Claim) -> None:
+        self.withheld.setdefault(claim.partition, claim.withheld)
+        if claim.withheld:
+            what = ", ".join(in_order(claim.withheld))
+            told = "; it weighs as a site of median size" if SIZES in claim.withheld else ""
+            self.notify(f"{self.roster.title(claim.partition)} withholds {what}{told}")
 
     def _check(self, node: int, claim: Claim) -> None:
         """Against the operator's roster."""

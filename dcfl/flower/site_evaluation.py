@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
 from typing import NamedTuple, TypeVar
 
@@ -13,12 +13,13 @@ from torch import Tensor
 
 from dcfl.engines.engine import OwnScores, SiteScore
 from dcfl.engines.memories import Index
-from dcfl.errors import ProtocolError
+from dcfl.errors import ProtocolError, TooFewClients
 from dcfl.evaluation import Evaluation, Score
 from dcfl.flower import codec
 from dcfl.flower.codec import Task
 from dcfl.flower.messenger import AddressedTask, Messenger, SentTask
 from dcfl.flower.nodes import Nodes
+from dcfl.flower.withholding import CLASS_COUNTS, SIZE_UNKNOWN, SIZES, Withheld, answers
 from dcfl.messages import Tensors
 
 T = TypeVar("T")
@@ -31,6 +32,17 @@ class SiteResult(NamedTuple):
     site: int
     score: Score
     images: Sequence[int]  # per class, as the site declared them
+    withheld: Withheld = frozenset()
+
+    @property
+    def by_class(self) -> bool:
+        """Else the numbers are for all classes together."""
+        return CLASS_COUNTS not in self.withheld
+
+    @property
+    def size(self) -> int | None:
+        """How many test images it has; None if it does not tell."""
+        return None if SIZES in self.withheld else sum(self.images)
 
     @property
     def accuracy(self) -> float:
@@ -58,7 +70,9 @@ class SiteEvaluation:
         tasks = [
             (node, Task(self._run, 0, site, rounds[site] if rounds else 0).ticketed())
             for site, node in self._nodes.online().items()
-            if site < self._clients and (rounds is None or site in rounds)
+            if site < self._clients
+            and (rounds is None or site in rounds)
+            and answers(self._nodes.withheld[site], kind)
         ]
         addressed = [
             AddressedTask(node, task, codec.evaluate_content(task, record)) for node, task in tasks
@@ -67,9 +81,12 @@ class SiteEvaluation:
 
     def result(self) -> Evaluation | None:
         """None if no site has answered with the score of a single image."""
-        answers = self._answers(self._sent, codec.read_score)
-        scores = [SiteResult(site, score, self._nodes.images[site]) for site, score in answers]
-        combined = combine(scores)
+        nodes = self._nodes
+        scores = [
+            SiteResult(site, score, nodes.images[site], nodes.withheld[site])
+            for site, score in self._answers(self._sent, codec.read_score)
+        ]
+        combined = combine(scores, nodes.classes)
         if combined is not None:
             self.own_accuracies = torch.full((self._clients,), torch.nan, dtype=torch.float64)
             for score in scores:
@@ -104,14 +121,25 @@ class SiteEvaluation:
         """Of each site's own model, on its own test images. `rounds`: of the memories that hold
         the personal parts."""
         sent = self._ask("evaluate.personal", weights, rounds)
-        answers = self._answers(sent, codec.read_scores)
-        return {site: scores.accuracy for site, scores in answers if scores.images}
+        found = self._answers(sent, codec.read_scores)
+        return {site: scores.accuracy for site, scores in found if scores.images}
+
+    def require_judge(self) -> None:
+        """Refuse a run in which nobody could ever say how good the model is."""
+        online = self._nodes.online()
+        if not any(answers(self._nodes.withheld[site], "evaluate") for site in online):
+            raise TooFewClients(
+                "all sites withhold scores, and there are no test images here: nobody can say how "
+                "good the model is; ask a site to send its scores"
+            )
 
     def scores(self) -> tuple[SiteScore, ...]:
         """By the last evaluation, for the row of a round."""
+        sizes = _assumed_sizes(self._results)
+        weights = image_weights(sizes)
         return tuple(
-            SiteScore(result.site, result.accuracy, sum(result.images), weight)
-            for result, weight in zip(self._results, _weights(self._results), strict=True)
+            SiteScore(result.site, result.accuracy, size, weight)
+            for result, size, weight in zip(self._results, sizes, weights, strict=True)
         )
 
 
@@ -123,23 +151,52 @@ def image_weights(counts: Sequence[float]) -> list[float]:
     sites has more than 1 / (n // 2 + 1) of the say, whatever it counts, and 1 / n where the others
     are alike.
     """
-    positive = sorted(count for count in counts if count)
-    median = positive[(len(positive) - 1) // 2] if positive else 0
+    median = _median(counts)
     return [min(median / count, 1.0) if count else 0.0 for count in counts]
 
 
-def _weights(results: Sequence[SiteResult]) -> list[float]:
-    return image_weights([sum(result.images) for result in results])
+def _median(counts: Iterable[float]) -> float:
+    """The lower one of those above 0."""
+    positive = sorted(count for count in counts if count)
+    return positive[(len(positive) - 1) // 2] if positive else 0
 
 
-def combine(scores: Sequence[SiteResult]) -> Evaluation | None:
+def _assumed_sizes(results: Sequence[SiteResult]) -> list[int]:
+    """A site that does not tell its size counts as the median one of those that do."""
+    median = int(_median(result.size or 0 for result in results)) or SIZE_UNKNOWN
+    return [
+        (median if sum(result.images) else 0) if result.size is None else result.size
+        for result in results
+    ]
+
+
+def combine(results: Sequence[SiteResult], classes: int) -> Evaluation | None:
     """Several sites' scores as one evaluation; None without a single image."""
-    weights = torch.tensor(_weights(scores), dtype=torch.float64)
+    weights = _weights_in_score(results)
     if not weights.any():
         return None
-    right = weights @ torch.tensor([score.score.right for score in scores], dtype=torch.float64)
-    counts = weights @ torch.tensor([score.images for score in scores], dtype=torch.float64)
-    losses = torch.tensor([sum(score.score.losses) for score in scores], dtype=torch.float64)
-    images = float(counts.sum())
+
+    def by_class(counts: Callable[[SiteResult], Sequence[int]]) -> Tensor:
+        rows = [counts(one) if one.by_class else [0] * classes for one in results]
+        return weights @ torch.tensor(rows, dtype=torch.float64)
+
+    def in_all(counts: Callable[[SiteResult], Sequence[float]]) -> float:
+        rows = [0.0 if one.by_class else sum(counts(one)) for one in results]
+        return float(weights @ torch.tensor(rows, dtype=torch.float64))
+
+    right, counts = by_class(lambda one: one.score.right), by_class(lambda one: one.images)
+    losses = torch.tensor([sum(one.score.losses) for one in results], dtype=torch.float64)
+    images = float(counts.sum()) + in_all(lambda one: one.images)
+    hits = float(right.sum()) + in_all(lambda one: one.score.right)
     loss = float(weights @ losses) / images
-    return Evaluation(100 * float(right.sum()) / images, loss, 100 * right / counts)
+    return Evaluation(100 * hits / images, loss, 100 * right / counts)
+
+
+def _weights_in_score(results: Sequence[SiteResult]) -> Tensor:
+    """Of each image that a site speaks of: one that does not tell its size speaks of a hundred."""
+    sizes = _assumed_sizes(results)
+    weights = [
+        weight * size / max(sum(one.images), 1) if one.size is None else weight
+        for one, size, weight in zip(results, sizes, image_weights(sizes), strict=True)
+    ]
+    return torch.tensor(weights, dtype=torch.float64)

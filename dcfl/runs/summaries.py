@@ -93,10 +93,10 @@ def _continued(
 
 
 def _training_loss(clients: Sequence[ClientReport]) -> float | None:
-    """The mean over all steps of all clients with a valid reply."""
-    valid = [client for client in clients if client.outcome == "ok"]
+    """The mean over all steps of all clients with a valid reply that told it."""
+    valid = [client for client in clients if client.outcome == "ok" and "loss" in client.metrics]
     steps = sum(client.num_steps for client in valid)
-    total = sum(client.metrics.get("loss", 0.0) * client.num_steps for client in valid)
+    total = sum(client.metrics["loss"] * client.num_steps for client in valid)
     return total / steps if steps else None
 
 

@@ -60,7 +60,7 @@ def replacing(path: Path, durable: bool = False, private: bool = False) -> Itera
                 _sync(partial)
             os.replace(partial, path)
             if durable:
-                _sync_folder(path.parent)
+                sync_folder(path.parent)
         finally:
             with suppress(OSError):
                 partial.unlink(missing_ok=True)
@@ -97,7 +97,7 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _sync_folder(path: Path) -> None:
+def sync_folder(path: Path) -> None:
     """So that the file's new name is on the disk too. Windows cannot open folders."""
     if os.name != "nt":
         _sync(path)

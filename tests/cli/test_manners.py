@@ -165,7 +165,7 @@ def test_a_pipe_that_closes_is_silent() -> None:
 WITHOUT_TABLE = {
     "embed", "neighbours", "export", "watch", "new method", "new model", "new config", "data get",
     "flower init", "flower keys", "flower up", "flower down", "flower kit", "flower daemon run",
-    "flower daemon start", "flower daemon stop",
+    "flower daemon start", "flower daemon stop", "flower supernode",
 }  # fmt: skip
 
 

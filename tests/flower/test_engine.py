@@ -897,7 +897,7 @@ def test_no_site_decides_alone(counts: list[int]) -> None:
 def test_sites_alike_are_pooled(count: int, sites: int, data: st.DataObject) -> None:
     right = data.draw(st.lists(st.integers(0, count), min_size=sites, max_size=sites))
     scores = [SiteResult(own, Score([hits], [1.0]), [count]) for own, hits in enumerate(right)]
-    found = combine(scores)
+    found = combine(scores, 1)
     assert found is not None
     assert found.accuracy == pytest.approx(100 * sum(right) / (count * sites))
     assert found.loss == pytest.approx(1 / count)

@@ -15,9 +15,11 @@ from dcfl.data.settings import DataSettings
 from dcfl.errors import ConfigError, DatasetMissing, ProtocolError, SiteRefusal
 from dcfl.experiment import Experiment
 from dcfl.flower import codec
+from dcfl.flower.audit_log import AuditLog
 from dcfl.flower.client_app import app
 from dcfl.flower.codec import Claim, Task
-from dcfl.flower.node_config import KEYS, NodeConfig
+from dcfl.flower.node_config import KEYS, LIMITS, NodeConfig
+from dcfl.flower.site_rules import Budget, SiteRules
 from tests.flower import in_process  # noqa: F401  (Flower makes no messages without it)
 
 NODE = {"partition-id": 0, "num-partitions": 2}
@@ -153,6 +155,19 @@ def test_a_node_without_its_number_is_refused(key: str) -> None:
 def test_every_key_is_read() -> None:
     given = {**NODE, "data": "any", "site": "n", "data-path": "d", "memories": "m"}
     given |= {"privacy-noise": 2, "code-sha256": "none", "broken": "skip"}
+    given |= {"withhold": "scores", "audit": "a.jsonl", "rounds-per-run": 3, "rounds-per-day": 9}
+    given |= {"privacy-epsilon": 8.0, "privacy-delta": 1e-6}
     assert {*given} == {*KEYS}
     read = NodeConfig.read(given)
     assert (read.privacy_noise, read.memories_folder, read.data_path) == (2, Path("m"), "d")
+    budget = Budget(2, 8.0, 1e-6)
+    log = AuditLog(Path("a.jsonl"))
+    assert read.rules == SiteRules(frozenset({"scores"}), 3, 9, budget, one_owner=False, log=log)
+    assert NodeConfig.read({**NODE, "data": "folder:x"}).rules.one_owner
+
+
+@pytest.mark.parametrize("key", LIMITS)
+@pytest.mark.parametrize("value", [0, -1, 10**12])
+def test_a_limit_that_would_be_none_is_refused(key: str, value: int) -> None:
+    with pytest.raises(SiteRefusal, match=f"^{key} in its node config must be above 0"):
+        NodeConfig.read({**NODE, key: value})

@@ -53,7 +53,11 @@ def test_commands_that_start_programs_run_nothing_of_the_folder(
 
 
 # Those that run a script by its path, which puts the script's own folder first.
-BY_PATH = {"dcfl/studies/bench/peers/pfl_job.py", "scripts/newest_flower.py"}
+BY_PATH = {
+    "dcfl/studies/bench/peers/pfl_job.py",
+    "dcfl/flower/deploy/supernode.py",  # isolated, and without site-packages
+    "scripts/newest_flower.py",
+}
 
 
 def starts_python(path: Path) -> bool:

@@ -17,7 +17,7 @@ from dcfl.flower.deploy.superlink import LOOPBACK, Connection
 
 SITE_FILE, SERVER_FILE = "site.toml", "server.toml"
 NGINX, NO_PROXY = "nginx", "none"
-_NODE_PATHS = ("memories", "data-path")  # keys of [node] that are paths
+_NODE_PATHS = ("memories", "data-path", "audit")  # keys of [node] that are paths
 
 
 @dataclass(frozen=True)

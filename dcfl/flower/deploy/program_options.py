@@ -14,7 +14,8 @@ from importlib.metadata import version
 
 from dcfl.errors import ConfigError
 from dcfl.flower import OFFLINE
-from dcfl.flower.deploy.superlink import plain, script
+from dcfl.flower.deploy.console_scripts import script
+from dcfl.flower.deploy.superlink import plain
 
 TESTED = "flwr 1.41 and 1.42"
 

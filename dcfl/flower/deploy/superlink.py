@@ -6,8 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
-import sysconfig
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +14,8 @@ from typing import Any
 
 from dcfl.errors import ConfigError, NetworkError, require
 from dcfl.flower import OFFLINE
+from dcfl.flower.deploy.console_scripts import POLL, script
 from dcfl.flower.deploy.daemons import MARKER
-from dcfl.system.installing import install_command
 from dcfl.system.storage import private_folder, storage, write_whole
 
 CONNECTION_NAME = "dcfl"  # in config.toml
@@ -179,14 +177,6 @@ def _config_text(link: Connection) -> str:
     return "\n".join(lines) + "\n"
 
 
-def script(name: str) -> str:
-    """A console script of this Python environment, whatever PATH says."""
-    for folder in (Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))):
-        if (folder / name).exists():
-            return str(folder / name)
-    raise ConfigError(f"{name} is not installed here: {install_command('flower')}")
-
-
 def environment(flwr_home: Path, home: Path | None = None) -> dict[str, str]:
     # Inherited settings of Flower could open more ports, or other databases.
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("FLWR_")}
@@ -196,7 +186,7 @@ def environment(flwr_home: Path, home: Path | None = None) -> dict[str, str]:
     ours |= {"FLWR_HOME": str(flwr_home), **_no_proxy(inherited), **OFFLINE}
     if home is not None:
         ours[MARKER] = str(home)
-        ours["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "0.25"  # a message waits less for its process
+        ours |= dict([POLL])
     return {**inherited, **ours}
 
 

@@ -19,6 +19,7 @@ from dcfl.errors import ConfigError, NetworkError
 from dcfl.flower.deploy import daemons as processes
 from dcfl.flower.deploy import startup
 from dcfl.flower.deploy import superlink as calls
+from dcfl.flower.deploy.console_scripts import script
 from dcfl.flower.deploy.daemons import Daemon
 from dcfl.flower.deploy.deployment import connection, down, roster_of, status, up, usable_names
 from dcfl.flower.deploy.deployment_record import Deployment, add_to_record, read_record
@@ -434,7 +435,7 @@ def listeners(pids: set[int]) -> set[str]:
 def started_by_hand(home: Path, link: Connection, name: str, *words: str) -> str:
     """The reason that a further SuperNode gives for ending."""
     port = str(startup.free_ports(1)[0])
-    command = [calls.script("flower-supernode"), "--superlink", link.address, "--port", port]
+    command = [script("flower-supernode"), "--superlink", link.address, "--port", port]
     node = startup.start_daemon(home, name, [*command, *words])
     deadline = time.monotonic() + 60
     while node.alive and time.monotonic() < deadline:

@@ -1,0 +1,99 @@
+"""Flower's SuperNode with a warm process for its messages: `dcfl flower supernode`.
+
+It takes the options of flower-supernode and behaves like it. Flower looks up flwr-clientapp on
+PATH; here it finds a launcher of ours first. Its patience between two looks for a message is
+shortened too.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from dcfl.flower.deploy import clientapp_launcher
+from dcfl.flower.deploy.clientapp_server import SCRIPT
+from dcfl.flower.deploy.console_scripts import POLL, script
+from dcfl.system.processes import python
+
+LOOK_SECONDS = 0.5  # between two looks for a message; Flower's own are 3
+SERVER = ("-m", "dcfl.flower.deploy.clientapp_server")
+CAN_FORK = sys.platform == "linux"  # elsewhere frameworks do not survive it
+
+
+def run_supernode(arguments: Sequence[str]) -> None:
+    """Until it is told to end."""
+    scripts = str(Path(script("flower-supernode")).parent)
+    os.environ["PATH"] = os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)])
+    os.environ.setdefault(*POLL)
+    sys.argv = [script("flower-supernode"), *arguments]
+    from flwr.supernode.cli import flower_supernode
+
+    look_often()
+    if not CAN_FORK:
+        flower_supernode()
+        return
+    with warm_process() as folder:
+        os.environ["PATH"] = os.pathsep.join([str(folder), os.environ["PATH"]])
+        flower_supernode()
+
+
+@contextmanager
+def warm_process(server: Sequence[str] = SERVER) -> Iterator[Path]:
+    """A folder with the launcher. The process behind it ends when this one does, even by a kill."""
+    folder = Path(tempfile.mkdtemp(prefix="dcfl-site-"))  # 0700; a socket's path must be short
+    _write_launcher(folder)
+    read_end, write_end = os.pipe()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(folder / "socket"))
+        listener.listen(64)  # launchers wait here while it imports
+        descriptors = (listener.fileno(), read_end)
+        subprocess.Popen(
+            python(*server, *map(str, descriptors)),
+            pass_fds=descriptors,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # no thread before a fork
+            stdin=subprocess.DEVNULL,
+        )
+    os.close(read_end)
+    try:
+        yield folder
+    finally:
+        os.close(write_end)
+
+
+def _write_launcher(folder: Path) -> None:
+    program = folder / "launcher.py"
+    program.write_bytes(Path(clientapp_launcher.__file__).read_bytes())
+    words = [sys.executable, "-IS", str(program), script(SCRIPT)]
+    launcher = folder / SCRIPT
+    launcher.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+    launcher.chmod(0o700)
+
+
+class _ShortNaps:
+    """Instead of `time` in Flower's loop."""
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(time, name)
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(min(seconds, LOOK_SECONDS))
+
+
+def look_often() -> None:
+    """Flower's SuperNode sleeps for a fixed time when there is no message. Where this changes, it
+    works as well, and waits longer."""
+    loop = sys.modules.get("flwr.supernode.start_client_internal")
+    if loop is not None and getattr(loop, "time", None) is time:
+        loop.time = _ShortNaps()  # type: ignore[attr-defined]
+
+
+if __name__ == "__main__":
+    run_supernode(sys.argv[1:])

@@ -1,0 +1,201 @@
+"""The warm process: each message has a process of its own, which is what Flower's would be."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dcfl.flower.deploy import supernode
+from dcfl.flower.deploy.clientapp_server import SCRIPT, command
+
+pytestmark = pytest.mark.skipif(not supernode.CAN_FORK, reason="Linux alone")
+ROOT = Path(__file__).parents[3]
+
+# Instead of Flower's client app: says what it sees, and does as its second argument says.
+SERVER = """
+import json, os, signal, sys, time
+sys.path.insert(0, {root!r})
+from dcfl.flower.deploy import clientapp_server as server
+secrets = []
+def told(number, frame):
+    print(json.dumps({{"told": number}}), flush=True)
+    sys.exit(7)
+def client():
+    signal.signal(signal.SIGTERM, told)
+    state = {{"pid": os.getpid(), "arguments": sys.argv[1:], "folder": os.getcwd()}}
+    state |= {{"variable": os.environ.get("VARIABLE"), "seen": list(secrets)}}
+    state["parent"] = os.getppid()
+    print(json.dumps(state), flush=True)
+    secrets.append("of this process alone")
+    print("to the log", file=sys.stderr, flush=True)
+    what = sys.argv[1] if len(sys.argv) > 1 else ""
+    if what == "wait":
+        time.sleep(60)
+    if what == "raise":
+        raise RuntimeError("on purpose")
+    if what.isdecimal():
+        sys.exit(int(what))
+server.preload, server.command = lambda: None, lambda: client
+server.main()
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with supernode.warm_process(["-c", SERVER.format(root=str(ROOT))]) as folder:
+        yield folder
+    gone(folder)
+
+
+def gone(folder: Path) -> None:
+    wait_for(lambda: not folder.exists())
+
+
+def wait_for(found: Callable[[], Any]) -> Any:
+    end = time.monotonic() + 120
+    while not (value := found()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return value
+
+
+@contextmanager
+def launched(folder: Path, *arguments: str, **how: Any) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [str(folder / SCRIPT), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **how,
+    ) as process:
+        yield process
+
+
+def said(process: subprocess.Popen[str]) -> dict[str, Any]:
+    assert process.stdout is not None
+    told: dict[str, Any] = json.loads(process.stdout.readline())
+    return told
+
+
+def test_each_message_has_a_process_of_its_own_that_is_as_flower_started_it(
+    folder: Path, tmp_path: Path
+) -> None:
+    seen = []
+    for number in ("0", "3"):
+        environment = {**os.environ, "VARIABLE": f"of {number}"}
+        with launched(folder, number, "--token", "x", cwd=tmp_path, env=environment) as process:
+            out, err = process.communicate()
+        assert process.returncode == int(number)
+        assert err == "to the log\n"
+        state = json.loads(out)
+        assert state["arguments"] == [number, "--token", "x"]
+        assert (state["folder"], state["variable"]) == (str(tmp_path), f"of {number}")
+        assert state["seen"] == []  # nothing of the message before
+        seen.append(state)
+    assert seen[0]["pid"] != seen[1]["pid"]
+    assert seen[0]["parent"] == seen[1]["parent"] not in (os.getpid(), seen[0]["pid"])
+
+
+def test_a_signal_reaches_the_work(folder: Path) -> None:
+    with launched(folder, "wait") as process:
+        said(process)
+        process.send_signal(signal.SIGTERM)
+        assert said(process) == {"told": signal.SIGTERM}
+        assert process.wait(60) == 7
+
+
+def test_a_killed_launcher_takes_the_work_with_it(folder: Path) -> None:
+    with launched(folder, "wait") as process:
+        pid = said(process)["pid"]
+        process.kill()
+        wait_for(lambda: not running(pid))
+
+
+def test_killed_work_ends_the_launcher_and_the_next_message_is_served(folder: Path) -> None:
+    with launched(folder, "wait") as process:
+        os.kill(said(process)["pid"], signal.SIGKILL)
+        assert process.wait(60) == 1
+    with launched(folder, "raise") as process:
+        _, err = process.communicate()
+        assert process.returncode == 1
+        assert "on purpose" in err
+    with launched(folder, "0") as process:
+        assert process.wait(60) == 0
+
+
+def running(pid: int) -> bool:
+    """Not a zombie either."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_without_the_warm_process_it_is_flowers_own_command(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = tmp_path / "real"
+    real.write_text('#!/bin/sh\necho "the real one: $@"\n')
+    real.chmod(0o700)
+    monkeypatch.setattr(supernode, "script", lambda name: str(real))
+    lonely = tmp_path / "lonely"
+    lonely.mkdir()
+    supernode._write_launcher(lonely)
+    with launched(lonely, "--token", "x y") as process:
+        assert process.communicate()[0] == "the real one: --token x y\n"
+
+
+def test_the_warm_process_ends_with_a_killed_supernode(tmp_path: Path) -> None:
+    text = SERVER.format(root=str(ROOT))
+    program = (
+        "import sys, time\n"
+        "from dcfl.flower.deploy.supernode import warm_process\n"
+        f"with warm_process(['-c', {text!r}]) as folder:\n"
+        "    print(folder, flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as node:
+        assert node.stdout is not None
+        folder = Path(node.stdout.readline().strip())
+        assert folder.stat().st_mode & 0o777 == 0o700
+        with launched(folder, "0") as process:
+            server = said(process)["parent"]
+        node.kill()
+    gone(folder)
+    wait_for(lambda: not running(server))
+
+
+def test_a_warm_process_that_is_told_to_end_leaves_nothing(folder: Path) -> None:
+    with launched(folder, "0") as process:
+        os.kill(said(process)["parent"], signal.SIGTERM)
+    gone(folder)
+
+
+def test_flowers_command_is_where_it_is_looked_for() -> None:
+    assert command().__name__ == "flwr_clientapp"
+
+
+def test_flowers_loop_naps_for_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The private place that is changed is still there."""
+    loop = import_module("flwr.supernode.start_client_internal")
+    monkeypatch.setattr(loop, "time", time)
+    naps: list[float] = []
+    monkeypatch.setattr(time, "sleep", naps.append)
+    supernode.look_often()
+    loop.time.sleep(3)
+    loop.time.sleep(0.1)
+    assert naps == [supernode.LOOK_SECONDS, 0.1]
+    assert loop.time.monotonic() > 0

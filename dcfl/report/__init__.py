@@ -52,8 +52,11 @@ def find_runs(folder: Path) -> list[RecordedRun]:
     inside = sorted(folder.iterdir(), key=lambda path: natural(path.name))
     runs = [RecordedRun.open(path) for path in inside if (path / "config.toml").is_file()]
     if not runs:
+        deeper = next(folder.glob("*/*/config.toml"), None)  # of a sweep or a reproduction
+        hint = f"; there are runs in {deeper.parent.parent}" if deeper else ""
         raise RunMissing(
-            f"{folder} holds no run: there is no config.toml in it or in a folder directly below it"
+            f"{folder} holds no run: there is no config.toml in it or in a folder directly below "
+            f"it{hint}"
         )
     return reference_first(runs)
 

@@ -19,7 +19,7 @@ from dcfl.report.text import (
     wins_ties_losses,
     with_deviation,
 )
-from dcfl.report.verdict import about_correction, pair_sentences
+from dcfl.report.verdict import MANY_METHODS, about_correction, pair_sentences
 from dcfl.runs.all_pairs import AllPairs, Pair
 from dcfl.runs.pairs import FEWEST_RESAMPLED, MOST_SEEDS
 from dcfl.runs.ranking import Ranking
@@ -47,8 +47,13 @@ def comparison_sections(standing: Standing) -> Iterator[Section]:
     """Ranks over several data sets, how sure the differences are, what an accuracy costs."""
     if standing.ranking is not None:
         yield ranking_section(standing.ranking)
-    tables = [pairs_table(pairs, task) for task, pairs in standing.pairs.items() if pairs.pairs]
-    if tables:
+    compared = {task: pairs for task, pairs in standing.pairs.items() if pairs.pairs}
+    if compared:
+        tables = [
+            pairs_table(pairs, task)
+            for task, pairs in compared.items()
+            if len(standing.tasks[task]) <= MANY_METHODS
+        ]
         yield Section("Differences, seed by seed", pair_sentences(standing), _noted_once(tables))
     if len(standing.groups) > 1:
         tables = [costs_table(standing, task) for task in standing.tasks]

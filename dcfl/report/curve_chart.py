@@ -10,7 +10,7 @@ import numpy as np
 
 from dcfl.report.charts import Chart, rounded
 from dcfl.report.plots import LOG_FROM
-from dcfl.report.text import data_unit
+from dcfl.report.text import counted, data_unit
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import Group, seeds_of
 from dcfl.runs.reaching import client_seconds_so_far
@@ -19,6 +19,8 @@ from dcfl.runs.rows import RoundRow
 MOST_POINTS = 1000  # of a curve
 MOST_TOGETHER = 20_000  # of all curves of a chart
 FEWEST_POINTS = 200  # of a curve, however many there are
+MANY_CURVES = 12  # more cannot be told apart
+DRAWN_OF_MANY = 5
 Across = Callable[[RecordedRun], Sequence[float]]
 
 ACCURACIES: tuple[dict[str, Any], ...] = (
@@ -36,10 +38,9 @@ LOSSES: tuple[dict[str, Any], ...] = (
 )
 
 
-def accuracy_chart(groups: Sequence[Group], shown: int | None = None) -> Chart | None:
-    """With `shown`, only the first groups are drawn; a reader calls the others by the legend."""
+def accuracy_chart(groups: Sequence[Group]) -> Chart | None:
     known = [{**one, "percent": True, "smoothing": 0.9} for one in _measured(groups, ACCURACIES)]
-    return _curves(groups, known, shown)
+    return _curves(groups, known)
 
 
 def loss_chart(groups: Sequence[Group]) -> Chart | None:
@@ -50,8 +51,21 @@ def loss_chart(groups: Sequence[Group]) -> Chart | None:
     return _curves(groups, known)
 
 
-def thinning_note(groups: Sequence[Group]) -> str:
-    """What a reader of a long run must know of its curves; empty where all rounds are drawn."""
+def chart_note(groups: Sequence[Group]) -> str:
+    """What a reader must know of a chart of many curves or rounds; empty where all are drawn."""
+    return _which_curves(groups) + _which_rounds(groups)
+
+
+def _which_curves(groups: Sequence[Group]) -> str:
+    if len(drawn_first(groups)) == len(groups):
+        return ""
+    return (
+        f" With scripts: the first curve and those with the {counted(DRAWN_OF_MANY)} highest EMA "
+        "are drawn, and the legend adds the others."
+    )
+
+
+def _which_rounds(groups: Sequence[Group]) -> str:
     step = _step(groups)
     if step == 1:
         return ""
@@ -61,13 +75,21 @@ def thinning_note(groups: Sequence[Group]) -> str:
     )
 
 
-def _curves(
-    groups: Sequence[Group], quantities: Sequence[dict[str, Any]], shown: int | None = None
-) -> Chart | None:
+def drawn_first(groups: Sequence[Group]) -> set[str]:
+    """The labels of the groups whose curves are drawn; a reader calls the others by the legend.
+    The first, with which all are compared, and of many those with the highest EMA."""
+    if len(groups) <= MANY_CURVES:
+        return {group.label for group in groups}
+    begun = [one for one in groups if not math.isnan(one.spread("ema_accuracy").mean)]
+    best = sorted(begun, key=lambda one: -one.spread("ema_accuracy").mean)
+    return {one.label for one in (groups[0], *best[:DRAWN_OF_MANY])}
+
+
+def _curves(groups: Sequence[Group], quantities: Sequence[dict[str, Any]]) -> Chart | None:
     if not quantities:
         return None
     axes, across = _axes(groups)
-    kept = _kept_rounds(groups)
+    kept, drawn = _kept_rounds(groups), drawn_first(groups)
     columns = [name for one in quantities for name in (one["name"], one["ema"]) if name]
     methods = [
         {
@@ -76,9 +98,9 @@ def _curves(
                 {**_run(run, across, columns, kept), "counted": run in group.counted}
                 for run in group.runs
             ],
-            **({} if shown is None or place < shown else {"hidden": True}),
+            **({} if group.label in drawn else {"hidden": True}),
         }
-        for place, group in enumerate(groups)
+        for group in groups
     ]
     return {"kind": "curves", "x": axes, "y": list(quantities), "methods": methods}
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from dcfl.data.partition import split_words
+from dcfl.data.settings import images_scored
 from dcfl.federation import cohort_size
 from dcfl.report import text
 from dcfl.report.class_section import class_cautions, class_section
@@ -138,9 +139,10 @@ def _groups(run: RecordedRun) -> str | None:
 
 def _scored(run: RecordedRun) -> str | None:
     """When and on what, where it is not after every round on all test images."""
-    every, images = setting(run, "federation.evaluate_every"), setting(run, "data.test_images")
+    every, most = setting(run, "federation.evaluate_every"), setting(run, "data.test_images")
     when = f"every {every} rounds and after the last" if every not in (None, 1) else ""
-    what = f"on {images:,} images" if images else ""
+    images = images_scored(run.holdout)
+    what = f"on {most:,} {images}" if most else f"on {images}" if run.holdout else ""
     return " ".join(filter(None, (when, what))) or None
 
 

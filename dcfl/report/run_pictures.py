@@ -9,7 +9,7 @@ import numpy as np
 
 from dcfl.data.overview import MANY_CLIENTS, Overview
 from dcfl.report import charts, plots, text
-from dcfl.report.curve_chart import accuracy_chart, loss_chart, thinning_note
+from dcfl.report.curve_chart import accuracy_chart, chart_note, loss_chart
 from dcfl.report.document import Picture
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import (
@@ -43,7 +43,7 @@ def curve_pictures(groups: Sequence[Group]) -> list[Picture]:
             f"Line chart of {accuracy} over {text.plural(rounds, 'round')}. {finals}.",
             f"Thin: the share of {images} that the global model gets right after each round. "
             f"Bold: its moving average, EMA.{band if several else ''}{ring}"
-            f"{thinning_note(groups)}",
+            f"{chart_note(groups)}",
             accuracy_chart(groups),
         ),
         Picture(

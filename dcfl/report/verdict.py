@@ -13,6 +13,7 @@ from dcfl.runs.standing import Standing
 
 NO_ROUND = "No round has ended yet."
 FEW_TASKS = 2  # more do not fit into a headline
+MANY_METHODS = 12  # or settings, as of a sweep; pairs of more are counted, not listed
 
 
 def verdict(standing: Standing) -> list[str]:
@@ -22,12 +23,19 @@ def verdict(standing: Standing) -> list[str]:
 
 
 def pair_sentences(standing: Standing) -> list[str]:
-    """Every method against the reference, and the best against the second best; of several tasks,
-    how the best of each fares. Empty if there is nothing to compare."""
+    """Every method against the reference, and the best against the second best; of several tasks or
+    many methods, how the best fares. Empty if there is nothing to compare."""
     if len(standing.tasks) > 1:
         return [f"{task}: {_headline(standing, task)}" for task in standing.tasks]
-    (groups,) = standing.tasks.values()
+    ((task, groups),) = standing.tasks.items()
+    if len(groups) > MANY_METHODS:
+        return [_headline(standing, task), _counted_pairs(standing.pairs[task].pairs)]
     return [sentence(pair) for pair in _told(standing, groups)]
+
+
+def _counted_pairs(pairs: Sequence[Pair]) -> str:
+    apart = sum(pair.told_apart for pair in pairs)
+    return f"Of {plural(len(pairs), 'pair')} of methods, {counted(apart)} can be told apart."
 
 
 def about_correction(pairs: int) -> str:

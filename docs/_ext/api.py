@@ -1,10 +1,12 @@
 """The public names, as directives for autodoc, and their docstrings made ready for it."""
 
 import inspect
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 from commented_fields import meanings
+from markdown_tables import key_table
 from sphinx.application import Sphinx
 
 import dcfl
@@ -40,6 +42,7 @@ ABOUT = {  # what has no docstring of its own
     "dcfl.METHODS": "All methods by name: a dict of classes that derive from `Method`.",
     "dcfl.Objective": "The loss of a batch: a function of a `Batch` that returns a scalar tensor.",
 }
+HIDDEN_COLON = "\ue000"
 MODULES = ("losses", "evaluation", "errors")
 
 
@@ -72,24 +75,45 @@ def _functions(module: ModuleType) -> list[str]:
 
 def _directive(path: str, value: Any) -> str:
     if path in ABOUT:
-        return "\n".join(["```{eval-rst}", f".. py:data:: {path}", "", f"   {ABOUT[path]}", "```"])
-    kind, options = "function", []
-    if inspect.isclass(value):
-        kind, options = "class", []
-        if issubclass(value, Exception):
-            kind = "exception"
-        elif value.__name__ not in ("FeatureModel", "Experiment"):
-            options = ["   :members:", "   :undoc-members:", "   :member-order: bysource"]
-    return "\n".join(["```{eval-rst}", f".. auto{kind}:: {path}", *options, "```"])
+        return _autodoc(f"py:data:: {path}", ["", f"   {ABOUT[path]}"])
+    if not inspect.isclass(value):
+        return _autodoc(f"autofunction:: {path}")
+    if issubclass(value, Exception):
+        return _autodoc(f"autoexception:: {path}")
+    if value.__name__ in ("FeatureModel", "Experiment"):
+        return _autodoc(f"autoclass:: {path}")
+    told = _fields(value)
+    members = ["   :members:", f"   :exclude-members: {', '.join(told)}"]
+    described = _autodoc(f"autoclass:: {path}", [*members, "   :member-order: bysource"])
+    rows = [
+        [f"`{name}`", f"`{kind}`", meanings(value).get(name, "")] for name, kind in told.items()
+    ]
+    fields = key_table(["field", "type", "meaning"], rows, kind="fields") if rows else ""
+    return f"{described}\n\n{fields}"
+
+
+def _autodoc(directive: str, options: Sequence[str] = ()) -> str:
+    return "\n".join(["```{eval-rst}", f".. {directive}", *options, "```"])
+
+
+def _fields(owner: type) -> dict[str, str]:
+    """With their types, as they are written."""
+    return {
+        name: str(kind)
+        for one in reversed(owner.__mro__)
+        if one.__module__.startswith("dcfl")
+        for name, kind in vars(one).get("__annotations__", {}).items()
+        if name[0] != "_"
+    }
 
 
 def readable(
     app: Sphinx, what: str, name: str, value: object, options: object, lines: list[str]
 ) -> None:
-    """Blocks that are indented, as in Markdown, are literal; fields have their comments."""
-    if what == "attribute" and not any(lines):
-        owner = _owner(name)
-        lines[:] = [meanings(owner).get(name.rpartition(".")[2], "")] if owner else []
+    """Blocks that are indented, as in Markdown, are literal. A property's colon is hidden from
+    napoleon, which would take what stands before it for a type."""
+    if what == "property":
+        lines[:] = [line.replace(":", HIDDEN_COLON) for line in lines]
     made: list[str] = []
     section, literal = "", False
     for before, line in zip(["", *lines], lines, strict=False):
@@ -102,13 +126,13 @@ def readable(
     lines[:] = made
 
 
-def _owner(path: str) -> type | None:
-    value: Any = dcfl
-    for part in path.split(".")[1:-1]:
-        value = getattr(value, part, None)
-    return value if inspect.isclass(value) else None
+def with_colons(
+    app: Sphinx, what: str, name: str, value: object, options: object, lines: list[str]
+) -> None:
+    lines[:] = [line.replace(HIDDEN_COLON, ":") for line in lines]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("autodoc-process-docstring", readable, priority=400)  # before napoleon
+    app.connect("autodoc-process-docstring", with_colons, priority=600)  # after it
     return {"parallel_read_safe": True, "parallel_write_safe": True}

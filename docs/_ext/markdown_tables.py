@@ -8,9 +8,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
 
 
-def key_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """One whose rows are stacked on a phone: see site.css."""
-    return f"```{{table}}\n:class: keys\n\n{table(head, rows)}\n```"
+def key_table(head: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "") -> str:
+    """One whose rows are stacked on a phone: see site.css, which knows the kinds."""
+    return f"```{{table}}\n:class: keys {kind}\n\n{table(head, rows)}\n```"
 
 
 def _cell(text: str) -> str:

@@ -50,7 +50,7 @@ def write_run(
     }
     for key, value in (settings or {}).items():
         section, _, name = key.partition(".")
-        tables[section][name] = value
+        tables.setdefault(section, {})[name] = value
     (folder / "config.toml").write_text(to_toml(tables) + "\n", "utf-8", "surrogateescape")
     rows = [
         {**row(number, accuracies), **(row_changes or {}).get(number, {})}

@@ -255,16 +255,16 @@ def test_a_phone_does_not_scroll_sideways(browser: Any, report: Path, tmp_path: 
 
 
 def test_the_page_of_a_sweep(browser: Any, tmp_path: Path) -> None:
-    settings = ["training.lr=0.1,0.2", "method.mu=0.5,1,5"]
-    scores = [[30.0], [31.0], [32.0], [33.0], [34.0], [35.0]]
+    settings = ["training.lr=0.1,0.2", "method.mu=0.5,1,2,3,4,5,6"]
+    scores = [[30.0 + number] for number in range(14)]
     page = hand_made_sweep(tmp_path, settings, scores).written().report
     for width in (1200, 390):
         opened = open_page(browser, page.as_uri(), viewport={"width": width, "height": 900})
         heat = opened.figure("Accuracy over training.lr and method.mu").locator("canvas")
-        said = opened.hover(heat, across=100 / heat.bounding_box()["width"], down=0.1)
+        said = opened.hover(heat, across=65 / heat.bounding_box()["width"], down=0.1)
         assert said == "method.mu 0.5, training.lr 0.1\naccuracy, %\n30.00"
         curves = opened.figure("Accuracy over rounds")
-        best, worst = (curves.get_by_role("button", name=f"{trial}: lr") for trial in (5, 0))
+        best, worst = (curves.get_by_role("button", name=f"{trial}: lr") for trial in (13, 0))
         assert [one.get_attribute("aria-pressed") for one in (best, worst)] == ["true", "false"]
         worst.click()
         assert "30.00" in opened.hover(curves.locator(".u-over").first)

@@ -8,7 +8,7 @@ import pytest
 
 from dcfl.report import charts, curve_chart
 from dcfl.report.client_mixes import client_mix_picture
-from dcfl.report.curve_chart import accuracy_chart, loss_chart, thinning_note
+from dcfl.report.curve_chart import MANY_CURVES, accuracy_chart, chart_note, loss_chart
 from dcfl.report.document import Picture
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import Group, group_runs
@@ -62,7 +62,7 @@ def test_long_runs_are_thinned_alike_and_keep_their_extremes(
     groups = group(tmp_path, *curves)
     chart = accuracy_chart(groups)
     assert chart is not None
-    assert "one in 9 is drawn" in thinning_note(groups)
+    assert "one in 9 is drawn" in chart_note(groups)
     runs = chart["methods"][0]["runs"]
     assert runs[0]["round"] == runs[1]["round"]  # or there would be no mean
     assert 45 <= len(runs[0]["round"]) <= 55
@@ -73,7 +73,24 @@ def test_long_runs_are_thinned_alike_and_keep_their_extremes(
         rows = RecordedRun.open(tmp_path / str(runs.index(run))).rounds
         expected = [rows[number - 1].ema_accuracy for number in run["round"]]
         assert run["y"]["ema_accuracy"] == pytest.approx(expected, rel=1e-5)
-    assert thinning_note(group(tmp_path / "short", [1.0, 2.0])) == ""
+    assert chart_note(group(tmp_path / "short", [1.0, 2.0])) == ""
+
+
+def test_of_many_curves_the_best_are_drawn_and_the_first(tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path / str(number), [10.0 + number], settings={"training.lr": 0.1 * number})
+        for number in range(1, MANY_CURVES + 2)
+    ]
+    groups = group_runs(runs)
+    assert len(groups) == MANY_CURVES + 1
+    chart = accuracy_chart(groups)
+    assert chart is not None
+    drawn = [at for at, method in enumerate(chart["methods"]) if "hidden" not in method]
+    assert drawn == [0, *range(MANY_CURVES - 4, MANY_CURVES + 1)]
+    assert "the five highest EMA are drawn" in chart_note(groups)
+    fewer = accuracy_chart(groups[1:])
+    assert fewer is not None
+    assert not any("hidden" in method for method in fewer["methods"])
 
 
 def test_a_loss_over_decades_is_logarithmic(tmp_path: Path) -> None:

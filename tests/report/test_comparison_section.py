@@ -9,6 +9,7 @@ from dcfl.report.comparison_files import csv_text, latex_text
 from dcfl.report.comparison_section import comparison_sections, pairs_table, results_section
 from dcfl.report.plots import as_svg
 from dcfl.report.rank_figure import rank_figure
+from dcfl.report.verdict import MANY_METHODS
 from dcfl.runs.all_pairs import AllPairs
 from dcfl.runs.groups import group_runs
 from dcfl.runs.ranking import Ranking
@@ -71,6 +72,27 @@ def test_many_pairs_become_a_grid() -> None:
     assert table.rows[1][1] in ("+10.00", "+10.00*")
     assert table.rows[0][1] == "–"
     assert "corrected for 15 pairs" in table.note
+
+
+def test_pairs_of_very_many_are_counted(tmp_path: Path) -> None:
+    """As of a sweep, whose points are methods here."""
+    count = MANY_METHODS + 1
+    runs = [
+        write_run(
+            tmp_path / f"{number}-{seed}",
+            [20.0 + 10.0 * number / count + seed],
+            settings={"training.lr": 0.1 + number},
+            seed=seed,
+        )
+        for number in range(count)
+        for seed in (0, 1)
+    ]
+    differences, costs = comparison_sections(Standing(group_runs(runs)))
+    assert not differences.tables
+    best, pairs = differences.paragraphs
+    assert best.startswith("fedavg training.lr=12.1 has the highest EMA accuracy")
+    assert pairs.startswith(f"Of {count * (count - 1) // 2} pairs of methods, ")
+    assert len(costs.tables[0].rows) == count
 
 
 def test_the_csv_has_a_row_per_method_with_all_numbers(compared: Standing) -> None:

@@ -29,6 +29,13 @@ def test_a_folder_without_runs_is_refused_in_one_line(tmp_path: Path, name: str)
     assert not (tmp_path / name / "report.html").exists()
 
 
+def test_a_folder_of_folders_of_runs_is_pointed_to(tmp_path: Path) -> None:
+    """A sweep has its runs in `trials`, a reproduction in `cells`."""
+    write_run(tmp_path / "sweep" / "trials" / "a")
+    with pytest.raises(RunFolderError, match=r"holds no run.*there are runs in .*sweep/trials$"):
+        find_runs(tmp_path / "sweep")
+
+
 def test_no_folder_at_all_is_refused() -> None:
     with pytest.raises(RunFolderError, match="no folder given"):
         write_report()

@@ -141,6 +141,23 @@ def test_one_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize(
+    ("settings", "scored"),
+    [
+        ({}, ""),
+        ({"data.holdout": 0.1}, "on kept-back images"),
+        ({"data.holdout": 0.1, "data.test_images": 50}, "on 50 kept-back images"),
+        ({"data.test_images": 50}, "on 50 test images"),
+    ],
+)
+def test_what_was_scored_is_said(tmp_path: Path, settings: dict[str, float], scored: str) -> None:
+    write_run(tmp_path / "run", settings=settings)
+    page = write_report(tmp_path / "run").read_text()
+    assert ("<dt>Scored</dt>" in page) == bool(scored)
+    assert f"<dd>{scored}</dd>" in page or not scored
+    assert ("test accuracy" in page) == ("data.holdout" not in settings)
+
+
 def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
     write_run(tmp_path / "run", [20.0, 60.0], finished=False, settings={"federation.rounds": 9})
     page = page_of(tmp_path / "run")

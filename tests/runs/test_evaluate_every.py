@@ -82,7 +82,7 @@ def test_the_page_says_so(tmp_path: Path) -> None:
     settings = {**SETTINGS, "federation.evaluate_every": 3, "data.test_images": 100}
     result = dcfl.run(out=tmp_path / "run", **settings)
     page = write_report(result.folder).read_text()
-    assert "every 3 rounds and after the last on 100 images" in page
+    assert "every 3 rounds and after the last on 100 test images" in page
 
 
 def test_the_subset_is_the_same_for_every_seed_and_order() -> None:

@@ -16,7 +16,8 @@ NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 def alike(output: str) -> str:
     """Without what differs between machines: numbers, and the width of columns."""
-    return re.sub(r"[ \t]+", " ", NUMBER.sub("#", output)).strip()
+    lines = NUMBER.sub("#", output).splitlines()
+    return "\n".join(" ".join(line.split()) for line in lines).strip()
 
 
 def follow(page: Path, folder: Path) -> str:

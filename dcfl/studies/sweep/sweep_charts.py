@@ -20,7 +20,7 @@ from dcfl.studies.sweep.sweep_figures import (
 )
 from dcfl.studies.sweep.trials import By, Trial
 
-MOST_CURVES = 15  # in a legend; a reader looks for the good ones
+MOST_CURVES = 20  # in a legend; a reader looks for the good ones
 MARGIN = 0.04  # beside the first and the last value, as a share of the axis
 FEW_VALUES = 4  # are named below their axis; of more, the first and the last
 

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator
 from functools import partial
 
-from dcfl.report.curve_chart import accuracy_chart, thinning_note
+from dcfl.report.curve_chart import accuracy_chart, chart_note
 from dcfl.report.document import Picture, Section, Table, render_document
 from dcfl.report.text import listed, number, plural
 from dcfl.studies.sweep.space import plain, short_names
 from dcfl.studies.sweep.sweep_charts import scores_chart, trial_groups
-from dcfl.studies.sweep.sweep_figures import NAMED_CURVES, curves_figure, scores_figure
+from dcfl.studies.sweep.sweep_figures import curves_figure, scores_figure
 from dcfl.studies.sweep.sweep_result import SweepResult
 from dcfl.studies.sweep.trials import Trial
 
@@ -122,8 +122,8 @@ def _curves(result: SweepResult) -> Picture:
         "Accuracy over rounds",
         partial(curves_figure, result.ranked, labels),
         "Line chart of the accuracy on kept-back images over rounds, a line per trial",
-        f"{_about_curves(result, len(groups))}{thinning_note(groups)}",
-        accuracy_chart(groups, NAMED_CURVES),
+        f"{_about_curves(result, len(groups))}{chart_note(groups)}",
+        accuracy_chart(groups),
     )
 
 
@@ -134,9 +134,8 @@ def _about_curves(result: SweepResult, curves: int) -> str:
             "With scripts it is the mean over seeds, and the band runs from the lowest to the "
             "highest; the picture without scripts has the first seed."
         )
-    if curves > NAMED_CURVES:
-        others = "the others" if curves == len(result.trials) else f"those of the best {curves}"
-        sentences.append(f"The curves of the five best trials are named; the legend adds {others}.")
+    if curves < len([trial for trial in result.trials if trial.rounds]):
+        sentences.append(f"With scripts, the {curves} best trials are in the legend.")
     if any(trial.state == "pruned" for trial in result.trials):
         sentences.append("A trial that was pruned ends early.")
     return " ".join(sentences)

@@ -32,7 +32,7 @@ def print_sweep_plan(planned: SweepPlan, parallel: int, as_json: bool) -> None:
         print_json({"trials": trials, "seeds": seeds, **_as_json(todo, costs)})
         return
     tuned = planned.search.kind == "tune"
-    seconds = costs and costs.by_cell
+    seconds = costs.by_cell if costs else None
     if not tuned:  # Optuna's are not known yet
         print(_title("trial", seeds, seconds))
         stdout.print(_trials_table(planned, seconds))
@@ -52,8 +52,9 @@ def print_comparison_plan(planned: ComparisonPlan, parallel: int, as_json: bool)
         experiment = cell.cell.experiment
         place = (experiment.method.name, f"seed {experiment.federation.seed}")
         places.setdefault(place, []).append(cell)
-    print(_title("run", 1, costs and costs.by_cell))
-    stdout.print(grid("method", places, costs and costs.by_cell))
+    seconds = costs.by_cell if costs else None
+    print(_title("run", 1, seconds))
+    stdout.print(grid("method", places, seconds))
     _print_total(what, todo, costs)
 
 

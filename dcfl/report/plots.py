@@ -163,7 +163,7 @@ def partition_figure(
     heat.set_xlabel("client")
     ticks = thinned(clients, MANY_ACROSS)
     heat.set_xticks(
-        ticks, [clients_called[client] if clients_called else client for client in ticks]
+        ticks, [clients_called[client] if clients_called else str(client) for client in ticks]
     )
     heat.set_ylabel("class")
     labelled = thinned(classes, MANY_DOWN)

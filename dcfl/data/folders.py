@@ -122,8 +122,8 @@ def class_folders(folder: Path) -> dict[str, list[Path]]:
     """The folders of each class: the one to train on, and the one to test on if there is one."""
     require_folder(folder)
     found: dict[str, list[Path]] = {}
-    for part in _parts(folder):
-        for name in subfolders(part) if part else ():
+    for part in filter(None, _parts(folder)):
+        for name in subfolders(part):
             found.setdefault(name, []).append(part / name)
     return found
 

@@ -162,9 +162,7 @@ def partition_figure(
     image = _draw_heat(heat, counts)
     heat.set_xlabel("client")
     ticks = thinned(clients, MANY_ACROSS)
-    heat.set_xticks(
-        ticks, [clients_called[client] if clients_called else str(client) for client in ticks]
-    )
+    heat.set_xticks(ticks, [clients_called[at] if clients_called else f"{at}" for at in ticks])
     heat.set_ylabel("class")
     labelled = thinned(classes, MANY_DOWN)
     heat.set_yticks(labelled, [printable(class_names[label], LONGEST_CLASS) for label in labelled])

@@ -17,14 +17,14 @@ class SiteLogs:
         self._logs = {
             node.name: home / "logs" / f"{node.name}.log" for node in read_record(home).nodes
         }
-        self._read = {name: len(_content(path)) for name, path in self._logs.items()}
+        self._read = {name: len(_after(path, 0)) for name, path in self._logs.items()}
         self._told: set[tuple[str, str]] = set()
 
     def news(self) -> list[str]:
         """A line for each failure that is new, with the site, the cause and the log."""
         lines = []
         for name, path in self._logs.items():
-            new = _content(path)[self._read[name] :]
+            new = _after(path, self._read[name])
             whole = new[: new.rfind(b"\n") + 1]  # the last line may still grow
             self._read[name] += len(whole)
             for failure in failures_in(whole.decode("utf-8", "replace")):
@@ -34,5 +34,9 @@ class SiteLogs:
         return lines
 
 
-def _content(path: Path) -> bytes:
-    return path.read_bytes() if path.is_file() else b""
+def _after(path: Path, position: int) -> bytes:
+    if not path.is_file():
+        return b""
+    with path.open("rb") as log:
+        log.seek(position)
+        return log.read()

@@ -34,11 +34,11 @@ def serve(listener: socket.socket, lifeline: int) -> socket.socket | None:
     """In a child: the connection to answer. In the parent: None, when the SuperNode has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C ends the SuperNode first
     while True:
-        ready, _, _ = select.select([listener, lifeline], [], [], REAP_SECONDS)
+        ready, _, _ = select.select([listener.fileno(), lifeline], [], [], REAP_SECONDS)
         _reap()
         if lifeline in ready:
             return None
-        if listener not in ready:
+        if listener.fileno() not in ready:
             continue
         connection, _ = listener.accept()
         if not os.fork():
@@ -99,6 +99,8 @@ def work(connection: socket.socket) -> None:
 
 
 def command() -> Callable[[], object]:
+    """Flower's own, which checks the app first if the site demands it."""
+    import_module("dcfl.flower.app_pin").guard()
     (script,) = entry_points(group="console_scripts", name=SCRIPT)
     return cast(Callable[[], object], script.load())
 

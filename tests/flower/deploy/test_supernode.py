@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from dcfl.flower import app_pin
 from dcfl.flower.deploy import supernode
 from dcfl.flower.deploy.clientapp_server import SCRIPT, command
 
@@ -197,7 +198,8 @@ def test_what_a_message_needs_is_imported_before_without_a_thread() -> None:
     assert shown.stdout.decode().split() == ["True", "True", "1"], shown.stderr
 
 
-def test_flowers_command_is_where_it_is_looked_for() -> None:
+def test_flowers_command_is_where_it_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app_pin, "guard", lambda: None)
     assert command().__name__ == "flwr_clientapp"
 
 

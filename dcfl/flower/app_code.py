@@ -38,18 +38,17 @@ def declared(text: str) -> dict[str, str]:
     return found
 
 
-def check_pin(pin: str) -> None:
-    """Refuse a `code-sha256` that could never match: a protection that is misspelt."""
-    if pin not in ("", NO_CODE) and not _PINNED.fullmatch(pin):
+def check_pin(pin: str, key: str = "code-sha256") -> None:
+    """Refuse a pin that could never match: a protection that is misspelt."""
+    if pin and not _PINNED.fullmatch(pin):
         raise SiteRefusal(
-            f'code-sha256 in its node config is neither "{NO_CODE}" nor SHA-256 hashes of 64 '
-            f"digits, separated by commas"
+            f"{key} in its node config has not SHA-256 hashes of 64 digits, separated by commas"
         )
 
 
 def require_allowed(hashes: Mapping[str, str], pin: str) -> None:
     """The site's word on the code that a run brings; without a pin it takes any."""
-    check_pin(pin)
+    check_pin("" if pin == NO_CODE else pin)
     for kind, digest in hashes.items():
         if pin == NO_CODE:
             raise SiteRefusal(f"it runs no code of a run's own, and this one brings a {kind}")

@@ -33,6 +33,7 @@ from dcfl.evaluation import Score, score, scored_parts
 from dcfl.experiment import Experiment
 from dcfl.flower import codec
 from dcfl.flower.app_code import run_app_code
+from dcfl.flower.app_pin import require_guard
 from dcfl.flower.codec import Claim, Task
 from dcfl.flower.node_config import NodeConfig
 from dcfl.flower.node_memories import NodeMemories
@@ -244,6 +245,7 @@ def _test_images(runner: ClientRunner) -> list[int]:
 def site_from_config(context: Context) -> Site:
     """For a SuperNode: what the run's config says, as far as this node's own config allows it."""
     node = NodeConfig.read(context.node_config)
+    require_guard(node.app_sha256)
     for line in run_app_code(str(context.run_config.get("code", "")), node.code_sha256):
         print(line, file=sys.stderr)  # the site's log
     experiment = _experiment(context).seeded

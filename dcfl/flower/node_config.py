@@ -14,6 +14,7 @@ code-sha256                    the hashes of the only files that a run may bring
 privacy-noise                  the least noise of [privacy] with which this site sends anything
 privacy-epsilon, privacy-delta what its answers of all runs may spend: it demands [privacy]
 rounds-per-run, rounds-per-day how many rounds it trains in
+app-sha256                     the hashes of the only Flower apps that run here: see app_pin.py
 withhold                       what it keeps to itself: see withholding.py
 audit                          the file that records every answer; audit.jsonl beside the memories
 """
@@ -60,6 +61,7 @@ class NodeConfig:
     privacy_noise: float = 0.0
     code_sha256: str = ""
     broken: str = ""
+    app_sha256: str = ""
     withhold: str = ""
     audit: str = ""
     rounds_per_run: int = 0

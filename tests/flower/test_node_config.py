@@ -156,7 +156,7 @@ def test_every_key_is_read() -> None:
     given = {**NODE, "data": "any", "site": "n", "data-path": "d", "memories": "m"}
     given |= {"privacy-noise": 2, "code-sha256": "none", "broken": "skip"}
     given |= {"withhold": "scores", "audit": "a.jsonl", "rounds-per-run": 3, "rounds-per-day": 9}
-    given |= {"privacy-epsilon": 8.0, "privacy-delta": 1e-6}
+    given |= {"privacy-epsilon": 8.0, "privacy-delta": 1e-6, "app-sha256": "0" * 64}
     assert {*given} == {*KEYS}
     read = NodeConfig.read(given)
     assert (read.privacy_noise, read.memories_folder, read.data_path) == (2, Path("m"), "d")

@@ -26,7 +26,11 @@ CALLS = {
 }  # fmt: skip
 # The opcodes of CIFAR's files are read, never run; a name from a fixed table is imported late; the
 # user's own file is run because the command line names it; a peer's package lies in either place.
-IMPORTS = {"system/own_files.py", "__init__.py", "privacy.py"}
+IMPORTS = {
+    "system/own_files.py", "__init__.py", "privacy.py",
+    # Flower's own, by names that stand in the source.
+    "flower/app_pin.py", "flower/deploy/clientapp_server.py",
+}  # fmt: skip
 # An exported file is loaded by the process that has just written it.
 OWN_WORK = {("trained/export_formats.py", "torch.jit.load")}
 

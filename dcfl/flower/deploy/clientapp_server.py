@@ -21,10 +21,12 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import cast
 
 SCRIPT = "flwr-clientapp"
+PRELOADED = ("flwr.supernode.cli", "dcfl.flower.client_app")  # what a message needs, torch with it
 REAP_SECONDS = 5.0  # for which a child that has ended may stay in the table of processes
 
 
@@ -97,13 +99,15 @@ def work(connection: socket.socket) -> None:
 
 
 def command() -> Callable[[], object]:
+    """Flower's own, which checks the app first if the site demands it."""
+    import_module("dcfl.flower.app_pin").guard()
     (script,) = entry_points(group="console_scripts", name=SCRIPT)
     return cast(Callable[[], object], script.load())
 
 
 def preload() -> None:
-    import flwr.supernode.cli  # noqa: F401
-
+    for module in PRELOADED:
+        import_module(module)
     gc.collect()
     gc.freeze()  # children share these pages until they write
 

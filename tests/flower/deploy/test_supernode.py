@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from dcfl.flower import app_pin
 from dcfl.flower.deploy import supernode
 from dcfl.flower.deploy.clientapp_server import SCRIPT, command
 
@@ -184,7 +185,21 @@ def test_a_warm_process_that_is_told_to_end_leaves_nothing(folder: Path) -> None
     gone(folder)
 
 
-def test_flowers_command_is_where_it_is_looked_for() -> None:
+def test_what_a_message_needs_is_imported_before_without_a_thread() -> None:
+    program = (
+        "import os, sys\n"
+        "from dcfl.flower.deploy.clientapp_server import preload\n"
+        "preload()\n"
+        "print('torch' in sys.modules, 'dcfl.flower.client_app' in sys.modules,\n"
+        "      len(os.listdir('/proc/self/task')))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
+    shown = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True)
+    assert shown.stdout.decode().split() == ["True", "True", "1"], shown.stderr
+
+
+def test_flowers_command_is_where_it_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app_pin, "guard", lambda: None)
     assert command().__name__ == "flwr_clientapp"
 
 

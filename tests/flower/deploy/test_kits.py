@@ -76,6 +76,13 @@ def test_scripts_can_be_executed_and_are_sound(kits: Path) -> None:
         assert executable == {*names}
 
 
+def test_before_the_installation_a_script_says_so(kits: Path) -> None:
+    for script in (kits / "north" / "check", kits / "server" / "run"):
+        done = subprocess.run([str(script)], capture_output=True, text=True)
+        assert done.returncode == 2
+        assert done.stderr == f"run {script.parent}/install first\n"
+
+
 def test_the_config_of_a_site_is_read_as_it_was_meant(kits: Path) -> None:
     kit = open_kit(kits / "south")
     assert isinstance(kit, SiteKit)

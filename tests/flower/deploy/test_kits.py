@@ -276,7 +276,7 @@ def test_half_a_kit_is_no_kit(kits: Path, tmp_path: Path, monkeypatch: pytest.Mo
         ("[node]\n[superlink]\n[other]\n", r"\[other\] is unknown"),
         ("node = 1\nsuperlink = 2\n", "is not a table"),
         ("[node", "not TOML"),
-        ("[node]\n[superlink]\nadress = 'x:1'\n", "adress is unknown"),
+        ("[node]\n[superlink]\nwhere = 'x:1'\n", "where is unknown"),
         ("[node]\n[superlink]\naddress = 'x:1'\n", "root-certificate: give a text"),
         (
             "[node]\n[superlink]\naddress='x:1'\nkey='k'\nroot-certificate='c'\nport=true\n",

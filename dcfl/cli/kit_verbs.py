@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcfl.cli.options import AsJSON, comma_separated, print_json
+from dcfl.cli.options import comma_separated
 from dcfl.errors import NetworkError, require
 from dcfl.system.printable import printable
 
 if TYPE_CHECKING:
     from dcfl.flower.deploy.kit_folder import ServerKit, SiteKit
-    from dcfl.flower.deploy.kit_status import KitStatus
 
 KitFolder = Annotated[
     Path, typer.Argument(metavar="DIR", help="A folder of `dcfl flower kit`.", show_default=False)
@@ -97,22 +96,11 @@ def stop_command(folder: KitFolder) -> None:
 
 
 @daemon.command("status")
-def status_command(folder: KitFolder, as_json: AsJSON = False) -> None:
+def status_command(folder: KitFolder) -> None:
     """What runs, and whether the server can be reached."""
     from dcfl.flower.deploy.kit_status import kit_status
 
     status = kit_status(_kit(folder))
-    if as_json:
-        print_json(status.to_json())
-    else:
-        _print_status(status)
-    if not status.daemons:
-        raise NetworkError("nothing is running here; ./start starts it")
-    if not status.well:
-        raise NetworkError("not well: see above")
-
-
-def _print_status(status: KitStatus) -> None:
     for process in status.daemons:
         state = f"process {process.pid}" if process.alive else "has ended"
         print(printable(f"{process.name:<10} {state}"))
@@ -121,6 +109,10 @@ def _print_status(status: KitStatus) -> None:
         print(printable(f"log        {line}"))
     if status.log:
         print(printable(f"all of it  {status.log}"))
+    if not status.daemons:
+        raise NetworkError("nothing is running here; ./start starts it")
+    if not status.well:
+        raise NetworkError("not well: see above")
 
 
 def _kit(folder: Path) -> SiteKit | ServerKit:

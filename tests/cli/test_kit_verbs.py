@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -66,9 +65,6 @@ def test_a_kits_daemon(unmeasured: Call, monkeypatch: pytest.MonkeyPatch) -> Non
     assert (code, err) == (6, "dcfl: not well: see above\n")  # nobody listens there
     assert "localhost:9  connection refused" in out
     assert "log        SuperNode ID: 7" in out
-    told = json.loads(unmeasured("flower", "daemon", "status", "kits/a", "--json")[1])
-    assert [daemon["alive"] for daemon in told["daemons"]] == [True]
-    assert (told["well"], told["obstacle"]) == (False, "connection refused")
     assert unmeasured("flower", "daemon", "stop", "kits/a")[1] == "ended 1 process\n"
 
 

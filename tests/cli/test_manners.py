@@ -165,8 +165,7 @@ def test_a_pipe_that_closes_is_silent() -> None:
 # Verbs that show no table: they write files, follow a program or answer in a line.
 WITHOUT_TABLE = {
     "embed", "neighbours", "export", "watch", "new method", "new model", "data get",
-    "flower init", "flower keys", "flower up", "flower down", "flower kit",
-    "flower daemon start", "flower daemon run", "flower daemon stop",
+    "flower init", "flower keys", "flower up", "flower down",
 }  # fmt: skip
 
 

@@ -30,16 +30,6 @@ class KitStatus:
         alive = [daemon.alive for daemon in self.daemons]
         return bool(alive) and all(alive) and not self.obstacle
 
-    def to_json(self) -> dict[str, object]:
-        rows = [{"name": row.name, "pid": row.pid, "alive": row.alive} for row in self.daemons]
-        return {
-            "well": self.well,
-            "daemons": rows,
-            "address": self.address,
-            "obstacle": self.obstacle,
-            "log": str(self.log) if self.log else None,
-        }
-
 
 def kit_status(kit: SiteKit | ServerKit) -> KitStatus:
     daemons = read_record(kit.state).daemons

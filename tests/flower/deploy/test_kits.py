@@ -76,6 +76,13 @@ def test_scripts_can_be_executed_and_are_sound(kits: Path) -> None:
         assert executable == {*names}
 
 
+def test_before_the_installation_a_script_says_so(kits: Path) -> None:
+    for script in (kits / "north" / "check", kits / "server" / "run"):
+        done = subprocess.run([str(script)], capture_output=True, text=True)
+        assert done.returncode == 2
+        assert done.stderr == f"run {script.parent}/install first\n"
+
+
 def test_the_config_of_a_site_is_read_as_it_was_meant(kits: Path) -> None:
     kit = open_kit(kits / "south")
     assert isinstance(kit, SiteKit)
@@ -269,7 +276,7 @@ def test_half_a_kit_is_no_kit(kits: Path, tmp_path: Path, monkeypatch: pytest.Mo
         ("[node]\n[superlink]\n[other]\n", r"\[other\] is unknown"),
         ("node = 1\nsuperlink = 2\n", "is not a table"),
         ("[node", "not TOML"),
-        ("[node]\n[superlink]\nadress = 'x:1'\n", "adress is unknown"),
+        ("[node]\n[superlink]\nwhere = 'x:1'\n", "where is unknown"),
         ("[node]\n[superlink]\naddress = 'x:1'\n", "root-certificate: give a text"),
         (
             "[node]\n[superlink]\naddress='x:1'\nkey='k'\nroot-certificate='c'\nport=true\n",

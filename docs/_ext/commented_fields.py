@@ -4,12 +4,10 @@ import ast
 import inspect
 import re
 import textwrap
-from functools import cache
 
 QUOTED = re.compile(r'(?<!`)"[^"\s]*"(?!`)')
 
 
-@cache
 def meanings(owner: type) -> dict[str, str]:
     """By field, from the class and its bases; a field may have none."""
     found: dict[str, str] = {}

@@ -4,6 +4,7 @@ import ast
 import inspect
 import re
 import textwrap
+from functools import cache
 
 QUOTED = re.compile(r'(?<!`)"[^"\s]*"(?!`)')
 
@@ -17,6 +18,7 @@ def meanings(owner: type) -> dict[str, str]:
     return found
 
 
+@cache
 def _own_meanings(owner: type) -> dict[str, str]:
     source = textwrap.dedent(inspect.getsource(owner))
     lines = source.splitlines()

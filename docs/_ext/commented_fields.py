@@ -9,7 +9,6 @@ from functools import cache
 QUOTED = re.compile(r'(?<!`)"[^"\s]*"(?!`)')
 
 
-@cache
 def meanings(owner: type) -> dict[str, str]:
     """By field, from the class and its bases; a field may have none."""
     found: dict[str, str] = {}
@@ -19,6 +18,7 @@ def meanings(owner: type) -> dict[str, str]:
     return found
 
 
+@cache
 def _own_meanings(owner: type) -> dict[str, str]:
     source = textwrap.dedent(inspect.getsource(owner))
     lines = source.splitlines()

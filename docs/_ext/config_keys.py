@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import MISSING, Field, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -95,6 +96,7 @@ def _cells(key: str, kind: str, default: str, meaning: str) -> list[str]:
     return [f"`{key}`", f"`{default}`", CHANGES[kind_of(key)], f"{kind}. {meaning}"]
 
 
+@cache
 def example_comments() -> dict[str, str]:
     """What configs/digits.toml says behind its keys, over several lines where it must."""
     found: dict[str, str] = {}

@@ -25,8 +25,6 @@ def _make(app: Sphinx, name: str, source: list[str]) -> None:
         return MAKERS[mark["what"]](*arguments)
 
     source[0] = MARK.sub(made, source[0])
-    if MARK.search(source[0]):
-        raise ValueError(f"{name}: a mark is left")
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -23,6 +23,7 @@ READING = (
     "compact CNN after 40 rounds, early in training; in the paper a ResNet-18 trained to the end. "
     "[The paper, reproduced](../reproduction.md) has the settings, and what can be concluded."
 )
+PASS = "a pass over its images, without gradients"
 DIGITS_COHORT = 5  # clients in a round of the digits
 DATA_SETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 
@@ -51,21 +52,9 @@ def costs(name: str) -> str:
     module = method.__module__.replace(".", "/")
     hooks = ", ".join(f"`{hook}`" for hook in overridden_hooks(method)) or "none"
     rows = [
-        [
-            "a step",
-            f"{_count(cost['forwards'], 'forward pass')}, "
-            f"{_count(cost['backwards'], 'backward pass')}",
-        ],
-        [
-            "after a client's training",
-            f"{cost['passes']} pass over its images, without gradients"
-            if cost["passes"]
-            else "nothing",
-        ],
-        [
-            "memory while it trains",
-            f"{cost['copies']} more copies of the model" if cost["copies"] else "as FedAvg",
-        ],
+        ["a step", f"{_passes(cost, 'forward')}, {_passes(cost, 'backward')}"],
+        ["after a client's training", PASS if cost["passes"] else "nothing"],
+        ["copies of the model, beyond FedAvg's", str(cost["copies"])],
         ["sends, beyond the weights", sent(cost)],
         ["a client keeps between rounds", _plain(cost["kept"])],
         *([["measured traffic", _traffic(name)]] if name in _digits() else []),
@@ -158,8 +147,9 @@ def _plain(formula: str) -> str:
     }.get(formula, f"`{formula}` bytes")
 
 
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'es' if number > 1 else ''}"
+def _passes(cost: dict[str, Any], direction: str) -> str:
+    number = cost[f"{direction}s"]
+    return f"{number} {direction} pass{'es' if number > 1 else ''}"
 
 
 def _scores(measured: dict[str, Any]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -51,9 +52,14 @@ def test_python_can_be_read(block: Block) -> None:
     ast.parse(block.text)
 
 
+@cache
+def program() -> click.Command:
+    return typer.main.get_command(app)
+
+
 def understand(words: list[str]) -> None:
     """Fails for a verb, an option or a config key that does not exist."""
-    command: click.Command = typer.main.get_command(app)
+    command = program()
     while isinstance(command, click.Group) and words and words[0] in command.commands:
         command, words = command.commands[words[0]], words[1:]
     if isinstance(command, click.Group):

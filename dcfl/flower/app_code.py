@@ -38,7 +38,7 @@ def declared(text: str) -> dict[str, str]:
     return found
 
 
-def check_pin(pin: str, key: str = "code-sha256") -> None:
+def check_pin(pin: str, key: str) -> None:
     """Refuse a pin that could never match: a protection that is misspelt."""
     if pin and not _PINNED.fullmatch(pin):
         raise SiteRefusal(
@@ -48,7 +48,7 @@ def check_pin(pin: str, key: str = "code-sha256") -> None:
 
 def require_allowed(hashes: Mapping[str, str], pin: str) -> None:
     """The site's word on the code that a run brings; without a pin it takes any."""
-    check_pin("" if pin == NO_CODE else pin)
+    check_pin("" if pin == NO_CODE else pin, f'code-sha256 (if not "{NO_CODE}")')
     for kind, digest in hashes.items():
         if pin == NO_CODE:
             raise SiteRefusal(f"it runs no code of a run's own, and this one brings a {kind}")

@@ -37,8 +37,8 @@ class Refusal(StrEnum):
     NOT_ACCOUNTED = "its own privacy budget cannot be counted: dcfl[privacy] is not installed there"
     APP_NOT_PINNED = "it runs apps with other hashes than this one's, {digest}"
     APP_NOT_CHECKED = (
-        "app-sha256 in its node config is checked by `dcfl flower supernode`, and it runs under "
-        "another"
+        "app-sha256 in its node config is checked by `dcfl flower supernode`, and it was started "
+        "by another command"
     )
     WITHHOLDS_NOTHING_KNOWN = "withhold in its node config has an unknown word {word}{nearest}"
 

@@ -20,11 +20,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.cli.build import build_fab_from_disk
 from PIL import Image
 
 from dcfl.errors import CODES
 from dcfl.flower.deploy import daemons as processes
-from dcfl.flower.deploy.deployment import down
+from dcfl.flower.deploy.bundle import write_bundle
+from dcfl.flower.deploy.deployment import down, up
 from dcfl.runs.evaluations import read_evaluations
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.training import run
@@ -189,6 +191,34 @@ def test_a_broken_picture_is_told_with_site_cause_and_log(
     assert not any(b"03.png" in path.read_bytes() for path in recorded)
     lost = [row for row in RecordedRun(tmp_path / "there").clients if row["outcome"] != "ok"]
     assert {(row["site"], row["reason"]) for row in lost} == {("south", CODES["picture"])}
+
+
+def test_sites_with_rules_of_their_own(folder: Path, dcfl: Dcfl, tmp_path: Path) -> None:
+    """One pins the app that comes and withholds its sizes; the other runs another app alone."""
+    pictures(tmp_path / "scans")
+    written = write_bundle(tmp_path / "app")
+    pin = hashlib.sha256(build_fab_from_disk(written)).hexdigest()
+    own = [f'data="folder:{tmp_path}/scans/{site}"' for site in ("north", "south")]
+    rules = [f'withhold="sizes" app-sha256="{pin}"', f'app-sha256="{"0" * 64}"']
+    home, out = tmp_path / "home", tmp_path / "out"
+    up(home, 2, node_configs=[" ".join(words) for words in zip(own, rules, strict=True)])
+    try:
+        words = [*FEW, "data.dataset=remote", 'data.class_names=["dark","light"]']
+        words += ["data.image_size=8", "method.name=fedavg", "--home", str(home)]
+        dcfl("flower", "run", *words, "--out", str(out), "--json")
+        rows = RecordedRun.open(out).rounds
+        assert [(row.ok, row.failed) for row in rows] == [(1, 1), (1, 1)]
+        notices = " ".join(rows[0].notices)
+        assert "site 0 withholds class-counts, sizes" in notices
+        assert f"it runs apps with other hashes than this one's, {pin}" in notices
+        audit = json.loads(dcfl("flower", "audit", str(home), "--json"))
+    finally:
+        down(home)
+    north, south = (audit[str(home / "memories" / f"site-{site}" / "audit.jsonl")] for site in "01")
+    assert [entry["asked"] for entry in north["entries"]].count("train") == 2
+    assert {entry["outcome"] for entry in north["entries"]} == {"answered"}
+    assert {entry["outcome"] for entry in south["entries"]} == {"refused"}
+    assert north["breaks"] == south["breaks"] == 0
 
 
 @pytest.mark.parametrize("method", ["dcfl-pw", "moon"])

@@ -99,7 +99,7 @@ def test_what_loads_by_name_takes_the_name_from_the_code() -> None:
             for node in ast.walk(tree)
             if isinstance(node, ast.Constant) and isinstance(node.value, str)
         }
-        assert any(text.startswith(("dcfl", "dp_accounting")) for text in strings)
+        assert any(text.startswith(("dcfl", "dp_accounting", "flwr")) for text in strings)
 
 
 # A whole run and a resume in a process that listens to itself.

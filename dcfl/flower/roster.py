@@ -50,16 +50,17 @@ class Roster:
 
     @classmethod
     def from_text(cls, text: str, data: DataSettings) -> Roster:
-        """`data`: if the pictures are at the sites, each client is a site."""
-        remote = data.dataset == "remote"
-        if not text and not remote:
+        """`data`: if the pictures are at the sites, each client is a site, and how many there are
+        may be left open."""
+        remote, left_open = data.dataset == "remote", data.clients == "auto"
+        if not text and (left_open or not remote):
             raise ConfigError(
                 f"how many SuperNodes hold the {data.population} clients? Say it with --sites N, "
                 f"or give their public keys: --sites A.pub,B.pub (in a run config: sites)"
             )
         roster = cls._parsed(text) if text else cls(data.population)
         require(
-            not remote or roster.count == data.population,
+            not remote or left_open or roster.count == data.population,
             f"data.clients = {data.population}, and there are {roster.count} sites: "
             f'with data.dataset = "remote" each site is a client',
         )

@@ -256,6 +256,10 @@ REMOTE = DataSettings("remote", clients=2, class_names=("a", "b"))
 
 def test_with_pictures_at_the_sites_each_client_is_one(keys: Path) -> None:
     assert Roster.from_text("", REMOTE) == Roster(2)
+    left_open = DataSettings("remote", class_names=("a", "b"))
+    assert Roster.from_text("3", left_open) == Roster(3)
+    with pytest.raises(ConfigError, match="how many SuperNodes"):
+        Roster.from_text("", left_open)
     with pytest.raises(ConfigError, match=r"data\.clients = 2, and there are 3 sites"):
         Roster.from_text("3", REMOTE)
 

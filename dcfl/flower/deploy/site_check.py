@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dcfl.data.settings import DataSettings
 from dcfl.errors import SiteRefusal
-from dcfl.flower.app_code import check_pin
+from dcfl.flower.app_code import check_pin, require_allowed
+from dcfl.flower.app_pin import KEY
 from dcfl.flower.deploy.data_checks import check_data
 from dcfl.flower.deploy.kit_folder import SITE_FILE, SiteKit
 from dcfl.flower.deploy.link_checks import check_authority, check_key, check_link
@@ -20,7 +21,8 @@ def check_site(site: SiteKit, run: DataSettings | None = None) -> list[Finding]:
     found = [check_versions(site.folder)]
     try:
         node = NodeConfig.read(site.node_config)
-        check_pin(node.code_sha256)
+        require_allowed({}, node.code_sha256)
+        check_pin(node.app_sha256, KEY)
     except SiteRefusal as error:
         found.append(wrong(CONFIG, str(error), f"correct it in {SITE_FILE}"))
     else:
@@ -39,7 +41,11 @@ def check_place(node: NodeConfig, run: DataSettings | None) -> Finding:
     told = f"site {node.partition_id} of {node.num_partitions}, counted from 0"
     if not 0 <= node.partition_id < node.num_partitions:
         return wrong(CONFIG, told, "agree on partition-id and num-partitions with the operator")
-    if run is not None and run.dataset == "remote" and run.clients != node.num_partitions:
+    if (
+        run is not None
+        and run.dataset == "remote"
+        and run.clients not in ("auto", node.num_partitions)
+    ):
         remedy = "make num-partitions and data.clients the same"
         return wrong(CONFIG, f"{told}; the run has {run.clients} sites", remedy)
     return fine(CONFIG, told)

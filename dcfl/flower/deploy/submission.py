@@ -94,7 +94,10 @@ def submit(
 ) -> Submitted:
     """`experiment`: from `for_superlink`, or from the folder of a run to `resume`. `sites`: a
     roster's text."""
-    Roster.from_text(sites, experiment.data)  # better refused here than at the SuperLink
+    roster = Roster.from_text(sites, experiment.data)  # better refused here than at the SuperLink
+    if experiment.data.dataset == "remote":
+        data = replace(experiment.data, clients=roster.count)
+        experiment = replace(experiment, data=data)
     files = app_code(experiment)
     config = {
         "experiment": experiment_text(experiment),

@@ -118,8 +118,8 @@ def test_supernodes_have_the_bits_of_the_embedded_engine(
     assert [row["accuracy"] for row in there.rounds] == [row["accuracy"] for row in here.rounds]
     assert (there.folder / "report.html").is_file()
     assert all(row["bytes_up"] > row["ok"] * 10_000 for row in there.rounds)
-    memories = [path for path in (superlink / "memories").rglob("*") if path.is_file()]
-    assert not memories  # the run has ended
+    kept = {path.name for path in (superlink / "memories").rglob("*") if path.is_file()}
+    assert kept == {"audit.jsonl", ".audit.jsonl.lock"}  # no memories: the run has ended
 
 
 def test_supernodes_run_the_code_that_is_sent_to_them(
@@ -235,14 +235,10 @@ def client_of(home: Path, site: int) -> int | None:
     daemons = json.loads((home / "processes.json").read_text())["daemons"]
     node = next(daemon["pid"] for daemon in daemons if daemon["partition"] == site)
     table = processes.process_table(home)
-    return next(
-        (
-            pid
-            for pid in sorted(processes.with_children(table, {node}) - {node}, reverse=True)
-            if "clientapp" in table[pid].command
-        ),
-        None,
-    )
+    site = processes.with_children(table, {node}) - {node}
+    warm = {pid for pid in site if "clientapp_server" in table[pid].command}
+    clients = [pid for pid in warm if table[pid].parent in warm]  # forked from the warm process
+    return max(clients, default=None)
 
 
 def wait_for(found: Callable[[], Any], seconds: float = 90) -> Any:

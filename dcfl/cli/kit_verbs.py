@@ -104,7 +104,9 @@ def status_command(folder: KitFolder, as_json: AsJSON = False) -> None:
 
     status = kit_status(_kit(folder))
     if as_json:
-        print_json({"well": status.well, **asdict(status), "log": status.log and str(status.log)})
+        daemons = [{**asdict(one), "alive": one.alive} for one in status.daemons]
+        told = {**asdict(status), "daemons": daemons, "log": status.log and str(status.log)}
+        print_json({"well": status.well, **told})
     else:
         _show(status)
     if not status.daemons:
@@ -117,7 +119,7 @@ def _show(status: KitStatus) -> None:
     for process in status.daemons:
         state = f"process {process.pid}" if process.alive else "has ended"
         print(printable(f"{process.name:<10} {state}"))
-    print(printable(f"{status.address}  {status.obstacle or 'can be reached'}"))
+    print(printable(status.obstacle or f"{status.address}  can be reached"))
     for line in status.last_lines:
         print(printable(f"log        {line}"))
     if status.log:

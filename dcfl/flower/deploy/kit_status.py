@@ -3,17 +3,16 @@ little."""
 
 from __future__ import annotations
 
-import socket
-import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
 from dcfl.flower.deploy.daemons import Daemon
 from dcfl.flower.deploy.deployment_record import read_record
 from dcfl.flower.deploy.kit_folder import ServerKit, SiteKit
-from dcfl.flower.deploy.superlink import host_and_port, plain
+from dcfl.flower.deploy.link_checks import check_authority, check_link
+from dcfl.flower.deploy.site_findings import problems
+from dcfl.flower.deploy.superlink import plain
 
-REACH_SECONDS = 10.0
 LAST_LINES = 3  # of a log, shown
 
 
@@ -46,22 +45,6 @@ def kit_status(kit: SiteKit | ServerKit) -> KitStatus:
 def unreachable(address: str, authority: Path) -> str:
     """Why a SuperLink or its proxy does not answer with a certificate of our authority; empty if it
     does."""
-    host, port = host_and_port(address)
-    try:
-        context = ssl.create_default_context(cafile=str(authority))
-    except OSError as error:
-        return f"{authority}: cannot be read ({error.strerror or error})"
-    try:
-        with socket.create_connection((host, port), timeout=REACH_SECONDS) as plain_socket:
-            context.wrap_socket(plain_socket, server_hostname=host).close()
-    except ssl.SSLCertVerificationError as error:
-        return f"its certificate is not accepted: {error.verify_message}"
-    except (ssl.SSLError, ConnectionResetError):
-        return "it does not answer with TLS"
-    except socket.gaierror:
-        return f"the name {host} is not known here"
-    except TimeoutError:
-        return "no answer: is the port open in the firewall?"
-    except OSError as error:
-        return (error.strerror or str(error)).lower()
-    return ""
+    known = check_authority(authority)
+    found = [known, *(check_link(address, authority) if known.ok else [])]
+    return next((finding.text for finding in problems(found)), "")

@@ -23,7 +23,8 @@ from dcfl.flower.deploy.clientapp_server import SCRIPT
 from dcfl.flower.deploy.console_scripts import POLL, script
 from dcfl.system.processes import python
 
-LOOK_SECONDS = 0.5  # between two looks for a message; Flower's own are 3
+# Of Flower's naps: half a second until the next look for a message, and a tenth for a reply.
+SHARE_OF_NAPS = 1 / 6
 SERVER = ("-m", "dcfl.flower.deploy.clientapp_server")
 CAN_FORK = sys.platform == "linux"  # elsewhere frameworks do not survive it
 
@@ -84,7 +85,7 @@ class _ShortNaps:
         return getattr(time, name)
 
     def sleep(self, seconds: float) -> None:
-        time.sleep(min(seconds, LOOK_SECONDS))
+        time.sleep(seconds * SHARE_OF_NAPS)
 
 
 def look_often() -> None:

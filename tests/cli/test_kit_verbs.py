@@ -63,7 +63,7 @@ def test_a_kits_daemon(unmeasured: Call, monkeypatch: pytest.MonkeyPatch) -> Non
     )
     code, out, err = unmeasured("flower", "daemon", "status", "kits/a")
     assert (code, err) == (6, "dcfl: not well: see above\n")  # nobody listens there
-    assert "localhost:9  connection refused" in out
+    assert "localhost:9 does not answer (Connection refused)" in out
     assert "log        SuperNode ID: 7" in out
     assert unmeasured("flower", "daemon", "stop", "kits/a")[1] == "ended 1 process\n"
 

@@ -36,6 +36,7 @@ class Zero(dcfl.Method):
 """
 
 FAST = ["federation.rounds=2", "federation.participation=0.1", "training.epochs=1"]
+ALONE = ["--parallel", "1"]  # a process more would import torch again
 
 
 def test_run_trains_and_says_where_the_report_is(cli, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -61,7 +62,7 @@ def test_run_takes_a_file_and_words_and_answers_in_json(cli, tmp_path: Path) -> 
 
 def test_compare_shows_all_methods_side_by_side(cli, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     files = ("--csv", "cmp/table.csv", "--latex", "tables.tex")
-    code, out, err = cli("compare", *FAST, "--out", "cmp", "--seeds", "0,1", *files)
+    code, out, err = cli("compare", *FAST, *ALONE, "--out", "cmp", "--seeds", "0,1", *files)
     assert code == 0
     for word in ("MAX", "EMA", "vs fedavg", "MB", "w/t/l", "cmp/report.html", "±"):
         assert word in out
@@ -77,7 +78,7 @@ def test_compare_shows_all_methods_side_by_side(cli, tmp_path: Path) -> None:  #
 
 
 def test_compare_in_json(cli) -> None:  # type: ignore[no-untyped-def]
-    code, out, _ = cli("compare", *FAST, "--methods", "fedavg,dcfl-pw", "--json")
+    code, out, _ = cli("compare", *FAST, *ALONE, "--methods", "fedavg,dcfl-pw", "--json")
     told = json.loads(out)
     rows = told["methods"]
     assert code == 0
@@ -89,7 +90,9 @@ def test_compare_in_json(cli) -> None:  # type: ignore[no-untyped-def]
 
 
 def test_compare_on_the_clients_own_mixes(cli) -> None:  # type: ignore[no-untyped-def]
-    code, out, _ = cli("compare", *FAST, "--methods", "fedavg", "--own-mixes", "--out", "cmp")
+    code, out, _ = cli(
+        "compare", *FAST, *ALONE, "--methods", "fedavg", "--own-mixes", "--out", "cmp"
+    )
     summary = RecordedRun.open(Path("cmp/fedavg-seed0")).summary
     assert code == 0
     assert "own mixes" in out
@@ -319,8 +322,8 @@ def test_settings_show_every_key(cli, tmp_path: Path) -> None:  # type: ignore[n
 
 def test_compare_goes_on_without_a_method_that_diverges(cli, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     code, out, err = cli(
-        "compare", *FAST, "--methods", "fedavg,dcfl-sw", "method.name=dcfl-sw", "method.mu=1e37",
-        "training.max_grad_norm=0", "federation.rounds=4", "output.dir=both",
+        "compare", *FAST, *ALONE, "--methods", "fedavg,dcfl-sw", "method.name=dcfl-sw",
+        "method.mu=1e37", "training.max_grad_norm=0", "federation.rounds=4", "output.dir=both",
     )  # fmt: skip
     assert code == 4
     assert "dcfl: dcfl-sw-seed0: no client" in err

@@ -20,7 +20,7 @@ from dcfl.system.locks import lock
 from tests.command_line import Call
 from tests.studies.recipes.hand_made import cell_folders_in, cells_of, pretend
 
-SMOKE = ("--scale", "smoke", "--out", "out")
+SMOKE = ("--scale", "smoke", "--out", "out", "--parallel", "1")
 AVERAGING = [
     name for name in ROWS.values() if getattr(METHODS[name](), "reduction", "") == "mean"
 ]  # over positives, unless they are told otherwise

@@ -25,7 +25,17 @@ QUICK = (*SMALL, "federation.rounds=2")
 VERBS: dict[str, tuple[str, ...]] = {
     "run": ("run", *QUICK, "--json", "--out", "made"),
     "run, in workers": ("run", *QUICK, "engine.workers=2", "--json", "--out", "made"),
-    "compare": ("compare", *QUICK, "--methods", "fedavg,moon", "--json", "--out", "made"),
+    "compare": (
+        "compare",
+        *QUICK,
+        "--methods",
+        "fedavg,moon",
+        "--json",
+        "--out",
+        "made",
+        "--parallel",
+        "1",
+    ),
     "partition": ("partition", "--json"),
     "methods": ("methods", "--json"),
 }

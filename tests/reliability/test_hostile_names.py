@@ -202,7 +202,7 @@ def test_a_card_and_a_comparison(here: Path) -> None:
     code, out, _ = main("data", "check", *small("data"))
     assert (code, r"\x1b[31mred\x1b[0m" in out) == (0, True)
     words = [*small("data"), "federation.rounds=1", "--methods", "fedavg,fedprox"]
-    assert main("compare", *words, "--out", "\x1b[1mout\n")[0] == 0
+    assert main("compare", *words, "--parallel", "1", "--out", "\x1b[1mout\n")[0] == 0
     page = assert_page(here / "\x1b[1mout\n" / "report.html", 5)
     shown = "".join(pictures_of(page))
     assert all(name in shown for name in ("[red]", ":smile:", "<script>ale…ipt>", "$\\frac$ % _…"))

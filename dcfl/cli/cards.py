@@ -62,7 +62,7 @@ def class_lines(recalls: Sequence[ClassRecall]) -> list[str]:
     words = [f"{printable(c.name, LONGEST_NAME)}: {c.recall:.1f} % of {c.images:,}" for c in shown]
     which = "" if shown is known else f"lowest of {len(known):,} classes: "
     missed = [one.name for one in known if one.missed]
-    never = [f"never   recognised: {_first(missed)}"] if missed else []
+    never = [f"missed  never recognised: {_first(missed)}"] if missed else []
     return [f"recall  {which}{', '.join(words)}", *never]
 
 
@@ -136,8 +136,9 @@ def dataset_card(summary: DatasetSummary) -> str:
     if summary.groups is not None:
         lines["groups"] = f"{summary.groups:,}, each whole in every split (data.group)"
     if sites := summary.sites:
-        sizes = sites.values()
-        lines["sites"] = f"{len(sites)} of {min(sizes):,} to {max(sizes):,} images: {_first(sites)}"
+        least, most = min(sites.values()), max(sites.values())
+        sizes = f"{least:,} images each" if least == most else f"{least:,} to {most:,} images"
+        lines["sites"] = f"{len(sites)}, of {sizes}: {_first(sites)}"
     if summary.official:
         lines["checksums"] = "the official ones"
     return "\n".join(printable(f"{label:10} {text}") for label, text in lines.items())

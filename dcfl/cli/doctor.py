@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -62,14 +62,27 @@ def _half_precision() -> str:
     if not units:
         return "this CPU has no units for bfloat16: float32 is quickest"
     avoid_broken_instructions()
-    shares = []
+    shares = {}
     for name in ("resnet18", "cnn"):
         model = build_model(ModelSettings(name), 3, 32, 10, seed=0)
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         times = step_times(model, torch.zeros(2, 3, 32, 32), batch_size=64, threads=1)
-        share = times.share if times else None
-        shares.append(f"{name} {share:.2f}" if share else f"{name} could not be measured")
-    return f"{units}; a step in bfloat16 takes of float32's: {', '.join(shares)}"
+        shares[name] = times.share if times else None
+    return f"{units}; {step_shares(shares)}"
+
+
+def step_shares(shares: Mapping[str, float | None]) -> str:
+    """Of each model, what a step in bfloat16 takes of the time of one in float32."""
+    known = [(name, share) for name, share in shares.items() if share]
+    missing = [name for name, share in shares.items() if not share]
+    words = []
+    if known:
+        (first, share), *rest = known
+        others = "".join(f", {share:.2f} ({name})" for name, share in rest)
+        words.append(f"a bfloat16 step takes {share:.2f} of the time of float32 ({first}){others}")
+    if missing:
+        words.append(f"could not be measured: {', '.join(missing)}")
+    return "; ".join(words)
 
 
 def _folder() -> str:

@@ -48,7 +48,8 @@ class Status:
         lost = row.sampled - row.ok
         if row.accuracy is not None:
             self.accuracy = f"{self._words} {row.accuracy:.1f} %"
-        text = f"{self.accuracy}  {self.clients / elapsed:.0f} clients/s"
+        rate = self.clients / elapsed
+        text = f"{self.accuracy}  {rate:.{0 if rate >= 10 else 1}f} clients/s"
         text += f"  {lost} clients lost" if lost else ""
         return text + ("" if row.used else "  the model stays as it was"), left
 

@@ -164,7 +164,7 @@ def the_memory_layout_changes_nothing(network: Network) -> None:
             raise Broken(f"{name} differs between channels-last and row-major images")
 
 
-def state_survives_the_way(network: Network) -> None:
+def state_survives_being_sent(network: Network) -> None:
     """In the format of messages, memories and checkpoints, into another model."""
     model, other = network.build(), network.build(seed=1)
     _stepped(network, model)
@@ -222,7 +222,7 @@ MODEL_PROPERTIES: dict[str, Check] = {
     "the logits come from the embedding": logits_come_from_the_embedding,
     "BatchNorm moves in training alone": batch_norm_moves_in_training_alone,
     "the memory layout changes nothing": the_memory_layout_changes_nothing,
-    "its state survives the way": state_survives_the_way,
+    "its state survives being sent": state_survives_being_sent,
     "copies are independent": copies_are_independent,
     "trains with every kind of method": trains_with_every_kind_of_method,
 }

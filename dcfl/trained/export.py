@@ -129,8 +129,10 @@ def _require_free(path: Path, run_folder: Path, options: ExportOptions) -> None:
     if options.hub_folder is not None and config_file.is_file():
         others += [] if _is_ours(config_file) else [config_file]
     if others:
+        option = "--out" if options.hub_folder is None else "--hub-folder"
         raise ConfigError(
-            f"{printable(others[0])} is not of dcfl and would be overwritten: choose another folder"
+            f"{printable(others[0])} was not written by dcfl and would be overwritten: "
+            f"give another folder with {option}"
         )
 
 

@@ -63,7 +63,7 @@ def test_the_card_names_them_all_or_the_lowest() -> None:
     two = [ClassRecall("benign", 30, 100.0), ClassRecall("malignant", 12, 0.0)]
     assert class_lines(two) == [
         "recall  benign: 100.0 % of 30, malignant: 0.0 % of 12",
-        "never   recognised: malignant",
+        "missed  never recognised: malignant",
     ]
     many = [ClassRecall(f"c{number}", 9, 50.0 - number) for number in range(10)]
     (line,) = class_lines(many)

@@ -251,7 +251,7 @@ class RejectsItsForgeries(Bounded):
         (DividesByAbsentClasses, "survives a class that nobody has"),
         (NeedsPrototypesAtOnce, "works in the first round"),
         (NoNeutral, NEUTRAL),
-        (FirstOnly, "hears every client's upload"),
+        (FirstOnly, "uses every client's upload"),
         (Mangler, UNTOUCHED),
         (ClaimsTooLittle, BOUNDED),
         (DoesNotClip, BOUNDED),

@@ -385,8 +385,11 @@ def test_without_the_extra_one_line_says_what_to_install(
         (["--format", "onnx", "--out", "a.onnx", "--hub-folder", "b"], "give one of them"),
         (["--format", "onnx", "--license", "mit\n---"], "--license takes a name"),
         (["--format", "onnx", "--best"], "output.keep_best"),
-        (["--format", "torchscript", "--out", "mine/m.pt"], "README.md is not of dcfl"),
-        (["--format", "torchscript", "--hub-folder", "other"], "config.json is not of dcfl"),
+        (["--format", "torchscript", "--out", "mine/m.pt"], "README.md was not written by dcfl"),
+        (
+            ["--format", "torchscript", "--hub-folder", "other"],
+            "config.json was not written",
+        ),
         (["--format", "safetensors", "--out", "run/model.safetensors"], "is a file of a run"),
         (["--format", "nonsense"], "Invalid value for '--format'"),
     ],
@@ -521,7 +524,7 @@ def test_files_of_other_runs_and_of_others_are_never_overwritten(
         ((), "is a link"),
         (("--out", other / "model.safetensors"), "is a file of a run"),
         (("--hub-folder", other), "is a file of a run"),
-        (("--out", tmp_path / "mine.safetensors"), "is not of dcfl"),
+        (("--out", tmp_path / "mine.safetensors"), "was not written by dcfl"),
     ):
         code, _, err = cli("export", foreign, "--format", "safetensors", *words)
         assert code in (2, 3)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tutorials.steps import follow
+from tests.tutorials.steps import follow, shows
 
 DOCS = Path(__file__).parents[2] / "docs"
 TUTORIALS = DOCS / "tutorials"
@@ -17,6 +17,13 @@ def labels(printed: str, path: str) -> list[str]:
     """What was said about a picture: label and percent."""
     lines = [line for line in printed.splitlines() if line.endswith(path)]
     return [" ".join(re.findall(r"ring|cross|square|[\d.]+ %", line)[:2]) for line in lines]
+
+
+def test_what_a_page_leaves_out_is_in_order() -> None:
+    printed = "first 1\nsecond 2\nthird 3\n"
+    assert shows("first 1\n…\nthird 4\n…\n", printed)
+    assert not shows("third 3\n…\nfirst 1\n", printed)
+    assert not shows("first 1\nthird 3\n", printed)
 
 
 @pytest.mark.slow

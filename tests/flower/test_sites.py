@@ -209,7 +209,7 @@ def test_sites_with_rules_of_their_own(folder: Path, dcfl: Dcfl, tmp_path: Path)
         rows = RecordedRun.open(out).rounds
         assert [(row.ok, row.failed) for row in rows] == [(1, 1), (1, 1)]
         notices = " ".join(rows[0].notices)
-        assert "site 0 withholds class-counts, sizes" in notices
+        assert "site-0 withholds class-counts, sizes" in notices
         assert f"it runs apps with other hashes than this one's, {pin}" in notices
         audit = json.loads(dcfl("flower", "audit", str(home), "--json"))
     finally:

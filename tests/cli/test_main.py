@@ -389,9 +389,11 @@ def test_being_terminated_has_its_exit_code(tmp_path: Path) -> None:
 def test_without_the_extra_it_says_what_to_install(  # type: ignore[no-untyped-def]
     missing: str, words: list[str], cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in [name for name in sys.modules if name.startswith("dcfl.flower.")]:
-        if name != "dcfl.cli.flower_verbs":
-            monkeypatch.delitem(sys.modules, name)
+    loaded = [name for name in sys.modules if name.startswith("dcfl.flower.")]
+    for name in sorted(loaded, reverse=True):  # what is inside a package before the package
+        package, _, own = name.rpartition(".")
+        monkeypatch.delattr(sys.modules[package], own, raising=False)  # put back afterwards
+        monkeypatch.delitem(sys.modules, name)
     # Other tests may have imported parts of it, which are found without asking for the whole.
     parts = [name for name in sys.modules if name.startswith(f"{missing}.")]
     for name in (missing, *parts):

@@ -45,11 +45,12 @@ def anonymous_bytes_of(pid: int) -> int:
 
 
 def _family(pid: int) -> list[int]:
-    try:
-        tasks = Path(f"/proc/{pid}/task").iterdir()
-        children = [int(c) for task in tasks for c in (task / "children").read_text().split()]
-    except OSError:  # it has just exited
-        return []
+    """A process and its descendants."""
+    children: list[int] = []
+    with suppress(OSError):  # it has just exited
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError):  # so has a thread of it
+                children += map(int, (task / "children").read_text().split())
     return [pid, *(member for child in children for member in _family(child))]
 
 

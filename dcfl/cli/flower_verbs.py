@@ -150,7 +150,7 @@ def check_site_command(
         Path | None,
         typer.Option(
             metavar="CONFIG.toml",
-            help="The run's config, to compare the classes and the number of sites with.",
+            help="The run's config: do the classes, the number of sites and the rules fit?",
         ),
     ] = None,
     as_json: AsJSON = False,
@@ -165,8 +165,7 @@ def check_site_command(
     from dcfl.flower.deploy.site_findings import problems
 
     site = open_site(folder)
-    data = experiment_of([str(run)]).data if run else None
-    findings = check_site(site, data)
+    findings = check_site(site, experiment_of([str(run)]) if run else None)
     if as_json:
         print_json([asdict(finding) for finding in findings])
     else:

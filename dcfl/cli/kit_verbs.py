@@ -70,9 +70,7 @@ def kit_command(
     print("next   send each folder where only its reader sees it: it holds a private key;")
     print("       its README.md says what to do with it")
     if wheel is None:
-        print(
-            "note   ./install needs a package index that has dcfl; --wheel FILE puts it into the kits"
-        )
+        print("note   without --wheel FILE, ./install needs a package index that has dcfl")
     print(printable(f"keep   {keys / 'ca.key'} off every machine that is online"))
 
 

@@ -180,7 +180,8 @@ def test_a_person_reads_it(tmp_path: Path) -> None:
     log = AuditLog(tmp_path / "memories" / "site-0" / "audit.jsonl")
     sent = ("weights", "counts.num-examples", "counts.kept", "metrics.loss")
     log.append(lambda history: replace(ENTRY, sent=sent, vectors=1, noise=2.0, epsilon=4.381))
-    log.append(lambda history: replace(ENTRY, round=0, outcome="refused", reason="it withholds \x1b[31m"))
+    refused = replace(ENTRY, round=0, outcome="refused", reason="it withholds \x1b[31m")
+    log.append(lambda history: refused)
     shown = CliRunner().invoke(command_line, ["flower", "audit", str(tmp_path)])
     assert shown.exit_code == 0, shown.output
     assert "2 messages (1 answered, 1 refused), 14 bytes sent" in shown.output

@@ -264,5 +264,5 @@ def test_a_run_with_too_few_sites_ends_before_its_first_round(sites: Trial, tmp_
         "1 of 2 clients can train, and federation.minimum_replies = 2: "
         f"site 0: {Refusal.UPDATES_WITHHELD}"
     )
-    with pytest.raises(TooFewClients, match="site 1: .*less than 2"):
+    with pytest.raises(TooFewClients, match=r"site 1: .*less than 2"):
         sites({}, {"privacy-noise": 2.0}).train(experiment)

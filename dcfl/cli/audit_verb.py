@@ -68,7 +68,8 @@ def _show(path: Path, history: History) -> None:
 
 def _lines(entry: Entry) -> Iterator[str]:
     when = entry.when[:19].replace("T", " ")
-    where = f"run {entry.run[:SHOWN_DIGITS] or '-'}  round {entry.round}  client {entry.client}"
+    run = entry.run[:SHOWN_DIGITS] or "-"
+    where = f"run {run}  round {entry.round or '-'}  client {entry.client}"
     yield f"{when}  {where}  {entry.asked}  {entry.outcome}  {entry.bytes:,} bytes{_spent(entry)}"
     if entry.outcome == "answered":
         yield f"    sent: {_grouped(entry.sent) or 'nothing'}"

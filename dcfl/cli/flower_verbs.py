@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -120,11 +121,14 @@ def up_command(
     folders = [_data_folder(text) for text in data or ()]
     configs = [f'data="folder:{path}" site="{path.name}"' for path in folders]
     names = [path.name for path in folders]
-    link = up(home, len(configs) or sites, tls, configs, names)
+    count = len(configs) or sites
+    nodes = f"{count} SuperNode{'' if count == 1 else 's'}"
+    print(f"starting a SuperLink and {nodes}: up to two minutes", file=sys.stderr)
+    link = up(home, count, tls, configs, names)
     how = "TLS and node keys" if tls else "without TLS: any process of this machine can be a site"
     print(
         f"SuperLink  {link.address}, {how}\n"
-        f"sites      {len(configs) or sites} online\n"
+        f"sites      {count} online\n"
         f"next       dcfl flower run CONFIG.toml; dcfl flower down"
     )
 
@@ -150,7 +154,7 @@ def check_site_command(
         Path | None,
         typer.Option(
             metavar="CONFIG.toml",
-            help="The run's config, to compare the classes and the number of sites with.",
+            help="The run's config: do the classes, the number of sites and the rules fit?",
         ),
     ] = None,
     as_json: AsJSON = False,
@@ -165,8 +169,7 @@ def check_site_command(
     from dcfl.flower.deploy.site_findings import problems
 
     site = open_site(folder)
-    data = experiment_of([str(run)]).data if run else None
-    findings = check_site(site, data)
+    findings = check_site(site, experiment_of([str(run)]) if run else None)
     if as_json:
         print_json([asdict(finding) for finding in findings])
     else:
@@ -203,6 +206,7 @@ def down_command(home: Home = HERE) -> None:
 
     count = down(home)
     print(f"ended {count} process{'' if count == 1 else 'es'}")
+    print(printable(f"{home} stays, with logs and keys: remove it when nobody needs them"))
 
 
 @flower.command("status")
@@ -310,6 +314,7 @@ def _follow(submitted: Submitted, experiment: Experiment, logs: SiteLogs | None)
     """Show the rounds as they end, and what the sites' logs say where they are at hand; whoever
     stops waiting stops the run."""
     from dcfl.cli.live_progress import progress
+    from dcfl.runs.folder import RecordedRun
 
     def explain() -> None:
         for line in logs.news() if logs else ():
@@ -325,6 +330,9 @@ def _follow(submitted: Submitted, experiment: Experiment, logs: SiteLogs | None)
         raise
     except (KeyboardInterrupt, SystemExit):
         submitted.stop()
+        if RecordedRun(submitted.folder).rounds:
+            where = printable(submitted.folder)
+            print(f"dcfl: `dcfl flower run --resume {where}` continues it", file=sys.stderr)
         raise
 
 

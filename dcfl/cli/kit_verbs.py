@@ -69,6 +69,8 @@ def kit_command(
     print(printable(f"sites  {', '.join(places)}"))
     print("next   send each folder where only its reader sees it: it holds a private key;")
     print("       its README.md says what to do with it")
+    if wheel is None:
+        print("note   without --wheel FILE, ./install needs a package index that has dcfl")
     print(printable(f"keep   {keys / 'ca.key'} off every machine that is online"))
 
 

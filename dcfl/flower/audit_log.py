@@ -36,7 +36,7 @@ class Entry:
 
     when: Text  # UTC
     run: Text  # dcfl's id; Flower's own changes when a run is resumed
-    round: Count
+    round: Count  # of an evaluation: the one before it; 0: none
     client: Count
     asked: Text  # "train", "evaluate", "query.whoami", ...
     outcome: Text  # "answered", "refused" or "failed"

@@ -85,6 +85,8 @@ class GridEngine:
         self._evaluated: Tensors = {}  # still to be evaluated here
         self._evaluation: Evaluation | None = None
         self._shown_notices = 0
+        least = session.experiment.federation.minimum_replies
+        self._nodes.require_clients(len(data.partition), least)
         if self._sites_evaluate:
             self._sites.require_judge()
 
@@ -95,6 +97,7 @@ class GridEngine:
     ) -> Iterator[ClientUpdate | ClientFailure]:
         self._drop_late()
         self._nodes.refresh()
+        self._sites.round = broadcast.round
         end = time.monotonic() + (self._deadline or inf)
         sent = self._send(broadcast, cohort)
         self._evaluate_here()

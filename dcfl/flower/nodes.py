@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from flwr.app import ArrayRecord, RecordDict
 
-from dcfl.errors import NetworkError, ProtocolError
+from dcfl.errors import NetworkError, ProtocolError, TooFewClients
 from dcfl.flower import codec
 from dcfl.flower.codec import Claim, Task
 from dcfl.flower.key_fingerprints import registered_fingerprint
@@ -77,6 +77,17 @@ class Nodes:
         text = "; ".join(sorted(reasons))
         known = place in map(self._site_of, self._problems)
         return text if known else f"its node is not online, or cannot be used: {text}"
+
+    def require_clients(self, clients: int, least: int) -> None:
+        """Refuse a run that could not change the model with the sites that are here."""
+        missing = [client for client in range(clients) if self.node_of(client) is None]
+        if clients - len(missing) < least:
+            reasons = {client % self.roster.count: self.absence(client) for client in missing}
+            told = (f"{self.roster.title(place)}: {why}" for place, why in reasons.items())
+            raise TooFewClients(
+                f"{clients - len(missing)} of {clients} clients can train, and "
+                f"federation.minimum_replies = {least}: {'; '.join(told)}"
+            )
 
     def online(self) -> dict[int, int]:
         """Node ids by partition id."""

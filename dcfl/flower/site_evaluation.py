@@ -58,6 +58,7 @@ class SiteEvaluation:
         self._messenger, self._nodes = messenger, nodes
         self._run, self._clients, self._deadline = run, clients, deadline
         self._sent: list[SentTask] = []
+        self.round = 0  # the last that was trained here, for the sites' records; 0: none yet
         self._results: list[SiteResult] = []  # by the last evaluation
         self.own_accuracies: Tensor | None = None
 
@@ -68,7 +69,7 @@ class SiteEvaluation:
         """With `rounds`, those sites alone that have a memory, of the round named there."""
         record = codec.encode(weights)
         tasks = [
-            (node, Task(self._run, 0, site, rounds[site] if rounds else 0).ticketed())
+            (node, Task(self._run, self.round, site, rounds[site] if rounds else 0).ticketed())
             for site, node in self._nodes.online().items()
             if site < self._clients
             and (rounds is None or site in rounds)

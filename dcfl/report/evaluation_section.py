@@ -82,12 +82,18 @@ def _row(title: str, record: EvaluationRecord) -> list[str]:
     percentages = (scores.accuracy, scores.balanced_accuracy, scores.macro_f1)
     return [
         title,
-        text.number(scores.images, 0),
+        text.number(_images(record), 0),
         *(text.number(value) for value in percentages),
         text.number(scores.mean_auc, 4),
         text.number(scores.calibration_error),
         text.number(scores.loss, 4),
     ]
+
+
+def _images(record: EvaluationRecord) -> float:
+    """Those that there are: in the scores, a large site's images count less than 1 each."""
+    counted_by_sites = any(one.by_class for one in record.clients)
+    return sum(one.images for one in record.clients) if counted_by_sites else record.scores.images
 
 
 def _paragraphs(found: Sequence[Titled]) -> list[str]:
@@ -96,8 +102,18 @@ def _paragraphs(found: Sequence[Titled]) -> list[str]:
         for one in found
         if one.record.absent
     ]
+    weighted = [
+        f"{one.title}: {_images(one.record):,.0f} images, which count as "
+        f"{one.record.scores.images:,.0f}, because no site weighs more than the median one."
+        for one in found
+        if round(_images(one.record)) != round(one.record.scores.images)
+    ]
     hidden = len(found) - SHOWN
-    return [*missing, *([f"Pictures of the first {SHOWN} are shown."] if hidden > 0 else [])]
+    return [
+        *missing,
+        *weighted,
+        *([f"Pictures of the first {SHOWN} are shown."] if hidden > 0 else []),
+    ]
 
 
 def some_names(names: Sequence[str]) -> str:

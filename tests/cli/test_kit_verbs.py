@@ -15,6 +15,7 @@ def test_all_kits_of_a_federation(unmeasured: Call, tmp_path: Path) -> None:
     code, out, err = unmeasured("flower", "kit", "north", "south", "server", *SUPERLINK)
     assert (code, err) == (0, "")
     assert "sites  0 north, 1 south" in out
+    assert "--wheel FILE" in out
     assert {path.name for path in (tmp_path / "kits").iterdir()} == {"north", "south", "server"}
     code, _, err = unmeasured("flower", "kit", "north", *SUPERLINK)
     assert code == 2

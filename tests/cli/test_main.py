@@ -184,6 +184,8 @@ def test_a_taken_name_is_refused(cli, tmp_path: Path) -> None:  # type: ignore[n
         (["run", "federation.participation=0"], 2, "must lie in (0, 1]"),
         (["run", "data.dataset=mnist"], 2, "unknown data set 'mnist'"),
         (["run", "a.toml", "b.toml"], 2, "one config file at a time"),
+        (["run", "data.broken", "=", "skip"], 2, "write data.broken=skip, without spaces"),
+        (["run", "a.toml", "data.alpha", "=", "1"], 2, "write data.alpha=1, without spaces"),
         (["run", "engine.device=cuda:7"], 2, "GPUs here"),
         (["run", "--nonsense"], 2, "No such option"),
         (["compare", "--methods", "fedavg,nope"], 2, "no method 'nope'"),

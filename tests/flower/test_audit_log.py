@@ -56,6 +56,8 @@ def test_every_message_of_a_run_has_its_line(folders: list[Path], tmp_path: Path
         assert {"counts.num-examples", "metrics.loss"} <= {*first.sent}
         assert any(name.startswith("upload.") for name in first.sent)
         assert (first.vectors, first.noise, first.epsilon) == (2, 0.0, None)
+        judgements = [entry.round for entry in found.entries if entry.asked == "evaluate"]
+        assert judgements == [1, 2]
         (judged,) = {e.sent for e in found.entries if e.asked == "evaluate"}
         assert {*judged} == {"score.right", "score.totals", "score.losses"}
     assert sum(row["bytes_up"] for row in recorded.rounds) > 0
@@ -178,12 +180,15 @@ def test_a_person_reads_it(tmp_path: Path) -> None:
     log = AuditLog(tmp_path / "memories" / "site-0" / "audit.jsonl")
     sent = ("weights", "counts.num-examples", "counts.kept", "metrics.loss")
     log.append(lambda history: replace(ENTRY, sent=sent, vectors=1, noise=2.0, epsilon=4.381))
-    log.append(lambda history: replace(ENTRY, outcome="refused", reason="it withholds \x1b[31m"))
+    refused = replace(ENTRY, round=0, outcome="refused", reason="it withholds \x1b[31m")
+    log.append(lambda history: refused)
     shown = CliRunner().invoke(command_line, ["flower", "audit", str(tmp_path)])
     assert shown.exit_code == 0, shown.output
     assert "2 messages (1 answered, 1 refused), 14 bytes sent" in shown.output
     assert "sent: weights; counts: num-examples, kept; metrics: loss" in shown.output
     assert "epsilon 4.38 so far" in shown.output
+    assert "  round 1  " in shown.output
+    assert "  round -  " in shown.output
     assert "\x1b" not in shown.output
     assert "nothing was changed or removed" in shown.output
     told = json.loads(

@@ -96,6 +96,11 @@ def test_what_the_sites_have_is_what_they_sent(page: str) -> None:
     ]
 
 
+def test_all_test_images_are_counted_though_a_large_sites_weigh_less(page: str) -> None:
+    assert table_after(page, "<h2>Evaluation</h2>")[1][1] == "7"
+    assert "7 images, which count as 6" in " ".join(page.split())
+
+
 def test_judges_and_failures_are_named(page: str) -> None:
     assert [row[1] for row in table_after(page, "Each site’s own test images")[1:]] == [
         "north",

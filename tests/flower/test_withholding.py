@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcfl.config import as_tables, to_toml
-from dcfl.errors import DCFLError, ProtocolError, SiteRefusal
+from dcfl.errors import DCFLError, ProtocolError, SiteRefusal, TooFewClients
 from dcfl.evaluation import Score
 from dcfl.flower import codec
 from dcfl.flower.client_app import app
@@ -254,3 +254,15 @@ def test_a_site_without_a_size_has_the_say_of_the_others(size: int, hits: int, o
     assert found.accuracy == pytest.approx((round(100 * right[0] / size) + 100) / 2)
     assert found.loss == pytest.approx(1.0)
     assert found.by_class.nan_to_num(-1).tolist() == [100.0, -1.0]
+
+
+def test_a_run_with_too_few_sites_ends_before_its_first_round(sites: Trial, tmp_path: Path) -> None:
+    experiment = remote_experiment(tmp_path / "out", federation__minimum_replies=2)
+    with pytest.raises(TooFewClients) as refused:
+        sites({"withhold": "updates"}, {}).train(experiment)
+    assert str(refused.value) == (
+        "1 of 2 clients can train, and federation.minimum_replies = 2: "
+        f"site 0: {Refusal.UPDATES_WITHHELD}"
+    )
+    with pytest.raises(TooFewClients, match=r"site 1: .*less than 2"):
+        sites({}, {"privacy-noise": 2.0}).train(experiment)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from dcfl.errors import ConfigError
@@ -14,6 +15,7 @@ from dcfl.flower.deploy.site_findings import Finding, problems
 from dcfl.flower.node_config import NodeConfig
 from dcfl.flower.roster import site_title
 
+_REMEDY = "repair or remove them, or leave them out: dcfl flower run ... data.broken=skip"
 _MAY_WORK = (PICTURES, DISK)  # a run's config may skip broken pictures, and a small model fits
 
 
@@ -32,6 +34,8 @@ def require_way_in(address: str, keys: Path, name: str) -> None:
 def _require(name: str, findings: Iterable[Finding]) -> None:
     """One line for a site that no run can use, and a warning where a run may work all the same."""
     for finding in problems(findings):
+        if finding.subject == PICTURES:  # nobody can edit a node config that `up` makes
+            finding = replace(finding, remedy=_REMEDY)
         line = f"{site_title(name)}: {finding.problem}"
         if finding.subject not in _MAY_WORK:
             raise ConfigError(line)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dcfl.data.settings import DataSettings
 from dcfl.errors import SiteRefusal
+from dcfl.experiment import Experiment
 from dcfl.flower.app_code import check_pin, require_allowed
 from dcfl.flower.app_pin import KEY
 from dcfl.flower.deploy.data_checks import check_data
@@ -12,22 +13,26 @@ from dcfl.flower.deploy.link_checks import check_authority, check_key, check_lin
 from dcfl.flower.deploy.machine_checks import check_disk, check_versions
 from dcfl.flower.deploy.site_findings import Finding, fine, wrong
 from dcfl.flower.node_config import NodeConfig
+from dcfl.flower.site_rules import SiteRules
+from dcfl.flower.withholding import check_run, in_order
 
-CONFIG = "node config"
+CONFIG, RULES = "node config", "rules"
 
 
-def check_site(site: SiteKit, run: DataSettings | None = None) -> list[Finding]:
-    """`run`: the [data] table that the sites agreed on, if it is at hand."""
+def check_site(site: SiteKit, run: Experiment | None = None) -> list[Finding]:
+    """`run`: the experiment that the sites agreed on, if it is at hand."""
+    data = run.data if run else None
     found = [check_versions(site.folder)]
     try:
         node = NodeConfig.read(site.node_config)
         require_allowed({}, node.code_sha256)
         check_pin(node.app_sha256, KEY)
+        rules = node.rules
     except SiteRefusal as error:
         found.append(wrong(CONFIG, str(error), f"correct it in {SITE_FILE}"))
     else:
-        found.append(check_place(node, run))
-        found += check_data(node, run)
+        found += [check_place(node, data), check_rules(rules, run)]
+        found += check_data(node, data)
         found += check_disk({"memories": node.memories_folder, "state and logs": site.state})
     key, authority = check_key(site.key), check_authority(site.authority)
     found += [key, authority]
@@ -35,6 +40,17 @@ def check_site(site: SiteKit, run: DataSettings | None = None) -> list[Finding]:
         site.address, site.authority if authority.ok else None, site.key if key.ok else None
     )
     return found
+
+
+def check_rules(rules: SiteRules, run: Experiment | None) -> Finding:
+    """As when the site joins the run."""
+    try:
+        if run is not None:
+            check_run(rules.withheld, run)
+    except SiteRefusal as error:
+        remedy = f"agree with the operator on another run, or change withhold in {SITE_FILE}"
+        return wrong(RULES, f"this site would refuse the run: {error}", remedy)
+    return fine(RULES, f"withheld: {', '.join(in_order(rules.withheld)) or 'nothing'}")
 
 
 def check_place(node: NodeConfig, run: DataSettings | None) -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -186,6 +187,21 @@ def test_nginx_understands_the_proxy(kits: Path, tmp_path: Path) -> None:
     config = str(kits / "server" / "fleet-proxy.conf")
     command = ["nginx", "-t", "-p", f"{tmp_path}/", "-c", config, "-e", "stderr"]
     subprocess.run(command, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("was_there", [False, True])
+def test_half_an_installation_is_removed(was_there: bool, kits: Path, tmp_path: Path) -> None:
+    """One that was there before stays."""
+    folder = tmp_path / "north"
+    shutil.copytree(kits / "north", folder)
+    if was_there:
+        (folder / "venv").mkdir()
+    python = tmp_path / "python"  # makes an environment whose pip fails
+    python.write_text("#!/bin/sh\nmkdir -p venv/bin; ln -s /bin/false venv/bin/pip\n")
+    python.chmod(0o700)
+    done = subprocess.run([folder / "install"], env={**os.environ, "PYTHON": str(python)})
+    assert done.returncode == 1
+    assert (folder / "venv").exists() == was_there
 
 
 def test_sites_install_what_the_operator_has(kits: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from dcfl.cli.main import main
 from dcfl.data.settings import DataSettings
+from dcfl.experiment import Experiment
 from dcfl.flower.deploy import link_checks, machine_checks
 from dcfl.flower.deploy.keys import make_keys
 from dcfl.flower.deploy.kit_folder import open_site
@@ -27,7 +28,7 @@ from dcfl.flower.deploy.site_findings import Finding, problems
 from tests.flower.deploy.pictures import pictures
 
 Cli = Callable[..., tuple[int, str, str]]
-AGREED = DataSettings("remote", clients=2, class_names=("dark", "light"))
+AGREED = Experiment(DataSettings("remote", clients=2, class_names=("dark", "light")))
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +106,7 @@ memories = "state/memories"
     return Place(folder)
 
 
-def looked_at(site: Place, run: DataSettings | None = AGREED) -> list[Finding]:
+def looked_at(site: Place, run: Experiment | None = AGREED) -> list[Finding]:
     return check_site(open_site(site.folder), run)
 
 
@@ -113,8 +114,8 @@ def test_a_site_that_is_fit(site: Place) -> None:
     found = looked_at(site)
     assert problems(found) == []
     subjects = [finding.subject for finding in found]
-    assert subjects[:5] == ["versions", "node config", "data", "pictures", "classes"]
-    assert subjects[5:] == ["disk", "disk", "key", "authority", "network", "TLS", "registered"]
+    assert subjects[:6] == ["versions", "node config", "rules", "data", "pictures", "classes"]
+    assert subjects[6:] == ["disk", "disk", "key", "authority", "network", "TLS", "registered"]
 
 
 def other_authority(site: Place) -> None:
@@ -157,6 +158,18 @@ SPOILS: dict[str, tuple[Callable[[Place], Any], str, str, str]] = {
         "node config",
         "unknown key memory: did you mean memories?",
         "site.toml",
+    ),
+    "misspelt value": (
+        lambda site: site.edit("[node]", '[node]\nwithhold = "class-count"'),
+        "node config",
+        "unknown word class-count: did you mean class-counts?",
+        "site.toml",
+    ),
+    "withheld": (  # DCFL-PW sends class means
+        lambda site: site.edit("[node]", '[node]\nwithhold = "class-counts"'),
+        "rules",
+        "would refuse the run: it withholds class counts, and what dcfl-pw sends",
+        "change withhold in site.toml",
     ),
     "number": (
         lambda site: site.edit("num-partitions = 2", "num-partitions = 3"),
@@ -227,6 +240,14 @@ def test_a_site_may_have_decided_about_broken_pictures(site: Place) -> None:
     found = looked_at(site)
     assert problems(found) == []
     assert any("left out are 1 of 10" in finding.text for finding in found)
+
+
+def test_what_is_withheld_is_said(site: Place) -> None:
+    assert "withheld: nothing" in [finding.text for finding in looked_at(site)]
+    site.edit("[node]", '[node]\nwithhold = "sizes, scores"')
+    found = looked_at(site, None)
+    assert problems(found) == []
+    assert "withheld: scores, class-counts, sizes" in [finding.text for finding in found]
 
 
 def test_a_full_disk_is_a_problem(site: Place, monkeypatch: pytest.MonkeyPatch) -> None:

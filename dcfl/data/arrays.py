@@ -24,4 +24,5 @@ class Arrays:
     # Pictures of one patient, say, have the same number; empty where none belong together.
     train_groups: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     test_groups: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    broken: int = 0  # pictures that were left out
     notes: tuple[str, ...] = ()  # what the user should be told at every start

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from dcfl.data.arrays import Arrays
 from dcfl.system.storage import PRIVATE_FILE, PRIVATE_FOLDER, private_folder
 
-FORMAT = 3  # of entries, and of what readers produce: raise it when either changes
+FORMAT = 4  # of entries, and of what readers produce: raise it when either changes
 PIXELS = (np.dtype(np.uint8), np.dtype(np.float32))  # images, feature vectors
 ARRAYS: dict[str, tuple[np.dtype[Any], ...]] = {
     "train_pixels": PIXELS,
@@ -171,6 +171,7 @@ def _load(entry: Entry) -> Arrays | None:
             **arrays,
             class_names=tuple(body["class_names"]),
             site_names=tuple(body["site_names"]),
+            broken=body["broken"],
             notes=tuple(body["notes"]),
         )
     except Exception:  # whatever is wrong with an entry, its source files are still there
@@ -233,6 +234,7 @@ def _write(folder: Path, key: str, arrays: Arrays) -> None:
         "key": key,
         "class_names": list(arrays.class_names),
         "site_names": list(arrays.site_names),
+        "broken": arrays.broken,
         "notes": list(arrays.notes),
         "arrays": described,
     }

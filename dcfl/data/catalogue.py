@@ -275,6 +275,7 @@ def _dataset(name: str, arrays: Arrays, preparation: Preparation) -> Dataset:
         preparation,
         partition,
         arrays.site_names,
+        broken=arrays.broken,
     )
 
 

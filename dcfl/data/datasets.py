@@ -102,6 +102,7 @@ class Dataset:
     preparation: Preparation  # normalisation, and the augmentation that suits these images
     partition: Partition | None = None  # for a federation that is already split
     site_names: tuple[str, ...] = ()  # the owners of its parts
+    broken: int = 0  # pictures that could not be read and were left out
     held_out: bool = False  # `test` holds training images that were kept back
     numbers: Tensor | None = None  # which of the whole set's training images these are; None: all
     numbered_by: str = ""  # the hash of the split's file that the images were numbered for

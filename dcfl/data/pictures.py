@@ -57,6 +57,7 @@ class Decoding(NamedTuple):
 class Loaded(NamedTuple):
     pixels: NDArray[np.uint8]  # the training rows, then those for testing
     divided: Divided
+    broken: int  # pictures that are in neither
 
     @property
     def train(self) -> list[Picture]:
@@ -114,7 +115,7 @@ def load(pictures: list[Picture], decoding: Decoding) -> Loaded:
         # Divided anew, so that a class whose only training image is broken gets another one.
         divided = divide([p for p in pictures if p not in lost], decoding.test_share)
         pixels = pixels[[rows[picture] for picture in divided.train + divided.test]]
-    return Loaded(pixels, divided)
+    return Loaded(pixels, divided, len(reasons))
 
 
 def _skipped(reasons: Mapping[Path, str], decoding: Decoding) -> str:
@@ -300,6 +301,7 @@ def arrays_of(
         site_offsets=np.zeros(0, np.int64) if offsets is None else offsets,
         train_groups=train_groups,
         test_groups=test_groups,
+        broken=loaded.broken,
     )
 
 

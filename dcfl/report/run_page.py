@@ -121,6 +121,7 @@ def _facts(runs: Sequence[RecordedRun]) -> list[tuple[str, str]]:
     facts = [
         ("Data set", _distinct(runs, _dataset)),
         ("Groups of images", _distinct(runs, _groups)),
+        ("Broken images, left out", _distinct(runs, _broken_images)),
         ("Clients", _distinct(runs, plain("data.clients"))),
         ("Partition", _distinct(runs, _partition)),
         ("Rounds", _distinct(runs, plain("federation.rounds"))),
@@ -135,6 +136,11 @@ def _groups(run: RecordedRun) -> str | None:
     """How many there are of images that stay together, such as a patient's."""
     count = run.environment.get("groups")
     return f"{count:,}, each on one side of every split" if isinstance(count, int) else None
+
+
+def _broken_images(run: RecordedRun) -> str | None:
+    count = run.environment.get("broken_images")
+    return f"{count:,}" if isinstance(count, int) else None
 
 
 def _scored(run: RecordedRun) -> str | None:

@@ -187,4 +187,6 @@ def _environment(prepared: Prepared) -> dict[str, Any]:
         environment["data"] = dataset.fingerprint[:16]
     if (groups := dataset.group_count) is not None:
         environment["groups"] = groups
+    if dataset.broken:
+        environment["broken_images"] = dataset.broken
     return environment

@@ -293,6 +293,21 @@ def test_broken_pictures_are_named(cli, pictures: Path) -> None:  # type: ignore
     assert "half.png" in err
 
 
+@pytest.mark.filterwarnings("ignore:.*skipped 1 broken image")
+def test_the_report_counts_broken_pictures(cli, pictures, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """Also in a run that finds the pictures decoded."""
+    words = [f"data.dataset=folder:{pictures / 'north'}", "data.image_size=8", *FAST[:1]]
+    told = "<dt>Broken images, left out</dt><dd>1</dd>"
+    cli("run", *words, "--out", str(tmp_path / "whole"))
+    assert told not in (tmp_path / "whole" / "report.html").read_text()
+    (pictures / "north" / "cat" / "half.png").write_bytes(b"\x89PNG")
+    for name in ("first", "again"):
+        out = tmp_path / name
+        code, _, err = cli("run", *words, "data.broken=skip", "--out", str(out))
+        assert code == 0, err
+        assert told in (out / "report.html").read_text()
+
+
 @pytest.mark.slow
 def test_a_setting_that_trains_to_chance_is_warned_of_once(tmp_path: Path) -> None:
     """Not again by the workers, nor for each of several such runs."""

@@ -4,6 +4,8 @@
 
 The built-in digits, FedAvg, 20 clients, five a round, two workers or SuperNodes. A client trains
 for a fraction of a second, so nearly all of what is beyond the pool's time is Flower's own.
+"Flower's SuperNodes" import torch for every message, as `flower-supernode` does; the others are
+those of `dcfl flower supernode`.
 """
 
 from __future__ import annotations
@@ -20,18 +22,24 @@ from typing import Any
 from dcfl.runs.folder import RecordedRun
 from dcfl.system.processes import python
 
-REPEATS = 3
+REPEATS = 2
 SETTINGS = ["method.name=fedavg", "engine.threads=1"]
 ENGINES: dict[str, tuple[list[str], int]] = {
     "pool": (["run", "engine.workers=2"], 20),
     "Ray simulation": (["run", "engine.name=flower-simulation", "engine.workers=2"], 20),
     "SuperNodes": (["flower", "run"], 5),
     "SuperNodes, TLS": (["flower", "run"], 5),
+    "Flower's SuperNodes": (["flower", "run"], 3),
 }
+MAIN = "from dcfl.cli.main import main; main()"
+COLD = """
+from dcfl.flower.deploy import commands
+commands.python = lambda *_: commands.command_line("flower-supernode", {})
+"""
 
 
-def dcfl(*words: str, cwd: Path) -> None:
-    command = python("-c", "from dcfl.cli.main import main; main()", *words)
+def dcfl(*words: str, cwd: Path, first: str = "") -> None:
+    command = python("-c", first + MAIN, *words)
     subprocess.run(command, cwd=cwd, check=True, capture_output=True)
 
 
@@ -61,7 +69,9 @@ def main() -> None:
             for name, (words, rounds) in ENGINES.items():
                 home = Path(folder)
                 if words[0] == "flower":
-                    dcfl("flower", "up", *(["--tls"] if "TLS" in name else []), cwd=home)
+                    first = COLD if name == "Flower's SuperNodes" else ""
+                    words_up = ["flower", "up", *(["--tls"] if "TLS" in name else [])]
+                    dcfl(*words_up, cwd=home, first=first)
                 try:
                     found[name].append(measure(words, rounds, home))
                 finally:

@@ -23,7 +23,7 @@ from dcfl.flower.deploy.clientapp_server import SCRIPT
 from dcfl.flower.deploy.console_scripts import POLL, script
 from dcfl.system.processes import python
 
-# Of Flower's naps: three tenths of a second until the next look for a message, and 0.06 for a reply.
+# Of Flower's naps: 0.3 seconds until the next look for a message, and 0.06 for a reply.
 SHARE_OF_NAPS = 1 / 10
 SERVER = ("-m", "dcfl.flower.deploy.clientapp_server")
 CAN_FORK = sys.platform == "linux"  # elsewhere frameworks do not survive it

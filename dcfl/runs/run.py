@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -65,8 +65,9 @@ class Result:
 
     folder: Path
     summary: Summary  # as in summary.json
-    weights: Tensors
-    model: FeatureModel  # with these weights, in evaluation mode
+    weights: Tensors = field(repr=False)
+    # With these weights, in evaluation mode.
+    model: FeatureModel = field(repr=False)
 
     @cached_property
     def rounds(self) -> list[RoundRow]:

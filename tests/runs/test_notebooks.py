@@ -68,6 +68,13 @@ def test_a_result_shows_itself(result: Result) -> None:
     assert f"{result.summary.final_accuracy:.2f} %" in text
 
 
+def test_printed_it_is_short(result: Result) -> None:
+    """Without the numbers of its weights."""
+    assert str(result.folder) in repr(result)
+    assert "tensor" not in repr(result)
+    assert "Linear" not in repr(result)
+
+
 def test_a_comparison_and_its_groups_show_themselves(compared: Comparison) -> None:
     text = compared._repr_html_()
     assert Balanced(text).tags.count("tr") == 3

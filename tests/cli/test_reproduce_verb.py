@@ -249,14 +249,18 @@ def test_every_word_of_only_must_mean_something(reproduce: Call) -> None:
 @pytest.mark.parametrize(
     ("word", "mark", "changed"),
     [
-        ("method.reduction=sum", "reduction-sum", AVERAGING),
-        ("method.positives=view", "positives-view", ["dcfl-sw"]),
+        pytest.param("method.reduction=sum", "reduction-sum", AVERAGING, marks=pytest.mark.slow),
+        pytest.param(
+            "method.positives=view", "positives-view", ["dcfl-sw"], marks=pytest.mark.slow
+        ),
         (
             "method.temperature=0.25",
             "temperature0.25",
             ["moon", "fedrcl", "fedsol", "fedscl", "fedproc", "dcfl-sw", "dcfl-pw"],
         ),
-        ("model.head=mlp256", "head-mlp256", list(ROWS.values())),
+        pytest.param(
+            "model.head=mlp256", "head-mlp256", list(ROWS.values()), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_word_changes_the_methods_that_know_it_and_their_names(

@@ -123,7 +123,9 @@ def number_of_steps(what: Experiment, connect: Connect, counted: Path) -> int:
 DOSE = pytest.mark.slow
 STEPS = [
     pytest.param({"method": "fedavg", "keep_best": True}, False, 2, id="the best kept"),
-    pytest.param({"method": "moon", "checkpoint": 2}, False, 1, id="every second round"),
+    pytest.param(
+        {"method": "moon", "checkpoint": 2}, False, 1, id="every second round", marks=DOSE
+    ),
     pytest.param({"method": "moon", "memory_budget": 0}, False, 4, id="all on disk", marks=DOSE),
     pytest.param(
         {"method": "scaffold", "rounds": 2, "workers": 2}, False, 4, id="pool", marks=DOSE

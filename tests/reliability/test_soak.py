@@ -42,7 +42,7 @@ def soak(folder: Path, out: Path, settings: dict[str, Any]) -> Callable[[], None
     "settings",
     [
         pytest.param({"method": "moon", "memory_budget": 0}, id="memories on disk"),
-        pytest.param({"method": "scaffold", "workers": 2}, id="pool"),
+        pytest.param({"method": "scaffold", "workers": 2}, id="pool", marks=pytest.mark.slow),
     ],
 )
 def test_a_long_run_uses_no_more_than_a_short_one(settings: dict[str, Any], tmp_path: Path) -> None:

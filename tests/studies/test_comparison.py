@@ -151,6 +151,7 @@ class Mine(dcfl.Method):
     mu: float = 0.5
 
 
+@pytest.mark.slow
 def test_objects_that_cannot_travel_train_here(tmp_path: Path) -> None:
     assert not can_travel(tiny(tmp_path).__class__(method=Mine()))
     found = dcfl.compare(tiny(tmp_path), methods=["fedavg", Mine(), "fedprox"], parallel=2)
@@ -168,6 +169,7 @@ def test_an_own_method_goes_on_too(tmp_path: Path) -> None:
     assert weights(found)
 
 
+@pytest.mark.slow
 def test_files_travel_unless_they_were_edited(tmp_path: Path) -> None:
     file = tmp_path / "theirs.py"
     file.write_text(OWN.format(name="Theirs"))

@@ -291,6 +291,7 @@ def test_a_gradient_of_ones_own_is_not_vouched_for() -> None:
     assert "its own test" in verdict.detail
 
 
+@pytest.mark.slow
 def test_a_bounded_upload_passes_and_one_without_a_bound_is_told_so() -> None:
     def about(method: type[Method]) -> tuple[bool, str]:
         (verdict,) = (v for v in check_method(method) if v.property == BOUNDED)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from dcfl.engines.runner import reproducible
 from dcfl.errors import DCFLError
 from dcfl.methods import Method
 from dcfl.models import FeatureModel
@@ -47,10 +48,11 @@ def _sized(model: FeatureModel) -> str:
 def _verdicts(checks: Mapping[str, Callable[[], str | None]]) -> list[Verdict]:
     """What crashes once tends to crash in every check, and once is enough to mend it."""
     verdicts: list[Verdict] = []
-    for name, check in checks.items():
-        verdicts.append(_verdict(name, check))
-        if verdicts[-1].crashed:
-            break
+    with reproducible(threads=1):  # networks this small would only wait for more
+        for name, check in checks.items():
+            verdicts.append(_verdict(name, check))
+            if verdicts[-1].crashed:
+                break
     return verdicts
 
 

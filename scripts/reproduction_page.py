@@ -1,27 +1,33 @@
-"""Put the measured tables into docs/reproduction.md, between the marks that name them.
+"""Put the measured tables into docs/reproduction.md and docs/why.md, between the marks that name
+them.
 
     dcfl reproduce NAME ... --out FOLDER      # writes FOLDER/NAME.csv and NAME-runs.csv
+    python benchmarks/course.py ...           # writes benchmarks/results/course.json
     python scripts/reproduction_page.py       # from the copies in benchmarks/results/reproduction/
 
-A test compares the page with what this makes.
+A test compares the pages with what this makes.
 """
 
 from __future__ import annotations
 
 import csv
+import json
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from dcfl.report.document import Table
 from dcfl.studies.recipes.order import Contests, Place, Score, checks
 from dcfl.studies.recipes.order_page import claims_table
 from dcfl.studies.recipes.published import CLAIMS, figures
+from dcfl.studies.recipes.recipe import ROWS
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "reproduction.md"
+PAGES = [ROOT / "docs" / name for name in ("reproduction.md", "why.md")]
 RESULTS = ROOT / "benchmarks" / "results" / "reproduction"
+COURSE = ROOT / "benchmarks" / "results" / "course.json"
 
 Row = dict[str, str]
 
@@ -48,18 +54,52 @@ def beside_the_paper(recipe: str, block: str, column: str) -> str:
     rows = [
         [
             name,
+            row["seeds"],
             _spread(best[name], "ours", "deviation"),
             _number(best[name]["paper"]),
             _spread(row, "ours", "deviation"),
             _number(row["paper"]),
-            _spread(row, "gain", "gain_deviation", "+"),
+            _interval(row),
             f"{row['wins']} of {row['pairs']}" if row["pairs"] else "–",
+            f"{float(row['p']):.2f}" if row["p"] else "–",
             f"{row['rank']} ({row['paper_rank']})" if row["paper_rank"] else "–",
+            _number(row["fluctuation"]),
         ]
         for name, row in ema.items()
     ]
-    columns = ["method", "MAX", "paper", "EMA", "paper", "EMA − FedAvg", "wins", "rank (paper)"]
+    gains = ["EMA − FedAvg (95 %)", "wins", "p"]
+    columns = ["method", "seeds", "MAX", "paper", "EMA", "paper", *gains, "rank (paper)", "jumps"]
     return Table(columns, rows).markdown()
+
+
+def _interval(row: Row) -> str:
+    if not row["gain_low"]:
+        return _number(row["gain"], "+")
+    low, high = (_number(row[key], "+") for key in ("gain_low", "gain_high"))
+    return f"{_number(row['gain'], '+')} ({low} to {high})"
+
+
+NAMES = {method: row for row, method in ROWS.items()}
+DIGITS = {"accuracy": 1, "effective_rank": 1, "client_turn": 3, "turn": 3}
+MOMENTS = {"ema_quarter": "¼", "ema_half": "½", "ema_three_quarters": "¾", "ema": "end"}
+
+
+def over_the_rounds(recipe: str, block: str, column: str) -> str:
+    """EMA against FedAvg after each quarter of the rounds: mean over the seeds that both have."""
+    runs: dict[str, dict[str, Row]] = {}
+    for run in _rows(f"{recipe}-runs"):
+        if (run["block"], run["column"]) == (block, column):
+            runs.setdefault(run["row"], {})[run["seed"]] = run
+    reference = runs.pop("FedAvg")
+    rows = []
+    for name, own in runs.items():
+        seeds = own.keys() & reference.keys()
+        gains = (
+            fmean(float(own[seed][moment]) - float(reference[seed][moment]) for seed in seeds)
+            for moment in MOMENTS
+        )
+        rows.append([name, *(f"{gain:+.2f}" for gain in gains)])
+    return Table(["method", *MOMENTS.values()], rows).markdown()
 
 
 def grid(recipe: str, value: str, metric: str = "ema", block: str = "cifar10") -> str:
@@ -102,22 +142,40 @@ def order(recipe: str) -> str:
     return Table(table.columns, table.rows).markdown()
 
 
+def course(measure: str, space: str = "") -> str:
+    """One measure of the models in the course of training, by method: means over the seeds.
+    `space`: "features" or "projection", for what is measured there."""
+    found: dict[str, dict[int, list[float]]] = {}
+    for run in json.loads(COURSE.read_text(encoding="utf-8"))["runs"]:
+        for moment in run["moments"]:
+            value = moment["spaces"][space][measure] if space else moment[measure]
+            name = NAMES[run["method"]]
+            found.setdefault(name, {}).setdefault(moment["round"], []).append(value)
+    rounds = _in_order(number for own in found.values() for number in own)
+    rows = [
+        [name, *(f"{fmean(own[number]):.{DIGITS.get(measure, 2)}f}" for number in rounds)]
+        for name, own in found.items()
+    ]
+    return Table(["round", *map(str, rounds)], rows).markdown()
+
+
 def _in_order(values: Iterable[Any]) -> list[Any]:
     return list(dict.fromkeys(values))
 
 
-def page() -> str:
+def made_anew(page: Path) -> str:
     """The page as it is, with every `<!-- table: CALL -->` followed by what the call makes."""
-    makers = (beside_the_paper, grid, order)
+    makers = (beside_the_paper, over_the_rounds, grid, order, course)
     known: dict[str, Callable[..., str]] = {maker.__name__: maker for maker in makers}
 
     def made(match: re.Match[str]) -> str:
         call, *words = match[1].split()
         return f"<!-- table: {match[1]} -->\n{known[call](*words)}\n<!-- end -->"
 
-    text = PAGE.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
     return re.sub(r"<!-- table: (.+?) -->\n.*?<!-- end -->", made, text, flags=re.S)
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    for each in PAGES:
+        each.write_text(made_anew(each), encoding="utf-8")

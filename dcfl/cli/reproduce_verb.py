@@ -34,7 +34,7 @@ RecipeSettings = Annotated[
     ),
 ]
 ScaleName = Annotated[
-    str, typer.Option(metavar="smoke|small|mini|paper", help="How big; `mini` takes a night.")
+    str, typer.Option(metavar="smoke|mini|paper", help="How big; `mini` takes a night.")
 ]
 Seeds = Annotated[str, typer.Option(metavar="0,1,2", help="One run of each cell per seed.")]
 Only = Annotated[

@@ -195,7 +195,7 @@ def test_a_folder_that_cannot_be_written_is_said_at_once(reproduce: Call, tmp_pa
     ("words", "said"),
     [
         (("ablations",), "no recipe 'ablations'"),
-        (("ablation", "--scale", "big"), "must be one of paper, mini, small, smoke"),
+        (("ablation", "--scale", "big"), "must be one of paper, mini, smoke"),
         (("ablation", "--seeds", "a"), "--seeds takes whole numbers"),
         (("ablation", "--only", "nosuch"), "no such cell"),
         (("ablation", "federation.round=2"), "did you mean rounds"),

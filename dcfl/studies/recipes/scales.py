@@ -1,4 +1,4 @@
-"""How big a reproduction is: the paper's own size, a miniature, early training, or a minute."""
+"""How big a reproduction is: the paper's own size, a miniature, or a minute."""
 
 from __future__ import annotations
 
@@ -112,33 +112,6 @@ MINI = Scale(
     datasets={"cifar100": {"data": {"classes": 20}}},
 )
 
-SMALL = Scale(
-    "small",
-    "Not the paper's size: the compact CNN (0.1 million parameters) instead of ResNet-18, 40 "
-    "rounds instead of 1,000, two local epochs instead of five, lr 0.1 without momentum instead of "
-    "0.01, its decay squeezed into 40 rounds, and mu = 0.1 for the contrastive methods instead of "
-    "the paper's 1 to 10. So few rounds are early training, and EMA is mostly about that. The "
-    "data, the 100 clients and their splits are the paper's.",
-    seeds=(0, 1, 2),
-    tables={
-        "data": {"clients": 100},
-        "model": {"name": "cnn"},
-        # The same decay over 40 rounds as 0.998 over 1,000. Rate and momentum: docs/reproduction.md
-        "training": {"epochs": 2, "lr": 0.1, "lr_decay": 0.951, "momentum": 0.0},
-        "federation": {"rounds": 40},
-    },
-    # On training images kept back, 0.1 was better than 1 wherever both were tried (mu-search).
-    methods={
-        "moon": {"mu": 0.1},
-        "fedrcl": {"mu": 0.1},
-        "fedscl": {"mu": 0.1},
-        "fedproc": {"mu": 0.1},
-        "dcfl-sw": {"mu": 0.1},
-        "dcfl-pw": {"mu": 0.1},
-    },
-    mu_grid=(0.01, 0.1, 1.0, 10.0),
-)
-
 SMOKE = Scale(
     "smoke",
     "A test of the machinery on the built-in digits, two rounds each: it says nothing about the "
@@ -154,4 +127,4 @@ SMOKE = Scale(
     stand_in="digits",
 )
 
-SCALES = {scale.name: scale for scale in (PAPER, MINI, SMALL, SMOKE)}
+SCALES = {scale.name: scale for scale in (PAPER, MINI, SMOKE)}

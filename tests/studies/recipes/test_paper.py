@@ -46,7 +46,7 @@ def found(name: str, **wanted: Any) -> Cell:
 
 def test_everything_that_was_asked_for_is_there() -> None:
     assert set(NAMES) <= set(RECIPES)
-    assert set(SCALES) == {"paper", "mini", "small", "smoke"}
+    assert set(SCALES) == {"paper", "mini", "smoke"}
 
 
 @BOTH
@@ -58,9 +58,7 @@ def test_recipes_that_share_a_folder_mean_the_same_run(scale: Scale) -> None:
             assert experiment == cell.experiment, f"{cell.name} of {other} and {name}"
 
 
-@pytest.mark.parametrize(
-    "scale", [SCALES["paper"], SCALES["mini"], SCALES["small"]], ids=lambda one: one.name
-)
+@pytest.mark.parametrize("scale", [SCALES["paper"], SCALES["mini"]], ids=lambda one: one.name)
 def test_no_run_is_done_twice_under_two_names(scale: Scale) -> None:
     names: dict[str, set[str]] = defaultdict(set)
     for recipe in RECIPES:

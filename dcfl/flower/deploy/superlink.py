@@ -7,7 +7,8 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,18 @@ def environment(flwr_home: Path, home: Path | None = None) -> dict[str, str]:
         ours[MARKER] = str(home)
         ours |= dict([POLL])
     return {**inherited, **ours}
+
+
+@contextmanager
+def loopback_unproxied() -> Iterator[None]:
+    """For a client that this process makes, and that reads the environment once."""
+    before = dict(os.environ)
+    os.environ.update(_no_proxy(before))
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _no_proxy(environment: Mapping[str, str]) -> dict[str, str]:

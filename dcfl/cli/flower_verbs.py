@@ -226,7 +226,7 @@ def status_command(home: Home = HERE, as_json: AsJSON = False) -> None:
         state = "dead" if not node.alive else "online" if node.online else "not online"
         print(printable(f"{site_title(node.name):<9}  process {node.pid}  {state}"))
     for run in current.runs:
-        print(printable(f"run        {run.run}  {run.status}"))
+        print(printable(f"run        {run.submitted}  {run.status}  {run.run}"))
 
 
 @flower.command("run")

@@ -54,6 +54,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 class RunStatus:
     run: int
     status: str
+    submitted: str  # when, in UTC; empty: Flower does not say
 
 
 def submit(link: Connection, bundle: Path, run_config: Mapping[str, str]) -> int:
@@ -93,12 +94,17 @@ def log(link: Connection, run: int, wait: float = 15.0) -> str:
 
 
 def newest_runs(link: Connection) -> tuple[RunStatus, ...]:
-    return _ask_runs(link, "--limit", "20")
+    """The newest first; Flower has them in no order."""
+    runs = _ask_runs(link, "--limit", "20")
+    return tuple(sorted(runs, key=lambda run: run.submitted, reverse=True))
 
 
 def _ask_runs(link: Connection, *options: str) -> tuple[RunStatus, ...]:
     answer = ask(link, "ls", CONNECTION_NAME, *options)
-    return tuple(RunStatus(int(row["run-id"]), str(row["status"])) for row in answer["runs"])
+    return tuple(
+        RunStatus(int(row["run-id"]), str(row["status"]), str(row.get("pending-at", "")))
+        for row in answer["runs"]
+    )
 
 
 def online_nodes(link: Connection) -> set[str]:

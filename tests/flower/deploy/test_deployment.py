@@ -331,6 +331,10 @@ def test_a_damaged_record_is_named(home: Path) -> None:
     with pytest.raises(ConfigError, match=r"processes\.json: damaged"):
         down(home)
     (home / "processes.json").unlink()
+    (home / "processes.json").mkdir()  # stands for one of another user
+    with pytest.raises(ConfigError, match=r"processes\.json: cannot be read"):
+        down(home)
+    (home / "processes.json").rmdir()
 
 
 @pytest.mark.parametrize("address", ["", "host", ":local:", "https://x:1", "a b:1", '"\n:1'])

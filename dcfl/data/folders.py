@@ -166,6 +166,13 @@ def site_folders(folder: Path) -> tuple[list[Path], Path | None]:
     return _site_folders(folder)
 
 
+def training_folders(folder: Path, sites: bool) -> list[Path]:
+    """Where the pictures to train on lie. Those that are kept back lie among them, unless there is
+    a folder for testing."""
+    require_folder(folder)
+    return [_parts(site)[0] for site in (_site_folders(folder)[0] if sites else [folder])]
+
+
 def folder_files(folder: Path) -> list[Path]:
     """Every picture below the folder, sorted: all that `read_folder` or `read_sites` may read."""
     require_folder(folder)

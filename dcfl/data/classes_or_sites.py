@@ -17,9 +17,9 @@ from dcfl.errors import DatasetCorrupt
 from dcfl.system.printable import printable
 from dcfl.system.typed_settings import typed
 
-# patient_07, Pat-3, P012, sub-01, case 4 left; not the classes "patients" or "case".
+# patient_07, Pat-3, sub-01, case 4 left; not the classes "patients" or "case", nor p16 and pT2.
 OF_A_PATIENT = re.compile(
-    r"(patient|pat|p|pt|subject|subj|sub|case|person|participant|proband)[^a-z]*\d", re.IGNORECASE
+    r"(patient|pat|subject|subj|sub(?=-)|case|person|participant|proband)[^a-z]*\d", re.IGNORECASE
 )
 PATIENTS_PER_CLASS = 3  # and more, where numbers alone are taken for patients
 FEW_PICTURES = 20  # of a patient, on average

@@ -47,7 +47,7 @@ def summarise_dataset(dataset: Dataset, settings: DataSettings) -> DatasetSummar
         torch.bincount(part.labels, minlength=dataset.classes)
         for part in (dataset.train, dataset.test)
     )
-    shares = (test / (train + test))[train + test > 0]
+    shares = (test.double() / (train + test))[train + test > 0]
     official = None
     if dataset.name in ("cifar10", "cifar100"):
         official = not verify(Path(settings.path), dataset.name)

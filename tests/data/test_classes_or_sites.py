@@ -34,7 +34,7 @@ def numbered(folder: Path, names: str, **counts: int) -> Path:
 
 
 @pytest.mark.parametrize(
-    "names", ["patient_{:02}", "Pat-{}", "P{:03}", "sub-{:02}", "case {} left", "subject{}"]
+    "names", ["patient_{:02}", "Pat-{}", "sub-{:02}", "case {} left", "subject{}"]
 )
 def test_folders_named_as_patients_are_in_classes(tmp_path: Path, names: str) -> None:
     """Numbered anew in each class, as exports do it, or the same patients in both."""
@@ -44,11 +44,15 @@ def test_folders_named_as_patients_are_in_classes(tmp_path: Path, names: str) ->
     assert read(same) == (("benign", "malignant"), [])
 
 
-def test_many_numbers_with_few_pictures_are_patients_and_it_is_said(tmp_path: Path) -> None:
-    numbered(tmp_path, "{:04}", benign=10, malignant=6)
+@pytest.mark.parametrize("names", ["{:04}", "P{:04}"])
+def test_many_numbers_with_few_pictures_are_patients_and_it_is_said(
+    tmp_path: Path, names: str
+) -> None:
+    numbered(tmp_path, names, benign=10, malignant=6)
     classes, (remark,) = read(tmp_path)
     assert classes == ("benign", "malignant")
-    assert "benign, malignant are read as classes, and 0001, 0002, 0003, 0004, ..." in remark
+    first = ", ".join(names.format(number) for number in range(1, 5))
+    assert f"benign, malignant are read as classes, and {first}, ..." in remark
     assert f"if they are sites, add data.dataset=sites:{tmp_path}" in remark
     assert read(tmp_path, ("benign", "malignant")) == (classes, [])
 
@@ -59,13 +63,11 @@ def test_many_numbers_with_few_pictures_are_patients_and_it_is_said(tmp_path: Pa
         {"north": {"benign": 2, "malignant": 2}, "south": {"benign": 2, "malignant": 2, "odd": 1}},
         {"north": {"patients": 3, "healthy": 3}, "south": {"patients": 3, "healthy": 3}},
         {"north": {f"{n}": 2 for n in range(10)}, "south": {f"{n}": 2 for n in range(10)}},
-        {
-            "north": {f"grade_{n}": 3 for n in range(5)},
-            "south": {f"grade_{n}": 3 for n in range(4)},
-        },
+        {"north": {f"pT{n}": 3 for n in range(5)}, "south": {f"pT{n}": 3 for n in range(4)}},
+        {"north": {"p16 positive": 3, "p16 negative": 3}, "south": {"p16 positive": 3}},
         {"north": {f"{n}": 30 for n in range(9)}, "south": {f"{n}": 30 for n in range(1, 10)}},
     ],
-    ids=["words", "patients", "digits", "grades", "many pictures"],
+    ids=["words", "patients", "digits", "stages", "markers", "many pictures"],
 )
 def test_what_may_be_sites_is_refused_with_both_readings(
     tmp_path: Path, sites: dict[str, dict[str, int]], monkeypatch: pytest.MonkeyPatch

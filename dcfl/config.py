@@ -5,7 +5,6 @@ A config never names code to import.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import tomllib
@@ -24,6 +23,7 @@ from dcfl.methods import METHODS, Method
 from dcfl.methods.method import require_plain_name
 from dcfl.server import ServerSettings
 from dcfl.server.optimizers import OPTIMIZERS
+from dcfl.system.typed_settings import nearest, typed
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -204,8 +204,22 @@ def _changed(
         except ValidationError as error:
             raise ConfigError(
                 f"{section}.{key} must be {describe_type(hints[key])}, not {value!r}"
+                f"{_as_a_list(f'{section}.{key}', hints[key], value)}"
             ) from error
     return replace(current, **values)
+
+
+def _as_a_list(key: str, hint: Any, value: object) -> str:
+    """The end of an error message about a,b where a list is wanted: how it is typed."""
+    if get_origin(hint) is not tuple or not isinstance(value, str):
+        return ""
+    parts: list[Any] = [part.strip(" '\"") for part in value.strip(" []").split(",")]
+    if get_args(hint)[0] in (int, float):
+        try:
+            parts = [get_args(hint)[0](part) for part in parts]
+        except ValueError:
+            return ""
+    return f": a list is typed as {typed(key, parts)}"
 
 
 def _require_writable(value: object, key: str) -> None:
@@ -228,15 +242,6 @@ def describe_type(hint: Any) -> str:
         return f"a list, each {describe_type(get_args(hint)[0])}"
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
     return names.get(hint, str(hint))
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of an error message about an unknown name: a suggestion, or the known names."""
-    names = list(known)
-    matches = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
-    if matches:
-        return f": did you mean {matches[0]}?"
-    return f"; known: {', '.join(names)}" if names else ": there is nothing to set"
 
 
 def experiment_from(

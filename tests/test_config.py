@@ -1,4 +1,5 @@
 import contextlib
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -240,6 +241,26 @@ def test_lists_become_tuples() -> None:
     assert experiment_from(None, parse_settings(words)).method.levels == (0, 2)  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match="a list, each a whole number"):
         experiment_from(None, parse_settings(["method.name=fedrcl", "method.levels=[0.5]"]))
+
+
+@pytest.mark.parametrize(
+    ("setting", "typed"),
+    [
+        ("data.class_names=benign,malignant", """data.class_names='["benign","malignant"]'"""),
+        (
+            "data.class_names=[benign, 'no finding']",
+            """data.class_names='["benign","no finding"]'""",
+        ),
+        ("data.window=40,400", "data.window='[40.0,400.0]'"),
+        ("data.window=wide", ""),
+    ],
+)
+def test_how_a_list_is_typed(setting: str, typed: str) -> None:
+    with pytest.raises(ConfigError, match="must be a list, each") as refused:
+        experiment_from(None, parse_settings([setting]))
+    assert str(refused.value).partition(": a list is typed as ")[2] == typed
+    if typed:
+        experiment_from(None, parse_settings(shlex.split(typed)))
 
 
 def test_merge_leaves_its_arguments_alone() -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dcfl.flower.audit_log import Entry, History
 
 SHOWN_DIGITS = 8  # of a run's id
+OUTCOMES = ("answered", "refused", "failed")  # in the order in which they are counted
 
 
 def audit_command(
@@ -55,7 +56,9 @@ def _as_json(history: History) -> dict[str, object]:
 def _show(path: Path, history: History) -> None:
     outcomes = Counter(entry.outcome for entry in history.entries)
     total = sum(entry.bytes for entry in history.entries)
-    counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())
+    known = [outcome for outcome in OUTCOMES if outcome in outcomes]
+    order = [*known, *(outcome for outcome in outcomes if outcome not in OUTCOMES)]
+    counts = ", ".join(f"{outcomes[outcome]} {outcome}" for outcome in order)
     print(printable(f"{path}: {len(history.entries)} messages ({counts}), {total:,} bytes sent"))
     for entry in history.entries:
         for line in _lines(entry):

@@ -18,7 +18,7 @@ from dcfl.cli.terminal import (
     stdout,
 )
 from dcfl.config import to_toml
-from dcfl.data.catalogue import DatasetSummary
+from dcfl.data.dataset_summary import DatasetSummary
 from dcfl.data.settings import accuracy_words
 from dcfl.federation import cohort_size
 from dcfl.runs.estimate import Estimate
@@ -125,7 +125,8 @@ def dataset_card(summary: DatasetSummary) -> str:
     """What `dcfl data check` prints."""
     lines = {
         "data set": summary.dataset,
-        "images": f"{summary.train:,} to train on, {summary.test:,} to test on",
+        "images": f"{summary.train:,} to train on, {summary.test:,} to test on "
+        f"({_test_shares(summary)})",
         "size": f"feature vectors of {summary.channels}"
         if summary.vectors
         else f"{summary.size} x {summary.size} pixels, {summary.channels} channels",
@@ -135,13 +136,32 @@ def dataset_card(summary: DatasetSummary) -> str:
     }
     if summary.groups is not None:
         lines["groups"] = f"{summary.groups:,}, each whole in every split (data.group)"
+    if summary.mixed_groups:
+        lines["groups"] += f"; {summary.mixed_groups:,} with images of several classes"
     if sites := summary.sites:
         least, most = min(sites.values()), max(sites.values())
         sizes = f"{least:,} images each" if least == most else f"{least:,} to {most:,} images"
         lines["sites"] = f"{len(sites)}, of {sizes}: {_first(sites)}"
+    if lacking := summary.lacking:
+        lines["lacking"] = _lacking(lacking)
     if summary.official:
         lines["checksums"] = "the official ones"
     return "\n".join(printable(f"{label:10} {text}") for label, text in lines.items())
+
+
+def _test_shares(summary: DatasetSummary) -> str:
+    least, most = summary.smallest_test_share, summary.largest_test_share
+    of_a_class = f"{100 * least:.0f} to {100 * most:.0f} % of a class"
+    return f"{100 * summary.test_share:.0f} %" + (f", {of_a_class}" if most - least > 0.02 else "")
+
+
+def _lacking(lacking: Mapping[str, Sequence[str]], most: int = 3) -> str:
+    some = [
+        f"{printable(site, LONGEST_NAME)} has no {_first(names, most)}"
+        for site, names in [*lacking.items()][:most]
+    ]
+    more = len(lacking) - len(some)
+    return "; ".join([*some, *([f"and {more:,} more sites lack classes"] if more else [])])
 
 
 def _first(names: Collection[str], most: int = 10) -> str:

@@ -35,7 +35,8 @@ def get(
 def check(settings: Settings = None, as_json: AsJSON = False) -> None:
     """Read the data set that a config or data.dataset=... names, and say what is in it."""
     from dcfl.cli.cards import dataset_card
-    from dcfl.data.catalogue import load_dataset, summarise_dataset
+    from dcfl.data.catalogue import load_dataset
+    from dcfl.data.dataset_summary import summarise_dataset
 
     data_settings = experiment_of(settings).seeded.data
     summary = summarise_dataset(load_dataset(data_settings), data_settings)

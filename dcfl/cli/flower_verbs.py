@@ -28,6 +28,7 @@ from dcfl.cli.options import (
 )
 from dcfl.errors import ConfigError, DCFLError, require
 from dcfl.system.printable import printable
+from dcfl.system.saying import say
 
 if TYPE_CHECKING:
     from dcfl.experiment import Experiment
@@ -116,13 +117,14 @@ def up_command(
     home: Home = HERE,
 ) -> None:
     """Start a SuperLink and SuperNodes on this machine, to try it out."""
-    from dcfl.flower.deploy.deployment import up
+    from dcfl.flower.deploy.deployment import require_idle, up
 
     folders = [_data_folder(text) for text in data or ()]
     configs = [f'data="folder:{path}" site="{path.name}"' for path in folders]
     names = [path.name for path in folders]
     count = len(configs) or sites
     nodes = f"{count} SuperNode{'' if count == 1 else 's'}"
+    require_idle(home)
     print(f"starting a SuperLink and {nodes}: up to two minutes", file=sys.stderr)
     link = up(home, count, tls, configs, names)
     how = "TLS and node keys" if tls else "without TLS: any process of this machine can be a site"
@@ -141,9 +143,9 @@ def _roster(sites: str) -> Roster | None:
 
 def _data_folder(text: str) -> Path:
     kind, _, location = text.partition(":")
+    require(kind == "folder", f"--data {text}: give folder:PATH, such as folder:{location or kind}")
     path = Path(os.path.expanduser(location)).resolve()
-    if kind != "folder" or not path.is_dir():
-        raise ConfigError(f"--data {text}: give folder:PATH with a folder that exists")
+    require(path.is_dir(), f"--data {text}: {path} is not there, or is not a folder")
     return path
 
 
@@ -224,7 +226,7 @@ def status_command(home: Home = HERE, as_json: AsJSON = False) -> None:
         state = "dead" if not node.alive else "online" if node.online else "not online"
         print(printable(f"{site_title(node.name):<9}  process {node.pid}  {state}"))
     for run in current.runs:
-        print(printable(f"run        {run.run}  {run.status}"))
+        print(printable(f"run        {run.submitted}  {run.status}  {run.run}"))
 
 
 @flower.command("run")
@@ -251,6 +253,7 @@ def run_command(
     from dcfl.flower.deploy.bundle import app_code
     from dcfl.flower.deploy.site_logs import SiteLogs
     from dcfl.flower.deploy.submission import for_superlink, submit
+    from dcfl.flower.roster import Roster
     from dcfl.runs.folder import RecordedRun
 
     if kit:
@@ -267,10 +270,23 @@ def run_command(
         experiment = for_superlink(asked)
     if not as_json:
         _tell_hashes(app_code(experiment))
+    _say_who_is_awaited(link, Roster.from_text(roster, experiment.data))
     logs = None if superlink or kit else SiteLogs(home)
     submitted = submit(link, experiment, roster, resume is not None)
     _follow(submitted, experiment, logs)
     _print_result(submitted, as_json)
+
+
+def _say_who_is_awaited(link: Connection, roster: Roster) -> None:
+    """A run that waits for its sites has nothing else to show."""
+    from dcfl.flower.deploy.registered_nodes import absent_sites
+    from dcfl.flower.nodes import JOIN_SECONDS
+
+    absence = absent_sites(link, roster)
+    if absence.sites:
+        then = "ends" if absence.of_all else "begins with the others, if they are enough"
+        waits = f"waiting for {absence.sites} (not online)"
+        say(printable(f"{waits}: up to {JOIN_SECONDS} s, then the run {then}"))
 
 
 def _tell_hashes(files: Mapping[str, OwnFile]) -> None:

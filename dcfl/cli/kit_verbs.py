@@ -121,7 +121,11 @@ def _show(status: KitStatus) -> None:
     for process in status.daemons:
         state = f"process {process.pid}" if process.alive else "has ended"
         print(printable(f"{process.name:<10} {state}"))
-    print(printable(status.obstacle or f"{status.address}  can be reached"))
+    for way in status.ways:
+        state = way.obstacle.removeprefix(way.address).lstrip() or "can be reached"
+        print(printable(f"{way.address}  {state}"))
+    for site, state in status.sites.items():
+        print(printable(f"{site:<10} {state}"))
     for line in status.last_lines:
         print(printable(f"log        {line}"))
     if status.log:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import dcfl
-from dcfl.config import nearest
 from dcfl.errors import ConfigError
 from dcfl.system.storage import write_whole
+from dcfl.system.typed_settings import nearest
 
 PACKAGE = Path(dcfl.__file__).parent
 # A wheel has a copy of the clone's folder inside the package.

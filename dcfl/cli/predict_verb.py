@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,6 +26,7 @@ from dcfl.system.printable import printable
 from dcfl.system.storage import replacing, strict_json
 
 if TYPE_CHECKING:
+    from dcfl.runs.folder import RecordedRun
     from dcfl.trained.predict import Prediction, Tally
 
 Show = Callable[["Prediction"], None]
@@ -51,6 +52,7 @@ def predict(
 
     Pictures that cannot be read are named and skipped; the exit code is then 2.
     """
+    from dcfl.runs.folder import RecordedRun
     from dcfl.trained import predict as trained
 
     run_own_files(None, model_file)
@@ -66,7 +68,13 @@ def predict(
                 _tell_skipped(prediction)
             for show in shows or [_print_row]:
                 show(prediction)
-    _conclude(tally, csv_file, as_json)
+    if not as_json:
+        _print_totals(tally, csv_file, RecordedRun.open(folder), pictures)
+    if tally.skipped:
+        sys.stdout.flush()
+        raise DatasetCorrupt(
+            f"{tally.skipped:,} of {tally.pictures:,} pictures could not be read and were skipped"
+        )
 
 
 def _tell_skipped(prediction: Prediction) -> None:
@@ -74,18 +82,18 @@ def _tell_skipped(prediction: Prediction) -> None:
     print(printable(line), file=sys.stderr)
 
 
-def _conclude(tally: Tally, csv_file: Path | None, as_json: bool) -> None:
-    if not as_json:
-        if csv_file is not None:
-            print(printable(f"rows  {csv_file}"))
-        if tally.accuracy is not None:
-            counts = f"{tally.right:,} of {tally.labelled:,} pictures in class folders"
-            print(f"accuracy  {tally.accuracy:.2f} % ({counts})")
-    if tally.skipped:
-        sys.stdout.flush()
-        raise DatasetCorrupt(
-            f"{tally.skipped:,} of {tally.pictures:,} pictures could not be read and were skipped"
-        )
+def _print_totals(
+    tally: Tally, csv_file: Path | None, run: RecordedRun, pictures: Iterable[Path]
+) -> None:
+    from dcfl.trained.own_data import trained_on_some
+
+    if csv_file is not None:
+        print(printable(f"rows  {csv_file}"))
+    if tally.accuracy is not None:
+        counts = f"{tally.right:,} of {tally.labelled:,} pictures in class folders"
+        print(f"accuracy  {tally.accuracy:.2f} % ({counts})")
+        if trained_on_some(run, pictures):
+            print("It was trained on some of them, so this is no test: `dcfl evaluate` makes one.")
 
 
 def _print_row(prediction: Prediction) -> None:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from dcfl.data.arrays import Arrays
 from dcfl.system.storage import PRIVATE_FILE, PRIVATE_FOLDER, private_folder
 
-FORMAT = 4  # of entries, and of what readers produce: raise it when either changes
+FORMAT = 5  # of entries, and of what readers produce: raise it when either changes
 PIXELS = (np.dtype(np.uint8), np.dtype(np.float32))  # images, feature vectors
 ARRAYS: dict[str, tuple[np.dtype[Any], ...]] = {
     "train_pixels": PIXELS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -173,52 +173,6 @@ def _normalised(dataset: Dataset, settings: DataSettings) -> Dataset:
         raise ConfigError("data.mean must lie in 0 to 1, and data.std above 0, up to 1: of images")
     preparation = replace(dataset.preparation, mean=mean, std=std)
     return replace(dataset, preparation=preparation)
-
-
-@dataclass(frozen=True)
-class DatasetSummary:
-    """What is in a data set."""
-
-    dataset: str
-    train: int  # images
-    test: int
-    size: int  # pixels
-    channels: int
-    vectors: bool  # feature vectors instead of images
-    groups: int | None  # of images that stay together
-    class_names: tuple[str, ...]
-    smallest_class: int  # training images
-    largest_class: int
-    sites: dict[str, int] | None  # images of each, if it came split
-    official: bool | None  # whether the checksums are, for data sets that have them
-
-    def as_json(self) -> dict[str, Any]:
-        """Without what does not apply."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
-
-
-def summarise_dataset(dataset: Dataset, settings: DataSettings) -> DatasetSummary:
-    counts = torch.bincount(dataset.train.labels, minlength=dataset.classes)
-    sites = official = None
-    if dataset.partition is not None:
-        sizes = dataset.partition.sizes.tolist()
-        sites = dict(zip(dataset.site_names, sizes, strict=True))
-    if dataset.name in ("cifar10", "cifar100"):
-        official = not verify(Path(settings.path), dataset.name)
-    return DatasetSummary(
-        dataset=dataset.name,
-        train=len(dataset.train),
-        test=len(dataset.test),
-        size=dataset.size,
-        channels=dataset.channels,
-        vectors=dataset.vectors,
-        groups=dataset.group_count,
-        class_names=dataset.class_names,
-        smallest_class=int(counts.min()),
-        largest_class=int(counts.max()),
-        sites=sites,
-        official=official,
-    )
 
 
 def _users_own(kind: str, path: Path, settings: DataSettings) -> Arrays:

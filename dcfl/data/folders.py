@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcfl.data.arrays import Arrays
+from dcfl.data.classes_or_sites import require_classes, warn_of_patients, warn_of_spellings
 from dcfl.data.division import COMMON, Picture, warn_about_groups, without_idle_groups
 from dcfl.data.grey_levels import Range
 from dcfl.data.grouping import NONE, SUBFOLDER, GroupOf, grouping
@@ -33,9 +34,11 @@ from dcfl.data.pictures import (
 )
 from dcfl.errors import ClassNotAgreed, DatasetCorrupt, require
 from dcfl.system.printable import printable
+from dcfl.system.typed_settings import nearest
 
 TRAIN = ("train", "training")
 TEST = ("test", "testing", "val", "valid", "validation")
+LONGEST_HINT = 300  # characters: there may be a thousand classes
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,8 @@ def read_folder(folder: Path, reading: Reading) -> Arrays:
     """Class folders, or `train` and `test` (or `val`) with class folders in them."""
     require_folder(folder)
     train, test = _parts(folder)
-    names = list(reading.class_names) or _class_folders(train)
-    find = _Finder(names, grouping(reading.group))
+    names = list(reading.class_names) or _class_folders(train, reading.warn)
+    find = _Finder(names, grouping(reading.group), agreed=bool(reading.class_names))
     pictures = find.pictures(train, part="either" if test is None else "train")
     if not reading.class_names:
         require_every_class(names, pictures, train)
@@ -111,7 +114,10 @@ def read_sites(folder: Path, reading: Reading) -> Arrays:
         {name for train, _ in parts for name in subfolders(train)}
     )
     require_two(names, folder)
-    find = _Finder(names, grouping(reading.group))
+    if not reading.class_names:
+        warn_of_spellings(names, folder, reading.warn)
+        warn_of_patients(names, [site.name for site in sites], folder, reading.warn)
+    find = _Finder(names, grouping(reading.group), agreed=bool(reading.class_names))
     pictures = []
     for number, (train, own_test) in enumerate(parts):
         apart = test is not None or own_test is not None
@@ -158,6 +164,13 @@ def site_folders(folder: Path) -> tuple[list[Path], Path | None]:
     """The folders of the sites, and the test set for all of them if there is one."""
     require_folder(folder)
     return _site_folders(folder)
+
+
+def training_folders(folder: Path, sites: bool) -> list[Path]:
+    """Where the pictures to train on lie. Those that are kept back lie among them, unless there is
+    a folder for testing."""
+    require_folder(folder)
+    return [_parts(site)[0] for site in (_site_folders(folder)[0] if sites else [folder])]
 
 
 def folder_files(folder: Path) -> list[Path]:
@@ -211,37 +224,19 @@ def _site_offsets(train: Sequence[Picture], sites: Sequence[Path]) -> NDArray[np
     return np.cumsum([0] + [counts[number] for number in range(len(sites))], dtype=np.int64)
 
 
-def _class_folders(folder: Path) -> list[str]:
+def _class_folders(folder: Path, warn: Warn) -> list[str]:
     names = subfolders(folder)
     require_two(names, folder)
-    _require_classes(names, folder)
+    require_classes(names, folder, warn)
+    warn_of_spellings(names, folder, warn)
     return names
-
-
-def _require_classes(names: Sequence[str], folder: Path) -> None:
-    """Refuses north/ and south/ with the same class folders in both: a model would learn to tell
-    hospitals apart. Patients who have pictures of several classes are few among all of them."""
-    inner = {name: subfolders(folder / name) for name in names}
-    often = Counter(name for inside in inner.values() for name in inside)
-    shared = sorted(name for name, times in often.items() if times > 1)
-    if len(often) < 2 or 2 * len(shared) < len(often) or not all(inner.values()):
-        return
-    raise DatasetCorrupt(
-        f"{printable(folder)}: {_first(names)} have the same folders inside ({_first(shared)}) and "
-        f'look like sites, not classes: data.dataset = "sites:{printable(folder)}" reads sites; if '
-        f"they are classes, name them all in data.class_names"
-    )
-
-
-def _first(names: Sequence[str], most: int = 4) -> str:
-    shown = [printable(name, 40) for name in names[:most]]
-    return ", ".join([*shown, *(["..."] if len(names) > most else [])])
 
 
 @dataclass(frozen=True)
 class _Finder:
     class_names: Sequence[str]
     group_of: GroupOf
+    agreed: bool = False  # the names, and not read from the folders to train on
 
     def pictures(
         self, folder: Path, part: Literal["train", "test", "either"], site: int = 0
@@ -251,11 +246,16 @@ class _Finder:
         found = []
         for name in subfolders(folder):
             if name not in labels:
-                raise ClassNotAgreed(
-                    f"{printable(folder / name)}: no images of this class to train on, or not one "
-                    f"of the agreed data.class_names"
-                )
+                raise ClassNotAgreed(f"{printable(folder / name)}: {self._not_a_class(name)}")
             for path in sorted(images(folder / name)):
                 group = self.group_of(path, folder / name)
                 found.append(Picture(site, labels[name], part, path, group))
         return found
+
+    def _not_a_class(self, name: str) -> str:
+        reason = (
+            "not one of the agreed data.class_names"
+            if self.agreed
+            else "no images of this class to train on"
+        )
+        return reason + printable(nearest(name, self.class_names), LONGEST_HINT)

@@ -85,7 +85,8 @@ def own_sites(settings: DataSettings, wanted: Wanted) -> dict[str, Images]:
     for folder in folders:
         name = printable(folder.name)
         try:
-            found[name] = load_dataset(replace(own, dataset=f"folder:{folder}")).test
+            with warnings.catch_warnings(action="ignore"):  # it was all said of the whole data set
+                found[name] = load_dataset(replace(own, dataset=f"folder:{folder}")).test
         except DatasetCorrupt as error:  # too few pictures to keep one back
             warnings.warn(f"{name} is left out: {error}", stacklevel=3)
     return found

@@ -26,7 +26,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import get_args
 
-from dcfl.config import nearest
 from dcfl.data import Dataset, load_dataset
 from dcfl.data.catalogue import load_own_site
 from dcfl.data.partition import Partition
@@ -38,6 +37,7 @@ from dcfl.flower.audit_log import AuditLog
 from dcfl.flower.site_rules import Budget, SiteRules
 from dcfl.flower.withholding import withheld_from
 from dcfl.privacy import LARGEST_EPSILON, LARGEST_SETTING
+from dcfl.system.typed_settings import nearest
 
 ANY_DATA = "any"
 # A limit of 0 would be none: whoever means it leaves the key out.

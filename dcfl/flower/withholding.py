@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from dcfl.config import nearest
 from dcfl.evaluation import Score
 from dcfl.experiment import Experiment
 from dcfl.flower.refusals import Refusal
 from dcfl.messages import ClientUpdate
 from dcfl.privacy import BY_SIZE
+from dcfl.system.typed_settings import nearest
 
 UPDATES, SCORES, CLASS_COUNTS, SIZES = "updates", "scores", "class-counts", "sizes"
 WORDS = (UPDATES, SCORES, CLASS_COUNTS, SIZES)

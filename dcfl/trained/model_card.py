@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, cast
 
 from dcfl.data import Preparation
 from dcfl.data.client_data import normalises_by_batch
 from dcfl.data.partition import split_words
 from dcfl.errors import ConfigError
-from dcfl.runs.evaluations import read_evaluations
+from dcfl.runs.evaluations import EvaluationRecord, read_evaluations
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.model_file import Which
+from dcfl.runs.rows import ClassRecall
 from dcfl.system.json_types import Json
 from dcfl.trained.exported_graph import ExportedGraph
 from dcfl.trained.own_data import data_settings, kind_of_images
@@ -65,14 +67,13 @@ class CardFacts:
         of these weights, or else from summary.json."""
         if isinstance(self.which, int):
             return self._of_client(self.which)
-        for record in read_evaluations(self.run.folder):
-            if record.own_data and record.weights_sha256 == self.weights_sha256:
-                scores = record.scores
-                images = f"{scores.images:,.0f} {record.kind}"
-                return [
-                    Metric("accuracy", "accuracy", scores.accuracy, images),
-                    Metric("f1", "macro F1", scores.macro_f1, images),
-                ]
+        if record := self._evaluation:
+            scores = record.scores
+            images = f"{scores.images:,.0f} {record.kind}"
+            return [
+                Metric("accuracy", "accuracy", scores.accuracy, images),
+                Metric("f1", "macro F1", scores.macro_f1, images),
+            ]
         summary = self.run.summary
         if summary is None:
             return []
@@ -80,6 +81,31 @@ class CardFacts:
         value = summary.best_accuracy if best else summary.final_accuracy
         images = kind_of_images(data_settings(self.run))
         return [] if value is None else [Metric("accuracy", "accuracy", value, images)]
+
+    @property
+    def recalls(self) -> Sequence[ClassRecall]:
+        """Class by class, on the same images as the accuracy; empty where nobody counted them."""
+        if isinstance(self.which, int):
+            return ()
+        if record := self._evaluation:
+            return [
+                ClassRecall(row.name, round(row.images), row.recall if row.images else None)
+                for row in record.class_rows
+            ]
+        summary = self.run.summary
+        return summary.recalls if summary is not None and self.which == "last" else ()
+
+    @cached_property
+    def _evaluation(self) -> EvaluationRecord | None:
+        """Of these weights, on the run's own images."""
+        return next(
+            (
+                record
+                for record in read_evaluations(self.run.folder)
+                if record.own_data and record.weights_sha256 == self.weights_sha256
+            ),
+            None,
+        )
 
     def _of_client(self, client: int) -> list[Metric]:
         images = f"{kind_of_images(data_settings(self.run))} in the client's own mix of classes"
@@ -159,14 +185,16 @@ def _title(facts: CardFacts) -> str:
 
 
 def _summary(facts: CardFacts) -> str:
-    names = [_plain(name) for name in facts.graph.model.class_names]
-    shown = ", ".join(names[:MOST_NAMES])
-    more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
     count = sum(tensor.numel() for tensor in facts.graph.model.parameters())
     return (
         f"A classifier with {count:,} parameters, trained by federated learning with dcfl.\n\n"
-        f"Classes, in the order of the outputs: {shown}{more}."
+        f"Classes, in the order of the outputs: {_some(facts.graph.model.class_names)}."
     )
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(map(_plain, names[:MOST_NAMES]))
+    return shown + (f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else "")
 
 
 def _plain(text: str) -> str:
@@ -278,9 +306,23 @@ def _training(facts: CardFacts) -> str:
         "seed": federation.get("seed", 0),
         "mean of the inputs": _numbers(facts.preparation.mean),
         "std of the inputs": _numbers(facts.preparation.std),
+        **_about_images(facts.run),
     }
     table = "\n".join(f"| {name} | {_plain(str(value))} |" for name, value in rows.items())
     return f"## Training\n\n| | |\n|---|---|\n{table}"
+
+
+def _about_images(run: RecordedRun) -> dict[str, str]:
+    """What the run has noted of them."""
+    kinds = {
+        "groups": ("groups of images", "{:,}, such as patients; each on one side of every split"),
+        "broken_images": ("broken images, left out", "{:,}"),
+    }
+    return {
+        name: words.format(count)
+        for key, (name, words) in kinds.items()
+        if isinstance(count := run.environment.get(key), int)
+    }
 
 
 def _numbers(values: tuple[float, ...]) -> str:
@@ -292,7 +334,23 @@ def _accuracy(facts: CardFacts) -> str:
     if not facts.metrics:
         return "## Accuracy\n\nIt was not measured."
     rows = [f"| {m.name} | {m.percent:.2f} % | {m.images} |" for m in facts.metrics]
-    return "\n".join(["## Accuracy", "", "| | | measured on |", "|---|---|---|", *rows])
+    lines = ["## Accuracy", "", "| | | measured on |", "|---|---|---|", *rows]
+    return "\n".join([*lines, *_recall_lines(facts.recalls)])
+
+
+def _recall_lines(recalls: Sequence[ClassRecall]) -> Iterator[str]:
+    """A row per class, or the classes with the lowest recall where there are many."""
+    rows = [(row.recall, row) for row in recalls if row.recall is not None]
+    if not rows:
+        return
+    which = "each class"
+    if len(rows) > MOST_NAMES:
+        rows = sorted(rows, key=lambda row: row[0])[:MOST_NAMES]
+        which = f"the {MOST_NAMES} of {len(recalls):,} classes with the lowest recall"
+    yield from ("", f"Recall is the share of a class's images that it recognises. Of {which}:", "")
+    yield from ("| class | images | recall |", "|---|---|---|")
+    for recall, row in rows:
+        yield f"| {_plain(row.name)} | {row.images:,} | {recall:.2f} % |"
 
 
 def _cautions(facts: CardFacts) -> str:
@@ -301,6 +359,8 @@ def _cautions(facts: CardFacts) -> str:
         "- Probabilities are the network's own and may be too sure of themselves.",
         "- It answers with one of its classes whatever it is shown.",
     ]
+    if missed := [row.name for row in facts.recalls if row.missed]:
+        lines.append(f"- It never recognised {_some(missed)}.")
     summary = facts.run.summary
     if summary is not None and summary.epsilon is not None:
         lines.append(f"- Trained with differential privacy: epsilon {summary.epsilon:.3g}.")

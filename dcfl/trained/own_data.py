@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
 from dcfl import config
 from dcfl.data import Dataset, DataSettings, load_dataset
-from dcfl.errors import ConfigError, DatasetMissing
+from dcfl.data.folders import training_folders
+from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing
 from dcfl.models import FeatureModel
 from dcfl.runs.folder import RecordedRun
 
@@ -49,3 +54,21 @@ def load_own_data(run: RecordedRun, model: FeatureModel) -> Dataset:
 def kind_of_images(settings: DataSettings) -> str:
     """What the run is scored on."""
     return "kept-back training images" if settings.holdout else "test images"
+
+
+def trained_on_some(run: RecordedRun, places: Iterable[Path]) -> bool:
+    """Whether files or folders lie where the run's training pictures lie, as far as is known."""
+    kind, _, where = data_settings(run).dataset.partition(":")
+    if kind not in ("folder", "sites"):
+        return False
+    try:
+        folders = training_folders(Path(os.path.expanduser(where)), sites=kind == "sites")
+    except (DatasetMissing, DatasetCorrupt):  # it has moved, or changed
+        return False
+    known = [folder.resolve() for folder in folders]
+    asked = [place.resolve() for place in places]
+    return any(
+        place.is_relative_to(folder) or folder.is_relative_to(place)
+        for place in asked
+        for folder in known
+    )

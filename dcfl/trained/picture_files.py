@@ -22,7 +22,8 @@ class Found(NamedTuple):
 def find_pictures(
     places: Iterable[str | Path], class_names: Sequence[str]
 ) -> Iterator[tuple[Found, ...]]:
-    """In blocks, in order. Refuses at once a place that does not exist, or where no picture is."""
+    """In blocks, those of a folder in the order of their names. Refuses at once a place that does
+    not exist, or where no picture is."""
     paths = [Path(place) for place in places]
     for path in paths:
         if not path.exists():
@@ -40,7 +41,7 @@ def _in(path: Path, labels: dict[str, int]) -> Iterator[Found]:
     if not path.is_dir():
         yield Found(path, None)
         return
-    for picture in images(path):
+    for picture in sorted(images(path)):
         # A class folder inside, or else the folder itself. Class names are as they can be shown.
         below = (*picture.relative_to(path).parts[:-1], path.resolve().name)
         folders = (printable(name) for name in below)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from dcfl.flower.deploy import kit_daemons
+from dcfl.flower.deploy.ports import free_ports
 from tests.cli.conftest import Call
 
 SUPERLINK = ("--superlink", "fl.example.org:8443")
@@ -48,8 +49,10 @@ def test_what_does_not_fit_makes_no_file(
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_kits_daemon(unmeasured: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kits_daemon(unmeasured: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     unmeasured("flower", "kit", "a", "--superlink", "localhost:9", "--data", "folder:/x")
+    config = tmp_path / "kits" / "a" / "site.toml"
+    config.write_text(config.read_text().replace("port = 9094", f"port = {free_ports(1)[0]}"))
     code, _, err = unmeasured("flower", "daemon", "status", "kits/a")
     assert (code, err) == (6, "dcfl: nothing is running here; ./start starts it\n")
     program = [
@@ -64,7 +67,7 @@ def test_a_kits_daemon(unmeasured: Call, monkeypatch: pytest.MonkeyPatch) -> Non
     )
     code, out, err = unmeasured("flower", "daemon", "status", "kits/a")
     assert (code, err) == (6, "dcfl: not well: see above\n")  # nobody listens there
-    assert "localhost:9 does not answer (Connection refused)" in out
+    assert "localhost:9  does not answer (Connection refused)" in out
     assert "log        SuperNode ID: 7" in out
     assert unmeasured("flower", "daemon", "stop", "kits/a")[1] == "ended 1 process\n"
 

@@ -8,12 +8,18 @@ from typing import Any
 import pytest
 
 from dcfl.cli import flower_verbs
+from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
-from dcfl.flower.deploy import deployment
+from dcfl.flower.deploy import deployment, registered_nodes
+from dcfl.flower.deploy.registered_nodes import RegisteredNode
 from dcfl.flower.deploy.submission import Submitted
 from dcfl.flower.deploy.superlink import Connection
+from dcfl.flower.roster import Roster
 from dcfl.runs.folder import RecordedRun
 from tests.cli.conftest import Call
+
+ENDS = "(not online): up to 120 s, then the run ends"
+BEGINS = ENDS.replace("ends", "begins with the others, if they are enough")
 
 
 def test_up_says_what_it_waits_for(unmeasured: Call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,6 +29,68 @@ def test_up_says_what_it_waits_for(unmeasured: Call, monkeypatch: pytest.MonkeyP
     assert code == 0
     assert "3 online" in out
     assert err == "starting a SuperLink and 3 SuperNodes: up to two minutes\n"
+
+
+def test_up_refuses_before_it_says_that_it_starts(
+    unmeasured: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(home: Path) -> None:
+        raise ConfigError("a deployment is running")
+
+    monkeypatch.setattr(deployment, "require_idle", busy)
+    assert unmeasured("flower", "up") == (2, "", "dcfl: a deployment is running\n")
+
+
+def test_data_without_its_kind_and_a_folder_that_is_not_there(
+    unmeasured: Call, tmp_path: Path
+) -> None:
+    (tmp_path / "scans").mkdir()
+    _, _, err = unmeasured("flower", "up", "--data", "scans")
+    assert err == "dcfl: --data scans: give folder:PATH, such as folder:scans\n"
+    _, _, err = unmeasured("flower", "up", "--data", "folder:scan")
+    said = f"{tmp_path / 'scan'} is not there, or is not a folder"
+    assert err == f"dcfl: --data folder:scan: {said}\n"
+
+
+@pytest.mark.parametrize(
+    ("keys", "online", "said"),
+    [
+        (("a", "b"), ("a", "b"), ""),
+        (("a", "b"), ("a", "x"), f"waiting for site south {BEGINS}"),
+        (("a", "b"), (), f"waiting for site north, site south {ENDS}"),
+        ((), ("x",), f"waiting for 1 of 2 sites {BEGINS}"),
+        ((), ("x", "y"), ""),
+        ((), None, ""),
+    ],
+)
+def test_a_run_says_whom_it_waits_for(
+    keys: tuple[str, ...],
+    online: tuple[str, ...] | None,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    nodes = [RegisteredNode("b", False), *(RegisteredNode(key, True) for key in online or ())]
+    answer = None if online is None else nodes
+    monkeypatch.setattr(registered_nodes, "registered_nodes", lambda link: answer)
+    link = Connection("127.0.0.1:9", tmp_path, None, True)
+    flower_verbs._say_who_is_awaited(link, Roster(2, keys, ("north", "south")))
+    err = capsys.readouterr().err
+    assert err == (f"{said}\n" if said else "")
+
+
+def test_a_superlink_that_does_not_answer_says_nobody_is_absent(tmp_path: Path) -> None:
+    link = Connection("127.0.0.1:9", tmp_path, None, True)
+    assert registered_nodes.registered_nodes(link) is None
+
+
+def test_whoever_asks_a_kit_is_sent_to_its_script(unmeasured: Call, tmp_path: Path) -> None:
+    _, _, err = unmeasured("flower", "status")
+    assert "`dcfl flower up` starts one" in err
+    (tmp_path / "server.toml").touch()
+    _, _, err = unmeasured("flower", "status")
+    assert "no deployment here; of a kit ./status tells" in err
 
 
 def test_down_says_what_stays(unmeasured: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -244,7 +244,7 @@ def test_ones_own_pictures_from_check_to_run(cli, pictures: Path) -> None:  # ty
     code, out, _ = cli("data", "check", f"data.dataset=folder:{pictures / 'north'}")
     assert code == 0
     assert "3: cat, dog, owl" in out
-    assert "24 to train on, 6 to test on" in out
+    assert "24 to train on, 6 to test on (20 %)" in out
     _, as_json, _ = cli("data", "check", f"data.dataset=sites:{pictures}", "--json")
     assert json.loads(as_json)["sites"] == {"north": 24, "south": 24}
     code, out, _ = cli(

@@ -18,7 +18,7 @@ from dcfl.data.folders import (
     read_sites,
 )
 from dcfl.data.tiny_imagenet import TINY, read_tiny_imagenet, tiny_imagenet_files
-from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing, DCFLError
+from dcfl.errors import ClassNotAgreed, ConfigError, DatasetCorrupt, DatasetMissing, DCFLError
 from tests.data.pictures import (
     BLUE,
     GREEN,
@@ -368,7 +368,8 @@ def test_test_sets_that_are_none(tmp_path: Path) -> None:
     assert "left for testing" in refusal(DatasetCorrupt, class_folders(tmp_path / "1", a=1, b=1))
     class_folders(tmp_path / "2" / "train", a=1, b=1)
     class_folders(tmp_path / "2" / "test", c=1)
-    assert "no images of this class to train on" in refusal(DatasetCorrupt, tmp_path / "2")
+    line = refusal(ClassNotAgreed, tmp_path / "2")
+    assert line.endswith("c: no images of this class to train on; known: a, b")
     class_folders(tmp_path / "3" / "train", a=1, b=1)
     class_folders(tmp_path / "3" / "test", a=0)
     assert "left for testing" in refusal(DatasetCorrupt, tmp_path / "3")
@@ -617,30 +618,6 @@ def test_parts_go_by_many_names(tmp_path: Path, train: str, test: str) -> None:
     arrays = read_folder(tmp_path, Reading(8))
     assert arrays.class_names == ("a", "b")
     assert (len(arrays.train_labels), len(arrays.test_labels)) == (7, 3)
-
-
-def test_folders_that_look_like_sites_are_not_taken_for_classes(tmp_path: Path) -> None:
-    class_folders(tmp_path / "north", benign=2, malignant=2)
-    class_folders(tmp_path / "south", benign=2, malignant=2, unsure=1)
-    message = refusal(DatasetCorrupt, tmp_path)
-    assert "north, south have the same folders inside (benign, malignant)" in message
-    assert f'"sites:{tmp_path}" reads sites' in message
-    assert read_sites(tmp_path, Reading(8)).site_names == ("north", "south")
-    told = read_folder(tmp_path, Reading(8, class_names=("north", "south")))
-    assert told.class_names == ("north", "south")
-
-
-def test_a_few_patients_with_both_kinds_of_pictures_do_not_make_sites(tmp_path: Path) -> None:
-    class_folders(tmp_path / "benign", p1=2, p2=2, p3=2, p4=2)
-    class_folders(tmp_path / "malignant", p4=2, p5=2, p6=2)
-    assert read_folder(tmp_path, Reading(8)).class_names == ("benign", "malignant")
-
-
-def test_one_folder_of_pictures_in_every_class_does_not_make_sites(tmp_path: Path) -> None:
-    class_folders(tmp_path / "cat", images=5)
-    class_folders(tmp_path / "dog", images=5)
-    arrays = read_folder(tmp_path, Reading(8, warn=lambda _: None))
-    assert (arrays.class_names, len(arrays.test_labels)) == (("cat", "dog"), 2)
 
 
 def test_a_site_may_have_parts_of_its_own(tmp_path: Path) -> None:

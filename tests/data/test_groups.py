@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from dcfl.cli.cards import dataset_card
 from dcfl.data import Dataset, DataSettings, Images, Preparation, load_dataset
-from dcfl.data.catalogue import load_own_site, summarise_dataset
+from dcfl.data.catalogue import load_own_site
+from dcfl.data.dataset_summary import summarise_dataset
 from dcfl.data.division import Picture, divide
 from dcfl.data.partition import LEFT_TO_CHANCE, SCHEMES
 from dcfl.data.to_score import Wanted, own_sites
@@ -194,6 +195,27 @@ def test_data_check_and_the_report_say_how_many(tmp_path: Path) -> None:
     card = dataset_card(summarise_dataset(load_dataset(settings), settings))
     assert "groups     6, each whole in every split" in card
     assert "groups" not in dataset_card(summarise_dataset(load_dataset(DataSettings()), settings))
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), min_size=4, max_size=40))
+def test_groups_of_several_classes_are_counted(drawn: list[tuple[int, int]]) -> None:
+    found = dataset([label for label, _ in drawn], [group for _, group in drawn])
+    classes = {group: {label for label, other in drawn if other == group} for _, group in drawn}
+    several = sum(len(own) > 1 for own in classes.values())
+    summary = summarise_dataset(found, DataSettings())
+    assert (summary.groups, summary.mixed_groups) == (len(classes), several)
+
+
+def test_data_check_names_sites_that_lack_a_class_and_shares_of_classes(tmp_path: Path) -> None:
+    hospital(tmp_path / "north")
+    class_folders(tmp_path / "south" / "benign", p1=4, p2=4)
+    settings = DataSettings(dataset=f"sites:{tmp_path}", image_size=8)
+    summary = summarise_dataset(load_dataset(settings), settings)
+    assert summary.lacking == {"south": ["malignant"]}
+    # Of three patients with four pictures each, one is for testing; at the south one of two.
+    assert (summary.smallest_test_share, summary.largest_test_share) == pytest.approx((1 / 3, 0.4))
+    assert summary.test_share == pytest.approx(12 / 32)
 
 
 def test_no_subfolders_no_groups(tmp_path: Path) -> None:

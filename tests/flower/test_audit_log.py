@@ -179,9 +179,9 @@ def test_a_killed_writer_leaves_a_log_that_goes_on(tmp_path: Path) -> None:
 def test_a_person_reads_it(tmp_path: Path) -> None:
     log = AuditLog(tmp_path / "memories" / "site-0" / "audit.jsonl")
     sent = ("weights", "counts.num-examples", "counts.kept", "metrics.loss")
-    log.append(lambda history: replace(ENTRY, sent=sent, vectors=1, noise=2.0, epsilon=4.381))
     refused = replace(ENTRY, round=0, outcome="refused", reason="it withholds \x1b[31m")
     log.append(lambda history: refused)
+    log.append(lambda history: replace(ENTRY, sent=sent, vectors=1, noise=2.0, epsilon=4.381))
     shown = CliRunner().invoke(command_line, ["flower", "audit", str(tmp_path)])
     assert shown.exit_code == 0, shown.output
     assert "2 messages (1 answered, 1 refused), 14 bytes sent" in shown.output
@@ -196,7 +196,7 @@ def test_a_person_reads_it(tmp_path: Path) -> None:
     )
     ((place, record),) = told.items()
     assert place == str(log.path)
-    assert [entry["outcome"] for entry in record["entries"]] == ["answered", "refused"]
+    assert [entry["outcome"] for entry in record["entries"]] == ["refused", "answered"]
 
 
 def test_where_there_is_none_one_line_says_so(tmp_path: Path) -> None:

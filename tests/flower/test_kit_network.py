@@ -134,6 +134,9 @@ def running(network: dict[str, Machine]) -> Iterator[dict[str, Machine]]:
 
 def test_sites_reach_the_fleet_path_alone(running: dict[str, Machine]) -> None:
     assert "can be reached" in running["north"].script("status")
+    status = running["server"].script("status")
+    assert "\nnorth      online\nsouth      online\n" in status
+    assert "ERROR" not in status
     server = f"https://{NETWORK}.1"
     assert running["north"].ask(f"{server}:8443/v1/control/list-runs") == "403"
     assert running["north"].ask(f"{server}:8443/v1/fleet/activate-node") not in ("403", "502")
@@ -177,5 +180,6 @@ def test_a_server_that_starts_again_knows_its_sites(
     server = running["server"]
     server.script("stop")
     assert "SuperLink for 2 sites" in server.script("start")
+    assert "ERROR" not in (server.kit / "state" / "logs" / "superlink.log").read_text()
     server.script("run", *REMOTE, "federation.rounds=1", "--out", str(tmp_path / "out"))
     assert [row["ok"] for row in RecordedRun(tmp_path / "out").rounds] == [2]

@@ -171,6 +171,19 @@ def test_sites_are_scored_on_the_images_that_each_kept_back(tmp_path: Path) -> N
     assert right / record.scores.images == pytest.approx(record.scores.accuracy)
 
 
+def test_a_broken_picture_of_a_site_is_told_once(tmp_path: Path) -> None:
+    train = load_digits().train
+    for site, images in (("east", train[:100]), ("west", train[100:200])):
+        write_digits(tmp_path / "sites" / site, images)
+    (tmp_path / "sites" / "west" / "3" / "half.png").write_bytes(b"no picture")
+    data = {"dataset": f"sites:{tmp_path / 'sites'}", "image_size": 8, "broken": "skip"}
+    with pytest.warns(UserWarning, match="skipped 1 broken image"):
+        result = dcfl.run(data=data, federation={"rounds": 1}, out=tmp_path / "run")
+    with pytest.warns(UserWarning, match="skipped 1 broken image") as told:
+        evaluation_of(result.folder, clients=True)
+    assert len(told) == 1
+
+
 def test_a_site_that_is_left_out_shifts_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,9 +36,10 @@ from dcfl.trained.export_check import fit_in_graph, resized_by_pillow
 from dcfl.trained.export_formats import FORMATS
 from dcfl.trained.exported_graph import resized
 from tests.command_line import Call
+from tests.data.pictures import save
 from tests.models.test_own_models import FUNCTION
 from tests.studies.analysis.trained import train
-from tests.trained.picture_runs import picture_folder, trained_on
+from tests.trained.picture_runs import coloured, picture_folder, trained_on
 
 NETWORKS: dict[str, dict[str, Any]] = {
     "cnn": {"model.width": 4},
@@ -447,6 +448,33 @@ def test_the_card_has_what_hubs_and_people_ask_for(
         (folder / "export-safetensors" / "README.md").read_text().split("---\n")[1]
     )
     assert head["metrics"] == ["accuracy", "f1"]
+
+
+@pytest.mark.filterwarnings("ignore:.*skipped 1 broken image")
+def test_the_card_has_recall_groups_and_broken_pictures(tmp_path: Path, cli: Call) -> None:
+    rng = np.random.default_rng(0)
+    for name in ("blue", "re|d"):
+        for number in range(12):
+            path = tmp_path / "pictures" / name / f"{name} {number // 3}" / f"{number}.png"
+            save(path, coloured(name.replace("|", ""), rng))
+    (tmp_path / "pictures" / "blue" / "blue 0" / "half.png").write_bytes(b"no picture")
+    changes: dict[str, Any] = {"model.width": 4, "data.min_size": 2, "data.broken": "skip"}
+    run = trained_on(tmp_path / "pictures", tmp_path / "run", **changes).folder
+    summary = json.loads((run / "summary.json").read_text())
+
+    def card() -> str:
+        return export_model(run, ExportOptions("safetensors")).card.read_text()
+
+    before = card()
+    for row in summary["recalls"]:
+        name = row["name"].replace("|", r"\|")
+        assert f"\n| {name} | {row['images']} | {row['recall']:.2f} % |" in before
+        assert (f"It never recognised {name}." in before) == (row["recall"] == 0)
+    assert "\n| groups of images | 8, such as patients" in before
+    assert "\n| broken images, left out | 1 |" in before
+    assert cli("evaluate", run)[0] == 0
+    assert "| recall |" in before.partition("## Accuracy")[2]
+    assert before.partition("| class |")[2] == card().partition("| class |")[2]
 
 
 def test_the_card_names_no_path_and_no_name_breaks_out(tmp_path: Path) -> None:

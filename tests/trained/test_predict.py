@@ -5,6 +5,7 @@ import io
 import json
 import math
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,31 @@ def test_class_folders_give_the_accuracy_of_the_run(run: Path, pictures: Path, c
     code, out, _ = cli("predict", run, pictures / "test")
     assert f"accuracy  {recorded:.2f} % (" in out
     assert out.count("✓") == totals["right"]
+
+
+@pytest.mark.parametrize(
+    ("place", "trained"),
+    [("", True), ("train", True), ("train/red", True), ("test", False), ("../copy", False)],
+)
+def test_an_accuracy_of_training_pictures_is_no_test(
+    squeezed: Path, pictures: Path, place: str, trained: bool, cli: Call
+) -> None:
+    shutil.copytree(pictures / "test", pictures.parent / "copy", dirs_exist_ok=True)
+    _, out, _ = cli("predict", squeezed, pictures / place)
+    assert ("It was trained on some of them" in out) == trained
+
+
+def test_pictures_come_in_the_order_of_their_names(
+    squeezed: Path, tmp_path: Path, cli: Call
+) -> None:
+    rng = np.random.default_rng(0)
+    names = ["a.png", "blue/p1/1.png", "blue/p1/2.png", "blue/p2/1.png", "red/p1/1.png", "z.png"]
+    for name in reversed(names):
+        save(tmp_path / "pictures" / name, coloured("red", rng))
+    assert cli("predict", squeezed, tmp_path / "pictures", "--csv", "rows.csv")[0] == 0
+    rows = csv.DictReader(io.StringIO(Path("rows.csv").read_text()))
+    found = [Path(row["picture"]).relative_to(tmp_path / "pictures").as_posix() for row in rows]
+    assert found == names
 
 
 def test_a_class_is_known_by_any_folder_on_the_way(squeezed: Path, pictures: Path) -> None:

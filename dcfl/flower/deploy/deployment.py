@@ -13,6 +13,7 @@ from dcfl.flower.deploy.commands import read_node_config
 from dcfl.flower.deploy.daemons import end_processes
 from dcfl.flower.deploy.deployment_record import RECORD, connection_to, read_record
 from dcfl.flower.deploy.keys import check_sites
+from dcfl.flower.deploy.kit_folder import SERVER_FILE, SITE_FILE
 from dcfl.flower.deploy.local_checks import require_usable_data
 from dcfl.flower.deploy.startup import SUPERLINK, start_all
 from dcfl.flower.deploy.superlink import Connection, RunStatus, newest_runs, online_nodes
@@ -20,6 +21,8 @@ from dcfl.flower.node_config import NodeConfig
 from dcfl.flower.roster import Roster
 from dcfl.system.locks import try_lock
 from dcfl.system.storage import private_folder, storage
+
+UP_ENDER = "`dcfl flower down`"  # the command that ends what `up` started
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ def up(
     require(fits, f"{len(node_configs)} node configs for {sites} sites: give one for each or none")
     given = [read_node_config(text) for text in node_configs]
     home = make_home(home)
-    with starting_in(home, "`dcfl flower down`"):
+    with starting_in(home, UP_ENDER):
         called = usable_names(names, sites)
         for place, values in enumerate(given):
             node = NodeConfig.read({**values, "partition-id": place, "num-partitions": sites})
@@ -75,14 +78,18 @@ def starting_in(home: Path, ender: str) -> Iterator[None]:
     """For one command at a time, in a home where nothing runs; nothing is left if the block fails.
     `ender`: the command that ends what runs."""
     with _alone(home):
-        if any(daemon.alive for daemon in read_record(home).daemons):
-            raise ConfigError(f"{home}: a deployment is running; {ender} ends it")
+        require_idle(home, ender)
         end_processes(home, read_record(home).daemons)  # leftovers of one that was killed
         try:
             yield
         except BaseException:
             down(home)
             raise
+
+
+def require_idle(home: Path, ender: str = UP_ENDER) -> None:
+    if any(daemon.alive for daemon in read_record(home.resolve()).daemons):
+        raise ConfigError(f"{home}: a deployment is running; {ender} ends it")
 
 
 def usable_names(names: Sequence[str], sites: int) -> list[str]:
@@ -110,7 +117,9 @@ def connection(home: Path) -> Connection:
     home = home.resolve()
     deployment = read_record(home)
     if not deployment.daemons:
-        raise ConfigError(f"{home}: no deployment here; `dcfl flower up` starts one")
+        kit = any((home.parent / name).is_file() for name in (SITE_FILE, SERVER_FILE))
+        hint = "of a kit ./status tells" if kit else "`dcfl flower up` starts one"
+        raise ConfigError(f"{home}: no deployment here; {hint}")
     return connection_to(home, deployment)
 
 

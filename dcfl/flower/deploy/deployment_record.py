@@ -38,6 +38,8 @@ def read_record(home: Path) -> Deployment:
         return Deployment(**record, daemons=daemons)
     except FileNotFoundError:
         return Deployment(f"{LOOPBACK}:0", False)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, TypeError, KeyError) as error:
         raise ConfigError(f"{path}: damaged ({error}); delete it") from error
 

@@ -12,19 +12,20 @@ from pathlib import Path
 from dcfl.config import to_toml
 from dcfl.errors import ConfigError, NetworkError, SiteRefusal, require
 from dcfl.flower.deploy.commands import superlink_command, supernode_command
-from dcfl.flower.deploy.daemons import Daemon
 from dcfl.flower.deploy.deployment import down, make_home, starting_in
 from dcfl.flower.deploy.deployment_record import Deployment, add_to_record
-from dcfl.flower.deploy.kit_folder import NGINX, SITE_FILE, ServerKit, SiteKit
+from dcfl.flower.deploy.kit_folder import NGINX, SERVER_FILE, SITE_FILE, ServerKit, SiteKit
+from dcfl.flower.deploy.ports import ANYWHERE, OTHER_PORT, listening, require_free
+from dcfl.flower.deploy.registered_nodes import registered_nodes
 from dcfl.flower.deploy.startup import (
     SUPERLINK,
-    last_words,
-    listening,
     node_id,
+    require_alive,
     start_daemon,
     wait_until,
 )
-from dcfl.flower.deploy.superlink import CONNECTION_NAME, ask, host_and_port, write_private
+from dcfl.flower.deploy.superlink import CONNECTION_NAME, ask, write_private
+from dcfl.flower.key_fingerprints import fingerprint_in
 from dcfl.flower.node_config import NodeConfig
 from dcfl.system.storage import private_folder, storage
 
@@ -45,7 +46,7 @@ def start_kit(kit: SiteKit | ServerKit, wait: float = 60.0) -> str:
         (daemon,) = deployment.daemons
         end = time.monotonic() + wait
         while node_id(kit.state, daemon) is None and time.monotonic() < end:
-            _require_alive(kit.state, daemon)
+            require_alive(kit.state, deployment)
             time.sleep(LOOK_SECONDS)
         if node_id(kit.state, daemon) is None:
             return f"started; {kit.address} has not answered yet, and is tried until it does"
@@ -84,6 +85,7 @@ def _start_site(kit: SiteKit, foreground: bool) -> Deployment:
         memories = NodeConfig.read(kit.node_config).memories_folder
     except SiteRefusal as error:
         raise ConfigError(f"{kit.folder / SITE_FILE}: {error}") from None
+    require_free(kit.port, f"{OTHER_PORT} {SITE_FILE}")
     with storage(memories):
         private_folder(memories)
     # A file, because Flower reads the values of a command line without escapes.
@@ -102,16 +104,19 @@ def _start_server(kit: ServerKit, foreground: bool) -> Deployment:
     proxy = _proxy_command(kit)
     for path in (kit.authority, *kit.public_keys):
         require(path.is_file(), f"{path}: not there")
+    require_free(kit.port, f"{OTHER_PORT} {SERVER_FILE}, and in {PROXY_FILE}")
+    if proxy:
+        remedy = f"end that, or agree with the sites on another ({SERVER_FILE}, {PROXY_FILE})"
+        require_free(kit.public_port, remedy, ANYWHERE)
     command = superlink_command(kit.port, kit.state / "superlink.db", kit.keys)
     daemon = start_daemon(kit.state, SUPERLINK, command, foreground)
     deployment = add_to_record(kit.state, Deployment(kit.link.address, tls=True), daemon)
     _wait_for_port(kit, kit.port, deployment)
-    for key in kit.public_keys:
-        _register(kit, key)
+    _register_sites(kit)
     if proxy:
         daemon = start_daemon(kit.state, "proxy", proxy, foreground)
         deployment = add_to_record(kit.state, deployment, daemon)
-        _wait_for_port(kit, host_and_port(kit.address)[1], deployment)
+        _wait_for_port(kit, kit.public_port, deployment)
     return deployment
 
 
@@ -120,8 +125,15 @@ def _wait_for_port(kit: ServerKit, port: int, deployment: Deployment) -> None:
     wait_until(lambda: listening(port), kit.state, deployment, deadline)
 
 
+def _register_sites(kit: ServerKit) -> None:
+    """Those that the SuperLink's database does not know from a former start."""
+    known = {node.key for node in registered_nodes(kit.link) or ()}
+    for key in kit.public_keys:
+        if fingerprint_in(key) not in known:
+            _register(kit, key)
+
+
 def _register(kit: ServerKit, key: Path) -> None:
-    """The SuperLink's database knows the keys of its former starts."""
     try:
         ask(kit.link, "supernode", "register", str(key), CONNECTION_NAME)
     except ConfigError as error:
@@ -144,8 +156,3 @@ def _proxy_command(kit: ServerKit) -> list[str]:
         private_folder(folder)
     config = kit.folder / PROXY_FILE
     return [str(program), "-p", f"{folder}/", "-c", str(config), "-e", "stderr"]
-
-
-def _require_alive(home: Path, daemon: Daemon) -> None:
-    if not daemon.alive:
-        raise NetworkError(f"{daemon.name} ended: {last_words(home, daemon)}")

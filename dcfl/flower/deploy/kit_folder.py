@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dcfl.errors import ConfigError, require
-from dcfl.flower.deploy.superlink import LOOPBACK, Connection
+from dcfl.flower.deploy.superlink import LOOPBACK, Connection, host_and_port
 
 SITE_FILE, SERVER_FILE = "site.toml", "server.toml"
 NGINX, NO_PROXY = "nginx", "none"
@@ -60,6 +60,11 @@ class ServerKit:
         return tuple(self.keys / f"{site}.pub" for site in self.sites)
 
     @property
+    def public_port(self) -> int:
+        """The proxy's."""
+        return host_and_port(self.address)[1]
+
+    @property
     def link(self) -> Connection:
         return Connection(f"{LOOPBACK}:{self.port}", self.state / "flwr", self.authority)
 
@@ -76,6 +81,11 @@ def open_kit(folder: Path) -> SiteKit | ServerKit:
 
 def open_site(folder: Path) -> SiteKit:
     folder = folder.resolve()
+    require(
+        (folder / SITE_FILE).is_file(),
+        f"{folder}: not a site's folder, there is no {SITE_FILE}; `dcfl flower kit` writes one, "
+        f"and `dcfl flower up` makes the checks of a site itself",
+    )
     tables = _Tables(folder / SITE_FILE, {"superlink", "node"})
     superlink = tables.strings("superlink", "address", "root-certificate", "key", also=("port",))
     key = folder / superlink["key"]

@@ -25,6 +25,12 @@ KEY, AUTHORITY, NETWORK, TLS, REGISTERED = "key", "authority", "network", "TLS",
 SECONDS = 10.0  # for one answer over the network
 _NOT_A_HEARTBEAT = 0.0  # refused by the SuperLink, but only after it has looked the key up
 _KNOWN, _UNKNOWN = 2003, 2004  # Flower's codes: of that refusal, and of a key that is not known
+# What a SuperLink logs, as an error, of a site that looked whether its key is known. A key that is
+# not known has an error of its own there, beside the second of these lines.
+HARMLESS = (
+    rf"\[ApiError:{_KNOWN}\] .*Heartbeat interval {_NOT_A_HEARTBEAT} is out of bounds"
+    r'|"POST /v1/fleet/activate-node [^"]*" 400'
+)
 
 
 def check_key(path: Path) -> Finding:

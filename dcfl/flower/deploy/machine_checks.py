@@ -1,4 +1,4 @@
-"""Is a site's machine fit for a run: the versions installed, and room on its disks?"""
+"""Is a site's machine fit for a run: the versions installed, room on its disks, a free port?"""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from dcfl.flower.deploy.kit_folder import SITE_FILE
+from dcfl.flower.deploy.ports import OTHER_PORT, in_use
 from dcfl.flower.deploy.site_findings import Finding, fine, wrong
 from dcfl.system.printable import printable
 
-VERSIONS, DISK = "versions", "disk"
+VERSIONS, DISK, PORT = "versions", "disk", "port"
 LEAST_FREE = 2**30  # bytes: some models with what clients keep, and logs
 _COMPARED = ("dcfl", "torch", "flwr")
 # In a kit: the versions with which its server's operator made it.
@@ -52,6 +54,15 @@ def _server_versions(folder: Path) -> dict[str, str]:
     paths = [folder / name for name in _VERSION_FILES]
     texts = [path.read_text("utf-8", "replace") for path in paths if path.is_file()]
     return {name.lower(): found for text in texts for name, found in _PINNED.findall(text)}
+
+
+def check_port(port: int, runs: bool) -> Finding:
+    """`port`: the SuperNode's own. `runs`: that SuperNode has it now."""
+    if runs:
+        return fine(PORT, f"{port}, of the SuperNode that runs here")
+    if in_use(port):
+        return wrong(PORT, f"{port} is in use by another program", f"{OTHER_PORT} {SITE_FILE}")
+    return fine(PORT, f"{port} is free")
 
 
 def check_disk(folders: Mapping[str, Path]) -> list[Finding]:

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from dcfl.data.settings import DataSettings
 from dcfl.errors import SiteRefusal
 from dcfl.experiment import Experiment
 from dcfl.flower.app_code import check_pin, require_allowed
 from dcfl.flower.app_pin import KEY
 from dcfl.flower.deploy.data_checks import check_data
+from dcfl.flower.deploy.deployment_record import read_record
 from dcfl.flower.deploy.kit_folder import SITE_FILE, SiteKit
 from dcfl.flower.deploy.link_checks import check_authority, check_key, check_link
-from dcfl.flower.deploy.machine_checks import check_disk, check_versions
+from dcfl.flower.deploy.machine_checks import check_disk, check_port, check_versions
 from dcfl.flower.deploy.site_findings import Finding, fine, wrong
 from dcfl.flower.node_config import NodeConfig
 from dcfl.flower.site_rules import SiteRules
 from dcfl.flower.withholding import check_run, in_order
+from dcfl.system.printable import printable
 
 CONFIG, RULES = "node config", "rules"
+# Keys of a node config that allow and forbid nothing, and `withhold`, which has its own words.
+_NO_RULES = (
+    "partition-id",
+    "num-partitions",
+    "data",
+    "site",
+    "data-path",
+    "memories",
+    "audit",
+    "withhold",
+)
+_SHOWN = 24  # characters of a value, which may be a list of hashes
 
 
 def check_site(site: SiteKit, run: Experiment | None = None) -> list[Finding]:
@@ -31,9 +47,11 @@ def check_site(site: SiteKit, run: Experiment | None = None) -> list[Finding]:
     except SiteRefusal as error:
         found.append(wrong(CONFIG, str(error), f"correct it in {SITE_FILE}"))
     else:
-        found += [check_place(node, data), check_rules(rules, run)]
+        found += [check_place(node, data), check_rules(site.node_config, rules, run)]
         found += check_data(node, data)
         found += check_disk({"memories": node.memories_folder, "state and logs": site.state})
+    runs = any(daemon.alive for daemon in read_record(site.state).daemons)
+    found.append(check_port(site.port, runs))
     key, authority = check_key(site.key), check_authority(site.authority)
     found += [key, authority]
     found += check_link(
@@ -42,7 +60,9 @@ def check_site(site: SiteKit, run: Experiment | None = None) -> list[Finding]:
     return found
 
 
-def check_rules(rules: SiteRules, run: Experiment | None) -> Finding:
+def check_rules(
+    node_config: Mapping[str, object], rules: SiteRules, run: Experiment | None
+) -> Finding:
     """As when the site joins the run."""
     try:
         if run is not None:
@@ -50,7 +70,13 @@ def check_rules(rules: SiteRules, run: Experiment | None) -> Finding:
     except SiteRefusal as error:
         remedy = f"agree with the operator on another run, or change withhold in {SITE_FILE}"
         return wrong(RULES, f"this site would refuse the run: {error}", remedy)
-    return fine(RULES, f"withheld: {', '.join(in_order(rules.withheld)) or 'nothing'}")
+    withheld = f"withheld: {', '.join(in_order(rules.withheld)) or 'nothing'}"
+    others = [
+        f"{key} = {printable(str(value), _SHOWN)}"
+        for key, value in node_config.items()
+        if key not in _NO_RULES
+    ]
+    return fine(RULES, "; ".join([withheld, *others]))
 
 
 def check_place(node: NodeConfig, run: DataSettings | None) -> Finding:

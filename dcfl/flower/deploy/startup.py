@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from dcfl.flower.deploy.daemons import Daemon, start_of
 from dcfl.flower.deploy.deployment_record import Deployment, add_to_record, connection_to
 from dcfl.flower.deploy.keys import make_keys, missing_keys
 from dcfl.flower.deploy.local_checks import require_way_in
+from dcfl.flower.deploy.ports import free_ports, listening
 from dcfl.flower.deploy.superlink import (
     CONNECTION_NAME,
     LOOPBACK,
@@ -102,20 +102,6 @@ def _make_missing_keys(home: Path, names: Sequence[str]) -> None:
         make_keys(home / "keys", names)
 
 
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for free in sockets:  # all bound at once, so that all differ
-            free.bind((LOOPBACK, 0))
-        return [int(free.getsockname()[1]) for free in sockets]
-
-
-def listening(port: int) -> bool:
-    with suppress(OSError), socket.create_connection((LOOPBACK, port), timeout=1):
-        return True
-    return False
-
-
 def node_id(home: Path, node: Daemon) -> str | None:
     """The id that the SuperLink gave to a SuperNode, which only its log tells."""
     text = plain((home / "logs" / f"{node.name}.log").read_bytes())
@@ -132,14 +118,19 @@ def wait_until(
     done: Callable[[], bool], home: Path, deployment: Deployment, deadline: float
 ) -> None:
     while not done():
-        for daemon in deployment.daemons:
-            if not daemon.alive:
-                raise NetworkError(f"{daemon.name} ended: {last_words(home, daemon)}")
+        require_alive(home, deployment)
         if time.monotonic() > deadline:
             nameless = [node for node in deployment.nodes if node_id(home, node) is None]
             late = (nameless or deployment.daemons)[0]
             raise NetworkError(f"{late.name} did not come up in time: {last_words(home, late)}")
         time.sleep(0.2)
+    require_alive(home, deployment)  # who listens may be somebody else
+
+
+def require_alive(home: Path, deployment: Deployment) -> None:
+    for daemon in deployment.daemons:
+        if not daemon.alive:
+            raise NetworkError(f"{daemon.name} ended: {last_words(home, daemon)}")
 
 
 def last_words(home: Path, daemon: Daemon) -> str:

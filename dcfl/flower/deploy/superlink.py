@@ -7,7 +7,8 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 class RunStatus:
     run: int
     status: str
+    submitted: str  # when, in UTC; empty: Flower does not say
 
 
 def submit(link: Connection, bundle: Path, run_config: Mapping[str, str]) -> int:
@@ -92,12 +94,17 @@ def log(link: Connection, run: int, wait: float = 15.0) -> str:
 
 
 def newest_runs(link: Connection) -> tuple[RunStatus, ...]:
-    return _ask_runs(link, "--limit", "20")
+    """The newest first; Flower has them in no order."""
+    runs = _ask_runs(link, "--limit", "20")
+    return tuple(sorted(runs, key=lambda run: run.submitted, reverse=True))
 
 
 def _ask_runs(link: Connection, *options: str) -> tuple[RunStatus, ...]:
     answer = ask(link, "ls", CONNECTION_NAME, *options)
-    return tuple(RunStatus(int(row["run-id"]), str(row["status"])) for row in answer["runs"])
+    return tuple(
+        RunStatus(int(row["run-id"]), str(row["status"]), str(row.get("pending-at", "")))
+        for row in answer["runs"]
+    )
 
 
 def online_nodes(link: Connection) -> set[str]:
@@ -188,6 +195,18 @@ def environment(flwr_home: Path, home: Path | None = None) -> dict[str, str]:
         ours[MARKER] = str(home)
         ours |= dict([POLL])
     return {**inherited, **ours}
+
+
+@contextmanager
+def loopback_unproxied() -> Iterator[None]:
+    """For a client that this process makes, and that reads the environment once."""
+    before = dict(os.environ)
+    os.environ.update(_no_proxy(before))
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _no_proxy(environment: Mapping[str, str]) -> dict[str, str]:

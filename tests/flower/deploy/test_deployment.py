@@ -331,6 +331,10 @@ def test_a_damaged_record_is_named(home: Path) -> None:
     with pytest.raises(ConfigError, match=r"processes\.json: damaged"):
         down(home)
     (home / "processes.json").unlink()
+    (home / "processes.json").mkdir()  # stands for one of another user
+    with pytest.raises(ConfigError, match=r"processes\.json: cannot be read"):
+        down(home)
+    (home / "processes.json").rmdir()
 
 
 @pytest.mark.parametrize("address", ["", "host", ":local:", "https://x:1", "a b:1", '"\n:1'])
@@ -370,6 +374,16 @@ def test_the_environment_of_daemons(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert own["PATH"] == "/scripts:/usr/bin"
     assert own["NO_PROXY"] == own["no_proxy"] == "intranet,127.0.0.1,localhost"
     assert processes.MARKER not in calls.environment(tmp_path / "flwr")
+
+
+def test_runs_are_listed_with_their_times_and_the_newest_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    days = {3: "2026-11-16", 9: "2026-11-18", 4: "2026-11-17"}
+    rows = [{"run-id": str(run), "status": "x", "pending-at": day} for run, day in days.items()]
+    monkeypatch.setattr(calls, "ask", lambda *_: {"runs": rows})
+    runs = calls.newest_runs(Connection("127.0.0.1:1", tmp_path, insecure=True))
+    assert [(run.run, run.submitted) for run in runs] == [(run, days[run]) for run in (9, 4, 3)]
 
 
 def test_a_long_experiment_survives_the_way_to_flwr(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import ssl
@@ -19,12 +20,16 @@ import pytest
 
 from dcfl.errors import ConfigError, NetworkError
 from dcfl.flower.deploy import kit_daemons
+from dcfl.flower.deploy import kit_status as kit_status_module
 from dcfl.flower.deploy.daemons import processes_of
 from dcfl.flower.deploy.keys import make_keys
 from dcfl.flower.deploy.kit_daemons import run_kit, start_kit, stop_kit
 from dcfl.flower.deploy.kit_folder import ServerKit, SiteKit, open_kit
-from dcfl.flower.deploy.kit_status import kit_status, unreachable
+from dcfl.flower.deploy.kit_status import kit_status, last_lines, unreachable
 from dcfl.flower.deploy.kit_writing import Kits
+from dcfl.flower.deploy.ports import ANYWHERE, free_ports, in_use
+from dcfl.flower.deploy.registered_nodes import RegisteredNode
+from dcfl.flower.key_fingerprints import fingerprint_in
 
 CONNECTED = (
     "import os, time; print(os.environ.get('DCFL_CACHE')); "
@@ -37,10 +42,12 @@ REFUSED = "print('INFO : hello'); print('the key is not known there', flush=True
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     """With the kits a and server."""
-    kits = Kits("localhost:8443", ("a",), tmp_path / "keys")
+    public, superlink, supernode = free_ports(3)
+    kits = Kits(f"localhost:{public}", ("a",), tmp_path / "keys")
     kits.make_missing_keys()
-    for name in ("a", "server"):
-        kits.write(name, tmp_path)
+    for name, file, port in (("a", "site.toml", supernode), ("server", "server.toml", superlink)):
+        config = kits.write(name, tmp_path) / file
+        config.write_text(re.sub(r"(?m)^port = \d+", f"port = {port}", config.read_text()))
     yield tmp_path
     for name in ("a", "server"):
         stop_kit(open_kit(tmp_path / name))
@@ -78,9 +85,9 @@ def supernode(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_a_site_starts_and_stops(site: SiteKit, supernode: Any) -> None:
     asked = supernode(CONNECTED)
-    assert start_kit(site) == "connected to localhost:8443"
+    assert start_kit(site) == f"connected to {site.address}"
     ((address, port, node_config, keys),) = asked
-    assert (address, port, keys) == ("localhost:8443", 9094, (site.authority, site.key))
+    assert (address, port, keys) == (site.address, site.port, (site.authority, site.key))
     written = Path(node_config)
     assert written.stat().st_mode & 0o777 == 0o600
     assert f'memories = "{site.folder}/state/memories"' in written.read_text()
@@ -128,16 +135,107 @@ def test_a_server_registers_its_sites_and_starts_its_proxy(
             raise ConfigError("SuperLink x: Public key already in use")
         known.append(words[2])
 
-    sleep = [sys.executable, "-c", CONNECTED]
     monkeypatch.setattr(kit_daemons, "ask", ask)
-    monkeypatch.setattr(kit_daemons, "listening", lambda port: True)
-    monkeypatch.setattr(kit_daemons, "_proxy_command", lambda kit: sleep)
+    fake_proxy(monkeypatch)
     for _ in range(2):  # the database outlives a stop
-        assert start_kit(server) == "SuperLink for 1 site, which reach it at localhost:8443"
+        assert start_kit(server) == f"SuperLink for 1 site, which reach it at {server.address}"
         daemons = kit_status(server).daemons
         assert [daemon.name for daemon in daemons] == ["superlink", "proxy"]
         assert stop_kit(server) == 2
-    assert asked == [str(server.keys / "a.pub")] * 2
+    assert asked == [str(server.keys / "a.pub")] * 2  # nobody could say whether it is known
+    there = [RegisteredNode(fingerprint_in(server.keys / "a.pub"), online=False)]
+    monkeypatch.setattr(kit_daemons, "registered_nodes", lambda link: there)
+    start_kit(server)
+    assert len(asked) == 2  # Flower logs an error for a key that it has
+
+
+def fake_proxy(monkeypatch: pytest.MonkeyPatch, code: str = CONNECTED) -> None:
+    monkeypatch.setattr(kit_daemons, "listening", lambda port: True)
+    monkeypatch.setattr(kit_daemons, "_proxy_command", lambda kit: [sys.executable, "-c", code])
+
+
+def test_a_proxy_that_ends_is_not_taken_for_the_one_who_listens(
+    server: ServerKit, supernode: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supernode(CONNECTED)
+    monkeypatch.setattr(kit_daemons, "ask", lambda *_: None)
+    fake_proxy(monkeypatch, "print('bind() failed', flush=True)")
+    monkeypatch.setattr(kit_daemons, "listening", lambda port: time.sleep(0.5) or True)
+    with pytest.raises(NetworkError, match=r"proxy ended: bind\(\) failed"):
+        start_kit(server)
+    assert kit_status(server).daemons == ()
+
+
+def test_a_port_that_is_taken_is_named_and_nothing_is_started(
+    site: SiteKit, server: ServerKit, supernode: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = supernode(CONNECTED)
+    fake_proxy(monkeypatch)
+    taken: list[tuple[SiteKit | ServerKit, int, str, str]] = [
+        (site, site.port, "127.0.0.1", r"set another port in \[superlink\] of site\.toml"),
+        (server, server.port, "127.0.0.1", r"of server\.toml, and in fleet-proxy\.conf"),
+        (server, server.public_port, "0.0.0.0", "agree with the sites on another"),
+    ]
+    for kit, port, host, remedy in taken:
+        with (
+            socket.create_server((host, port)),
+            pytest.raises(NetworkError, match=f"^port {port} is in use .*: .*{remedy}"),
+        ):
+            start_kit(kit)
+        assert kit_status(kit).daemons == ()
+    assert asked == []
+
+
+def test_a_port_without_a_listener_is_free() -> None:
+    (port,) = free_ports(1)
+    assert not in_use(port)
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        assert in_use(port)
+        assert in_use(port, ANYWHERE)
+        with socket.create_connection(("127.0.0.1", port)), listener.accept()[0]:
+            pass  # what is left of it waits for minutes, and hinders no daemon
+    assert not in_use(port)
+
+
+def test_a_server_looks_at_its_proxy_and_lists_its_sites(
+    server: ServerKit, supernode: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supernode(CONNECTED)
+    monkeypatch.setattr(kit_daemons, "ask", lambda *_: None)
+    fake_proxy(monkeypatch)
+    start_kit(server)
+    obstacles = {server.link.address: "", f"127.0.0.1:{server.public_port}": "no TLS there"}
+    monkeypatch.setattr(kit_status_module, "unreachable", lambda where, _: obstacles[where])
+    node = RegisteredNode(fingerprint_in(server.keys / "a.pub"), online=True)
+    answers: list[tuple[list[RegisteredNode] | None, dict[str, str]]] = [
+        ([node], {"a": "online"}),
+        ([node._replace(online=False)], {"a": "not online"}),
+        ([node._replace(key="SHA256:other")], {"a": "not registered"}),
+        (None, {}),
+    ]
+    for nodes, sites in answers:
+        monkeypatch.setattr(kit_status_module, "registered_nodes", lambda link, nodes=nodes: nodes)
+        status = kit_status(server)
+        assert status.sites == sites
+        assert {way.address: way.obstacle for way in status.ways} == obstacles
+        assert not status.well
+    obstacles[f"127.0.0.1:{server.public_port}"] = ""
+    assert kit_status(server).well
+
+
+def test_what_a_check_leaves_in_the_log_is_no_error() -> None:
+    """Lines of Flower's, after `./check` of a site and `./status`."""
+    strange = "ERROR : [/v1/fleet/activate-node][ApiError:2004] Attempted ..., No SuperNode found"
+    log = f"""
+INFO : first
+{strange}
+ERROR : [/v1/fleet/activate-node][ApiError:2003] Attempted to register SuperNode with public key: \
+b'--BEGIN', exception: Heartbeat interval 0.0 is out of bounds [1, 2].
+2026 INFO [uvicorn.access] 127.0.0.1:3 - "POST /v1/fleet/activate-node HTTP/1.1" 400
+INFO :      ControlServicer.ListNodes
+2026 INFO [uvicorn.access] 127.0.0.1:3 - "POST /v1/control/list-nodes HTTP/1.1" 200
+"""
+    assert last_lines(log) == ("INFO : first", strange)
 
 
 def test_without_nginx_nothing_is_started(

@@ -84,6 +84,20 @@ def test_before_the_installation_a_script_says_so(kits: Path) -> None:
         assert done.stderr == f"run {script.parent}/install first\n"
 
 
+def test_a_script_hands_its_words_on(kits: Path, tmp_path: Path) -> None:
+    """As in ./check --run CONFIG.toml, ./status --json, ./run CONFIG.toml key=value."""
+    for kit, name in (("north", "check"), ("north", "status"), ("server", "run")):
+        folder = tmp_path / kit
+        shutil.copytree(kits / kit, folder, dirs_exist_ok=True)
+        dcfl = folder / "venv" / "bin" / "dcfl"
+        dcfl.parent.mkdir(parents=True, exist_ok=True)
+        dcfl.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+        dcfl.chmod(0o755)
+        command = [folder / name, "--run", "a config.toml"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert "--run\na config.toml\n" in done.stdout
+
+
 def test_the_config_of_a_site_is_read_as_it_was_meant(kits: Path) -> None:
     kit = open_kit(kits / "south")
     assert isinstance(kit, SiteKit)
@@ -103,6 +117,16 @@ def test_every_key_of_a_node_config_is_explained(kits: Path) -> None:
     node = tomllib.loads(uncommented)["node"]
     assert node.keys() == {*KEYS}
     NodeConfig.read(node)
+
+
+def test_the_audit_log_of_the_example_is_the_usual_one(kits: Path) -> None:
+    usual = open_kit(kits / "north")
+    assert isinstance(usual, SiteKit)
+    log = NodeConfig.read(usual.node_config).rules.log
+    example = re.search(r'^# audit = "(.*)"', (kits / "north" / "site.toml").read_text(), re.M)
+    assert log is not None
+    assert example is not None
+    assert kits / "north" / example[1] == log.path
 
 
 def test_the_config_of_the_server_is_read_as_it_was_meant(kits: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import ssl
 import sys
@@ -19,10 +20,13 @@ from dcfl.cli.main import main
 from dcfl.data.settings import DataSettings
 from dcfl.experiment import Experiment
 from dcfl.flower.deploy import link_checks, machine_checks
+from dcfl.flower.deploy.daemons import Daemon, start_of
+from dcfl.flower.deploy.deployment_record import Deployment, add_to_record
 from dcfl.flower.deploy.keys import make_keys
 from dcfl.flower.deploy.kit_folder import open_site
 from dcfl.flower.deploy.link_checks import check_link
 from dcfl.flower.deploy.machine_checks import check_versions
+from dcfl.flower.deploy.ports import free_ports
 from dcfl.flower.deploy.site_check import check_site
 from dcfl.flower.deploy.site_findings import Finding, problems
 from tests.flower.deploy.pictures import pictures
@@ -83,6 +87,7 @@ def site(tmp_path: Path, keys: Path, address: str, monkeypatch: pytest.MonkeyPat
     """A site's folder with which nothing is wrong, if the SuperLink knows its key."""
     monkeypatch.setattr(link_checks, "_activation_code", lambda *_: 2003)
     folder = tmp_path / "site"
+    (port,) = free_ports(1)
     pictures(folder / "scans", each=5)
     (folder / "keys").mkdir()
     for name in ("ca.crt", "north", "north.pub"):
@@ -94,7 +99,7 @@ def site(tmp_path: Path, keys: Path, address: str, monkeypatch: pytest.MonkeyPat
 address = "{address}"
 root-certificate = "keys/ca.crt"
 key = "keys/north"
-port = 9094
+port = {port}
 
 [node]
 partition-id = 0
@@ -115,7 +120,8 @@ def test_a_site_that_is_fit(site: Place) -> None:
     assert problems(found) == []
     subjects = [finding.subject for finding in found]
     assert subjects[:6] == ["versions", "node config", "rules", "data", "pictures", "classes"]
-    assert subjects[6:] == ["disk", "disk", "key", "authority", "network", "TLS", "registered"]
+    assert subjects[6:9] == ["disk", "disk", "port"]
+    assert subjects[9:] == ["key", "authority", "network", "TLS", "registered"]
 
 
 def other_authority(site: Place) -> None:
@@ -250,6 +256,24 @@ def test_what_is_withheld_is_said(site: Place) -> None:
     assert "withheld: scores, class-counts, sizes" in [finding.text for finding in found]
 
 
+def test_every_rule_in_force_is_said(site: Place) -> None:
+    site.edit("[node]", f'[node]\nrounds-per-day = 8\ncode-sha256 = "{"0" * 64}"')
+    (told,) = (finding.text for finding in looked_at(site) if finding.subject == "rules")
+    assert told == f"withheld: nothing; rounds-per-day = 8; code-sha256 = {'0' * 17}…{'0' * 6}"
+
+
+def test_the_port_of_the_supernode(site: Place) -> None:
+    kit = open_site(site.folder)
+    with socket.create_server(("127.0.0.1", kit.port)):
+        (found,) = problems(looked_at(site))
+        assert (found.subject, found.text) == ("port", f"{kit.port} is in use by another program")
+        assert found.remedy == "set another port in [superlink] of site.toml"
+        kit.state.mkdir(exist_ok=True)
+        this = Daemon("north", os.getpid(), start_of(os.getpid()) or "")
+        add_to_record(kit.state, Deployment(kit.address, tls=True), this)
+        assert problems(looked_at(site)) == []
+
+
 def test_a_full_disk_is_a_problem(site: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_checks, "LEAST_FREE", 2**80)
     assert {finding.subject for finding in problems(looked_at(site))} == {"disk"}
@@ -305,5 +329,5 @@ def test_the_command(site: Place, cli: Cli, tmp_path: Path) -> None:
 def test_a_folder_that_is_no_sites_is_bad_usage(cli: Cli, tmp_path: Path) -> None:
     code, _, err = cli("flower", "check-site", str(tmp_path))
     assert code == 2
-    assert "site.toml" in err
+    assert "not a site's folder, there is no site.toml; `dcfl flower kit` writes one" in err
     assert len(err.splitlines()) == 1

@@ -1,0 +1,103 @@
+"""What is in a data set, for a person who looks at it before training."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dcfl.data.cifar import verify
+from dcfl.data.datasets import Dataset
+from dcfl.data.settings import DataSettings
+
+
+@dataclass(frozen=True)
+class DatasetSummary:
+    dataset: str
+    train: int  # images
+    test: int
+    smallest_test_share: float  # of a class's images, to test on
+    largest_test_share: float
+    size: int  # pixels
+    channels: int
+    vectors: bool  # feature vectors instead of images
+    groups: int | None  # of images that stay together
+    mixed_groups: int | None  # those among them with images of several classes
+    class_names: tuple[str, ...]
+    smallest_class: int  # training images
+    largest_class: int
+    sites: dict[str, int] | None  # images of each, if it came split
+    lacking: dict[str, list[str]] | None  # classes that a site has no images of, by site
+    official: bool | None  # whether the checksums are, for data sets that have them
+
+    @property
+    def test_share(self) -> float:
+        return self.test / max(self.train + self.test, 1)
+
+    def as_json(self) -> dict[str, Any]:
+        """Without what does not apply."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def summarise_dataset(dataset: Dataset, settings: DataSettings) -> DatasetSummary:
+    train, test = (
+        torch.bincount(part.labels, minlength=dataset.classes)
+        for part in (dataset.train, dataset.test)
+    )
+    shares = (test.double() / (train + test))[train + test > 0]
+    official = None
+    if dataset.name in ("cifar10", "cifar100"):
+        official = not verify(Path(settings.path), dataset.name)
+    return DatasetSummary(
+        dataset=dataset.name,
+        train=len(dataset.train),
+        test=len(dataset.test),
+        smallest_test_share=float(shares.min()),
+        largest_test_share=float(shares.max()),
+        size=dataset.size,
+        channels=dataset.channels,
+        vectors=dataset.vectors,
+        groups=dataset.group_count,
+        mixed_groups=_mixed_groups(dataset),
+        class_names=dataset.class_names,
+        smallest_class=int(train.min()),
+        largest_class=int(train.max()),
+        sites=_sites(dataset),
+        lacking=_lacking(dataset),
+        official=official,
+    )
+
+
+def _mixed_groups(dataset: Dataset) -> int | None:
+    """How many groups have images of several classes."""
+    pairs = [
+        torch.stack([part.groups, part.labels])
+        for part in (dataset.train, dataset.test)
+        if part.groups is not None
+    ]
+    if not pairs:
+        return None
+    groups, _ = np.unique(torch.cat(pairs, dim=1).numpy(), axis=1)  # once for each of its classes
+    return int((np.unique(groups, return_counts=True)[1] > 1).sum())
+
+
+def _sites(dataset: Dataset) -> dict[str, int] | None:
+    if dataset.partition is None:
+        return None
+    return dict(zip(dataset.site_names, dataset.partition.sizes.tolist(), strict=True))
+
+
+def _lacking(dataset: Dataset) -> dict[str, list[str]] | None:
+    """Only sites that lack a class."""
+    if dataset.partition is None:
+        return None
+    labels = dataset.train.labels.numpy()
+    present = [{*labels[dataset.partition.of(n)].tolist()} for n in range(len(dataset.site_names))]
+    lacking = {
+        site: [name for label, name in enumerate(dataset.class_names) if label not in own]
+        for site, own in zip(dataset.site_names, present, strict=True)
+    }
+    return {site: names for site, names in lacking.items() if names}

@@ -154,6 +154,14 @@ class DataSettings:
             "data.mean must be numbers, and data.std above 0",
         )
 
+    def require_here(self) -> None:
+        """Refuse images that only sites have, where somebody wants to see or train on them."""
+        require(
+            self.dataset != "remote",
+            'data.dataset = "remote" is for `dcfl flower run`: the images are at the sites, and '
+            "none are here",
+        )
+
     def augmentation(self, usual: Augmentation) -> Augmentation:
         """The data set's usual augmentation, overridden by what is set here."""
         return Augmentation(

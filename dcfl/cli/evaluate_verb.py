@@ -96,7 +96,9 @@ def _print_evaluation(record: EvaluationRecord) -> None:
     from dcfl.report.evaluation_section import some_names
 
     model = record.model if isinstance(record.which, int) else f"the {record.model}"
-    print(printable(f"{model} on {record.scores.images:,.0f} {record.kind} of {record.data}"))
+    print(printable(f"{model} on {record.images:,.0f} {record.images_words}"))
+    for note in record.site_notes:
+        print(printable(note))
     print()
     for name, value in _numbers(record):
         print(f"{name:19}{value}")

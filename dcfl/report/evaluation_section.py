@@ -73,8 +73,8 @@ def _is_of_present_model(record: EvaluationRecord, run: RecordedRun) -> bool:
 
 
 def _title(record: EvaluationRecord, run: str) -> str:
-    data = text.without_folders(record.data)
-    return f"{f'{run}, ' if run else ''}{record.model}, {record.kind} of {data}"
+    images = text.without_folders(record.images_words)
+    return f"{f'{run}, ' if run else ''}{record.model}, {images}"
 
 
 def _row(title: str, record: EvaluationRecord) -> list[str]:
@@ -82,18 +82,12 @@ def _row(title: str, record: EvaluationRecord) -> list[str]:
     percentages = (scores.accuracy, scores.balanced_accuracy, scores.macro_f1)
     return [
         title,
-        text.number(_images(record), 0),
+        text.number(record.images, 0),
         *(text.number(value) for value in percentages),
         text.number(scores.mean_auc, 4),
         text.number(scores.calibration_error),
         text.number(scores.loss, 4),
     ]
-
-
-def _images(record: EvaluationRecord) -> float:
-    """Those that there are: in the scores, a large site's images count less than 1 each."""
-    counted_by_sites = any(one.by_class for one in record.clients)
-    return sum(one.images for one in record.clients) if counted_by_sites else record.scores.images
 
 
 def _paragraphs(found: Sequence[Titled]) -> list[str]:
@@ -102,16 +96,13 @@ def _paragraphs(found: Sequence[Titled]) -> list[str]:
         for one in found
         if one.record.absent
     ]
-    weighted = [
-        f"{one.title}: {_images(one.record):,.0f} images, which count as "
-        f"{one.record.scores.images:,.0f}, because no site weighs more than the median one."
-        for one in found
-        if round(_images(one.record)) != round(one.record.scores.images)
+    of_sites = [
+        f"{one.title}: {printable(note)}." for one in found for note in one.record.site_notes
     ]
     hidden = len(found) - SHOWN
     return [
         *missing,
-        *weighted,
+        *of_sites,
         *([f"Pictures of the first {SHOWN} are shown."] if hidden > 0 else []),
     ]
 
@@ -154,7 +145,8 @@ def _pictures(record: EvaluationRecord, title: str) -> list[Picture]:
             f"Confusion matrix of {scores.classes:,} classes: {text.number(scores.accuracy)} % lie "
             f"on the diagonal.",
             "Each row is a class, each column an answer: the deeper, the greater the share of the "
-            f"class’s images. The diagonal is right.{' Grey: no images.' if record.absent else ''}",
+            f"class’s images. The diagonal is right.{' Grey: no images.' if record.absent else ''}"
+            f"{' Numbers are of images as they are weighted.' if record.weighted else ''}",
             confusion_chart(record),
         ),
         Picture(

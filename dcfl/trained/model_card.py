@@ -68,7 +68,7 @@ class CardFacts:
         for record in read_evaluations(self.run.folder):
             if record.own_data and record.weights_sha256 == self.weights_sha256:
                 scores = record.scores
-                images = f"{scores.images:,.0f} {record.kind}"
+                images = f"{record.images:,.0f} {record.kind}"
                 return [
                     Metric("accuracy", "accuracy", scores.accuracy, images),
                     Metric("f1", "macro F1", scores.macro_f1, images),

@@ -11,6 +11,7 @@ from flwr.app import ArrayRecord, Context, Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dcfl.cli.cards import run_card
 from dcfl.config import as_tables, to_toml
 from dcfl.errors import DCFLError, ProtocolError, SiteRefusal, TooFewClients
 from dcfl.evaluation import Score
@@ -72,6 +73,13 @@ def test_nothing_changes_but_what_is_told(sites: Trial, tmp_path: Path) -> None:
     assert kept.rounds[0].notices == ("site 0 withholds class-counts",)
     (scored,) = read_evaluations(kept.folder)  # the other site's scores by class alone
     assert [client.name for client in scored.clients] == ["site 1"]
+    assert scored.withheld == {"site 0": ("class-counts",)}
+    without = "without site 0, which withholds class-counts; its test images are in the rounds'"
+    assert scored.site_notes == [f"{without} accuracy alone"]
+    card = run_card(kept.summary, kept.rounds, "SuperNodes", kept.folder)
+    assert f"scored  {without}" in card
+    recalls = {one.name: (one.images, one.recall) for one in kept.summary.recalls}
+    assert recalls == {row.name: (row.images, row.recall) for row in scored.class_rows}
     assert len(read_evaluations(told.folder)[0].clients) == 2
 
 
@@ -102,6 +110,8 @@ def test_scores_are_not_told_and_others_judge(sites: Trial, tmp_path: Path) -> N
     assert all(("loss" in row.metrics) == (row.client == 1) for row in recorded.clients)
     losses = [row.metrics["loss"] for row in recorded.clients if row.client == 1]
     assert [row.train_loss for row in recorded.rounds] == pytest.approx(losses)
+    (scored,) = read_evaluations(recorded.folder)
+    assert scored.site_notes == ["without site 0, which withholds scores"]
 
 
 def test_a_run_that_nobody_would_judge_does_not_start(sites: Trial, tmp_path: Path) -> None:

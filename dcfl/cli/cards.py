@@ -19,10 +19,10 @@ from dcfl.cli.terminal import (
 )
 from dcfl.config import to_toml
 from dcfl.data.catalogue import DatasetSummary
-from dcfl.data.settings import accuracy_words
+from dcfl.data.settings import accuracy_words, dataset_words
 from dcfl.federation import cohort_size
 from dcfl.runs.estimate import Estimate
-from dcfl.runs.evaluations import scored_by_sites
+from dcfl.runs.evaluations import scored_by_sites, worst_words
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.participation import seldom_there
 from dcfl.runs.prepare import Prepared
@@ -39,9 +39,9 @@ def run_card(summary: Summary, rounds: Sequence[RoundRow], engine: str, folder: 
     page, recorded = folder / "report.html", RecordedRun(folder)
     words, by_sites = accuracy_words(recorded.holdout), scored_by_sites(recorded)
     lines = [
-        f"{summary.method} on {summary.dataset}: {words} {summary.final_accuracy:.2f} %, "
-        f"MAX {summary.max_accuracy:.2f}, EMA {summary.ema_accuracy:.2f}, "
-        f"{summary.seconds:.1f} s{lost}",
+        f"{summary.method} on {dataset_words(summary.dataset)}: "
+        f"{words} {summary.final_accuracy:.2f} %, MAX {summary.max_accuracy:.2f}, "
+        f"EMA {summary.ema_accuracy:.2f}, {summary.seconds:.1f} s{lost}",
         sparkline([row.accuracy for row in rounds if row.accuracy is not None], 40),
         *class_lines(summary.recalls, bool(by_sites and by_sites.weighted)),
         *(f"scored  {note}" for note in (by_sites.site_notes if by_sites else ())),
@@ -86,7 +86,8 @@ def personal_words(summary: Summary) -> str:
     common = f" ({summary.client_accuracy:.2f} with the global one)" if known else ""
     return (
         f"{summary.personal_accuracy:.2f} % on average with their own models{common}, "
-        f"{summary.worst_decile_personal_accuracy:.2f} the worst tenth; each on its own mix of "
+        f"{summary.worst_decile_personal_accuracy:.2f} the "
+        f"{worst_words(summary.personal_models)}; each on its own mix of "
         f"classes; {summary.personal_models} of {summary.clients} have a model"
     )
 

@@ -136,10 +136,12 @@ def _numbers(record: EvaluationRecord) -> Iterator[tuple[str, str]]:
 
 def _fairness(mean: float, worst: float, clients: int, kind: str) -> str:
     from dcfl.report.text import number
+    from dcfl.runs.evaluations import worst_words
 
     if clients == 1:
         return f"{number(mean)} % on {kind}"
-    return f"{number(mean)} % on average, {number(worst)} % the worst tenth; each on {kind}"
+    worst_ones = worst_words(clients)
+    return f"{number(mean)} % on average, {number(worst)} % the {worst_ones}; each on {kind}"
 
 
 def class_table(record: EvaluationRecord) -> Table:

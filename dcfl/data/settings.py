@@ -31,6 +31,11 @@ def accuracy_words(holdout: float) -> str:
     return f"accuracy on {images_scored(holdout)}" if holdout else "accuracy"
 
 
+def dataset_words(name: str) -> str:
+    """For people."""
+    return "the sites' own images" if name == "remote" else name
+
+
 @dataclass(frozen=True)
 class DataSettings:
     """What is trained on, and who owns it."""

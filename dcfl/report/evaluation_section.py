@@ -21,7 +21,7 @@ from dcfl.report.score_figures import (
     confusion_figure,
     reliability_figure,
 )
-from dcfl.runs.evaluations import EvaluationRecord, read_evaluations
+from dcfl.runs.evaluations import EvaluationRecord, read_evaluations, worst_words
 from dcfl.runs.folder import RecordedRun
 from dcfl.system.printable import printable
 
@@ -122,7 +122,9 @@ def _client_table(record: EvaluationRecord, title: str) -> Table:
     mean, tenth = record.fairness
     if len(record.clients) > 1 and mean is not None and tenth is not None:
         rows.append(["mean of all", "", text.number(mean)])
-        rows.append(["mean of the worst tenth", "", text.number(tenth)])
+        worst = worst_words(len(record.clients))
+        few = worst == "worst"
+        rows.append(["the worst" if few else f"mean of the {worst}", "", text.number(tenth)])
     mixed, _ = record.own_mix_fairness
     if mixed is not None:
         rows.append(["mean", "in its mix of classes", text.number(mixed)])
@@ -164,14 +166,15 @@ def _pictures(record: EvaluationRecord, title: str) -> list[Picture]:
     ]
     mean, tenth = record.fairness
     if len(record.clients) > 1 and mean is not None and tenth is not None:
+        worst = worst_words(len(record.clients))
         pictures.append(
             Picture(
                 _headed("each client", title),
                 partial(clients_figure, record.clients, mean),
                 f"Accuracies of {text.plural(len(record.clients), 'client')}: "
-                f"{text.number(mean)} % on average, {text.number(tenth)} % the worst tenth.",
+                f"{text.number(mean)} % on average, {text.number(tenth)} % the {worst}.",
                 f"The share of right answers on {record.clients_kind}, client by client. Dashed is "
-                f"the mean, {text.number(mean)} %; the worst tenth has {text.number(tenth)} %.",
+                f"the mean, {text.number(mean)} %; the {worst} has {text.number(tenth)} %.",
                 clients_chart(record.clients, mean),
             )
         )

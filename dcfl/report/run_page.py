@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from dcfl.data.partition import split_words
-from dcfl.data.settings import images_scored
+from dcfl.data.settings import dataset_words, images_scored
 from dcfl.federation import cohort_size
 from dcfl.report import text
 from dcfl.report.class_section import class_cautions, class_section
@@ -21,7 +21,7 @@ from dcfl.report.run_pictures import curve_pictures, partition_note, partition_p
 from dcfl.report.shell import rendered
 from dcfl.report.site_section import site_section
 from dcfl.report.verdict import headline
-from dcfl.runs.evaluations import WEIGHTING
+from dcfl.runs.evaluations import MANY_CLIENTS, WEIGHTING, worst_words
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import (
     Group,
@@ -66,6 +66,7 @@ def shown(
         cautions=[*_cautions(groups, runs, names), *troubles],
         progress=progress,
         groups=groups,
+        worst=_worst(runs),
         personal=any(group.has_personal for group in groups),
         standing=standing,
         images=scored_on(runs),
@@ -147,6 +148,13 @@ def _broken_images(run: RecordedRun) -> str | None:
     return f"{count:,}" if isinstance(count, int) else None
 
 
+def _worst(runs: Sequence[RecordedRun]) -> str:
+    """How the worst of their clients are called."""
+    counts = [setting(run, "data.clients") for run in runs]
+    known = [count for count in counts if isinstance(count, int)]
+    return worst_words(max(known, default=MANY_CLIENTS))
+
+
 def _scored(run: RecordedRun) -> str | None:
     """When and on what, where it is not after every round on all test images."""
     every, most = setting(run, "federation.evaluate_every"), setting(run, "data.test_images")
@@ -158,7 +166,7 @@ def _scored(run: RecordedRun) -> str | None:
 
 def _dataset(run: RecordedRun) -> str:
     name = run.summary.dataset if run.summary else ""
-    return text.without_folders(name or str(setting(run, "data.dataset")))
+    return text.without_folders(dataset_words(name or str(setting(run, "data.dataset"))))
 
 
 def _partition(run: RecordedRun) -> str | None:

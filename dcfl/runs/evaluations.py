@@ -26,6 +26,7 @@ from dcfl.system.storage import strict_json, write_whole
 STEM = "evaluation"
 WEIGHTING = "sites are weighted so that none counts more than the median one"
 MOST_CLASSES = 10_000
+MANY_CLIENTS = 10  # a tenth of fewer would be no client
 MOST_SITES = 10  # that a sentence names
 LONGEST_NAME = 60  # characters of the data's name in a file's name
 
@@ -48,6 +49,11 @@ class Fairness(NamedTuple):
 
     mean: float | None
     worst_tenth: float | None
+
+
+def worst_words(clients: int) -> str:
+    """How the worst of so many clients are called."""
+    return "worst tenth" if clients >= MANY_CLIENTS else "worst"
 
 
 class ClassRow(NamedTuple):

@@ -23,6 +23,7 @@ from dcfl.flower.engine import GridEngine
 from dcfl.flower.roster import Roster
 from dcfl.runs.evaluations import read_evaluations
 from dcfl.runs.folder import RecordedRun
+from dcfl.runs.round_progress import Warnings, lost_words
 from dcfl.runs.run import Run
 from tests.flower.in_process import InProcessGrid
 
@@ -162,3 +163,19 @@ def test_images_and_recalls_agree_wherever_they_are_shown(
         ["dark", "2"],
         ["light", "5"],
     ]
+
+
+def test_what_a_notice_says_is_not_said_again(recorded: RecordedRun) -> None:
+    told: list[str] = []
+    (row,) = recorded.rounds
+    Warnings(recorded.folder, told.append)(row)
+    assert told == [f"dcfl: warning: {notice}" for notice in row.notices]
+    assert "west" in told[0]
+    Warnings(recorded.folder, told.append).after(row.round, 1, ())
+    assert told[-1].startswith("dcfl: warning: round 1: west failed: one of its pictures is broken")
+
+
+def test_the_sites_and_not_this_machine_train(recorded: RecordedRun) -> None:
+    assert "workers" not in recorded.environment
+    assert lost_words(1) == "1 client lost"
+    assert lost_words(2_000) == "2,000 clients lost"

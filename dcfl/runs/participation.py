@@ -13,17 +13,17 @@ class Participation(NamedTuple):
 
     name: str
     asked: int  # in how many rounds
-    used: int  # of its replies, those that entered the model
+    replied: int  # in how many of them, with a reply that was valid
     rounds: int  # of the run
 
     @property
     def share(self) -> float:
-        return self.used / self.asked
+        return self.replied / self.asked
 
     @property
     def sentence(self) -> str:
         among = "rounds" if self.asked == self.rounds else "rounds in which it was asked"
-        return f"{self.name} took part in {self.used} of {self.asked} {among}"
+        return f"{self.name} took part in {self.replied} of {self.asked} {among}"
 
 
 def replies_used(run: RecordedRun) -> tuple[int, int]:
@@ -34,15 +34,14 @@ def replies_used(run: RecordedRun) -> tuple[int, int]:
 def seldom_there(run: RecordedRun) -> list[Participation]:
     """The sites that took part in a smaller share of their rounds than another; clients of a
     simulation, which have no names, are not told one by one."""
-    used, asked = replies_used(run)
-    if used == asked:
+    if all(row.ok == row.sampled for row in run.rounds):
         return []
     rows = [row for row in run.clients if row.site or not run.samples_known]
     names = {row.client: row.site or f"site {row.client}" for row in rows}
     visits = Counter(row.client for row in rows)
-    entered = Counter(row.client for row in rows if row.used)
+    replies = Counter(row.client for row in rows if row.outcome == "ok")
     found = [
-        Participation(names[client], visits[client], entered[client], len(run.rounds))
+        Participation(names[client], visits[client], replies[client], len(run.rounds))
         for client in sorted(names)
     ]
     most = max((one.share for one in found), default=0.0)

@@ -276,3 +276,16 @@ def test_a_run_with_too_few_sites_ends_before_its_first_round(sites: Trial, tmp_
     )
     with pytest.raises(TooFewClients, match=r"site 1: .*less than 2"):
         sites({}, {"privacy-noise": 2.0}).train(experiment)
+
+
+@pytest.mark.filterwarnings("ignore:.*skipped 1 broken image")
+@pytest.mark.parametrize("withheld", ["", "sizes"])
+def test_broken_pictures_that_are_left_out_are_told_like_sizes(
+    withheld: str, tmp_path: Path
+) -> None:
+    folders = [pictures(tmp_path / name, 10, 10) for name in ("north", "south")]
+    (folders[0] / "dark" / "000.png").write_text("no picture")
+    trial = Sites(folders, [{"broken": "skip", "withhold": withheld}, {}])
+    recorded = trial.train(remote_experiment(tmp_path / "out", federation__rounds=1))
+    told = "site 0 leaves out 1 broken picture" in recorded.rounds[0].notices
+    assert told == (not withheld)

@@ -235,7 +235,7 @@ def sum_of_sites(found: Sequence[OwnScores]) -> Scores:
 def scored_by_sites(run: RecordedRun) -> EvaluationRecord | None:
     """The last model of a run as sites with test images of their own have scored it, if they
     have."""
-    if run.summary is None or run.samples_known:
+    if run.summary is None or not run.at_sites:
         return None
     for record in read_evaluations(run.folder):
         its_model = record.weights_sha256 == run.summary.weights_sha256

@@ -36,7 +36,7 @@ def seldom_there(run: RecordedRun) -> list[Participation]:
     simulation, which have no names, are not told one by one."""
     if all(row.ok == row.sampled for row in run.rounds):
         return []
-    rows = [row for row in run.clients if row.site or not run.samples_known]
+    rows = [row for row in run.clients if row.site or run.at_sites]
     names = {row.client: row.site or f"site {row.client}" for row in rows}
     visits = Counter(row.client for row in rows)
     replies = Counter(row.client for row in rows if row.outcome == "ok")

@@ -22,7 +22,7 @@ from dcfl.data.catalogue import DatasetSummary
 from dcfl.data.settings import accuracy_words, dataset_words
 from dcfl.federation import cohort_size
 from dcfl.runs.estimate import Estimate
-from dcfl.runs.evaluations import scored_by_sites, worst_words
+from dcfl.runs.evaluations import WEIGHTING, EvaluationRecord, scored_by_sites, worst_words
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.participation import seldom_there
 from dcfl.runs.prepare import Prepared
@@ -44,7 +44,7 @@ def run_card(summary: Summary, rounds: Sequence[RoundRow], engine: str, folder: 
         f"EMA {summary.ema_accuracy:.2f}, {summary.seconds:.1f} s{lost}",
         sparkline([row.accuracy for row in rounds if row.accuracy is not None], 40),
         *class_lines(summary.recalls, bool(by_sites and by_sites.weighted)),
-        *(f"scored  {note}" for note in (by_sites.site_notes if by_sites else ())),
+        *(f"scored  {note}" for note in _site_notes(by_sites, rounds)),
         f"engine  {engine}",
         f"weights {summary.weights_sha256[:16]}",
         *([f"ended   {summary.stopped}"] if summary.stopped else []),
@@ -54,6 +54,13 @@ def run_card(summary: Summary, rounds: Sequence[RoundRow], engine: str, folder: 
         *(f"absent  {one.sentence}" for one in seldom_there(recorded)[:MOST_ABSENT]),
     ]
     return "\n".join(map(printable, lines))
+
+
+def _site_notes(record: EvaluationRecord | None, rounds: Sequence[RoundRow]) -> list[str]:
+    """The accuracy may be weighted though the sites that told their classes are not."""
+    weighted = any(site.weight < 1 for row in rounds[-1:] for site in row.sites)
+    notes = [*(record.site_notes if record else []), *([WEIGHTING] if weighted else [])]
+    return [*dict.fromkeys(notes)]
 
 
 def class_lines(recalls: Sequence[ClassRecall], weighted: bool = False) -> list[str]:

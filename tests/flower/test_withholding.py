@@ -22,7 +22,7 @@ from dcfl.flower.refusals import Refusal
 from dcfl.flower.site_evaluation import SiteResult, combine
 from dcfl.flower.withholding import WORDS, disclosed_images, disclosed_score, withheld_from
 from dcfl.models import build_model
-from dcfl.runs.evaluations import read_evaluations
+from dcfl.runs.evaluations import WEIGHTING, read_evaluations
 from tests.flower.in_process import over_the_wire
 from tests.flower.sites_in_process import RUN, Sites, pictures, remote_experiment
 
@@ -78,6 +78,8 @@ def test_nothing_changes_but_what_is_told(sites: Trial, tmp_path: Path) -> None:
     assert scored.site_notes == [f"{without} accuracy alone"]
     card = run_card(kept.summary, kept.rounds, "SuperNodes", kept.folder)
     assert f"scored  {without}" in card
+    weighted = any(site.weight < 1 for site in kept.rounds[-1].sites)
+    assert (f"scored  {WEIGHTING}" in card) == weighted
     recalls = {one.name: (one.images, one.recall) for one in kept.summary.recalls}
     assert recalls == {row.name: (row.images, row.recall) for row in scored.class_rows}
     assert len(read_evaluations(told.folder)[0].clients) == 2

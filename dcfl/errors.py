@@ -163,7 +163,7 @@ CODES = {
     "diverged": f"its {NO_LONGER_FINITE}",
     "memory": "it ran out of memory",
     "data": "its data cannot be read",
-    "picture": 'one of its pictures is broken; broken = "skip" in its node config leaves it out',
+    "picture": 'one of its pictures is broken; data.broken = "skip" leaves it out',
     "class": "it has a folder whose name is not one of the agreed data.class_names",
     "config": "it cannot use the settings",
     "refused": "it refuses",  # SiteRefusal says what

@@ -19,47 +19,64 @@ from dcfl.cli.terminal import (
 )
 from dcfl.config import to_toml
 from dcfl.data.dataset_summary import DatasetSummary
-from dcfl.data.settings import accuracy_words
+from dcfl.data.settings import accuracy_words, dataset_words
 from dcfl.federation import cohort_size
 from dcfl.runs.estimate import Estimate
+from dcfl.runs.evaluations import WEIGHTING, EvaluationRecord, scored_by_sites, worst_words
 from dcfl.runs.folder import RecordedRun
+from dcfl.runs.participation import seldom_there
 from dcfl.runs.prepare import Prepared
 from dcfl.runs.rows import ClassRecall, RoundRow, Summary
 from dcfl.system.printable import printable
 
 FEW_CLASSES = 5  # named one by one
+MOST_ABSENT = 10  # sites with a line each
 
 
 def run_card(summary: Summary, rounds: Sequence[RoundRow], engine: str, folder: Path) -> str:
     """What `dcfl run` prints at the end."""
     lost = f", {summary.lost} replies lost" if summary.lost else ""
-    page = folder / "report.html"
-    words = accuracy_words(RecordedRun(folder).holdout)
+    page, recorded = folder / "report.html", RecordedRun(folder)
+    words, by_sites = accuracy_words(recorded.holdout), scored_by_sites(recorded)
     lines = [
-        f"{summary.method} on {summary.dataset}: {words} {summary.final_accuracy:.2f} %, "
-        f"MAX {summary.max_accuracy:.2f}, EMA {summary.ema_accuracy:.2f}, "
-        f"{summary.seconds:.1f} s{lost}",
+        f"{summary.method} on {dataset_words(summary.dataset)}: "
+        f"{words} {summary.final_accuracy:.2f} %, MAX {summary.max_accuracy:.2f}, "
+        f"EMA {summary.ema_accuracy:.2f}, {summary.seconds:.1f} s{lost}",
         sparkline([row.accuracy for row in rounds if row.accuracy is not None], 40),
-        *class_lines(summary.recalls),
+        *class_lines(summary.recalls, bool(by_sites and by_sites.weighted)),
+        *(f"scored  {note}" for note in _site_notes(by_sites, rounds)),
         f"engine  {engine}",
         f"weights {summary.weights_sha256[:16]}",
         *([f"ended   {summary.stopped}"] if summary.stopped else []),
         *([f"best    {best_words(summary)}"] if summary.best_round is not None else []),
         *([f"clients {personal_words(summary)}"] if summary.personal_models else []),
         *([f"report  {page}"] if page.is_file() else []),
+        *(f"absent  {one.sentence}" for one in seldom_there(recorded)[:MOST_ABSENT]),
     ]
     return "\n".join(map(printable, lines))
 
 
-def class_lines(recalls: Sequence[ClassRecall]) -> list[str]:
+def _site_notes(record: EvaluationRecord | None, rounds: Sequence[RoundRow]) -> list[str]:
+    """The accuracy may be weighted though the sites that told their classes are not."""
+    weighted = any(site.weight < 1 for row in rounds[-1:] for site in row.sites)
+    notes = [*(record.site_notes if record else []), *([WEIGHTING] if weighted else [])]
+    return [*dict.fromkeys(notes)]
+
+
+def class_lines(recalls: Sequence[ClassRecall], weighted: bool = False) -> list[str]:
     """The share of each class's test images that is recognised, or the lowest; and on a line of
-    their own, classes that never are."""
+    their own, classes that never are. `weighted`: images count differently, and the share is not
+    one of how many there are."""
     known = [one for one in recalls if one.recall is not None]
     if not known:
         return []
     lowest = sorted(known, key=lambda one: one.recall or 0.0)
     shown = known if len(known) <= FEW_CLASSES else lowest[:FEW_CLASSES]
-    words = [f"{printable(c.name, LONGEST_NAME)}: {c.recall:.1f} % of {c.images:,}" for c in shown]
+    words = [
+        f"{printable(one.name, LONGEST_NAME)}: {one.recall:.1f} % "
+        + (f"({one.images:,} images)" if weighted else f"of {one.images:,}")
+        for one in shown
+    ]
     which = "" if shown is known else f"lowest of {len(known):,} classes: "
     missed = [one.name for one in known if one.missed]
     never = [f"missed  never recognised: {_first(missed)}"] if missed else []
@@ -76,7 +93,8 @@ def personal_words(summary: Summary) -> str:
     common = f" ({summary.client_accuracy:.2f} with the global one)" if known else ""
     return (
         f"{summary.personal_accuracy:.2f} % on average with their own models{common}, "
-        f"{summary.worst_decile_personal_accuracy:.2f} the worst tenth; each on its own mix of "
+        f"{summary.worst_decile_personal_accuracy:.2f} the "
+        f"{worst_words(summary.personal_models)}; each on its own mix of "
         f"classes; {summary.personal_models} of {summary.clients} have a model"
     )
 

@@ -39,6 +39,7 @@ def check(settings: Settings = None, as_json: AsJSON = False) -> None:
     from dcfl.data.dataset_summary import summarise_dataset
 
     data_settings = experiment_of(settings).seeded.data
+    data_settings.require_here()
     summary = summarise_dataset(load_dataset(data_settings), data_settings)
     if as_json:
         print_json(summary.as_json())

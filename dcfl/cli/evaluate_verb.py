@@ -96,7 +96,9 @@ def _print_evaluation(record: EvaluationRecord) -> None:
     from dcfl.report.evaluation_section import some_names
 
     model = record.model if isinstance(record.which, int) else f"the {record.model}"
-    print(printable(f"{model} on {record.scores.images:,.0f} {record.kind} of {record.data}"))
+    print(printable(f"{model} on {record.images:,.0f} {record.images_words}"))
+    for note in record.site_notes:
+        print(printable(note))
     print()
     for name, value in _numbers(record):
         print(f"{name:19}{value}")
@@ -134,10 +136,12 @@ def _numbers(record: EvaluationRecord) -> Iterator[tuple[str, str]]:
 
 def _fairness(mean: float, worst: float, clients: int, kind: str) -> str:
     from dcfl.report.text import number
+    from dcfl.runs.evaluations import worst_words
 
     if clients == 1:
         return f"{number(mean)} % on {kind}"
-    return f"{number(mean)} % on average, {number(worst)} % the worst tenth; each on {kind}"
+    worst_ones = worst_words(clients)
+    return f"{number(mean)} % on average, {number(worst)} % the {worst_ones}; each on {kind}"
 
 
 def class_table(record: EvaluationRecord) -> Table:

@@ -26,7 +26,7 @@ from dcfl.cli.options import (
     print_json,
     run_own_files,
 )
-from dcfl.errors import ConfigError, DCFLError, require
+from dcfl.errors import ConfigError, DCFLError, Interrupted, require
 from dcfl.system.printable import printable
 from dcfl.system.saying import say
 
@@ -344,12 +344,16 @@ def _follow(submitted: Submitted, experiment: Experiment, logs: SiteLogs | None)
     except DCFLError:
         explain()
         raise
-    except (KeyboardInterrupt, SystemExit):
+    except (KeyboardInterrupt, SystemExit) as asked:
+        say("stopping the run at the SuperLink, which takes some seconds")
         submitted.stop()
-        if RecordedRun(submitted.folder).rounds:
-            where = printable(submitted.folder)
-            print(f"dcfl: `dcfl flower run --resume {where}` continues it", file=sys.stderr)
-        raise
+        if not RecordedRun(submitted.folder).rounds:
+            raise
+        code = asked.code if isinstance(asked, SystemExit) else 130
+        raise Interrupted(
+            f"stopped; `dcfl flower run --resume {submitted.folder}` continues it",
+            code if isinstance(code, int) else 1,
+        ) from None
 
 
 def _print_result(submitted: Submitted, as_json: bool) -> None:

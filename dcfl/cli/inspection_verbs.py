@@ -105,6 +105,7 @@ def partition(
     from dcfl.data import load_dataset
 
     data = experiment_of(settings).seeded.data
+    data.require_here()
     dataset = load_dataset(data)
     split = data.split(dataset)
     counts = split.counts(dataset.train.labels.numpy(), dataset.classes)

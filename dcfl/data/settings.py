@@ -31,6 +31,11 @@ def accuracy_words(holdout: float) -> str:
     return f"accuracy on {images_scored(holdout)}" if holdout else "accuracy"
 
 
+def dataset_words(name: str) -> str:
+    """For people."""
+    return "the sites' own images" if name == "remote" else name
+
+
 @dataclass(frozen=True)
 class DataSettings:
     """What is trained on, and who owns it."""
@@ -152,6 +157,14 @@ class DataSettings:
         require(
             all(abs(mean) < inf for mean in self.mean) and all(0 < std < inf for std in self.std),
             "data.mean must be numbers, and data.std above 0",
+        )
+
+    def require_here(self) -> None:
+        """Refuse images that only sites have, where somebody wants to see or train on them."""
+        require(
+            self.dataset != "remote",
+            'data.dataset = "remote" is for `dcfl flower run`: the images are at the sites, and '
+            "none are here",
         )
 
     def augmentation(self, usual: Augmentation) -> Augmentation:

@@ -51,6 +51,7 @@ class OwnScores:
     name: str  # of the site
     scores: Scores
     weight: float  # of each of its images in the sum over the sites
+    withheld: tuple[str, ...] = ()  # what it keeps to itself; its scores are then of no image
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,8 @@ def _whoami(site_of: SiteOf, task: Task, message: Message, context: Context) -> 
         check_like(unsent, unsent_tensors(site.runner.model), "frozen or personal weights")
         site.memories.save_unsent(task.run, unsent)
     images = disclosed_images(site.rules.withheld, _test_images(site.runner))
-    claim = Claim(node.partition_id, node.num_partitions, images, site.rules.withheld)
+    broken = site.runner.data.dataset.broken
+    claim = Claim(node.partition_id, node.num_partitions, images, site.rules.withheld, broken)
     return Answer(codec.claim_content(task, claim))
 
 

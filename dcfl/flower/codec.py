@@ -56,6 +56,7 @@ class Claim(NamedTuple):
     partitions: int
     images: list[int]  # of its test set, per class; in all, if it withholds class counts
     withheld: frozenset[str] = frozenset()  # words of withholding.py
+    broken: int = 0  # pictures that it leaves out, if it tells its sizes
 
 
 def encode(tensors: Tensors) -> ArrayRecord:
@@ -145,6 +146,8 @@ def claim_content(task: Task, claim: Claim) -> RecordDict:
     )
     if claim.withheld:
         record["withheld"] = withholding.in_order(claim.withheld)
+    if claim.broken and withholding.SIZES not in claim.withheld:
+        record["broken"] = claim.broken
     return RecordDict({"task": _task_record(task), "node": record})
 
 
@@ -158,7 +161,8 @@ def read_claim(content: RecordDict, task: Task, classes: int) -> Claim:
         raise ProtocolError(f"its node config says partition-id={place} of {count}, counted from 0")
     withheld = _withheld(record)
     counted = 1 if withholding.CLASS_COUNTS in withheld else classes
-    return Claim(place, count, _counts(record, "images", counted), withheld)
+    broken = _count(record, "broken") if "broken" in record else 0
+    return Claim(place, count, _counts(record, "images", counted), withheld, broken)
 
 
 def _withheld(record: ConfigRecord) -> frozenset[str]:

@@ -177,6 +177,9 @@ class Nodes:
         self._sites.pop(node, None)
         self.images.setdefault(claim.partition, claim.images)
         self._note_withheld(claim)
+        if claim.broken:
+            pictures = f"{claim.broken:,} broken picture{'' if claim.broken == 1 else 's'}"
+            self.notify(f"{self.roster.title(claim.partition)} leaves out {pictures}")
         first = self._members.setdefault(claim.partition, node)
         if first != node:
             self._successors[claim.partition] = node

@@ -19,8 +19,16 @@ from dcfl.flower import codec
 from dcfl.flower.codec import Task
 from dcfl.flower.messenger import AddressedTask, Messenger, SentTask
 from dcfl.flower.nodes import Nodes
-from dcfl.flower.withholding import CLASS_COUNTS, SIZE_UNKNOWN, SIZES, Withheld, answers
+from dcfl.flower.withholding import (
+    CLASS_COUNTS,
+    SIZE_UNKNOWN,
+    SIZES,
+    Withheld,
+    answers,
+    in_order,
+)
 from dcfl.messages import Tensors
+from dcfl.scores import Scores
 
 T = TypeVar("T")
 Read = Callable[[RecordDict, Task, list[int]], T]  # an answer, what was asked, the declared images
@@ -108,14 +116,24 @@ class SiteEvaluation:
                     self._nodes.notify(f"{title} has no say: {error}")
 
     def own_scores(self, weights: Tensors) -> list[OwnScores]:
-        """All scores of a model on each site's own test images."""
+        """All scores of a model on each site's own test images, then the sites that withhold them;
+        empty if no site has scored an image."""
         sent = self._ask("evaluate.scores", weights)
         found = dict(self._answers(sent, codec.read_scores))
         weights_of_images = image_weights([scores.images for scores in found.values()])
-        return [
+        scored = [
             OwnScores(self._nodes.roster.name(site), scores, weight)
             for (site, scores), weight in zip(found.items(), weights_of_images, strict=True)
             if scores.images
+        ]
+        return [*scored, *self._withholding()] if scored else []
+
+    def _withholding(self) -> list[OwnScores]:
+        nothing = Scores.none(self._nodes.classes)
+        return [
+            OwnScores(self._nodes.roster.name(site), nothing, 0.0, tuple(in_order(words)))
+            for site, words in sorted(self._nodes.withheld.items())
+            if site < self._clients and not answers(words, "evaluate.scores")
         ]
 
     def personal_accuracies(self, weights: Tensors, rounds: Index) -> dict[int, float]:

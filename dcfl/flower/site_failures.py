@@ -38,8 +38,7 @@ _KINDS: dict[type[Exception], str] = {  # the first that fits
     MemoryError: "memory",
     torch.OutOfMemoryError: "memory",
 }
-_ADVICE = {  # for whoever reads the site's log
-    "picture": 'at this site alone: broken = "skip" in its node config',
+_ADVICE = {  # beside what the reason says already
     "class": "rename the folder, move it away, or agree on the class with all sites",
     "version": "install the server's dcfl at the site",
 }

@@ -8,6 +8,7 @@ from statistics import fmean
 from dcfl.data.settings import images_scored
 from dcfl.report import text
 from dcfl.report.document import Section, Table
+from dcfl.runs.evaluations import scored_by_sites
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import Group, scored_on
 from dcfl.runs.rows import ClassRecall
@@ -44,7 +45,10 @@ def class_cautions(runs: Sequence[RecordedRun], names: Mapping[RecordedRun, str]
                 for one in missed[:MOST_NAMED]
             ]
             more = [f"{len(missed) - MOST_NAMED} more"] if len(missed) > MOST_NAMED else []
-            cautions.append(f"{names[run]} never recognises {text.listed([*shown, *more])}.")
+            subject = names[run] if len(runs) > 1 else "The model"
+            whose = [one for one in _site_sentences([run]) if one.startswith("Without")]
+            never = f"{subject} never recognises {text.listed([*shown, *more])}."
+            cautions.append(" ".join([never, *whose]))
     rest = len(cautions) - MOST_NAMED
     others = [f"{text.plural(rest, 'more run')} never recognise some class."] if rest > 0 else []
     return [*cautions[:MOST_NAMED], *others]
@@ -68,7 +72,14 @@ def _table(names: tuple[str, ...], groups: Sequence[Group]) -> Table:
         for row in order
     ]
     columns = ["Class", scored_on(runs).capitalize(), *(_column(group, groups) for group in groups)]
-    return Table(columns, rows, title, NOTE)
+    return Table(columns, rows, title, " ".join([NOTE, *_site_sentences(runs)]))
+
+
+def _site_sentences(runs: Sequence[RecordedRun]) -> list[str]:
+    """How the numbers of runs at sites are to be read."""
+    records = filter(None, map(scored_by_sites, runs))
+    notes = dict.fromkeys(note for record in records for note in record.site_notes)
+    return [f"{note[0].upper()}{note[1:]}." for note in map(printable, notes)]
 
 
 def _column(group: Group, groups: Sequence[Group]) -> str:

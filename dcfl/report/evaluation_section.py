@@ -21,7 +21,7 @@ from dcfl.report.score_figures import (
     confusion_figure,
     reliability_figure,
 )
-from dcfl.runs.evaluations import EvaluationRecord, read_evaluations
+from dcfl.runs.evaluations import EvaluationRecord, read_evaluations, worst_words
 from dcfl.runs.folder import RecordedRun
 from dcfl.system.printable import printable
 
@@ -73,8 +73,8 @@ def _is_of_present_model(record: EvaluationRecord, run: RecordedRun) -> bool:
 
 
 def _title(record: EvaluationRecord, run: str) -> str:
-    data = text.without_folders(record.data)
-    return f"{f'{run}, ' if run else ''}{record.model}, {record.kind} of {data}"
+    images = text.without_folders(record.images_words)
+    return f"{f'{run}, ' if run else ''}{record.model}, {images}"
 
 
 def _row(title: str, record: EvaluationRecord) -> list[str]:
@@ -82,18 +82,12 @@ def _row(title: str, record: EvaluationRecord) -> list[str]:
     percentages = (scores.accuracy, scores.balanced_accuracy, scores.macro_f1)
     return [
         title,
-        text.number(_images(record), 0),
+        text.number(record.images, 0),
         *(text.number(value) for value in percentages),
         text.number(scores.mean_auc, 4),
         text.number(scores.calibration_error),
         text.number(scores.loss, 4),
     ]
-
-
-def _images(record: EvaluationRecord) -> float:
-    """Those that there are: in the scores, a large site's images count less than 1 each."""
-    counted_by_sites = any(one.by_class for one in record.clients)
-    return sum(one.images for one in record.clients) if counted_by_sites else record.scores.images
 
 
 def _paragraphs(found: Sequence[Titled]) -> list[str]:
@@ -102,16 +96,13 @@ def _paragraphs(found: Sequence[Titled]) -> list[str]:
         for one in found
         if one.record.absent
     ]
-    weighted = [
-        f"{one.title}: {_images(one.record):,.0f} images, which count as "
-        f"{one.record.scores.images:,.0f}, because no site weighs more than the median one."
-        for one in found
-        if round(_images(one.record)) != round(one.record.scores.images)
+    of_sites = [
+        f"{one.title}: {printable(note)}." for one in found for note in one.record.site_notes
     ]
     hidden = len(found) - SHOWN
     return [
         *missing,
-        *weighted,
+        *of_sites,
         *([f"Pictures of the first {SHOWN} are shown."] if hidden > 0 else []),
     ]
 
@@ -131,7 +122,9 @@ def _client_table(record: EvaluationRecord, title: str) -> Table:
     mean, tenth = record.fairness
     if len(record.clients) > 1 and mean is not None and tenth is not None:
         rows.append(["mean of all", "", text.number(mean)])
-        rows.append(["mean of the worst tenth", "", text.number(tenth)])
+        worst = worst_words(len(record.clients))
+        few = worst == "worst"
+        rows.append(["the worst" if few else f"mean of the {worst}", "", text.number(tenth)])
     mixed, _ = record.own_mix_fairness
     if mixed is not None:
         rows.append(["mean", "in its mix of classes", text.number(mixed)])
@@ -154,7 +147,8 @@ def _pictures(record: EvaluationRecord, title: str) -> list[Picture]:
             f"Confusion matrix of {scores.classes:,} classes: {text.number(scores.accuracy)} % lie "
             f"on the diagonal.",
             "Each row is a class, each column an answer: the deeper, the greater the share of the "
-            f"class’s images. The diagonal is right.{' Grey: no images.' if record.absent else ''}",
+            f"class’s images. The diagonal is right.{' Grey: no images.' if record.absent else ''}"
+            f"{' Numbers are of images as they are weighted.' if record.weighted else ''}",
             confusion_chart(record),
         ),
         Picture(
@@ -172,14 +166,15 @@ def _pictures(record: EvaluationRecord, title: str) -> list[Picture]:
     ]
     mean, tenth = record.fairness
     if len(record.clients) > 1 and mean is not None and tenth is not None:
+        worst = worst_words(len(record.clients))
         pictures.append(
             Picture(
                 _headed("each client", title),
                 partial(clients_figure, record.clients, mean),
                 f"Accuracies of {text.plural(len(record.clients), 'client')}: "
-                f"{text.number(mean)} % on average, {text.number(tenth)} % the worst tenth.",
+                f"{text.number(mean)} % on average, {text.number(tenth)} % the {worst}.",
                 f"The share of right answers on {record.clients_kind}, client by client. Dashed is "
-                f"the mean, {text.number(mean)} %; the worst tenth has {text.number(tenth)} %.",
+                f"the mean, {text.number(mean)} %; the {worst} has {text.number(tenth)} %.",
                 clients_chart(record.clients, mean),
             )
         )

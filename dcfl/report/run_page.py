@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from dcfl.data.partition import split_words
-from dcfl.data.settings import images_scored
+from dcfl.data.settings import dataset_words, images_scored
 from dcfl.federation import cohort_size
 from dcfl.report import text
 from dcfl.report.class_section import class_cautions, class_section
@@ -21,6 +21,7 @@ from dcfl.report.run_pictures import curve_pictures, partition_note, partition_p
 from dcfl.report.shell import rendered
 from dcfl.report.site_section import site_section
 from dcfl.report.verdict import headline
+from dcfl.runs.evaluations import MANY_CLIENTS, WEIGHTING, worst_words
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import (
     Group,
@@ -29,10 +30,12 @@ from dcfl.runs.groups import (
     scored_on,
     setting,
 )
+from dcfl.runs.participation import replies_used, seldom_there
 from dcfl.runs.standing import Standing
 from dcfl.system.printable import printable
 
 SHOWN_FAILURES = 50
+MOST_ABSENT = 10  # sites of a run, each with a caution
 SECTIONS = (personal_section, evaluation_section, site_section)
 T = TypeVar("T")
 
@@ -63,6 +66,7 @@ def shown(
         cautions=[*_cautions(groups, runs, names), *troubles],
         progress=progress,
         groups=groups,
+        worst=_worst(runs),
         personal=any(group.has_personal for group in groups),
         standing=standing,
         images=scored_on(runs),
@@ -74,6 +78,7 @@ def shown(
         partitions=partition_pictures(runs, names),
         partition_note=partition_note(runs),
         judges=judges_of(runs, names),
+        weighting=WEIGHTING,
         failures=failures[:SHOWN_FAILURES],
         more_failures=len(failures) - SHOWN_FAILURES,
         empty_rounds=empty_rounds(runs, names),
@@ -125,7 +130,7 @@ def _facts(runs: Sequence[RecordedRun]) -> list[tuple[str, str]]:
         ("Clients", _distinct(runs, plain("data.clients"))),
         ("Partition", _distinct(runs, _partition)),
         ("Rounds", _distinct(runs, plain("federation.rounds"))),
-        ("Participation", _distinct(runs, _participation)),
+        ("Participation", _distinct(runs, _participation) + _unused(runs)),
         ("Model", _distinct(runs, plain("model.name"))),
         ("Scored", _distinct(runs, _scored)),
     ]
@@ -143,6 +148,13 @@ def _broken_images(run: RecordedRun) -> str | None:
     return f"{count:,}" if isinstance(count, int) else None
 
 
+def _worst(runs: Sequence[RecordedRun]) -> str:
+    """How the worst of their clients are called."""
+    counts = [setting(run, "data.clients") for run in runs]
+    known = [count for count in counts if isinstance(count, int)]
+    return worst_words(max(known, default=MANY_CLIENTS))
+
+
 def _scored(run: RecordedRun) -> str | None:
     """When and on what, where it is not after every round on all test images."""
     every, most = setting(run, "federation.evaluate_every"), setting(run, "data.test_images")
@@ -154,7 +166,7 @@ def _scored(run: RecordedRun) -> str | None:
 
 def _dataset(run: RecordedRun) -> str:
     name = run.summary.dataset if run.summary else ""
-    return text.without_folders(name or str(setting(run, "data.dataset")))
+    return text.without_folders(dataset_words(name or str(setting(run, "data.dataset"))))
 
 
 def _partition(run: RecordedRun) -> str | None:
@@ -169,28 +181,19 @@ def _participation(run: RecordedRun) -> str | None:
     return f"{cohort_size(clients, share)} of {clients} clients in each round ({100 * share:g} %)"
 
 
+def _unused(runs: Sequence[RecordedRun]) -> str:
+    """Who was asked did not always take part."""
+    used, asked = (sum(counts) for counts in zip(*map(replies_used, runs), strict=True))
+    return f"; {used:,} of {asked:,} replies were used" if used < asked else ""
+
+
 def _cautions(
     groups: Sequence[Group], runs: Sequence[RecordedRun], names: dict[RecordedRun, str]
 ) -> list[str]:
     """What a reader must know before trusting the numbers."""
     cautions = class_cautions(runs, names)
-    cautions += [
-        f"{names[run]} is unfinished: {Outcome.of(run).rounds} of "
-        f"{setting(run, 'federation.rounds')} rounds so far."
-        for run in runs
-        if not run.finished
-    ]
-    cautions += [
-        f"{names[run]} {run.summary.stopped}."
-        for run in runs
-        if run.summary is not None and run.summary.stopped
-    ]
-    cautions += [
-        f"{names[run]}, round {row.round}: {printable(notice)}."
-        for run in runs
-        for row in run.rounds
-        for notice in row.notices
-    ]
+    for run in runs:
+        cautions += _about_run(run, names[run] if len(runs) > 1 else "")
     if any(len(group.counted) < len(group.runs) for group in groups):
         cautions.append("Means are over finished runs only; the curves show all.")
     if any(group.seeds < len(group.counted) for group in groups):
@@ -198,3 +201,17 @@ def _cautions(
     if len(groups) > 1 and min(group.seeds for group in groups) == 1:
         cautions.append("With one seed of a method, a difference may be chance.")
     return cautions
+
+
+def _about_run(run: RecordedRun, name: str) -> Iterator[str]:
+    """`name`: empty if the page is about this run alone."""
+    subject, prefix = name or "The run", f"{name}: " if name else ""
+    if not run.finished:
+        done, planned = Outcome.of(run).rounds, setting(run, "federation.rounds")
+        yield f"{subject} is unfinished: {done} of {planned} rounds so far."
+    if run.summary is not None and run.summary.stopped:
+        yield f"{subject} {run.summary.stopped}."
+    yield from (f"{prefix}{printable(one.sentence)}." for one in seldom_there(run)[:MOST_ABSENT])
+    for row in run.rounds:
+        when = f"{name}, round {row.round}" if name else f"Round {row.round}"
+        yield from (f"{when}: {printable(notice)}." for notice in row.notices)

@@ -20,7 +20,7 @@ NOTE = (
 
 def site_section(runs: Sequence[RecordedRun], names: Mapping[RecordedRun, str]) -> Section | None:
     """None where the runs knew their clients' samples, or the sites sent nothing."""
-    remote = [run for run in runs if run.partition_sha256 and not run.samples_known]
+    remote = [run for run in runs if run.at_sites]
     tables = [_table(run, names[run] if len(runs) > 1 else "") for run in remote]
     shown = [table for table in tables if table.rows]
     return Section("What the sites have", tables=shown) if shown else None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -17,13 +17,17 @@ from torch import Tensor
 
 from dcfl.engines.engine import OwnScores
 from dcfl.evaluation import fairness
+from dcfl.runs.folder import RecordedRun
 from dcfl.runs.reading import damaged, parsed, validated
 from dcfl.scores import ODDS_BINS, Scores
 from dcfl.system.json_types import Count, Flag, Json, Number, Percent, Text
 from dcfl.system.storage import strict_json, write_whole
 
 STEM = "evaluation"
+WEIGHTING = "sites are weighted so that none counts more than the median one"
 MOST_CLASSES = 10_000
+MANY_CLIENTS = 10  # a tenth of fewer would be no client
+MOST_SITES = 10  # that a sentence names
 LONGEST_NAME = 60  # characters of the data's name in a file's name
 
 
@@ -45,6 +49,11 @@ class Fairness(NamedTuple):
 
     mean: float | None
     worst_tenth: float | None
+
+
+def worst_words(clients: int) -> str:
+    """How the worst of so many clients are called."""
+    return "worst tenth" if clients >= MANY_CLIENTS else "worst"
 
 
 class ClassRow(NamedTuple):
@@ -73,6 +82,8 @@ class EvaluationRecord:
     clients: tuple[ClientScore, ...] = ()
     clients_kind: str = ""  # of the clients' own images
     fine_tuned: int = 0  # for so many epochs, by each client for itself
+    # By site: what it keeps to itself, and for which it is not among the clients.
+    withheld: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def file_name(self) -> str:
@@ -92,6 +103,35 @@ class EvaluationRecord:
         if isinstance(self.which, int):
             return f"client {self.which}'s own model"
         return f"{self.which} model"
+
+    @property
+    def images_words(self) -> str:
+        """Which images they are."""
+        return self.kind if self.data == "remote" else f"{self.kind} of {self.data}"
+
+    @property
+    def images(self) -> float:
+        """Those that there are. In the scores, those of a large site count less than 1 each."""
+        return sum(self.images_by_class)
+
+    @property
+    def images_by_class(self) -> list[float]:
+        counted = [client.by_class for client in self.clients if client.by_class]
+        own: list[float] = self.scores.images_by_class.tolist()
+        return [sum(counts) for counts in zip(*counted, strict=True)] if counted else own
+
+    @property
+    def weighted(self) -> bool:
+        return abs(self.images - self.scores.images) > 0.5
+
+    @property
+    def site_notes(self) -> list[str]:
+        """How numbers of sites are to be read; the same words wherever they are shown."""
+        by_words: dict[tuple[str, ...], list[str]] = {}
+        for name, words in self.withheld.items():
+            by_words.setdefault(words, []).append(name)
+        notes = [_about_withholding(names, words) for words, names in by_words.items()]
+        return [*notes, *([WEIGHTING] if self.weighted else [])]
 
     @property
     def fairness(self) -> Fairness:
@@ -119,9 +159,8 @@ class EvaluationRecord:
     @property
     def class_rows(self) -> list[ClassRow]:
         scores = self.scores
-        columns = [scores.images_by_class, scores.recall, scores.precision, scores.f1]
-        columns += [scores.auc, scores.auc_error]
-        values = zip(*(column.tolist() for column in columns), strict=True)
+        columns = [scores.recall, scores.precision, scores.f1, scores.auc, scores.auc_error]
+        values = zip(self.images_by_class, *(column.tolist() for column in columns), strict=True)
         return [ClassRow(name, *row) for name, row in zip(self.class_names, values, strict=True)]
 
     def to_json(self) -> Json:
@@ -133,7 +172,7 @@ class EvaluationRecord:
             "kind": self.kind,
             "which": self.which,
             "weights_sha256": self.weights_sha256,
-            "images": _whole(scores.images),
+            "images": _whole(self.images),
             "accuracy": scores.accuracy,
             "balanced_accuracy": scores.balanced_accuracy,
             "macro_f1": scores.macro_f1,
@@ -144,6 +183,10 @@ class EvaluationRecord:
             "classes_without_images": self.absent,
             "classes": [row._asdict() for row in self.class_rows],
         }
+        if self.withheld:
+            found["withheld"] = {name: [*words] for name, words in self.withheld.items()}
+        if self.site_notes:
+            found["notes"] = self.site_notes
         if self.clients:
             found["clients"] = {
                 "kind": self.clients_kind,
@@ -161,7 +204,6 @@ def by_sites(
     data: str, class_names: tuple[str, ...], found: Sequence[OwnScores], weights_sha256: str
 ) -> EvaluationRecord:
     """The last model, scored by sites on test images that nobody else has."""
-    weighted = [one.scores.weighted(one.weight) for one in found]
     return EvaluationRecord(
         data=data,
         own_data=True,
@@ -169,7 +211,7 @@ def by_sites(
         which="last",
         weights_sha256=weights_sha256,
         class_names=class_names,
-        scores=reduce(add, weighted),
+        scores=sum_of_sites(found),
         clients=tuple(
             ClientScore(
                 one.name,
@@ -178,9 +220,36 @@ def by_sites(
                 by_class=tuple(int(count) for count in one.scores.images_by_class.tolist()),
             )
             for one in found
+            if not one.withheld
         ),
         clients_kind="test images of its own",
+        withheld={one.name: one.withheld for one in found if one.withheld},
     )
+
+
+def sum_of_sites(found: Sequence[OwnScores]) -> Scores:
+    """Each with its weight."""
+    return reduce(add, (one.scores.weighted(one.weight) for one in found))
+
+
+def scored_by_sites(run: RecordedRun) -> EvaluationRecord | None:
+    """The last model of a run as sites with test images of their own have scored it, if they
+    have."""
+    if run.summary is None or not run.at_sites:
+        return None
+    for record in read_evaluations(run.folder):
+        its_model = record.weights_sha256 == run.summary.weights_sha256
+        if its_model and record.own_data and any(client.by_class for client in record.clients):
+            return record
+    return None
+
+
+def _about_withholding(names: Sequence[str], words: Sequence[str]) -> str:
+    more = [f"{len(names) - MOST_SITES} more"] if len(names) > MOST_SITES else []
+    one = len(names) == 1
+    who = f"{', '.join([*names[:MOST_SITES], *more])}, which {'withholds' if one else 'withhold'}"
+    elsewhere = f"; {'its' if one else 'their'} test images are in the rounds' accuracy alone"
+    return f"without {who} {', '.join(words)}{'' if 'scores' in words else elsewhere}"
 
 
 def write_evaluation(folder: Path, record: EvaluationRecord) -> Path:
@@ -205,6 +274,9 @@ def read_evaluation(path: Path) -> EvaluationRecord:
         raise damaged(path, str(error)) from error
     if not scores.images:
         raise damaged(path, "it counts no image")
+    clients = stored.clients.scores if stored.clients else []
+    if any(client.by_class and len(client.by_class) != len(names) for client in clients):
+        raise damaged(path, "a client's images are not of these classes")
     return EvaluationRecord(
         data=stored.data,
         own_data=stored.own_data,
@@ -213,9 +285,10 @@ def read_evaluation(path: Path) -> EvaluationRecord:
         weights_sha256=stored.weights_sha256,
         class_names=names,
         scores=scores,
-        clients=tuple(stored.clients.scores) if stored.clients else (),
+        clients=tuple(clients),
         clients_kind=stored.clients.kind if stored.clients else "",
         fine_tuned=stored.fine_tuned,
+        withheld={name: tuple(words) for name, words in stored.withheld.items()},
     )
 
 
@@ -307,6 +380,7 @@ class StoredEvaluation(Stored):
     classes: Annotated[list[StoredClass], Field(max_length=MOST_CLASSES)]
     clients: StoredClients | None = None
     fine_tuned: Count = 0
+    withheld: dict[Text, list[Text]] = {}
     counts: StoredCounts
 
 

@@ -229,6 +229,11 @@ class RecordedRun:
         """Whether the run knew its clients' samples: those at sites elsewhere are theirs alone."""
         return bool(self._partition) and bool(self.partition_counts.any())
 
+    @property
+    def at_sites(self) -> bool:
+        """Whether its clients' samples were at sites elsewhere."""
+        return bool(self._partition) and not self.samples_known
+
     @cached_property
     def class_names(self) -> list[str]:
         return [str(name) for name in self._of_partition("class_names")]

@@ -83,6 +83,8 @@ def prepare(
     `dataset` and `model` replace those that the config names."""
     experiment = experiment.seeded
     data = experiment.data
+    if experiment.engine.name != "flower":
+        data.require_here()
     dataset = load_dataset(data) if dataset is None else data.fitted(dataset)
     if data.group == NONE:
         dataset = dataset.ungrouped()

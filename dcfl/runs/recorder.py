@@ -175,12 +175,12 @@ def _environment(prepared: Prepared) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "device": placement.name,
         "gpus": torch.cuda.device_count(),
-        "workers": len(placement.devices),
-        "workers_because": placement.reason,
         "threads": prepared.experiment.engine.threads,
         "packages": {name: version(name) for name in packages},
         **prepared.own,
     }
+    if prepared.experiment.engine.name != "flower":  # else the sites train
+        environment |= {"workers": len(placement.devices), "workers_because": placement.reason}
     if hashes := own_hashes(prepared.experiment):
         environment["own_files"] = hashes
     if dataset.users_own and len(dataset.train):  # identified by content

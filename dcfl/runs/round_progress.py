@@ -50,12 +50,17 @@ class Status:
             self.accuracy = f"{self._words} {row.accuracy:.1f} %"
         rate = self.clients / elapsed
         text = f"{self.accuracy}  {rate:.{0 if rate >= 10 else 1}f} clients/s"
-        text += f"  {lost} clients lost" if lost else ""
+        text += f"  {lost_words(lost)}" if lost else ""
         return text + ("" if row.used else "  the model stays as it was"), left
 
 
+def lost_words(clients: int) -> str:
+    return f"{clients:,} client{'' if clients == 1 else 's'} lost"
+
+
 class Warnings:
-    """A round's notices, and why clients are lost: once, or it would hide everything else."""
+    """A round's notices, and why clients are lost, unless a notice says so: once, or it would hide
+    everything else."""
 
     def __init__(self, folder: Path, warn: Callable[[str], None] = warn_on_stderr) -> None:
         self.folder, self.warn, self.told = folder, warn, False
@@ -69,13 +74,14 @@ class Warnings:
         if lost and not self.told:
             self.told = True
             of_round = (row for row in RecordedRun(self.folder).each_client() if row.round == round)
-            if rows := [row for row in of_round if row.outcome != "ok"]:
+            rows = [row for row in of_round if row.outcome != "ok"]
+            if not all(any(row.reason in notice for notice in notices) for row in rows):
                 self.warn(printable(f"dcfl: warning: {_first_loss(rows)}"))
 
 
 def _first_loss(lost: Sequence[ClientRow]) -> str:
     first = lost[0]
-    who = f"client {first.client}" + (f" ({first.site})" if first.site else "")
+    who = first.site or f"client {first.client}"
     why = f"{first.outcome}: {first.reason}" if first.reason else first.outcome
     more = f"; {len(lost)} clients were lost" if len(lost) > 1 else ""
     return f"round {first.round}: {who} {why}{more}; clients.jsonl has every reason"

@@ -17,6 +17,7 @@ from dcfl.evaluation import Evaluation, fairness, finite_or_none, max_and_ema
 from dcfl.federation import Round
 from dcfl.messages import Tensors
 from dcfl.runs.early_end import reason_to_end
+from dcfl.runs.evaluations import sum_of_sites
 from dcfl.runs.model_file import Kept
 from dcfl.runs.prepare import Prepared, privacy_spent
 from dcfl.runs.rounds_so_far import RoundsSoFar
@@ -136,13 +137,15 @@ def personal_rows(
 def class_recalls(
     dataset: Dataset, result: Evaluation | None, own_scores: Sequence[OwnScores]
 ) -> tuple[ClassRecall, ...]:
-    """Where sites have the test images, they count them; nothing is said of what nobody scored."""
+    """Where sites have the test images, they count them, and the recalls are those of their
+    evaluation; nothing is said of what nobody scored."""
     if result is None or not (len(dataset.test) or own_scores):
         return ()
     images = torch.bincount(dataset.test.labels.cpu(), minlength=dataset.classes).double()
     for one in own_scores:
         images += one.scores.images_by_class
-    rows = zip(dataset.class_names, images.tolist(), result.by_class.tolist(), strict=True)
+    recalls = sum_of_sites(own_scores).recall if own_scores else result.by_class
+    rows = zip(dataset.class_names, images.tolist(), recalls.tolist(), strict=True)
     return tuple(
         ClassRecall(printable(name), round(count), finite_or_none(recall))
         for name, count, recall in rows

@@ -69,7 +69,7 @@ class CardFacts:
             return self._of_client(self.which)
         if record := self._evaluation:
             scores = record.scores
-            images = f"{scores.images:,.0f} {record.kind}"
+            images = f"{record.images:,.0f} {record.kind}"
             return [
                 Metric("accuracy", "accuracy", scores.accuracy, images),
                 Metric("f1", "macro F1", scores.macro_f1, images),

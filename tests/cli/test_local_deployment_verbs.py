@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dcfl.cli import flower_verbs
-from dcfl.errors import ConfigError
+from dcfl.errors import ConfigError, Interrupted
 from dcfl.experiment import Experiment
 from dcfl.flower.deploy import deployment, registered_nodes
 from dcfl.flower.deploy.registered_nodes import RegisteredNode
@@ -102,22 +102,30 @@ def test_down_says_what_stays(unmeasured: Call, monkeypatch: pytest.MonkeyPatch)
     assert stays.startswith(".dcfl-flower stays, with logs and keys")
 
 
+@pytest.mark.parametrize(("how", "code"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)])
 @pytest.mark.parametrize("rounds", [0, 1])
 def test_an_interrupted_run_says_how_it_goes_on(
-    rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    rounds: int,
+    how: BaseException,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """If there is a round to go on from."""
 
     def interrupted(_: Submitted) -> Any:
-        raise KeyboardInterrupt
+        raise how
 
     stopped: list[Submitted] = []
     monkeypatch.setattr(Submitted, "rows", interrupted)
     monkeypatch.setattr(Submitted, "stop", lambda run: stopped.append(run))
     monkeypatch.setattr(RecordedRun, "rounds", [object()] * rounds)
     run = Submitted(Connection("127.0.0.1:9", tmp_path, None, True), 1, tmp_path / "run")
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Interrupted if rounds else type(how)) as caught:
         flower_verbs._follow(run, Experiment(), None)
     assert stopped == [run]
-    told = f"`dcfl flower run --resume {tmp_path / 'run'}` continues it" in capsys.readouterr().err
-    assert told == bool(rounds)
+    assert "stopping the run at the SuperLink" in capsys.readouterr().err
+    if isinstance(caught.value, Interrupted):
+        told = f"stopped; `dcfl flower run --resume {tmp_path / 'run'}` continues it"
+        assert (str(caught.value), caught.value.exit_code) == (told, code)

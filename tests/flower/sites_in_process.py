@@ -51,6 +51,7 @@ def remote_experiment(out: Path, **changes: Any) -> Experiment:
         "training.batch_size": 8,
         "federation.rounds": 2,
         "federation.participation": 1.0,
+        "engine.name": "flower",
         "output.dir": str(out),
         "output.report": False,
     }

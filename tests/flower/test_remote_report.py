@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from dcfl.cli.cards import run_card
+from dcfl.cli.evaluate_verb import evaluate
 from dcfl.client import LocalTraining
 from dcfl.config import as_tables, to_toml
 from dcfl.data.settings import DataSettings
@@ -21,6 +23,7 @@ from dcfl.flower.engine import GridEngine
 from dcfl.flower.roster import Roster
 from dcfl.runs.evaluations import read_evaluations
 from dcfl.runs.folder import RecordedRun
+from dcfl.runs.round_progress import Warnings, lost_words
 from dcfl.runs.run import Run
 from tests.flower.in_process import InProcessGrid
 
@@ -98,7 +101,8 @@ def test_what_the_sites_have_is_what_they_sent(page: str) -> None:
 
 def test_all_test_images_are_counted_though_a_large_sites_weigh_less(page: str) -> None:
     assert table_after(page, "<h2>Evaluation</h2>")[1][1] == "7"
-    assert "7 images, which count as 6" in " ".join(page.split())
+    told = "<p>last model, test images at the sites: sites are weighted so that none counts more"
+    assert told in " ".join(page.split())
 
 
 def test_judges_and_failures_are_named(page: str) -> None:
@@ -122,3 +126,56 @@ def test_a_given_split_has_no_alpha(page: str) -> None:
     facts = re.search(r"Partition</dt>\s*<dd[^>]*>([^<]*)</dd>", page)
     assert facts is not None
     assert facts[1] == "given"
+
+
+def test_who_never_took_part_is_told_last_and_on_the_page(recorded: RecordedRun, page: str) -> None:
+    assert recorded.summary is not None
+    card = run_card(recorded.summary, recorded.rounds, "SuperNodes", recorded.folder)
+    assert card.splitlines()[-1] == "absent  west took part in 0 of 1 rounds"
+    assert "<li>west took part in 0 of 1 rounds.</li>" in page
+    facts = re.search(r"Participation</dt>\s*<dd[^>]*>([^<]*)</dd>", page)
+    assert facts is not None
+    assert facts[1] == "3 of 3 clients in each round (100 %); 2 of 3 replies were used"
+
+
+def test_images_and_recalls_agree_wherever_they_are_shown(
+    recorded: RecordedRun, page: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """North has 2 dark and 1 light, south 4 light, of which each counts three quarters."""
+    assert recorded.summary is not None
+    found = {one.name: (one.images, one.recall) for one in recorded.summary.recalls}
+    (record,) = read_evaluations(recorded.folder)
+    assert {row.name: (row.images, row.recall) for row in record.class_rows} == found
+    assert (record.images, record.scores.images) == (7, 6)
+    assert [images for images, _ in found.values()] == [2, 5]
+    card = run_card(recorded.summary, recorded.rounds, "SuperNodes", recorded.folder).splitlines()
+    assert "scored  sites are weighted so that none counts more than the median one" in card
+    assert "(2 images)" in next(line for line in card if line.startswith("recall"))
+    rows = table_after(page, "<h2>Each class</h2>")[1:]
+    assert rows == [[name, f"{n}", f"{recall:.2f}"] for name, (n, recall) in found.items()]
+    evaluate(recorded.folder)
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[:2] == [
+        "the last model on 7 test images at the sites",
+        "sites are weighted so that none counts more than the median one",
+    ]
+    assert [line.split()[:2] for line in shown if line.startswith(("dark", "light"))] == [
+        ["dark", "2"],
+        ["light", "5"],
+    ]
+
+
+def test_what_a_notice_says_is_not_said_again(recorded: RecordedRun) -> None:
+    told: list[str] = []
+    (row,) = recorded.rounds
+    Warnings(recorded.folder, told.append)(row)
+    assert told == [f"dcfl: warning: {notice}" for notice in row.notices]
+    assert "west" in told[0]
+    Warnings(recorded.folder, told.append).after(row.round, 1, ())
+    assert told[-1].startswith("dcfl: warning: round 1: west failed: one of its pictures is broken")
+
+
+def test_the_sites_and_not_this_machine_train(recorded: RecordedRun) -> None:
+    assert "workers" not in recorded.environment
+    assert lost_words(1) == "1 client lost"
+    assert lost_words(2_000) == "2,000 clients lost"

@@ -11,6 +11,7 @@ from flwr.app import ArrayRecord, Context, Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dcfl.cli.cards import run_card
 from dcfl.config import as_tables, to_toml
 from dcfl.errors import DCFLError, ProtocolError, SiteRefusal, TooFewClients
 from dcfl.evaluation import Score
@@ -21,7 +22,7 @@ from dcfl.flower.refusals import Refusal
 from dcfl.flower.site_evaluation import SiteResult, combine
 from dcfl.flower.withholding import WORDS, disclosed_images, disclosed_score, withheld_from
 from dcfl.models import build_model
-from dcfl.runs.evaluations import read_evaluations
+from dcfl.runs.evaluations import WEIGHTING, read_evaluations
 from tests.flower.in_process import over_the_wire
 from tests.flower.sites_in_process import RUN, Sites, pictures, remote_experiment
 
@@ -72,6 +73,15 @@ def test_nothing_changes_but_what_is_told(sites: Trial, tmp_path: Path) -> None:
     assert kept.rounds[0].notices == ("site 0 withholds class-counts",)
     (scored,) = read_evaluations(kept.folder)  # the other site's scores by class alone
     assert [client.name for client in scored.clients] == ["site 1"]
+    assert scored.withheld == {"site 0": ("class-counts",)}
+    without = "without site 0, which withholds class-counts; its test images are in the rounds'"
+    assert scored.site_notes == [f"{without} accuracy alone"]
+    card = run_card(kept.summary, kept.rounds, "SuperNodes", kept.folder)
+    assert f"scored  {without}" in card
+    weighted = any(site.weight < 1 for site in kept.rounds[-1].sites)
+    assert (f"scored  {WEIGHTING}" in card) == weighted
+    recalls = {one.name: (one.images, one.recall) for one in kept.summary.recalls}
+    assert recalls == {row.name: (row.images, row.recall) for row in scored.class_rows}
     assert len(read_evaluations(told.folder)[0].clients) == 2
 
 
@@ -102,6 +112,8 @@ def test_scores_are_not_told_and_others_judge(sites: Trial, tmp_path: Path) -> N
     assert all(("loss" in row.metrics) == (row.client == 1) for row in recorded.clients)
     losses = [row.metrics["loss"] for row in recorded.clients if row.client == 1]
     assert [row.train_loss for row in recorded.rounds] == pytest.approx(losses)
+    (scored,) = read_evaluations(recorded.folder)
+    assert scored.site_notes == ["without site 0, which withholds scores"]
 
 
 def test_a_run_that_nobody_would_judge_does_not_start(sites: Trial, tmp_path: Path) -> None:
@@ -266,3 +278,16 @@ def test_a_run_with_too_few_sites_ends_before_its_first_round(sites: Trial, tmp_
     )
     with pytest.raises(TooFewClients, match=r"site 1: .*less than 2"):
         sites({}, {"privacy-noise": 2.0}).train(experiment)
+
+
+@pytest.mark.filterwarnings("ignore:.*skipped 1 broken image")
+@pytest.mark.parametrize("withheld", ["", "sizes"])
+def test_broken_pictures_that_are_left_out_are_told_like_sizes(
+    withheld: str, tmp_path: Path
+) -> None:
+    folders = [pictures(tmp_path / name, 10, 10) for name in ("north", "south")]
+    (folders[0] / "dark" / "000.png").write_text("no picture")
+    trial = Sites(folders, [{"broken": "skip", "withhold": withheld}, {}])
+    recorded = trial.train(remote_experiment(tmp_path / "out", federation__rounds=1))
+    told = "site 0 leaves out 1 broken picture" in recorded.rounds[0].notices
+    assert told == (not withheld)

@@ -56,6 +56,16 @@ FIELDS = {
     "table": "mu: dict = field(default_factory=dict)",
 }
 RUN = ("run", *FAST)
+REMOTE = ("data.dataset=remote", 'data.class_names=["a","b"]')
+WITHOUT_SITES = [
+    ("run", *REMOTE),
+    ("run", *REMOTE, "--dry-run"),
+    ("run", *REMOTE, "engine.name=flower-simulation"),
+    ("data", "check", *REMOTE),
+    ("partition", *REMOTE),
+    ("compare", *REMOTE),
+    ("sweep", *REMOTE, "training.lr=0.1,0.2", "data.holdout=0.1"),
+]
 MISTAKES: list[tuple[tuple[str, ...], int, str]] = [
     # paths
     (("run", "none.toml"), 2, "none.toml: no such config file"),
@@ -80,7 +90,8 @@ MISTAKES: list[tuple[tuple[str, ...], int, str]] = [
     ((*RUN, "data.dataset=folder:folder"), 2, "folder"),
     ((*RUN, "data.dataset=sites:file"), 2, "file"),
     ((*RUN, "data.dataset=cifar10"), 2, "dcfl data get cifar10"),
-    ((*RUN, "data.dataset=remote"), 2, "remote"),
+    ((*RUN, "data.dataset=remote"), 2, "`dcfl flower run`"),
+    *((words, 2, "`dcfl flower run`: the images are at the sites") for words in WITHOUT_SITES),
     ((*RUN, "--method-file", "none.py"), 2, "none.py: no such file"),
     ((*RUN, "--method-file", "method.py"), 2, "RuntimeError: mine"),
     ((*RUN, "--method-file", "nothing.py"), 2, "defines no method"),
@@ -176,6 +187,7 @@ def test_a_mistake_is_one_line_and_an_exit_code(
     assert message in lines[0]
     assert out == ""
     assert Path("full/mine.txt").read_text() == "keep me"
+    assert not [*Path("runs").glob("*")]
 
 
 def test_there_are_enough_mistakes() -> None:

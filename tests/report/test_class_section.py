@@ -21,10 +21,12 @@ def recalls(**values: tuple[int, float | None]) -> list[dict[str, Any]]:
 def test_a_class_that_is_never_recognised_is_a_caution_on_top(tmp_path: Path) -> None:
     hidden = recalls(benign=(30, 100.0), malignant=(12, 0.0), unsure=(0, None))
     page = render([write_run(tmp_path / "trial", recalls=hidden)])
-    caution = "trial never recognises malignant (12 test images)."
+    caution = "The model never recognises malignant (12 test images)."
     assert caution in page
     assert page.index(caution) < page.index("<h2>")
     assert "unsure (0" not in page
+    both = render([write_run(tmp_path / name, recalls=hidden) for name in ("first", "second")])
+    assert "second never recognises malignant (12 test images)." in both
 
 
 def test_a_row_for_each_class_with_the_mean_over_seeds(tmp_path: Path) -> None:
@@ -69,3 +71,5 @@ def test_the_card_names_them_all_or_the_lowest() -> None:
     (line,) = class_lines(many)
     assert line.startswith("recall  lowest of 10 classes: c9: 41.0 % of 9, c8: 42.0 % of 9")
     assert class_lines([ClassRecall("none", 0, None)]) == []
+    weighted = "recall  benign: 100.0 % (30 images), malignant: 0.0 % (12 images)"
+    assert class_lines(two, weighted=True)[0] == weighted

@@ -161,7 +161,7 @@ def test_what_was_scored_is_said(tmp_path: Path, settings: dict[str, float], sco
 def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
     write_run(tmp_path / "run", [20.0, 60.0], finished=False, settings={"federation.rounds": 9})
     page = page_of(tmp_path / "run")
-    assert "run is unfinished: 2 of 9 rounds so far." in page.text
+    assert "The run is unfinished: 2 of 9 rounds so far." in page.text
     assert page.rows[1][2] == "60.00"
 
 
@@ -217,7 +217,7 @@ def test_sites_that_judge_are_shown_with_their_own_figures(tmp_path: Path) -> No
         ["run", "0", "6.00", "3", "40", "100.00"],
         ["run", "1", "100.00", "1", "120", "50.00"],
     ]
-    assert f"run, round 1: node 7 {HOSTILE} cannot be used." in page.text
+    assert f"Round 1: node 7 {HOSTILE} cannot be used." in page.text
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from dcfl.data.folders import class_folders
+from dcfl.data.grouping import ALONE, grouping
 from dcfl.data.picture_check import PictureCheck, check_pictures
+from dcfl.data.pictures import images
 from dcfl.data.settings import DataSettings
 from dcfl.errors import DCFLError
 from dcfl.flower.deploy.site_findings import Finding, fine, wrong
 from dcfl.flower.node_config import ANY_DATA, NodeConfig
 from dcfl.system.printable import printable
 
-DATA, PICTURES, CLASSES = "data", "pictures", "classes"
+DATA, PICTURES, CLASSES, GROUPS = "data", "pictures", "classes", "groups"
 
 
 def check_data(node: NodeConfig, run: DataSettings | None = None) -> list[Finding]:
@@ -32,7 +35,7 @@ def check_data(node: NodeConfig, run: DataSettings | None = None) -> list[Findin
         remedy = "a site needs at least two pictures, in a folder for each class"
         return [wrong(DATA, f"{printable(folder)}: {usable} pictures that can be read", remedy)]
     read = fine(DATA, f"{found.total:,} pictures in {printable(folder)}")
-    return [read, _broken(found, node, run), _classes(found, run)]
+    return [read, _broken(found, node, run), _classes(found, run), _groups(folder, run)]
 
 
 def _without_pictures(node: NodeConfig, run: DataSettings | None) -> Finding:
@@ -58,6 +61,26 @@ def _broken(found: PictureCheck, node: NodeConfig, run: DataSettings | None) -> 
         return fine(PICTURES, f"broken and left out are {found.broken_text}")
     remedy = 'repair or remove them, or set broken = "skip" in the node config to leave them out'
     return wrong(PICTURES, f"broken are {found.broken_text}", remedy)
+
+
+def _groups(folder: Path, run: DataSettings | None) -> Finding:
+    """Were patients understood as such? By the run's rule or, without a run, by the usual one."""
+    rule = (run or DataSettings()).group
+    try:
+        group_of = grouping(rule)
+        names = {
+            group_of(path, part)
+            for parts in class_folders(folder).values()
+            for part in parts
+            for path in images(part)
+        } - {ALONE}
+    except DCFLError as error:
+        return wrong(GROUPS, str(error), "choose a data.group that fits the names at every site")
+    if not names:
+        return fine(GROUPS, f"none by data.group = {rule!r}: every picture is taken for itself")
+    count = f"{len(names):,} group{'' if len(names) == 1 else 's'}"
+    first = printable(min(names), 60)
+    return fine(GROUPS, f"{count} by data.group = {rule!r}, such as {first}")
 
 
 def _classes(found: PictureCheck, run: DataSettings | None) -> Finding:

@@ -69,6 +69,7 @@ class CellFolder(Generic[Kind]):
 
     def check(self) -> None:
         """Refuse a damaged or a different run, before any time is spent on the other cells."""
+        self.cell.experiment.data.require_here()
         if self.run is not None and self.run.finished:
             _ = self.run.rounds  # reading them checks them
 

@@ -11,7 +11,14 @@ from functools import partial
 
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.groups import Outcome
-from dcfl.runs.round_progress import Bar, Warnings, in_notebook, notebook_bar, warn_on_stderr
+from dcfl.runs.round_progress import (
+    Bar,
+    Warnings,
+    in_notebook,
+    lost_words,
+    notebook_bar,
+    warn_on_stderr,
+)
 from dcfl.studies.cells.cell_folders import Cell, CellFolder
 from dcfl.studies.cells.news import AfterRound, News, Show
 from dcfl.system.printable import printable
@@ -64,7 +71,7 @@ class Progress:
         if after.accuracy is not None:
             said += f"  {after.accuracy:.1f} %"
         if after.lost:
-            said += f"  {after.lost} clients lost"
+            said += f"  {lost_words(after.lost)}"
         self._running[news.name] = said
         self._alive()
 

@@ -75,6 +75,7 @@ class SweepPlan:
     def check(self) -> None:
         """Refuse settings that do not fit together, and a folder that holds anything else, before
         anything is trained."""
+        self.wanted.data.require_here()
         _ = self.planned
         inside = [
             run

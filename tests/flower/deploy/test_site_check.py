@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -120,8 +121,24 @@ def test_a_site_that_is_fit(site: Place) -> None:
     assert problems(found) == []
     subjects = [finding.subject for finding in found]
     assert subjects[:6] == ["versions", "node config", "rules", "data", "pictures", "classes"]
-    assert subjects[6:9] == ["disk", "disk", "port"]
-    assert subjects[9:] == ["key", "authority", "network", "TLS", "registered"]
+    assert subjects[6:10] == ["groups", "disk", "disk", "port"]
+    assert subjects[10:] == ["key", "authority", "network", "TLS", "registered"]
+
+
+def test_a_site_sees_whether_its_patients_were_understood(site: Place) -> None:
+    def groups(run: Experiment | None = None) -> Finding:
+        return next(finding for finding in looked_at(site, run) if finding.subject == "groups")
+
+    assert groups().text == "none by data.group = 'subfolder': every picture is taken for itself"
+    for shade, number in (("dark", 0), ("dark", 1), ("light", 0)):
+        of_patient = site.folder / "scans" / shade / f"patient_{number}"
+        of_patient.mkdir()
+        (site.folder / "scans" / shade / f"{number}.png").rename(of_patient / "1.png")
+    assert groups().text == "2 groups by data.group = 'subfolder', such as patient_0"
+    by_name = replace(AGREED, data=replace(AGREED.data, group=r"patient_(\d)"))
+    found = groups(by_name)
+    assert not found.ok
+    assert "finds no group in its name" in found.text
 
 
 def other_authority(site: Place) -> None:

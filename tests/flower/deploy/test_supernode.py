@@ -211,5 +211,5 @@ def test_flowers_loop_naps_for_less(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "sleep", naps.append)
     supernode.look_often()
     loop.time.sleep(3)
-    assert naps == [pytest.approx(0.5)]
+    assert naps == [pytest.approx(0.3)]
     assert loop.time.monotonic() > 0

@@ -153,7 +153,7 @@ def course(measure: str, space: str = "") -> str:
             found.setdefault(name, {}).setdefault(moment["round"], []).append(value)
     rounds = _in_order(number for own in found.values() for number in own)
     rows = [
-        [name, *(f"{fmean(own[number]):.{DIGITS.get(measure, 2)}f}" for number in rounds)]
+        [name, *(f"{fmean(own[number]):z.{DIGITS.get(measure, 2)}f}" for number in rounds)]
         for name, own in found.items()
     ]
     return Table(["round", *map(str, rounds)], rows).markdown()

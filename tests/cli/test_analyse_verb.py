@@ -291,6 +291,22 @@ def test_data_that_has_changed(cli: Call, tmp_path: Path) -> None:
     refused(cli("run"), "is not what it was")
 
 
+def test_scores_in_half_precision_are_not_taken_for_other_images(
+    cli: Call, fedavg: RecordedRun, tmp_path: Path
+) -> None:
+    run = copied(fedavg, tmp_path / "run")
+    *earlier, last = (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()
+    row = json.loads(last)
+    row["accuracy"] += 0.2 if row["accuracy"] < 50 else -0.2
+    (tmp_path / "run" / "rounds.jsonl").write_text("\n".join([*earlier, json.dumps(row)]) + "\n")
+    assert "the images may have changed" in cli("run", "--no-drift")[2]
+    text = run.config_text.replace('precision = "float32"', 'precision = "bfloat16"')
+    (tmp_path / "run" / "config.toml").write_text(text)
+    code, _, err = cli("run", "--no-drift")
+    assert code == 0
+    assert "the images may have changed" not in err
+
+
 def test_a_method_of_ones_own_is_named(cli: Call, fedavg: RecordedRun, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(OWN_METHOD)
     run = copied(fedavg, tmp_path / "run")

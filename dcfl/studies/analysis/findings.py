@@ -25,7 +25,8 @@ from dcfl.trained.own_data import kind_of_images
 from dcfl.trained.subject import Subject, open_subject
 
 VIEWED = 2000  # images, two views of which are compared
-SAME_ACCURACY = 0.011  # percent: other kernels may change this much; other data change more
+# Percent. Other kernels may change this much, scoring in half precision more; other data still more.
+SAME_ACCURACY, SAME_IN_HALF_PRECISION = 0.011, 0.5
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,9 @@ def _cautions(subject: Subject, features: Features, drift: Drift | None) -> list
             f"{subject.experiment.data.holdout:g} kept back to choose settings by, not test images"
         )
     recorded = subject.run.rounds[-1].accuracy
-    if recorded is not None and abs(recorded - features.accuracy) > SAME_ACCURACY:
+    full = subject.experiment.engine.precision == "float32"
+    tolerance = SAME_ACCURACY if full else SAME_IN_HALF_PRECISION
+    if recorded is not None and abs(recorded - features.accuracy) > tolerance:
         cautions.append(
             f"the model's accuracy is {features.accuracy:.2f} % now and was {recorded:.2f} % "
             f"when the run ended: the images may have changed"

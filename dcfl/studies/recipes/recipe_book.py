@@ -16,6 +16,7 @@ RECIPES: dict[str, Recipe] = {
         paper.similarity,
         open_questions.lr_search,
         open_questions.mu_search,
+        open_questions.weight_search,
         open_questions.readings,
         open_questions.server_side,
         open_questions.sample_wise,

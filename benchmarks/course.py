@@ -4,7 +4,7 @@
 
 CIFAR-10 with Dirichlet 0.3 and 5 % participation: turns of features from round to round and from
 client to client, cosines of updates, alignment, uniformity, dimensions in use, training loss. Two
-runs at a time; those that the file has already are not repeated. docs/reproduction.md shows it.
+runs at a time; those that the file has already are not repeated. docs/why.md shows it.
 """
 
 from __future__ import annotations
@@ -16,36 +16,46 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
+from dcfl.config import Table
 from dcfl.studies.analysis.course import follow
 from dcfl.studies.bench.measurements import machine
+from dcfl.studies.recipes.open_questions import ALIKE
 from dcfl.studies.recipes.paper import HARD
 from dcfl.studies.recipes.scales import MINI
 
-METHODS = ("fedavg", "dcfl-pw", "dcfl-sw", "fedproc")
+METHODS: dict[str, tuple[str, Table]] = {
+    "FedAvg": ("fedavg", {}),
+    "DCFL-PW": ("dcfl-pw", {}),
+    "DCFL-PW, weighed alike": ("dcfl-pw", ALIKE),
+    "DCFL-SW": ("dcfl-sw", {}),
+    "FedProc": ("fedproc", {}),
+}
 SEEDS = (0, 1, 2)
 ROUNDS = (10, 25, 50, 100, 175, 250, 375, 500)
-Cell = tuple[str, int]  # method and seed
+Cell = tuple[str, int]  # row and seed
 
 
 def followed(cell: Cell, data: str) -> dict[str, Any]:
-    method, seed = cell
+    row, seed = cell
+    method, fields = METHODS[row]
     changes = {"data": {"path": data}, "engine": {"workers": 1}}
-    experiment = MINI.experiment(HARD, method, seed, {}, changes)
+    experiment = MINI.experiment(HARD, method, seed, fields, changes)
     moments = [moment.as_json() for moment in follow(experiment, ROUNDS)]
     mu = getattr(experiment.method, "mu", None)
-    return {"method": method, "seed": seed, "mu": mu, "moments": moments}
+    return {"row": row, "method": method, "seed": seed, "mu": mu, "moments": moments}
 
 
 def measure(data: str, out: Path) -> None:
     done = json.loads(out.read_text(encoding="utf-8"))["runs"] if out.exists() else []
-    have = {(run["method"], run["seed"]) for run in done}
-    missing = [(name, seed) for seed in SEEDS for name in METHODS if (name, seed) not in have]
+    have = {(run["row"], run["seed"]) for run in done}
+    missing = [(row, seed) for seed in SEEDS for row in METHODS if (row, seed) not in have]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(2, context, max_tasks_per_child=1) as pool:
         for future in as_completed([pool.submit(followed, cell, data) for cell in missing]):
             done.append(future.result())
-            print(done[-1]["method"], done[-1]["seed"], done[-1]["moments"][-1], flush=True)
-            ordered = sorted(done, key=lambda run: (run["seed"], METHODS.index(run["method"])))
+            print(done[-1]["row"], done[-1]["seed"], done[-1]["moments"][-1], flush=True)
+            order = list(METHODS)
+            ordered = sorted(done, key=lambda run: (run["seed"], order.index(run["row"])))
             text = json.dumps({"machine": machine(), "runs": ordered}, indent=1)
             out.write_text(text + "\n", encoding="utf-8")
 

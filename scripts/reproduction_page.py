@@ -22,7 +22,6 @@ from dcfl.report.document import Table
 from dcfl.studies.recipes.order import Contests, Place, Score, checks
 from dcfl.studies.recipes.order_page import claims_table
 from dcfl.studies.recipes.published import CLAIMS, figures
-from dcfl.studies.recipes.recipe import ROWS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "docs" / name for name in ("reproduction.md", "why.md")]
@@ -79,7 +78,6 @@ def _interval(row: Row) -> str:
     return f"{_number(row['gain'], '+')} ({low} to {high})"
 
 
-NAMES = {method: row for row, method in ROWS.items()}
 DIGITS = {"accuracy": 1, "effective_rank": 1, "client_turn": 3, "turn": 3}
 MOMENTS = {"ema_quarter": "¼", "ema_half": "½", "ema_three_quarters": "¾", "ema": "end"}
 
@@ -149,8 +147,7 @@ def course(measure: str, space: str = "") -> str:
     for run in json.loads(COURSE.read_text(encoding="utf-8"))["runs"]:
         for moment in run["moments"]:
             value = moment["spaces"][space][measure] if space else moment[measure]
-            name = NAMES[run["method"]]
-            found.setdefault(name, {}).setdefault(moment["round"], []).append(value)
+            found.setdefault(run["row"], {}).setdefault(moment["round"], []).append(value)
     rounds = _in_order(number for own in found.values() for number in own)
     rows = [
         [name, *(f"{fmean(own[number]):z.{DIGITS.get(measure, 2)}f}" for number in rounds)]

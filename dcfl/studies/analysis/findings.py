@@ -25,7 +25,7 @@ from dcfl.trained.own_data import kind_of_images
 from dcfl.trained.subject import Subject, open_subject
 
 VIEWED = 2000  # images, two views of which are compared
-# Percent. Other kernels may change this much, scoring in half precision more; other data still more.
+# Percent: other kernels may change this much, half precision more, other data still more.
 SAME_ACCURACY, SAME_IN_HALF_PRECISION = 0.011, 0.5
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dcfl.config import Table, Tables
-from dcfl.methods.dcfl import Decoupled
 from dcfl.studies.recipes.paper import HARD
 from dcfl.studies.recipes.recipe import REFERENCE, ROWS, CellFactory, Cells, recipe
 from dcfl.studies.recipes.scales import IID, Scale, Where
@@ -19,6 +18,7 @@ READINGS: dict[str, Table] = {
 
 
 PAPERS_MU = 10.0  # of DCFL on CIFAR
+ALIKE: Table = {"mu": PAPERS_MU, "align": 0.5, "uniform": 0.5}  # pull and push
 
 
 def _candidates() -> Iterator[tuple[str, str, Table]]:
@@ -174,24 +174,21 @@ def readings(scale: Scale, seeds: Sequence[int]) -> Cells:
 @recipe(
     "coupling",
     "What decoupling alone is worth",
-    "FedSCL and FedProc have the positives in the denominator and weigh both terms by 1. DCFL "
-    "takes them out, and weighs 0.9 and 0.1: here also with 1 and 1, where the denominator is the "
-    "only difference.",
+    "FedSCL and FedProc have the positives in the denominator and weigh pull and push alike. DCFL "
+    "takes them out and weighs 0.9 and 0.1: here also 0.5 and 0.5, against the two at half its mu, "
+    "where the denominator is the only difference.",
 )
 def coupling(scale: Scale, seeds: Sequence[int]) -> Cells:
-    for alpha in (IID, 0.3):
-        where = Where("cifar10", alpha, 0.05)
+    coupled: Table = {"mu": PAPERS_MU / 2}  # mu times 1/2 and 1/2 is mu/2 times 1 and 1
+    for dataset, alpha in (("cifar10", IID), ("cifar10", 0.3), ("cifar100", 0.3)):
+        where = Where(dataset, alpha, 0.05)
         for seed in seeds:
             at = CellFactory(scale, where, seed)
-            for row in ("FedAvg", "FedSCL", "FedProc", "DCFL-SW", "DCFL-PW"):
-                plain = at.cell(row, where.split, ROWS[row])
-                yield plain
-                if isinstance(plain.experiment.method, Decoupled):
-                    # 2 mu times 1/2 and 1/2 is mu times 1 and 1, and the weights add up to 1.
-                    doubled = 2 * plain.experiment.method.mu
-                    alike = {"mu": doubled, "align": 0.5, "uniform": 0.5}
-                    label = f"{row}, both terms weighed alike"
-                    yield at.cell(label, where.split, ROWS[row], alike)
+            yield at.cell(REFERENCE, where.split, "fedavg")
+            for row, partner in (("FedSCL", "DCFL-SW"), ("FedProc", "DCFL-PW")):
+                yield at.cell(row, where.split, ROWS[row], coupled)
+                yield at.cell(f"{partner}, weighed alike", where.split, ROWS[partner], ALIKE)
+                yield at.cell(partner, where.split, ROWS[partner])
 
 
 @recipe(

@@ -16,7 +16,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from dcfl.config import Table
+from dcfl.config import Table, Tables
 from dcfl.studies.analysis.course import follow
 from dcfl.studies.bench.measurements import machine
 from dcfl.studies.recipes.open_questions import ALIKE
@@ -38,7 +38,7 @@ Cell = tuple[str, int]  # row and seed
 def followed(cell: Cell, data: str) -> dict[str, Any]:
     row, seed = cell
     method, fields = METHODS[row]
-    changes = {"data": {"path": data}, "engine": {"workers": 1}}
+    changes: Tables = {"data": {"path": data}, "engine": {"workers": 1}}
     experiment = MINI.experiment(HARD, method, seed, fields, changes)
     moments = [moment.as_json() for moment in follow(experiment, ROUNDS)]
     mu = getattr(experiment.method, "mu", None)

@@ -17,19 +17,35 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from dcfl.runs.folder import RecordedRun
-from dcfl.studies.recipes.paper import HARD
-from dcfl.studies.recipes.recipe import REFERENCE, ROWS
+from dcfl.studies.recipes.open_questions import coupling
+from dcfl.studies.recipes.paper import HARD, participation_5
+from dcfl.studies.recipes.recipe import REFERENCE
 from dcfl.studies.recipes.scales import MINI
 
 ROOT = Path(__file__).parent.parent
 LEADS = ROOT / "benchmarks" / "results" / "reproduction" / "leads.csv"
 PICTURE = ROOT / "docs" / "images" / "leads.svg"
-SHOWN = {"FedSCL": "#0072b2", "FedProc": "#e69f00", "DCFL-SW": "#d55e00", "DCFL-PW": "#009e73"}
+SHOWN = {
+    "FedSCL": "#0072b2",
+    "FedProc": "#e69f00",
+    "DCFL-SW": "#d55e00",
+    "DCFL-PW": "#009e73",
+    "DCFL-PW, weighed alike": "#000000",
+}
 
 
-def curve(cells: Path, row: str, seed: int) -> dict[int, float]:
+def cell_names() -> dict[tuple[str, int], str]:
+    """By row and seed. Where both recipes have the row, the first one's."""
+    names: dict[tuple[str, int], str] = {}
+    for recipe in (participation_5, coupling):
+        for cell in recipe.cells(MINI, MINI.seeds):
+            if cell.where == HARD:
+                names.setdefault((cell.row, cell.seed), cell.name)
+    return names
+
+
+def curve(folder: Path) -> dict[int, float]:
     """EMA by round; none if the cell is not finished."""
-    folder = cells / f"{HARD}-{ROWS[row]}-seed{seed}"
     if not (folder / "summary.json").exists():
         return {}
     rounds = RecordedRun.open(folder).rounds
@@ -38,10 +54,11 @@ def curve(cells: Path, row: str, seed: int) -> dict[int, float]:
 
 def collect(cells: Path) -> None:
     lines = []
+    names = cell_names()
     for row in SHOWN:
         gains: dict[int, list[float]] = {}
         for seed in MINI.seeds:
-            own, plain = curve(cells, row, seed), curve(cells, REFERENCE, seed)
+            own, plain = (curve(cells / names[one, seed]) for one in (row, REFERENCE))
             for number in own.keys() & plain.keys():
                 gains.setdefault(number, []).append(own[number] - plain[number])
         for number, of_seeds in sorted(gains.items()):
@@ -70,7 +87,7 @@ def draw() -> None:
         axes.plot(rounds, gains, color=colour, label=row)
         axes.fill_between(rounds, low, high, color=colour, alpha=0.15, linewidth=0)
     axes.set(xlabel="round", ylabel="EMA − FedAvg, points")
-    axes.legend(ncols=len(SHOWN), frameon=False)
+    axes.legend(ncols=len(SHOWN), frameon=False, fontsize="small")
     figure.savefig(PICTURE, metadata={"Date": None})
 
 

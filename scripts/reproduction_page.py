@@ -156,13 +156,35 @@ def course(measure: str, space: str = "") -> str:
     return Table(["round", *map(str, rounds)], rows).markdown()
 
 
+def cosines() -> str:
+    """Mean cosines of test images in the features and in the head's output, over the seeds."""
+    found: dict[str, dict[str, list[Any]]] = {}
+    for one in json.loads((RESULTS / "cosines.json").read_text(encoding="utf-8")):
+        found.setdefault(one["row"], {}).setdefault(one["space"], []).append(one)
+    measures = {"intra": ("within", ".2f"), "inter": ("between", ".2f"), "overlap": ("%", ".0f")}
+    spaces = {"features": "features", "projection": "head"}
+    rows = [
+        [
+            row,
+            *(
+                f"{fmean(one[key] for one in own[space]):{shape}}"
+                for space in spaces
+                for key, (_, shape) in measures.items()
+            ),
+        ]
+        for row, own in found.items()
+    ]
+    heads = [f"{space}: {name}" for space in spaces.values() for name, _ in measures.values()]
+    return Table(["", *heads], rows).markdown()
+
+
 def _in_order(values: Iterable[Any]) -> list[Any]:
     return list(dict.fromkeys(values))
 
 
 def made_anew(page: Path) -> str:
     """The page as it is, with every `<!-- table: CALL -->` followed by what the call makes."""
-    makers = (beside_the_paper, over_the_rounds, grid, order, course)
+    makers = (beside_the_paper, over_the_rounds, grid, order, course, cosines)
     known: dict[str, Callable[..., str]] = {maker.__name__: maker for maker in makers}
 
     def made(match: re.Match[str]) -> str:

@@ -77,7 +77,8 @@ def mu_search(scale: Scale, seeds: Sequence[int]) -> Cells:
 @recipe(
     "weight-search",
     "The weights of pull and push",
-    "DCFL over lambda_a (lambda_u = 1 - lambda_a), on the same images kept back as mu.",
+    "DCFL over lambda_a (lambda_u = 1 - lambda_a), without a projection head and with one beside "
+    "the classifier, on the same images kept back as mu.",
     columns="lambda_a",
     chooses=True,
 )
@@ -85,12 +86,14 @@ def weight_search(scale: Scale, seeds: Sequence[int]) -> Cells:
     for seed in seeds[:1]:
         at = CellFactory(scale, HARD, seed)
         yield at.cell(REFERENCE, "", "fedavg", changes=_on_images_kept_back())
-        for row in ("DCFL-SW", "DCFL-PW"):
-            for mu in (1.0, PAPERS_MU):
-                for align in (0.5, 0.7, 0.9):
-                    fields = {"mu": mu, "align": align, "uniform": round(1 - align, 10)}
-                    label = f"{row}, mu {mu:g}"
-                    yield at.cell(label, f"{align:g}", ROWS[row], fields, _on_images_kept_back())
+        for head in ("none", "side256"):
+            changes = _on_images_kept_back(model={"head": head})
+            for row in ("DCFL-SW", "DCFL-PW"):
+                for mu in (0.1, 1.0, PAPERS_MU):
+                    label = f"{row}, {'no' if head == 'none' else 'side'} head, mu {mu:g}"
+                    for align in (0.5, 0.7, 0.9):
+                        fields = {"mu": mu, "align": align, "uniform": round(1 - align, 10)}
+                        yield at.cell(label, f"{align:g}", ROWS[row], fields, changes)
 
 
 @recipe(

@@ -161,7 +161,11 @@ def cosines() -> str:
     found: dict[str, dict[str, list[Any]]] = {}
     for one in json.loads((RESULTS / "cosines.json").read_text(encoding="utf-8")):
         found.setdefault(one["row"], {}).setdefault(one["space"], []).append(one)
-    measures = {"intra": ("within", ".2f"), "inter": ("between", ".2f"), "overlap": ("overlap %", ".0f")}
+    measures = {
+        "intra": ("within", ".2f"),
+        "inter": ("between", ".2f"),
+        "overlap": ("overlap %", ".0f"),
+    }
     spaces = {"features": "features", "projection": "head"}
     rows = [
         [

@@ -166,7 +166,7 @@ def readings(scale: Scale, seeds: Sequence[int]) -> Cells:
         at = CellFactory(scale, HARD, seed)
         for column, head in HEADS.items():
             changes: Tables = {"model": {"head": head}}
-            # A head beside the classifier leaves FedAvg as it is, to the last bit: one cell for both.
+            # One beside the classifier leaves FedAvg as it is, to the last bit: a cell for both.
             before = changes if head.startswith("mlp") else {}
             yield at.cell(REFERENCE, column, "fedavg", changes=before)
             chosen = scale.methods.get("dcfl-pw", {}).get("mu")

@@ -104,6 +104,7 @@ def grid(recipe: str, value: str, metric: str = "ema", block: str = "cifar10") -
     """Rows by columns: `value` is "ours" or "gain"."""
     here = [row for row in _rows(recipe) if row["metric"] == metric and row["block"] == block]
     columns = _in_order(row["column"] for row in here if row[value])
+    columns.sort(key=lambda column: float(column) if column[:1].isdigit() else 0.0)  # stable
     deviation = "deviation" if value == "ours" else "gain_deviation"
     sign = "+" if value == "gain" else ""
     cells = {

@@ -169,6 +169,8 @@ def readings(scale: Scale, seeds: Sequence[int]) -> Cells:
             # One beside the classifier leaves FedAvg as it is, to the last bit: a cell for both.
             before = changes if head.startswith("mlp") else {}
             yield at.cell(REFERENCE, column, "fedavg", changes=before)
+            for row in ("FedSCL", "FedProc"):
+                yield at.cell(row, column, ROWS[row], changes=changes)
             chosen = scale.methods.get("dcfl-pw", {}).get("mu")
             for mu in dict.fromkeys(filter(None, (PAPERS_MU, chosen))):
                 for row, method, fields in _candidates():

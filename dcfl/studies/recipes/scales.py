@@ -107,8 +107,16 @@ MINI = Scale(
         "federation": {"rounds": MINI_ROUNDS, "evaluate_every": 5},
         "engine": {"precision": "bfloat16"},
     },
-    # mu: the best EMA on kept-back images; FedProc's and FedSCL's are their own (10 and 1).
-    methods={"dcfl-sw": {"mu": 5.0}, "dcfl-pw": {"mu": 1.0}},
+    # The best EMA on kept-back images; FedProc's and FedSCL's are their own (10 and 1).
+    methods={
+        "fedprox": {"mu": 0.001},
+        "moon": {"mu": 1.0},
+        "feddecorr": {"mu": 0.1},
+        "fedrcl": {"mu": 0.1},
+        "fedsol": {"rho": 2.0},
+        "dcfl-sw": {"mu": 5.0},
+        "dcfl-pw": {"mu": 1.0},
+    },
     datasets={"cifar100": {"data": {"classes": 20}}},
 )
 

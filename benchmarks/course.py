@@ -19,16 +19,17 @@ from typing import Any
 from dcfl.config import Table, Tables
 from dcfl.studies.analysis.course import follow
 from dcfl.studies.bench.measurements import machine
-from dcfl.studies.recipes.open_questions import ALIKE
 from dcfl.studies.recipes.paper import HARD
 from dcfl.studies.recipes.scales import MINI
 
-METHODS: dict[str, tuple[str, Table]] = {
-    "FedAvg": ("fedavg", {}),
-    "DCFL-PW": ("dcfl-pw", {}),
-    "DCFL-PW, weighed alike": ("dcfl-pw", ALIKE),
-    "DCFL-SW": ("dcfl-sw", {}),
-    "FedProc": ("fedproc", {}),
+# By row: the method, its fields and the projection head. FedAvg is the same with and without one.
+METHODS: dict[str, tuple[str, Table, str]] = {
+    "FedAvg": ("fedavg", {}, "side256"),
+    "DCFL-PW": ("dcfl-pw", {}, "none"),
+    "DCFL-SW": ("dcfl-sw", {}, "none"),
+    "DCFL-PW, side head": ("dcfl-pw", {}, "side256"),
+    "DCFL-SW, side head": ("dcfl-sw", {"mu": 5.0}, "side256"),
+    "FedProc, side head": ("fedproc", {}, "side256"),
 }
 SEEDS = (0, 1, 2)
 ROUNDS = (10, 25, 50, 100, 175, 250, 375, 500)
@@ -37,8 +38,12 @@ Cell = tuple[str, int]  # row and seed
 
 def followed(cell: Cell, data: str) -> dict[str, Any]:
     row, seed = cell
-    method, fields = METHODS[row]
-    changes: Tables = {"data": {"path": data}, "engine": {"workers": 1}}
+    method, fields, head = METHODS[row]
+    changes: Tables = {
+        "data": {"path": data},
+        "model": {"head": head},
+        "engine": {"workers": 1},
+    }
     experiment = MINI.experiment(HARD, method, seed, fields, changes)
     moments = [moment.as_json() for moment in follow(experiment, ROUNDS)]
     mu = getattr(experiment.method, "mu", None)

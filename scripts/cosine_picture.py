@@ -1,7 +1,7 @@
 """Draw docs/images/cosines.svg: how alike test images of a class are, and of different classes.
 
     python scripts/cosine_picture.py CELLS    # the folder `cells` of a reproduction
-    python scripts/cosine_picture.py          # from benchmarks/results/reproduction/cosines.json
+    python scripts/cosine_picture.py          # from benchmarks/results/cosines.json
 
 The paper's figure, for models of the `mini` scale at the end of training: CIFAR-10 with Dirichlet
 0.3 at 5 % participation. The picture shows the first seed.
@@ -16,16 +16,22 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-from lead_picture import cell_names
 from matplotlib.figure import Figure
 
 from dcfl.runs.folder import RecordedRun
 from dcfl.studies.analysis.findings import Analysis, analyse_runs
+from dcfl.studies.recipes.paper import HARD
 
 ROOT = Path(__file__).parent.parent
-COSINES = ROOT / "benchmarks" / "results" / "reproduction" / "cosines.json"
+COSINES = ROOT / "benchmarks" / "results" / "cosines.json"
 PICTURE = ROOT / "docs" / "images" / "cosines.svg"
-SHOWN = ("FedAvg", "FedProc", "DCFL-PW", "DCFL-PW, weighed alike")
+SHOWN = {  # cells, without their seeds
+    "FedAvg": "fedavg-head-side256",
+    "DCFL-PW": "dcfl-pw",
+    "DCFL-PW, side head": "dcfl-pw-head-side256",
+    "the same, 0.5 and 0.5": "dcfl-pw-head-side256-mu10-align0.5-uniform0.5",
+    "FedProc, side head": "fedproc-head-side256",
+}
 SPACES = {"features": "features", "projection": "head's output"}
 SEEDS = (0, 1, 2)
 COLOURS = {"intra": ("#0072b2", "same class"), "inter": ("#d55e00", "different classes")}
@@ -43,12 +49,14 @@ def measured(row: str, seed: int, analysis: Analysis) -> dict[str, Any]:
 
 
 def collect(cells: Path) -> None:
-    names = cell_names()
-    found = []
-    for seed in SEEDS:
-        for row in SHOWN:
-            run = RecordedRun.open(cells / names[row, seed])
-            found += [measured(row, seed, one) for one in analyse_runs([run], drift=False)]
+    """What the file has already is not measured again."""
+    found = json.loads(COSINES.read_text(encoding="utf-8")) if COSINES.exists() else []
+    have = {(one["row"], one["seed"]) for one in found}
+    for row, name in SHOWN.items():
+        for seed in SEEDS:
+            if (row, seed) not in have:
+                run = RecordedRun.open(cells / f"{HARD}-{name}-seed{seed}")
+                found += [measured(row, seed, one) for one in analyse_runs([run], drift=False)]
     COSINES.write_text(json.dumps(found) + "\n", encoding="utf-8")
 
 
@@ -56,10 +64,13 @@ def draw() -> None:
     found = json.loads(COSINES.read_text(encoding="utf-8"))
     shown = {(one["row"], one["space"]): one for one in found if "density" in one}
     mpl.rcParams["svg.hashsalt"] = "cosines"  # the same file every time
-    figure = Figure((9, 4), layout="constrained")
+    figure = Figure((10, 4), layout="constrained")
     panels = figure.subplots(len(SPACES), len(SHOWN), sharex=True)
     for line, (space, label) in zip(panels, SPACES.items(), strict=True):
         for axes, row in zip(line, SHOWN, strict=True):
+            if (row, space) not in shown:  # no head
+                axes.set_axis_off()
+                continue
             one = shown[row, space]
             for kind, (colour, name) in COLOURS.items():
                 density = np.reshape(one["density"][kind], (-1, 2)).mean(axis=1)

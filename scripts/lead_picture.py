@@ -17,9 +17,8 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from dcfl.runs.folder import RecordedRun
-from dcfl.studies.recipes.open_questions import coupling
-from dcfl.studies.recipes.paper import HARD, participation_5
-from dcfl.studies.recipes.recipe import REFERENCE
+from dcfl.studies.recipes.paper import HARD
+from dcfl.studies.recipes.recipe import REFERENCE, ROWS
 from dcfl.studies.recipes.scales import MINI
 
 ROOT = Path(__file__).parent.parent
@@ -28,24 +27,15 @@ PICTURE = ROOT / "docs" / "images" / "leads.svg"
 SHOWN = {
     "FedSCL": "#0072b2",
     "FedProc": "#e69f00",
+    "FedRCL": "#cc79a7",
     "DCFL-SW": "#d55e00",
     "DCFL-PW": "#009e73",
-    "DCFL-PW, weighed alike": "#000000",
 }
 
 
-def cell_names() -> dict[tuple[str, int], str]:
-    """By row and seed. Where both recipes have the row, the first one's."""
-    names: dict[tuple[str, int], str] = {}
-    for recipe in (participation_5, coupling):
-        for cell in recipe.cells(MINI, MINI.seeds):
-            if cell.where == HARD:
-                names.setdefault((cell.row, cell.seed), cell.name)
-    return names
-
-
-def curve(folder: Path) -> dict[int, float]:
+def curve(cells: Path, row: str, seed: int) -> dict[int, float]:
     """EMA by round; none if the cell is not finished."""
+    folder = cells / f"{HARD}-{ROWS[row]}-seed{seed}"
     if not (folder / "summary.json").exists():
         return {}
     rounds = RecordedRun.open(folder).rounds
@@ -54,11 +44,10 @@ def curve(folder: Path) -> dict[int, float]:
 
 def collect(cells: Path) -> None:
     lines = []
-    names = cell_names()
     for row in SHOWN:
         gains: dict[int, list[float]] = {}
         for seed in MINI.seeds:
-            own, plain = (curve(cells / names[one, seed]) for one in (row, REFERENCE))
+            own, plain = (curve(cells, one, seed) for one in (row, REFERENCE))
             for number in own.keys() & plain.keys():
                 gains.setdefault(number, []).append(own[number] - plain[number])
         for number, of_seeds in sorted(gains.items()):

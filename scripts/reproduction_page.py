@@ -3,7 +3,7 @@ them.
 
     dcfl reproduce NAME ... --out FOLDER      # writes FOLDER/NAME.csv and NAME-runs.csv
     python benchmarks/course.py ...           # writes benchmarks/results/course.json
-    python scripts/reproduction_page.py       # from the copies in benchmarks/results/reproduction/
+    python scripts/reproduction_page.py       # from the copies in benchmarks/results/
 
 A test compares the pages with what this makes.
 """
@@ -25,8 +25,7 @@ from dcfl.studies.recipes.published import CLAIMS, figures
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "docs" / name for name in ("reproduction.md", "why.md")]
-RESULTS = ROOT / "benchmarks" / "results" / "reproduction"
-COURSE = ROOT / "benchmarks" / "results" / "course.json"
+RESULTS = ROOT / "benchmarks" / "results"
 
 Row = dict[str, str]
 
@@ -122,14 +121,14 @@ def contests(recipe: str) -> Contests:
     found: dict[Place, dict[str, dict[int, float]]] = {}
     for run in _rows(f"{recipe}-runs"):
         for metric in ("max", "ema"):
-            place = (recipe, run["block"], run["column"], metric)
+            place = (Path(recipe).name, run["block"], run["column"], metric)
             own = found.setdefault(place, {}).setdefault(run["row"], {})
             own[int(run["seed"])] = float(run[metric])
     return {
         (table, block, column, metric): {
             row: Score(own, getattr(paper, metric))
             for row, own in rows.items()
-            if (paper := figures(recipe, row, block, column))
+            if (paper := figures(table, row, block, column))
         }
         for (table, block, column, metric), rows in found.items()
     }
@@ -145,8 +144,10 @@ def course(measure: str, space: str = "") -> str:
     """One measure of the models in the course of training, by method: means over the seeds.
     `space`: "features" or "projection", for what is measured there."""
     found: dict[str, dict[int, list[float]]] = {}
-    for run in json.loads(COURSE.read_text(encoding="utf-8"))["runs"]:
+    for run in json.loads((RESULTS / "course.json").read_text(encoding="utf-8"))["runs"]:
         for moment in run["moments"]:
+            if space and space not in moment["spaces"]:  # no head
+                continue
             value = moment["spaces"][space][measure] if space else moment[measure]
             found.setdefault(run["row"], {}).setdefault(moment["round"], []).append(value)
     rounds = _in_order(number for own in found.values() for number in own)
@@ -172,7 +173,7 @@ def cosines() -> str:
         [
             row,
             *(
-                f"{fmean(one[key] for one in own[space]):{shape}}"
+                f"{fmean(one[key] for one in own[space]):{shape}}" if space in own else "–"
                 for space in spaces
                 for key, (_, shape) in measures.items()
             ),

@@ -18,7 +18,6 @@ READINGS: dict[str, Table] = {
 
 
 PAPERS_MU = 10.0  # of DCFL on CIFAR
-ALIKE: Table = {"mu": PAPERS_MU, "align": 0.5, "uniform": 0.5}  # pull and push
 
 
 def _candidates() -> Iterator[tuple[str, str, Table]]:
@@ -186,7 +185,9 @@ def readings(scale: Scale, seeds: Sequence[int]) -> Cells:
     "where the denominator is the only difference.",
 )
 def coupling(scale: Scale, seeds: Sequence[int]) -> Cells:
-    coupled: Table = {"mu": PAPERS_MU / 2}  # mu times 1/2 and 1/2 is mu/2 times 1 and 1
+    # mu times 1/2 and 1/2 is mu/2 times 1 and 1.
+    alike: Table = {"mu": PAPERS_MU, "align": 0.5, "uniform": 0.5}
+    coupled: Table = {"mu": PAPERS_MU / 2}
     for dataset, alpha in (("cifar10", IID), ("cifar10", 0.3), ("cifar100", 0.3)):
         where = Where(dataset, alpha, 0.05)
         for seed in seeds:
@@ -194,7 +195,7 @@ def coupling(scale: Scale, seeds: Sequence[int]) -> Cells:
             yield at.cell(REFERENCE, where.split, "fedavg")
             for row, partner in (("FedSCL", "DCFL-SW"), ("FedProc", "DCFL-PW")):
                 yield at.cell(row, where.split, ROWS[row], coupled)
-                yield at.cell(f"{partner}, weighed alike", where.split, ROWS[partner], ALIKE)
+                yield at.cell(f"{partner}, weighed alike", where.split, ROWS[partner], alike)
                 yield at.cell(partner, where.split, ROWS[partner])
 
 

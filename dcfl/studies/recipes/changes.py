@@ -76,11 +76,11 @@ def _refuse_what_the_recipe_sets(recipe: Recipe, cells: Sequence[Cell], changes:
 
 
 def _by_method(cells: Sequence[Cell], key: str) -> Iterator[list[str]]:
-    """The cells' values, method by method: two methods may have a field in common."""
+    """The cells' values, method by method: two methods may have a field in common, and a scale may
+    give one a head of its own."""
     values: dict[str, list[str]] = {}
     for cell in cells:
-        method = cell.experiment.method.name if key.startswith("method.") else ""
-        values.setdefault(method, []).append(str(_value(cell, key)))
+        values.setdefault(cell.experiment.method.name, []).append(str(_value(cell, key)))
     yield from values.values()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from functools import cache
 from math import inf
 from pathlib import Path
@@ -11,7 +12,10 @@ from typing import Any
 import pytest
 
 from dcfl.config import experiment_from
+from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
+from dcfl.models import ModelSettings
+from dcfl.studies.recipes.changes import with_settings
 from dcfl.studies.recipes.order import leaders, leads, published_contests, published_order
 from dcfl.studies.recipes.published import ACCURACY_TABLES, figures, published
 from dcfl.studies.recipes.recipe import Cell
@@ -81,9 +85,31 @@ def test_in_one_place_only_the_method_differs(scale: Scale) -> None:
         for cell in cells(name, scale):
             places[cell.block, cell.column, cell.seed].append(cell.experiment)
         for place, group in places.items():
-            for part in ("data", "model", "training", "federation", "server", "privacy", "attack"):
+            for part in ("data", "training", "federation", "server", "privacy", "attack"):
                 assert len({repr(getattr(one, part)) for one in group}) == 1, (name, place, part)
-            assert len({repr(one.method) for one in group}) == len(group)
+            assert len({repr(network(one.model)) for one in group}) == 1, (name, place)
+            assert len({repr((one.method, one.model)) for one in group}) == len(group)
+
+
+def network(model: ModelSettings) -> ModelSettings:
+    """Without a side head, which leaves the rest of the network as it is."""
+    return replace(model, head="none") if model.head.startswith("side") else model
+
+
+def test_a_scale_may_give_a_method_a_head_of_its_own_and_the_user_another() -> None:
+    mini = SCALES["mini"]
+    own = {cell.experiment.method.name: cell for cell in cells("participation-5", mini)}
+    heads = {name: cell.experiment.model.head for name, cell in own.items()}
+    assert heads == {name: "none" if name.startswith("dcfl") else "side256" for name in heads}
+    assert "head" not in own["dcfl-pw"].name
+    changed = with_settings(RECIPES["participation-5"], list(own.values()), ["model.head=side256"])
+    assert {cell.experiment.model.head for cell in changed} == {"side256"}
+    assert {cell.experiment.method.name for cell in changed if "head-side256" in cell.name} == {
+        "dcfl-sw",
+        "dcfl-pw",
+    }
+    with pytest.raises(ConfigError, match=r"model\.head is for the recipe readings to choose"):
+        with_settings(RECIPES["readings"], cells("readings", mini), ["model.head=side256"])
 
 
 @BOTH

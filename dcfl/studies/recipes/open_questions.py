@@ -79,7 +79,6 @@ def mu_search(scale: Scale, seeds: Sequence[int]) -> Cells:
     "DCFL over lambda_a (lambda_u = 1 - lambda_a), without a projection head and with one beside "
     "the classifier, on the same images kept back as mu.",
     columns="lambda_a",
-    chooses=True,
 )
 def weight_search(scale: Scale, seeds: Sequence[int]) -> Cells:
     for seed in seeds[:1]:

@@ -120,7 +120,7 @@ MINI = Scale(
         "dcfl-sw": {"mu": 1.0},
         "dcfl-pw": {"mu": 1.0},
     },
-    heads={"dcfl-sw": "none", "dcfl-pw": "none"},  # the literal reading, and the better one here
+    heads={"dcfl-sw": "none", "dcfl-pw": "none"},  # the paper, read literally
     datasets={"cifar100": {"data": {"classes": 20}}},
 )
 

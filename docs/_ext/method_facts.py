@@ -20,7 +20,7 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 SPLITS = {"iid": "an even split", "0.3": "Dirichlet 0.3"}
 READING = (
     "Digits: [all methods side by side](../methods.md#measured-on-the-built-in-digits). CIFAR, "
-    "late: 100 clients of 40 images, a ResNet-8 with a head beside the classifier, 500 rounds. "
+    "late: 100 clients of 40 images, a ResNet-8, 500 rounds. "
     "Early: all images, a compact CNN, 40 rounds. In the paper: all images, a ResNet-18, to the "
     "end. [The paper, reproduced](../reproduction.md) has the settings and the conclusions."
 )

@@ -57,6 +57,7 @@ def collect(cells: Path) -> None:
             if (row, seed) not in have:
                 run = RecordedRun.open(cells / f"{HARD}-{name}-seed{seed}")
                 found += [measured(row, seed, one) for one in analyse_runs([run], drift=False)]
+    found.sort(key=lambda one: (one["seed"], list(SHOWN).index(one["row"])))
     COSINES.write_text(json.dumps(found) + "\n", encoding="utf-8")
 
 

@@ -22,8 +22,9 @@ def test_the_tables_of_the_reproduction_pages_are_the_measured_ones() -> None:
 
 def test_the_order_from_the_single_runs_is_the_one_that_was_recorded_with_them() -> None:
     script = runpy.run_path(str(ROOT / "scripts" / "reproduction_page.py"))
-    recorded = (script["RESULTS"] / "participation-5-order.csv").read_text().splitlines()[1:]
-    made = script["order"]("participation-5").splitlines()[2:]
+    recipe = "reproduction/participation-5"
+    recorded = (script["RESULTS"] / f"{recipe}-order.csv").read_text().splitlines()[1:]
+    made = script["order"](recipe).splitlines()[2:]
     claims = [line.strip("| ").split(" | ") for line in made]
     assert len(claims) > 3
     assert claims == list(csv.reader(recorded))[: len(claims)]  # then DCFL against every other

@@ -60,13 +60,12 @@ def beside_the_paper(recipe: str, block: str, column: str) -> str:
             _interval(row),
             f"{row['wins']} of {row['pairs']}" if row["pairs"] else "–",
             f"{float(row['p']):.2f}" if row["p"] else "–",
-            f"{row['rank']} ({row['paper_rank']})" if row["paper_rank"] else "–",
             _number(row["fluctuation"]),
         ]
         for name, row in ema.items()
     ]
     gains = ["EMA − FedAvg (95 %)", "wins", "p"]
-    columns = ["method", "seeds", "MAX", "paper", "EMA", "paper", *gains, "rank (paper)", "jumps"]
+    columns = ["method", "seeds", "MAX", "paper", "EMA", "paper", *gains, "jumps"]
     return Table(columns, rows).markdown()
 
 

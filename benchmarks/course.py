@@ -31,7 +31,7 @@ METHODS: dict[str, tuple[str, Table, str]] = {
     "DCFL-SW, side head": ("dcfl-sw", {"mu": 5.0}, "side256"),
     "FedProc, side head": ("fedproc", {}, "side256"),
 }
-SEEDS = (0, 1, 2)
+SEEDS = (0,)
 ROUNDS = (10, 25, 50, 100, 175, 250, 375, 500)
 Cell = tuple[str, int]  # row and seed
 

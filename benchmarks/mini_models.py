@@ -3,7 +3,7 @@
     python benchmarks/mini_models.py --data DIR --out benchmarks/results/mini-models.json
 
 FedAvg at the scale's settings with 150 rounds, CIFAR-10 with Dirichlet 0.3, scored on images kept
-back. Two runs at a time, as the scale's cells are trained. docs/reproduction.md shows the table.
+back. Two runs at a time, as the scale's cells are trained. docs/recipes.md shows the table.
 """
 
 from __future__ import annotations

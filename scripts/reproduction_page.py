@@ -77,25 +77,6 @@ def _interval(row: Row) -> str:
 
 
 DIGITS = {"accuracy": 1, "effective_rank": 1, "client_turn": 3, "turn": 3}
-MOMENTS = {"ema_quarter": "¼", "ema_half": "½", "ema_three_quarters": "¾", "ema": "end"}
-
-
-def over_the_rounds(recipe: str, block: str, column: str) -> str:
-    """EMA against FedAvg after each quarter of the rounds: mean over the seeds that both have."""
-    runs: dict[str, dict[str, Row]] = {}
-    for run in _rows(f"{recipe}-runs"):
-        if (run["block"], run["column"]) == (block, column):
-            runs.setdefault(run["row"], {})[run["seed"]] = run
-    reference = runs.pop("FedAvg")
-    rows = []
-    for name, own in runs.items():
-        seeds = own.keys() & reference.keys()
-        gains = (
-            fmean(float(own[seed][moment]) - float(reference[seed][moment]) for seed in seeds)
-            for moment in MOMENTS
-        )
-        rows.append([name, *(f"{gain:+.2f}" for gain in gains)])
-    return Table(["method", *MOMENTS.values()], rows).markdown()
 
 
 def grid(recipe: str, value: str, metric: str = "ema", block: str = "cifar10") -> str:
@@ -189,7 +170,7 @@ def _in_order(values: Iterable[Any]) -> list[Any]:
 
 def made_anew(page: Path) -> str:
     """The page as it is, with every `<!-- table: CALL -->` followed by what the call makes."""
-    makers = (beside_the_paper, over_the_rounds, grid, order, course, cosines)
+    makers = (beside_the_paper, grid, order, course, cosines)
     known: dict[str, Callable[..., str]] = {maker.__name__: maker for maker in makers}
 
     def made(match: re.Match[str]) -> str:

@@ -187,15 +187,17 @@ def coupling(scale: Scale, seeds: Sequence[int]) -> Cells:
     # mu times 1/2 and 1/2 is mu/2 times 1 and 1.
     alike: Table = {"mu": PAPERS_MU, "align": 0.5, "uniform": 0.5}
     coupled: Table = {"mu": PAPERS_MU / 2}
+    headless: Tables = {"model": {"head": "none"}}  # all of them, also where a scale has heads
     for dataset, alpha in (("cifar10", IID), ("cifar10", 0.3), ("cifar100", 0.3)):
         where = Where(dataset, alpha, 0.05)
         for seed in seeds:
             at = CellFactory(scale, where, seed)
             yield at.cell(REFERENCE, where.split, "fedavg")
             for row, partner in (("FedSCL", "DCFL-SW"), ("FedProc", "DCFL-PW")):
-                yield at.cell(row, where.split, ROWS[row], coupled)
-                yield at.cell(f"{partner}, weighed alike", where.split, ROWS[partner], alike)
-                yield at.cell(partner, where.split, ROWS[partner])
+                yield at.cell(row, where.split, ROWS[row], coupled, headless)
+                label = f"{partner}, weighed alike"
+                yield at.cell(label, where.split, ROWS[partner], alike, headless)
+                yield at.cell(partner, where.split, ROWS[partner], changes=headless)
 
 
 @recipe(

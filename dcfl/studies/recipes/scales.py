@@ -110,7 +110,8 @@ MINI = Scale(
         "federation": {"rounds": MINI_ROUNDS, "evaluate_every": 5},
         "engine": {"precision": "bfloat16"},
     },
-    # The best EMA on kept-back images; FedProc's and FedSCL's are their own (10 and 1).
+    # The best EMA on kept-back images, DCFL-PW's with a side head; FedProc's and FedSCL's are
+    # their own (10 and 1).
     methods={
         "fedprox": {"mu": 0.001},
         "moon": {"mu": 1.0},

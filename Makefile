@@ -33,7 +33,7 @@ test-flower: $(VENV)/dev
 
 # The same with the newest flwr that can be installed here, if that is not the pinned one.
 test-newest-flower: $(VENV)/dev
-	OMP_NUM_THREADS=1 $(BIN)/python scripts/newest_flower.py $(VENV)/newest-flower
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/newest_flower.py $(VENV)/newest-flower
 
 # Every recipe of `dcfl reproduce`, on the built-in digits.
 smoke: $(VENV)/dev

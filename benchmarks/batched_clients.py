@@ -2,7 +2,7 @@
 
     python benchmarks/batched_clients.py [CLIENTS] [BATCH_SIZE]
 
-Steps of FedAvg with a LeNet, as in job J3 of `dcfl bench`: each client's own weights and batch.
+Steps of FedAvg with a LeNet, as in job J3 of benchmarks/bench: each client's own weights and batch.
 `torch.func` maps one functional step over all clients, which turns convolutions into grouped ones.
 Prints seconds per step of all clients in both ways on one thread, how many operations each way
 starts (on a GPU: kernel launches), and how far the results lie apart.

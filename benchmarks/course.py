@@ -16,11 +16,11 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bench.measurements import machine
+from dcfl.analysis.course import follow
 from dcfl.config import Table, Tables
-from dcfl.studies.analysis.course import follow
-from dcfl.studies.bench.measurements import machine
-from dcfl.studies.recipes.paper import HARD
-from dcfl.studies.recipes.scales import MINI
+from dcfl.paper.recipe_book import HARD
+from dcfl.paper.scales import MINI
 
 # By row: the method, its fields and the projection head. FedAvg is the same with and without one.
 METHODS: dict[str, tuple[str, Table, str]] = {

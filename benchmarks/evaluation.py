@@ -18,12 +18,12 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.bench.jobs import Job, read_job, write_job
+from benchmarks.bench.measurements import machine, spread
+from benchmarks.bench.ours import experiment
 from dcfl.data import Images
 from dcfl.models import ModelSettings
 from dcfl.runs.run import Run
-from dcfl.studies.bench.jobs import Job, read_job, write_job
-from dcfl.studies.bench.measurements import machine, spread
-from dcfl.studies.bench.ours import experiment
 
 PLANS = {"cnn": (500, 10_000, 6), "resnet18": (100, 2_000, 3)}  # images, test images, rounds
 

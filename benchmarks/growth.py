@@ -25,12 +25,12 @@ from statistics import median
 
 import numpy as np
 
+from benchmarks.bench.jobs import Job, write_job
+from benchmarks.bench.measure import Contender, measure
+from benchmarks.bench.measurements import machine, table
 from dcfl.data import Partition
 from dcfl.federation import sample_cohort
 from dcfl.methods import METHODS
-from dcfl.studies.bench.jobs import Job, write_job
-from dcfl.studies.bench.measure import Contender, measure
-from dcfl.studies.bench.measurements import machine, table
 from dcfl.system.processes import python
 
 MANY = Job("many clients", "lenet", 10_000, 20, 10, 1, 10, rounds=12)
@@ -51,7 +51,7 @@ def jobs_for(method: str) -> dict[str, Job]:
 def trained(method: str) -> dict[str, list[dict[str, float]]]:
     """Everybody in turn, `REPEATS` times."""
     jobs = jobs_for(method)
-    command = python("-m", "dcfl.studies.bench.ours", "{folder}", "2", method)
+    command = python("-m", "benchmarks.bench.ours", "{folder}", "2", method)
     found: dict[str, list[dict[str, float]]] = {name: [] for name in jobs}
     with tempfile.TemporaryDirectory() as scratch:
         for name, job in jobs.items():

@@ -18,10 +18,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bench.jobs import Job, read_job, write_job
+from benchmarks.bench.measurements import machine, table
+from benchmarks.bench.ours import experiment
 from dcfl.runs.run import Run
-from dcfl.studies.bench.jobs import Job, read_job, write_job
-from dcfl.studies.bench.measurements import machine, table
-from dcfl.studies.bench.ours import experiment
 from dcfl.system.memory import memory_of
 
 JOB = Job("memories", "resnet18", 100, 8, 100, 1, 8, rounds=3)

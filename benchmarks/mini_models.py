@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import dcfl
-from dcfl.studies.bench.measurements import machine
-from dcfl.studies.recipes.paper import HARD
-from dcfl.studies.recipes.scales import MINI
+from benchmarks.bench.measurements import machine
+from dcfl.paper.recipe_book import HARD
+from dcfl.paper.scales import MINI
 
 ROUNDS = 150
 NETWORKS = (

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import dcfl
+from benchmarks.bench.measurements import machine
 from dcfl.methods import METHODS
-from dcfl.studies.bench.measurements import machine
 
 SEEDS = range(5)
 PRECISIONS = ("float32", "bfloat16")

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.bench.measurements import machine
 from dcfl.config import experiment_from
 from dcfl.runs.run import Run
-from dcfl.studies.bench.measurements import machine
 from dcfl.system.memory import memory_of
 
 

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dcfl import errors, evaluation, losses
     from dcfl.client import Batch, Client
+    from dcfl.comparisons.comparison import Comparison, compare
+    from dcfl.comparisons.sweeping import sweep
     from dcfl.config import load_experiment
     from dcfl.data import Dataset
     from dcfl.experiment import Experiment
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
     from dcfl.runs.run import Result, Run
     from dcfl.runs.training import resume, run
     from dcfl.scores import Scores
-    from dcfl.studies.comparison import Comparison, compare
-    from dcfl.studies.sweep.sweeping import sweep
     from dcfl.trained.evaluate import evaluate
     from dcfl.trained.predict import predict
 
@@ -67,7 +67,7 @@ _HOMES = {
     "METHODS": "dcfl.methods",
     "Batch": "dcfl.client",
     "Client": "dcfl.client",
-    "Comparison": "dcfl.studies.comparison",
+    "Comparison": "dcfl.comparisons.comparison",
     "Dataset": "dcfl.data",
     "Experiment": "dcfl.experiment",
     "FeatureModel": "dcfl.models",
@@ -80,14 +80,14 @@ _HOMES = {
     "Scores": "dcfl.scores",
     "Summary": "dcfl.runs.rows",
     "adapt": "dcfl.models",
-    "compare": "dcfl.studies.comparison",
+    "compare": "dcfl.comparisons.comparison",
     "evaluate": "dcfl.trained.evaluate",
     "load_experiment": "dcfl.config",
     "load_model": "dcfl.runs.model_file",
     "predict": "dcfl.trained.predict",
     "resume": "dcfl.runs.training",
     "run": "dcfl.runs.training",
-    "sweep": "dcfl.studies.sweep.sweeping",
+    "sweep": "dcfl.comparisons.sweeping",
 }
 
 

@@ -19,7 +19,7 @@ from dcfl.data.client_data import Batch, ClientData
 from dcfl.errors import require
 from dcfl.messages import Tensors
 from dcfl.models.output import FeatureModel, Output
-from dcfl.models.personal import personal_tensors, unsent_tensors
+from dcfl.models.parts import personal_tensors, unsent_tensors
 
 __all__ = [
     "Batch",

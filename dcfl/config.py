@@ -23,7 +23,7 @@ from dcfl.methods import METHODS, Method
 from dcfl.methods.method import require_plain_name
 from dcfl.server import ServerSettings
 from dcfl.server.optimizers import OPTIMIZERS
-from dcfl.system.typed_settings import nearest, typed
+from dcfl.system.wording import nearest, typed
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from dcfl.system.printable import printable
+from dcfl.system.wording import printable
 
 LONGEST_REASON = 500  # characters of the reason why a client was left out
 

@@ -17,9 +17,9 @@ from dcfl.data.client_data import ClientData
 from dcfl.errors import NO_LONGER_FINITE, ConfigError, Diverged
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import Method
-from dcfl.models.layers import NORMALISATIONS
 from dcfl.models.output import FeatureModel
-from dcfl.models.personal import (
+from dcfl.models.parts import (
+    NORMALISATIONS,
     personal_and_rest,
     personal_tensors,
     unsent_tensors,

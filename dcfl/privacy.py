@@ -25,10 +25,10 @@ from dcfl.errors import ConfigError, ProtocolError, require
 from dcfl.federation import sample_cohort
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import Method
-from dcfl.models.personal import sent_modules
+from dcfl.models.parts import sent_modules
 from dcfl.server.validation import check_like
-from dcfl.system.installing import install_command
 from dcfl.system.transfers import on_device
+from dcfl.system.wording import install_command
 from dcfl.tensors import cast_like, clip_share
 
 LARGEST_SETTING = (

@@ -4,12 +4,12 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from dcfl.engines.instructions import avoid_broken_instructions
+from dcfl.engines.half_precision import avoid_broken_instructions
 from dcfl.methods import METHODS
 from dcfl.models.own_models import OWN_MODELS
 from dcfl.runs.folder import RecordedRun
+from tests.analysis.trained import train
 from tests.command_line import Call, calls
-from tests.studies.analysis.trained import train
 
 
 def pytest_configure() -> None:

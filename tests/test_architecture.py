@@ -3,7 +3,6 @@
 import ast
 import subprocess
 import sys
-from collections import Counter
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -23,16 +22,14 @@ LAYERS = {
     "a run as a value": "privacy experiment config",
     "where clients train": "engines",
     "at Flower's nodes": "flower",
-    "a run from beginning to end, and its page": "runs report trackers",
+    "one run, many runs, their models and pages": "runs comparisons trained report trackers",
     "sites": "flower.deploy",
-    "what people do with the model": "trained",
-    "experiments about experiments": "studies testing",
+    "experiments about experiments": "analysis paper testing",
     "people": "cli __main__",
 }
 LEVELS = {room: level for level, rooms in enumerate(LAYERS.values()) for room in rooms.split()}
 
-# The peers' scripts run in environments of their own.
-FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.parent.name != "peers")
+FILES = sorted(PACKAGE.rglob("*.py"))
 MODULES = {
     ".".join(("dcfl", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
     for path in FILES
@@ -65,14 +62,6 @@ def test_imports_point_one_way(path: Path) -> None:
     assert {module for module in imported(path) if level(module) > level(own)} == set()
 
 
-@pytest.mark.parametrize(
-    "path", sorted((PACKAGE / "studies" / "cells").glob("*.py")), ids=lambda path: path.name
-)
-def test_the_machinery_of_many_runs_knows_no_study(path: Path) -> None:
-    studies = {module for module in imported(path) if module.startswith("dcfl.studies.")}
-    assert all(module.startswith("dcfl.studies.cells") for module in studies)
-
-
 def test_no_module_imports_itself_by_a_detour() -> None:
     graph = {
         ".".join(("dcfl", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(
@@ -82,11 +71,6 @@ def test_no_module_imports_itself_by_a_detour() -> None:
         if path != PACKAGE / "__init__.py"
     }
     assert tuple(TopologicalSorter(graph).static_order())  # CycleError names the detour
-
-
-def test_a_name_means_one_thing() -> None:
-    stems = Counter(path.stem for path in FILES if path.stem != "__init__")
-    assert [stem for stem, count in stems.items() if count > 1] == ["engine"]  # and ours at Flower
 
 
 def modules_after(statement: str) -> set[str]:

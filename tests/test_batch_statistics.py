@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from dcfl import evaluation
+from dcfl.analysis.similarity import embed
 from dcfl.client import Client, LocalTraining
 from dcfl.data import ClientData, Dataset, Images, client_data
 from dcfl.data.client_data import clean_batches
@@ -19,7 +20,6 @@ from dcfl.data.datasets import load_digits
 from dcfl.evaluation import Evaluation, evaluate, scored_parts
 from dcfl.methods.dcfl import DCFLPrototypeWise
 from dcfl.models import FeatureModel, ModelSettings, build_model
-from dcfl.studies.analysis.features import embed
 from dcfl.testing.toys import toy_images
 from tests import toys
 

@@ -18,15 +18,15 @@ SOURCES = {"default_rng", "derived_seed", "generator_for", "manual_seed", "Draws
 # and the entropy behind it, for numpy as it is given and for (seed, round, client, purpose) as the
 # seed that is derived from them. Rounds are counted from 1.
 SCHEDULE = ("federation.py", "np.random.default_rng([seed, round])")
-SPLIT = ("data/partition.py", "np.random.default_rng(seed)")
+SPLIT = ("data/splits/partition.py", "np.random.default_rng(seed)")
 DERIVED = {
     ("models/__init__.py", "derived_seed(seed, 0, 0, 'initialisation')"): "initialisation",
     ("data/datasets.py", "generator_for(seed, 0, 0, 'holdout')"): "holdout",
     ("engines/attacks.py", "generator_for(seed, 0, 0, 'attackers')"): "attackers",
     # Which test images are looked at closely, and two views of them.
-    ("studies/analysis/features.py", "generator_for(seed, 0, 0, 'order')"): "order",
+    ("analysis/similarity.py", "generator_for(seed, 0, 0, 'order')"): "order",
     (
-        "studies/analysis/features.py",
+        "analysis/similarity.py",
         "generator_for(seed, 0, 0, purpose)",
     ): "augmentation, second view",
 }
@@ -35,25 +35,25 @@ PER_VISIT = {
     ("data/client_data.py", "generator_for(seed, round, client, 'augmentation')"): "augmentation",
     ("data/client_data.py", "generator_for(seed, round, client, 'second view')"): "second view",
     ("local_training.py", "derived_seed(seed, broadcast.round, client_id, 'model')"): "model",
-    ("engines/faults.py", "derived_seed(seed, round, client, 'faults')"): "faults",
+    ("engines/attacks.py", "derived_seed(seed, round, client, 'faults')"): "faults",
     ("engines/attacks.py", "generator_for(self.seed, round, client, 'attack')"): "attack",
 }
 # Of a derived seed that is listed above, of keys that name their purpose, of programs that train
 # nothing, and of toys.
 NO_STREAMS_OF_THEIR_OWN = {
-    ("runs/pairs.py", "np.random.default_rng(0)"),  # resampling of results
-    ("studies/sweep/searches.py", "np.random.default_rng([seed, number])"),  # points of a search
+    ("comparisons/pairs.py", "np.random.default_rng(0)"),  # resampling of results
+    ("comparisons/searches.py", "np.random.default_rng([seed, number])"),  # points of a search
     ("seeding.py", "torch.Generator().manual_seed(derived_seed(seed, round, client, purpose))"),
     ("seeding.py", "derived_seed(seed, round, client, purpose)"),
     ("models/__init__.py", "torch.manual_seed(derived_seed(seed, 0, 0, 'initialisation'))"),
     ("local_training.py", "torch.default_generator.manual_seed(seed)"),
     ("local_training.py", "torch.cuda.default_generators[gpu].manual_seed(seed)"),
     (
-        "engines/faults.py",
+        "engines/attacks.py",
         "np.random.default_rng(derived_seed(seed, round, client, 'faults'))",
     ),
     ("privacy.py", "Draws(key)"),
-    ("studies/theory/limits.py", "np.random.default_rng([seed, sphere.dimension, negatives])"),
+    ("paper/sphere.py", "np.random.default_rng([seed, sphere.dimension, negatives])"),
     ("testing/toys.py", "torch.Generator().manual_seed(seed)"),
     ("runs/fingerprint.py", "torch.Generator().manual_seed(0)"),
     ("runs/fingerprint.py", "np.random.default_rng([0, 1])"),
@@ -62,7 +62,7 @@ NO_STREAMS_OF_THEIR_OWN = {
     ("testing/model_properties.py", "torch.Generator().manual_seed(0)"),
     ("testing/model_properties.py", "torch.Generator().manual_seed(seed)"),
     ("testing/model_properties.py", "torch.manual_seed(0)"),
-    ("trained/export_check.py", "torch.Generator().manual_seed(0)"),
+    ("trained/export.py", "torch.Generator().manual_seed(0)"),
     ("trained/neighbours.py", "generator_for(seed, 0, 0, 'order')"),
 }
 
@@ -72,7 +72,7 @@ def calls() -> set[tuple[str, str]]:
     found = set()
     for path in PACKAGE.rglob("*.py"):
         name = path.relative_to(PACKAGE).as_posix()
-        if name.startswith("studies/bench/"):
+        if name.startswith("benchmarks/bench/"):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):

@@ -41,7 +41,7 @@ def outputs(cell: Any) -> str:
 
 
 def test_it_is_kept_with_what_a_reader_sees() -> None:
-    """scripts/tutorial_pictures.py runs it and keeps that."""
+    """benchmarks/tutorial_pictures.py runs it and keeps that."""
     cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if "outputs" in cell]
     assert cells
     for cell in cells:

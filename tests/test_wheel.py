@@ -15,13 +15,12 @@ BLOCK = re.search(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOT
 COMMANDS = [line.partition("  #")[0].strip() for line in BLOCK[1].splitlines()] if BLOCK else []
 SWEEP = "dcfl sweep training.lr=0.01,0.1 method.mu=0.1:10:log --random 20"
 ELSEWHERE = {  # too long for here, or for another machine; and where it is tested
-    SWEEP: "tests/studies/sweep",
+    SWEEP: "tests/comparisons",
     "dcfl data get cifar10": "tests/data/test_sources.py, without a network",
     "dcfl resume runs/mine --rounds 200": "tests/runs/test_longer.py",
     "dcfl run engine.name=flower-simulation": "tests/parity/test_flower.py, on Ray",
     "dcfl report runs/a runs/b --latex tables.tex": "tests/cli/test_comparison_output.py",
     "dcfl watch runs/mine": "tests/report/test_watch.py",
-    "dcfl bench --tiny": "tests/studies/bench/test_bench.py",
     "dcfl --install-completion": "tests/cli/test_manners.py",
 }
 SHORT = {"run": "federation.rounds=2", "compare": "federation.rounds=1"}

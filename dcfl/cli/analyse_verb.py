@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dcfl.cli.options import AsJSON, Folders, MethodFile, ModelFile, print_json, run_own_files
-from dcfl.system.printable import printable
-from dcfl.system.saying import say
+from dcfl.system.wording import printable, say
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dcfl.studies.analysis.findings import Analysis
+    from dcfl.analysis.findings import Analysis
 
 RUNS_PER_TABLE = 4  # more do not fit beside each other on a terminal
 
@@ -60,11 +59,11 @@ def analyse(
 
     Several runs are shown side by side.
     """
+    from dcfl.analysis.analysis_page import write_analysis
+    from dcfl.analysis.findings import analyse_runs
+    from dcfl.analysis.similarity import Exponents
     from dcfl.report import find_runs
     from dcfl.runs.folder import require_own
-    from dcfl.studies.analysis.analysis_page import write_analysis
-    from dcfl.studies.analysis.findings import analyse_runs
-    from dcfl.studies.analysis.similarity import Exponents
 
     exponents = Exponents(alpha, t)
     run_own_files(method_file, model_file)

@@ -10,11 +10,12 @@ import typer
 
 from dcfl.cli.options import AsJSON, print_json
 from dcfl.errors import ConfigError, require
-from dcfl.system.printable import printable
+from dcfl.system.wording import printable
 
 if TYPE_CHECKING:
     from dcfl.methods import Method
     from dcfl.testing.contract import Verdict
+
 
 new = typer.Typer(help="Start something of your own.", no_args_is_help=True)
 
@@ -93,7 +94,7 @@ def new_method_verb(
     name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
 ) -> None:
     """Write a small method that works, and its test, into the current folder."""
-    from dcfl.cli.new_method import new_method
+    from dcfl.cli.new import new_method
 
     method, test = new_method(name, Path())
     print(
@@ -111,7 +112,7 @@ def new_config_verb(
 
     NAME: digits, own-images, hospitals, cifar10, cifar100 or tiny-imagenet.
     """
-    from dcfl.cli.new_config import new_config
+    from dcfl.cli.new import new_config
 
     path, command = new_config(name, Path())
     print(f"wrote  {path}\nrun    {command} {path}")
@@ -122,7 +123,7 @@ def new_model_verb(
     name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
 ) -> None:
     """Write a small network that works, and its test, into the current folder."""
-    from dcfl.cli.new_model import new_model
+    from dcfl.cli.new import new_model
 
     model, test = new_model(name, Path())
     print(

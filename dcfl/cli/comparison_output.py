@@ -10,10 +10,10 @@ import typer
 
 from dcfl.cli.options import print_json
 from dcfl.errors import ConfigError
-from dcfl.system.printable import printable
+from dcfl.system.wording import printable
 
 if TYPE_CHECKING:
-    from dcfl.runs.standing import Standing
+    from dcfl.comparisons.standing import Standing
 
 STDOUT = Path("-")
 
@@ -72,8 +72,8 @@ class Output:
 
     def write(self, standing: Standing, folder: dict[str, Any]) -> None:
         """`folder` is what JSON has beside the numbers."""
-        from dcfl.report.comparison_files import csv_text, latex_text
-        from dcfl.report.verdict import verdict
+        from dcfl.comparisons.verdict import verdict
+        from dcfl.report.comparison_section import csv_text, latex_text
         from dcfl.system.storage import storage, write_whole
 
         for path, text_of in ((self.csv, csv_text), (self.latex, latex_text)):
@@ -95,8 +95,8 @@ def print_standing(standing: Standing) -> None:
     """The table of methods, what an accuracy costs, and the verdict."""
     from dcfl.cli.tables import comparison_table, plain_table
     from dcfl.cli.terminal import stdout
+    from dcfl.comparisons.verdict import verdict
     from dcfl.report.comparison_section import costs_table
-    from dcfl.report.verdict import verdict
 
     stdout.print(comparison_table(standing))
     if len(standing.groups) > 1:

@@ -13,8 +13,7 @@ import torch
 
 from dcfl.config import Tables, experiment_from
 from dcfl.data import DataSettings, load_dataset
-from dcfl.engines.half_precision import bfloat16_units, step_times
-from dcfl.engines.instructions import avoid_broken_instructions
+from dcfl.engines.half_precision import avoid_broken_instructions, bfloat16_units, step_times
 from dcfl.engines.placement import available_cores, choose_devices
 from dcfl.models import ModelSettings, build_model
 from dcfl.runs.run import Run

@@ -19,7 +19,7 @@ from dcfl.cli.options import (
     which_model,
 )
 from dcfl.errors import DCFLError
-from dcfl.system.printable import printable
+from dcfl.system.wording import printable
 
 if TYPE_CHECKING:
     from rich.table import Table

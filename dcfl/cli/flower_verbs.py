@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcfl.cli.audit_verb import audit_command
-from dcfl.cli.kit_verbs import daemon, kit_command
+from dcfl.cli.kit_verbs import audit_command, daemon, kit_command
 from dcfl.cli.options import (
     AsJSON,
     Folder,
@@ -27,14 +26,12 @@ from dcfl.cli.options import (
     run_own_files,
 )
 from dcfl.errors import ConfigError, DCFLError, Interrupted, require
-from dcfl.system.printable import printable
-from dcfl.system.saying import say
+from dcfl.system.wording import printable, say
 
 if TYPE_CHECKING:
     from dcfl.experiment import Experiment
-    from dcfl.flower.deploy.site_findings import Finding
-    from dcfl.flower.deploy.site_logs import SiteLogs
-    from dcfl.flower.deploy.submission import Submitted
+    from dcfl.flower.deploy.checks import Finding
+    from dcfl.flower.deploy.submission import SiteLogs, Submitted
     from dcfl.flower.deploy.superlink import Connection
     from dcfl.flower.roster import Roster
     from dcfl.system.own_files import OwnFile
@@ -76,7 +73,7 @@ def init_command(
     sites: Sites = "",
 ) -> None:
     """Write a Flower app that runs a config with the dcfl that is installed at each site."""
-    from dcfl.flower.deploy.bundle import app_code, experiment_text, write_bundle
+    from dcfl.flower.deploy.submission import app_code, experiment_text, write_bundle
 
     experiment = experiment_of(settings, method_file, model_file, engine="flower")
     roster, files = _roster(sites), app_code(experiment)
@@ -166,9 +163,9 @@ def check_site_command(
     DIR is a site's folder of `dcfl flower kit`, with its site.toml. Exit code 1: there is a
     problem.
     """
+    from dcfl.flower.deploy.checks import problems
     from dcfl.flower.deploy.kit_folder import open_site
     from dcfl.flower.deploy.site_check import check_site
-    from dcfl.flower.deploy.site_findings import problems
 
     site = open_site(folder)
     findings = check_site(site, experiment_of([str(run)]) if run else None)
@@ -250,9 +247,7 @@ def run_command(
     as_json: AsJSON = False,
 ) -> None:
     """Train at the SuperNodes. The run folder is written on the SuperLink's machine."""
-    from dcfl.flower.deploy.bundle import app_code
-    from dcfl.flower.deploy.site_logs import SiteLogs
-    from dcfl.flower.deploy.submission import for_superlink, submit
+    from dcfl.flower.deploy.submission import SiteLogs, app_code, for_superlink, submit
     from dcfl.flower.roster import Roster
     from dcfl.runs.folder import RecordedRun
 
@@ -279,7 +274,7 @@ def run_command(
 
 def _say_who_is_awaited(link: Connection, roster: Roster) -> None:
     """A run that waits for its sites has nothing else to show."""
-    from dcfl.flower.deploy.registered_nodes import absent_sites
+    from dcfl.flower.deploy.superlink import absent_sites
     from dcfl.flower.nodes import JOIN_SECONDS
 
     absence = absent_sites(link, roster)

@@ -1,7 +1,8 @@
-"""Verbs that show things: `dcfl report`, `dcfl partition`, `dcfl methods`, `dcfl settings`."""
+"""`dcfl watch`."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,13 +21,15 @@ from dcfl.cli.options import (
     print_json,
 )
 from dcfl.errors import ConfigError
-from dcfl.system.printable import printable, printable_lines
+from dcfl.system.processes import handlers_put_back, stop_when_signalled
+from dcfl.system.wording import printable, printable_lines
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from dcfl.data import Dataset, DataSettings, Partition
+
 
 PICTURE_FORMATS = (".svg", ".png", ".pdf")
 
@@ -50,9 +53,9 @@ def report(
     as_json: AsJSON = False,
 ) -> None:
     """One self-contained HTML page about one or several runs; their comparison as a file."""
+    from dcfl.comparisons.groups import group_runs
+    from dcfl.comparisons.standing import Standing
     from dcfl.report import find_all_runs, write_report
-    from dcfl.runs.groups import group_runs
-    from dcfl.runs.standing import Standing
 
     output = Output(as_json, csv, latex)
     page = write_report(*folders, out=out, target=target)
@@ -135,7 +138,7 @@ def _print_partition(
 ) -> None:
     from dcfl.cli.tables import partition_table
     from dcfl.cli.terminal import stdout
-    from dcfl.data.partition import split_words
+    from dcfl.data.splits.partition import split_words
 
     names = data.own_split.names if data.own_split else dataset.site_names
     stdout.print(partition_table(counts, dataset.class_names, names))
@@ -151,8 +154,7 @@ def _print_partition(
 
 def _save_split(data: DataSettings, dataset: Dataset, split: Partition, path: Path) -> None:
     from dcfl.data import load_dataset
-    from dcfl.data.own_split import own_split_of
-    from dcfl.data.split_formats import split_text
+    from dcfl.data.splits.own_split import own_split_of, split_text
     from dcfl.system.storage import write_whole
 
     if path.exists():
@@ -171,3 +173,73 @@ def _draw_partition(counts: NDArray[np.int64], class_names: Sequence[str], pictu
     if not picture.parent.is_dir():
         raise ConfigError(f"--picture {picture}: there is no folder {picture.parent}")
     partition_figure(counts, class_names).savefig(picture, dpi=150)
+
+
+data = typer.Typer(help="Data sets: get them, look at them.", no_args_is_help=True)
+
+
+@data.command("get")
+def get(
+    name: Annotated[
+        str, typer.Argument(metavar="cifar10|cifar100|tiny-imagenet", show_default=False)
+    ],
+    to: Annotated[Path, typer.Option(metavar="DIR", help="Where data sets are kept.")] = Path(
+        "data"
+    ),
+) -> None:
+    """Download a data set, verify and unpack it. One that is complete already is left alone."""
+    from dcfl.cli.live_progress import download_progress
+    from dcfl.data.downloads import get_dataset
+
+    with download_progress(name) as show:
+        source = get_dataset(name, to, show)
+    print(printable(f"{name}: {source} ({to})"))
+
+
+@data.command("check")
+def check(settings: Settings = None, as_json: AsJSON = False) -> None:
+    """Read the data set that a config or data.dataset=... names, and say what is in it."""
+    from dcfl.cli.cards import dataset_card
+    from dcfl.data.catalogue import load_dataset
+    from dcfl.data.dataset_summary import summarise_dataset
+
+    data_settings = experiment_of(settings).seeded.data
+    data_settings.require_here()
+    summary = summarise_dataset(load_dataset(data_settings), data_settings)
+    if as_json:
+        print_json(summary.as_json())
+    else:
+        print(dataset_card(summary))
+
+
+Watched = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="DIR...",
+        show_default=False,
+        help="Run folders, or folders of them; they need not exist yet.",
+    ),
+]
+Port = Annotated[int, typer.Option(metavar="N", help="On this port; by default any free one.")]
+Open = Annotated[bool, typer.Option("--open", help="Open it in a browser.")]
+
+
+def watch(folders: Watched, port: Port = 0, open_browser: Open = False) -> None:
+    """A page that follows runs as they go, on this machine alone. Ctrl-C ends it.
+
+    It may begin before the runs do, and it goes on when they end, stop or are resumed.
+    """
+    from dcfl.report.watch import watching
+
+    for folder in folders:
+        if folder.exists() and not folder.is_dir():
+            raise ConfigError(f"{folder} is not a folder")
+    ended = threading.Event()
+    with handlers_put_back(), watching(folders, port) as server:
+        stop_when_signalled(ended.set)
+        print(printable(f"watching  {server.address}  (Ctrl-C ends it)"), flush=True)
+        if open_browser:
+            import webbrowser
+
+            webbrowser.open(server.address)
+        ended.wait()

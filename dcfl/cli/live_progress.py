@@ -19,8 +19,7 @@ from dcfl.cli.terminal import LONGEST_NAME
 from dcfl.experiment import Experiment
 from dcfl.runs.round_progress import ShowRound, Status, Warnings, plain_lines
 from dcfl.runs.rows import RoundRow
-from dcfl.system.printable import printable
-from dcfl.system.saying import quiet, say
+from dcfl.system.wording import printable, quiet, say
 
 ShowBytes = Callable[[int, int | None], None]
 BYTES_PER_LINE = 50_000_000  # where the size of a download is unknown

@@ -15,24 +15,23 @@ from typing import Annotated, NoReturn
 import click
 import typer
 
-from dcfl.cli import check_verbs, embed_verbs, inspection_verbs, training_verbs
+from dcfl.cli import check_verbs, inspection_verbs, model_verbs, training_verbs
 from dcfl.cli.analyse_verb import analyse
-from dcfl.cli.bench_verbs import bench
-from dcfl.cli.data_verbs import data
 from dcfl.cli.evaluate_verb import evaluate
-from dcfl.cli.export_verb import export
 from dcfl.cli.flower_verbs import flower
-from dcfl.cli.predict_verb import predict
-from dcfl.cli.reproduce_verb import reproduce
+from dcfl.cli.paper_verbs import reproduce, theory
 from dcfl.cli.sweep_verb import sweep
-from dcfl.cli.theory_verb import theory
-from dcfl.cli.watch_verb import watch
 from dcfl.errors import DCFLError
-from dcfl.system.installing import install_command
-from dcfl.system.printable import one_line, print_warning, printable, printable_lines
 from dcfl.system.processes import end_when_terminated
-from dcfl.system.saying import be_quiet
 from dcfl.system.streams import forgiving_streams
+from dcfl.system.wording import (
+    be_quiet,
+    install_command,
+    one_line,
+    print_warning,
+    printable,
+    printable_lines,
+)
 
 EXTRA = ("flwr", "ray", "httpx", "cryptography")  # what dcfl[flower] installs
 INTERRUPTED = 130
@@ -53,15 +52,15 @@ VERBS: tuple[Callable[..., None], ...] = (
     training_verbs.compare,
     sweep,
     evaluate,
-    predict,
-    embed_verbs.embed,
-    embed_verbs.neighbours,
-    export,
+    model_verbs.predict,
+    model_verbs.embed,
+    model_verbs.neighbours,
+    model_verbs.export,
     inspection_verbs.methods,
     check_verbs.check,
     inspection_verbs.partition,
     inspection_verbs.report,
-    watch,
+    inspection_verbs.watch,
     check_verbs.doctor,
     analyse,
     reproduce,
@@ -70,9 +69,8 @@ VERBS: tuple[Callable[..., None], ...] = (
 for verb in VERBS:
     app.command(verb.__name__)(verb)
 app.add_typer(check_verbs.new, name="new")
-app.add_typer(data, name="data")
+app.add_typer(inspection_verbs.data, name="data")
 app.add_typer(flower, name="flower")
-app.add_typer(bench, name="bench")
 
 
 @app.callback(invoke_without_command=True)

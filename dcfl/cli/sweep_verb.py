@@ -20,16 +20,15 @@ from dcfl.cli.options import (
     whole_numbers,
 )
 from dcfl.errors import ConfigError, TooFewClients
-from dcfl.system.printable import printable
 from dcfl.system.processes import stopped_by_signals
-from dcfl.system.saying import say
+from dcfl.system.wording import printable, say
 
 if TYPE_CHECKING:
-    from dcfl.studies.cells.progress import Progress
-    from dcfl.studies.sweep.searches import Search
-    from dcfl.studies.sweep.sweep_result import SweepResult
-    from dcfl.studies.sweep.sweeping import SweepPlan
-    from dcfl.studies.sweep.trials import By
+    from dcfl.comparisons.progress import Progress
+    from dcfl.comparisons.searches import Search
+    from dcfl.comparisons.sweep_result import SweepResult
+    from dcfl.comparisons.sweeping import SweepPlan
+    from dcfl.comparisons.trials import By
 
 Varied = Annotated[
     list[str] | None,
@@ -78,10 +77,10 @@ def sweep(
 
     Without --random or --tune: every combination. The same command continues where it stopped.
     """
-    from dcfl.cli.study_plans import print_sweep_plan
-    from dcfl.studies.sweep.budget import seconds_in
-    from dcfl.studies.sweep.space import split_settings
-    from dcfl.studies.sweep.sweeping import plan_sweep
+    from dcfl.cli.plans import print_sweep_plan
+    from dcfl.comparisons.space import split_settings
+    from dcfl.comparisons.sweeping import plan_sweep
+    from dcfl.comparisons.trials import seconds_in
 
     limit = seconds_in(budget) if budget else None
     files = [text for text in settings or () if "=" not in text]
@@ -109,7 +108,7 @@ def sweep(
 
 
 def _search(random: int, tune: int, seed: int) -> Search:
-    from dcfl.studies.sweep.searches import Search
+    from dcfl.comparisons.searches import Search
 
     if random and tune:
         raise ConfigError("--random or --tune: choose one")
@@ -119,7 +118,7 @@ def _search(random: int, tune: int, seed: int) -> Search:
 
 
 def _score(text: str) -> By:
-    from dcfl.studies.sweep.trials import QUANTITIES
+    from dcfl.comparisons.trials import QUANTITIES
 
     for by in QUANTITIES:
         if text == by:
@@ -139,7 +138,7 @@ def _announce(planned: SweepPlan) -> None:
 
 def _progress(planned: SweepPlan) -> Progress:
     """With the chosen setting's runs, which come last."""
-    from dcfl.studies.cells.progress import Progress
+    from dcfl.comparisons.progress import Progress
 
     seeds, rounds = len(planned.trials.seeds), planned.rounds
     if planned.search.kind == "tune":
@@ -150,8 +149,8 @@ def _progress(planned: SweepPlan) -> Progress:
 
 def _print_result(result: SweepResult, as_json: bool) -> None:
     from dcfl.cli.terminal import new_table, stdout
-    from dcfl.studies.sweep.space import plain
-    from dcfl.studies.sweep.sweep_page import headline
+    from dcfl.comparisons.space import plain
+    from dcfl.comparisons.sweep_page import headline
 
     if as_json:
         print_json(result.as_json())

@@ -1,4 +1,4 @@
-"""Tables of methods and of clients, for the terminal."""
+"""Where a comparison goes: the terminal, JSON, CSV and LaTeX."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from rich.table import Table
 from rich.text import Text
 
 from dcfl.cli.terminal import BARS, new_table, sparkline, stdout
-from dcfl.data.overview import MANY_CLIENTS, PERCENTILES, Overview
+from dcfl.comparisons.groups import Group
+from dcfl.comparisons.standing import Standing
+from dcfl.data.dataset_summary import MANY_CLIENTS, PERCENTILES, Overview
 from dcfl.report.text import wins_ties_losses
-from dcfl.runs.groups import Group
-from dcfl.runs.standing import Standing
-from dcfl.system.printable import printable
+from dcfl.system.wording import printable
 
 if TYPE_CHECKING:
+    from dcfl.comparisons.standing import Standing
     from dcfl.report import document
+
 
 MOST_NUMBERED_CLASSES = 16  # more are drawn as a line of bars
 ROOMY = 90  # columns of a terminal

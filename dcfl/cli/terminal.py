@@ -1,4 +1,4 @@
-"""The two consoles, and how tables and curves are drawn on them."""
+"""What a person sees while waiting: rounds as they end, bytes as they arrive."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from dcfl.system.printable import printable
+from dcfl.system.wording import printable
 
 
 def _console(**options: Any) -> Console:

@@ -28,16 +28,15 @@ from dcfl.cli.options import (
     whole_numbers,
 )
 from dcfl.errors import ConfigError, RunFolderError, TooFewClients
-from dcfl.system.printable import printable, printable_lines
 from dcfl.system.processes import stopped_by_signals
-from dcfl.system.saying import say
+from dcfl.system.wording import printable, printable_lines, say
 
 if TYPE_CHECKING:
+    from dcfl.comparisons.comparison import Comparison
+    from dcfl.comparisons.standing import Standing
     from dcfl.experiment import Experiment
     from dcfl.runs.rows import Summary
     from dcfl.runs.run import Run
-    from dcfl.runs.standing import Standing
-    from dcfl.studies.comparison import Comparison
 
 Allowed = Annotated[
     list[str] | None,
@@ -101,7 +100,7 @@ def _print_estimate(experiment: Experiment, as_json: bool) -> None:
 
 def _announce(asked: Experiment, run: Run) -> None:
     """Say what was left to the data, and what trains where; Flower decides the latter itself."""
-    from dcfl.cli.first_line import chosen_by_data, first_line
+    from dcfl.cli.cards import chosen_by_data, first_line
 
     if chosen := chosen_by_data(asked, run.prepared):
         print(f"chosen  {chosen}", file=sys.stderr, flush=True)
@@ -159,11 +158,11 @@ def compare(
     Finished runs of the folder are not trained again, interrupted ones continue where they
     stopped: methods and seeds may be added later.
     """
-    from dcfl.cli.study_plans import print_comparison_plan
-    from dcfl.runs.standing import Standing
-    from dcfl.studies.cells.crew import MixedCrew
-    from dcfl.studies.cells.progress import Progress
-    from dcfl.studies.comparison import plan_comparison
+    from dcfl.cli.plans import print_comparison_plan
+    from dcfl.comparisons.comparison import plan_comparison
+    from dcfl.comparisons.crew import MixedCrew
+    from dcfl.comparisons.progress import Progress
+    from dcfl.comparisons.standing import Standing
     from dcfl.system.locks import locked
 
     output = Output(as_json, csv, latex)

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from dcfl.data.arrays import Arrays
+from dcfl.data.readers.arrays import Arrays
 from dcfl.system.storage import PRIVATE_FILE, PRIVATE_FOLDER, private_folder
 
 FORMAT = 5  # of entries, and of what readers produce: raise it when either changes

@@ -13,24 +13,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dcfl.data.arrays import Arrays, Pixels
-from dcfl.data.augment import Augmentation, Preparation
+from dcfl.data.augment import Augmentation, Preparation, measured, usual_augmentation
 from dcfl.data.cache import cached
-from dcfl.data.cifar import (
+from dcfl.data.datasets import Dataset, Images, load_digits
+from dcfl.data.readers.arrays import Arrays, Pixels
+from dcfl.data.readers.cifar import (
     cifar10_files,
     cifar100_files,
     read_cifar10,
     read_cifar100,
     verify,
 )
-from dcfl.data.datasets import Dataset, Images, load_digits
-from dcfl.data.folders import Reading, folder_files, folder_names, read_folder, read_sites
-from dcfl.data.grouping import NONE, SUBFOLDER, is_table, table_sha256
-from dcfl.data.measured import measured, usual_augmentation
-from dcfl.data.npz import read_npz
-from dcfl.data.partition import Partition
+from dcfl.data.readers.folders import Reading, folder_files, folder_names, read_folder, read_sites
+from dcfl.data.readers.npz import read_npz
+from dcfl.data.readers.tiny_imagenet import read_tiny_imagenet, tiny_imagenet_files
 from dcfl.data.settings import DataSettings
-from dcfl.data.tiny_imagenet import read_tiny_imagenet, tiny_imagenet_files
+from dcfl.data.splits.grouping import NONE, SUBFOLDER, is_table, table_sha256
+from dcfl.data.splits.partition import Partition
 from dcfl.errors import ConfigError, DatasetMissing
 
 # Over CIFAR-10's training images. The second is the mean of the images' own deviations, which

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dcfl.data.augment import Preparation, with_border
 from dcfl.data.datasets import Dataset, Images
-from dcfl.data.partition import Partition
+from dcfl.data.splits.partition import Partition
 from dcfl.messages import Tensors
 from dcfl.seeding import generator_for
 from dcfl.system.transfers import on_device, to_device

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dcfl.data.augment import Augmentation, Preparation
-from dcfl.data.partition import Partition
+from dcfl.data.splits.partition import Partition
 from dcfl.errors import ConfigError, DatasetCorrupt
 from dcfl.seeding import generator_for
 from dcfl.system.transfers import on_device, settled, to_host
@@ -164,7 +164,7 @@ class Dataset:
             >>> result.summary.clients
             8
         """
-        from dcfl.data.own_arrays import dataset_from
+        from dcfl.data.readers.own_arrays import dataset_from
 
         return dataset_from(images, labels, test, class_names, sites, groups, image_size)
 
@@ -281,7 +281,7 @@ DIGITS_SHA256 = "b2dab7b501728c22e9119ad76740b2e17c77a231e42d1e592380d90886f1a05
 
 
 def load_digits() -> Dataset:
-    """1,797 handwritten digits of 8x8 pixels (UCI; see scripts/make_digits.py).
+    """1,797 handwritten digits of 8x8 pixels (UCI; see benchmarks/make_digits.py).
 
     Every fifth image of each class is for testing: 1,442 to train on and 355 to test on.
     """

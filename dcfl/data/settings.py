@@ -10,11 +10,9 @@ from typing import Literal
 
 from dcfl.data.augment import Augmentation
 from dcfl.data.datasets import Dataset
-from dcfl.data.grouping import SUBFOLDER, check_grouping
-from dcfl.data.own_split import OwnSplit
-from dcfl.data.partition import SCHEMES, Integers, Partition, split
-from dcfl.data.split_formats import read_own_split
-from dcfl.data.whole_groups import whole_groups
+from dcfl.data.splits.grouping import SUBFOLDER, check_grouping, whole_groups
+from dcfl.data.splits.own_split import OwnSplit, read_own_split
+from dcfl.data.splits.partition import SCHEMES, Integers, Partition, split
 from dcfl.errors import ConfigError, PartitionError, require
 
 USUAL_CLIENTS = 20

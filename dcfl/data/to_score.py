@@ -13,11 +13,11 @@ import torch
 
 from dcfl.data.catalogue import load_dataset, reading_of
 from dcfl.data.datasets import Images
-from dcfl.data.folders import read_to_score, site_folders
-from dcfl.data.pictures import in_grey
+from dcfl.data.readers.folders import read_to_score, site_folders
+from dcfl.data.readers.pictures import in_grey
 from dcfl.data.settings import DataSettings
 from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing
-from dcfl.system.printable import printable
+from dcfl.system.wording import printable
 
 MOST_NAMED = 5  # classes in an error message
 

@@ -17,18 +17,36 @@ client. The defence has to be in the aggregation.
 from __future__ import annotations
 
 import math
+import os
+import time
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dcfl.data.client_data import ClientData
 from dcfl.data.datasets import Images
-from dcfl.experiment import AttackSettings
+from dcfl.experiment import AttackSettings, FaultSettings
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import Method
-from dcfl.seeding import generator_for
+from dcfl.seeding import derived_seed, generator_for
 from dcfl.system.transfers import on_device, read_numbers
+
+
+def strike(faults: FaultSettings, seed: int, round: int, client: int) -> None:
+    """Fail if it is this client's turn, which is a function of (seed, round, client)."""
+    if not (faults.crash or faults.memory or faults.lethal):
+        return
+    draw = np.random.default_rng(derived_seed(seed, round, client, "faults")).random()
+    if draw < faults.crash:
+        raise RuntimeError("an injected fault")
+    if draw < faults.crash + faults.memory:
+        raise MemoryError("an injected lack of memory")
+    if draw < faults.crash + faults.memory + faults.exit:
+        os._exit(17)
+    while draw < faults.crash + faults.memory + faults.exit + faults.hang:
+        time.sleep(60)
 
 
 @dataclass(frozen=True)

@@ -14,23 +14,113 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import inf
 
-from dcfl.engines.allocator import give_freed_memory_back
-from dcfl.engines.client_orders import ClientOrders
+from dcfl.data import Dataset
 from dcfl.engines.engine import OwnScores, Remarks, Session
 from dcfl.engines.memories import Memories
-from dcfl.engines.pool_evaluation import PoolEvaluation
-from dcfl.engines.regions import SharedRegions, slot_count
-from dcfl.engines.tasks import ClientTask, PoolTask, Schedule, ScoreTask
-from dcfl.engines.worker import Answer
-from dcfl.engines.worker_processes import WorkerHandle, WorkerProcesses
+from dcfl.engines.regions import Region, SharedRegions, slot_count
+from dcfl.engines.worker import Answer, Order
+from dcfl.engines.worker_processes import (
+    ClientTask,
+    PoolTask,
+    Schedule,
+    ScoreTask,
+    WorkerHandle,
+    WorkerProcesses,
+)
 from dcfl.errors import (
     CheckpointError,
     ClientFailure,
+    ClientLate,
+    ClientLost,
     ConfigError,
     WorkersLost,
 )
-from dcfl.evaluation import Evaluation
+from dcfl.evaluation import Evaluation, Score, evaluation, scored_parts
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, num_bytes
+from dcfl.system.memory import give_freed_memory_back
+from dcfl.tensors import apart, copies, together
+
+
+class ClientOrders:
+    def __init__(self, regions: SharedRegions, memories: Memories) -> None:
+        self._regions, self._memories = regions, memories
+        self._broadcast: Order = {"number": 0}
+
+    def begin_round(self, broadcast: Broadcast) -> None:
+        """Replace the last broadcast, on which nobody may train any more."""
+        sent = together(weights=broadcast.weights, shared=broadcast.shared)
+        self._broadcast = {
+            "number": self._broadcast["number"] + 1,
+            "round": broadcast.round,
+            "sent": self._regions.broadcast.put(sent),
+        }
+
+    def order(self, task: ClientTask) -> Order:
+        slot = task.position % len(self._regions.slots)
+        version, in_ram = self._memories.version(task.client), self._memories.in_ram(task.client)
+        memory: int | str = (
+            str(self._memories.path(version))
+            if in_ram is None
+            else self._regions.slots[slot].memory.put(in_ram)
+        )
+        return {
+            "do": "train",
+            "broadcast": self._broadcast,
+            "client": task.client,
+            "slot": slot,
+            "memory": memory,
+            "owner": version.owner,
+        }
+
+    def reply(self, task: ClientTask, answer: Answer) -> ClientUpdate | ClientFailure:
+        """It stays in shared memory, which is reused once the next reply is asked for."""
+        if "late" in answer:
+            return ClientLate(task.client, answer["late"])
+        if "died" in answer:
+            return ClientLost(task.client, answer["died"])
+        if "failed" in answer:
+            return ClientFailure(task.client, answer["failed"])
+        tensors = self._regions.slots[task.order["slot"]].reply.get(answer["reply"])
+        weights, upload, memory = apart(tensors, "weights", "upload", "memory")
+        if memory:
+            self._memories.stage(task.client, self._broadcast["round"], copies(memory))
+        return ClientUpdate(
+            client=task.client,
+            weights=weights,
+            upload=upload,
+            num_examples=answer["num_examples"],
+            num_steps=answer["num_steps"],
+            metrics=answer["metrics"],
+        )
+
+
+class PoolEvaluation:
+    def __init__(self, dataset: Dataset, region: Region) -> None:
+        """`region`: where workers find the weights."""
+        self._dataset, self._region = dataset, region
+        self._number = 0
+        self._scores: dict[int, Score] = {}  # by part
+
+    def begin(self, weights: Tensors) -> list[ScoreTask]:
+        self._number += 1
+        self._scores.clear()
+        order = {"do": "score", "evaluation": self._number, "weights": self._region.put(weights)}
+        return [
+            ScoreTask(number, {**order, "part": part})
+            for number, part in enumerate(scored_parts(self._dataset))
+        ]
+
+    def record(self, task: ScoreTask, answer: Answer) -> None:
+        self._scores[task.part] = Score(**answer)
+
+    @property
+    def complete(self) -> bool:
+        return len(self._scores) >= len(scored_parts(self._dataset))
+
+    def result(self) -> Evaluation:
+        scores = [self._scores[number] for number in range(len(scored_parts(self._dataset)))]
+        return evaluation(scores, self._dataset)
+
 
 MAX_SCORE_ATTEMPTS = 3  # a worker that dies while it evaluates is no client's fault
 

@@ -13,9 +13,8 @@ from torch import Tensor
 from dcfl.client import LocalTraining, evaluating
 from dcfl.data import Dataset, Partition
 from dcfl.data.client_data import FederatedData
-from dcfl.engines.attacks import Attack, attack_on
-from dcfl.engines.faults import strike
-from dcfl.engines.instructions import (
+from dcfl.engines.attacks import Attack, attack_on, strike
+from dcfl.engines.half_precision import (
     LIMIT,
     WITHOUT_AMX,
     avoid_broken_instructions,
@@ -29,8 +28,8 @@ from dcfl.local_training import train_client
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import Method
 from dcfl.models import FeatureModel, Output, build_model
-from dcfl.models.freezing import freeze
-from dcfl.models.personal import (
+from dcfl.models.parts import (
+    freeze,
     personal_and_rest,
     personal_tensors,
     personalise,
@@ -38,9 +37,9 @@ from dcfl.models.personal import (
 )
 from dcfl.models.warm_start import warm_start
 from dcfl.privacy import Protection, check_covered
-from dcfl.system.error_text import described
 from dcfl.system.processes import Terminated
 from dcfl.system.transfers import to_device
+from dcfl.system.wording import described
 from dcfl.tensors import copies
 
 

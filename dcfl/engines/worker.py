@@ -18,7 +18,6 @@ from typing import Any
 import torch
 
 from dcfl.client import frozen
-from dcfl.engines.allocator import keep_freed_memory
 from dcfl.engines.memories import read_memory
 from dcfl.engines.regions import ReplySlot, SharedRegions
 from dcfl.engines.runner import ClientRunner
@@ -26,6 +25,7 @@ from dcfl.errors import CheckpointError, ClientFailure, ConfigError
 from dcfl.evaluation import score
 from dcfl.messages import Broadcast, Tensors
 from dcfl.models.output import FeatureModel
+from dcfl.system.memory import keep_freed_memory
 from dcfl.system.processes import first_to_be_killed, leave_signals_to_the_parent
 from dcfl.tensors import apart, together
 

@@ -16,7 +16,7 @@ from flwr.clientapp import ClientApp
 
 from dcfl.errors import SiteRefusal
 from dcfl.flower.app_code import check_pin
-from dcfl.flower.refusals import Refusal
+from dcfl.flower.site_failures import Refusal
 
 KEY = "app-sha256"
 _guarded: list[str] = []  # the module whose apps are checked

@@ -18,7 +18,6 @@ from flwr.clientapp import ClientApp
 
 from dcfl import config
 from dcfl.client import frozen
-from dcfl.engines.allocator import keep_freed_memory
 from dcfl.engines.placement import choose_devices
 from dcfl.engines.runner import ClientRunner, client_runner, reproducible
 from dcfl.errors import (
@@ -46,12 +45,13 @@ from dcfl.flower.withholding import (
     disclosed_update,
 )
 from dcfl.models import FeatureModel
-from dcfl.models.personal import personal_and_rest, unsent_tensors
+from dcfl.models.parts import personal_and_rest, unsent_tensors
 from dcfl.privacy import at_site
 from dcfl.scores import scores_of
 from dcfl.server.validation import check_like
-from dcfl.system.printable import printable_lines
+from dcfl.system.memory import keep_freed_memory
 from dcfl.system.transfers import to_host
+from dcfl.system.wording import printable_lines
 from dcfl.tensors import load, split
 
 

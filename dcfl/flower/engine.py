@@ -17,6 +17,7 @@ from torch import Tensor
 
 from dcfl.client import frozen
 from dcfl.engines.engine import OwnScores, Remarks, Session
+from dcfl.engines.memories import Index
 from dcfl.errors import (
     ClientFailure,
     ClientLate,
@@ -31,12 +32,40 @@ from dcfl.flower.codec import Task
 from dcfl.flower.messenger import AddressedTask, LostReply, Messenger, SentTask
 from dcfl.flower.node_memories import NodeMemories
 from dcfl.flower.nodes import Nodes
-from dcfl.flower.remote_memories import RemoteMemories
 from dcfl.flower.roster import Roster
 from dcfl.flower.site_evaluation import SiteEvaluation
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic
-from dcfl.models.personal import personal_and_rest, unsent_tensors
+from dcfl.models.parts import personal_and_rest, unsent_tensors
 from dcfl.tensors import split
+
+
+class RemoteMemories:
+    def __init__(self, rounds: Mapping[int, int], needed: Sequence[Index] = ()) -> None:
+        """`needed`: the memories of each checkpoint."""
+        self.rounds: Index = dict(rounds)
+        self.staged: Index = {}  # of this round, until the server has used the replies
+        self._needed = list(needed)
+
+    def wanted(self, client: int) -> tuple[int, int]:
+        """The round to continue from, and the oldest that may still be asked for."""
+        current = self.rounds.get(client, 0)
+        return current, min([current, *(index.get(client, 0) for index in self._needed)])
+
+    def settle(self, accepted: Collection[int]) -> None:
+        staged = self.staged.items()
+        self.rounds |= {client: round for client, round in staged if client in accepted}
+        self.staged.clear()
+
+    def save(self) -> Index:
+        self._needed.append(dict(self.rounds))
+        return dict(self.rounds)
+
+    def saved(self) -> None:
+        """A node writes its memory before it replies."""
+
+    def keep_only(self, indexes: Collection[Index]) -> None:
+        self._needed = list(indexes)
+
 
 FORGET_SECONDS = 30  # for nodes to tidy up after a run
 

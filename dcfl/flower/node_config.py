@@ -28,16 +28,16 @@ from typing import get_args
 
 from dcfl.data import Dataset, load_dataset
 from dcfl.data.catalogue import load_own_site
-from dcfl.data.partition import Partition
-from dcfl.data.pictures import Broken
+from dcfl.data.readers.pictures import Broken
 from dcfl.data.settings import DataSettings
+from dcfl.data.splits.partition import Partition
 from dcfl.errors import SiteRefusal
 from dcfl.flower import audit_log
 from dcfl.flower.audit_log import AuditLog
 from dcfl.flower.site_rules import Budget, SiteRules
 from dcfl.flower.withholding import withheld_from
 from dcfl.privacy import LARGEST_EPSILON, LARGEST_SETTING
-from dcfl.system.typed_settings import nearest
+from dcfl.system.wording import nearest
 
 ANY_DATA = "any"
 # A limit of 0 would be none: whoever means it leaves the key out.

@@ -15,9 +15,8 @@ from flwr.app import ArrayRecord, RecordDict
 from dcfl.errors import NetworkError, ProtocolError, TooFewClients
 from dcfl.flower import codec
 from dcfl.flower.codec import Claim, Task
-from dcfl.flower.key_fingerprints import registered_fingerprint
 from dcfl.flower.messenger import LostReply, Messenger
-from dcfl.flower.roster import Roster
+from dcfl.flower.roster import Roster, registered_fingerprint
 from dcfl.flower.withholding import SIZES, answers, in_order, refusal_of
 
 JOIN_SECONDS = 120  # for all nodes to come up and say who they are

@@ -30,13 +30,13 @@ from ray._private import ray_constants, worker
 from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 from ray.job_config import JobConfig
 
-from dcfl.engines.allocator import keep_freed_memory
 from dcfl.engines.engine import Session
 from dcfl.errors import NetworkError
 from dcfl.flower.client_app import Site, SiteOf, client_app
 from dcfl.flower.engine import GridEngine
 from dcfl.flower.node_memories import NodeMemories
 from dcfl.flower.roster import Roster
+from dcfl.system.memory import keep_freed_memory
 from dcfl.system.own_files import own_modules
 from dcfl.system.processes import handlers_put_back, signals_held_back
 

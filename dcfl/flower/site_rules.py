@@ -14,8 +14,7 @@ from dcfl.errors import ClientFailure, ConfigError
 from dcfl.flower import codec
 from dcfl.flower.audit_log import AuditLog, Entry, History
 from dcfl.flower.codec import Task
-from dcfl.flower.refusals import Refusal
-from dcfl.flower.site_failures import REFUSED
+from dcfl.flower.site_failures import REFUSED, Refusal
 from dcfl.flower.withholding import UPDATES, Withheld, refusal_of
 from dcfl.privacy import distance, epsilon_at
 

@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from dcfl.evaluation import Score
 from dcfl.experiment import Experiment
-from dcfl.flower.refusals import Refusal
+from dcfl.flower.site_failures import Refusal
 from dcfl.messages import ClientUpdate
 from dcfl.privacy import BY_SIZE
-from dcfl.system.typed_settings import nearest
+from dcfl.system.wording import nearest
 
 UPDATES, SCORES, CLASS_COUNTS, SIZES = "updates", "scores", "class-counts", "sizes"
 WORDS = (UPDATES, SCORES, CLASS_COUNTS, SIZES)

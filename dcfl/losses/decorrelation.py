@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from dcfl.losses.precision import in_full_precision
+from dcfl.losses.contrastive import in_full_precision
 
 
 @in_full_precision

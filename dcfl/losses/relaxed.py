@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dcfl.losses.contrastive import cosine_similarity
-from dcfl.losses.precision import in_full_precision
+from dcfl.losses.contrastive import cosine_similarity, in_full_precision
 
 
 def _smallest(similarity: Tensor, mask: Tensor, k: int) -> Tensor:

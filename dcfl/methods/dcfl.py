@@ -25,8 +25,7 @@ from torch import Tensor
 from dcfl.client import Batch, Client
 from dcfl.errors import SettingsWarning
 from dcfl.losses import cosine_similarity, decoupled_contrastive
-from dcfl.methods.embeddings import OnEmbeddings
-from dcfl.methods.method import Objective, above_zero, at_least_zero
+from dcfl.methods.method import Objective, OnEmbeddings, above_zero, at_least_zero
 from dcfl.methods.prototypes import PrototypeMethod
 
 

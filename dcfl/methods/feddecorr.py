@@ -20,8 +20,7 @@ from torch import Tensor
 
 from dcfl.client import Batch, Client
 from dcfl.losses import decorrelation, squared_correlation
-from dcfl.methods.embeddings import OnEmbeddings
-from dcfl.methods.method import Objective, at_least_zero
+from dcfl.methods.method import Objective, OnEmbeddings, at_least_zero
 from dcfl.models.output import Embedding
 
 

@@ -20,8 +20,7 @@ from torch import Tensor
 
 from dcfl.client import Batch, Client
 from dcfl.losses import cosine_similarity, supervised_contrastive
-from dcfl.methods.embeddings import OnEmbeddings
-from dcfl.methods.method import Objective, above_zero, at_least_zero
+from dcfl.methods.method import Objective, OnEmbeddings, above_zero, at_least_zero
 
 
 @dataclass(frozen=True)

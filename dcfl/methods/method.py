@@ -1,21 +1,70 @@
-"""The interface of a federated method. The defaults are FedAvg."""
+"""Loads methods from a user's file. Only the command line can name one, never a config."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Self, TypeAlias
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from dcfl.client import LARGEST_FLOAT32, Batch, Client, LocalTraining
 from dcfl.errors import require
 from dcfl.messages import ClientUpdate, Tensors
-from dcfl.methods.mean_upload import MeanUpload, mean_of
-from dcfl.models.output import Output
-from dcfl.tensors import clip_share
+from dcfl.models.output import Embedding, Output
+from dcfl.tensors import RunningMean, clip_share
+
+
+@dataclass(frozen=True)
+class MeanUpload:
+    """All that `Method.merge_mean` learns of a round's uploads."""
+
+    tensors: Tensors  # the means, float64; an integer tensor is the first client's
+    clients: int  # how many uploads there were, at least one
+    dtypes: Mapping[str, torch.dtype]  # of the tensors as clients sent them
+
+    def cast(self, tensors: Tensors) -> dict[str, Tensor]:
+        """Convert tensors named like those of the upload to the form in which clients sent them."""
+        return {
+            name: torch.empty_like(self.tensors[name], dtype=self.dtypes[name]).copy_(tensor)
+            for name, tensor in tensors.items()
+        }
+
+
+class UploadsSoFar:
+    """Adds up uploads as they come, in the memory of one of them in float64. Keeps none."""
+
+    def __init__(self) -> None:
+        self._mean, self._clients = RunningMean(), 0
+        self._form: dict[str, tuple[torch.dtype, torch.Size]] = {}
+
+    def add(self, upload: Tensors) -> None:
+        """In client order, which decides the last bits."""
+        form = {name: (tensor.dtype, tensor.shape) for name, tensor in upload.items()}
+        if self._clients and form != self._form:
+            raise ValueError(
+                "uploads whose names, shapes or dtypes differ have no mean; "
+                "with `upload_like` the server rejects the odd ones"
+            )
+        self._form = form
+        self._mean.add(upload, 1.0)
+        self._clients += 1
+
+    def mean(self) -> MeanUpload:
+        """Do not call `add` afterwards."""
+        dtypes = {name: dtype for name, (dtype, _) in self._form.items()}
+        return MeanUpload(self._mean.mean(), self._clients, dtypes)
+
+
+def mean_of(uploads: Sequence[Tensors]) -> MeanUpload:
+    so_far = UploadsSoFar()
+    for upload in uploads:
+        so_far.add(upload)
+    return so_far.mean()
+
 
 Objective: TypeAlias = Callable[[Batch], Tensor]
 LONGEST_METHOD_NAME = 50  # characters
@@ -199,3 +248,13 @@ def above_zero(method: Method, *names: str) -> None:
     for name in names:
         value = getattr(method, name)
         require(0 < value < LARGEST_FLOAT32, f"method.{name} must be above 0, not {value:g}")
+
+
+@dataclass(frozen=True)
+class OnEmbeddings(Method):
+    # The output of a side head (model.head = "side256"), or what the classifier sees. They are the
+    # same in a model without such a head.
+    embedding: Embedding = field(default="projection", kw_only=True)
+
+    def embedding_of(self, output: Output) -> Tensor:
+        return output.z(self.embedding)

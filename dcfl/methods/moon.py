@@ -21,8 +21,7 @@ from torch import Tensor
 from dcfl.client import Batch, Client, observe
 from dcfl.losses import model_contrastive
 from dcfl.messages import Tensors
-from dcfl.methods.embeddings import OnEmbeddings
-from dcfl.methods.method import Cost, Objective, above_zero, at_least_zero
+from dcfl.methods.method import Cost, Objective, OnEmbeddings, above_zero, at_least_zero
 from dcfl.tensors import snapshot
 
 

@@ -24,8 +24,7 @@ from dcfl.client import Batch, Client, LocalTraining, evaluating
 from dcfl.errors import ProtocolError, require
 from dcfl.losses import cosine_similarity
 from dcfl.messages import ClientUpdate, Tensors
-from dcfl.methods.embeddings import OnEmbeddings
-from dcfl.methods.method import Cost, Objective
+from dcfl.methods.method import Cost, Objective, OnEmbeddings
 from dcfl.models.output import FeatureModel
 
 ENOUGH_VOTES = 3  # a majority against one liar

@@ -22,8 +22,7 @@ from torch import Tensor
 from dcfl import tensors as named
 from dcfl.client import Batch, Client
 from dcfl.messages import Tensors
-from dcfl.methods.mean_upload import MeanUpload
-from dcfl.methods.method import Cost, Method, Objective, at_least_zero
+from dcfl.methods.method import Cost, MeanUpload, Method, Objective, at_least_zero
 
 
 @dataclass(frozen=True)

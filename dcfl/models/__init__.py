@@ -9,14 +9,10 @@ import torch
 
 from dcfl.errors import require
 from dcfl.models.adapted import adapt
-from dcfl.models.cnn import CNN
-from dcfl.models.flat import MLP, LinearModel
 from dcfl.models.layers import Norm, require_head
-from dcfl.models.lenet import LeNet
-from dcfl.models.libraries import NAMED, library_model
+from dcfl.models.networks import CNN, MLP, LeNet, LinearModel, ResNet8, ResNet18
 from dcfl.models.output import FeatureModel, Output
-from dcfl.models.own_models import BUILT_IN, OWN_MODELS, with_head
-from dcfl.models.resnet import ResNet8, ResNet18
+from dcfl.models.own_models import BUILT_IN, NAMED, OWN_MODELS, library_model, with_head
 from dcfl.seeding import derived_seed
 
 __all__ = [

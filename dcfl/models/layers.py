@@ -11,12 +11,11 @@ from torch import Tensor, nn
 
 from dcfl.errors import require
 from dcfl.models.output import FeatureModel, Output
-from dcfl.system.printable import printable
+from dcfl.system.wording import printable
 
 Norm = Literal["batch", "group", "batch-nostats"]
 HEADS = re.compile(r"none|(mlp|side)([1-9]\d{0,3})")  # with their width
 
-NORMALISATIONS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 NORMS: dict[Norm, Callable[[int], nn.Module]] = {
     "batch": nn.BatchNorm2d,
     "group": partial(nn.GroupNorm, 2),  # two groups, as in FedRCL and FedACG

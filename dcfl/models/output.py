@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dcfl.data.augment import Preparation
-from dcfl.models.freezing import within
+from dcfl.models.parts import within
 
 Embedding = Literal["projection", "features"]
 
@@ -60,8 +60,8 @@ class FeatureModel(nn.Module):
     preparation: Preparation | None = None
     image_shape: tuple[int, int, int] | None = None  # height, width, channels of those pixels
     autocast: torch.dtype | None = None  # float16 or bfloat16 inside; outputs are float32
-    frozen_parts: tuple[str, ...] = ()  # names of modules; see dcfl/models/freezing.py
-    personal_parts: tuple[str, ...] = ()  # names of modules; see dcfl/models/personal.py
+    frozen_parts: tuple[str, ...] = ()  # names of modules; see dcfl/models/parts.py
+    personal_parts: tuple[str, ...] = ()  # names of modules; see dcfl/models/parts.py
 
     def forward(self, images: Tensor) -> Output:
         raise TypeError(f"{type(self).__name__} must define forward(images) -> Output")

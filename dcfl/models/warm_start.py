@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dcfl.errors import CheckpointError, ConfigError
 from dcfl.messages import Tensors
-from dcfl.models.freezing import require_parts, within
+from dcfl.models.parts import require_parts, within
 from dcfl.system.tensor_files import read_stored
 from dcfl.tensors import load, not_finite
 

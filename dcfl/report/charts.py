@@ -1,14 +1,21 @@
-"""The data of charts, as plain values for charts.js. Three kinds: curves, plots, matrices."""
+"""Curves of training as a chart: every run after every round, over rounds, traffic or time."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dcfl.system.printable import printable_lines
+from dcfl.comparisons.groups import Group, seeds_of
+from dcfl.comparisons.standing import client_seconds_so_far
+from dcfl.report.plots import LOG_FROM
+from dcfl.report.text import counted, data_unit
+from dcfl.runs.folder import RecordedRun
+from dcfl.runs.rows import RoundRow
+from dcfl.system.wording import printable_lines
 
 Chart = Mapping[str, Any]
 
@@ -91,3 +98,180 @@ def rounded(value: float | None) -> float | None:
         return None
     short = float(f"{value:.6g}")
     return int(short) if short.is_integer() else short
+
+
+MOST_POINTS = 1000  # of a curve
+MOST_TOGETHER = 20_000  # of all curves of a chart
+FEWEST_POINTS = 200  # of a curve, however many there are
+MANY_CURVES = 12  # more cannot be told apart
+DRAWN_OF_MANY = 5
+Across = Callable[[RecordedRun], Sequence[float]]
+
+ACCURACIES: tuple[dict[str, Any], ...] = (
+    {"name": "accuracy", "ema": "ema_accuracy", "label": "accuracy (%)"},
+    {
+        "name": "client_accuracy",
+        "ema": "ema_client_accuracy",
+        "label": "accuracy on clients’ own mixes (%)",
+    },
+    {"name": "worst_decile_accuracy", "ema": "", "label": "accuracy, worst tenth of clients (%)"},
+)
+LOSSES: tuple[dict[str, Any], ...] = (
+    {"name": "loss", "ema": "", "label": "loss of the global model"},
+    {"name": "train_loss", "ema": "", "label": "training loss of the clients"},
+)
+
+
+def accuracy_chart(groups: Sequence[Group]) -> Chart | None:
+    known = [{**one, "percent": True, "smoothing": 0.9} for one in _measured(groups, ACCURACIES)]
+    return _curves(groups, known)
+
+
+def loss_chart(groups: Sequence[Group]) -> Chart | None:
+    known = [
+        {**one, "percent": False, "smoothing": 0, "log": _spans_decades(groups, one["name"])}
+        for one in _measured(groups, LOSSES)
+    ]
+    return _curves(groups, known)
+
+
+def chart_note(groups: Sequence[Group]) -> str:
+    """What a reader must know of a chart of many curves or rounds; empty where all are drawn."""
+    return _which_curves(groups) + _which_rounds(groups)
+
+
+def _which_curves(groups: Sequence[Group]) -> str:
+    if len(drawn_first(groups)) == len(groups):
+        return ""
+    return (
+        f" With scripts: the first curve and those with the {counted(DRAWN_OF_MANY)} highest EMA "
+        "are drawn, and the legend adds the others."
+    )
+
+
+def _which_rounds(groups: Sequence[Group]) -> str:
+    step = _step(groups)
+    if step == 1:
+        return ""
+    return (
+        f" With scripts: of the rounds that were scored, one in {step} is drawn, the last, and "
+        "the best and worst of every run; the moving averages are over all of them."
+    )
+
+
+def drawn_first(groups: Sequence[Group]) -> set[str]:
+    """The labels of the groups whose curves are drawn; a reader calls the others by the legend.
+    The first, with which all are compared, and of many those with the highest EMA."""
+    if len(groups) <= MANY_CURVES:
+        return {group.label for group in groups}
+    begun = [one for one in groups if not math.isnan(one.spread("ema_accuracy").mean)]
+    best = sorted(begun, key=lambda one: -one.spread("ema_accuracy").mean)
+    return {one.label for one in (groups[0], *best[:DRAWN_OF_MANY])}
+
+
+def _curves(groups: Sequence[Group], quantities: Sequence[dict[str, Any]]) -> Chart | None:
+    if not quantities:
+        return None
+    axes, across = _axes(groups)
+    kept, drawn = _kept_rounds(groups), drawn_first(groups)
+    columns = [name for one in quantities for name in (one["name"], one["ema"]) if name]
+    methods = [
+        {
+            "label": group.label,
+            "runs": [
+                {**_run(run, across, columns, kept), "counted": run in group.counted}
+                for run in group.runs
+            ],
+            **({} if group.label in drawn else {"hidden": True}),
+        }
+        for group in groups
+    ]
+    return {"kind": "curves", "x": axes, "y": list(quantities), "methods": methods}
+
+
+def _run(
+    run: RecordedRun, across: dict[str, Across], columns: Sequence[str], kept: set[int]
+) -> dict[str, Any]:
+    scored = [(at, row) for at, row in enumerate(run.rounds) if row.accuracy is not None]
+    chosen = [(step, at, row) for step, (at, row) in enumerate(scored) if row.round in kept]
+    places = {name: measure(run) for name, measure in across.items()}
+    return {
+        "seed": str(seeds_of(run)),
+        "round": [row.round for _, _, row in chosen],
+        "steps": [step for step, _, _ in chosen],
+        "x": {
+            name: [rounded(values[at]) for _, at, _ in chosen] for name, values in places.items()
+        },
+        "y": {name: [rounded(row[name]) for *_, row in chosen] for name in columns},
+    }
+
+
+def _axes(groups: Sequence[Group]) -> tuple[list[dict[str, str]], dict[str, Across]]:
+    """What curves can be drawn over, and how it is measured."""
+    runs = [run for group in groups for run in group.runs]
+    unit = data_unit(max((sum(_sent(run)) for run in runs), default=0.0))
+    axes = [
+        {"name": "round", "label": "round", "unit": ""},
+        {"name": "sent", "label": f"{unit.name} sent, up and down", "unit": unit.name},
+        {"name": "seconds", "label": "seconds", "unit": "s"},
+        {"name": "work", "label": "seconds of clients’ work", "unit": "s of work"},
+    ]
+    across: dict[str, Across] = {
+        "round": lambda run: [row.round for row in run.rounds],
+        "sent": lambda run: list(np.cumsum(_sent(run)) / unit.bytes),
+        "seconds": lambda run: list(np.cumsum([row.seconds for row in run.rounds])),
+        "work": client_seconds_so_far,
+    }
+    return axes, across
+
+
+def _sent(run: RecordedRun) -> list[int]:
+    return [row.bytes_up + row.bytes_down for row in run.rounds]
+
+
+def _measured(
+    groups: Sequence[Group], quantities: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Those that some run has: older ones lack some."""
+    return [one for one in quantities if any(True for _ in _values(groups, one["name"]))]
+
+
+def _values(groups: Sequence[Group], name: str) -> list[float]:
+    return [
+        row[name]
+        for group in groups
+        for run in group.runs
+        for row in _scored(run)
+        if row[name] is not None and math.isfinite(row[name])
+    ]
+
+
+def _spans_decades(groups: Sequence[Group], name: str) -> bool:
+    values = _values(groups, name)
+    return min(values) > 0 and max(values) > LOG_FROM * min(values)
+
+
+def _scored(run: RecordedRun) -> list[RoundRow]:
+    return [row for row in run.rounds if row.accuracy is not None]
+
+
+def _step(groups: Sequence[Group]) -> int:
+    runs = [run for group in groups for run in group.runs]
+    most = max(FEWEST_POINTS, min(MOST_POINTS, MOST_TOGETHER // max(len(runs), 1)))
+    longest = max((len(_scored(run)) for run in runs), default=0)
+    return max(1, math.ceil(longest / most))
+
+
+def _kept_rounds(groups: Sequence[Group]) -> set[int]:
+    """The same rounds for all runs, because means are over runs that have the round."""
+    runs = [rows for group in groups for run in group.runs if (rows := _scored(run))]
+    rounds = sorted({row.round for rows in runs for row in rows})
+    kept = set(rounds[:: _step(groups)])
+    for rows in runs:
+        best, worst = max(rows, key=_accuracy), min(rows, key=_accuracy)
+        kept |= {rows[-1].round, best.round, worst.round}
+    return kept
+
+
+def _accuracy(row: RoundRow) -> float:
+    return -1.0 if row.accuracy is None else row.accuracy

@@ -1,13 +1,21 @@
-"""A comparison of methods as sections of tables and pictures, for pages and for files."""
+"""A comparison of methods as text for other programs: CSV and LaTeX."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
-from dcfl.report.document import Picture, Section, Table
-from dcfl.report.rank_figure import rank_figure
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from dcfl.comparisons.pairs import FEWEST_RESAMPLED, MOST_SEEDS, AllPairs, Pair
+from dcfl.comparisons.standing import Ranking, Standing
+from dcfl.comparisons.verdict import MANY_METHODS, about_correction, pair_sentences
+from dcfl.report.document import Picture, Section, Table, latex_tables
+from dcfl.report.plots import INK, LONGEST_LABEL, WIDTH, styled
 from dcfl.report.text import (
     counted,
     data_unit,
@@ -19,11 +27,74 @@ from dcfl.report.text import (
     wins_ties_losses,
     with_deviation,
 )
-from dcfl.report.verdict import MANY_METHODS, about_correction, pair_sentences
-from dcfl.runs.all_pairs import AllPairs, Pair
-from dcfl.runs.pairs import FEWEST_RESAMPLED, MOST_SEEDS
-from dcfl.runs.ranking import Ranking
-from dcfl.runs.standing import Standing
+from dcfl.system.wording import printable
+
+# Heights below the axis of ranks, in lines of text; the critical difference is drawn above it.
+ABOVE, FIRST_BAR, BAR_STEP = 2.5, 0.45, 0.35
+LINE = 0.24  # inches
+BAR_COLOUR = "#D55E00"
+
+
+@styled
+def rank_figure(ranking: Ranking) -> Figure:
+    """The best on the left. Methods joined by a bar are not distinguishable."""
+    names, cliques = list(ranking.mean_ranks), ranking.cliques()
+    first_label = FIRST_BAR + BAR_STEP * len(cliques) + 0.5
+    half = (len(names) + 1) // 2
+    depth = first_label + half
+    figure = Figure(figsize=(WIDTH, LINE * (depth + ABOVE + 0.8)), layout="constrained")
+    axes = figure.add_subplot()
+    low, high = 1, len(names)
+    axes.set_xlim(low, high)
+    axes.set_ylim(depth, -ABOVE)
+    _draw_axis(axes, low, high)
+    _draw_critical_difference(axes, ranking, low, high)
+    for index, clique in enumerate(cliques):
+        ends = [ranking.mean_ranks[clique[0]] - 0.04, ranking.mean_ranks[clique[-1]] + 0.04]
+        height = FIRST_BAR + BAR_STEP * index
+        axes.plot(ends, [height, height], color=BAR_COLOUR, linewidth=4, solid_capstyle="butt")
+    # The better half is named on the left, from the top; the worse on the right, the worst on top.
+    _draw_labels(axes, ranking, names[:half], low, first_label)
+    _draw_labels(axes, ranking, names[half:][::-1], high, first_label)
+    return figure
+
+
+def _draw_axis(axes: Axes, low: int, high: int) -> None:
+    axes.xaxis.tick_top()
+    axes.set_xticks(range(low, high + 1))
+    axes.xaxis.set_label_position("top")
+    axes.set_xlabel("mean rank (1 is the best)")
+    axes.yaxis.set_visible(False)
+    axes.grid(visible=False)
+    axes.spines[["left", "right", "bottom"]].set_visible(False)
+    axes.spines["top"].set_visible(True)
+    axes.spines["top"].set_position(("data", 0))
+    axes.tick_params(axis="x", direction="in", pad=2)
+
+
+def _draw_critical_difference(axes: Axes, ranking: Ranking, low: int, high: int) -> None:
+    """Its length as a bar, cut off where it is longer than the axis."""
+    end = min(low + ranking.critical_difference, high)
+    height = -ABOVE
+    axes.plot([low, end], [height, height], "|-", color=INK, linewidth=1.5, clip_on=False)
+    more = ", longer than the axis" if low + ranking.critical_difference > high else ""
+    label = f"critical difference {ranking.critical_difference:.2f}{more}"
+    axes.text(low, height - 0.25, label, fontsize=9, va="bottom", clip_on=False)
+
+
+def _draw_labels(
+    axes: Axes, ranking: Ranking, names: Sequence[str], side: int, first: float
+) -> None:
+    left = side == 1
+    for line, name in enumerate(names):
+        rank, height = ranking.mean_ranks[name], first + line
+        axes.plot([rank, rank, side], [0, height, height], color=INK, linewidth=1, clip_on=False)
+        text = printable(name, LONGEST_LABEL // 2)
+        label = f"{text}  {rank:.2f} " if left else f" {rank:.2f}  {text}"
+        axes.annotate(
+            label, (side, height), fontsize=9.5, va="center", ha="right" if left else "left"
+        )
+
 
 MANY_PAIRS = 10  # of five methods; more make too long a list
 ABOUT_PAIRS = (
@@ -198,3 +269,39 @@ def ranking_section(ranking: Ranking) -> Section:
     )
     table = Table(["Method", "mean rank"], rows)
     return Section("Ranks over data sets and splits", [tests], [table], [picture])
+
+
+def csv_text(standing: Standing) -> str:
+    """A row per method with all its numbers: what --json has of each, without the curve."""
+    rows = []
+    for group, values in zip(standing.groups, standing.to_json()["methods"], strict=True):
+        named = {"method": group.method, "task": group.task, "seeds": group.seeds}
+        rows.append({**named, **dict(_flat({**values, "method": {}}))})
+    columns = max((list(row) for row in rows), key=len)  # the reference has no gain
+    return Table(columns, [[_plain(row.get(column)) for column in columns] for row in rows]).csv()
+
+
+def _flat(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """`ema_accuracy` and `ema_accuracy_deviation`, `gain` and `gain_interval_low`, and so on."""
+    for name, value in values.items():
+        if not isinstance(value, dict):
+            continue
+        for key, inner in value.items():
+            if key == "mean":
+                yield name, inner
+            elif key.endswith("interval"):
+                low, high = inner or (None, None)
+                yield from ((f"{name}_{key}_low", low), (f"{name}_{key}_high", high))
+            elif key not in ("count", "method"):
+                yield f"{name}_{key}", inner
+
+
+def _plain(value: Any) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    return f"{value:.10g}" if isinstance(value, float) else str(value)
+
+
+def latex_text(standing: Standing) -> str:
+    """The tables of the page, with the rules of booktabs."""
+    return latex_tables([results_section(standing), *comparison_sections(standing)])

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from dcfl.comparisons.groups import Group, scored_on
+from dcfl.comparisons.standing import Standing
 from dcfl.report.text import number, plural
-from dcfl.runs.groups import Group, scored_on
 from dcfl.runs.rows import RoundRow, Summary
-from dcfl.runs.standing import Standing
-from dcfl.system.printable import printable
+from dcfl.system.wording import printable
 
 WIDTH, HEIGHT = 120, 24  # of a curve, in pixels
 

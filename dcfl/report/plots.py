@@ -20,12 +20,12 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from dcfl.data.overview import MANY_CLIENTS, Overview
+from dcfl.comparisons.groups import Group, scored_on
+from dcfl.comparisons.standing import bytes_so_far
+from dcfl.data.dataset_summary import MANY_CLIENTS, Overview
 from dcfl.report.text import data_unit, on_images
 from dcfl.runs.folder import RecordedRun
-from dcfl.runs.groups import Group, scored_on
-from dcfl.runs.reaching import bytes_so_far
-from dcfl.system.printable import printable
+from dcfl.system.wording import printable
 
 Arguments = ParamSpec("Arguments")
 Dashes = Literal["-", "--", ":"]

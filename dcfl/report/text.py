@@ -6,7 +6,7 @@ import math
 import re
 from typing import NamedTuple
 
-from dcfl.runs.pairs import Paired, Spread
+from dcfl.comparisons.pairs import Paired, Spread
 
 # From the root, a drive or ~ up to the last folder: "/home/me/data/birds" -> "…/birds".
 FOLDERS = re.compile(r"""(?<![\w.…/\\])(?:~|[A-Za-z]:)?[/\\]+(?=[^\s/\\])(?:[^"'\n/\\]*[/\\]+)*""")

@@ -7,19 +7,196 @@ browser shows cannot: they do not know the token, and a name of theirs that poin
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from dcfl.errors import ConfigError
-from dcfl.report.following import Following, State
-from dcfl.report.shell import whole_page
+from markupsafe import Markup
+
+from dcfl.comparisons.groups import Outcome, setting
+from dcfl.errors import ConfigError, DCFLError
+from dcfl.report import natural, reference_first, text
+from dcfl.report.document import Section, Table, content, whole_page
+from dcfl.report.run_page import names_of, shown
+from dcfl.runs.evaluations import STEM, read_evaluations
+from dcfl.runs.folder import FILES, RecordedRun
 from dcfl.system.storage import strict_json
+from dcfl.system.wording import printable
+
+DEEPEST = 3  # folders of folders of run folders are looked into
+MOST_RUNS = 500
+READ = sorted({*FILES} - {"model.safetensors", "best.safetensors", "method.py", "model.py"})
+SILENT_AFTER = 120.0  # seconds without a round, and ten times what a round takes
+RECENT = 10  # rounds that an estimate of the rest goes by
+
+Signature = tuple[tuple[str, int, int], ...]  # name, time of change and size of each file
+
+
+@dataclass(frozen=True)
+class State:
+    """What the page shows now."""
+
+    version: str  # changes with the content
+    title: str
+    content: Markup
+
+
+class Following:
+    """Folders, which need not exist yet, and the page about the runs that are in them."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._folders = folders
+        self._runs: dict[Path, tuple[Signature, RecordedRun | str]] = {}
+        self._seen: object = None
+        self._state: State | None = None
+
+    def state(self) -> State:
+        """Drawn again only if something has changed since it was last asked for."""
+        signatures = {path: _signature(path) for path in _run_folders(self._folders)}
+        for path, signature in signatures.items():
+            if path not in self._runs or self._runs[path][0] != signature:
+                self._runs[path] = (signature, _read(path))
+        found = [self._runs[path][1] for path in signatures]
+        silent = {run for run in found if isinstance(run, RecordedRun) and _is_silent(run)}
+        seen = (signatures, silent)
+        if self._state is None or seen != self._seen:
+            self._state = self._drawn(found, silent)
+            self._seen = seen
+        return self._state
+
+    def _drawn(self, found: Sequence[RecordedRun | str], silent: set[RecordedRun]) -> State:
+        runs = reference_first([run for run in found if isinstance(run, RecordedRun)])
+        troubles = [trouble for trouble in found if isinstance(trouble, str)]
+        if not runs:
+            return self._waiting(troubles)
+        try:
+            return shown(runs, _state_of, _progress(runs, names_of(runs), silent), troubles)
+        except (DCFLError, OSError) as error:  # files that are gone since they were read
+            return self._waiting([*troubles, text.without_folders(str(error))])
+
+    def _waiting(self, troubles: list[str]) -> State:
+        places = text.listed([printable(str(folder)) for folder in self._folders])
+        return _state_of(
+            "document.html.j2",
+            title="Waiting for a run",
+            facts=[],
+            headline=f"There is no run to show in {places} yet. It appears here when it begins.",
+            cautions=troubles,
+            sections=[],
+        )
+
+
+def _state_of(template: str, title: str, **values: Any) -> State:
+    body = content(template, stills=False, title=title, **values)
+    version = hashlib.sha256(body.encode("utf-8", "replace")).hexdigest()[:16]
+    return State(version, title, body)
+
+
+def _run_folders(folders: Iterable[Path]) -> list[Path]:
+    """Those that have begun, each once."""
+    found = dict.fromkeys(path for folder in folders for path in _below(folder, DEEPEST))
+    return list(found)[:MOST_RUNS]
+
+
+def _below(folder: Path, depth: int) -> Iterator[Path]:
+    try:
+        if (folder / "config.toml").is_file():
+            yield folder
+        elif depth and folder.is_dir():
+            inside = sorted(folder.iterdir(), key=lambda path: natural(path.name))
+            for path in inside:
+                if path.is_dir() and not path.is_symlink() and not path.name.startswith("."):
+                    yield from _below(path, depth - 1)
+    except OSError:  # gone, or not ours to read
+        return
+
+
+def _signature(folder: Path) -> Signature:
+    names = [*READ, *(path.name for path in sorted(folder.glob(f"{STEM}*.json")))]
+    found = []
+    for name in names:
+        try:
+            status = (folder / name).stat()
+        except OSError:
+            continue
+        found.append((name, status.st_mtime_ns, status.st_size))
+    return tuple(found)
+
+
+def _read(folder: Path) -> RecordedRun | str:
+    """The run, read as far as pages need it; or why it cannot be."""
+    try:
+        run = RecordedRun.open(folder)
+        _ = run.config, run.environment, run.summary, run.rounds, run.clients, run.partition_sha256
+        read_evaluations(folder)
+    except (DCFLError, OSError, ValueError) as error:
+        reason = text.without_folders(str(error))
+        return f"{printable(folder.name)} cannot be read now: {printable(reason)}"
+    return run
+
+
+def _is_silent(run: RecordedRun) -> bool:
+    """Whether a run that has not ended should have written a round by now."""
+    if run.finished or not run.rounds:
+        return False
+    return time.time() - _last_change(run) > max(SILENT_AFTER, 10 * _pace(run))
+
+
+def _pace(run: RecordedRun) -> float:
+    """Seconds of a round, lately."""
+    return fmean(row.seconds for row in run.rounds[-RECENT:])
+
+
+def _progress(
+    runs: Sequence[RecordedRun], names: dict[RecordedRun, str], silent: set[RecordedRun]
+) -> Section:
+    rows = [_row(run, names[run], run in silent) for run in runs]
+    columns = ["Run", "State", "Rounds", "Accuracy, %", "EMA, %", "Last round", "Ends about"]
+    ended = sum(run.finished for run in runs)
+    return Section(
+        "Progress",
+        [f"{ended} of {text.plural(len(runs), 'run')} finished."],
+        [Table(columns, rows)],
+    )
+
+
+def _row(run: RecordedRun, name: str, silent: bool) -> list[str]:
+    outcome, planned = Outcome.of(run), int(setting(run, "federation.rounds") or 0)
+    left = 0 if run.finished or silent or not run.rounds else planned - outcome.rounds
+    return [
+        name,
+        "finished" if run.finished else "silent" if silent else "training",
+        f"{outcome.rounds} of {planned}",
+        text.number(outcome.final_accuracy),
+        text.number(outcome.ema_accuracy),
+        _clock(_last_change(run)) if run.rounds else "–",
+        _clock(_last_change(run) + left * _pace(run)) if left > 0 else "–",
+    ]
+
+
+def _last_change(run: RecordedRun) -> float:
+    try:
+        return (run.folder / "rounds.jsonl").stat().st_mtime
+    except OSError:
+        return time.time()
+
+
+def _clock(moment: float) -> str:
+    then = datetime.fromtimestamp(moment)
+    today = then.date() == datetime.now().date()
+    return f"{then:%H:%M:%S}" if today else f"{then:%d %b %H:%M}"
+
 
 LOOPBACK = "127.0.0.1"
 SCRIPT = (Path(__file__).parent / "watch.js").read_text("utf-8")

@@ -11,7 +11,7 @@ from dcfl.engines.memories import client_memories
 from dcfl.engines.placement import NO_FORK, can_fork
 from dcfl.engines.pool import Pool, worker_pool
 from dcfl.errors import ConfigError
-from dcfl.system.installing import install_command
+from dcfl.system.wording import install_command
 
 
 def connect(session: Session) -> AbstractContextManager[Engine]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from dcfl.engines.engine import OwnScores
 from dcfl.evaluation import fairness
 from dcfl.runs.folder import RecordedRun
-from dcfl.runs.reading import damaged, parsed, validated
+from dcfl.runs.rows import damaged, parsed, validated
 from dcfl.scores import ODDS_BINS, Scores
 from dcfl.system.json_types import Count, Flag, Json, Number, Percent, Text
 from dcfl.system.storage import strict_json, write_whole
@@ -26,7 +26,7 @@ from dcfl.system.storage import strict_json, write_whole
 STEM = "evaluation"
 WEIGHTING = "sites are weighted so that none counts more than the median one"
 MOST_CLASSES = 10_000
-MANY_CLIENTS = 10  # a tenth of fewer would be no client
+ENOUGH_CLIENTS = 10  # a tenth of fewer would be no client
 MOST_SITES = 10  # that a sentence names
 LONGEST_NAME = 60  # characters of the data's name in a file's name
 
@@ -53,7 +53,7 @@ class Fairness(NamedTuple):
 
 def worst_words(clients: int) -> str:
     """How the worst of so many clients are called."""
-    return "worst tenth" if clients >= MANY_CLIENTS else "worst"
+    return "worst tenth" if clients >= ENOUGH_CLIENTS else "worst"
 
 
 class ClassRow(NamedTuple):

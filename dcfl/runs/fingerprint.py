@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from dcfl.config import as_tables
 from dcfl.data import FederatedData
-from dcfl.engines.gpus import described
+from dcfl.engines.placement import described
 from dcfl.engines.runner import reproducible
 from dcfl.experiment import Experiment
 from dcfl.methods import Method

@@ -28,11 +28,45 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from dcfl import config
 from dcfl.errors import RunFolderError, RunMissing
 from dcfl.experiment import Experiment
-from dcfl.runs.reading import parsed, read_partition, validated
-from dcfl.runs.rows import ClientRow, PersonalRow, RoundRow, Row, Summary
+from dcfl.models.own_models import OWN_MODELS
+from dcfl.runs.rows import (
+    ClientRow,
+    PersonalRow,
+    RoundRow,
+    Row,
+    Summary,
+    parsed,
+    read_partition,
+    validated,
+)
 from dcfl.system.json_types import Count, Json, Seed, Text
 from dcfl.system.locks import LOCK
-from dcfl.system.storage import PARTIAL, storage
+from dcfl.system.own_files import OwnFile, own_file_of
+from dcfl.system.storage import PARTIAL, replacing, storage
+
+METHOD_COPY, MODEL_COPY = "method.py", "model.py"
+
+
+def own_files(experiment: Experiment) -> dict[str, OwnFile]:
+    """By the names of their copies."""
+    own_model = OWN_MODELS.get(experiment.model.name)
+    files = {
+        METHOD_COPY: own_file_of(type(experiment.method)),
+        MODEL_COPY: own_model.file if own_model else None,
+    }
+    return {name: file for name, file in files.items() if file is not None}
+
+
+def write_copies(folder: Path, experiment: Experiment) -> None:
+    for name, file in own_files(experiment).items():
+        with replacing(folder / name) as partial:
+            partial.write_bytes(file.source)
+
+
+def own_hashes(experiment: Experiment) -> dict[str, str]:
+    """SHA-256 of each of the files, by the name of its copy."""
+    return {name: file.sha256 for name, file in own_files(experiment).items()}
+
 
 SUMMARY = "summary.json"
 LOGS = ("rounds.jsonl", "clients.jsonl")

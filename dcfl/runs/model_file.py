@@ -4,27 +4,98 @@ best.safetensors, the same for the round with the best accuracy."""
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from torch import Tensor
 
 from dcfl import tensors as named
+from dcfl.data import FederatedData
 from dcfl.data.augment import Preparation
-from dcfl.errors import CheckpointError, ConfigError, RunFolderError, RunMissing
+from dcfl.engines.engine import Engine
+from dcfl.errors import CheckpointError, ConfigError, DCFLError, RunFolderError, RunMissing
+from dcfl.evaluation import own_mix_accuracies
 from dcfl.messages import Tensors
 from dcfl.models import FeatureModel, ModelSettings, build_model
 from dcfl.models.own_models import OWN_MODELS, register_model
 from dcfl.models.warm_start import MODEL
-from dcfl.runs.folder import RecordedRun, require_utf8
-from dcfl.runs.own_code import MODEL_COPY, own_hashes
-from dcfl.runs.personal_models import read_personal_part
+from dcfl.runs.folder import MODEL_COPY, RecordedRun, own_hashes, require_utf8
 from dcfl.runs.prepare import Prepared
-from dcfl.runs.reading import damaged, parsed, validated
+from dcfl.runs.rows import damaged, parsed, validated
 from dcfl.system.json_types import Json, Number, Text
-from dcfl.system.storage import strict_json
-from dcfl.system.tensor_files import read_stored, write_stored
+from dcfl.system.storage import storage, strict_json
+from dcfl.system.tensor_files import read_stored, read_tensors, write_stored, write_tensors
+from dcfl.tensors import sha256
+
+PERSONAL = "personal"  # the subfolder of the clients' parts
+MOST_NAMED = 20  # clients in an error message
+
+
+def keep_personal_models(
+    engine: Engine, weights: Tensors, data: FederatedData, folder: Path
+) -> Tensor:
+    """Write the personal part of each client, and score its model on its own mix of classes:
+    [clients] in percent, NaN for those that have never trained. Clients that are elsewhere keep
+    their parts and score their models themselves."""
+    mixes, weights_sha256 = data.label_mixes(), sha256(weights)
+    accuracies = torch.full((len(mixes),), torch.nan, dtype=torch.float64)
+    for client, accuracy in _told(engine, weights).items():
+        accuracies[client] = accuracy
+    for client, part in engine.personal_parts():
+        engine.begin_evaluation({**weights, **part})
+        by_class = engine.end_evaluation().by_class
+        accuracies[client] = own_mix_accuracies(by_class, mixes[client : client + 1])[0]
+        path = _path(folder, client)
+        with storage(path):
+            path.parent.mkdir(exist_ok=True)
+        write_tensors(path, part, _owner(client, weights_sha256))
+    return accuracies
+
+
+def _told(engine: Engine, weights: Tensors) -> Mapping[int, float]:
+    """Sites that do not answer must not spoil a finished run."""
+    try:
+        return engine.personal_accuracies(weights)
+    except DCFLError as error:
+        warnings.warn(f"the sites have not scored their own models: {error}", stacklevel=3)
+        return {}
+
+
+def read_personal_part(folder: Path, client: int, weights: Tensors) -> dict[str, Tensor]:
+    """What the client has in place of some of the global weights."""
+    path = _path(folder, client)
+    if not path.is_file():
+        kept = [file.stem[-6:] for file in path.parent.glob("client-??????.safetensors")]
+        numbers = sorted(int(number) for number in kept if number.isdecimal())
+        raise RunMissing(
+            f"{folder}: client {client} has no personal model; these have one: {_some(numbers)}"
+            if numbers
+            else f"{folder} holds no personal models: train with federation.personal"
+        )
+    try:
+        part, owner = read_tensors(path)
+    except CheckpointError as error:
+        raise damaged(path, str(error)) from error
+    if owner != _owner(client, sha256(weights)):
+        raise damaged(path, "it belongs to another run")
+    return part
+
+
+def _some(clients: Sequence[int]) -> str:
+    shown = ", ".join(map(str, clients[:MOST_NAMED]))
+    return f"{shown}, ... ({len(clients)} clients)" if len(clients) > MOST_NAMED else shown
+
+
+def _path(folder: Path, client: int) -> Path:
+    return folder / PERSONAL / f"client-{client:06d}.safetensors"
+
+
+def _owner(client: int, weights_sha256: str) -> str:
+    return f"client {client} of the model {weights_sha256}"
+
 
 Kept = Literal["last", "best"]
 Which = Kept | int  # a number: the model of that client, if a part of it is personal

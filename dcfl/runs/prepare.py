@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dcfl.data import Augmentation, Dataset, FederatedData, Partition, load_dataset
-from dcfl.data.grouping import NONE
+from dcfl.data.splits.grouping import NONE
 from dcfl.engines.engine import Session
 from dcfl.engines.memories import Index
 from dcfl.engines.placement import Load, Placement, place
@@ -21,11 +21,11 @@ from dcfl.experiment import Experiment
 from dcfl.federation import cohort_size
 from dcfl.methods import Method
 from dcfl.models import FeatureModel
-from dcfl.models.personal import unsent_tensors
+from dcfl.models.parts import unsent_tensors
 from dcfl.models.warm_start import weights_path, weights_sha256
 from dcfl.privacy import Schedule, account, check_budget
 from dcfl.runs.fingerprint import fingerprint, own_code
-from dcfl.runs.own_code import MODEL_COPY, own_files
+from dcfl.runs.folder import MODEL_COPY, own_files
 from dcfl.server import Server
 
 

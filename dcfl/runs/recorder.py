@@ -22,11 +22,12 @@ from dcfl.runs.folder import (
     PERSONAL_ROWS,
     SUMMARY,
     RecordedRun,
+    own_hashes,
     require_unused,
     require_utf8,
+    write_copies,
 )
 from dcfl.runs.model_file import Kept, write_model
-from dcfl.runs.own_code import own_hashes, write_copies
 from dcfl.runs.prepare import Prepared
 from dcfl.runs.rows import ClientRow, PersonalRow, RoundRow, Row, Summary
 from dcfl.system.locks import LOCK, lock, sign

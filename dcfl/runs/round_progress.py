@@ -14,8 +14,7 @@ from dcfl.data.settings import accuracy_words
 from dcfl.experiment import Experiment
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.rows import ClientRow, RoundRow
-from dcfl.system.printable import printable
-from dcfl.system.saying import say
+from dcfl.system.wording import printable, say
 
 LONGEST_LABEL = 60  # characters
 SECONDS_BETWEEN_UPDATES = 0.2  # of a bar

@@ -1,22 +1,71 @@
-"""The records of a run: a row per round, a row per client and round, and a summary.
-
-They are frozen values in Python and JSON in the run folder. A field without a default is in every
-file; one with a default may be missing in files of earlier versions.
-"""
+"""Records as pandas DataFrames; pandas is an extra."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from pydantic import TypeAdapter
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 
+from dcfl.data.readers.npz import read_arrays
 from dcfl.engines.engine import SiteScore
-from dcfl.runs.reading import validated
+from dcfl.errors import ConfigError, DatasetCorrupt, RunFolderError
 from dcfl.system.json_types import Count, Flag, Json, Number, Percent, Seconds, Seed, Text
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+T = TypeVar("T")
+
+
+def parsed(text: str | bytes, path: Path) -> Json:
+    """Parse a JSON object; NaN and infinity, which earlier versions wrote, become None."""
+    try:
+        value = json.loads(text, parse_constant=lambda _: None)
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, str(error)) from error
+    if not isinstance(value, dict):
+        raise damaged(path, f"{type(value).__name__} where an object should be")
+    return value
+
+
+def validated(kind: TypeAdapter[T], value: Json, path: Path, strict: bool | None = None) -> T:
+    """Convert the value to its expected type; raises RunFolderError if it does not match."""
+    try:
+        return kind.validate_python(value, strict=strict)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise damaged(path, f"{where}: {first['msg']}" if where else first["msg"]) from error
+
+
+def damaged(path: Path, reason: str) -> RunFolderError:
+    return RunFolderError(f"{path} is damaged ({' '.join(reason.split())[:200]})")
+
+
+def read_partition(path: Path) -> dict[str, NDArray[Any]]:
+    """Read the samples per client and class, the class names and the hash of the split."""
+    try:
+        stored = read_arrays(path, ("counts", "class_names", "sha256"))
+    except DatasetCorrupt as error:
+        raise damaged(path, str(error).removeprefix(f"{path}: ")) from error
+    counts, names, sha256 = stored["counts"], stored["class_names"], stored["sha256"]
+    if counts.dtype.kind not in "iu" or counts.ndim != 2 or not counts.size:
+        raise damaged(path, f"counts: {list(counts.shape)} of {counts.dtype}")
+    if counts.min() < 0 or counts.max() > 2**31:
+        raise damaged(path, f"counts from {counts.min()} to {counts.max()}")
+    if names.dtype.kind != "U" or names.shape != counts.shape[1:]:
+        raise damaged(path, f"class_names: {list(names.shape)} of {names.dtype}")
+    if sha256.dtype.kind != "U" or sha256.ndim:
+        raise damaged(path, f"sha256: {list(sha256.shape)} of {sha256.dtype}")
+    return {**stored, "counts": counts.astype(np.int64)}
 
 
 @dataclass(frozen=True)
@@ -228,3 +277,13 @@ class Summary(Row):
             return self.best_round is not None
         private = name in ("epsilon", "delta", "most_visits", "secret_noise")
         return not private or self.delta is not None
+
+
+def data_frame(rows: Iterable[Mapping[str, Any]], index: str | None = None) -> DataFrame:
+    """A row each; what a row lacks is missing there."""
+    try:
+        import pandas
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"to_pandas needs {error.name}: pip install 'dcfl[pandas]'") from error
+    frame = pandas.DataFrame([dict(row) for row in rows])
+    return frame.set_index(index) if index else frame

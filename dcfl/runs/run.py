@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 import warnings
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,45 +18,81 @@ from dcfl.data.settings import images_scored
 from dcfl.engines.engine import Connect, Engine, OwnScores, Session
 from dcfl.engines.memories import Index, delete_all_but
 from dcfl.engines.runner import reproducible
-from dcfl.errors import DCFLError, Interrupted, RunFolderError
+from dcfl.errors import ClientFailure, ClientLost, DCFLError, Interrupted, RunFolderError
 from dcfl.evaluation import Evaluation, own_mix_accuracies
 from dcfl.experiment import Experiment
 from dcfl.federation import Round, federate
-from dcfl.messages import Tensors
+from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.models import FeatureModel
 from dcfl.report import write_report
 from dcfl.report.notebook_html import run_html
 from dcfl.runs.checkpoints import Best, Checkpoints
 from dcfl.runs.connect import connect
-from dcfl.runs.early_end import reason_to_end
 from dcfl.runs.evaluations import by_sites, write_evaluation
 from dcfl.runs.folder import MEMORIES, RecordedRun, folder_for, require_own
-from dcfl.runs.frames import data_frame
 from dcfl.runs.identity import flat, of_kind
-from dcfl.runs.longer import keeps_checkpoint, planned
-from dcfl.runs.model_file import Kept
-from dcfl.runs.personal_models import keep_personal_models
+from dcfl.runs.model_file import Kept, keep_personal_models
 from dcfl.runs.prepare import prepare
 from dcfl.runs.recorder import Recorder
-from dcfl.runs.rows import ClassRecall, PersonalRow, RoundRow, Summary
-from dcfl.runs.saving import Saver
-from dcfl.runs.start import AS_BEGUN, Resumption, begin_or_resume
-from dcfl.runs.stopping import Stoppable, until_stopped
+from dcfl.runs.rows import ClassRecall, PersonalRow, RoundRow, Summary, data_frame
+from dcfl.runs.start import AS_BEGUN, Resumption, Saver, begin_or_resume, keeps_checkpoint, planned
 from dcfl.runs.summaries import (
     Judged,
     Spent,
     class_recalls,
     client_rows,
     personal_rows,
+    reason_to_end,
+    require_some_replies,
+    require_usable_rounds,
     round_row,
     summarise,
 )
-from dcfl.runs.too_few_replies import require_some_replies, require_usable_rounds
 from dcfl.trackers.followers import Following, following
 from dcfl.trackers.tracker import FollowedRun, Tracker
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+
+class RoundAbandoned(Exception):
+    """The run is stopping, and some of its clients' processes have already ended."""
+
+
+@dataclass(frozen=True)
+class Stoppable:
+    """Abandons a round that loses clients while the run is stopping: finishing it without them
+    would give another result than an uninterrupted run."""
+
+    engine: Engine
+    stopping: Callable[[], bool]
+
+    def run(
+        self, broadcast: Broadcast, cohort: Sequence[int]
+    ) -> Iterator[ClientUpdate | ClientFailure]:
+        for reply in self.engine.run(broadcast, cohort):
+            if isinstance(reply, ClientLost) and self.stopping():
+                raise RoundAbandoned
+            yield reply
+
+    def settle(self, accepted: Collection[int]) -> None:
+        self.engine.settle(accepted)
+
+
+def until_stopped(
+    rounds: Iterator[Round], engine: Engine, stopping: Callable[[], bool]
+) -> Iterator[tuple[Round, float]]:
+    """Yield each round when its clients are done, with the seconds it took."""
+    while not stopping():
+        began = time.perf_counter()
+        try:
+            round = next(rounds, None)
+        except RoundAbandoned:
+            engine.settle(())  # restores the clients' memories
+            return
+        if round is None:
+            return
+        yield round, time.perf_counter() - began
 
 
 @dataclass(frozen=True)

@@ -1,28 +1,85 @@
-"""Decides where a run starts: at round 1 or at its newest checkpoint."""
+"""Checkpoints of one run as its rounds end: begun when due, committed once the row is written."""
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 from dcfl import tensors as named
+from dcfl.config import Tables, as_tables
 from dcfl.data.catalogue import OWN
+from dcfl.engines.engine import Engine
 from dcfl.engines.memories import Index
-from dcfl.errors import CheckpointError, ConfigError, require
-from dcfl.experiment import FederationSettings
-from dcfl.runs.checkpoints import Best, Checkpoints, best_of
+from dcfl.errors import CheckpointError, ConfigError, RunFolderError, require
+from dcfl.experiment import Experiment, FederationSettings
+from dcfl.runs.checkpoints import Best, Checkpoints, Progress, best_of, checkpoint_of
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.identity import Settings, complete, differences, of_kind
 from dcfl.runs.prepare import Prepared
 from dcfl.runs.recorder import Recorder
-from dcfl.runs.rounds_so_far import RoundsSoFar
 from dcfl.runs.rows import RoundRow
+from dcfl.runs.summaries import RoundsSoFar
 from dcfl.server import ServerState
+
+
+def keeps_checkpoint(tables: Tables) -> bool:
+    """Whether a finished run with these settings can be made longer."""
+    return not _reason_for_no_checkpoint(tables)
+
+
+def _reason_for_no_checkpoint(tables: Tables) -> str:
+    output, engine = tables.get("output", {}), tables.get("engine", {})
+    if engine.get("name") == "flower":
+        return "its SuperNodes have forgotten what their clients remembered"
+    if "keep_checkpoint" not in output:
+        return "the version of dcfl that trained it deleted the checkpoints of a finished run"
+    if output.get("checkpoint") == 0:
+        return "it was trained with output.checkpoint = 0"
+    return "" if output["keep_checkpoint"] else "it was trained with output.keep_checkpoint = false"
+
+
+def planned(recorded: RecordedRun, rounds: int | None) -> Experiment:
+    """The recorded experiment, with this number of rounds if one is given. Refuses a number that
+    the run cannot end at."""
+    experiment = recorded.experiment
+    if rounds is None or rounds == experiment.federation.rounds:
+        return experiment
+    longer = replace(experiment, federation=replace(experiment.federation, rounds=rounds))
+    last = recorded.rounds[-1] if recorded.rounds else None
+    require(
+        last is None or last.round <= rounds,
+        f"{recorded.folder} has done {last.round if last else 0} rounds: it cannot end after "
+        f"{rounds}",
+    )
+    if recorded.summary is not None:
+        _require_checkpoint(recorded, rounds)
+    elif last is not None and last.round == rounds and last.accuracy is None:
+        every = experiment.federation.evaluate_every
+        raise ConfigError(
+            f"{recorded.folder} cannot end after round {rounds}, which was not scored: with "
+            f"federation.evaluate_every = {every} it can end after {rounds + 1} or later"
+        )
+    return longer
+
+
+def _require_checkpoint(recorded: RecordedRun, rounds: int) -> None:
+    """A run of one round that is scored only because it is the last starts again."""
+    every = recorded.experiment.federation.evaluate_every
+    if Checkpoints(recorded.folder).paths() or (len(recorded.rounds) == 1 and every > 1):
+        return
+    reason = _reason_for_no_checkpoint(recorded.config) or "its checkpoint is gone"
+    raise RunFolderError(
+        f"{recorded.folder} cannot be made longer: {reason}; train it anew with "
+        f"federation.rounds={rounds}"
+    )
+
 
 NOT_KNOWN = "not recorded"  # by the dcfl version that wrote the checkpoint
 
@@ -161,3 +218,56 @@ def _compared(settings: Settings) -> Settings:
         key: str(settings[key]).partition(":")[0] for key in ("data.dataset", "data.partition")
     }
     return {**settings, **{key: kind for key, kind in kinds.items() if kind in (*OWN, "file")}}
+
+
+@dataclass(frozen=True)
+class Saver:
+    prepared: Prepared
+    recorder: Recorder
+    checkpoints: Checkpoints
+    start: Start
+    began: float = field(default_factory=time.perf_counter)
+
+    def begin(self, engine: Engine, round: int, stopping: bool) -> Index | None:
+        """Begin a checkpoint if one is due: the clients' memories are written while the next round
+        trains."""
+        experiment = self.prepared.experiment
+        federation, every = experiment.federation, experiment.output.checkpoint
+        before_last = round == federation.rounds - 1
+        if round == federation.rounds and not federation.on_schedule(round):
+            return None  # see `longer`
+        kept = self.keeps and before_last and not federation.on_schedule(federation.rounds)
+        due = self.checkpoints.begin_if_due(every, round) or (stopping and every) or kept
+        return engine.memories.save() if due else None
+
+    @cached_property
+    def keeps(self) -> bool:
+        """Whether the last checkpoint outlives the run."""
+        return keeps_checkpoint(as_tables(self.prepared.experiment))
+
+    def commit_last(self, engine: Engine, state: ServerState, best: Best | None) -> None:
+        """The run has ended: write the checkpoint that stays, unless it is there."""
+        on_schedule = self.prepared.experiment.federation.on_schedule(state.round)
+        if self.keeps and on_schedule and not self.checkpoints.has(state.round):
+            self.commit(engine, state, engine.memories.save(), best)
+
+    def commit(
+        self, engine: Engine, state: ServerState, memories: Index, best: Best | None
+    ) -> None:
+        """Write the checkpoint, after everything that it refers to is on the disk. The log has the
+        round's row. `best`: if it is kept."""
+        engine.memories.saved()
+        progress = Progress(
+            run=self.start.run,
+            round=state.round,
+            seconds=self.elapsed(),
+            memories={str(client): round for client, round in memories.items()},
+            lengths=self.recorder.synced_log_lengths(),
+            begun_with=self.prepared.fingerprint,
+            again=self.start.repeated,
+        )
+        engine.memories.keep_only(self.checkpoints.write(checkpoint_of(state, progress, best)))
+
+    def elapsed(self) -> float:
+        """Seconds that the run has taken, before it was resumed included."""
+        return self.start.seconds + time.perf_counter() - self.began

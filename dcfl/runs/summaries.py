@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import nan
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,17 +15,143 @@ from torch import Tensor
 from dcfl import tensors as named
 from dcfl.data import Dataset
 from dcfl.engines.engine import OwnScores, Remarks
+from dcfl.errors import TooFewClients
 from dcfl.evaluation import Evaluation, fairness, finite_or_none, max_and_ema
+from dcfl.experiment import FederationSettings
 from dcfl.federation import Round
 from dcfl.messages import Tensors
-from dcfl.runs.early_end import reason_to_end
 from dcfl.runs.evaluations import sum_of_sites
+from dcfl.runs.folder import RecordedRun
 from dcfl.runs.model_file import Kept
 from dcfl.runs.prepare import Prepared, privacy_spent
-from dcfl.runs.rounds_so_far import RoundsSoFar
 from dcfl.runs.rows import ClassRecall, ClientRow, PersonalRow, RoundRow, Summary
-from dcfl.server import ClientReport
-from dcfl.system.printable import printable
+from dcfl.server import ClientReport, Server
+from dcfl.system.wording import printable
+
+TOTALS = ("bytes_up", "bytes_down", "sampled", "ok", "failed", "late", "rejected", "dropped")
+
+
+class Scored(NamedTuple):
+    round: int
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class RoundsSoFar:
+    """Of one size, however many rounds there were."""
+
+    last: RoundRow | None = None  # it also has MAX and EMA
+    totals: Mapping[str, Any] = field(default_factory=lambda: dict.fromkeys(TOTALS, 0))  # integers
+    used: int = 0  # replies that entered the model, over all rounds
+    unchanged: int = 0  # the latest rounds in a row that did not change the model
+    best: Scored | None = None  # the first round with the highest accuracy
+    since_best: int = 0  # rounds scored after it
+
+    @property
+    def count(self) -> int:
+        return self.last.round if self.last else 0
+
+    def best_is(self, row: RoundRow) -> bool:
+        return self.best is not None and self.best.round == row.round
+
+    def and_then(self, row: RoundRow) -> RoundsSoFar:
+        so_far = RoundsSoFar(
+            last=row,
+            totals={name: total + row[name] for name, total in self.totals.items()},
+            used=self.used + row.used,
+            unchanged=0 if row.used else self.unchanged + 1,
+            best=self.best,
+            since_best=self.since_best + (row.accuracy is not None),
+        )
+        if row.accuracy is None or (self.best and row.accuracy <= self.best.accuracy):
+            return so_far
+        return replace(so_far, best=Scored(row.round, row.accuracy), since_best=0)
+
+
+def reason_to_end(federation: FederationSettings, rounds: RoundsSoFar) -> str:
+    """Why the run ends before its last round; empty if it goes on. Depends on the rows alone, so
+    that a resumed run ends where an uninterrupted one does."""
+    last, best = rounds.last, rounds.best
+    if last is None or best is None or last.accuracy is None or last.round >= federation.rounds:
+        return ""
+    images = "kept-back images" if federation.choose_by == "holdout" else "test images"
+    if 0 < federation.target_accuracy <= last.accuracy:
+        return (
+            f"stopped after round {last.round}: {last.accuracy:.2f} % of the {images} are right, "
+            f"and federation.target_accuracy is {federation.target_accuracy:g}"
+        )
+    if 0 < federation.patience <= rounds.since_best:
+        return (
+            f"stopped after round {last.round}: the accuracy on {images} was best in round "
+            f"{best.round} ({best.accuracy:.2f} %), and federation.patience is "
+            f"{federation.patience}"
+        )
+    return ""
+
+
+EMPTY_ROUNDS = 3  # this many in a row end the run
+
+
+def require_usable_rounds(
+    rounds: RoundsSoFar, clients: Sequence[ClientReport], server: Server, folder: Path
+) -> None:
+    """End a run whose last rounds did not change the model. `clients`: those of the last round."""
+    if rounds.unchanged < EMPTY_ROUNDS:
+        return
+    wanted = server.wanted(sum(client.outcome == "ok" for client in clients))
+    lost = next(client for client in reversed(clients) if client.outcome != "ok")
+    few = "no client has" if wanted == 1 else f"fewer than {wanted} clients have"
+    raise TooFewClients(
+        f"{few} given a usable reply for {EMPTY_ROUNDS} rounds "
+        f"(client {lost.client}: {lost.reason}); the rounds so far are in {folder}"
+    )
+
+
+def require_some_replies(rounds: RoundsSoFar, folder: Path) -> None:
+    """Refuse to finish a run whose model never changed: it has no result."""
+    if not rounds.used:
+        raise TooFewClients(f"no round had enough usable replies; the rounds are in {folder}")
+
+
+class Participation(NamedTuple):
+    """Of a site in a run."""
+
+    name: str
+    asked: int  # in how many rounds
+    replied: int  # in how many of them, with a reply that was valid
+    rounds: int  # of the run
+
+    @property
+    def share(self) -> float:
+        return self.replied / self.asked
+
+    @property
+    def sentence(self) -> str:
+        among = "rounds" if self.asked == self.rounds else "rounds in which it was asked"
+        return f"{self.name} took part in {self.replied} of {self.asked} {among}"
+
+
+def replies_used(run: RecordedRun) -> tuple[int, int]:
+    """How many entered the model, and how many were asked for."""
+    return sum(row.used for row in run.rounds), sum(row.sampled for row in run.rounds)
+
+
+def seldom_there(run: RecordedRun) -> list[Participation]:
+    """The sites that took part in a smaller share of their rounds than another; clients of a
+    simulation, which have no names, are not told one by one."""
+    if all(row.ok == row.sampled for row in run.rounds):
+        return []
+    rows = [row for row in run.clients if row.site or run.at_sites]
+    names = {row.client: row.site or f"site {row.client}" for row in rows}
+    visits = Counter(row.client for row in rows)
+    replies = Counter(row.client for row in rows if row.outcome == "ok")
+    found = [
+        Participation(names[client], visits[client], replies[client], len(run.rounds))
+        for client in sorted(names)
+    ]
+    most = max((one.share for one in found), default=0.0)
+    return [one for one in found if one.share < most]
+
 
 NO_REMARKS = Remarks()
 

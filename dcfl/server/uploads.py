@@ -11,8 +11,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 from dcfl.messages import ClientUpdate, Tensors
-from dcfl.methods.mean_upload import UploadsSoFar
-from dcfl.methods.method import Method
+from dcfl.methods.method import Method, UploadsSoFar
 from dcfl.tensors import copies
 
 

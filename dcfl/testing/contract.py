@@ -11,8 +11,8 @@ from dcfl.errors import DCFLError
 from dcfl.methods import Method
 from dcfl.models import FeatureModel
 from dcfl.models.layers import Norm
-from dcfl.system.error_text import described
 from dcfl.system.processes import Terminated
+from dcfl.system.wording import described
 from dcfl.testing.model_properties import MODEL_PROPERTIES, Network
 from dcfl.testing.properties import PROPERTIES
 from dcfl.testing.toys import Broken

@@ -12,7 +12,7 @@ from functools import partial
 
 from dcfl.experiment import TrackerName
 from dcfl.runs.rows import RoundRow, Summary
-from dcfl.system.printable import one_line
+from dcfl.system.wording import one_line
 from dcfl.trackers.tracker import FollowedRun, Tracker
 
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)

@@ -13,8 +13,7 @@ from dcfl.errors import ConfigError, DatasetCorrupt
 from dcfl.models.output import Embedding
 from dcfl.runs.model_file import Which
 from dcfl.system.storage import replacing
-from dcfl.trained.classifier import open_classifier
-from dcfl.trained.picture_files import find_pictures
+from dcfl.trained.classifier import find_pictures, open_classifier
 
 
 class Embedded(NamedTuple):

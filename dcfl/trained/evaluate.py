@@ -20,9 +20,9 @@ from dcfl.runs.evaluations import ClientScore, EvaluationRecord, read_evaluation
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.model_file import Which, load_model
 from dcfl.scores import Scores, scores_of
-from dcfl.system.printable import printable
+from dcfl.system.wording import printable
 from dcfl.trained.fine_tuning import fine_tuned_accuracies
-from dcfl.trained.own_data import data_settings, kind_of_images, load_own_data
+from dcfl.trained.subject import data_settings, kind_of_images, load_own_data
 
 Owned = Iterable[tuple[str, Images]]  # by client or site
 

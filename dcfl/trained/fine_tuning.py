@@ -18,10 +18,10 @@ from dcfl.local_training import train_client
 from dcfl.messages import Broadcast
 from dcfl.methods import METHODS
 from dcfl.models import FeatureModel
-from dcfl.models.freezing import freeze
+from dcfl.models.parts import freeze
 from dcfl.runs.folder import RecordedRun
 from dcfl.tensors import snapshot
-from dcfl.trained.own_data import data_settings
+from dcfl.trained.subject import data_settings
 
 
 def fine_tuned_accuracies(

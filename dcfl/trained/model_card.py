@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 from dcfl.data import Preparation
 from dcfl.data.client_data import normalises_by_batch
-from dcfl.data.partition import split_words
+from dcfl.data.splits.partition import split_words
 from dcfl.errors import ConfigError
 from dcfl.runs.evaluations import EvaluationRecord, read_evaluations
 from dcfl.runs.folder import RecordedRun
@@ -19,7 +19,7 @@ from dcfl.runs.model_file import Which
 from dcfl.runs.rows import ClassRecall
 from dcfl.system.json_types import Json
 from dcfl.trained.exported_graph import ExportedGraph
-from dcfl.trained.own_data import data_settings, kind_of_images
+from dcfl.trained.subject import data_settings, kind_of_images
 
 OURS = "\nlibrary_name: dcfl\n"  # in the head of every card
 LICENSE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,60}")

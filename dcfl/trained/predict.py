@@ -11,8 +11,7 @@ from torch import Tensor
 
 from dcfl.errors import require
 from dcfl.runs.model_file import Which
-from dcfl.trained.classifier import Classifier, open_classifier
-from dcfl.trained.picture_files import Found, find_pictures
+from dcfl.trained.classifier import Classifier, Found, find_pictures, open_classifier
 
 
 class Candidate(NamedTuple):

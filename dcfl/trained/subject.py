@@ -2,23 +2,87 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from dcfl import config
 from dcfl.client import evaluating
-from dcfl.data import Dataset, Images, Preparation
+from dcfl.data import Dataset, DataSettings, Images, Preparation, load_dataset
 from dcfl.data.client_data import clean_batches, normalises_by_batch
+from dcfl.data.readers.folders import training_folders
 from dcfl.engines.placement import choose_devices
-from dcfl.errors import ConfigError, RunFolderError
+from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing, RunFolderError
 from dcfl.experiment import Experiment
 from dcfl.methods import METHODS
 from dcfl.models import FeatureModel
 from dcfl.models.output import Embedding
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.model_file import Which, load_model
-from dcfl.trained.own_data import load_own_data
+
+
+def data_settings(run: RecordedRun) -> DataSettings:
+    """The run's [data], with the seed of its split. The rest of its config plays no part: its
+    method may be in a file that is not at hand."""
+    seed = run.config["federation"].get("seed", 0)
+    tables = {"data": run.config["data"], "federation": {"seed": seed}}
+    return config.experiment_from(None, tables).seeded.data
+
+
+def load_own_data(run: RecordedRun, model: FeatureModel) -> Dataset:
+    """Refuses, in one line that names the run, images that are elsewhere or have changed."""
+    settings = data_settings(run)
+    if settings.dataset == "remote":
+        raise ConfigError(
+            f"{run.folder}: its images never left the sites they lie at, and there are no others "
+            f"here"
+        )
+    try:
+        dataset = load_dataset(settings)
+    except DatasetMissing as error:
+        raise DatasetMissing(f"{run.folder}: its data set is no longer there: {error}") from error
+    trained, now = model.preparation, dataset.preparation
+    same = trained is not None and (trained.mean, trained.std) == (now.mean, now.std)
+    if model.class_names != dataset.class_names or not same:
+        raise ConfigError(
+            f"{run.folder.name}: {dataset.name} is not what it was when the run was trained: other "
+            f"classes, or images of another mean and deviation"
+        )
+    augmentation = settings.augmentation(now.augmentation)
+    content = dataset.augmented_by(augmentation).fingerprint[:16]
+    if run.environment.get("data", content) != content:
+        raise ConfigError(
+            f"{run.folder.name}: the images of {dataset.name} are not those that the run was "
+            f"trained and scored on; to score on others, name their folder"
+        )
+    return dataset
+
+
+def kind_of_images(settings: DataSettings) -> str:
+    """What the run is scored on."""
+    return "kept-back training images" if settings.holdout else "test images"
+
+
+def trained_on_some(run: RecordedRun, places: Iterable[Path]) -> bool:
+    """Whether files or folders lie where the run's training pictures lie, as far as is known."""
+    kind, _, where = data_settings(run).dataset.partition(":")
+    if kind not in ("folder", "sites"):
+        return False
+    try:
+        folders = training_folders(Path(os.path.expanduser(where)), sites=kind == "sites")
+    except (DatasetMissing, DatasetCorrupt):  # it has moved, or changed
+        return False
+    known = [folder.resolve() for folder in folders]
+    asked = [place.resolve() for place in places]
+    return any(
+        place.is_relative_to(folder) or folder.is_relative_to(place)
+        for place in asked
+        for folder in known
+    )
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dcfl.studies.cells import cell_costs
+from dcfl.comparisons import cell_costs
 from tests.command_line import Call
 from tests.runs.rates import RATES
 

@@ -15,17 +15,16 @@ import torch
 
 import dcfl
 import dcfl.cli.main
+from dcfl.analysis.analysis_page import cautions, claim, headline, similarity_csv, write_analysis
+from dcfl.analysis.figures import plane_figure
+from dcfl.analysis.findings import Analysis, analyse_runs, labels
 from dcfl.cli.analyse_verb import analyse
 from dcfl.report.plots import as_svg
 from dcfl.runs.folder import RecordedRun
-from dcfl.studies.analysis.analysis_page import cautions, headline, similarity_csv, write_analysis
-from dcfl.studies.analysis.analysis_sections import claim
-from dcfl.studies.analysis.figures import plane_figure
-from dcfl.studies.analysis.findings import Analysis, analyse_runs, labels
 from dcfl.testing.toys import toy_model
 from tests import toys
+from tests.analysis.trained import copied, train
 from tests.command_line import Call
-from tests.studies.analysis.trained import copied, train
 
 OWN_METHOD = """
 from dataclasses import dataclass

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from dcfl.cli import tables, terminal
 from dcfl.cli.comparison_output import print_standing
+from dcfl.comparisons.groups import group_runs
+from dcfl.comparisons.standing import Standing
 from dcfl.report import plots
-from dcfl.runs.groups import group_runs
-from dcfl.runs.standing import Standing
 from tests.command_line import Call
 from tests.report.folders import write_run
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dcfl.cli import first_line as first_line_module
-from dcfl.cli.cards import estimate_card
-from dcfl.cli.first_line import first_line
+from dcfl.cli import cards as first_line_module
+from dcfl.cli.cards import estimate_card, first_line
 from dcfl.cli.terminal import duration, megabytes
 from dcfl.config import experiment_from
 from dcfl.engines.half_precision import StepTimes

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dcfl.flower.deploy import kit_daemons
-from dcfl.flower.deploy.ports import free_ports
+from dcfl.flower.deploy.daemons import free_ports
 from tests.cli.conftest import Call
 
 SUPERLINK = ("--superlink", "fl.example.org:8443")

@@ -10,10 +10,10 @@ import pytest
 from dcfl.cli import flower_verbs
 from dcfl.errors import ConfigError, Interrupted
 from dcfl.experiment import Experiment
-from dcfl.flower.deploy import deployment, registered_nodes
-from dcfl.flower.deploy.registered_nodes import RegisteredNode
+from dcfl.flower.deploy import deployment
+from dcfl.flower.deploy import superlink as registered_nodes
 from dcfl.flower.deploy.submission import Submitted
-from dcfl.flower.deploy.superlink import Connection
+from dcfl.flower.deploy.superlink import Connection, RegisteredNode
 from dcfl.flower.roster import Roster
 from dcfl.runs.folder import RecordedRun
 from tests.cli.conftest import Call

@@ -13,7 +13,7 @@ import dcfl.cli.main
 import dcfl.cli.training_verbs
 from dcfl.config import experiment_from
 from dcfl.runs.folder import RecordedRun
-from dcfl.system.installing import install_command
+from dcfl.system.wording import install_command
 from dcfl.testing.properties import PROPERTIES
 from tests.data.pictures import class_folders
 

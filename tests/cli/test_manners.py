@@ -15,10 +15,10 @@ import pytest
 import typer
 from rich.console import Console
 
+from benchmarks.bench.load import busy_cores
 from dcfl.cli.main import app
 from dcfl.cli.terminal import duration, new_table, short_duration
 from dcfl.runs.folder import RecordedRun
-from dcfl.system.load import busy_cores
 from tests.cli.test_main import FAST
 from tests.command_line import Call
 
@@ -206,7 +206,7 @@ def test_work_elsewhere_is_seen() -> None:
 
 
 def test_a_system_that_counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dcfl.system.load.COUNTED", Path("/nowhere"))
+    monkeypatch.setattr("benchmarks.bench.load.COUNTED", Path("/nowhere"))
     monkeypatch.setattr(os, "getloadavg", lambda: (1.5, 0, 0))
     assert busy_cores() == 1.5
     monkeypatch.delattr(os, "getloadavg")

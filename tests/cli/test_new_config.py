@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from dcfl.cli import new_config as module
-from dcfl.cli.new_config import config_names, new_config
+from dcfl.cli import new as module
+from dcfl.cli.new import config_names, new_config
 from dcfl.config import experiment_from
 from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
-from dcfl.system import installing
-from dcfl.system.installing import install_command
+from dcfl.system import wording as installing
+from dcfl.system.wording import install_command
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from dcfl.methods import METHODS
+from dcfl.paper.recipe import ROWS
+from dcfl.paper.recipe_book import RECIPES
 from dcfl.runs.folder import RecordedRun
-from dcfl.studies.recipes.recipe import ROWS
-from dcfl.studies.recipes.recipe_book import RECIPES
 from dcfl.system.locks import lock
 from tests.command_line import Call
-from tests.studies.recipes.hand_made import cell_folders_in, cells_of, pretend
+from tests.paper.hand_made import cell_folders_in, cells_of, pretend
 
 SMOKE = ("--scale", "smoke", "--out", "out", "--parallel", "1")
 AVERAGING = [

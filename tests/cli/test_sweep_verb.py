@@ -10,8 +10,8 @@ import pytest
 
 from dcfl.config import experiment_from
 from tests.command_line import Call
-from tests.studies.recipes.hand_made import pretend
-from tests.studies.sweep.small_sweeps import tiny_sweep
+from tests.comparisons.small_sweeps import tiny_sweep
+from tests.paper.hand_made import pretend
 
 TINY = (
     *("data.clients=4", "data.train_images=200", "data.test_images=100", "model.width=4"),

@@ -9,10 +9,10 @@ from dcfl.cli import terminal
 from dcfl.cli.live_progress import progress
 from dcfl.cli.tables import comparison_table, partition_table
 from dcfl.cli.terminal import sparkline, stdout
+from dcfl.comparisons.groups import group_runs
+from dcfl.comparisons.standing import Standing
 from dcfl.experiment import Experiment, FederationSettings
-from dcfl.runs.groups import group_runs
 from dcfl.runs.rows import RoundRow
-from dcfl.runs.standing import Standing
 from tests.report import folders
 from tests.report.folders import write_run
 

@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from dcfl.cli.theory_verb import theory
+from dcfl.cli.paper_verbs import theory
 from dcfl.errors import ConfigError
 
 app = typer.Typer()
@@ -121,6 +121,6 @@ def test_mistakes_are_one_line_and_nothing_is_written(
 
 
 def test_the_verb_costs_nothing_until_it_is_called() -> None:
-    code = "import dcfl.cli.theory_verb, sys; print(*sys.modules)"
+    code = "import dcfl.cli.paper_verbs, sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"torch", "matplotlib", "numpy"} & set(done.stdout.split())

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dcfl.data import cifar
+from dcfl.data.readers import cifar
 
 SMALL10 = replace(cifar.CIFAR10_PYTHON, train_rows=3, test_rows=2)
 SMALL10_BINARY = replace(cifar.CIFAR10_BINARY, train_rows=3, test_rows=2)

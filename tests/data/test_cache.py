@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from dcfl.data import cache
-from dcfl.data.arrays import Arrays
 from dcfl.data.cache import cache_folder, cached
+from dcfl.data.readers.arrays import Arrays
 
 PIXELS = 300_000  # more than is sampled
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dcfl.data import cifar
-from dcfl.data.arrays import Arrays
+from dcfl.data.readers import cifar
+from dcfl.data.readers.arrays import Arrays
 from dcfl.errors import DatasetCorrupt, DatasetMissing
 from tests.data import cifar_files as files
 from tests.data.cifar_files import SMALL10, SMALL10_BINARY, SMALL100, SMALL100_BINARY

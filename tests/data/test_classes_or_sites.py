@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from dcfl.config import experiment_from, parse_settings
 from dcfl.data import load_dataset
-from dcfl.data.folders import Reading, read_folder, read_sites
+from dcfl.data.readers.folders import Reading, read_folder, read_sites
 from dcfl.errors import ClassNotAgreed, DatasetCorrupt
-from dcfl.system.typed_settings import typed
+from dcfl.system.wording import typed
 from tests.data.pictures import class_folders
 
 Remarks = list[str]

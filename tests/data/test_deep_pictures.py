@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dcfl.data.catalogue import load_dataset
-from dcfl.data.folders import Reading, read_folder
-from dcfl.data.grey_levels import Range, full_range, to_8_bits
-from dcfl.data.pictures import _padded
+from dcfl.data.readers.dicom import Range, full_range, to_8_bits
+from dcfl.data.readers.folders import Reading, read_folder
+from dcfl.data.readers.pictures import _padded
 from dcfl.data.settings import DataSettings
 from dcfl.errors import ConfigError, DatasetCorrupt
 from tests.data.pictures import BLUE, GREEN, RED, class_folders, halves, save

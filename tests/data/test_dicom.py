@@ -24,12 +24,11 @@ from pydicom.uid import (
 )
 
 from dcfl.data.catalogue import load_dataset
-from dcfl.data.dicom import _own_window
-from dcfl.data.folders import Reading, read_folder
-from dcfl.data.grey_levels import to_8_bits
+from dcfl.data.readers.dicom import _own_window, to_8_bits
+from dcfl.data.readers.folders import Reading, read_folder
 from dcfl.data.settings import DataSettings
 from dcfl.errors import ConfigError, DatasetCorrupt, DCFLError
-from dcfl.system.installing import install_command
+from dcfl.system.wording import install_command
 from tests.data.pictures import class_folders, save_dicom
 
 # A CT's stored levels, which its slope and intercept turn into Hounsfield units.

@@ -11,7 +11,7 @@ import torch
 
 import dcfl
 from dcfl.data import DataSettings, Images, load_dataset
-from dcfl.data.npz import read_npz
+from dcfl.data.readers.npz import read_npz
 from dcfl.errors import ConfigError, DatasetCorrupt
 from dcfl.methods import METHODS
 

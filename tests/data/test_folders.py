@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dcfl.data.arrays import Arrays
-from dcfl.data.folders import (
+from dcfl.data.readers.arrays import Arrays
+from dcfl.data.readers.folders import (
     Reading,
     folder_files,
     folder_names,
     read_folder,
     read_sites,
 )
-from dcfl.data.tiny_imagenet import TINY, read_tiny_imagenet, tiny_imagenet_files
+from dcfl.data.readers.tiny_imagenet import TINY, read_tiny_imagenet, tiny_imagenet_files
 from dcfl.errors import ClassNotAgreed, ConfigError, DatasetCorrupt, DatasetMissing, DCFLError
 from tests.data.pictures import (
     BLUE,

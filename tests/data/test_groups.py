@@ -15,8 +15,8 @@ from dcfl.cli.cards import dataset_card
 from dcfl.data import Dataset, DataSettings, Images, Preparation, load_dataset
 from dcfl.data.catalogue import load_own_site
 from dcfl.data.dataset_summary import summarise_dataset
-from dcfl.data.division import Picture, divide
-from dcfl.data.partition import LEFT_TO_CHANCE, SCHEMES
+from dcfl.data.splits.grouping import Picture, divide
+from dcfl.data.splits.partition import LEFT_TO_CHANCE, SCHEMES
 from dcfl.data.to_score import Wanted, own_sites
 from dcfl.errors import ConfigError, DatasetCorrupt, DCFLError, PartitionError
 from dcfl.experiment import Experiment

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import dcfl
-from dcfl.data import DataSettings, cifar, load_dataset
+from dcfl.data import DataSettings, load_dataset
 from dcfl.data.catalogue import load_own_site
+from dcfl.data.readers import cifar
 from dcfl.errors import ConfigError
 from tests.data import cifar_files
 from tests.data.pictures import class_folders, tiny_imagenet

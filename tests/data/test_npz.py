@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dcfl.data import npz, plain_arrays
-from dcfl.data.arrays import Arrays
-from dcfl.data.npz import read_npz
+from dcfl.data.readers import arrays as plain_arrays
+from dcfl.data.readers import npz
+from dcfl.data.readers.arrays import Arrays
+from dcfl.data.readers.npz import read_npz
 from dcfl.errors import DatasetCorrupt, DatasetMissing
 
 RNG = np.random.default_rng(0)

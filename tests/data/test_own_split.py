@@ -17,10 +17,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dcfl.data import Dataset, DataSettings, load_dataset, split_formats
-from dcfl.data.own_split import OwnSplit, own_split_of
-from dcfl.data.partition import Partition
-from dcfl.data.split_formats import read_own_split, split_text
+from dcfl.data import Dataset, DataSettings, load_dataset
+from dcfl.data.splits import own_split as split_formats
+from dcfl.data.splits.own_split import OwnSplit, own_split_of, read_own_split, split_text
+from dcfl.data.splits.partition import Partition
 from dcfl.errors import ConfigError, DCFLError, PartitionError
 
 DIGITS = load_dataset(DataSettings())

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dcfl.data.partition import (
+from dcfl.data.splits.partition import (
     SCHEMES,
     USE_ALPHA,
     Partition,

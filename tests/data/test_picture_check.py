@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from dcfl.data import picture_check
-from dcfl.data.picture_check import check_pictures
+from dcfl.data.readers import picture_check
+from dcfl.data.readers.picture_check import check_pictures
 from dcfl.errors import DatasetMissing
 
 Folders = dict[str, list[bool]]  # which pictures of a class are sound

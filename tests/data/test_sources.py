@@ -17,7 +17,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dcfl.data import cifar, downloads, npm_cifar10, sources
+from dcfl.data import downloads
+from dcfl.data import downloads as npm_cifar10
+from dcfl.data import downloads as sources
+from dcfl.data.readers import cifar
 from dcfl.errors import ConfigError, DatasetCorrupt, DCFLError, NetworkError, StorageError
 from tests.data import cifar_files as files
 from tests.data.web import Site, serving

@@ -16,7 +16,7 @@ from dcfl.client import Client
 from dcfl.engines import regions
 from dcfl.messages import Broadcast, Tensors
 from dcfl.methods import METHODS, Method, Objective
-from dcfl.methods.mean_upload import MeanUpload
+from dcfl.methods.method import MeanUpload
 from dcfl.server import Server
 from tests.engines.runs import Flat, federation, trained
 

@@ -24,14 +24,14 @@ from dcfl import local_training
 from dcfl.client import Batch, Client
 from dcfl.data import Augmentation, FederatedData
 from dcfl.engines.attacks import attack_on
-from dcfl.engines.client_orders import ClientOrders
 from dcfl.engines.embedded import Embedded
 from dcfl.engines.engine import Session
 from dcfl.engines.memories import Memories
+from dcfl.engines.pool import ClientOrders
 from dcfl.engines.regions import SharedRegions
 from dcfl.engines.runner import ClientRunner
-from dcfl.engines.tasks import ClientTask
 from dcfl.engines.worker import Worker
+from dcfl.engines.worker_processes import ClientTask
 from dcfl.errors import ClientFailure
 from dcfl.evaluation import evaluate
 from dcfl.experiment import AttackSettings

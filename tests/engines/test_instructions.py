@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import dcfl
-from dcfl.engines import instructions, runner
+from dcfl.engines import half_precision as instructions
+from dcfl.engines import runner
 from dcfl.errors import ConfigError
 
 BFLOAT16 = ("engine.precision=bfloat16", "engine.workers=1", "federation.rounds=1")

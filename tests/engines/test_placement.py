@@ -14,10 +14,18 @@ import pytest
 import torch
 
 from dcfl.config import experiment_from, parse_settings
-from dcfl.engines import gpus as asked_gpus
 from dcfl.engines import placement
-from dcfl.engines.gpus import CUDA_BYTES, GPU, described
-from dcfl.engines.placement import Load, Placement, available_cores, choose_devices, place
+from dcfl.engines import placement as asked_gpus
+from dcfl.engines.placement import (
+    CUDA_BYTES,
+    GPU,
+    Load,
+    Placement,
+    available_cores,
+    choose_devices,
+    described,
+    place,
+)
 from dcfl.errors import ConfigError
 from dcfl.experiment import EngineSettings
 from dcfl.methods import METHODS

@@ -17,7 +17,7 @@ from dcfl.flower import codec
 from dcfl.flower.app_code import declared, declared_text, run_app_code
 from dcfl.flower.client_app import app
 from dcfl.flower.codec import Task
-from dcfl.flower.deploy.bundle import app_code, code_text, write_bundle
+from dcfl.flower.deploy.submission import app_code, code_text, write_bundle
 from dcfl.methods import METHODS
 from dcfl.methods.loading import register_methods
 from dcfl.models.own_models import OWN_MODELS, register_model

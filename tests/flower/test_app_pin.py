@@ -20,8 +20,8 @@ from dcfl.flower.app_pin import guard
 from dcfl.flower.audit_log import AuditLog
 from dcfl.flower.client_app import app
 from dcfl.flower.codec import Task
-from dcfl.flower.deploy.bundle import write_bundle
-from dcfl.flower.refusals import Refusal
+from dcfl.flower.deploy.submission import write_bundle
+from dcfl.flower.site_failures import Refusal
 from tests.flower import in_process  # noqa: F401  (Flower makes no messages without it)
 
 APP = b"an app"

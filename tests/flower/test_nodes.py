@@ -17,10 +17,9 @@ from dcfl.errors import CODES, BrokenPicture, ConfigError, NetworkError
 from dcfl.flower import codec
 from dcfl.flower.client_app import Site, client_app
 from dcfl.flower.deploy.keys import make_keys
-from dcfl.flower.key_fingerprints import fingerprint_in, registered_fingerprint
 from dcfl.flower.node_memories import NodeMemories
 from dcfl.flower.nodes import MOST_NOTICES
-from dcfl.flower.roster import Roster
+from dcfl.flower.roster import Roster, fingerprint_in, registered_fingerprint
 from dcfl.messages import Broadcast, ClientUpdate
 from dcfl.tensors import snapshot
 from tests import toys

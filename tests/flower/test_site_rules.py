@@ -17,7 +17,7 @@ from dcfl.errors import DCFLError, SiteRefusal
 from dcfl.flower import site_rules
 from dcfl.flower.audit_log import AuditLog, Entry
 from dcfl.flower.codec import Task
-from dcfl.flower.refusals import Refusal
+from dcfl.flower.site_failures import Refusal
 from dcfl.flower.site_rules import Answer, Budget, Question, Release, SiteRules
 from dcfl.privacy import PrivacySettings, spent
 from tests.flower.sites_in_process import Sites, pictures, remote_experiment

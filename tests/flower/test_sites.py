@@ -25,8 +25,8 @@ from PIL import Image
 
 from dcfl.errors import CODES
 from dcfl.flower.deploy import daemons as processes
-from dcfl.flower.deploy.bundle import write_bundle
 from dcfl.flower.deploy.deployment import down, up
+from dcfl.flower.deploy.submission import write_bundle
 from dcfl.runs.evaluations import read_evaluations
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.training import run

@@ -18,8 +18,8 @@ from dcfl.evaluation import Score
 from dcfl.flower import codec
 from dcfl.flower.client_app import app
 from dcfl.flower.codec import Claim, Task
-from dcfl.flower.refusals import Refusal
 from dcfl.flower.site_evaluation import SiteResult, combine
+from dcfl.flower.site_failures import Refusal
 from dcfl.flower.withholding import WORDS, disclosed_images, disclosed_score, withheld_from
 from dcfl.models import build_model
 from dcfl.runs.evaluations import WEIGHTING, read_evaluations

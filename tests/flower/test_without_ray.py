@@ -7,7 +7,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from dcfl.flower.deploy.program_options import TESTED
+from dcfl.flower.deploy.commands import TESTED
 
 ROOT = Path(__file__).parents[2]
 EVERYTHING_BUT_THE_SIMULATION = """

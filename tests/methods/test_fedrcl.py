@@ -12,7 +12,7 @@ from dcfl.errors import ConfigError
 from dcfl.methods.fedavg import FedAvg
 from dcfl.methods.fedrcl import FedRCL
 from dcfl.models import FeatureModel
-from dcfl.models.resnet import ResNet18
+from dcfl.models.networks import ResNet18
 from dcfl.tensors import snapshot
 from dcfl.testing.toys import CLASSES, TRAINING, toy_client, toy_model
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from dcfl.cli.new_method import new_method
+from dcfl.cli.new import new_method
 from dcfl.errors import ConfigError
 from dcfl.methods.loading import load_methods
 from dcfl.testing.contract import check_method

@@ -13,8 +13,7 @@ from dcfl.errors import ConfigError
 from dcfl.messages import Broadcast
 from dcfl.methods import METHODS
 from dcfl.models import FeatureModel, ModelSettings, Output, adapt, build_model
-from dcfl.models.freezing import freeze, frozen_tensors, within
-from dcfl.models.personal import sent_modules
+from dcfl.models.parts import freeze, frozen_tensors, sent_modules, within
 from dcfl.tensors import load, sha256, snapshot
 from dcfl.testing.toys import TRAINING, toy_client, toy_model, visit
 

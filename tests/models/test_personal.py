@@ -16,8 +16,8 @@ from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods import METHODS
 from dcfl.methods.method import Method
 from dcfl.models import FeatureModel, ModelSettings, Output, build_model
-from dcfl.models.freezing import freeze
-from dcfl.models.personal import (
+from dcfl.models.parts import (
+    freeze,
     personal_and_rest,
     personal_tensors,
     personalise,

@@ -12,8 +12,8 @@ import pytest
 from safetensors.torch import load_file
 
 from dcfl.client import Client
+from dcfl.engines.attacks import strike
 from dcfl.engines.engine import Connect
-from dcfl.engines.faults import strike
 from dcfl.errors import TooFewClients
 from dcfl.experiment import FaultSettings
 from dcfl.methods import METHODS, Method, Objective

@@ -29,15 +29,15 @@ from safetensors.torch import load_file, save_file
 from dcfl.cli import analyse_verb as analysis
 from dcfl.cli.options import experiment_of
 from dcfl.cli.tables import comparison_table
+from dcfl.comparisons.groups import group_runs
+from dcfl.comparisons.standing import Standing
 from dcfl.errors import DCFLError, RunFolderError
 from dcfl.report import write_report
 from dcfl.runs.folder import RecordedRun
-from dcfl.runs.groups import group_runs
 from dcfl.runs.model_file import load_model, write_model
 from dcfl.runs.prepare import prepare
 from dcfl.runs.rows import RoundRow
 from dcfl.runs.run import Run
-from dcfl.runs.standing import Standing
 from dcfl.trained.subject import open_subject
 from tests.reliability.victims import (
     DATA,

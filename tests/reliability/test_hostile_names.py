@@ -28,23 +28,24 @@ from PIL import Image
 from rich.console import Console
 
 import dcfl.cli.main
-from dcfl.cli import live_progress, tables, terminal
+from dcfl.cli import tables, terminal
+from dcfl.cli import terminal as live_progress
+from dcfl.comparisons.comparison import plan
+from dcfl.comparisons.groups import group_runs
+from dcfl.comparisons.progress import Progress
+from dcfl.comparisons.standing import Standing
+from dcfl.comparisons.verdict import verdict
 from dcfl.config import apply, as_tables, experiment_from, from_toml, to_toml
 from dcfl.errors import ClientFailure, ConfigError, ProtocolError
 from dcfl.experiment import Experiment
 from dcfl.messages import Broadcast, ClientUpdate
 from dcfl.methods import METHODS, Method
 from dcfl.report import write_report
-from dcfl.report.comparison_files import csv_text
+from dcfl.report.comparison_section import csv_text
 from dcfl.report.document import Table
-from dcfl.report.verdict import verdict
 from dcfl.runs.folder import RecordedRun, new_folder
-from dcfl.runs.groups import group_runs
 from dcfl.runs.rows import RoundRow
-from dcfl.runs.standing import Standing
 from dcfl.server.validation import Schema, check_update
-from dcfl.studies.cells.progress import Progress
-from dcfl.studies.comparison import plan
 from dcfl.testing.toys import TRAINING
 from tests.cli.test_main import FAST
 from tests.report import folders
@@ -458,10 +459,10 @@ def test_a_warning_is_one_plain_line(here: Path) -> None:
 
 
 def test_the_progress_of_a_reproduction(capsys: pytest.CaptureFixture[str]) -> None:
-    from dcfl.studies.cells.cell_folders import CellFolder
-    from dcfl.studies.cells.news import News
-    from dcfl.studies.recipes.recipe import Cell
-    from dcfl.studies.recipes.scales import Where
+    from dcfl.comparisons.cells import CellFolder
+    from dcfl.comparisons.progress import News
+    from dcfl.paper.recipe import Cell
+    from dcfl.paper.scales import Where
 
     where, plain = Where("digits", 0.3, 0.5), Experiment()
     cell_folder = CellFolder(Cell("digits", "r", "c", 0, where, plain, plain), Path("nowhere"))
@@ -471,7 +472,7 @@ def test_the_progress_of_a_reproduction(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_flower_carries_valid_unicode_only() -> None:
-    bundle = pytest.importorskip("dcfl.flower.deploy.bundle")
+    bundle = pytest.importorskip("dcfl.flower.deploy.submission")
     fine = apply(Experiment(), {"data": {"path": "\x1b\u202e"}})
     assert tomllib.loads(bundle.experiment_text(fine))["data"]["path"] == "\x1b\u202e"
     with pytest.raises(ConfigError, match="rename"):

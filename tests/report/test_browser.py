@@ -19,8 +19,8 @@ from dcfl.report import write_report
 from dcfl.report.charts import plot, series
 from dcfl.report.document import Picture, Section, Table, render_document
 from dcfl.report.watch import watching
+from tests.comparisons.small_sweeps import hand_made_sweep
 from tests.report.folders import TEN, row, write_run
-from tests.studies.sweep.small_sweeps import hand_made_sweep
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dcfl.report import charts, curve_chart
-from dcfl.report.client_mixes import client_mix_picture
-from dcfl.report.curve_chart import MANY_CURVES, accuracy_chart, chart_note, loss_chart
+from dcfl.comparisons.groups import Group, group_runs
+from dcfl.comparisons.standing import client_seconds_so_far
+from dcfl.report import charts
+from dcfl.report import charts as curve_chart
+from dcfl.report.charts import MANY_CURVES, accuracy_chart, chart_note, loss_chart
+from dcfl.report.client_sections import client_mix_picture
 from dcfl.report.document import Picture
 from dcfl.runs.folder import RecordedRun
-from dcfl.runs.groups import Group, group_runs
-from dcfl.runs.reaching import client_seconds_so_far
 from tests.report.folders import write_run
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from dcfl.cli.cards import class_lines
-from dcfl.report.class_section import class_section
+from dcfl.comparisons.groups import group_runs
+from dcfl.report.client_sections import class_section
 from dcfl.report.run_page import render
-from dcfl.runs.groups import group_runs
 from dcfl.runs.rows import ClassRecall
 from tests.report.folders import write_run
 

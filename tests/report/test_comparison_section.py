@@ -5,15 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from dcfl.report.comparison_files import csv_text, latex_text
-from dcfl.report.comparison_section import comparison_sections, pairs_table, results_section
+from dcfl.comparisons.groups import group_runs
+from dcfl.comparisons.pairs import AllPairs
+from dcfl.comparisons.standing import Ranking, Standing
+from dcfl.comparisons.verdict import MANY_METHODS
+from dcfl.report.comparison_section import (
+    comparison_sections,
+    csv_text,
+    latex_text,
+    pairs_table,
+    rank_figure,
+    results_section,
+)
 from dcfl.report.plots import as_svg
-from dcfl.report.rank_figure import rank_figure
-from dcfl.report.verdict import MANY_METHODS
-from dcfl.runs.all_pairs import AllPairs
-from dcfl.runs.groups import group_runs
-from dcfl.runs.ranking import Ranking
-from dcfl.runs.standing import Standing
 from tests.report.folders import write_run
 
 

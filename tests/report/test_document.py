@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcfl.report.document import Section, Table, render_document
-from dcfl.system.printable import printable
+from dcfl.system.wording import printable
 
 CELLS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=12)
 ODD = Table(("Method & co", "50 %"), [("a|b_c", "1.0 ± 0.2"), (r"\x", "\N{MINUS SIGN}3")], note="n")

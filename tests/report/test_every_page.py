@@ -9,14 +9,14 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_tables_of_the_speed_page_are_the_measured_ones() -> None:
     made = runpy.run_path(str(ROOT / "scripts" / "speed_page.py"))["page"]()
-    assert (ROOT / "docs" / "speed.md").read_text() == made, "run scripts/speed_page.py"
+    assert (ROOT / "docs" / "speed.md").read_text() == made, "run benchmarks/speed_page.py"
 
 
 def test_the_tables_of_the_reproduction_pages_are_the_measured_ones() -> None:
     script = runpy.run_path(str(ROOT / "scripts" / "reproduction_page.py"))
     for page in script["PAGES"]:
         written = page.read_text()
-        assert written == script["made_anew"](page), "run scripts/reproduction_page.py"
+        assert written == script["made_anew"](page), "run benchmarks/reproduction_page.py"
         assert "| FedAvg |" in written
 
 

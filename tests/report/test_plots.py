@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from dcfl.comparisons.groups import group_runs
 from dcfl.report import plots
 from dcfl.runs.folder import RecordedRun
-from dcfl.runs.groups import group_runs
 from tests.report.folders import some_counts, write_run
 
 CURVES = [plots.accuracy_figure, plots.loss_figure, plots.traffic_figure]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from markupsafe import Markup
 
 from dcfl.report import plots
-from dcfl.report.shell import UPLOT, json_in_html, whole_page
+from dcfl.report.document import UPLOT, json_in_html, whole_page
 
 CONTENT = Markup('<main><script type="application/json">{}</script></main>')
 JSON = st.recursive(

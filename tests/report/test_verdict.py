@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from dcfl.report.verdict import headline, sentence, verdict
-from dcfl.runs.all_pairs import Pair
-from dcfl.runs.groups import group_runs
-from dcfl.runs.pairs import Paired
-from dcfl.runs.standing import Standing
+from dcfl.comparisons.groups import group_runs
+from dcfl.comparisons.pairs import Pair, Paired
+from dcfl.comparisons.standing import Standing
+from dcfl.comparisons.verdict import headline, sentence, verdict
 from tests.report.folders import write_run
 
 AROUND = (-0.2, 0.1, 0.0, 0.1)  # seeds differ by tenths around a method's mean

@@ -15,9 +15,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from dcfl.errors import ConfigError
-from dcfl.report import following
-from dcfl.report.following import Following
-from dcfl.report.watch import Server, watching
+from dcfl.report import watch as following
+from dcfl.report.watch import Following, Server, watching
 from tests.report.folders import row, write_run
 
 

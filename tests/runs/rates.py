@@ -1,6 +1,6 @@
 """What a machine might take, for tests that do not measure it."""
 
-from dcfl.runs.costs import Crowd, Rates, Sizes, VisitCost
+from dcfl.runs.estimate import Crowd, Rates, Sizes, VisitCost
 
 KNOWN = Sizes(peak=10**9, cohort=2, remembering=2, memory=0, upload=10, up=110, down=100, state=100)
 RATES = Rates(

@@ -17,11 +17,10 @@ from dcfl.errors import ConfigError, RunFolderError, RunMissing
 from dcfl.evaluation import evaluate
 from dcfl.experiment import FederationSettings
 from dcfl.report import write_report
-from dcfl.runs.early_end import reason_to_end
 from dcfl.runs.recorder import Recorder
-from dcfl.runs.rounds_so_far import RoundsSoFar
 from dcfl.runs.rows import RoundRow
 from dcfl.runs.run import Result, Run
+from dcfl.runs.summaries import RoundsSoFar, reason_to_end
 from tests.reliability.victims import interrupted
 
 SETTINGS: dict[str, Any] = {

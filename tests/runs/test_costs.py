@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcfl.runs.costs import Crowd, VisitCost, fitted, images_within, makespan, steps_of
+from dcfl.runs.estimate import Crowd, VisitCost, fitted, images_within, makespan, steps_of
 
 seconds = st.floats(1e-4, 10)
 costs = st.builds(VisitCost, visit=seconds, step=seconds, image=seconds, passed=seconds)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dcfl.cli.first_line import chosen_by_data
+from dcfl.cli.cards import chosen_by_data
 from dcfl.config import experiment_from
 from dcfl.data import Dataset, DataSettings, Images, Preparation, load_dataset
 from dcfl.data.catalogue import PAPER

@@ -23,11 +23,10 @@ from dcfl.experiment import (
 from dcfl.federation import sample_cohort
 from dcfl.methods import METHODS, Method
 from dcfl.runs import estimate as estimates
-from dcfl.runs import trial
-from dcfl.runs.estimate import estimate, peak_bytes, total_seconds
+from dcfl.runs import estimate as trial
+from dcfl.runs.estimate import estimate, measure, peak_bytes, total_seconds
 from dcfl.runs.prepare import Prepared, prepare
 from dcfl.runs.run import Run
-from dcfl.runs.trial import measure
 from dcfl.server import ServerSettings
 from tests.engines.runs import federation
 from tests.runs.rates import KNOWN, RATES

@@ -11,6 +11,8 @@ import pytest
 import torch
 
 import dcfl
+from dcfl.comparisons.cells import difference_to, refuse_another_run
+from dcfl.comparisons.groups import group_runs
 from dcfl.config import apply, as_tables, experiment_from, to_toml
 from dcfl.data import DataSettings, FederatedData, load_dataset
 from dcfl.errors import ConfigError, RunFolderError
@@ -18,11 +20,9 @@ from dcfl.experiment import Experiment
 from dcfl.methods import METHODS
 from dcfl.runs.fingerprint import fingerprint, own_code
 from dcfl.runs.folder import RecordedRun
-from dcfl.runs.groups import group_runs
 from dcfl.runs.identity import KINDS, complete, flat, kind_of
 from dcfl.runs.start import require_resumable
 from dcfl.server.optimizers import OPTIMIZERS
-from dcfl.studies.cells.cell_folders import difference_to, refuse_another_run
 from tests.engines.runs import federation
 from tests.report.folders import as_recorded, write_run
 

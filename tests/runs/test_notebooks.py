@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 import dcfl
+from dcfl.comparisons.comparison import Comparison
 from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment, FederationSettings
 from dcfl.report.notebook_html import run_html
 from dcfl.runs.round_progress import Bar, in_notebook, shown
 from dcfl.runs.rows import Summary
 from dcfl.runs.run import Result
-from dcfl.studies.comparison import Comparison
 
 SMALL: dict[str, Any] = {
     "federation.rounds": 3,

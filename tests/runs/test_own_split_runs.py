@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from dcfl.comparisons.cells import refuse_another_run
+from dcfl.comparisons.groups import group_runs
 from dcfl.data import DataSettings
 from dcfl.errors import ConfigError, RunFolderError, SiteRefusal
 from dcfl.experiment import Experiment
 from dcfl.runs.folder import RecordedRun
-from dcfl.runs.groups import group_runs
 from dcfl.runs.run import Run
-from dcfl.studies.cells.cell_folders import refuse_another_run
 from dcfl.trained.evaluate import evaluation_of
 from tests.command_line import Call
 from tests.engines.runs import bits

@@ -16,9 +16,9 @@ from dcfl.errors import RunMissing
 from dcfl.experiment import FaultSettings
 from dcfl.methods import METHODS
 from dcfl.runs.folder import RecordedRun
-from dcfl.runs.rounds_so_far import TOTALS, RoundsSoFar
 from dcfl.runs.rows import RoundRow
 from dcfl.runs.run import Run
+from dcfl.runs.summaries import TOTALS, RoundsSoFar
 from tests.engines.runs import Flat, federation, made_ready, trained
 from tests.reliability import victims
 

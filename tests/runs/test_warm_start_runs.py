@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from dcfl import config, load_model
+from dcfl.comparisons.groups import group_runs
 from dcfl.engines.engine import Session
 from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
 from dcfl.messages import num_bytes
 from dcfl.runs.folder import RecordedRun
-from dcfl.runs.groups import group_runs
 from dcfl.runs.run import Run
 from dcfl.system.tensor_files import read_stored
 from tests.engines.runs import bits

@@ -17,7 +17,7 @@ from dcfl.client import LocalTraining
 from dcfl.errors import ConfigError
 from dcfl.messages import ClientUpdate, Tensors
 from dcfl.methods import METHODS, Method
-from dcfl.methods.mean_upload import MeanUpload
+from dcfl.methods.method import MeanUpload
 from dcfl.methods.scaffold import Scaffold
 from dcfl.server import Server, ServerSettings, ServerState
 from dcfl.server.aggregation import AGGREGATIONS, ROBUST

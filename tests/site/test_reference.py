@@ -35,7 +35,7 @@ def test_a_default_is_the_one_of_the_code() -> None:
 
 def test_every_verb_has_a_section() -> None:
     page = made("verbs").page()
-    for verb in ("run", "flower up", "new method", "data get", "bench methods"):
+    for verb in ("run", "flower up", "new method", "data get"):
         assert f" `dcfl {verb}`\n" in page
     assert "| `--seeds 0,1,2` |" in page
 

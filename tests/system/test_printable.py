@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcfl.system.printable import printable, printable_lines
+from dcfl.system.wording import printable, printable_lines
 
 ANYTHING = st.text(st.characters(exclude_categories=()))  # lone surrogates too
 

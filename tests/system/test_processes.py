@@ -30,7 +30,7 @@ def hostile(tmp_path: Path) -> Path:
 
 
 def test_our_python_does_not_look_into_the_working_folder(hostile: Path) -> None:
-    for words in (("-c", "import queue"), ("-m", "dcfl.studies.bench.floor", "--nothing")):
+    for words in (("-c", "import queue"), ("-m", "benchmarks.bench.floor", "--nothing")):
         subprocess.run(python(*words), cwd=hostile, capture_output=True)
     assert not (hostile / "owned").exists()
 
@@ -54,9 +54,9 @@ def test_commands_that_start_programs_run_nothing_of_the_folder(
 
 # Those that run a script by its path, which puts the script's own folder first.
 BY_PATH = {
-    "dcfl/studies/bench/peers/pfl_job.py",
+    "benchmarks/bench/peers/pfl_job.py",
     "dcfl/flower/deploy/supernode.py",  # isolated, and without site-packages
-    "scripts/newest_flower.py",
+    "benchmarks/newest_flower.py",
 }
 
 

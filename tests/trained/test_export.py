@@ -23,22 +23,20 @@ from safetensors.torch import load_file
 
 import dcfl
 import dcfl.cli.main
-from dcfl.cli.export_verb import Format
+from dcfl.cli.model_verbs import Format
 from dcfl.data import load_dataset
 from dcfl.data.settings import DataSettings
 from dcfl.errors import ConfigError
 from dcfl.runs.model_file import load_with_settings
-from dcfl.system.installing import install_command
+from dcfl.system.wording import install_command
 from dcfl.trained import export as exporting
-from dcfl.trained import export_formats
-from dcfl.trained.export import ExportOptions, export_model
-from dcfl.trained.export_check import fit_in_graph, resized_by_pillow
-from dcfl.trained.export_formats import FORMATS
-from dcfl.trained.exported_graph import resized
+from dcfl.trained import exported_graph as export_formats
+from dcfl.trained.export import ExportOptions, export_model, fit_in_graph, resized_by_pillow
+from dcfl.trained.exported_graph import FORMATS, resized
+from tests.analysis.trained import train
 from tests.command_line import Call
 from tests.data.pictures import save
 from tests.models.test_own_models import FUNCTION
-from tests.studies.analysis.trained import train
 from tests.trained.picture_runs import coloured, picture_folder, trained_on
 
 NETWORKS: dict[str, dict[str, Any]] = {
@@ -237,7 +235,7 @@ def test_what_the_graph_cannot_fit_must_have_the_trained_size(
     assert fit_in_graph(model, "crop") == "crop"
     assert fit_in_graph(model, "pad") is None
     monkeypatch.setattr(
-        "dcfl.trained.export_check.resized_by_pillow",
+        "dcfl.trained.export.resized_by_pillow",
         lambda pixels, size, fit: resized_by_pillow(pixels, size, fit) ^ 1,
     )
     out = tmp_path / "m.pt"

@@ -18,13 +18,14 @@ from PIL import Image
 import dcfl
 import dcfl.cli.main
 from dcfl.data import load_dataset
-from dcfl.data.pictures import decode_all
+from dcfl.data.readers.pictures import decode_all
 from dcfl.errors import ConfigError, DatasetMissing, RunFolderError, RunMissing
-from dcfl.trained import classifier, picture_files
+from dcfl.trained import classifier
+from dcfl.trained import classifier as picture_files
 from dcfl.trained.classifier import open_classifier
+from tests.analysis.trained import train
 from tests.command_line import Call
 from tests.data.pictures import save
-from tests.studies.analysis.trained import train
 from tests.trained.picture_runs import CLASSES, coloured, picture_folder, trained_on
 
 

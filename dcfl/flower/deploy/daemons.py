@@ -6,18 +6,71 @@ inherits that: so even a client process is found whose SuperNode was killed.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
+import sys
+import sysconfig
 import time
 from collections.abc import Mapping, Sequence, Set
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dcfl.errors import NetworkError
+from dcfl.errors import ConfigError, NetworkError
+from dcfl.system.wording import install_command
+
+POLL = ("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.25")  # seconds that a message waits for its process
+
+
+def script(name: str) -> str:
+    """A console script of this Python environment, whatever PATH says."""
+    for folder in (Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))):
+        if (folder / name).exists():
+            return str(folder / name)
+    raise ConfigError(f"{name} is not installed here: {install_command('flower')}")
+
+
+LOOPBACK = "127.0.0.1"
+ANYWHERE = "0.0.0.0"  # all of this machine's addresses, as a proxy listens
+
+OTHER_PORT = "set another port in [superlink] of"  # then the file
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for free in sockets:  # all bound at once, so that all differ
+            free.bind((LOOPBACK, 0))
+        return [int(free.getsockname()[1]) for free in sockets]
+
+
+def in_use(port: int, host: str = LOOPBACK) -> bool:
+    """Whether a program listens there already. A port that this user may not have is not in use:
+    the program that wants it says so better."""
+    with socket.socket() as attempt:
+        attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as daemons do
+        try:
+            attempt.bind((host, port))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False
+
+
+def require_free(port: int, remedy: str, host: str = LOOPBACK) -> None:
+    if in_use(port, host):
+        raise NetworkError(f"port {port} is in use by another program: {remedy}")
+
+
+def listening(port: int) -> bool:
+    with suppress(OSError), socket.create_connection((LOOPBACK, port), timeout=1):
+        return True
+    return False
+
 
 MARKER = "DCFL_FLOWER_HOME"
 GRACE_SECONDS = 5.0  # between asking a process to end and killing it

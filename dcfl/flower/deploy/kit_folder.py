@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from dcfl.errors import ConfigError, require
-from dcfl.flower.deploy.superlink import LOOPBACK, Connection, host_and_port
+from dcfl.flower.deploy.daemons import LOOPBACK
+from dcfl.flower.deploy.superlink import Connection, host_and_port
 
 SITE_FILE, SERVER_FILE = "site.toml", "server.toml"
 NGINX, NO_PROXY = "nginx", "none"

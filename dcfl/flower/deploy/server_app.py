@@ -19,7 +19,7 @@ from dcfl.flower.app_code import run_app_code
 from dcfl.flower.engine import GridEngine
 from dcfl.flower.roster import UNBOUND, Roster
 from dcfl.runs.run import Run
-from dcfl.system.printable import printable
+from dcfl.system.wording import printable
 
 ENDED = "dcfl ended with"  # then the exit code and the reason: for `dcfl flower run`, in the log
 

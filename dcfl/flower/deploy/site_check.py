@@ -9,16 +9,24 @@ from dcfl.errors import SiteRefusal
 from dcfl.experiment import Experiment
 from dcfl.flower.app_code import check_pin, require_allowed
 from dcfl.flower.app_pin import KEY
-from dcfl.flower.deploy.data_checks import check_data
-from dcfl.flower.deploy.deployment_record import read_record
+from dcfl.flower.deploy.checks import (
+    Finding,
+    check_authority,
+    check_data,
+    check_disk,
+    check_key,
+    check_link,
+    check_port,
+    check_versions,
+    fine,
+    wrong,
+)
 from dcfl.flower.deploy.kit_folder import SITE_FILE, SiteKit
-from dcfl.flower.deploy.link_checks import check_authority, check_key, check_link
-from dcfl.flower.deploy.machine_checks import check_disk, check_port, check_versions
-from dcfl.flower.deploy.site_findings import Finding, fine, wrong
+from dcfl.flower.deploy.startup import read_record
 from dcfl.flower.node_config import NodeConfig
 from dcfl.flower.site_rules import SiteRules
 from dcfl.flower.withholding import check_run, in_order
-from dcfl.system.printable import printable
+from dcfl.system.wording import printable
 
 CONFIG, RULES = "node config", "rules"
 # Keys of a node config that allow and forbid nothing, and `withhold`, which has its own words.

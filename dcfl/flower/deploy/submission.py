@@ -6,22 +6,133 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 
+from dcfl.config import as_tables, to_toml
 from dcfl.data.settings import DataSettings
 from dcfl.errors import ConfigError, RemoteRunFailed
 from dcfl.experiment import Experiment
+from dcfl.flower.app_code import APP_FILES, declared_text
 from dcfl.flower.deploy import superlink
-from dcfl.flower.deploy.bundle import app_code, code_text, experiment_text, write_bundle
 from dcfl.flower.deploy.server_app import ENDED
+from dcfl.flower.deploy.startup import read_record
 from dcfl.flower.deploy.superlink import Connection
-from dcfl.flower.roster import Roster
+from dcfl.flower.roster import Roster, site_title
+from dcfl.flower.site_failures import failures_in
 from dcfl.methods import METHODS
 from dcfl.models.warm_start import weights_path
-from dcfl.runs.folder import RecordedRun, folder_for, require_unused
+from dcfl.runs.folder import (
+    METHOD_COPY,
+    MODEL_COPY,
+    RecordedRun,
+    folder_for,
+    own_files,
+    require_unused,
+)
 from dcfl.runs.rows import RoundRow
+from dcfl.system.own_files import OwnFile
+from dcfl.system.storage import storage, write_whole
+
+# No dependencies: dcfl and torch are installed at each site beforehand, never by a run.
+_PYPROJECT = """\
+[project]
+name = "dcfl-app"
+version = "{version}"
+description = "Runs a dcfl experiment with the dcfl that is installed at each site"
+license = "MIT"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "dcfl"
+
+[tool.flwr.app.components]
+serverapp = "dcfl.flower.deploy.server_app:app"
+clientapp = "dcfl.flower.client_app:app"
+
+# A whole config file as one text, because Flower accepts only keys that stand here; or the folder
+# of a run to resume. And the sites: how many SuperNodes there are, or a line for each with the
+# fingerprint of its key and its name. And the hashes of the user's own files in this folder.
+[tool.flwr.app.config]
+experiment = {experiment}
+resume = ""
+sites = {sites}
+code = {code}
+"""
+
+
+def experiment_text(experiment: Experiment) -> str:
+    """As Flower sends it to the sites."""
+    text = to_toml(as_tables(experiment))
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        raise ConfigError("Flower carries valid Unicode only: rename the paths of the config")
+    return text
+
+
+def app_code(experiment: Experiment) -> dict[str, OwnFile]:
+    """The user's own files that the experiment needs: its method's, its network's."""
+    files, names = own_files(experiment), {"method": METHOD_COPY, "model": MODEL_COPY}
+    return {kind: files[name] for kind, name in names.items() if name in files}
+
+
+def code_text(files: Mapping[str, OwnFile]) -> str:
+    """The hashes of the files, for the run's config."""
+    return declared_text({kind: file.sha256 for kind, file in files.items()})
+
+
+def write_bundle(
+    folder: Path, experiment: str = "", sites: str = "", files: Mapping[str, OwnFile] | None = None
+) -> Path:
+    """Write the app into a new or empty folder. `experiment` and `sites`: the defaults of
+    `flwr run`. `files`: from `app_code`."""
+    files = files or {}
+    with storage(folder):
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ConfigError(f"{folder}: exists and is not empty; give a new folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        given = {"experiment": experiment, "sites": sites, "code": code_text(files)}
+        given = {key: to_toml(value) for key, value in given.items()}
+        text = _PYPROJECT.format(version=version("dcfl"), **given)
+        write_whole(folder / "pyproject.toml", text)
+        for kind, file in files.items():
+            (folder / APP_FILES[kind]).write_bytes(file.source)
+    return folder
+
+
+class SiteLogs:
+    """The logs of the sites that `dcfl flower up` started, from now on."""
+
+    def __init__(self, home: Path) -> None:
+        home = home.resolve()
+        self._logs = {
+            node.name: home / "logs" / f"{node.name}.log" for node in read_record(home).nodes
+        }
+        self._read = {name: len(_after(path, 0)) for name, path in self._logs.items()}
+        self._told: set[tuple[str, str]] = set()
+
+    def news(self) -> list[str]:
+        """A line for each failure that is new, with the site, the cause and the log."""
+        lines = []
+        for name, path in self._logs.items():
+            new = _after(path, self._read[name])
+            whole = new[: new.rfind(b"\n") + 1]  # the last line may still grow
+            self._read[name] += len(whole)
+            for failure in failures_in(whole.decode("utf-8", "replace")):
+                if (name, failure.reason) not in self._told:
+                    self._told.add((name, failure.reason))
+                    lines.append(f"{site_title(name)}: {failure.advice}; log {path}")
+        return lines
+
+
+def _after(path: Path, position: int) -> bytes:
+    if not path.is_file():
+        return b""
+    with path.open("rb") as log:
+        log.seek(position)
+        return log.read()
+
 
 ROWS_SECONDS = 0.5  # between two looks at the rows
 STATUS_SECONDS = 5.0  # between two questions to the SuperLink, each of which starts a process

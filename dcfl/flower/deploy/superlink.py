@@ -1,4 +1,4 @@
-"""Runs on a SuperLink, this machine's own or any other: submit, watch, stop."""
+"""Which nodes a SuperLink knows by their keys, and which of them are online."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dcfl.errors import ConfigError, NetworkError, require
 from dcfl.flower import OFFLINE
-from dcfl.flower.deploy.console_scripts import POLL, script
-from dcfl.flower.deploy.daemons import MARKER
+from dcfl.flower.deploy.daemons import LOOPBACK, MARKER, POLL, script
+from dcfl.flower.roster import registered_fingerprint
 from dcfl.system.storage import private_folder, storage, write_whole
 
+if TYPE_CHECKING:
+    from dcfl.flower.roster import Roster  # it imports torch, which ./status needs not
+
+
 CONNECTION_NAME = "dcfl"  # in config.toml
-LOOPBACK = "127.0.0.1"
 _CONFIG_HEAD = "# Written by dcfl for its own calls of flwr; changes are lost."
 _ADDRESS = re.compile(r"[A-Za-z0-9._-]+:[0-9]{1,5}|\[[0-9A-Fa-f:]+\]:[0-9]{1,5}")
 _FRAME = re.compile("[─│╭╮╰╯]")  # flwr frames its errors
@@ -229,3 +232,64 @@ def last_line(text: bytes) -> str:
 
 def write_private(path: Path, text: str) -> None:
     write_whole(path, text, private=True)
+
+
+_UNREGISTERED = "unregistered"  # Flower's word for a node that its database keeps all the same
+
+
+class RegisteredNode(NamedTuple):
+    key: str  # its fingerprint
+    online: bool  # as the SuperLink sees it, up to a minute late
+
+
+class Absence(NamedTuple):
+    """Sites of a run that are not online."""
+
+    sites: str  # for a person; empty: all are online, or the SuperLink does not say
+    of_all: bool = False
+
+
+def registered_nodes(link: Connection) -> list[RegisteredNode] | None:
+    """None if the SuperLink does not say it. Flower's command lists nodes without their keys. What
+    that command uses is asked here, and may be different in another version."""
+    try:
+        listed = _listed(link)
+    except Exception:
+        return None
+    return [
+        RegisteredNode(registered_fingerprint(key), state == "online")
+        for key, state in listed
+        if state != _UNREGISTERED
+    ]
+
+
+def absent_sites(link: Connection, roster: Roster) -> Absence:
+    nodes = registered_nodes(link)
+    if nodes is None:
+        return Absence("")
+    online = [node.key for node in nodes if node.online]
+    if roster.keys:
+        absent = [place for place, key in enumerate(roster.keys) if key not in online]
+        told = ", ".join(roster.title(place) for place in absent)
+        return Absence(told, len(absent) == roster.count)
+    missing = max(0, roster.count - len(online))
+    return Absence(f"{missing} of {roster.count} sites" if missing else "", not online)
+
+
+def _listed(link: Connection) -> list[tuple[bytes, str]]:
+    from flwr.proto.control_pb2 import ListNodesRequest
+    from flwr.supercore.control import ControlHttpClient
+    from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
+
+    authority = link.root_certificate
+    version = RuntimeVersionHttpInterceptor(component_name="flwr CLI")
+    with loopback_unproxied():
+        client = ControlHttpClient.from_server_address(
+            link.address,
+            link.insecure,
+            authority.read_bytes() if authority else None,
+            interceptors=[version],
+        )
+    with client:
+        answer = client.ListNodes(ListNodesRequest())
+    return [(node.public_key, node.status) for node in answer.nodes_info]

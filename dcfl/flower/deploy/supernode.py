@@ -20,7 +20,7 @@ from pathlib import Path
 
 from dcfl.flower.deploy import clientapp_launcher
 from dcfl.flower.deploy.clientapp_server import SCRIPT
-from dcfl.flower.deploy.console_scripts import POLL, script
+from dcfl.flower.deploy.daemons import POLL, script
 from dcfl.system.processes import python
 
 # Of Flower's naps: 0.3 seconds until the next look for a message, and 0.06 for a reply.

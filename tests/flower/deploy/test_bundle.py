@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dcfl.errors import ConfigError
-from dcfl.flower.deploy.bundle import write_bundle
+from dcfl.flower.deploy.submission import write_bundle
 
 
 def test_the_bundle_is_one_file_that_points_into_dcfl(tmp_path: Path) -> None:

@@ -16,8 +16,7 @@ import yaml  # type: ignore[import-untyped]
 from dcfl.errors import ConfigError, StorageError
 from dcfl.flower.deploy.keys import valid_until
 from dcfl.flower.deploy.kit_folder import ServerKit, SiteKit, open_kit
-from dcfl.flower.deploy.kit_writing import Kits
-from dcfl.flower.deploy.tested_versions import constraints
+from dcfl.flower.deploy.kit_writing import Kits, constraints
 from dcfl.flower.node_config import KEYS, NodeConfig
 
 SITES = ("north", "south")

@@ -7,9 +7,13 @@ from typing import Any
 import pytest
 
 from dcfl.errors import ConfigError
-from dcfl.flower.deploy import program_options
-from dcfl.flower.deploy.commands import superlink_command, supernode_command
-from dcfl.flower.deploy.program_options import command_line, options_of
+from dcfl.flower.deploy import commands as program_options
+from dcfl.flower.deploy.commands import (
+    command_line,
+    options_of,
+    superlink_command,
+    supernode_command,
+)
 
 HELP = b"""usage: flower-supernode [-h] [--port PORT]
 
@@ -27,7 +31,7 @@ def helped(monkeypatch: pytest.MonkeyPatch) -> Any:
     def say(text: bytes) -> None:
         options_of.cache_clear()
         answer = SimpleNamespace(stdout=text)
-        run = "dcfl.flower.deploy.program_options.subprocess.run"
+        run = "dcfl.flower.deploy.commands.subprocess.run"
         monkeypatch.setattr(run, lambda *_, **__: answer)
         monkeypatch.setattr(program_options, "script", lambda name: f"/bin/{name}")
 

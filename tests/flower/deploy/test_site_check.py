@@ -20,16 +20,14 @@ import pytest
 from dcfl.cli.main import main
 from dcfl.data.settings import DataSettings
 from dcfl.experiment import Experiment
-from dcfl.flower.deploy import link_checks, machine_checks
-from dcfl.flower.deploy.daemons import Daemon, start_of
-from dcfl.flower.deploy.deployment_record import Deployment, add_to_record
+from dcfl.flower.deploy import checks as link_checks
+from dcfl.flower.deploy import checks as machine_checks
+from dcfl.flower.deploy.checks import Finding, check_link, check_versions, problems
+from dcfl.flower.deploy.daemons import Daemon, free_ports, start_of
 from dcfl.flower.deploy.keys import make_keys
 from dcfl.flower.deploy.kit_folder import open_site
-from dcfl.flower.deploy.link_checks import check_link
-from dcfl.flower.deploy.machine_checks import check_versions
-from dcfl.flower.deploy.ports import free_ports
 from dcfl.flower.deploy.site_check import check_site
-from dcfl.flower.deploy.site_findings import Finding, problems
+from dcfl.flower.deploy.startup import Deployment, add_to_record
 from tests.flower.deploy.pictures import pictures
 
 Cli = Callable[..., tuple[int, str, str]]

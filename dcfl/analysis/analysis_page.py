@@ -1,0 +1,523 @@
+"""The page about one or several analysed runs, and their numbers as files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dcfl.analysis.drift import Drift
+from dcfl.analysis.figures import (
+    DRIFTS,
+    EDGES,
+    NAMED,
+    DriftQuantity,
+    apart,
+    coloured_classes,
+    cosine_range,
+    drift_figure,
+    paper_figure,
+    plane_figure,
+    separation_figure,
+    spectrum_figure,
+)
+from dcfl.analysis.findings import Analysis
+from dcfl.analysis.similarity import BINS, PERCENTILES
+from dcfl.comparisons.groups import setting
+from dcfl.report import charts
+from dcfl.report.charts import Chart, series
+from dcfl.report.document import Picture, Section, Table, render_document
+from dcfl.report.text import listed, number, plural, without_folders
+from dcfl.system.storage import storage, strict_json, write_whole
+
+PLANE_HEIGHT = 320  # pixels
+
+
+def separation_chart(analyses: Sequence[Analysis]) -> Chart:
+    """Both histograms of each run in a panel."""
+    low, high = cosine_range(analyses)
+    first = int(np.searchsorted(EDGES, low))
+    panels = [
+        {
+            "title": f"{one.label}: overlap {number(100 * one.similarity.overlap, 1)} %",
+            "series": [
+                series(name, EDGES[first:-1], cosines.density[first:], colour, "steps")
+                for colour, (name, (_, cosines)) in enumerate(
+                    zip(("same class", "different classes"), one.kinds, strict=True)
+                )
+            ],
+        }
+        for one in analyses
+    ]
+    top = max(cosines.density.max() for one in analyses for _, cosines in one.kinds)
+    return charts.plot(
+        {"label": "cosine", "low": low, "high": high},
+        {"label": "density", "low": 0, "high": float(1.05 * top or 1.0)},
+        panels,
+    )
+
+
+def spectrum_chart(analyses: Sequence[Analysis]) -> Chart:
+    lines = [
+        series(one.label, range(1, len(held) + 1), 100 * held, colour)
+        for colour, one in enumerate(analyses)
+        if len(held := np.asarray(one.dimensions.explained))
+    ]
+    return charts.plot(
+        {"label": "principal directions", "log": True},
+        {"label": "variance held (%)", "low": 0, "high": 102},
+        [{"series": lines}],
+    )
+
+
+def plane_chart(analyses: Sequence[Analysis]) -> Chart:
+    """The embeddings in two dimensions; classes without a colour of their own are grey."""
+    names = analyses[0].class_names
+    chosen = coloured_classes(len(names))
+    reach = max(float(np.abs(one.plane.points).max()) for one in analyses)
+    edges = {"low": -1.05 * reach or -1.0, "high": 1.05 * reach or 1.0, "bare": True}
+    panels = [
+        {"title": one.label, "series": list(_classes(one, names, chosen))} for one in analyses
+    ]
+    return charts.plot(
+        {"label": "first direction", **edges},
+        {"label": "second direction", **edges},
+        panels,
+        height=PLANE_HEIGHT,
+    )
+
+
+def drift_chart(drifts: Sequence[tuple[str, Drift]]) -> Chart:
+    """A row of dots per run in each panel, and its mean as a bar. The legend names the rows."""
+    panels = []
+    for quantity in DRIFTS:
+        dots = [_drift_dots(quantity, at, *labelled) for at, labelled in enumerate(drifts)]
+        means = [_mean_bar(one, -at) for at, one in enumerate(dots) if one["x"]]
+        axis = {"label": quantity.label, **_drift_range(quantity, dots)}
+        panels.append({"title": quantity.title, "x": axis, "series": [*means, *dots]})
+    rows = {"label": "", "low": 0.6 - len(drifts), "high": 0.4, "bare": True}
+    return charts.plot({"label": ""}, rows, panels, height=110 + 26 * len(drifts))
+
+
+def _drift_dots(quantity: DriftQuantity, at: int, label: str, drift: Drift) -> dict[str, Any]:
+    values = quantity.values(drift)
+    notes = [
+        f"{who}\n{quantity.label} {number(value, 4)}"
+        for who, value in zip(quantity.owners(drift), values, strict=True)
+    ]
+    return series(label, values, apart(values) - at, at, "points", notes=notes)
+
+
+def _drift_range(quantity: DriftQuantity, dots: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Distances begin at 0."""
+    values = [value for one in dots for value in one["x"]]
+    highest = max(values, default=1.0) or 1.0
+    return {"low": -0.03 * highest, "high": 1.06 * highest} if quantity.distance else {}
+
+
+def _mean_bar(dots: dict[str, Any], row: float) -> dict[str, Any]:
+    mean = float(np.mean(dots["x"]))
+    return series(dots["label"], [mean, mean], [row - 0.3, row + 0.3], 6, dash=0)
+
+
+def _classes(one: Analysis, names: Sequence[str], chosen: Sequence[int]) -> list[dict[str, Any]]:
+    points, labels = one.plane.points, one.plane.labels
+    found = []
+    for colour, label in enumerate(chosen):
+        own = points[labels == label]
+        notes = [names[label]] * len(own)
+        found.append(series(names[label], own[:, 0], own[:, 1], colour, "points", notes=notes))
+    rest = np.flatnonzero(~np.isin(labels, chosen))
+    if len(rest):
+        notes = [names[label] for label in labels[rest]]
+        across, up = points[rest].T
+        found.append(series("other classes", across, up, charts.GREY, "points", notes=notes))
+    return found
+
+
+ACROSS = 3  # panels beside each other: more are too small to read
+LabelledDrift = tuple[str, Drift]
+
+
+def similarity_section(analyses: Sequence[Analysis]) -> Section:
+    pictures = [
+        *(_separation_picture(panels) for panels in _in_panels(analyses)),
+        *(_paper_picture(panels) for panels in _in_panels(analyses) if len(analyses) > 1),
+    ]
+    return Section("Cosine similarity", claim(analyses), [_cosines_table(analyses)], pictures)
+
+
+def _cosines_table(analyses: Sequence[Analysis]) -> Table:
+    rows = [
+        [
+            f"{analysis.label}, {'same class' if kind == 'intra' else 'different classes'}",
+            f"{cosines.pairs:,}",
+            number(cosines.mean, 3),
+            number(cosines.deviation, 3),
+            *(number(value, 3) for value in cosines.percentiles),
+            number(100 * analysis.similarity.overlap, 1) if kind == "intra" else "",
+        ]
+        for analysis in analyses
+        for kind, cosines in analysis.kinds
+    ]
+    return Table(
+        ["pairs of", "pairs", "mean", "deviation", *(f"{at} %" for at in PERCENTILES), "overlap %"],
+        rows,
+        note="Mean and deviation are exact, over all pairs; percentiles are good to 0.0001. The "
+        f"overlap is the area that both histograms cover, in bins of {2 / BINS:g}.",
+    )
+
+
+def _separation_picture(analyses: Sequence[Analysis]) -> Picture:
+    return Picture(
+        "Within classes and between them",
+        partial(separation_figure, analyses),
+        f"Histograms of cosines of same-class and different-class pairs. {_spoken(analyses)}",
+        "All pairs of images by the cosine of their embeddings. A representation that "
+        "separates the classes has one hill near 1 and the other well to the left of it.",
+        separation_chart(analyses),
+    )
+
+
+def _paper_picture(analyses: Sequence[Analysis]) -> Picture:
+    return Picture(
+        "Intra-class above, inter-class below",
+        partial(paper_figure, analyses),
+        f"Histograms of cosines in the layout of the paper. {_spoken(analyses)}",
+        "The same histograms as the paper's figure arranges them: densities, on the same "
+        "axes in all runs. The line marks the mean.",
+        covered=True,
+    )
+
+
+def _in_panels(analyses: Sequence[Analysis]) -> list[Sequence[Analysis]]:
+    return [analyses[first : first + ACROSS] for first in range(0, len(analyses), ACROSS)]
+
+
+def _spoken(analyses: Sequence[Analysis]) -> str:
+    return " ".join(
+        f"{analysis.label}: mean {number(analysis.similarity.intra.mean)} within classes, "
+        f"{number(analysis.similarity.inter.mean)} between."
+        for analysis in analyses
+    )
+
+
+def claim(analyses: Sequence[Analysis]) -> list[str]:
+    """The paper's two sentences about its figure, checked on one run of each method; for a model
+    with a side head, on both of its embeddings."""
+    return [
+        f"What the paper says of DCFL-PW beside FedProc, in these two runs{where}: {verdicts}. "
+        f"Both kinds of cosines rise when all embeddings move closer together, which helps the "
+        f"first two and hurts the others; whether the classes come apart is what the overlap says."
+        for which, where in (("features", ""), ("projection", ", behind the side head"))
+        if (verdicts := _verdicts([one for one in analyses if one.embedding == which]))
+    ]
+
+
+def _verdicts(analyses: Sequence[Analysis]) -> str:
+    """Empty if these are not one run of each of the figure's methods."""
+    if sorted(analysis.method for analysis in analyses) != ["dcfl-pw", "fedproc"]:
+        return ""
+    by_method = {analysis.method: analysis.similarity for analysis in analyses}
+    ours, theirs = by_method["dcfl-pw"], by_method["fedproc"]
+    checks = []
+    for pairs, kind, target in (("same-class", "intra", 1.0), ("other", "inter", 0.0)):
+        our_cosines, their_cosines = getattr(ours, kind), getattr(theirs, kind)
+        checks += [
+            (
+                f"{pairs} cosines on average nearer to {target:g}",
+                abs(our_cosines.mean - target) < abs(their_cosines.mean - target),
+                f"{number(our_cosines.mean, 3)} against {number(their_cosines.mean, 3)}",
+            ),
+            (
+                f"and less dispersed away from {target:g}",
+                our_cosines.distance_from(target) < their_cosines.distance_from(target),
+                f"root mean square distance {number(our_cosines.distance_from(target), 3)} "
+                f"against {number(their_cosines.distance_from(target), 3)}",
+            ),
+        ]
+    return "; ".join(f"{what}: {'yes' if so else 'no'} ({how})" for what, so, how in checks)
+
+
+def sphere_section(analyses: Sequence[Analysis]) -> Section:
+    rows = [
+        [
+            analysis.label,
+            number(analysis.similarity.alignment, 3),
+            number(analysis.similarity.view_alignment, 3),
+            number(analysis.similarity.uniformity, 3),
+            number(analysis.similarity.inter_uniformity, 3),
+        ]
+        for analysis in analyses
+    ]
+    columns = [
+        "run",
+        "alignment, same class",
+        "alignment, two views",
+        "uniformity",
+        "uniformity, different classes",
+    ]
+    exponents = analyses[0].similarity.exponents
+    distance = "squared distance" if exponents.alpha == 2 else "distance, to the power alpha,"
+    text = (
+        f"Lower is better for all four. Alignment is the mean {distance} of two unit vectors "
+        "that belong together: two images of a class, or two augmented views of one image. "
+        f"Uniformity is the logarithm of the mean of exp(-{exponents.t:g} times the squared "
+        "distance): over all pairs, where classes that shrink to points set a floor, and over "
+        "pairs of different classes, where they do not."
+    )
+    note = f"Alignment with alpha = {exponents.alpha:g}, uniformity with t = {exponents.t:g}."
+    return Section("Alignment and uniformity", [text], [Table(columns, rows, note=note)])
+
+
+def dimensions_section(analyses: Sequence[Analysis]) -> Section:
+    picture = Picture(
+        "Variance held by the first directions",
+        partial(spectrum_figure, analyses),
+        "Line chart of the cumulated variance over the principal directions.",
+        "The share of the variance that the first principal directions hold together. A line that "
+        "is at 1 early belongs to a model that uses few directions: at best, about as many as "
+        "there are classes less one.",
+        spectrum_chart(analyses),
+    )
+    return Section("Dimensions in use", tables=[_dimensions_table(analyses)], pictures=[picture])
+
+
+def _dimensions_table(analyses: Sequence[Analysis]) -> Table:
+    rows = []
+    for analysis in analyses:
+        dimensions = analysis.dimensions
+        needed = int(np.searchsorted(dimensions.explained, 0.95)) + 1
+        needed = needed if dimensions.effective_rank else 0
+        rows.append(
+            [
+                analysis.label,
+                f"{dimensions.width}",
+                f"{dimensions.zero}",
+                f"{dimensions.still}",
+                f"{number(100 * dimensions.moving_share, 1)} %",
+                number(dimensions.effective_rank, 1),
+                f"{number(100 * dimensions.rank_share, 1)} %",
+                f"{min(needed, dimensions.width)}",
+            ]
+        )
+    columns = [
+        "run",
+        "width",
+        "always zero",
+        "constant",
+        "moving",
+        "effective rank",
+        "of the width",
+        "for 95 %",
+    ]
+    note = (
+        "Always zero: coordinates of z that are 0 for every image. Constant: those whose "
+        "value is the same for every image, the zeros included; moving are the others. "
+        "Effective rank: exp of the entropy of the eigenvalues of the covariance of the unit "
+        "vectors, taken as shares. For 95 %: principal directions that hold so much of the "
+        "variance."
+    )
+    return Table(columns, rows, note=note)
+
+
+def picture_section(analyses: Sequence[Analysis]) -> Section:
+    return Section("Picture", pictures=[_plane_picture(panels) for panels in _in_panels(analyses)])
+
+
+def _plane_picture(analyses: Sequence[Analysis]) -> Picture:
+    first = analyses[0]
+    explained = " ".join(
+        f"{analysis.label}: the two axes hold {number(100 * sum(analysis.plane.explained), 1)} % "
+        "of the variance."
+        for analysis in analyses
+    )
+    shown, classes = len(first.plane.points), len(first.class_names)
+    sample = f" ({plural(shown, 'image')} of {first.images:,})" if shown < first.images else ""
+    coloured = f" Coloured are {NAMED} of the {classes} classes." if classes > NAMED else ""
+    return Picture(
+        "The embeddings, in two dimensions",
+        partial(plane_figure, analyses),
+        f"Scatter plot of the images' embeddings, coloured by class. {explained}",
+        f"Each point is an image{sample}: its unit vector, projected on the two directions in "
+        "which the run's unit vectors vary most. Every run has axes of its own, in the same scale. "
+        "What is apart here is apart; what overlaps here may be apart in the dimensions that are "
+        f"not shown.{coloured}",
+        plane_chart(analyses),
+    )
+
+
+def drift_sections(analyses: Sequence[Analysis]) -> list[Section]:
+    """One, or none where no drift was measured."""
+    drifts = [
+        (analysis.label, analysis.drift) for analysis in analyses if analysis.drift is not None
+    ]
+    if not drifts:
+        return []
+    picture = Picture(
+        "Drift, client by client",
+        partial(drift_figure, drifts),
+        "Dot plot of the drift of each client in weights and features, and of the cosine between "
+        "the updates of each pair of clients.",
+        "Each dot is a client (for the cosine a pair of clients), and the bar is the mean.",
+        drift_chart(drifts),
+    )
+    return [
+        Section("Drift of a local round", _drift_text(drifts), [_drift_table(drifts)], [picture])
+    ]
+
+
+def _drift_table(drifts: Sequence[LabelledDrift]) -> Table:
+    rows = [
+        [
+            label,
+            f"{len(drift.clients)}",
+            _spread([client.weights for client in drift.clients], 4),
+            _spread([client.features for client in drift.clients], 4),
+            number(drift.agreement, 3),
+        ]
+        for label, drift in drifts
+    ]
+    return Table(
+        ["run", "clients", "weights", "features", "cosine of two updates"],
+        rows,
+        note="Mean over the clients, and in brackets from the least to the greatest.",
+    )
+
+
+def _drift_text(drifts: Sequence[LabelledDrift]) -> list[str]:
+    images = max(drift.images for _, drift in drifts)
+    paragraphs = [
+        "From the final global model, some clients train one more round as the run would have gone "
+        "on. Weights: the distance that a client has moved, as a share of the global model's "
+        f"length. Features: 1 - cosine between the embeddings of the same {images:,} images "
+        "by the client's model and by the global one. Cosine of two updates: 1 if two clients pull "
+        "the same way, 0 if what they want has nothing to do with each other, averaged over all "
+        "pairs of clients."
+    ]
+    if any(drift.rehearsed for _, drift in drifts):
+        rehearsed = listed([label for label, drift in drifts if drift.rehearsed])
+        paragraphs.append(
+            f"What the server shares and what clients remember is not in the model file. For "
+            f"{rehearsed} the same clients trained a round before, from the same weights, to make "
+            f"it again."
+        )
+    return paragraphs
+
+
+def _spread(values: list[float], digits: int) -> str:
+    if not values:
+        return "–"
+    low, high = number(min(values), digits), number(max(values), digits)
+    return f"{number(float(np.mean(values)), digits)} ({low} to {high})"
+
+
+def write_analysis(analyses: Sequence[Analysis], out: Path) -> Path:
+    """Write analysis.html, analysis.json and similarity.csv into `out`; returns the page."""
+    page = render(analyses)
+    with storage(out):
+        out.mkdir(parents=True, exist_ok=True)
+    numbers = strict_json([analysis.as_json() for analysis in analyses], indent=1)
+    write_whole(out / "analysis.json", numbers + "\n")
+    write_whole(out / "similarity.csv", similarity_csv(analyses))
+    write_whole(out / "analysis.html", page)
+    return out / "analysis.html"
+
+
+def similarity_csv(analyses: Sequence[Analysis]) -> str:
+    """The histograms: a row per run, kind of pairs and bin."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(["run", "pairs", "from", "to", "count", "density"])
+    for analysis in analyses:
+        for kind, cosines in analysis.kinds:
+            density = cosines.density
+            writer.writerows(
+                [
+                    analysis.label,
+                    kind,
+                    f"{EDGES[at]:.2f}",
+                    f"{EDGES[at + 1]:.2f}",
+                    int(count),
+                    f"{density[at]:.6g}",
+                ]
+                for at, count in enumerate(cosines.counts)
+            )
+    return stream.getvalue()
+
+
+def render(analyses: Sequence[Analysis]) -> str:
+    sections = [
+        similarity_section(analyses),
+        sphere_section(analyses),
+        dimensions_section(analyses),
+        picture_section(analyses),
+        *drift_sections(analyses),
+    ]
+    names = listed([analysis.label for analysis in analyses])
+    return render_document(
+        f"The representation of {names}",
+        _facts(analyses),
+        headline(analyses),
+        sections,
+        cautions(analyses),
+    )
+
+
+def _facts(analyses: Sequence[Analysis]) -> list[tuple[str, str]]:
+    def distinct(describe: Callable[[Analysis], str]) -> str:
+        return listed(list(dict.fromkeys(map(describe, analyses))), last="or")
+
+    return [
+        ("Data set", distinct(lambda a: without_folders(a.dataset))),
+        ("Images", distinct(lambda a: f"{a.images:,} {a.kind_of_images}")),
+        ("Model", distinct(lambda a: str(setting(a.run, "model.name")))),
+        ("Rounds", distinct(lambda a: str(a.rounds))),
+        (
+            "Accuracy",
+            "; ".join(f"{a.label} {number(a.accuracy)} %" for a in analyses),
+        ),
+    ]
+
+
+def headline(analyses: Sequence[Analysis]) -> str:
+    if len(analyses) == 1:
+        (only,) = analyses
+        similarity = only.similarity
+        return (
+            f"{only.label}: cosines are {number(similarity.intra.mean)} on average within a class "
+            f"and {number(similarity.inter.mean)} between classes; the two histograms overlap by "
+            f"{number(100 * similarity.overlap, 1)} %."
+        )
+    least = min(analyses, key=lambda a: _or_infinite(a.similarity.overlap))
+    most = max(analyses, key=lambda a: -_or_infinite(-a.similarity.overlap))
+    return (
+        f"The histograms of same-class and other pairs overlap least for {least.label}, by "
+        f"{number(100 * least.similarity.overlap, 1)} %, and most for {most.label}, by "
+        f"{number(100 * most.similarity.overlap, 1)} %."
+    )
+
+
+def _or_infinite(value: float) -> float:
+    return math.inf if math.isnan(value) else value
+
+
+def cautions(analyses: Sequence[Analysis]) -> list[str]:
+    all_cautions = [
+        f"{analysis.label}: {without_folders(caution)}."
+        for analysis in analyses
+        for caution in analysis.cautions
+    ]
+    if len(analyses) > 1:
+        all_cautions.append("One run of each: a small difference may be chance.")
+    if len({analysis.images_id for analysis in analyses}) > 1:
+        all_cautions.append(
+            "These runs are judged on different images: do not compare their numbers."
+        )
+    return all_cautions

@@ -1,0 +1,189 @@
+"""Everything that `dcfl analyse` finds out about a run, as numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dcfl.analysis.drift import Drift, measure_drift
+from dcfl.analysis.similarity import (
+    USUAL,
+    Cosines,
+    Dimensions,
+    Exponents,
+    Features,
+    Plane,
+    Similarity,
+    embed_two_views,
+    features_of,
+    look_at,
+    measure_similarity,
+)
+from dcfl.comparisons.groups import setting
+from dcfl.models.output import Embedding
+from dcfl.runs.folder import RecordedRun
+from dcfl.system.wording import printable
+from dcfl.trained.subject import Subject, kind_of_images, open_subject
+
+VIEWED = 2000  # images, two views of which are compared
+# Percent: other kernels may change this much, half precision more, other data still more.
+SAME_ACCURACY, SAME_IN_HALF_PRECISION = 0.011, 0.5
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """The final global model of one run, on the images that the run was evaluated on: the test
+    images, or the training images that `data.holdout` kept back."""
+
+    label: str
+    run: RecordedRun
+    embedding: Embedding  # "projection": the output of a side head
+    method: str
+    dataset: str
+    rounds: int
+    images: int
+    kind_of_images: str  # "test images" or "kept-back training images"
+    images_id: tuple[str, int, float, int]  # equal for two runs if the images are the same
+    class_names: tuple[str, ...]
+    accuracy: float  # measured here, percent
+    similarity: Similarity
+    dimensions: Dimensions
+    plane: Plane
+    drift: Drift | None
+    cautions: tuple[str, ...]
+
+    @property
+    def kinds(self) -> list[tuple[str, Cosines]]:
+        """Pairs of the same class, and of different classes."""
+        return [("intra", self.similarity.intra), ("inter", self.similarity.inter)]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "run": self.label,
+            "method": self.method,
+            "embedding": self.embedding,
+            "dataset": self.dataset,
+            "seed": setting(self.run, "federation.seed"),
+            "rounds": self.rounds,
+            "images": self.images,
+            "kind_of_images": self.kind_of_images,
+            "accuracy": self.accuracy,
+            "weights_sha256": self.run.summary.weights_sha256 if self.run.summary else None,
+            "similarity": self.similarity.as_json(),
+            "dimensions": self.dimensions.as_json(),
+            "plane": {"explained": list(self.plane.explained)},
+            "drift": self.drift.as_json() if self.drift else None,
+            "cautions": list(self.cautions),
+        }
+
+
+def analyse_runs(
+    runs: Sequence[RecordedRun],
+    clients: int = 10,
+    drift: bool = True,
+    tell: Callable[[str], None] = lambda _: None,
+    exponents: Exponents = USUAL,
+) -> list[Analysis]:
+    """One for each run, and a second one if it has a side head.
+
+    `clients`: how many train a round for the drift; `tell`: called with what is being done;
+    `exponents`: those of alignment and uniformity."""
+    subjects = [open_subject(run) for run in runs]  # refuses before any time is spent
+    analyses = []
+    for subject, label in zip(subjects, labels(runs), strict=True):
+        kind = kind_of_images(subject.experiment.data)
+        tell(f"{label}: embeddings of {len(subject.dataset.test):,} {kind}")
+
+        def tell_of_this_run(text: str, label: str = label) -> None:
+            tell(f"{label}: {text}")
+
+        found = {which: features_of(subject, which) for which in subject.embeddings}
+        moved = measure_drift(subject, clients, tell_of_this_run) if drift else None
+        for which, features in found.items():
+            if which == "projection":  # the clients and their models are the same
+                label, moved = f"{label}, side head", None
+            analyses.append(_analysis(subject, label, which, features, moved, exponents))
+    return analyses
+
+
+def labels(runs: Sequence[RecordedRun]) -> list[str]:
+    """The method's name, or the folder's where two runs share a method."""
+    methods = [str(setting(run, "method.name")) for run in runs]
+    uses = Counter(methods)
+    names = [
+        method if uses[method] == 1 else run.folder.resolve().name
+        for run, method in zip(runs, methods, strict=True)
+    ]
+    uses = Counter(names)
+    return [
+        printable(name if uses[name] == 1 else f"{run.folder.resolve().parent.name}/{name}")
+        for run, name in zip(runs, names, strict=True)
+    ]
+
+
+def _analysis(
+    subject: Subject,
+    label: str,
+    which: Embedding,
+    features: Features,
+    drift: Drift | None,
+    exponents: Exponents,
+) -> Analysis:
+    seed = subject.experiment.federation.seed
+    views = embed_two_views(subject, VIEWED, which)
+    plane, dimensions = look_at(features.embeddings, features.labels, seed)
+    return Analysis(
+        label,
+        subject.run,
+        which,
+        subject.experiment.method.name,
+        subject.dataset.name,
+        subject.round,
+        len(features.labels),
+        kind_of_images(subject.experiment.data),
+        _images_id(subject),
+        subject.dataset.class_names,
+        features.accuracy,
+        measure_similarity(features.embeddings, features.labels, views, seed, exponents),
+        dimensions,
+        plane,
+        drift,
+        tuple(_cautions(subject, features, drift)),
+    )
+
+
+def _images_id(subject: Subject) -> tuple[str, int, float, int]:
+    """Which images are kept back depends on the seed of the split."""
+    data = subject.experiment.data
+    seed = data.split_seed if data.holdout else 0
+    return subject.dataset.name, len(subject.dataset.test), data.holdout, seed
+
+
+def _cautions(subject: Subject, features: Features, drift: Drift | None) -> list[str]:
+    cautions = []
+    if subject.experiment.data.holdout:
+        cautions.append(
+            f"the images are training images that data.holdout = "
+            f"{subject.experiment.data.holdout:g} kept back to choose settings by, not test images"
+        )
+    recorded = subject.run.rounds[-1].accuracy
+    full = subject.experiment.engine.precision == "float32"
+    tolerance = SAME_ACCURACY if full else SAME_IN_HALF_PRECISION
+    if recorded is not None and abs(recorded - features.accuracy) > tolerance:
+        cautions.append(
+            f"the model's accuracy is {features.accuracy:.2f} % now and was {recorded:.2f} % "
+            f"when the run ended: the images may have changed"
+        )
+    if drift is not None and drift.failures:
+        lost = "; ".join(drift.failures[:3])
+        cautions.append(f"{len(drift.failures)} clients did not finish their round: {lost}")
+    experiment = subject.experiment
+    if drift is not None and (experiment.privacy.active or experiment.attack.kind != "none"):
+        cautions.append(
+            "the drift is that of honest clients before anything is clipped or blurred: the run's "
+            "attack and privacy settings play no part in it"
+        )
+    return cautions

@@ -1,0 +1,406 @@
+"""How alike the embeddings of the same class are, and those of different classes.
+
+All of it is about unit vectors u = z / ||z||; a zero vector stays zero, its cosines are 0. Means
+and deviations are exact, from sums over classes in float64. Percentiles come from a histogram with
+fine bins, and the overlap from one with the figure's bins.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dcfl.client import evaluating
+from dcfl.data import Images
+from dcfl.data.augment import with_border
+from dcfl.data.client_data import normalises_by_batch
+from dcfl.errors import RunFolderError, require
+from dcfl.evaluation import alignment, similarity_histogram, uniformity
+from dcfl.models.output import Embedding
+from dcfl.seeding import generator_for
+from dcfl.system.transfers import to_device
+from dcfl.trained.subject import Subject, embed
+
+
+class Features(NamedTuple):
+    embeddings: Tensor  # [n, d], float32, on the CPU
+    labels: Tensor  # [n]
+    accuracy: float  # of the classifier on them, percent
+
+
+def features_of(subject: Subject, which: Embedding = "features") -> Features:
+    """Of all test images, in their order."""
+    dataset = subject.dataset
+    embeddings, logits = embed(subject.model, dataset.test, dataset.preparation, which)
+    if not embeddings.isfinite().all():
+        raise RunFolderError(
+            f"{subject.run.folder}: the model's embeddings are not finite: the run has diverged"
+        )
+    labels = dataset.test.labels.cpu()
+    accuracy = 100 * float((logits.argmax(dim=1) == labels).double().mean())
+    return Features(embeddings, labels, accuracy)
+
+
+@torch.inference_mode()
+def embed_two_views(
+    subject: Subject, most: int, which: Embedding = "features"
+) -> tuple[Tensor, Tensor] | None:
+    """Embeddings of two augmentations of the same test images, as the run augmented its training
+    images; None if it did not."""
+    preparation = subject.dataset.preparation
+    if not preparation.augmentation.active:
+        return None
+    chosen = some_images(subject, most)
+    mixed = normalises_by_batch(subject.model)
+    order = chosen.mixed_order.cpu() if mixed else torch.arange(len(chosen))
+    bordered, (height, width) = with_border(chosen.pixels), chosen.pixels.shape[1:3]
+    seed, views = subject.experiment.federation.seed, []
+    for purpose in ("augmentation", "second view"):
+        generator = generator_for(seed, 0, 0, purpose)
+        parts = []
+        with evaluating(subject.model):
+            # Even batches: a model without running statistics cannot normalise a small last one.
+            for rows in torch.tensor_split(order, -(-len(chosen) // 100)):
+                moves = preparation.augmentation.draw(len(rows), height, width, generator)
+                here = to_device({"rows": rows, **moves}, bordered.device)
+                images = preparation.augmented(bordered, here["rows"], here)
+                parts.append(subject.model(images).z(which).float().cpu())
+        views.append(torch.cat(parts))
+    return views[0], views[1]
+
+
+def some_images(subject: Subject, most: int) -> Images:
+    """At most `most` test images, drawn by the run's seed."""
+    test = subject.dataset.test
+    if len(test) <= most:
+        return test
+    chosen = drawn(len(test), most, subject.experiment.federation.seed).to(test.labels.device)
+    return test[chosen]
+
+
+def drawn(count: int, most: int, seed: int) -> Tensor:
+    """`most` of `count` indices without replacement, in ascending order; all if there are fewer."""
+    if count <= most:
+        return torch.arange(count)
+    generator = generator_for(seed, 0, 0, "order")
+    return torch.randperm(count, generator=generator)[:most].sort().values
+
+
+SHOWN = 3000  # points in a picture
+STILL = 1e-12  # share of the mean variance below which a dimension does not move
+
+
+@dataclass(frozen=True)
+class Plane:
+    """The two directions in which the unit vectors vary most."""
+
+    points: NDArray[np.float64]  # [shown, 2]
+    labels: NDArray[np.int64]  # [shown]
+    explained: tuple[float, float]  # share of the variance along each
+
+
+@dataclass(frozen=True)
+class Dimensions:
+    """How much of the embedding's width is in use."""
+
+    width: int
+    zero: int  # dimensions that are exactly zero for every image: behind a ReLU, dead
+    still: int  # dimensions that are the same for every image, the zero ones included
+    effective_rank: float
+    explained: NDArray[np.float64]  # cumulated over the principal directions, ends at 1
+
+    @property
+    def moving_share(self) -> float:
+        return 1 - self.still / self.width
+
+    @property
+    def rank_share(self) -> float:
+        return self.effective_rank / self.width
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "width": self.width,
+            "always_zero": self.zero,
+            "constant": self.still,
+            "moving_share": self.moving_share,
+            "effective_rank": self.effective_rank,
+            "effective_rank_share": self.rank_share,
+            "cumulative_variance": [round(float(share), 6) for share in self.explained],
+        }
+
+
+class Axes(NamedTuple):
+    directions: NDArray[np.float64]  # [k, d], orthonormal rows
+    variances: NDArray[np.float64]  # [k], descending
+
+
+def look_at(embeddings: Tensor, labels: Tensor, seed: int = 0) -> tuple[Plane, Dimensions]:
+    """`embeddings` [n, d]."""
+    raw = embeddings.double().numpy()
+    unit = F.normalize(embeddings.double(), dim=1).numpy()
+    centred = unit - unit.mean(axis=0)
+    directions, variances = principal_axes(centred)
+    total = float(variances.sum())
+    shares = variances / total if total else np.zeros_like(variances)
+    chosen = drawn(len(unit), SHOWN, seed).numpy()
+    plane = Plane(
+        _two(centred[chosen] @ directions[:2].T),
+        labels.numpy()[chosen],
+        (float(shares[0]), float(shares[1]) if len(shares) > 1 else 0.0),
+    )
+    moves = raw.var(axis=0)
+    dimensions = Dimensions(
+        raw.shape[1],
+        int((raw == 0).all(axis=0).sum()),
+        int((moves <= STILL * moves.mean()).sum()),
+        effective_rank(variances),
+        np.cumsum(shares),
+    )
+    return plane, dimensions
+
+
+def principal_axes(centred: NDArray[np.float64]) -> Axes:
+    """Of rows whose mean is zero. The largest entry of each direction is positive, so that the
+    picture is the same whichever sign the decomposition has chosen."""
+    _, singular, directions = np.linalg.svd(centred, full_matrices=False)
+    largest = np.abs(directions).argmax(axis=1)
+    signs = np.where(directions[np.arange(len(directions)), largest] < 0, -1.0, 1.0)
+    return Axes(directions * signs[:, None], singular**2 / len(centred))
+
+
+def effective_rank(variances: NDArray[np.float64]) -> float:
+    """exp of the entropy of the variances along the principal directions, as shares: k if k of them
+    are equal and the others zero. 0 if nothing varies."""
+    # Zeros that rounding has made tiny would only add noise.
+    nonzero = variances[variances > 1e-14 * variances.max(initial=0.0)]
+    if not len(nonzero):
+        return 0.0
+    shares = nonzero / nonzero.sum()
+    return math.exp(-float((shares * np.log(shares)).sum()))
+
+
+def _two(points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Adds a second coordinate where embeddings have only one."""
+    return np.pad(points, ((0, 0), (0, 2 - points.shape[1])))
+
+
+BINS = 200  # of the figure and of the overlap, on [-1, 1]
+FINE = 100 * BINS  # of the percentiles, which are off by at most one of these: 0.0001
+PERCENTILES = (5, 50, 95)
+MOST_UNIFORM = 10_000  # points whose pairs count for uniformity
+
+
+@dataclass(frozen=True)
+class Exponents:
+    """Those of alignment, mean ||u - v||^alpha, and uniformity, log mean exp(-t ||u - v||^2); Wang
+    and Isola use 2 for both."""
+
+    alpha: float = 2.0
+    t: float = 2.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("alignment-alpha", self.alpha), ("uniformity-t", self.t)):
+            require(0 < value <= 100, f"--{name} must lie above 0 and up to 100, not {value:g}")
+
+
+USUAL = Exponents()
+
+
+@dataclass(frozen=True)
+class Cosines:
+    """The cosines of one kind of pair; numbers are NaN where there is no pair."""
+
+    pairs: int
+    mean: float
+    deviation: float
+    percentiles: tuple[float, ...]  # at PERCENTILES
+    counts: NDArray[np.int64]  # in BINS equal bins on [-1, 1]
+
+    @property
+    def density(self) -> NDArray[np.float64]:
+        """Integrates to one over [-1, 1]."""
+        return self.counts / max(self.pairs, 1) * (BINS / 2)
+
+    def distance_from(self, target: float) -> float:
+        """Root mean square of cosine - target: the mean's distance and the spread together."""
+        return math.hypot(self.mean - target, self.deviation)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "pairs": self.pairs,
+            "mean": self.mean,
+            "deviation": self.deviation,
+            **{
+                f"percentile_{at}": value
+                for at, value in zip(PERCENTILES, self.percentiles, strict=True)
+            },
+            "counts": self.counts.tolist(),
+        }
+
+
+@dataclass(frozen=True)
+class Similarity:
+    intra: Cosines  # pairs of the same class
+    inter: Cosines  # pairs of different classes
+    overlap: float  # the area that both densities cover, 0 to 1
+    alignment: float  # mean ||u - v||^alpha over pairs of the same class
+    view_alignment: float  # the same over pairs of views of one image; NaN without augmentation
+    uniformity: float  # log mean exp(-t ||u - v||^2) over all pairs
+    inter_uniformity: float  # over pairs of different classes alone
+    exponents: Exponents = USUAL
+
+    def as_json(self) -> dict[str, Any]:
+        plain = {name: value for name, value in vars(self).items() if isinstance(value, float)}
+        return {
+            "intra": self.intra.as_json(),
+            "inter": self.inter.as_json(),
+            **plain,
+            "alignment_alpha": self.exponents.alpha,
+            "uniformity_t": self.exponents.t,
+        }
+
+
+class Moments(NamedTuple):
+    """Sums over unordered pairs."""
+
+    pairs: int
+    cosines: float
+    squares: float  # of the cosines
+    distances: float  # squared
+
+    def minus(self, other: Moments) -> Moments:
+        return Moments(
+            self.pairs - other.pairs,
+            self.cosines - other.cosines,
+            self.squares - other.squares,
+            self.distances - other.distances,
+        )
+
+
+def measure_similarity(
+    embeddings: Tensor,
+    labels: Tensor,
+    views: tuple[Tensor, Tensor] | None = None,
+    seed: int = 0,
+    exponents: Exponents = USUAL,
+) -> Similarity:
+    """`embeddings` [n, d] of n >= 2 images; `views`: embeddings of two views of some images;
+    `seed`: chooses the points for uniformity, if there are too many."""
+    unit = F.normalize(embeddings.double(), dim=1)
+    all_pairs, same = moments(unit), same_class_moments(unit, labels)
+    fine_intra, fine_inter = similarity_histogram(embeddings, labels, FINE)
+    intra = _cosines(same, fine_intra)
+    inter = _cosines(all_pairs.minus(same), fine_inter)
+    chosen = drawn(len(unit), MOST_UNIFORM, seed)
+    spread = unit[chosen]
+    return Similarity(
+        intra,
+        inter,
+        overlap(intra.counts, inter.counts),
+        _within_classes(unit, labels, same, exponents.alpha),
+        _between_views(views, exponents.alpha),
+        float(uniformity(spread.float(), exponents.t)),
+        inter_class_uniformity(spread, labels[chosen], exponents.t),
+        exponents,
+    )
+
+
+def moments(unit: Tensor) -> Moments:
+    """Of all pairs of the rows [n, d], without looking at any pair: n d^2 operations.
+
+    sum_ij u_i.u_j = ||sum u||^2 and sum_ij (u_i.u_j)^2 = ||U'U||^2, where i = j counts once and
+    every pair twice.
+    """
+    count, lengths = len(unit), unit.square().sum(dim=1)
+    total = float(unit.sum(dim=0).square().sum())
+    return Moments(
+        count * (count - 1) // 2,
+        (total - float(lengths.sum())) / 2,
+        (float((unit.T @ unit).square().sum()) - float(lengths.square().sum())) / 2,
+        count * float(lengths.sum()) - total,
+    )
+
+
+def same_class_moments(unit: Tensor, labels: Tensor) -> Moments:
+    classes = [moments(unit[labels == label]) for label in torch.unique(labels)]
+    return Moments(*(sum(values) for values in zip(*classes, strict=True)))
+
+
+def _cosines(sums: Moments, fine: Tensor) -> Cosines:
+    counts = fine.reshape(BINS, -1).sum(dim=1).numpy()
+    if not sums.pairs:
+        return Cosines(0, math.nan, math.nan, (math.nan,) * len(PERCENTILES), counts)
+    mean = sums.cosines / sums.pairs
+    variance = sums.squares / sums.pairs - mean**2
+    at = tuple(percentile(fine.numpy(), share) for share in PERCENTILES)
+    return Cosines(sums.pairs, mean, math.sqrt(max(variance, 0.0)), at, counts)
+
+
+def percentile(counts: NDArray[np.int64], share: float) -> float:
+    """The value below which `share` percent of the counts in equal bins on [-1, 1] are, taken to be
+    evenly spread within a bin."""
+    reached = np.cumsum(counts)
+    target = share / 100 * reached[-1]
+    bin_of = int(np.searchsorted(reached, target))
+    before = reached[bin_of] - counts[bin_of]
+    inside = (target - before) / counts[bin_of] if counts[bin_of] else 0.0
+    return float(-1 + (bin_of + inside) * 2 / len(counts))
+
+
+def overlap(intra: NDArray[np.int64], inter: NDArray[np.int64]) -> float:
+    """sum min(p, q) over the bins: 1 if the two histograms agree, 0 if they have no bin in
+    common."""
+    if not (intra.sum() and inter.sum()):
+        return math.nan
+    return float(np.minimum(intra / intra.sum(), inter / inter.sum()).sum())
+
+
+def _within_classes(unit: Tensor, labels: Tensor, same: Moments, alpha: float) -> float:
+    """mean ||u - v||^alpha over pairs of the same class: with alpha = 2 from their sums."""
+    if not same.pairs:
+        return math.nan
+    if alpha == 2:
+        return same.distances / same.pairs
+    total = 0.0
+    for squared, alike in _pairs(unit, labels):
+        total += float(squared.clamp_(min=0).pow_(alpha / 2).mul_(alike.triu(1)).sum())
+    return total / same.pairs
+
+
+def _between_views(views: tuple[Tensor, Tensor] | None, alpha: float) -> float:
+    if views is None:
+        return math.nan
+    first, second = (F.normalize(view.double(), dim=1) for view in views)
+    return float(alignment(first, second, alpha))
+
+
+def inter_class_uniformity(unit: Tensor, labels: Tensor, t: float = USUAL.t) -> float:
+    """log mean exp(-t ||u - v||^2) over pairs of different classes.
+
+    Over all pairs it can only fall until every class is one point; this one has no such floor.
+    """
+    total, pairs = 0.0, 0
+    for squared, alike in _pairs(unit, labels):
+        different = (~alike).triu(1)
+        # No logsumexp needed: distances between unit vectors are at most 2.
+        total += float(torch.exp(-t * squared).mul_(different).sum())
+        pairs += int(different.sum())
+    return math.log(total / pairs) if pairs else math.nan
+
+
+def _pairs(unit: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Squared distances of all pairs, in blocks, and which are of the same class. Every pair comes
+    once in the upper triangles."""
+    lengths, block = unit.square().sum(dim=1), 500
+    for top in range(0, len(unit), block):
+        rows, below = slice(top, top + block), slice(top, None)
+        squared = lengths[rows, None] + lengths[None, below] - 2 * unit[rows] @ unit[below].T
+        yield squared, labels[rows, None] == labels[None, below]

@@ -1,0 +1,188 @@
+"""`dcfl new model NAME`: a small network that works, and its test, to start from."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from pathlib import Path
+
+import dcfl
+from dcfl.errors import ConfigError
+from dcfl.methods import METHODS
+from dcfl.models.own_models import BUILT_IN
+from dcfl.system.storage import write_whole
+from dcfl.system.wording import nearest
+
+PACKAGE = Path(dcfl.__file__).parent
+# A wheel has a copy of the clone's folder inside the package.
+PLACES = (PACKAGE / "configs", PACKAGE.parent / "configs")
+
+
+def config_names() -> list[str]:
+    return sorted(path.stem for path in _folder().glob("*.toml"))
+
+
+def new_config(name: str, folder: Path) -> tuple[Path, str]:
+    """Write NAME.toml into the folder, overwriting nothing; and the verb that runs it."""
+    known = config_names()
+    if name not in known:
+        raise ConfigError(f"there is no config {name!r} to start from{nearest(name, known)}")
+    path = folder / f"{name}.toml"
+    if path.exists():
+        raise ConfigError(f"{path} is there already")
+    text = (_folder() / path.name).read_text(encoding="utf-8")
+    write_whole(path, text.replace(f"configs/{path.name}", path.name))
+    return path, "dcfl flower run" if 'dataset = "remote"' in text else "dcfl run"
+
+
+def _folder() -> Path:
+    found = next((place for place in PLACES if (place / "digits.toml").is_file()), None)
+    if found is None:
+        raise ConfigError("the configs that come with dcfl are missing: install it again")
+    return found
+
+
+METHOD = '''"""{title}: what it is for, in one sentence.
+
+    L = L_CE + mu * mean_i ||z_i||^2
+
+The term is an example: it keeps the embeddings z small. Put yours in its place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+import dcfl
+from dcfl.client import Batch, Client
+from dcfl.methods import Objective
+
+
+@dataclass(frozen=True)
+class {class_name}(dcfl.Method):
+    """Small embeddings."""
+
+    mu: float = 0.01
+
+    name: ClassVar = "{name}"
+    equation: ClassVar = "L = L_CE + mu * mean_i ||z_i||^2"
+    neutral: ClassVar = {{"mu": 0.0}}  # where it is FedAvg: `dcfl check` looks
+
+    def objective(self, client: Client) -> Objective:
+        def loss(batch: Batch) -> Tensor:
+            output = client.model(batch.images)
+            penalty = output.embedding.square().sum(dim=1).mean()
+            return cross_entropy(output.logits, batch.labels) + self.mu * penalty
+
+        return loss
+'''
+
+METHOD_TEST = '''"""{title} keeps the contract of a method."""
+
+from pathlib import Path
+
+import pytest
+
+from dcfl.testing.contract import check_method
+from dcfl.methods.loading import load_methods
+
+(METHOD,) = load_methods(Path(__file__).with_name("{module}.py")).values()
+
+
+@pytest.mark.parametrize("norm", ["batch", "group"])
+def test_it_keeps_its_promises(norm: str) -> None:
+    assert [verdict for verdict in check_method(METHOD, norm) if not verdict.holds] == []
+'''
+
+
+def new_method(name: str, folder: Path) -> tuple[Path, Path]:
+    """Write NAME.py and test_NAME.py into the folder, overwriting nothing."""
+    module = module_name(name)
+    parts = module.split("_")
+    if "-".join(parts) in METHODS:
+        raise ConfigError(f"there is a method {name} already: choose another name")
+    return write_new(
+        folder,
+        module,
+        METHOD,
+        METHOD_TEST,
+        name="-".join(parts),
+        title=" ".join(parts).capitalize(),
+        class_name="".join(part.capitalize() for part in parts),
+    )
+
+
+def module_name(name: str) -> str:
+    """The name of something new as that of a Python module."""
+    if not re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", name):
+        raise ConfigError(f"{name!r} is not a name such as my-method: lower case, digits, hyphens")
+    module = name.replace("-", "_")
+    if keyword.iskeyword(module):
+        raise ConfigError(f"{name} is a word of Python's own: choose another name")
+    return module
+
+
+def write_new(folder: Path, module: str, text: str, test: str, **blanks: str) -> tuple[Path, Path]:
+    """Write a module and its test, with the blanks filled in."""
+    texts = {folder / f"{module}.py": text, folder / f"test_{module}.py": test}
+    for path in texts:
+        if path.exists():
+            raise ConfigError(f"{path} is there already")
+    for path, content in texts.items():
+        path.write_text(content.format(module=module, **blanks), encoding="utf-8")
+    written, tested = texts
+    return written, tested
+
+
+MODEL = '''"""{title}: what it is for, in one sentence."""
+
+from __future__ import annotations
+
+import dcfl
+from torch import nn
+
+
+def {module}(channels: int, size: int, classes: int) -> nn.Module:
+    """For square images of `size` pixels. The layers are an example: put yours in their place."""
+    network = nn.Sequential(
+        nn.Conv2d(channels, 16, kernel_size=3, stride=2, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, kernel_size=3, stride=2, padding=1),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(32, classes),
+    )
+    # What enters layer 8 is the embedding; what leaves 1 and 4 are the stages that FedRCL uses.
+    return dcfl.adapt(network, embedding="8", stages=("1", "4"))
+'''
+
+MODEL_TEST = '''"""{title} keeps the contract of a network."""
+
+from pathlib import Path
+
+from dcfl.models import ModelSettings
+from dcfl.models.own_models import register_model
+from dcfl.testing.contract import check_model
+from dcfl.testing.model_properties import Network
+
+
+def test_it_keeps_its_promises() -> None:
+    name = register_model(Path(__file__).with_name("{module}.py"))
+    network = Network(ModelSettings(name), channels=3, size=32, classes=10)
+    assert [verdict for verdict in check_model(network) if not verdict.holds] == []
+'''
+
+
+def new_model(name: str, folder: Path) -> tuple[Path, Path]:
+    """Write NAME.py and test_NAME.py into the folder, overwriting nothing."""
+    module = module_name(name)
+    if module in BUILT_IN:
+        raise ConfigError(f"there is a network {name} already: choose another name")
+    return write_new(folder, module, MODEL, MODEL_TEST, title=module.replace("_", " ").capitalize())

@@ -1,0 +1,323 @@
+"""`dcfl reproduce`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dcfl.cli.options import AsJSON, OutFolder, Parallel, PlanOnly, print_json, whole_numbers
+from dcfl.errors import ConfigError, TooFewClients
+from dcfl.system.processes import stopped_by_signals
+from dcfl.system.wording import printable, say
+
+if TYPE_CHECKING:
+    from dcfl.comparisons.cell_costs import PlannedCosts
+    from dcfl.comparisons.cells import Cell, CellFolder
+    from dcfl.paper.plans import RecipePlan
+    from dcfl.paper.results import Results
+    from dcfl.paper.theory_study import TheoryResult
+
+
+# Positives and negatives among the other 63 images of a batch of 64: one positive; one positive and
+# as many negatives as Dirichlet 0.3 on CIFAR-10 leaves; and all 21 positives of that split.
+BATCHES = ((1, 63), (1, 42), (21, 42))
+OTHER_TEMPERATURES = (1.0, 0.5, 0.2, 0.1, 0.05)
+COMPARED_AT = 64  # negatives
+
+Dimensions = Annotated[
+    str,
+    typer.Option(metavar="D,...", help="Dimensions of the space whose unit sphere holds features."),
+]
+Negatives = Annotated[str, typer.Option(metavar="M,...", help="Numbers of negatives.")]
+TheoryFolder = Annotated[
+    Path, typer.Option(metavar="DIR", help="For theory.html, theory.csv and theory.json.")
+]
+
+
+def theory(
+    temperature: Annotated[float, typer.Option(help="τ of the loss.")] = 0.5,
+    dimension: Dimensions = "3,128",
+    samples: Negatives = "4,8,16,32,64,128,256,512,1024,2048",
+    repetitions: Annotated[int, typer.Option(help="Draws of the loss for each M.")] = 10_000,
+    seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
+    out: TheoryFolder = Path("theory"),
+    as_json: AsJSON = False,
+) -> None:
+    """The paper's theorem and proposition measured: the loss with M negatives, and its limit."""
+    result = _measure(
+        temperature,
+        whole_numbers(dimension, "--dimension"),
+        whole_numbers(samples, "--samples"),
+        repetitions,
+        seed,
+    )
+    values = _write_theory(result, out)
+    if as_json:
+        print_json({**values, "folder": str(out)})
+    else:
+        _print_result(result)
+        print(printable(f"page  {out / 'theory.html'}"))
+
+
+def _measure(
+    temperature: float, dimensions: list[int], negatives: list[int], repetitions: int, seed: int
+) -> TheoryResult:
+    from dcfl.paper.sphere import Sphere, measure, require_counts
+    from dcfl.paper.theory_study import TheoryResult, study
+
+    # Checked before anything is drawn: a mistake in the last number costs no time.
+    spheres = [Sphere(temperature, dimension) for dimension in dict.fromkeys(dimensions)]
+    require_counts(negatives, repetitions, seed)
+    others = sorted({*OTHER_TEMPERATURES, temperature}, reverse=True)
+    return TheoryResult(
+        [study(sphere, negatives, repetitions, seed, BATCHES) for sphere in spheres],
+        [
+            (sphere, measure(sphere, COMPARED_AT, repetitions, seed))
+            for sphere in (Sphere(other, spheres[0].dimension) for other in others)
+        ],
+        repetitions,
+        seed,
+    )
+
+
+def _write_theory(result: TheoryResult, out: Path) -> dict[str, Any]:
+    from dcfl.paper.theory_page import render
+    from dcfl.paper.theory_tables import csv_text
+    from dcfl.system.storage import storage, strict_json, write_whole
+
+    values = {
+        "repetitions": result.repetitions,
+        "seed": result.seed,
+        "studies": [study.as_json() for study in result.studies],
+        "temperatures": [
+            {"temperature": sphere.temperature, "dimension": sphere.dimension, **point.as_json()}
+            for sphere, point in result.temperatures
+        ],
+    }
+    with storage(out):
+        out.mkdir(parents=True, exist_ok=True)
+    write_whole(out / "theory.html", render(result))
+    write_whole(out / "theory.csv", csv_text(result))
+    write_whole(out / "theory.json", strict_json(values, indent=2) + "\n")
+    return values
+
+
+def _print_result(result: TheoryResult) -> None:
+    from dcfl.cli.terminal import new_table, stdout
+    from dcfl.paper.theory_tables import batches_table, claims, points_table, slopes_table
+
+    for study in result.studies:
+        for table in (points_table(study), slopes_table(study), batches_table(study)):
+            shown = new_table(*table.columns, title=table.title)
+            for row in table.rows:
+                shown.add_row(*row)
+            stdout.print(shown)
+            stdout.print(f"{table.note}\n")
+        for claim, finding in claims(study):
+            stdout.print(claim, style="bold")
+            stdout.print(f"{finding}\n")
+
+
+RecipeName = Annotated[
+    str | None, typer.Argument(metavar="NAME", show_default=False, help="A recipe, or `all`.")
+]
+RecipeSettings = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        show_default=False,
+        help="Settings on top, such as data.path=DIR or engine.device=cuda; a method's field "
+        "such as method.temperature=0.1 for the methods that have it.",
+    ),
+]
+ScaleName = Annotated[
+    str, typer.Option(metavar="smoke|mini|paper", help="How big; `mini` takes a night.")
+]
+Seeds = Annotated[str, typer.Option(metavar="0,1,2", help="One run of each cell per seed.")]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(metavar="TEXT", help="Only cells with this in their name; may be repeated."),
+]
+Train = Annotated[
+    bool, typer.Option("--train/--no-train", help="Train, or only write what is finished.")
+]
+
+
+def reproduce(
+    name: RecipeName = None,
+    settings: RecipeSettings = None,
+    scale: ScaleName = "mini",
+    seeds: Seeds = "",
+    only: Only = None,
+    parallel: Parallel = 0,
+    plan: PlanOnly = False,
+    train: Train = True,
+    out: OutFolder = None,
+    as_json: AsJSON = False,
+) -> None:
+    """A table or figure of the paper, ours beside theirs. Without a name: a list of them.
+
+    Finished cells are not trained again; interrupted ones continue where they stopped.
+    """
+    from dcfl.paper.plans import chosen_cells
+    from dcfl.system.locks import locked
+    from dcfl.system.storage import storage
+
+    if name is None:
+        _list_recipes(as_json)
+        return
+    folder = out or Path("runs") / "reproduce" / scale
+    plans = _plans(name, scale, seeds, settings or (), folder)
+    cells = chosen_cells(plans, only or ())
+    if plan:
+        _print_plan(plans, cells, parallel, as_json)
+        return
+    with storage(folder):  # fails now rather than after the first hour
+        (folder / "cells").mkdir(parents=True, exist_ok=True)
+    with locked(folder) if train else nullcontext():
+        failures = _train(cells, _announce_cost(cells, parallel).processes) if train else 0
+        _write_results([recipe_plan.results() for recipe_plan in plans], folder, as_json)
+    if failures:
+        raise typer.Exit(TooFewClients.exit_code)
+
+
+def _list_recipes(as_json: bool) -> None:
+    from dcfl.paper.recipe_book import RECIPES
+
+    if as_json:
+        print_json({recipe.name: recipe.title for recipe in RECIPES.values()})
+        return
+    width = max(map(len, RECIPES))
+    for recipe in RECIPES.values():
+        print(f"{recipe.name:<{width}}  {recipe.title}")
+    print(f"{'all':<{width}}  all of these")
+
+
+def _plans(
+    name: str, scale_name: str, seeds: str, settings: Sequence[str], folder: Path
+) -> list[RecipePlan]:
+    from dcfl.paper.plans import plan_recipe
+    from dcfl.paper.recipe_book import RECIPES
+    from dcfl.paper.scales import SCALES
+
+    if name != "all" and name not in RECIPES:
+        raise ConfigError(f"no recipe {name!r}; known: {', '.join(RECIPES)}, all")
+    if scale_name not in SCALES:
+        raise ConfigError(f"--scale {scale_name}: must be one of {', '.join(SCALES)}")
+    scale = SCALES[scale_name]
+    numbers = list(dict.fromkeys(whole_numbers(seeds) if seeds else scale.seeds))
+    recipes = RECIPES.values() if name == "all" else [RECIPES[name]]
+    return [plan_recipe(recipe, scale, numbers, settings, folder) for recipe in recipes]
+
+
+def _announce_cost(cells: Sequence[CellFolder[Cell]], parallel: int) -> PlannedCosts:
+    """Print the cost of what is left to do."""
+    from dcfl.cli.plans import measured
+    from dcfl.cli.terminal import duration, megabytes
+    from dcfl.comparisons.cell_costs import PlannedCosts
+    from dcfl.comparisons.crew import useful_processes
+
+    todo = [cell for cell in cells if not cell.ended]
+    if not todo:
+        say(f"{len(cells)} cells, nothing left to do")
+        return PlannedCosts({}, 0.0, 0, 0)
+    processes = parallel or useful_processes(todo[0].cell.experiment.engine.threads)
+    costs = measured(todo, min(processes, len(todo)))
+    say(
+        f"{len(cells)} cells, {len(cells) - len(todo)} finished; {len(todo)} to do take about "
+        f"{duration(costs.seconds)} and {megabytes(costs.peak_bytes)} of memory with "
+        f"{costs.processes} at a time (short rounds of each kind were measured)"
+    )
+    return costs
+
+
+def _print_plan(
+    plans: Sequence[RecipePlan],
+    cells: Sequence[CellFolder[Cell]],
+    parallel: int,
+    as_json: bool,
+) -> None:
+    from dcfl.cli.plans import cost_if_known, plan_tables
+    from dcfl.cli.terminal import stdout
+
+    costs = cost_if_known(lambda: _announce_cost(cells, parallel), f"{len(cells)} cells")
+    if as_json:
+        seconds = {cell.name: costs and costs.by_cell.get(cell.name, 0.0) for cell in cells}
+        print_json(
+            {
+                cell.name: {"rounds_left": cell.rounds_left, "seconds": seconds[cell.name]}
+                for cell in cells
+            }
+        )
+        return
+    names = {cell.name for cell in cells}
+    for title, table in plan_tables(plans, names, costs.by_cell if costs else None):
+        print(printable(title))
+        stdout.print(table)
+        print()
+    for cell in cells:
+        if cell.failed:
+            print(printable(f"{cell.name}  failed: {cell.failed}"))
+
+
+def _train(cells: Sequence[CellFolder[Cell]], processes: int) -> int:
+    """Train the cells that have not ended; returns how many failed."""
+    from dcfl.comparisons.crew import Runner, followed, in_turn
+    from dcfl.comparisons.progress import Progress
+
+    todo = [cell for cell in cells if not cell.ended]
+    if not todo:
+        return 0
+    runner = Runner(in_turn(todo), min(processes, len(todo)))
+    with stopped_by_signals(runner.stop):
+        news = list(followed(runner, Progress(todo).after))
+    return sum(one.state == "failed" for one in news)
+
+
+def _write_results(all_results: Sequence[Results], folder: Path, as_json: bool) -> None:
+    from dcfl.paper.reproduction_files import plain_results, write_results, write_similarity
+
+    written = [path for results in all_results for path in write_results(results, folder)]
+    order = ""
+    if len(all_results) > 1:
+        order = _write_order(all_results, folder)
+        written.append(folder / "order.md")
+    for results in all_results:  # last, because it needs the data again
+        if results.recipe.picture == "similarity":
+            written += write_similarity(results, folder)
+    if as_json:
+        recipes = {results.recipe.name: plain_results(results) for results in all_results}
+        print_json({"recipes": recipes, "files": [str(path) for path in written]})
+    else:
+        _print_results(all_results, order, written)
+
+
+def _write_order(all_results: Sequence[Results], folder: Path) -> str:
+    """Write order.md, over the cells of all recipes; returns its text."""
+    from dcfl.paper.order_page import order_section
+    from dcfl.paper.results import combined_contests
+    from dcfl.system.storage import write_whole
+
+    published = [results for results in all_results if results.recipe.published]
+    tables = order_section(combined_contests(published)).tables
+    text = "\n\n".join(table.markdown() for table in tables)
+    write_whole(folder / "order.md", text + "\n")
+    return text
+
+
+def _print_results(all_results: Sequence[Results], order: str, written: Sequence[Path]) -> None:
+    from dcfl.comparisons.cells import FAILED
+
+    for results in all_results:
+        print(f"{results.recipe.name}: {results.finished} of {len(results.cells)} cells")
+        for name, reason in results.failures.items():
+            print(printable(f"  {name} failed: {reason} (without its {FAILED} it is tried again)"))
+    if order:
+        print(order)
+    for path in written:
+        if path.suffix in (".md", ".html"):
+            print(printable(path))

@@ -1,0 +1,317 @@
+"""Who trains the cells: several processes, or this one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from queue import SimpleQueue
+from typing import IO, Any, Protocol
+
+import torch
+
+from dcfl.comparisons.cells import Cell, CellFolder
+from dcfl.comparisons.progress import AfterRound, News, Show
+from dcfl.comparisons.trainer import Trainer, as_text, can_travel, files_to_send
+from dcfl.engines.placement import available_cores
+from dcfl.errors import DCFLError, Interrupted, TooFewClients, WorkersLost
+from dcfl.experiment import Experiment
+from dcfl.system.processes import python
+
+PATIENCE = 5.0  # seconds for what a killed process has started to let go of its output
+# The cell to train next. None: none for now; asked again when one has ended.
+Take = Callable[[], CellFolder[Cell] | None]
+
+
+def useful_processes(threads: int) -> int:
+    """One per GPU, or as many as there are cores for."""
+    return torch.cuda.device_count() or max(1, available_cores() // threads)
+
+
+def in_turn(cells: Sequence[CellFolder[Cell]]) -> Take:
+    waiting = iter(cells)
+    return lambda: next(waiting, None)
+
+
+class Runner:
+    def __init__(self, take: Take, processes: int) -> None:
+        self._take = take
+        self._heard: SimpleQueue[tuple[int, News]] = SimpleQueue()
+        self.stopping = False
+        self._processes: set[subprocess.Popen[str]] = set()
+        self._training: dict[str, subprocess.Popen[str]] = {}  # by the name of the cell
+        # With a cell in each process, a cell needs no processes of its own.
+        self._alone = processes > 1
+        self._orders: list[SimpleQueue[CellFolder[Cell] | None]] = [
+            SimpleQueue() for _ in range(processes)
+        ]
+        self._threads = [
+            threading.Thread(target=self._work, args=(number,), daemon=True)
+            for number in range(processes)
+        ]
+
+    def stop(self) -> None:
+        """Let every cell end its round and write a checkpoint."""
+        self.stopping = True
+        for process in list(self._processes):
+            process.terminate()
+
+    def prune(self, cell_folder: CellFolder[Cell]) -> None:
+        """Let this cell end its round and write a checkpoint; the others go on."""
+        process = self._training.get(cell_folder.name)
+        if process is not None:
+            _send(process, {"prune": str(cell_folder.path)})
+
+    def news(self) -> Iterator[News]:
+        """Train all cells; ends when all are done, or stopped. Cells are taken here, after the
+        news that made room for them, so that what was learnt can decide which is next."""
+        for thread in self._threads:
+            thread.start()
+        idle, busy = list(range(len(self._threads))), 0
+        try:
+            while True:
+                while idle and not self.stopping and (cell_folder := self._take()) is not None:
+                    self._orders[idle.pop(0)].put(cell_folder)
+                    busy += 1
+                if not busy:
+                    break
+                number, news = self._heard.get()
+                if news.state != "round":
+                    idle.append(number)
+                    busy -= 1
+                yield news
+            self._dismiss(None)
+        except BaseException:  # nobody listens any more
+            self.stopping = True
+            raise
+        finally:
+            for process in list(self._processes):
+                process.kill()  # its checkpoints are on the disk
+            self._dismiss(PATIENCE)
+
+    def _dismiss(self, seconds: float | None) -> None:
+        for orders in self._orders:
+            orders.put(None)
+        for thread in self._threads:
+            thread.join(seconds)
+
+    def _work(self, number: int) -> None:
+        process: subprocess.Popen[str] | None = None
+        while (cell_folder := self._orders[number].get()) is not None:
+            try:
+                if process is None or process.poll() is not None:
+                    process = self._started()
+                news = self._trained(process, cell_folder, number)
+            except OSError as error:  # no process could be started
+                news = News(cell_folder, "failed", why=str(error), kind=WorkersLost.__name__)
+            except Exception as error:  # whoever waits for news of this cell must hear of it
+                news = News(cell_folder, "failed", why=f"{type(error).__name__}: {error}")
+            self._heard.put((number, news))
+        if process is not None:
+            self._end(process)
+
+    def _started(self) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            python("-m", "dcfl.comparisons.cell_worker"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
+        )
+        self._processes.add(process)
+        if self.stopping:
+            process.terminate()
+        return process
+
+    def _end(self, process: subprocess.Popen[str]) -> None:
+        with suppress(BrokenPipeError):  # it died with a job half written
+            pipe(process.stdin).close()
+        process.wait()
+        self._processes.discard(process)
+
+    def _trained(
+        self, process: subprocess.Popen[str], cell_folder: CellFolder[Cell], number: int
+    ) -> News:
+        self._training[cell_folder.name] = process
+        experiment = self._with_its_share(cell_folder.experiment, number)
+        job = {
+            "folder": str(cell_folder.path),
+            "config": as_text(experiment),
+            "own": files_to_send(experiment),
+        }
+        answer: dict[str, Any] = {}
+        if _send(process, job):
+            for line in pipe(process.stdout):
+                answer = _answer(line)
+                if "state" in answer:
+                    break
+                if "round" in answer:
+                    after = AfterRound.from_answer(answer)
+                    self._heard.put((number, News(cell_folder, "round", after)))
+        del self._training[cell_folder.name]
+        state = answer.get("state")
+        if state in ("finished", "pruned", "failed"):
+            why, kind = answer.get("why", ""), answer.get("kind", "")
+            return News(cell_folder, state, why=why, kind=kind)
+        process.wait()  # it takes no more cells
+        self._processes.discard(process)
+        if self.stopping or state == "stopped":
+            return News(cell_folder, "stopped")
+        why = f"its process ended with {process.returncode}"
+        return News(cell_folder, "failed", why=why, kind=WorkersLost.__name__)
+
+    def _with_its_share(self, experiment: Experiment, number: int) -> Experiment:
+        """With its share of the GPUs and cores."""
+        if not self._alone:
+            return experiment
+        engine = replace(experiment.engine, workers=1)
+        if engine.device in ("auto", "cuda") and (gpus := torch.cuda.device_count()):
+            engine = replace(engine, device=f"cuda:{number % gpus}")
+        return replace(experiment, engine=engine)
+
+
+def _send(process: subprocess.Popen[str], message: dict[str, Any]) -> bool:
+    """Whether it could be sent: not to a process that is dead."""
+    with suppress(BrokenPipeError, ValueError):  # ValueError: the pipe is closed
+        pipe(process.stdin).write(json.dumps(message) + "\n")
+        pipe(process.stdin).flush()
+        return True
+    return False
+
+
+def pipe(stream: IO[str] | None) -> IO[str]:
+    assert stream is not None  # opened with PIPE
+    return stream
+
+
+def _answer(line: str) -> dict[str, Any]:
+    """Empty for lines that a library printed on the worker's output."""
+    try:
+        answer = json.loads(line)
+    except ValueError:
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+class ThisProcess:
+    def __init__(self, take: Take) -> None:
+        self._take = take
+        self._trainer = Trainer()
+
+    @property
+    def stopping(self) -> bool:
+        return self._trainer.stopping
+
+    def stop(self) -> None:
+        self._trainer.stop()
+
+    def prune(self, cell_folder: CellFolder[Cell]) -> None:
+        self._trainer.prune(cell_folder.path)
+
+    def news(self) -> Iterator[News]:
+        """Errors that are not dcfl's own are raised."""
+        while not self.stopping and (cell_folder := self._take()) is not None:
+            try:
+                for row in self._trainer.rounds(cell_folder.path, cell_folder.experiment):
+                    yield News(cell_folder, "round", AfterRound.of(row))
+            except Interrupted:
+                pruned = self._trainer.pruned(cell_folder.path)
+                yield News(cell_folder, "pruned" if pruned else "stopped")
+            except DCFLError as error:
+                yield News(cell_folder, "failed", why=str(error), kind=type(error).__name__)
+            else:
+                yield News(cell_folder, "finished")
+
+
+class Crew(Protocol):
+    @property
+    def stopping(self) -> bool: ...
+
+    def stop(self) -> None:
+        """Let every cell end its round and write a checkpoint."""
+
+    def prune(self, cell_folder: CellFolder[Cell]) -> None:
+        """Let this cell end its round and write a checkpoint; the others go on."""
+
+    def news(self) -> Iterator[News]:
+        """Train all cells; ends when all are done, or stopped."""
+
+
+def crew_for(take: Take, processes: int) -> Crew:
+    return Runner(take, processes) if processes > 1 else ThisProcess(take)
+
+
+def processes_for(cells: Sequence[CellFolder[Cell]], parallel: int) -> int:
+    """As many as were asked for (0: as there are cores for), but not more than cells; one if some
+    of them can be trained here only."""
+    if not cells or not all(map(leaves_this_process, cells)):
+        return 1
+    return min(parallel or useful_processes(cells[0].cell.experiment.engine.threads), len(cells))
+
+
+def leaves_this_process(cell: CellFolder[Cell]) -> bool:
+    """Flower brings processes of its own, which do not share a machine."""
+    return cell.cell.experiment.engine.name == "embedded" and can_travel(cell.cell.experiment)
+
+
+class MixedCrew:
+    """First what other processes can train, then the rest here."""
+
+    def __init__(self, cells: Sequence[CellFolder[Cell]], parallel: int = 0) -> None:
+        able = [cell for cell in cells if leaves_this_process(cell)]
+        processes = processes_for(able, parallel)
+        here = [cell for cell in cells if processes == 1 or not leaves_this_process(cell)]
+        self._crews: list[Crew] = []
+        if processes > 1:
+            self._crews.append(crew_for(in_turn(able), processes))
+        if here:
+            self._crews.append(crew_for(in_turn(here), 1))
+
+    @property
+    def stopping(self) -> bool:
+        return any(crew.stopping for crew in self._crews)
+
+    def stop(self) -> None:
+        for crew in self._crews:
+            crew.stop()
+
+    def prune(self, cell_folder: CellFolder[Cell]) -> None:
+        for crew in self._crews:
+            crew.prune(cell_folder)
+
+    def news(self) -> Iterator[News]:
+        for crew in self._crews:
+            yield from crew.news()
+
+
+def followed(crew: Crew, show: Show, again: str = "the same command") -> Iterator[News]:
+    """The news, each shown. Interrupted at the end, if cells were stopped before theirs; `again`
+    continues them."""
+    stopped = False
+    for news in crew.news():
+        show(news)
+        stopped |= news.state == "stopped"
+        yield news
+    if stopped or crew.stopping:
+        raise Interrupted(f"stopped; {again} continues from here")
+
+
+def until_it_fails(crew: Crew, show: Show, again: str) -> Iterator[News]:
+    """As `followed`. A failure other than lost clients, which are a cell's own affair, stops all
+    cells and is raised: the others would fail too."""
+    failed: Exception | None = None
+    try:
+        for news in followed(crew, show, again):
+            if news.error is not None and not isinstance(news.error, TooFewClients):
+                failed = failed or news.error
+                crew.stop()
+            yield news
+    except Interrupted:
+        if failed is None:
+            raise
+    if failed is not None:
+        raise failed

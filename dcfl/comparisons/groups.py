@@ -1,0 +1,243 @@
+"""Recorded runs grouped by method and task, with means over their seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from pathlib import PurePath
+from statistics import fmean
+from typing import Any
+
+from dcfl.comparisons.pairs import Spread
+from dcfl.data.settings import images_scored
+from dcfl.evaluation import max_and_ema
+from dcfl.runs.folder import RecordedRun
+from dcfl.runs.identity import BUILT_IN, Settings, complete, differences, flat, of_kind
+from dcfl.runs.rows import Row
+from dcfl.system.wording import printable
+
+Seeds = tuple[Any, ...]  # the values of all settings that are seeds
+AUGMENTATION = ("data.crop", "data.flip", "data.rotation", "data.cutout")  # a choice, no task
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of a run so far. Accuracies are NaN before the end of the first round."""
+
+    rounds: int
+    max_accuracy: float
+    ema_accuracy: float
+    final_accuracy: float
+    client_accuracy: float  # mean over clients, each on its own mix of classes
+    max_client_accuracy: float
+    ema_client_accuracy: float
+    worst_decile_accuracy: float
+    personal_accuracy: float  # mean over the clients' own models; NaN if there are none
+    bytes_up: int
+    bytes_down: int
+    seconds: float
+
+    @classmethod
+    def of(cls, run: RecordedRun) -> Outcome:
+        rows = run.rounds
+        evaluated = [row for row in rows if row.accuracy is not None]
+        last = evaluated[-1] if evaluated else None
+        # Computed from the rounds, because older folders did not record these two.
+        client_max, client_ema = max_and_ema(row.client_accuracy for row in evaluated)
+        return cls(
+            rounds=rows[-1].round if rows else 0,
+            max_accuracy=_known(last, "max_accuracy"),
+            ema_accuracy=_known(last, "ema_accuracy"),
+            final_accuracy=_known(last, "accuracy"),
+            client_accuracy=_known(last, "client_accuracy"),
+            max_client_accuracy=math.nan if client_max is None else client_max,
+            ema_client_accuracy=math.nan if client_ema is None else client_ema,
+            worst_decile_accuracy=_known(last, "worst_decile_accuracy"),
+            personal_accuracy=_known(run.summary, "personal_accuracy"),
+            bytes_up=sum(row.bytes_up for row in rows),
+            bytes_down=sum(row.bytes_down for row in rows),
+            seconds=(run.summary and run.summary.seconds) or sum(row.seconds for row in rows),
+        )
+
+
+def _known(row: Row | None, quantity: str) -> float:
+    value: float | None = row[quantity] if row else None
+    return math.nan if value is None else value
+
+
+QUANTITIES = [field.name for field in fields(Outcome)]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one method with the same settings, which differ only in their seeds."""
+
+    method: str  # its name, and the settings that tell its groups apart
+    runs: tuple[RecordedRun, ...]
+    task: str = ""  # the data and its split, if there are several
+
+    @property
+    def label(self) -> str:
+        return " ".join(filter(None, (self.method, self.task)))
+
+    @cached_property
+    def counted(self) -> tuple[RecordedRun, ...]:
+        """The finished runs, because partial ones would distort a mean; if none finished, all."""
+        return tuple(run for run in self.runs if run.finished) or self.runs
+
+    @cached_property
+    def outcomes(self) -> dict[RecordedRun, Outcome]:
+        return {run: Outcome.of(run) for run in self.counted}
+
+    @property
+    def seeds(self) -> int:
+        return len({seeds_of(run) for run in self.counted})
+
+    @property
+    def unfinished(self) -> bool:
+        return not any(run.finished for run in self.runs)
+
+    @property
+    def has_personal(self) -> bool:
+        """Whether clients have models of their own."""
+        return any(not math.isnan(one.personal_accuracy) for one in self.outcomes.values())
+
+    def spread(self, quantity: str) -> Spread:
+        return Spread.of([getattr(outcome, quantity) for outcome in self.outcomes.values()])
+
+    @cached_property
+    def curve(self) -> list[float]:
+        """Mean accuracy after each round that every counted run has reached."""
+        curves = ([row.accuracy for row in run.rounds] for run in self.counted)
+        means = []
+        for values in zip(*curves, strict=False):
+            known = [value for value in values if value is not None]
+            if len(known) == len(values):
+                means.append(fmean(known))
+        return means
+
+    def scores(self, quantity: str) -> dict[Seeds, float]:
+        """By seed, for comparison with another group. Runs that repeat a seed count once."""
+        return {seeds_of(run): getattr(out, quantity) for run, out in self.outcomes.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for programs."""
+        absent = () if self.has_personal else ("personal_accuracy",)
+        names = [name for name in QUANTITIES if name not in absent]
+        spreads = {name: asdict(self.spread(name)) for name in names}
+        return {"method": self.label, **spreads, "curve": self.curve}
+
+    def _repr_html_(self) -> str:
+        from dcfl.report.notebook_html import groups_html  # which knows groups itself
+
+        return groups_html([self])
+
+
+def setting(run: RecordedRun, key: str) -> Any:
+    """The setting with this dotted name; None if the run has no such setting."""
+    section, _, name = key.partition(".")
+    return run.config.get(section, {}).get(name)
+
+
+def scored_on(runs: Iterable[RecordedRun]) -> str:
+    """The images that the accuracies are about: nobody takes kept-back images for test images."""
+    kinds = sorted({images_scored(run.holdout) for run in runs}, reverse=True)
+    return " or ".join(kinds)
+
+
+def group_runs(runs: Sequence[RecordedRun]) -> list[Group]:
+    """One group per method and settings, in order of first appearance.
+
+    Labels have the settings that tell the groups of a method apart, as in a sweep; those of the
+    data are the task: accuracies on different data are not compared.
+    """
+    members: list[tuple[Settings, list[RecordedRun]]] = []
+    for run in runs:
+        settings = _results(run)
+        similar = (alike for first, alike in members if not differences(first, settings, "result"))
+        same = next(similar, None)
+        if same is None:
+            members.append((settings, [run]))
+        else:
+            same.append(run)
+    firsts = [first for first, _ in members]
+    return [
+        Group(method, tuple(alike), task)
+        for first, alike in members
+        for method, task in [_label(first, firsts)]
+    ]
+
+
+def runs_by_partition(runs: Iterable[RecordedRun]) -> dict[str, list[RecordedRun]]:
+    by_partition: dict[str, list[RecordedRun]] = {}
+    for run in runs:
+        if run.partition_sha256:
+            by_partition.setdefault(run.partition_sha256, []).append(run)
+    return by_partition
+
+
+def each_seed_has_one_partition(runs: Iterable[RecordedRun]) -> bool:
+    pairs = {(seeds_of(run), run.partition_sha256) for run in runs}
+    return len(pairs) == len({seeds for seeds, _ in pairs})
+
+
+def seeds_of(run: RecordedRun) -> Seeds:
+    return tuple(of_kind(complete(flat(run.config)), "seed").values())
+
+
+def _results(run: RecordedRun) -> Settings:
+    """The settings that change numbers. If the run recorded it, the content of the user's own
+    images and split replaces their path, and the source of the user's own code and the hash of the
+    initial weights are added."""
+    settings = of_kind(complete(flat(run.config)), "result")
+    kind, colon, path = str(settings["data.dataset"]).partition(":")
+    content = run.environment.get("data")
+    if colon and content and not settings["data.holdout"]:  # a holdout differs with every seed
+        settings["data.dataset"] = f"{kind}:{PurePath(path).name} ({content})"
+    for code in ("method", "model"):
+        source = run.environment.get(code, BUILT_IN)
+        if source != BUILT_IN:
+            settings[f"{code}.source"] = source
+    if split := run.environment.get("split"):
+        settings["data.partition"] = f"file ({str(split)[:16]})"
+    if weights := run.environment.get("weights"):
+        settings["model.weights.sha256"] = str(weights)[:16]
+    return settings
+
+
+def _label(settings: Settings, groups: Sequence[Settings]) -> tuple[str, str]:
+    """Method and task: the settings of the data that differ between groups, and for the method
+    those that differ between groups of its task. Its own fields are compared with groups of that
+    method, other settings with all groups."""
+    task = _different(settings, groups, _is_task)
+    same_task = [other for other in groups if not _different(settings, [other], _is_task)]
+    name = settings.get("method.name")
+    same_method = [other for other in same_task if other.get("method.name") == name]
+    others = {
+        **_different(settings, same_task, lambda key: not key.startswith("method.")),
+        **_different(settings, same_method, lambda key: key.startswith("method.")),
+    }
+    in_order = [others[key] for key in settings if key in others]
+    return printable(" ".join([str(name), *in_order])), printable(" ".join(task.values()))
+
+
+def _different(
+    settings: Settings, groups: Sequence[Settings], wanted: Callable[[str], bool]
+) -> dict[str, str]:
+    """The settings in which some of the groups differ, as text."""
+    keys = {key for group in groups for key, _, _ in differences(settings, group, "result")}
+    return {
+        key: f"{key.removeprefix('method.')}={_plain(value)}"
+        for key, value in settings.items()
+        if key in keys and wanted(key)
+    }
+
+
+def _is_task(key: str) -> bool:
+    return key.startswith("data.") and key not in AUGMENTATION
+
+
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,247 @@
+"""Optuna proposes the points, and ends trials whose curve is bad.
+
+It keeps nothing itself: the points are in a file, the curves in the run folders, so the same
+command goes on after a kill.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+import numpy as np
+
+from dcfl.comparisons.progress import AfterRound
+from dcfl.comparisons.space import Choices, Dimension, Point, Space, plain
+from dcfl.comparisons.trials import QUANTITIES, By, Trial
+from dcfl.errors import ConfigError, RunFolderError
+from dcfl.system.storage import strict_json, write_whole
+
+Kind = Literal["grid", "random", "tune"]
+MOST_POINTS = 10_000  # of a grid; more are a mistake
+ATTEMPTS = 50  # to draw a point that is new
+
+
+@dataclass(frozen=True)
+class Search:
+    kind: Kind = "grid"
+    count: int = 0  # points, unless all of a grid
+    seed: int = 0  # of what is drawn
+
+    @classmethod
+    def named(cls, text: str) -> Search:
+        """From `grid`, `random 20` or `tune 20`."""
+        found = re.fullmatch(r"grid|(random|tune) ([1-9]\d{0,5})", text)
+        if found is None:
+            raise ConfigError(f"search={text!r}: must be 'grid', 'random 20' or 'tune 20'")
+        return cls("tune" if found[1] == "tune" else "random", int(found[2])) if found[1] else cls()
+
+    def points(self, space: Space) -> list[Point]:
+        """All of them. Optuna's are not known beforehand: as many that cost about the same."""
+        return grid(space) if self.kind == "grid" else list(drawn(space, self.count, self.seed))
+
+
+def key_of(point: Point) -> str:
+    """Equal for equal points."""
+    return repr(sorted(point.items()))
+
+
+def grid(space: Space) -> list[Point]:
+    """Every combination; the first key changes slowest."""
+    for one in space.ranges:
+        raise ConfigError(
+            f"{one} is a range, of which a grid cannot try every number: add --random 20 or "
+            f"--tune 20, or list values, {one.key}={plain(one.low)},{plain(one.high)}"
+        )
+    size = math.prod(len(dimension.ends) for dimension in space.dimensions)
+    if size > MOST_POINTS:
+        raise ConfigError(f"a grid of {size:,} points: try fewer values, or --random 100")
+    points: list[Point] = [{}]
+    for dimension in space.dimensions:
+        points = [{**point, dimension.key: value} for point in points for value in dimension.ends]
+    return points
+
+
+def drawn(space: Space, count: int, seed: int) -> Iterator[Point]:
+    """`count` different points, or as many as there are. More points begin with the same ones."""
+    seen = set()
+    for number in range(count):
+        generator = np.random.default_rng([seed, number])
+        for _ in range(ATTEMPTS):
+            shares = generator.random(len(space.dimensions))
+            point = {
+                dimension.key: dimension.at(float(share))
+                for dimension, share in zip(space.dimensions, shares, strict=True)
+            }
+            if key_of(point) not in seen:
+                seen.add(key_of(point))
+                yield point
+                break
+
+
+POINTS = "tune.json"
+# No trial is ended before so many have finished, nor in the first third of its rounds.
+FINISHED_FIRST, SPARED = 4, 3
+
+
+def optuna() -> ModuleType:
+    try:
+        import optuna
+    except ModuleNotFoundError as error:
+        raise ConfigError("--tune needs optuna: pip install 'dcfl[tune]'") from error
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna
+
+
+class Tuner:
+    prunes = True
+
+    def __init__(self, space: Space, search: Search, rounds: int, by: By, folder: Path) -> None:
+        self._optuna = optuna()
+        self._space, self._search, self._by = space, search, by
+        self._memory = PointsFile(folder / POINTS, space)
+        self._asked: dict[int, Any] = {}  # Optuna's trials, by our numbers
+        self._known: set[str] = set()
+        pruners = self._optuna.pruners
+        with quietly():
+            self._study = self._optuna.create_study(
+                direction="maximize",
+                pruner=pruners.MedianPruner(FINISHED_FIRST, rounds // SPARED),
+            )
+
+    def next(self, number: int) -> Point | None:
+        """The point of this trial: as it was before an interruption, or a new one."""
+        if number < len(self._memory.points):
+            point = self._memory.points[number]
+            with quietly():
+                self._study.enqueue_trial(self._as_parameters(point))
+                self._asked[number] = self._study.ask(self._distributions())
+        elif number >= self._search.count or (found := self._new_point(number)) is None:
+            return None
+        else:
+            point = found
+            self._memory.add(point)
+        self._known.add(key_of(point))
+        return point
+
+    def report(self, number: int, after: AfterRound) -> bool:
+        """Whether the curve is so bad that the trial should end."""
+        value = getattr(after, _FIELDS[self._by])
+        if value is None:
+            return False
+        trial = self._asked[number]
+        with quietly():
+            trial.report(value, after.round)
+            return bool(trial.should_prune())
+
+    def end(self, trial: Trial) -> None:
+        """Learn from a trial that finished, diverged or was ended."""
+        asked, states = self._asked[trial.number], self._optuna.trial.TrialState
+        with quietly():
+            for run in (cell.run for cell in trial.cells[:1]):
+                for row in run.rounds if run else ():
+                    value = row[_FIELDS[self._by]]
+                    if value is not None:
+                        asked.report(value, row.round)  # a second report is not counted
+            if trial.state == "finished":
+                self._study.tell(asked, trial.score(self._by))
+            else:  # worse than all that finished
+                self._study.tell(asked, state=states.PRUNED)
+
+    def _new_point(self, number: int) -> Point | None:
+        """None if there is no other point: a small space has been tried whole."""
+        for attempt in range(OPTUNA_ATTEMPTS):
+            # A sampler of its own for each trial: it does not depend on what was drawn before an
+            # interruption.
+            seeds = np.random.SeedSequence([self._search.seed, number, attempt])
+            startup = max(FINISHED_FIRST, min(10, self._search.count // 3))
+            with quietly():
+                self._study.sampler = self._optuna.samplers.TPESampler(
+                    seed=int(seeds.generate_state(1)[0]), n_startup_trials=startup
+                )
+                asked = self._study.ask(self._distributions())
+                point = self._as_point(asked.params)
+                if key_of(point) not in self._known:
+                    self._asked[number] = asked
+                    return point
+                self._study.tell(asked, state=self._optuna.trial.TrialState.FAIL)
+        return None
+
+    def _distributions(self) -> dict[str, Any]:
+        return {one.key: self._distribution(one) for one in self._space.dimensions}
+
+    def _distribution(self, dimension: Dimension) -> Any:
+        kinds = self._optuna.distributions
+        if isinstance(dimension, Choices):  # by position: a value may be a list
+            return kinds.CategoricalDistribution(list(range(len(dimension.values))))
+        if dimension.whole:
+            return kinds.IntDistribution(int(dimension.low), int(dimension.high), dimension.log)
+        return kinds.FloatDistribution(dimension.low, dimension.high, dimension.log)
+
+    def _as_point(self, parameters: dict[str, Any]) -> Point:
+        return {
+            one.key: one.values[parameters[one.key]]
+            if isinstance(one, Choices)
+            else one.within(parameters[one.key])
+            for one in self._space.dimensions
+        }
+
+    def _as_parameters(self, point: Point) -> dict[str, Any]:
+        return {
+            one.key: one.values.index(point[one.key])
+            if isinstance(one, Choices)
+            else point[one.key]
+            for one in self._space.dimensions
+        }
+
+
+OPTUNA_ATTEMPTS = 20  # to get a point from Optuna that is new
+_FIELDS = {**QUANTITIES, "final": "accuracy"}
+
+
+class PointsFile:
+    """The points that Optuna has proposed, in order."""
+
+    def __init__(self, path: Path, space: Space) -> None:
+        self._path, self._space = path, space.described()
+        self.points: list[Point] = []
+        if path.is_file():
+            self.points = self._read(space.keys)
+
+    def add(self, point: Point) -> None:
+        self.points.append(point)
+        content = {"space": self._space, "points": self.points}
+        write_whole(self._path, strict_json(content, indent=1) + "\n")
+
+    def _read(self, keys: Sequence[str]) -> list[Point]:
+        try:
+            content = json.loads(self._path.read_text("utf-8"))
+            before, points = list(map(str, content["space"])), list(content["points"])
+            if before == self._space:
+                return [{key: _frozen(point[key]) for key in keys} for point in points]
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunFolderError(f"{self._path}: not as it was written ({error})") from error
+        raise RunFolderError(
+            f"{self._path.parent} holds a search over {'; '.join(before)}: choose another folder "
+            f"with --out"
+        )
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Optuna warns of what it calls experimental, and of values that were reported twice."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,254 @@
+"""How methods stand: pairs within a task, ranks over tasks, what a target costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import accumulate
+from statistics import fmean
+from typing import Any
+
+from dcfl.comparisons.groups import Group, seeds_of
+from dcfl.comparisons.pairs import CONFIDENCE, LEVEL, AllPairs, Name, Pair
+from dcfl.runs.folder import RecordedRun
+
+FEWEST_METHODS, FEWEST_TASKS = 3, 2
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The mean ranks of methods that were all trained on the same tasks."""
+
+    mean_ranks: dict[str, float]  # the best first
+    tasks: int
+    p_value: float  # of Friedman's test: how likely such ranks are if no method is better
+
+    @classmethod
+    def of(cls, scores: Mapping[str, Mapping[str, float]]) -> Ranking | None:
+        """Of the scores by task and method; methods that lack a task are left out. None for fewer
+        than three methods or two tasks."""
+        from scipy.stats import friedmanchisquare, rankdata  # type: ignore[import-untyped]
+
+        tasks = [{m: s for m, s in task.items() if math.isfinite(s)} for task in scores.values()]
+        methods = [m for m in tasks[0] if all(m in task for task in tasks)] if tasks else []
+        if len(methods) < FEWEST_METHODS or len(tasks) < FEWEST_TASKS:
+            return None
+        columns = [[task[method] for task in tasks] for method in methods]
+        ranks = rankdata([[-value for value in column] for column in columns], axis=0)
+        means = dict(zip(methods, ranks.mean(axis=1).tolist(), strict=True))
+        level = bool((ranks == ranks[0]).all())  # every method equal everywhere: no statistic
+        p_value = 1.0 if level else float(friedmanchisquare(*columns).pvalue)
+        return cls(dict(sorted(means.items(), key=lambda item: item[1])), len(tasks), p_value)
+
+    @cached_property
+    def critical_difference(self) -> float:
+        """Nemenyi's: mean ranks that are less apart than this are not distinguishable."""
+        from scipy.stats import studentized_range
+
+        count = len(self.mean_ranks)
+        quantile = float(studentized_range.ppf(CONFIDENCE, count, math.inf)) / math.sqrt(2)
+        return quantile * math.sqrt(count * (count + 1) / (6 * self.tasks))
+
+    @property
+    def told_apart(self) -> bool:
+        """Is any method better than another, by Friedman's test?"""
+        return self.p_value < LEVEL
+
+    @cached_property
+    def level_with_the_best(self) -> list[str]:
+        best, *others = self.mean_ranks
+        return [method for method in others if not self._apart(best, method)]
+
+    def cliques(self) -> list[Sequence[str]]:
+        """The largest sets of methods that are not distinguishable from each other, the best
+        first; each has at least two."""
+        names = list(self.mean_ranks)
+        runs: list[Sequence[str]] = []
+        for start, first in enumerate(names):
+            reach = [name for name in names[start:] if not self._apart(first, name)]
+            if len(reach) > 1 and not (runs and reach[-1] in runs[-1]):
+                runs.append(reach)
+        return runs
+
+    def _apart(self, one: str, other: str) -> bool:
+        gap = abs(self.mean_ranks[one] - self.mean_ranks[other])
+        return self.told_apart and gap > self.critical_difference
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "mean_ranks": self.mean_ranks,
+            "tasks": self.tasks,
+            "friedman_p": self.p_value,
+            "critical_difference": self.critical_difference,
+            "not_distinguishable": self.cliques(),
+        }
+
+
+def bytes_so_far(run: RecordedRun) -> list[float]:
+    """Bytes up and down since the beginning, after each round."""
+    return list(accumulate(float(row.bytes_up + row.bytes_down) for row in run.rounds))
+
+
+def client_seconds_so_far(run: RecordedRun) -> list[float]:
+    """Seconds that clients have trained since the beginning, all together, after each round."""
+    by_round = {row.round: 0.0 for row in run.rounds}
+    for row in run.clients:
+        by_round[row.round] = by_round.get(row.round, 0.0) + row.seconds
+    return list(accumulate(by_round[row.round] for row in run.rounds))
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of training up to some round."""
+
+    rounds: float
+    bytes: float  # up and down
+    client_seconds: float
+
+
+def cost_to_reach(run: RecordedRun, target: float, quantity: str = "ema_accuracy") -> Cost | None:
+    """Up to the first scored round in which the quantity reaches the target; None if none does.
+
+    The moving average, because a single lucky round is not an accuracy reached.
+    """
+    for index, row in enumerate(run.rounds):
+        value = row[quantity]
+        if row.accuracy is not None and value is not None and value >= target:
+            sent, worked = bytes_so_far(run)[index], client_seconds_so_far(run)[index]
+            return Cost(row.round, sent, worked)
+    return None
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The costs of one method's runs; None for a run that did not reach the target."""
+
+    costs: Sequence[Cost | None]
+
+    @property
+    def count(self) -> int:
+        return sum(cost is not None for cost in self.costs)
+
+    @property
+    def mean(self) -> Cost | None:
+        """Over the runs that reached it."""
+        known = [cost for cost in self.costs if cost is not None]
+        if not known:
+            return None
+        return Cost(
+            fmean(cost.rounds for cost in known),
+            fmean(cost.bytes for cost in known),
+            fmean(cost.client_seconds for cost in known),
+        )
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Groups of recorded runs, compared by EMA. The first method is the reference."""
+
+    groups: Sequence[Group]
+    own_mixes: bool = False  # EMA on the clients' own mixes of classes
+    target: float | None = None  # percent; by default what the reference reaches, seed by seed
+
+    @property
+    def accuracy(self) -> str:
+        return "client_accuracy" if self.own_mixes else "accuracy"
+
+    @property
+    def quantity(self) -> str:
+        return f"ema_{self.accuracy}"
+
+    @cached_property
+    def tasks(self) -> dict[str, list[Group]]:
+        """The groups by data set and split, each with its reference first."""
+        tasks: dict[str, list[Group]] = {}
+        for group in self.groups:
+            tasks.setdefault(group.task, []).append(group)
+        first = self.groups[0].method
+        return {
+            task: sorted(groups, key=lambda group: group.method != first)
+            for task, groups in tasks.items()
+        }
+
+    def reference(self, group: Group) -> Group:
+        return self.tasks[group.task][0]
+
+    @cached_property
+    def pairs(self) -> dict[str, AllPairs]:
+        """By task."""
+        return {
+            task: AllPairs.of({group.method: group.scores(self.quantity) for group in groups})
+            for task, groups in self.tasks.items()
+        }
+
+    def gain(self, group: Group) -> Pair | None:
+        """Against the reference; None for the reference itself, and without a common seed."""
+        reference = self.reference(group)
+        return self.pairs[group.task].between(group.method, reference.method)
+
+    def best(self, task: str) -> Group | None:
+        """The highest mean; None before the end of the first round."""
+        begun = [group for group in self.tasks[task] if not math.isnan(self.mean(group))]
+        return max(begun, key=self.mean) if begun else None
+
+    def mean(self, group: Group) -> float:
+        return group.spread(self.quantity).mean
+
+    @cached_property
+    def ranking(self) -> Ranking | None:
+        """Over the tasks; None if there are too few of them, or of methods."""
+        return Ranking.of(
+            {
+                task: comparable_means({g.method: g.scores(self.quantity) for g in groups})
+                for task, groups in self.tasks.items()
+            }
+        )
+
+    def target_of(self, task: str) -> float:
+        """The accuracy that `reached` is about, on average over seeds."""
+        reference = self.tasks[task][0]
+        return self.mean(reference) if self.target is None else self.target
+
+    def reached(self, group: Group) -> Reached:
+        """What the group's runs needed. A run whose seed the reference lacks has no target."""
+        targets = self.reference(group).scores(self.quantity)
+        costs = []
+        for run in group.counted:
+            target = targets.get(seeds_of(run)) if self.target is None else self.target
+            if target is not None and not math.isnan(target):
+                costs.append(cost_to_reach(run, target, self.quantity))
+        return Reached(costs)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for programs. `gain` is the paired difference to the reference."""
+        return {
+            "methods": [self._row(group) for group in self.groups],
+            "pairs": [
+                {"task": task, **pair.to_json()}
+                for task, pairs in self.pairs.items()
+                for pair in pairs.pairs
+            ],
+            "ranking": self.ranking and self.ranking.to_json(),
+            "compared_by": self.quantity,
+        }
+
+    def _row(self, group: Group) -> dict[str, Any]:
+        gain, reached = self.gain(group), self.reached(group)
+        costs = {
+            "accuracy": self.target_of(group.task),
+            "reached": reached.count,
+            "of": len(reached.costs),
+            **(asdict(reached.mean) if reached.mean else {}),
+        }
+        return {**group.to_json(), "gain": gain and gain.to_json(), "target": costs}
+
+
+def comparable_means(scores: Mapping[str, Mapping[Name, float]]) -> dict[str, float]:
+    """Each method's mean over the seeds that all of them have; over its own if there are none."""
+    shared = set.intersection(*(set(by_seed) for by_seed in scores.values()))
+    return {
+        method: fmean([by_seed[seed] for seed in shared] or by_seed.values())
+        for method, by_seed in scores.items()
+    }

@@ -1,0 +1,363 @@
+"""A sweep from beginning to end: trials on kept-back images, the chosen point on test images."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+from dcfl.comparisons.cells import Cell, CellFolder, Shelf, difference_to, require_free
+from dcfl.comparisons.crew import Crew, MixedCrew, crew_for, processes_for, until_it_fails
+from dcfl.comparisons.pairs import Spread
+from dcfl.comparisons.progress import AfterRound, News, Show, shown_in_notebooks
+from dcfl.comparisons.searches import POINTS, Search, Tuner, optuna
+from dcfl.comparisons.space import CHOOSERS, Point, Space, fitted, split_values
+from dcfl.comparisons.sweep_result import FinalScore, SweepResult
+from dcfl.comparisons.trials import (
+    PRUNED,
+    QUANTITIES,
+    Budget,
+    By,
+    Trial,
+    TrialCell,
+    Trials,
+    needs_holdout,
+    seconds_in,
+)
+from dcfl.config import apply, experiment_from, load_experiment
+from dcfl.data import load_dataset
+from dcfl.errors import ConfigError, RunFolderError, TooFewClients
+from dcfl.experiment import Experiment
+from dcfl.report import find_runs
+from dcfl.runs.folder import new_folder
+from dcfl.runs.model_file import Which
+from dcfl.system.locks import locked
+from dcfl.system.storage import storage, write_whole
+
+BELOW_MEDIAN = "its best score so far was below the median of the other trials in that round"
+
+
+class Source(Protocol):
+    """Where points come from."""
+
+    @property
+    def prunes(self) -> bool:
+        """Whether bad trials end early. The seeds of a point are then trained one by one, and the
+        first decides."""
+
+    def next(self, number: int) -> Point | None: ...
+
+    def report(self, number: int, after: AfterRound) -> bool:
+        """Whether the trial should end."""
+
+    def end(self, trial: Trial) -> None: ...
+
+
+class Listed:
+    """Points that are known beforehand."""
+
+    prunes = False
+
+    def __init__(self, points: Sequence[Point]) -> None:
+        self._points = points
+
+    def next(self, number: int) -> Point | None:
+        return self._points[number] if number < len(self._points) else None
+
+    def report(self, number: int, after: AfterRound) -> bool:
+        return False
+
+    def end(self, trial: Trial) -> None:
+        pass
+
+
+class SearchLoop:
+    def __init__(self, trials: Trials, source: Source, budget: Budget) -> None:
+        self._make, self._source, self._budget = trials, source, budget
+        self.trials: list[Trial] = []
+        self.out_of_time = False
+        self._waiting: deque[CellFolder[TrialCell]] = deque()
+
+    def take(self) -> CellFolder[Cell] | None:
+        """The next cell; None if there is none for now."""
+        while not self.out_of_time:
+            while self._waiting:
+                if self._is_over(self.trials[self._waiting[0].cell.number]):
+                    self._waiting.popleft()
+                elif self._budget.allows(self._waiting[0]):
+                    return self._waiting.popleft()
+                else:
+                    self.out_of_time = True
+                    return None
+            point = self._source.next(len(self.trials))
+            if point is None:
+                return None
+            self._begin(self._make.trial(len(self.trials), point))
+        return None
+
+    def heard(self, news: News, crew: Crew) -> None:
+        trial = self.trials[_number(news)]
+        if news.after is not None:
+            first = self._source.prunes and news.name == trial.cells[0].name
+            if first and self._source.report(trial.number, news.after):
+                crew.prune(news.cell_folder)
+            return
+        if news.state == "stopped":
+            return
+        if news.state == "finished":
+            self._budget.finished(news.cell_folder)
+        if news.state == "pruned":
+            write_whole(news.cell_folder.path / PRUNED, BELOW_MEDIAN + "\n")
+        lost = news.why if isinstance(news.error, TooFewClients) else ""
+        trial = self.trials[trial.number] = trial.read_again(lost)
+        if self._is_over(trial):
+            self._source.end(trial)
+        elif self._source.prunes:
+            self._waiting.append(trial.todo[0])
+
+    def _begin(self, trial: Trial) -> None:
+        """A trial that may have been trained before, or in part."""
+        for cell in trial.cells:
+            cell.check()
+        self.trials.append(trial)
+        if self._is_over(trial):
+            self._source.end(trial)
+        elif self._source.prunes:
+            for row in trial.cells[0].run.rounds if trial.cells[0].run else ():
+                self._source.report(trial.number, AfterRound.of(row))
+            self._waiting.append(trial.todo[0])
+        else:
+            self._waiting.extend(trial.todo)
+
+    def _is_over(self, trial: Trial) -> bool:
+        """Trials that Optuna ended are trained on by searches that end none."""
+        over = ("finished", "failed", "pruned") if self._source.prunes else ("finished", "failed")
+        return trial.state in over
+
+
+def _number(news: News) -> int:
+    cell = news.cell_folder.cell
+    assert isinstance(cell, TrialCell)  # the loop has made it
+    return cell.number
+
+
+HOLDOUT = 0.1  # share of the training images that trials are scored on, unless the config says
+SEEDS = ("federation.seed", "data.seed")
+Guard = Callable[[Crew], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    wanted: Experiment  # without what is varied, as the user has it
+    space: Space
+    search: Search
+    by: By
+    trials: Trials
+
+    @property
+    def folder(self) -> Path:
+        return self.trials.folder
+
+    @property
+    def rounds(self) -> int:
+        return self.wanted.federation.rounds
+
+    @cached_property
+    def planned(self) -> list[Trial]:
+        """All trials, as their folders were when first read; for Optuna, whose are not known
+        beforehand, as many that cost about the same."""
+        points = self.search.points(self.space)
+        return [self.trials.trial(number, point) for number, point in enumerate(points)]
+
+    @property
+    def todo(self) -> list[CellFolder[TrialCell]]:
+        return [cell for trial in self.planned for cell in trial.todo]
+
+    @property
+    def chosen_todo(self) -> list[CellFolder[TrialCell]]:
+        """Runs of the chosen setting that are left, as far as it is known: others cost about the
+        same. None where trials are tested as they are."""
+        finished = [trial for trial in self.planned if trial.state == "finished"]
+        best = max(finished, key=lambda trial: trial.score(self.by), default=self.planned[0])
+        return [] if needs_holdout(best.experiment) else self.trials.chosen(best).todo
+
+    def check(self) -> None:
+        """Refuse settings that do not fit together, and a folder that holds anything else, before
+        anything is trained."""
+        self.wanted.data.require_here()
+        _ = self.planned
+        inside = [
+            run
+            for where in ("trials", "chosen")
+            if any((self.folder / where).glob("*/config.toml"))
+            for run in find_runs(self.folder / where)
+        ]
+        if not inside:
+            require_free(self.folder, ("trials", "chosen", POINTS))
+        sections = {f"{key.partition('.')[0]}." for key in self.space.keys if key in CHOOSERS}
+        ignored = (*self.space.keys, *sections, *SEEDS)
+        for run in inside:
+            chosen = run.folder.parent.name == "chosen"
+            also = ("data.holdout",) if chosen else ()
+            if different := difference_to(self.trials.experiment, run, (*ignored, *also)):
+                raise RunFolderError(
+                    f"{self.folder} holds another sweep: in {run.folder.name}, {different}; "
+                    f"choose another folder with --out"
+                )
+
+    def carry_out(
+        self,
+        parallel: int = 0,
+        limit: float | None = None,
+        show: Show = lambda news: None,
+        guard: Guard = lambda crew: nullcontext(),
+    ) -> SweepResult:
+        """`limit`: seconds. `guard` surrounds each phase of training; it may stop the crew."""
+        self.check()
+        processes = processes_for(self.todo, parallel)
+        with storage(self.folder):  # fails now rather than after the first hour
+            (self.folder / "trials").mkdir(parents=True, exist_ok=True)
+        with locked(self.folder):
+            loop = SearchLoop(
+                self.trials, self._source(), Budget(limit, processes, len(self.trials.seeds))
+            )
+            crew = crew_for(loop.take, processes)
+            with guard(crew):
+                for news in until_it_fails(crew, show, self._again):
+                    loop.heard(news, crew)
+            chosen = self._best(loop)
+            test = self._tested(chosen, parallel, show, guard)
+            return SweepResult(
+                self.folder, self.wanted, self.space, self.by, tuple(loop.trials), chosen, test,
+                loop.out_of_time,
+            ).written()  # fmt: skip
+
+    @property
+    def _again(self) -> str:
+        return f"the same command with --out {self.folder}"
+
+    def _source(self) -> Source:
+        if self.search.kind == "tune":
+            return Tuner(self.space, self.search, self.rounds, self.by, self.folder)
+        return Listed([trial.point for trial in self.planned])
+
+    def _best(self, loop: SearchLoop) -> Trial:
+        finished = [trial for trial in loop.trials if trial.state == "finished"]
+        if finished:
+            return max(finished, key=lambda trial: trial.score(self.by))
+        reasons = [trial.why for trial in loop.trials if trial.why]
+        if reasons:
+            raise TooFewClients(f"no trial finished: {reasons[0]}")
+        raise ConfigError(
+            "--budget: not even one trial and then the chosen setting would end in time; `--plan` "
+            "says what they cost"
+        )
+
+    def _tested(self, trial: Trial, parallel: int, show: Show, guard: Guard) -> FinalScore:
+        """The one time that the test images are looked at."""
+        if needs_holdout(trial.experiment):
+            return _tested_as_it_is(trial)
+        chosen = self.trials.chosen(trial)
+        for cell in chosen.cells:
+            cell.check()
+        crew = MixedCrew(chosen.todo, parallel)
+        lost = ""
+        with guard(crew):
+            for news in until_it_fails(crew, show, self._again):
+                lost = news.why if news.state == "failed" else lost
+        chosen = chosen.read_again(lost)
+        spread = chosen.spread(self.by) if chosen.state == "finished" else None
+        return FinalScore(spread, QUANTITIES[self.by], chosen, chosen.why)
+
+
+def _tested_as_it_is(trial: Trial) -> FinalScore:
+    """The models that the trials have ended with, on the test images."""
+    from dcfl.trained.evaluate import evaluate
+
+    accuracies = []
+    which: Which = "best" if trial.experiment.output.keep_best else "last"
+    for cell in trial.cells:
+        images = load_dataset(replace(cell.cell.experiment.seeded.data, holdout=0.0))
+        accuracies.append(evaluate(cell.path, images, which=which).accuracy)
+    return FinalScore(Spread.of(accuracies), f"{which} model", trial)
+
+
+def plan_sweep(
+    experiment: Experiment,
+    space: Space,
+    search: Search,
+    seeds: Sequence[int] = (),
+    by: By = "ema",
+    reuse: Sequence[Path] = (),
+) -> SweepPlan:
+    """In the folder that the config names, or in a new one."""
+    if search.kind == "tune":
+        optuna()  # refuses if it is not installed
+    if len({*seeds}) < len(seeds):
+        raise ConfigError("each seed may be named once")
+    holdout = experiment.data.holdout or HOLDOUT
+    held_back = apply(experiment, {"data": {"holdout": holdout}})
+    given = experiment.output.dir
+    folder = Path(given) if given else new_folder(f"{experiment.data.dataset}-sweep")
+    trials = Trials(held_back, seeds or [experiment.federation.seed], folder, Shelf(reuse))
+    return SweepPlan(experiment, fitted(space, held_back), search, by, trials)
+
+
+def sweep(
+    experiment_or_path: Experiment | str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    search: str = "grid",
+    seeds: Sequence[int] = (),
+    out: str | Path | None = None,
+    parallel: int = 0,
+    budget: str = "",
+) -> SweepResult:
+    """Search for good settings, as `dcfl sweep` does, and test the chosen ones once.
+
+    Trials are scored on training images that are kept back (`data.holdout`, by default a tenth).
+    The point with the highest EMA, on average over the seeds, is then trained on all training
+    images and scored on the test images.
+
+    Args:
+        experiment_or_path: An Experiment, a config file, or nothing: the built-in digits.
+        settings: By dotted key. A list, and a range as text (`"0.001:1:log"`, `"1:5:int"`), are
+            varied; anything else is fixed.
+        search: `"grid"`: every combination; `"random 20"`: so many points drawn at random;
+            `"tune 20"`: so many that Optuna proposes, which ends bad trials early.
+        seeds: Each point is trained with each; by default the experiment's own.
+        out: The folder of the trials, new or with trials of this sweep, which are not trained
+            again; by default a new one in `runs/`.
+        parallel: Trials at the same time, each in a process of its own; 0: as many as there are
+            cores for; 1: one after the other, in this process.
+        budget: Begin no trial that would not end in time: `"30m"`, `"2h"`.
+
+    Returns:
+        The trials, the chosen one, its score on the test images, its config file and the page.
+
+    Raises:
+        ConfigError: A key or a value is not possible, or there is nothing to vary.
+        RunFolderError: The folder holds something else.
+
+    Example:
+        >>> import dcfl
+        >>> found = dcfl.sweep(
+        ...     settings={"training.lr": [0.01, 0.1], "federation.rounds": 2}, parallel=1
+        ... )
+        >>> found.chosen.point
+        {'training.lr': 0.1}
+        >>> found.config.name, found.report.name
+        ('best.toml', 'report.html')
+    """
+    fixed, space = split_values(settings or {})
+    experiment = experiment_from(experiment_or_path, fixed)
+    if out is not None:
+        experiment = load_experiment(experiment, **{"output.dir": str(out)})
+    plan = plan_sweep(experiment, space, Search.named(search), seeds)
+    limit = seconds_in(budget) if budget else None
+    with shown_in_notebooks("sweep", plan.todo) as show:
+        return plan.carry_out(parallel, limit, show)

@@ -1,0 +1,141 @@
+"""Trains cells in this process: from the beginning, or from where they stopped."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from dcfl.comparisons.cells import FAILED
+from dcfl.config import as_tables, from_toml, to_toml
+from dcfl.data import Dataset, DataSettings, load_dataset
+from dcfl.errors import NO_LONGER_FINITE, ConfigError, TooFewClients
+from dcfl.experiment import Experiment
+from dcfl.methods import METHODS, Method
+from dcfl.methods.loading import register_methods
+from dcfl.models.own_models import register_model
+from dcfl.runs.folder import METHOD_COPY, RecordedRun, own_files
+from dcfl.runs.rows import RoundRow
+from dcfl.runs.run import Run
+from dcfl.system.own_files import own_file_of, run_file
+from dcfl.system.storage import write_whole
+from dcfl.system.wording import printable
+
+
+class SentFile(NamedTuple):
+    """A file that a person has named to this process, and that another one is to run too."""
+
+    defines: str  # "method" or "model"
+    path: str
+    sha256: str  # as it was when it ran here: it may have been edited since
+
+
+def can_travel(experiment: Experiment) -> bool:
+    """Whether another process can build it. Not so if its method is an object of a class that is
+    in no file: of a notebook, or of a script."""
+    for choice in (experiment.method, experiment.server.optimizer):
+        kind = type(choice)
+        if not kind.__module__.startswith("dcfl.") and own_file_of(kind) is None:
+            return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return from_toml(as_text(experiment)) == experiment
+        except (ConfigError, TypeError):  # TypeError: a field that no config file can hold
+            return False
+
+
+def as_text(experiment: Experiment) -> str:
+    return to_toml(as_tables(experiment))
+
+
+def files_to_send(experiment: Experiment) -> list[SentFile]:
+    return [
+        SentFile("method" if copy == METHOD_COPY else "model", str(file.path), file.sha256)
+        for copy, file in own_files(experiment).items()
+    ]
+
+
+def register_sent(files: Sequence[SentFile]) -> None:
+    for defines, path, sha256 in files:
+        if run_file(Path(path)).sha256 != sha256:
+            raise ConfigError(f"{path} has been edited since the command began: start it again")
+        if defines == "method":
+            register_methods(Path(path))
+        else:
+            register_model(Path(path))
+
+
+class Trainer:
+    def __init__(self) -> None:
+        self.stopping = False
+        self._pruned: Path | None = None
+        self._run: Run | None = None
+        self._loaded: tuple[DataSettings, Dataset] | None = None
+
+    def stop(self) -> None:
+        """End after this round; it gets a checkpoint."""
+        self.stopping = True
+        if self._run is not None:
+            self._run.stop()
+
+    def prune(self, folder: Path) -> None:
+        """End the cell in this folder after its round; the next one is trained all the same."""
+        self._pruned = folder
+        if self._run is not None and self._run.folder == folder:
+            self._run.stop()
+
+    def pruned(self, folder: Path) -> bool:
+        """Whether that is why it ended."""
+        return self._pruned == folder and not self.stopping
+
+    def rounds(self, folder: Path, experiment: Experiment) -> Iterator[RoundRow]:
+        """Those that are left: none if another process has finished it meanwhile."""
+        if (folder / "config.toml").is_file() and RecordedRun.open(folder).finished:
+            return
+        self._run = run = self.begun_or_resumed(folder, experiment.seeded)
+        if self.stopping:  # asked to before there was a run
+            run.stop()
+        try:
+            yield from run.rounds()
+        except TooFewClients as error:
+            note_divergence(folder, error)
+            raise
+        finally:
+            self._run = None
+
+    def begun_or_resumed(self, folder: Path, experiment: Experiment) -> Run:
+        dataset = self._dataset(experiment.data)
+        if not (folder / "config.toml").is_file():
+            return Run(experiment, dataset)
+        with _known(experiment.method):
+            return Run.resume(folder, dataset)
+
+    def _dataset(self, settings: DataSettings) -> Dataset:
+        """Keeps the last one: the next cell is likely to need it."""
+        if self._loaded is None or self._loaded[0] != settings:
+            self._loaded = (settings, load_dataset(settings))
+        return self._loaded[1]
+
+
+def note_divergence(folder: Path, error: TooFewClients) -> None:
+    """Divergence is a result, the same every time; other losses are worth another attempt."""
+    if NO_LONGER_FINITE in str(error):
+        write_whole(folder / FAILED, printable(error))
+
+
+@contextmanager
+def _known(method: Method) -> Iterator[None]:
+    """A run folder names its method. One that was given as an object is known by that name while
+    its run is opened."""
+    before = METHODS.get(method.name)
+    METHODS[method.name] = type(method)
+    try:
+        yield
+    finally:
+        if before is None:
+            del METHODS[method.name]
+        else:
+            METHODS[method.name] = before

@@ -1,0 +1,1 @@
+"""Files of pictures and arrays, each format in a file of its own."""

@@ -1,0 +1,358 @@
+"""The user's own pictures: a folder per class, or a folder per site with class folders inside."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcfl.data.readers.arrays import Arrays
+from dcfl.data.readers.dicom import Range
+from dcfl.data.readers.pictures import (
+    Broken,
+    Decoding,
+    Fit,
+    Loaded,
+    Warn,
+    arrays_of,
+    images,
+    load,
+    require_every_class,
+    require_folder,
+    require_two,
+    subfolders,
+)
+from dcfl.data.splits.grouping import (
+    COMMON,
+    NONE,
+    SUBFOLDER,
+    GroupOf,
+    Picture,
+    grouping,
+    warn_about_groups,
+    without_idle_groups,
+)
+from dcfl.errors import ClassNotAgreed, DatasetCorrupt, require
+from dcfl.system.wording import nearest, printable, typed
+
+# patient_07, Pat-3, sub-01, case 4 left; not the classes "patients" or "case", nor p16 and pT2.
+OF_A_PATIENT = re.compile(
+    r"(patient|pat|subject|subj|sub(?=-)|case|person|participant|proband)[^a-z]*\d", re.IGNORECASE
+)
+PATIENTS_PER_CLASS = 3  # and more, where numbers alone are taken for patients
+FEW_PICTURES = 20  # of a patient, on average
+MOST_NAMED = 20  # classes that are listed in a command
+
+
+def require_classes(names: Sequence[str], folder: Path, warn: Warn) -> None:
+    """Refuses north/ and south/ with the same class folders in both, unless those inside are
+    patients. Patients who have pictures of several classes are few among all of them, or numbered
+    anew in each class."""
+    inner = {name: subfolders(folder / name) for name in names}
+    often = Counter(name for inside in inner.values() for name in inside)
+    shared = sorted(name for name, times in often.items() if times > 1)
+    if len(often) < 2 or 2 * len(shared) < len(often) or not all(inner.values()):
+        return
+    if _named_as_patients(often):
+        return
+    as_sites, as_classes = _read_as("sites", folder), _agreed(names)
+    if _numbered_as_patients(inner, folder):
+        warn(
+            f"{printable(folder)}: {_first(names)} are read as classes, and {_first(shared)} in "
+            f"them as patients. Add {as_classes} to say so for good; if they are sites, add "
+            f"{as_sites}"
+        )
+        return
+    raise DatasetCorrupt(
+        f"{printable(folder)}: {_first(names)} have the same folders inside ({_first(shared)}): "
+        f"sites with classes in them, or classes with patients? If they are sites, add {as_sites}; "
+        f"if they are classes, add {as_classes}"
+    )
+
+
+def warn_of_patients(
+    class_names: Sequence[str], sites: Sequence[str], folder: Path, warn: Warn
+) -> None:
+    """Where the classes of sites are named as patients are."""
+    if _named_as_patients(class_names):
+        warn(
+            f"{printable(folder)}: the classes look like patients ({_first(class_names)}); "
+            f"{_read_as('folder', folder)} reads {_first(sites)} as the classes"
+        )
+
+
+def warn_of_spellings(class_names: Sequence[str], folder: Path, warn: Warn) -> None:
+    """Classes whose names differ in capitals alone."""
+    for _, alike in groupby(sorted(class_names, key=str.casefold), key=str.casefold):
+        if len(names := sorted(alike)) > 1:
+            warn(
+                f"{printable(folder)}: {' and '.join(printable(name, 40) for name in names)} are "
+                f"different classes, and differ in capitals alone: rename the folders if they are "
+                f"one"
+            )
+
+
+def _named_as_patients(names: Collection[str]) -> bool:
+    return 2 * sum(OF_A_PATIENT.match(name) is not None for name in names) > len(names)
+
+
+def _numbered_as_patients(inner: Mapping[str, Sequence[str]], folder: Path) -> bool:
+    """Many numbers, other ones in each class, with few pictures each. Classes may be numbered too,
+    but sites have the same ones, and not few pictures of so many."""
+    numbers = {name for inside in inner.values() for name in inside}
+    if len(numbers) < PATIENTS_PER_CLASS * len(inner) or len({*map(tuple, inner.values())}) == 1:
+        return False
+    if not all(re.search(r"\d", name) for name in numbers):
+        return False
+    pictures = sum(1 for name in inner for _ in images(folder / name))
+    return pictures <= FEW_PICTURES * sum(map(len, inner.values()))
+
+
+def _read_as(kind: str, folder: Path) -> str:
+    return printable(typed("data.dataset", f"{kind}:{folder}"))
+
+
+def _agreed(names: Sequence[str]) -> str:
+    """How to say that these are the classes."""
+    if len(names) <= MOST_NAMED:
+        return printable(typed("data.class_names", names))
+    return f"data.class_names, a list of all {len(names)}"
+
+
+def _first(names: Sequence[str], most: int = 4) -> str:
+    shown = [printable(name, 40) for name in names[:most]]
+    return ", ".join([*shown, *(["..."] if len(names) > most else [])])
+
+
+TRAIN = ("train", "training")
+TEST = ("test", "testing", "val", "valid", "validation")
+LONGEST_HINT = 300  # characters: there may be a thousand classes
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How pictures are read. `class_names` may be agreed beforehand: a folder may then lack some of
+    them but have no others."""
+
+    size: int
+    fit: Fit = "resize"
+    broken: Broken = "refuse"
+    test_share: int = 5  # every how many-th image is for testing, where there is no test set
+    warn: Warn = warnings.warn
+    class_names: Sequence[str] = ()
+    window: Sequence[float] = ()  # centre and width; none: what suits the file
+    group: str = SUBFOLDER  # which pictures belong together, as data.group says it
+
+    def __post_init__(self) -> None:
+        require(self.size >= 1, f"the size of the images must be at least 1 pixel, not {self.size}")
+        require(
+            self.fit in get_args(Fit),
+            f"images can be fitted by {', '.join(get_args(Fit))}, not {self.fit!r}",
+        )
+        require(
+            self.broken in get_args(Broken), f"broken images: refuse or skip, not {self.broken!r}"
+        )
+        require(
+            self.test_share >= 2,
+            f"every how many-th image is for testing: 2 or more, not {self.test_share}",
+        )
+
+    def decoding(self, root: Path) -> Decoding:
+        window = Range.around(*self.window) if self.window else None
+        how = (self.size, self.fit, self.broken, self.test_share, self.warn)
+        return Decoding(root, *how, window=window)
+
+    def load(self, pictures: list[Picture], root: Path, class_names: Sequence[str]) -> Loaded:
+        def warn(remark: str) -> None:
+            self.warn(f"{printable(root)}: {remark}")
+
+        loaded = load(without_idle_groups(pictures, warn), self.decoding(root))
+        warn_about_groups(loaded.divided, class_names, warn)
+        return loaded
+
+
+def read_folder(folder: Path, reading: Reading) -> Arrays:
+    """Class folders, or `train` and `test` (or `val`) with class folders in them."""
+    require_folder(folder)
+    train, test = _parts(folder)
+    names = list(reading.class_names) or _class_folders(train, reading.warn)
+    find = _Finder(names, grouping(reading.group), agreed=bool(reading.class_names))
+    pictures = find.pictures(train, part="either" if test is None else "train")
+    if not reading.class_names:
+        require_every_class(names, pictures, train)
+    if test is not None:
+        pictures += find.pictures(test, part="test")
+    loaded = reading.load(pictures, folder, names)
+    if not reading.class_names:
+        require_every_class(names, loaded.train, train)
+    if len(loaded.train) < 2:
+        raise DatasetCorrupt(f"{printable(folder)}: fewer than 2 images to train on")
+    return arrays_of(loaded, names, test or folder)
+
+
+def read_sites(folder: Path, reading: Reading) -> Arrays:
+    """One folder per client with class folders in it, or with `train` and `test` of its own.
+
+    A folder `test` next to the sites is the test set for all of them.
+    """
+    require_folder(folder)
+    sites, test = _site_folders(folder)
+    parts = [_parts(site) for site in sites]
+    names = list(reading.class_names) or sorted(
+        {name for train, _ in parts for name in subfolders(train)}
+    )
+    require_two(names, folder)
+    if not reading.class_names:
+        warn_of_spellings(names, folder, reading.warn)
+        warn_of_patients(names, [site.name for site in sites], folder, reading.warn)
+    find = _Finder(names, grouping(reading.group), agreed=bool(reading.class_names))
+    pictures = []
+    for number, (train, own_test) in enumerate(parts):
+        apart = test is not None or own_test is not None
+        pictures += find.pictures(train, "train" if apart else "either", number)
+        pictures += find.pictures(own_test, "test", number) if own_test else []
+    if not reading.class_names:
+        require_every_class(names, pictures, folder)
+    if test is not None:
+        pictures += find.pictures(test, "test", COMMON)
+    loaded = reading.load(pictures, folder, names)
+    if not reading.class_names:
+        require_every_class(names, loaded.train, folder)
+    offsets = _site_offsets(loaded.train, sites)
+    site_names = tuple(printable(site.name) for site in sites)
+    return arrays_of(loaded, names, test or folder, site_names, offsets)
+
+
+def class_folders(folder: Path) -> dict[str, list[Path]]:
+    """The folders of each class: the one to train on, and the one to test on if there is one."""
+    require_folder(folder)
+    found: dict[str, list[Path]] = {}
+    for part in filter(None, _parts(folder)):
+        for name in subfolders(part):
+            found.setdefault(name, []).append(part / name)
+    return found
+
+
+def read_to_score(folder: Path, reading: Reading) -> Arrays:
+    """Class folders to score a trained model on: those in `test` (or `val`) if there is a `train`
+    beside it, else all pictures. They are the test images, and there are none to train on."""
+    require_folder(folder)
+    train, test = _parts(folder)
+    names = subfolders(test or train)
+    if not names:
+        raise DatasetCorrupt(f"{printable(test or train)}: no class folders in it")
+    find = _Finder(names, grouping(NONE))
+    pictures = find.pictures(test or train, part="test")
+    if not pictures:
+        raise DatasetCorrupt(f"{printable(test or train)}: no picture in its class folders")
+    return arrays_of(load(pictures, reading.decoding(folder)), names, test or folder)
+
+
+def site_folders(folder: Path) -> tuple[list[Path], Path | None]:
+    """The folders of the sites, and the test set for all of them if there is one."""
+    require_folder(folder)
+    return _site_folders(folder)
+
+
+def training_folders(folder: Path, sites: bool) -> list[Path]:
+    """Where the pictures to train on lie. Those that are kept back lie among them, unless there is
+    a folder for testing."""
+    require_folder(folder)
+    return [_parts(site)[0] for site in (_site_folders(folder)[0] if sites else [folder])]
+
+
+def folder_files(folder: Path) -> list[Path]:
+    """Every picture below the folder, sorted: all that `read_folder` or `read_sites` may read."""
+    require_folder(folder)
+    return sorted(images(folder))
+
+
+def folder_names(folder: Path) -> list[str]:
+    """Every folder below this one: an empty class or site is part of what a data set is."""
+    below = (Path(here, name) for here, names, _ in os.walk(folder) for name in names)
+    return sorted(os.path.relpath(path, folder) for path in below)
+
+
+def _parts(folder: Path) -> tuple[Path, Path | None]:
+    """The folder with the class folders for training, and the one for testing if there is one."""
+    # "train" may also be a class next to "car" and "plane": it counts only with folders in it.
+    holding = {
+        name.lower(): folder / name for name in subfolders(folder) if subfolders(folder / name)
+    }
+    train = next((holding[name] for name in TRAIN if name in holding), None)
+    test = next((holding[name] for name in TEST if name in holding), None)
+    if train is not None and (test is not None or len(subfolders(folder)) == 1):
+        return train, test
+    return folder, None
+
+
+def _site_folders(folder: Path) -> tuple[list[Path], Path | None]:
+    names = subfolders(folder)
+    for name in names:
+        if not subfolders(folder / name):
+            raise DatasetCorrupt(
+                f"{printable(folder / name)}: no class folders in it; "
+                f"sites are stored as SITE/CLASS/image"
+            )
+    test = next((folder / name for name in names if name.lower() == "test"), None)
+    sites = [folder / name for name in names if folder / name != test]
+    if not sites:
+        raise DatasetCorrupt(f"{printable(folder)}: no site folders in it")
+    return sites, test
+
+
+def _site_offsets(train: Sequence[Picture], sites: Sequence[Path]) -> NDArray[np.int64]:
+    counts = Counter(picture.site for picture in train)
+    for number, site in enumerate(sites):
+        if counts[number] < 2:
+            raise DatasetCorrupt(
+                f"{printable(site)}: a site needs at least 2 images to train on, "
+                f"this one has {counts[number]}"
+            )
+    return np.cumsum([0] + [counts[number] for number in range(len(sites))], dtype=np.int64)
+
+
+def _class_folders(folder: Path, warn: Warn) -> list[str]:
+    names = subfolders(folder)
+    require_two(names, folder)
+    require_classes(names, folder, warn)
+    warn_of_spellings(names, folder, warn)
+    return names
+
+
+@dataclass(frozen=True)
+class _Finder:
+    class_names: Sequence[str]
+    group_of: GroupOf
+    agreed: bool = False  # the names, and not read from the folders to train on
+
+    def pictures(
+        self, folder: Path, part: Literal["train", "test", "either"], site: int = 0
+    ) -> list[Picture]:
+        """Those in the class folders of this folder."""
+        labels = {name: label for label, name in enumerate(self.class_names)}
+        found = []
+        for name in subfolders(folder):
+            if name not in labels:
+                raise ClassNotAgreed(f"{printable(folder / name)}: {self._not_a_class(name)}")
+            for path in sorted(images(folder / name)):
+                group = self.group_of(path, folder / name)
+                found.append(Picture(site, labels[name], part, path, group))
+        return found
+
+    def _not_a_class(self, name: str) -> str:
+        reason = (
+            "not one of the agreed data.class_names"
+            if self.agreed
+            else "no images of this class to train on"
+        )
+        return reason + printable(nearest(name, self.class_names), LONGEST_HINT)

@@ -1,0 +1,181 @@
+"""Images or feature vectors, and labels, in one .npz file, read without trusting it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+from zipfile import ZipFile, ZipInfo
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from dcfl.data.readers.arrays import (
+    Arrays,
+    Pixels,
+    labels_of,
+    numbered_names,
+    pixels_of,
+    require_range,
+)
+from dcfl.errors import DatasetCorrupt, DatasetMissing, DCFLError
+
+SPELLINGS = (
+    ("train_images", "train_labels", "test_images", "test_labels"),
+    ("x_train", "y_train", "x_test", "y_test"),
+    ("train_features", "train_labels", "test_features", "test_labels"),
+)
+MAX_BYTES = 4 * 2**30  # of all arrays together, unpacked
+# Photographs shrink by a factor of 2, line drawings by 20 or 50; zeros by 1000.
+MAX_RATIO, RATIO_MATTERS_FROM = 200, 64 * 2**20
+
+
+def read_npz(path: Path) -> Arrays:
+    """Keys: {train,test}_{images,labels}, {x,y}_{train,test} or {train,test}_{features,labels}, and
+    class_names if wanted."""
+    if not path.exists():
+        raise DatasetMissing(f"{path}: no such file")
+    if not path.is_file():
+        raise DatasetMissing(f"{path}: not a file")
+    with _one_line(str(path)), ZipFile(path) as archive:
+        members = _members(path, archive)
+        keys = _spelling(path, members)
+        optional = ("class_names",) if "class_names" in members else ()
+        _require_modest(path, [members[key] for key in keys + optional])
+        stored = {key: _read(path, archive, key, members[key]) for key in optional + keys}
+    names = _names(path, stored.get("class_names"))
+    pixels = [pixels_of(f"{path}: {key}", stored.pop(key)) for key in keys[::2]]
+    labels = [labels_of(f"{path}: {key}", stored[key]) for key in keys[1::2]]
+    _require_pairs(path, keys, pixels, labels)
+    if names is None:
+        names = numbered_names(f"{path}: {keys[1]}", labels[0])
+    for key, part in zip(keys[1::2], labels, strict=True):
+        require_range(f"{path}: {key}", part, len(names))
+    return Arrays(pixels[0], labels[0], pixels[1], labels[1], names)
+
+
+def read_arrays(path: Path, keys: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+    """These arrays of any .npz, plain numbers or text; DatasetCorrupt if one is missing or not."""
+    with _one_line(str(path)), ZipFile(path) as archive:
+        members = _members(path, archive)
+        if missing := [key for key in keys if key not in members]:
+            raise DatasetCorrupt(f"{path}: no {missing[0]}")
+        _require_size(path, [members[key] for key in keys])
+        return {key: _read(path, archive, key, members[key]) for key in keys}
+
+
+@contextmanager
+def _one_line(where: str) -> Iterator[None]:
+    """Zip, zlib and numpy meet hostile bytes with a dozen kinds of exception: all become one."""
+    try:
+        yield
+    except DCFLError:
+        raise
+    except Exception as error:
+        what = "cannot be read" if isinstance(error, OSError) else "not a sound .npz file"
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:120]
+        raise DatasetCorrupt(f"{where}: {what} ({reason or type(error).__name__})") from error
+
+
+# --- before anything is unpacked ------------------------------------------------------------------
+
+
+def _members(path: Path, archive: ZipFile) -> dict[str, ZipInfo]:
+    members: dict[str, ZipInfo] = {}
+    for info in archive.infolist():
+        key = info.filename.removesuffix(".npy")
+        if key in members:
+            raise DatasetCorrupt(f"{path}: {key[:40]!r} is there twice")
+        members[key] = info
+    return members
+
+
+def _spelling(path: Path, members: dict[str, ZipInfo]) -> tuple[str, ...]:
+    best = max(SPELLINGS, key=lambda keys: len(members.keys() & set(keys)))
+    for key in best:
+        if key not in members:
+            raise DatasetCorrupt(f"{path}: no {key}; needed are {', '.join(best)}")
+    return best
+
+
+def _require_size(path: Path, members: list[ZipInfo]) -> None:
+    total = sum(info.file_size for info in members)
+    if total > MAX_BYTES:
+        raise DatasetCorrupt(
+            f"{path}: {total / 2**30:.0f} GiB when unpacked, more than {MAX_BYTES / 2**30:.0f}"
+        )
+
+
+def _require_modest(path: Path, members: list[ZipInfo]) -> None:
+    _require_size(path, members)
+    for info in members:
+        ratio = info.file_size / max(info.compress_size, 1)
+        if info.file_size > RATIO_MATTERS_FROM and ratio > MAX_RATIO:
+            key = info.filename.removesuffix(".npy")
+            raise DatasetCorrupt(f"{path}: {key} would grow {ratio:.0f}-fold when unpacked")
+
+
+def _read(path: Path, archive: ZipFile, key: str, info: ZipInfo) -> NDArray[Any]:
+    where = f"{path}: {key}"
+    with _one_line(where):
+        with archive.open(info) as stream:
+            _require_plain(where, stream, info.file_size)
+        with archive.open(info) as stream:
+            array: NDArray[Any] = npy.read_array(stream, allow_pickle=False)
+            stream.read()  # to the end, where the checksum is compared
+    return array
+
+
+def _require_plain(where: str, stream: IO[bytes], size: int) -> None:
+    """What the header declares must be plain numbers or text, and fit what is stored."""
+    version = npy.read_magic(stream)
+    if version not in ((1, 0), (2, 0)):
+        raise DatasetCorrupt(f"{where}: not a plain array")
+    read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, _, dtype = read_header(stream)
+    if dtype.hasobject:
+        raise DatasetCorrupt(f"{where}: an array of Python objects; save plain numbers or text")
+    if dtype.kind not in "iufbUS":
+        raise DatasetCorrupt(f"{where}: {dtype} is neither numbers nor text")
+    if stream.tell() + math.prod(shape) * dtype.itemsize != size or min(shape, default=0) < 0:
+        raise DatasetCorrupt(f"{where}: {list(shape)} of {dtype} does not fit {size} bytes")
+
+
+# --- what belongs together ----------------------------------------------------------------------
+
+
+def _names(path: Path, stored: NDArray[Any] | None) -> tuple[str, ...] | None:
+    if stored is None:
+        return None
+    where = f"{path}: class_names"
+    if stored.dtype.kind not in "US" or stored.ndim != 1:
+        raise DatasetCorrupt(f"{where}: must be a list of text, not {stored.dtype}")
+    with _one_line(where):
+        names = [n.decode("utf-8") if isinstance(n, bytes) else str(n) for n in stored.tolist()]
+    if len(set(names)) < len(names) or not all(n.isprintable() and n.strip() for n in names):
+        raise DatasetCorrupt(f"{where}: two names are the same, or one cannot be printed")
+    if len(names) < 2:
+        raise DatasetCorrupt(f"{where}: {len(names)} class; a classifier needs two")
+    return tuple(names)
+
+
+def _require_pairs(
+    path: Path,
+    keys: tuple[str, ...],
+    pixels: list[Pixels],
+    labels: list[NDArray[np.int64]],
+) -> None:
+    for number in (0, 1):
+        if len(pixels[number]) != len(labels[number]):
+            raise DatasetCorrupt(
+                f"{path}: {keys[2 * number]} has {len(pixels[number])} images and "
+                f"{keys[2 * number + 1]} {len(labels[number])} labels"
+            )
+    if pixels[0].shape[1:] != pixels[1].shape[1:]:
+        raise DatasetCorrupt(
+            f"{path}: {keys[0]} are {list(pixels[0].shape[1:])} "
+            f"and {keys[2]} {list(pixels[1].shape[1:])}"
+        )

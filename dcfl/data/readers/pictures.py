@@ -1,0 +1,332 @@
+"""Image files: found by their extensions, decoded by Pillow or pydicom; broken ones are named."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL.TiffImagePlugin import BITSPERSAMPLE, SAMPLEFORMAT, TiffImageFile
+
+from dcfl.data.readers.arrays import Arrays, Pixels
+from dcfl.data.readers.dicom import DICOM_EXTENSIONS, Range, full_range, read_dicom, to_8_bits
+from dcfl.data.splits.grouping import Divided, Picture, come_in_groups, divide, group_numbers
+from dcfl.errors import (
+    BrokenPicture,
+    ConfigError,
+    DatasetCorrupt,
+    DatasetMissing,
+    DCFLError,
+)
+from dcfl.system.wording import printable
+
+Fit = Literal["resize", "crop", "pad"]
+Broken = Literal["refuse", "skip"]
+Warn = Callable[[str], object]
+
+PILLOW_EXTENSIONS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm"}
+EXTENSIONS = PILLOW_EXTENSIONS | DICOM_EXTENSIONS
+# Pillow knows forty more formats, some of which start other programs.
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+CHUNK = 128  # pictures per task
+
+
+class Decoding(NamedTuple):
+    """How pictures become rows of pixels, and what happens to those that do not."""
+
+    root: Path  # names are shown relative to it
+    size: int
+    fit: Fit | Literal["exact"]
+    broken: Broken
+    test_share: int
+    warn: Warn
+    # Training never skips a file that the disk refuses: the data must not depend on who reads it.
+    unreadable: Broken = "refuse"
+    window: Range | None = None  # of grey levels with more than 8 bits, and of those of DICOM
+
+
+class Loaded(NamedTuple):
+    pixels: NDArray[np.uint8]  # the training rows, then those for testing
+    divided: Divided
+    broken: int  # pictures that are in neither
+
+    @property
+    def train(self) -> list[Picture]:
+        return self.divided.train
+
+    @property
+    def test(self) -> list[Picture]:
+        return self.divided.test
+
+
+def require_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        what = "not a folder" if folder.exists() else "no such folder"
+        raise DatasetMissing(f"{printable(folder)}: {what}")
+
+
+def listed(folder: Path) -> list[str]:
+    """The names in a folder, without hidden ones."""
+    try:
+        return [name for name in os.listdir(folder) if not name.startswith(".")]
+    except OSError as error:
+        raise DatasetCorrupt(f"{printable(folder)}: cannot be read ({error.strerror})") from error
+
+
+def subfolders(folder: Path) -> list[str]:
+    return sorted(name for name in listed(folder) if os.path.isdir(folder / name))
+
+
+def images(folder: Path) -> Iterator[Path]:
+    """The pictures in a folder and below it, by their extension."""
+    # Links are followed, but never twice into a folder, nor into one above: no cycles.
+    entered = {os.path.realpath(above) for above in Path(os.path.abspath(folder)).parents}
+    waiting = [folder]
+    while waiting:
+        here = waiting.pop()
+        real = os.path.realpath(here)
+        if real in entered:
+            continue
+        entered.add(real)
+        for name in sorted(listed(here)):
+            if os.path.isdir(here / name):
+                waiting.append(here / name)
+            elif os.path.splitext(name)[1].lower() in EXTENSIONS:
+                yield here / name
+
+
+def load(pictures: list[Picture], decoding: Decoding) -> Loaded:
+    divided = divide(pictures, decoding.test_share)
+    planned = divided.train + divided.test
+    pixels, reasons = decode_all([picture.path for picture in planned], decoding)
+    if reasons:
+        decoding.warn(_skipped({planned[row].path: why for row, why in reasons.items()}, decoding))
+        lost = {planned[row] for row in reasons}
+        rows = {picture: row for row, picture in enumerate(planned)}
+        # Divided anew, so that a class whose only training image is broken gets another one.
+        divided = divide([p for p in pictures if p not in lost], decoding.test_share)
+        pixels = pixels[[rows[picture] for picture in divided.train + divided.test]]
+    return Loaded(pixels, divided, len(reasons))
+
+
+def _skipped(reasons: Mapping[Path, str], decoding: Decoding) -> str:
+    paths = sorted(reasons)
+    names = [printable(os.path.relpath(path, decoding.root)) for path in paths[:3]]
+    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+    images = "1 broken image" if len(paths) == 1 else f"{len(paths)} broken images"
+    return f"{printable(decoding.root)}: skipped {images}: {', '.join(names)}{more}"
+
+
+def decode_all(
+    paths: Sequence[Path], decoding: Decoding
+) -> tuple[NDArray[np.uint8], dict[int, str]]:
+    """A row of pixels per picture, and for those that are broken, the reason."""
+    pixels = _empty(len(paths), decoding.size)
+    threads = min(4, os.cpu_count() or 1)
+    chunk = max(1, min(CHUNK, -(-len(paths) // threads)))
+    starts = range(0, len(paths), chunk)
+    work = partial(_decode_chunk, paths, pixels, decoding, chunk)
+    reasons: dict[int, str] = {}
+    Image.init()  # before the threads, which would all do it
+    pool = ThreadPoolExecutor(threads)
+    try:
+        with _quiet_decoders():
+            for broken in pool.map(work, starts):
+                if broken and decoding.broken == "refuse":
+                    row, reason = min(broken.items())
+                    choice = (
+                        "" if decoding.fit == "exact" else '; data.broken = "skip" leaves it out'
+                    )
+                    raise BrokenPicture(
+                        f"{printable(paths[row])}: a broken image ({reason}){choice}"
+                    )
+                reasons |= broken
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return pixels, reasons
+
+
+def _empty(count: int, size: int) -> NDArray[np.uint8]:
+    try:
+        return np.empty((count, size, size, 3), np.uint8)
+    except (MemoryError, ValueError) as error:
+        need = count * size * size * 3 / 2**30
+        raise ConfigError(
+            f"{count} images of {size}x{size} pixels need {need:.0f} GiB: choose a smaller size"
+        ) from error
+
+
+@contextmanager
+def _quiet_decoders() -> Iterator[None]:
+    """They warn about oddities inside files; those that matter are errors here."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"(PIL|pydicom)\b")
+        yield
+
+
+def _decode_chunk(
+    paths: Sequence[Path], pixels: NDArray[np.uint8], decoding: Decoding, chunk: int, start: int
+) -> dict[int, str]:
+    reasons = {}
+    for row, path in enumerate(paths[start : start + chunk], start):
+        try:
+            pixels[row] = _decode(path, decoding)
+        except DCFLError:  # about what is installed here, not about the picture
+            raise
+        except Exception as error:  # decoders meet hostile bytes with every kind of exception
+            refused = isinstance(error, OSError) and error.errno is not None
+            if refused and decoding.unreadable == "refuse":
+                reason = _reason(error)
+                raise DatasetCorrupt(f"{printable(path)}: cannot be read ({reason})") from error
+            reasons[row] = _reason(error)
+    return reasons
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image of a known format"
+    if isinstance(error, Image.DecompressionBombError):
+        return "too many pixels"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return printable(" ".join(str(error).split()), 120) or type(error).__name__
+
+
+def _decode(path: Path, decoding: Decoding) -> NDArray[np.uint8]:
+    """[size, size, 3]"""
+    if not path.is_file():  # a pipe would hang, a device would never end
+        raise ValueError("not a file" if path.exists() else "a link to nowhere")
+    if path.suffix.lower() in DICOM_EXTENSIONS:
+        picture = read_dicom(path, decoding.window)
+    else:
+        picture = _read_by_pillow(path, decoding)
+    return np.asarray(_fitted(picture, decoding))
+
+
+def _read_by_pillow(path: Path, decoding: Decoding) -> Image.Image:
+    """The first page or frame where there are several."""
+    size = decoding.size
+    with path.open("rb") as stream, Image.open(stream, formats=FORMATS) as image:
+        limit = Image.MAX_IMAGE_PIXELS
+        if limit is not None and image.width * image.height > limit:
+            raise Image.DecompressionBombError
+        if decoding.fit == "exact" and image.size != (size, size):
+            raise ValueError(f"{image.width}x{image.height} pixels instead of {size}x{size}")
+        # A JPEG of a camera is decoded at a fraction of its size, still twice what is needed.
+        image.draft(None, (2 * size, 2 * size))
+        image.load()  # a TIFF turns itself now, and forgets its orientation
+        ImageOps.exif_transpose(image, in_place=True)
+        return _rgb(image, decoding.window)
+
+
+def _fitted(picture: Image.Image, decoding: Decoding) -> Image.Image:
+    square = (decoding.size, decoding.size)
+    if decoding.fit == "crop":
+        return ImageOps.fit(picture, square, Image.Resampling.BICUBIC)
+    if picture.size == square:
+        return picture
+    if decoding.fit == "pad":
+        return _padded(picture, decoding.size)
+    return picture.resize(square, Image.Resampling.BICUBIC)
+
+
+def _padded(picture: Image.Image, size: int) -> Image.Image:
+    """The whole picture in its own proportions, in the middle of a black square."""
+    longest = max(picture.size)
+    width, height = (max(round(side * size / longest), 1) for side in picture.size)
+    canvas = Image.new("RGB", (size, size))
+    inner = picture.resize((width, height), Image.Resampling.BICUBIC)
+    canvas.paste(inner, ((size - width) // 2, (size - height) // 2))
+    return canvas
+
+
+def _rgb(image: Image.Image, window: Range | None) -> Image.Image:
+    if image.mode.startswith(("I", "F")):
+        levels, bits, signed = _deep_levels(image)
+        shades = to_8_bits(levels, window or full_range(bits, signed))
+        return Image.fromarray(shades).convert("RGB")
+    if image.has_transparency_data:
+        layer = image.convert("RGBA")
+        white = Image.new("RGBA", layer.size, "white")
+        return Image.alpha_composite(white, layer).convert("RGB")
+    return image.convert("RGB")
+
+
+def _deep_levels(image: Image.Image) -> tuple[NDArray[Any], int, bool]:
+    """The levels of one channel with more than 8 bits, how many bits, and whether they have a sign.
+
+    Pillow's mode "I" holds 32 bits, whatever the file has.
+    """
+    levels = np.asarray(image)
+    if image.mode == "F":
+        return levels, 32, True
+    if image.mode != "I" or not isinstance(image, TiffImageFile):  # PNG and PPM have no 32 bits
+        return levels, 16, False
+    bits = 16 if image.tag_v2.get(BITSPERSAMPLE) == (16,) else 32
+    signed = image.tag_v2.get(SAMPLEFORMAT) == (2,)
+    return levels if signed else levels.view(np.uint32), bits, signed
+
+
+def arrays_of(
+    loaded: Loaded,
+    names: Sequence[str],
+    tests: Path,
+    sites: tuple[str, ...] = (),
+    offsets: NDArray[np.int64] | None = None,
+) -> Arrays:
+    if not loaded.test:
+        grouped = come_in_groups(loaded.train)
+        what = "two or more groups (data.group)" if grouped else "two or more"
+        raise DatasetCorrupt(
+            f"{printable(tests)}: no image is left for testing; some class needs {what}"
+        )
+    cut = len(loaded.train)
+    train_groups, test_groups = group_numbers(loaded.divided)
+    return Arrays(
+        train_pixels=loaded.pixels[:cut],
+        train_labels=_labels(loaded.train),
+        test_pixels=loaded.pixels[cut:],
+        test_labels=_labels(loaded.test),
+        class_names=tuple(printable(name) for name in names),
+        site_names=sites,
+        site_offsets=np.zeros(0, np.int64) if offsets is None else offsets,
+        train_groups=train_groups,
+        test_groups=test_groups,
+        broken=loaded.broken,
+    )
+
+
+def _labels(pictures: Iterable[Picture]) -> NDArray[np.int64]:
+    return np.fromiter((picture.label for picture in pictures), np.int64)
+
+
+def require_every_class(names: Sequence[str], pictures: Iterable[Picture], folder: Path) -> None:
+    present = {picture.label for picture in pictures}
+    for label, name in enumerate(names):
+        if label not in present:
+            raise DatasetCorrupt(
+                f"{printable(folder)}: class {printable(name)} has no readable image"
+            )
+
+
+def require_two(names: Sequence[str], folder: Path) -> None:
+    if not names:
+        raise DatasetCorrupt(f"{printable(folder)}: no class folders in it")
+    if len(names) == 1:
+        raise DatasetCorrupt(
+            f"{printable(folder)}: only one class, {printable(names[0])}; a classifier needs two"
+        )
+
+
+def in_grey(pixels: Pixels) -> NDArray[np.uint8]:
+    """Pictures are read in colour, and some models were trained without: [n, H, W, 3] -> [n, H, W,
+    1]."""
+    return np.stack([np.asarray(Image.fromarray(one).convert("L")) for one in pixels])[..., None]

@@ -1,0 +1,1 @@
+"""Who owns which image: drawn, read from a file, or by whole groups."""

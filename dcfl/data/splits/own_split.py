@@ -1,0 +1,425 @@
+"""The forms that a split's file may have, read and written.
+
+.json   lists of image numbers, one per client; or an object with a list for each client, as
+        flwr-datasets' `partition_id_to_indices` becomes in JSON; or what `dcfl partition --save`
+        writes, which also says for which data; or FL-bench's partition as JSON
+.csv    a line per image: its number and its client; without a column of numbers, the lines are
+        the images in order
+.pkl    FL-bench's partition.pkl, whose program is not run
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dcfl.data.datasets import Dataset, Images
+from dcfl.data.readers.cifar import WHOLE_NUMBERS, PickledArray, Refused, unpickled
+from dcfl.data.splits.partition import Partition
+from dcfl.errors import ConfigError, PartitionError
+from dcfl.system.wording import printable
+
+Numbers = NDArray[np.int64]  # of images
+LONGEST_NAME = 40  # characters of a client's name in a message
+
+
+@dataclass(frozen=True)
+class MadeFor:
+    """The data set whose images are numbered."""
+
+    dataset: str
+    images: int
+    labels_sha256: str  # tells another data set, or another order of its images
+
+    @classmethod
+    def of(cls, name: str, images: Images) -> MadeFor:
+        labels = images.labels.cpu().numpy().astype("<i8")
+        return cls(name, len(labels), hashlib.sha256(labels.tobytes()).hexdigest())
+
+
+@dataclass(frozen=True, eq=False)
+class OwnSplit:
+    """What a file says, whatever its form."""
+
+    path: Path
+    parts: tuple[Numbers, ...]  # of the images of each client
+    names: tuple[str, ...] = ()  # of the clients; none: they are numbered
+    # Of the images that are scored on. With them, numbers go on from the last training image to the
+    # test images, as FL-bench counts.
+    test: Numbers | None = None
+    made_for: MadeFor | None = None
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of who owns what; neither of the file's form nor of its name."""
+        digest = hashlib.sha256()
+        for numbers in (*self.parts, () if self.test is None else self.test):
+            digest.update(len(numbers).to_bytes(8, "little"))
+            digest.update(np.asarray(numbers, "<i8").tobytes())
+        return digest.hexdigest()
+
+    def fitted(self, dataset: Dataset) -> Dataset:
+        """The whole data set with its images numbered as the file does; refuses what does not fit
+        in one line."""
+        if dataset.numbered_by == self.sha256:
+            return dataset
+        if dataset.numbers is not None:
+            raise ConfigError(
+                f"data.partition = {self}: a part of the data was taken already, and its numbers "
+                f"are lost; leave that to data.classes, data.holdout and data.train_images"
+            )
+        images = dataset.train if self.test is None else _joined(dataset.train, dataset.test)
+        self._require_same_data(dataset.name, images)
+        self._require_numbers(dataset.name, len(images))
+        return replace(
+            dataset,
+            train=images,
+            test=dataset.test if self.test is None else images[torch.from_numpy(self.test)],
+            numbers=torch.arange(len(images)),
+            numbered_by=self.sha256,
+        )
+
+    def over(self, dataset: Dataset, min_size: int) -> Partition:
+        """The split of a data set that was `fitted` before a part of it was taken."""
+        if dataset.numbered_by != self.sha256 or dataset.numbers is None:
+            raise ConfigError(f"data.partition = {self}: the data set was not read for this file")
+        numbers = dataset.numbers.numpy()
+        last = max(int(part.max()) for part in (*self.parts, numbers) if len(part))
+        rows = np.full(last + 1, -1, dtype=np.int64)
+        rows[numbers] = np.arange(len(numbers))
+        parts = [rows[part][rows[part] >= 0] for part in self.parts]
+        for client, part in enumerate(parts):
+            if len(part) < min_size:
+                left = " left" if len(part) < len(self.parts[client]) else ""
+                raise PartitionError(
+                    f"{self.path}: {self.name(client)} has {len(part)} images{left}, and "
+                    f"data.min_size is {min_size}"
+                    + (": set it lower" if len(part) > 1 else ": leave the client out")
+                )
+        return Partition.of_parts(parts)
+
+    def name(self, client: int) -> str:
+        known = f" {printable(self.names[client], LONGEST_NAME)}" if self.names else ""
+        return f"client{known or f' {client}'}"
+
+    def __str__(self) -> str:
+        return f"file:{self.path}"
+
+    def _require_same_data(self, name: str, images: Images) -> None:
+        made_for = self.made_for
+        if made_for is None:
+            return
+        if made_for.images != len(images):
+            raise PartitionError(
+                f"{self.path} is for {printable(made_for.dataset)} with {made_for.images:,} "
+                f"images, and {name} has {len(images):,}"
+            )
+        if made_for.labels_sha256 != MadeFor.of(name, images).labels_sha256:
+            raise PartitionError(
+                f"{self.path} is for {printable(made_for.dataset)}, and the images of {name} are "
+                f"others, or in another order"
+            )
+
+    def _require_numbers(self, name: str, count: int) -> None:
+        owners = {self.name(client): part for client, part in enumerate(self.parts)}
+        if self.test is not None:
+            owners["the test set"] = self.test
+        for who, numbers in owners.items():
+            if not len(numbers):
+                raise PartitionError(f"{self.path}: {who} has no images")
+            if numbers.min() < 0:
+                raise PartitionError(
+                    f"{self.path}: {who} has image {numbers.min()}, and numbers begin at 0"
+                )
+            if numbers.max() >= count:
+                raise PartitionError(
+                    f"{self.path}: {who} has image {numbers.max()}, and {name} has {count:,} "
+                    f"{'training images' if self.test is None else 'images'}, from 0 on: is the "
+                    f"file for another data set?"
+                )
+        self._require_one_owner(np.concatenate([*owners.values()]))
+
+    def _require_one_owner(self, numbers: Numbers) -> None:
+        counts = np.bincount(numbers)
+        if counts.max() <= 1:
+            return
+        image = int(counts.argmax())
+        owners = [n for n, part in enumerate(self.parts) for _ in range((part == image).sum())]
+        if len(owners) == 1:
+            what = f"belongs to {self.name(owners[0])} and is scored on"
+        elif not owners:
+            what = "is among the test images twice"
+        elif owners[0] == owners[1]:
+            what = f"belongs to {self.name(owners[0])} twice"
+        else:
+            what = f"belongs to {self.name(owners[0])} and to {self.name(owners[1])}"
+        raise PartitionError(f"{self.path}: image {image} {what}")
+
+
+def _joined(train: Images, test: Images) -> Images:
+    pixels = torch.cat([train.pixels, test.pixels])
+    labels = torch.cat([train.labels, test.labels])
+    groups = None
+    if train.groups is not None and test.groups is not None:
+        groups = torch.cat([train.groups, test.groups])
+    return Images(pixels, labels, groups)
+
+
+def own_split_of(
+    partition: Partition, dataset: Dataset, whole: Dataset, path: Path, read: OwnSplit | None
+) -> OwnSplit:
+    """What would be written for this split of a data set, of which `whole` has all images. `read`:
+    the file that it came from."""
+    numbers = np.arange(len(dataset.train)) if dataset.numbers is None else dataset.numbers.numpy()
+    return OwnSplit(
+        path,
+        tuple(numbers[partition.of(client)] for client in range(len(partition))),
+        dataset.site_names or (read.names if read else ()),
+        read.test if read else None,
+        MadeFor.of(dataset.name, whole.train),
+    )
+
+
+FORMAT = "dcfl-split-1"
+LARGEST_FILE = 100_000_000  # bytes
+MOST_IMAGES = 20_000_000
+IMAGE_COLUMNS = ("image", "index", "idx", "image_id", "sample", "sample_id")
+CLIENT_COLUMNS = ("client", "client_id", "cid", "partition_id", "partition", "site", "user")
+
+
+class Owners(NamedTuple):
+    """What a file says."""
+
+    parts: tuple[Numbers, ...]
+    names: tuple[str, ...] = ()
+    test: Numbers | None = None
+    made_for: MadeFor | None = None
+
+
+def read_own_split(file: str) -> OwnSplit:
+    """The split in the file that `data.partition = "file:..."` names."""
+    path = split_path(file)
+    with _refusing(path):
+        found = READERS[path.suffix.lower()](_content(path))
+        if not found.parts:
+            raise Refused("it has no clients")
+        return OwnSplit(path, *found)
+
+
+def split_path(file: str) -> Path:
+    path = Path(os.path.abspath(os.path.expanduser(file)))
+    if path.suffix.lower() not in READERS:
+        raise ConfigError(f"data.partition: {path}: the name must end in {' or '.join(READERS)}")
+    if not path.is_file():
+        what = "not a file" if path.exists() else "no such file"
+        raise ConfigError(f"data.partition: {path}: {what}")
+    return path
+
+
+def _content(path: Path) -> bytes:
+    with path.open("rb") as stream:
+        content = stream.read(LARGEST_FILE + 1)
+    if len(content) > LARGEST_FILE:
+        raise Refused(f"larger than {LARGEST_FILE // 10**6} MB")
+    return content
+
+
+@contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """A hostile file may raise anything on the way; the user sees one kind of error, one line."""
+    try:
+        yield
+    except OSError as error:
+        raise PartitionError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except (Refused, UnicodeDecodeError, json.JSONDecodeError, csv.Error) as error:
+        raise PartitionError(f"{path}: not a split: {error}") from error
+    except (Exception, RecursionError) as error:
+        raise PartitionError(f"{path}: not a split: damaged, or of another form") from error
+
+
+def _read_json(content: bytes) -> Owners:
+    value = json.loads(content.decode("utf-8-sig"), object_pairs_hook=_each_key_once)
+    if isinstance(value, list):
+        return Owners(_parts(value))
+    if not isinstance(value, dict):
+        raise Refused("neither lists of image numbers nor an object with such")
+    if "data_indices" in value:
+        return _from_fl_bench(value)
+    if "format" in value:
+        return _from_ours(value)
+    return _from_named(value)
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise Refused(f"{printable(key, 40)!r} occurs twice")
+        found[key] = value
+    return found
+
+
+def _from_ours(value: Mapping[str, Any]) -> Owners:
+    if value["format"] != FORMAT:
+        raise Refused(f"the format {printable(value['format'], 40)!r} is not known here")
+    clients, made_for = value.get("clients"), value.get("made_for")
+    if not isinstance(clients, list | dict):
+        raise Refused("no lists of image numbers under 'clients'")
+    if isinstance(clients, dict):
+        owners = Owners(_parts([*clients.values()], [*clients]), tuple(clients))
+    else:
+        owners = Owners(_parts(clients))
+    kinds = {"dataset": str, "images": int, "labels_sha256": str}
+    if not isinstance(made_for, dict) or {k: type(v) for k, v in made_for.items()} != kinds:
+        raise Refused("no data set under 'made_for'")
+    test = _numbers(value["test"], "the test set") if "test" in value else None
+    return owners._replace(test=test, made_for=MadeFor(**made_for))
+
+
+def _from_named(clients: Mapping[str, Any]) -> Owners:
+    """Clients that are numbered come in the order of their numbers, others as in the file."""
+    names = list(clients)
+    if all(name.isascii() and name.isdecimal() for name in names):
+        names.sort(key=int)
+    parts = _parts([clients[name] for name in names], names)
+    numbered = names == [str(number) for number in range(len(names))]
+    return Owners(parts, () if numbered else tuple(names))
+
+
+def _from_fl_bench(value: Mapping[str, Any]) -> Owners:
+    """Clients without training images are there to be scored on, and do not train."""
+    clients, separation = value["data_indices"], value.get("separation")
+    if not isinstance(clients, list):
+        raise Refused("no list under 'data_indices'")
+    if not any(isinstance(client, dict) for client in clients):
+        return Owners(_parts(clients))  # of early versions
+    if not all(isinstance(client, dict) and "train" in client for client in clients):
+        raise Refused("a client without 'train' under 'data_indices'")
+    training = separation.get("train") if isinstance(separation, dict) else None
+    chosen = range(len(clients)) if training is None else _numbers(training, "separation").tolist()
+    if any(not 0 <= client < len(clients) for client in chosen):
+        raise Refused("'separation' names a client that is not there")
+    tested = _parts([client.get("test", []) for client in clients])
+    test = np.concatenate(tested) if tested else np.zeros(0, np.int64)
+    if not len(test):
+        raise Refused("no client keeps test images: FL-bench's test_ratio must be above 0")
+    names = () if chosen == [*range(len(chosen))] else tuple(map(str, chosen))
+    return Owners(_parts([clients[client]["train"] for client in chosen]), names, test)
+
+
+def _parts(clients: Sequence[Any], names: Sequence[str] = ()) -> tuple[Numbers, ...]:
+    sizes = [len(part) for part in clients if isinstance(part, list)]
+    if sum(sizes) > MOST_IMAGES:  # a pickle may repeat a list as often as it likes
+        raise Refused(f"more than {MOST_IMAGES:,} images")
+    return tuple(
+        _numbers(part, f"client {printable(names[number], 40) if names else number}")
+        for number, part in enumerate(clients)
+    )
+
+
+def _numbers(values: Any, who: str) -> Numbers:
+    if isinstance(values, PickledArray):
+        size = int(values.dtype[1:])
+        if values.shape != (len(values.content) // size,) or len(values.content) % size:
+            raise Refused(f"{who} has an array that is not a list of numbers")
+        return np.frombuffer(values.content, f"<{values.dtype}").astype(np.int64)
+    if not isinstance(values, list):
+        raise Refused(f"{who} has no list of image numbers")
+    wrong = next((value for value in values if type(value) is not int), None)
+    if wrong is not None or None in values:
+        raise Refused(f"{who} has {printable(repr(wrong), 40)} among its image numbers")
+    huge = next((value for value in values if abs(value) >= 2**31), None)
+    if huge is not None:
+        raise Refused(f"{who} has image {printable(huge, 40)}, which no data set has")
+    return np.array(values, dtype=np.int64)
+
+
+def _read_csv(content: bytes) -> Owners:
+    rows = csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True)
+    first = [cell.strip() for cell in next(rows, [])]
+    lines: Iterable[tuple[int, list[str]]] = enumerate(rows, 2)
+    columns = [cell.lower() for cell in first]
+    image = next((columns.index(name) for name in IMAGE_COLUMNS if name in columns), None)
+    client = next((columns.index(name) for name in CLIENT_COLUMNS if name in columns), None)
+    if client is None:
+        if len(first) != 2 or not _is_number(first[0]):
+            raise Refused("the first line must name its columns: image,client")
+        image, client, lines = 0, 1, [(1, first), *lines]
+    clients: dict[str, Any] = {}
+    for order, (line, row) in enumerate((line, row) for line, row in lines if row):
+        if max(image or 0, client) >= len(row):
+            raise Refused(f"line {line} has {len(row)} cells")
+        number = f"{order}" if image is None else row[image].strip()
+        if not _is_number(number):
+            raise Refused(f"line {line} has {printable(number, 40)!r} instead of an image's number")
+        clients.setdefault(row[client].strip(), []).append(int(number))
+    return _from_named(clients)
+
+
+def _is_number(text: str) -> bool:
+    digits = text.removeprefix("-")
+    return digits.isascii() and digits.isdecimal() and len(digits) < 20
+
+
+def _read_pickle(content: bytes) -> Owners:
+    value = unpickled(content, MOST_IMAGES, WHOLE_NUMBERS)
+    if "data_indices" not in value:
+        raise Refused("no 'data_indices': FL-bench's partition.pkl is the only pickle that is read")
+    return _from_fl_bench(value)
+
+
+READERS: dict[str, Callable[[bytes], Owners]] = {
+    ".json": _read_json,
+    ".csv": _read_csv,
+    ".pkl": _read_pickle,
+}
+
+
+def split_text(split: OwnSplit) -> str:
+    """The content of the file that the split's path names."""
+    writers = {".json": _json_text, ".csv": _csv_text}
+    if split.path.suffix.lower() not in writers:
+        raise ConfigError(f"{split.path}: the name must end in {' or '.join(writers)}")
+    return writers[split.path.suffix.lower()](split)
+
+
+def _json_text(split: OwnSplit) -> str:
+    """A line per client."""
+    rows = [json.dumps(part.tolist()) for part in split.parts]
+    brackets = "[]"
+    if split.names:
+        rows = [f"{json.dumps(n)}: {row}" for n, row in zip(split.names, rows, strict=True)]
+        brackets = "{}"
+    clients = ",\n".join(rows).join((f"{brackets[0]}\n", f"\n{brackets[1]}"))
+    entries = {"format": json.dumps(FORMAT)}
+    if split.made_for is not None:
+        entries["made_for"] = json.dumps(vars(split.made_for))
+    if split.test is not None:
+        entries["test"] = json.dumps(split.test.tolist())
+    entries["clients"] = clients
+    return "{\n" + ",\n".join(f'"{key}": {text}' for key, text in entries.items()) + "\n}\n"
+
+
+def _csv_text(split: OwnSplit) -> str:
+    if split.test is not None:
+        raise ConfigError(f"{split.path}: a CSV file has no place for the test images: use .json")
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("image", "client"))
+    for client, part in enumerate(split.parts):
+        name = split.names[client] if split.names else client
+        writer.writerows((number, name) for number in part.tolist())
+    return text.getvalue()

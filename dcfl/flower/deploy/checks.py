@@ -1,0 +1,368 @@
+"""The checks of `dcfl flower check-site` for the sites that `dcfl flower up` starts here."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import socket
+import ssl
+import stat
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from dcfl.data.readers.folders import class_folders
+from dcfl.data.readers.picture_check import PictureCheck, check_pictures
+from dcfl.data.readers.pictures import images
+from dcfl.data.settings import DataSettings
+from dcfl.data.splits.grouping import ALONE, grouping
+from dcfl.errors import ConfigError, DCFLError
+from dcfl.flower.deploy.daemons import OTHER_PORT, in_use
+from dcfl.flower.deploy.kit_folder import SITE_FILE
+from dcfl.flower.node_config import ANY_DATA, NodeConfig
+from dcfl.flower.roster import fingerprint_in, fingerprint_of, site_title
+from dcfl.system.storage import PRIVATE_FILE
+from dcfl.system.wording import printable
+
+
+@dataclass(frozen=True)
+class Finding:
+    subject: str
+    ok: bool
+    text: str
+    remedy: str = ""  # of a problem
+
+    @property
+    def problem(self) -> str:
+        return f"{self.subject}: {self.text}" + (f"; {self.remedy}" if self.remedy else "")
+
+
+def fine(subject: str, text: str) -> Finding:
+    return Finding(subject, True, text)
+
+
+def wrong(subject: str, text: str, remedy: str) -> Finding:
+    return Finding(subject, False, text, remedy)
+
+
+def problems(findings: Iterable[Finding]) -> list[Finding]:
+    return [finding for finding in findings if not finding.ok]
+
+
+DATA, PICTURES, CLASSES, GROUPS = "data", "pictures", "classes", "groups"
+
+
+def check_data(node: NodeConfig, run: DataSettings | None = None) -> list[Finding]:
+    """`run`: the [data] table that the sites agreed on, if it is at hand."""
+    if node.data in ("", ANY_DATA):
+        return [_without_pictures(node, run)]
+    folder = _own_folder(node)
+    if folder is None:
+        remedy = "give folder:PATH, or sites:PATH together with site"
+        return [wrong(DATA, f"data = {printable(node.data)!r} names no folder", remedy)]
+    try:
+        found = check_pictures(folder)
+    except DCFLError as error:
+        return [wrong(DATA, str(error), "correct data in the node config, or the folder")]
+    usable = found.total - len(found.broken)
+    if usable < 2:
+        remedy = "a site needs at least two pictures, in a folder for each class"
+        return [wrong(DATA, f"{printable(folder)}: {usable} pictures that can be read", remedy)]
+    read = fine(DATA, f"{found.total:,} pictures in {printable(folder)}")
+    return [read, _broken(found, node, run), _classes(found, run), _groups(folder, run)]
+
+
+def _without_pictures(node: NodeConfig, run: DataSettings | None) -> Finding:
+    if run is not None and run.dataset == "remote":
+        text = "the run trains on the sites' own pictures, and the node config names none"
+        return wrong(DATA, text, 'set data = "folder:PATH"')
+    served = "whatever a run names" if node.data else "public data sets, by name"
+    return fine(DATA, f"no pictures of its own: it serves {served}")
+
+
+def _own_folder(node: NodeConfig) -> Path | None:
+    kind, _, where = node.data.partition(":")
+    path = Path(os.path.expanduser(where))
+    if not where or kind not in ("folder", "sites") or (kind == "sites" and not node.site):
+        return None
+    return path / node.site if kind == "sites" else path
+
+
+def _broken(found: PictureCheck, node: NodeConfig, run: DataSettings | None) -> Finding:
+    if not found.broken:
+        return fine(PICTURES, "all can be read")
+    if node.with_own_rules(run or DataSettings()).broken == "skip":
+        return fine(PICTURES, f"broken and left out are {found.broken_text}")
+    remedy = 'repair or remove them, or set broken = "skip" in the node config to leave them out'
+    return wrong(PICTURES, f"broken are {found.broken_text}", remedy)
+
+
+def _groups(folder: Path, run: DataSettings | None) -> Finding:
+    """Were patients understood as such? By the run's rule or, without a run, by the usual one."""
+    rule = (run or DataSettings()).group
+    try:
+        group_of = grouping(rule)
+        names = {
+            group_of(path, part)
+            for parts in class_folders(folder).values()
+            for part in parts
+            for path in images(part)
+        } - {ALONE}
+    except DCFLError as error:
+        return wrong(GROUPS, str(error), "choose a data.group that fits the names at every site")
+    if not names:
+        return fine(GROUPS, f"none by data.group = {rule!r}: every picture is taken for itself")
+    count = f"{len(names):,} group{'' if len(names) == 1 else 's'}"
+    first = printable(min(names), 60)
+    return fine(GROUPS, f"{count} by data.group = {rule!r}, such as {first}")
+
+
+def _classes(found: PictureCheck, run: DataSettings | None) -> Finding:
+    own = ", ".join(f"{printable(name, 60)} ({count:,})" for name, count in found.classes.items())
+    if run is None:
+        return fine(CLASSES, f"{own}; --run CONFIG.toml compares them with those agreed on")
+    others = [printable(name, 60) for name in found.classes if name not in run.class_names]
+    if others:
+        agreed = ", ".join(printable(name, 60) for name in run.class_names)
+        remedy = "rename the folder or move it away, or agree on the class with all sites"
+        return wrong(CLASSES, f"{', '.join(others)}: not among those agreed on, {agreed}", remedy)
+    absent = [printable(name, 60) for name in run.class_names if name not in found.classes]
+    return fine(CLASSES, own + (f"; none of {', '.join(absent)}" if absent else ""))
+
+
+VERSIONS, DISK, PORT = "versions", "disk", "port"
+LEAST_FREE = 2**30  # bytes: some models with what clients keep, and logs
+_COMPARED = ("dcfl", "torch", "flwr")
+# In a kit: the versions with which its server's operator made it.
+_VERSION_FILES = ("requirements.txt", "constraints.txt")
+_PINNED = re.compile(r"^([A-Za-z0-9_.-]+)(?:\[[^\]]*\])?==([^\s;#]+)", re.MULTILINE)
+
+
+def check_versions(folder: Path | None = None) -> Finding:
+    """`folder`: with the files that name the server's versions."""
+    here = {name: _installed(name) for name in _COMPARED}
+    if missing := [name for name, found in here.items() if not found]:
+        remedy = "install dcfl with Flower: pip install 'dcfl[flower]'"
+        return wrong(VERSIONS, f"{', '.join(missing)}: not installed", remedy)
+    server = _server_versions(folder) if folder else {}
+    different = [
+        f"{name} {found} here, {server[name]} at the server"
+        for name, found in here.items()
+        # Without local parts such as +cpu: the build is the site's choice.
+        if name in server and server[name].partition("+")[0] != found.partition("+")[0]
+    ]
+    if different:
+        return wrong(VERSIONS, "; ".join(different), "install the server's versions")
+    told = ", ".join(f"{name} {found}" for name, found in here.items())
+    suffix = " as at the server" if server else ""
+    return fine(VERSIONS, f"{told}{suffix}; Python {platform.python_version()}")
+
+
+def _installed(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def _server_versions(folder: Path) -> dict[str, str]:
+    paths = [folder / name for name in _VERSION_FILES]
+    texts = [path.read_text("utf-8", "replace") for path in paths if path.is_file()]
+    return {name.lower(): found for text in texts for name, found in _PINNED.findall(text)}
+
+
+def check_port(port: int, runs: bool) -> Finding:
+    """`port`: the SuperNode's own. `runs`: that SuperNode has it now."""
+    if runs:
+        return fine(PORT, f"{port}, of the SuperNode that runs here")
+    if in_use(port):
+        return wrong(PORT, f"{port} is in use by another program", f"{OTHER_PORT} {SITE_FILE}")
+    return fine(PORT, f"{port} is free")
+
+
+def check_disk(folders: Mapping[str, Path]) -> list[Finding]:
+    """`folders`: what is kept in each, which need not exist yet."""
+    return [_check_folder(what, path) for what, path in folders.items()]
+
+
+def _check_folder(what: str, path: Path) -> Finding:
+    there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        remedy = f"let this user write there, or choose another folder for {what}"
+        return wrong(DISK, f"{printable(path)} cannot be written", remedy)
+    free = shutil.disk_usage(there).free
+    told = f"{free / 2**30:,.1f} GiB free for {what} in {printable(path)}"
+    if free < LEAST_FREE:
+        return wrong(DISK, told, f"make room: at least {LEAST_FREE / 2**30:g} GiB")
+    return fine(DISK, told)
+
+
+KEY, AUTHORITY, NETWORK, TLS, REGISTERED = "key", "authority", "network", "TLS", "registered"
+SECONDS = 10.0  # for one answer over the network
+_NOT_A_HEARTBEAT = 0.0  # refused by the SuperLink, but only after it has looked the key up
+_KNOWN, _UNKNOWN = 2003, 2004  # Flower's codes: of that refusal, and of a key that is not known
+# What a SuperLink logs, as an error, of a site that looked whether its key is known. A key that is
+# not known has an error of its own there, beside the second of these lines.
+HARMLESS = (
+    rf"\[ApiError:{_KNOWN}\] .*Heartbeat interval {_NOT_A_HEARTBEAT} is out of bounds"
+    r'|"POST /v1/fleet/activate-node [^"]*" 400'
+)
+
+
+def check_key(path: Path) -> Finding:
+    """The site's private key."""
+    shown = printable(path)
+    remedy = "bring the site's key here again, or have a new one made (`dcfl flower keys`)"
+    try:
+        key = read_key(path)
+        mode = stat.S_IMODE(path.stat().st_mode)
+        public = path.with_name(f"{path.name}.pub")
+        same = not public.is_file() or fingerprint_in(public) == fingerprint_of(key.public_key())
+    except ConfigError as error:
+        return wrong(KEY, str(error), remedy)
+    if os.name == "posix" and mode & 0o077:
+        hint = f"chmod {PRIVATE_FILE:o} {shown}"
+        return wrong(KEY, f"{shown}: others can read it (mode {mode:o})", hint)
+    if not same:
+        return wrong(KEY, f"{shown}: {printable(public.name)} is that of another key", remedy)
+    return fine(KEY, f"{shown}, {fingerprint_of(key.public_key())}")
+
+
+def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_ssh_private_key(path.read_bytes(), None)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise ConfigError(f"{path}: not a private key of a site") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ConfigError(f"{path}: not a private key of a site")
+    return key
+
+
+def check_authority(path: Path) -> Finding:
+    """ca.crt, by which the site knows its SuperLink."""
+    shown, remedy = printable(path), "bring ca.crt from the server's operator"
+    try:
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    except OSError as error:
+        return wrong(AUTHORITY, f"{shown}: cannot be read ({error.strerror})", remedy)
+    except ValueError:
+        return wrong(AUTHORITY, f"{shown}: not a certificate", remedy)
+    end = certificate.not_valid_after_utc
+    if end < datetime.now(UTC):
+        return wrong(AUTHORITY, f"{shown}: has expired on {end:%d %B %Y}", remedy)
+    return fine(AUTHORITY, f"{shown}, valid until {end:%d %B %Y}")
+
+
+def check_link(
+    address: str, authority: Path | None = None, key: Path | None = None
+) -> list[Finding]:
+    """The way to the SuperLink at host:port. `authority`: None, without TLS."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    try:
+        with socket.create_connection((host, int(port)), SECONDS) as connection:
+            found = [fine(NETWORK, f"{address} answers")]
+            found += [_check_tls(connection, host, authority)] if authority else []
+    except (OSError, ValueError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        remedy = "compare the address with the server's operator; is there a firewall between?"
+        return [wrong(NETWORK, f"{address} does not answer ({printable(why)})", remedy)]
+    if authority and key and found[-1].ok:
+        found.append(_check_registered(address, authority, key))
+    return found
+
+
+def _check_tls(connection: socket.socket, host: str, authority: Path) -> Finding:
+    try:
+        context = ssl.create_default_context(cafile=str(authority))
+        with context.wrap_socket(connection, server_hostname=host) as secured:
+            certificate = secured.getpeercert() or {}
+    except ssl.SSLCertVerificationError as error:
+        why = printable(error.verify_message)
+        remedy = "is ca.crt that of this server, and its certificate made for this name (--hosts)?"
+        return wrong(TLS, f"the certificate is not accepted: {why}", remedy)
+    except (OSError, ValueError) as error:  # an SSLError is an OSError
+        remedy = "is this the port of the SuperLink's TLS?"
+        return wrong(TLS, f"no TLS there ({printable(str(error), 120)})", remedy)
+    return fine(TLS, f"certificate valid until {printable(certificate.get('notAfter', '?'))}")
+
+
+def _check_registered(address: str, authority: Path, key: Path) -> Finding:
+    try:
+        code = _activation_code(address, authority, key)
+    except ConfigError as error:
+        return wrong(REGISTERED, str(error), "mend the key first")
+    except Exception as error:  # Flower's inner parts change from version to version
+        return fine(REGISTERED, f"not looked at: {printable(type(error).__name__)}")
+    if code == _KNOWN:
+        return fine(REGISTERED, "the SuperLink knows this site's key")
+    if code == _UNKNOWN:
+        remedy = f"at the server: flwr supernode register {printable(key.name)}.pub"
+        return wrong(REGISTERED, "the SuperLink does not know this site's key", remedy)
+    return fine(REGISTERED, f"not looked at: Flower's answer {code}")
+
+
+def _activation_code(address: str, authority: Path, key: Path) -> int:
+    """Ask to be activated in a way that is always refused: for another reason if the key is known.
+    Nothing changes at the SuperLink."""
+    import httpx
+    from flwr.proto.fleet_pb2 import ActivateNodeRequest
+    from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+    from flwr.supernode.fleet_http_client import FleetHttpClient
+    from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+    private = read_key(key)
+    signer = NodeAuthHttpInterceptor(private, private.public_key())
+    version = RuntimeVersionHttpInterceptor(component_name="SuperNode")
+    request = ActivateNodeRequest(
+        public_key=public_key_to_bytes(private.public_key()), heartbeat_interval=_NOT_A_HEARTBEAT
+    )
+    client = FleetHttpClient.from_server_address(
+        address, False, str(authority), interceptors=[version, signer]
+    )
+    with client:
+        try:
+            client.ActivateNode(request)
+        except httpx.HTTPStatusError as error:
+            return int(error.response.json()["code"])
+    return 0
+
+
+_REMEDY = "repair or remove them, or leave them out: dcfl flower run ... data.broken=skip"
+_MAY_WORK = (PICTURES, DISK)  # a run's config may skip broken pictures, and a small model fits
+
+
+def require_usable_data(name: str, node: NodeConfig, home: Path) -> None:
+    """Before anything is started."""
+    _require(name, check_data(node) + check_disk({"memories and logs": home}))
+
+
+def require_way_in(address: str, keys: Path, name: str) -> None:
+    """Before the site's node is started."""
+    authority, key = keys / "ca.crt", keys / name
+    _require(name, [check_key(key), check_authority(authority)])
+    _require(name, check_link(address, authority, key))
+
+
+def _require(name: str, findings: Iterable[Finding]) -> None:
+    """One line for a site that no run can use, and a warning where a run may work all the same."""
+    for finding in problems(findings):
+        if finding.subject == PICTURES:  # nobody can edit a node config that `up` makes
+            finding = replace(finding, remedy=_REMEDY)
+        line = f"{site_title(name)}: {finding.problem}"
+        if finding.subject not in _MAY_WORK:
+            raise ConfigError(line)
+        warnings.warn(line, stacklevel=2)

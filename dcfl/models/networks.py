@@ -1,0 +1,183 @@
+"""Residual networks for small images: a 3x3 stem, no max-pool, stages that double in width.
+
+He et al., "Deep Residual Learning for Image Recognition", CVPR 2016. ResNet-18 has stages of
+64-128-256-512 channels and 11.17 M parameters for 10 classes. ResNet-8 is for CPUs: one block in
+each of three stages, 16-32-64, 78 k parameters, and a stem that halves images of more than 16
+pixels, which makes it four times as fast.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dcfl.errors import require
+from dcfl.models.layers import (
+    NORMS,
+    HeadedModel,
+    Norm,
+    convolution,
+)
+from dcfl.models.output import Output
+
+
+class CNN(HeadedModel):
+    """Strides 2-2-2, or 1-2-2 for images of up to 16 pixels, which are too small for more."""
+
+    def __init__(
+        self,
+        channels: int,
+        size: int,
+        classes: int,
+        norm: Norm = "batch",
+        head: str = "none",
+        width: int = 0,
+    ) -> None:
+        super().__init__()
+        first = width or 32
+        widths = (channels, first, 2 * first, 4 * first)
+        strides = (1 if size <= 16 else 2, 2, 2)
+        self.convolutions = nn.ModuleList(
+            convolution(widths[i], widths[i + 1], strides[i]) for i in range(3)
+        )
+        self.norms = nn.ModuleList(NORMS[norm](width) for width in widths[1:])
+        self.add_heads(widths[-1], classes, head)
+
+    def forward(self, images: Tensor) -> Output:
+        maps, stages = images, []
+        for convolve, normalise in zip(self.convolutions, self.norms, strict=True):
+            before = normalise(convolve(maps))
+            stages.append(before.mean(dim=(2, 3)))
+            maps = F.relu_(before)
+        return self.classified(maps.mean(dim=(2, 3)), stages)
+
+
+class LeNet(HeadedModel):
+    """Has no normalisation layers; needs images of at least 16 pixels."""
+
+    def __init__(self, channels: int, size: int, classes: int, head: str = "none") -> None:
+        super().__init__()
+        require(size >= 16, f'model.name = "lenet" needs images of 16 pixels or more, not {size}')
+        self.convolution1 = nn.Conv2d(channels, 6, kernel_size=5)
+        self.convolution2 = nn.Conv2d(6, 16, kernel_size=5)
+        side = ((size - 4) // 2 - 4) // 2
+        self.hidden1 = nn.Linear(16 * side * side, 120)
+        self.hidden2 = nn.Linear(120, 84)
+        self.add_heads(84, classes, head)
+
+    def forward(self, images: Tensor) -> Output:
+        shallow = self.convolution1(images)
+        # Pooling before the ReLU gives the same values with a quarter of the work.
+        deep = self.convolution2(F.relu_(F.max_pool2d(shallow, 2)))
+        maps = F.relu_(F.max_pool2d(deep, 2))
+        hidden = F.relu_(self.hidden2(F.relu_(self.hidden1(maps.flatten(1)))))
+        return self.classified(hidden, (shallow.mean(dim=(2, 3)), deep.mean(dim=(2, 3))))
+
+
+class LinearModel(HeadedModel):
+    """The embedding is the input itself, unless there is a head."""
+
+    def __init__(self, features: int, classes: int, head: str = "none") -> None:
+        super().__init__()
+        self.add_heads(features, classes, head)
+
+    def forward(self, images: Tensor) -> Output:
+        vectors = images.flatten(1)
+        return self.classified(vectors, (vectors,))
+
+
+class MLP(HeadedModel):
+    """One hidden layer of 256 units, or of another width; the embedding is what leaves it."""
+
+    def __init__(self, features: int, classes: int, head: str = "none", width: int = 0) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(features, width or 256)
+        self.add_heads(width or 256, classes, head)
+
+    def forward(self, images: Tensor) -> Output:
+        before = self.hidden(images.flatten(1))
+        return self.classified(F.relu(before), (before,))
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut. Returns the sum before the ReLU, as FedRCL needs it."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, norm: Norm) -> None:
+        super().__init__()
+        self.convolution1 = convolution(inputs, outputs, stride)
+        self.norm1 = NORMS[norm](outputs)
+        self.convolution2 = convolution(outputs, outputs)
+        self.norm2 = NORMS[norm](outputs)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            resample = convolution(inputs, outputs, stride, kernel=1)
+            self.shortcut = nn.Sequential(resample, NORMS[norm](outputs))
+
+    def forward(self, maps: Tensor) -> Tensor:
+        inner = F.relu_(self.norm1(self.convolution1(maps)))
+        residual: Tensor = self.norm2(self.convolution2(inner))
+        return residual.add_(self.shortcut(maps))
+
+
+class Stage(nn.Module):
+    """One or two blocks; the first may halve the image."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, norm: Norm, blocks: int) -> None:
+        super().__init__()
+        self.first = BasicBlock(inputs, outputs, stride, norm)
+        self.second = BasicBlock(outputs, outputs, 1, norm) if blocks == 2 else None
+
+    def forward(self, maps: Tensor) -> Tensor:
+        before: Tensor = self.first(maps)
+        if self.second is not None:
+            before = self.second(F.relu_(before))
+        return before
+
+
+class ResNet(HeadedModel):
+    """`stages` holds the stem and the residual stages."""
+
+    depth: ClassVar[int]  # stages
+    stem_stride: ClassVar[int] = 1  # for images of more than 16 pixels
+    blocks: ClassVar[int]  # in each stage
+    usual_width: ClassVar[int]  # of the stem
+
+    def __init__(
+        self,
+        channels: int,
+        size: int,
+        classes: int,
+        norm: Norm = "batch",
+        head: str = "none",
+        width: int = 0,
+    ) -> None:
+        super().__init__()
+        first = width or self.usual_width
+        widths = (first, *(first * 2**stage for stage in range(self.depth)))
+        stride = self.stem_stride if size > 16 else 1
+        self.stem = nn.Sequential(convolution(channels, first, stride), NORMS[norm](first))
+        self.stages = nn.ModuleList(
+            Stage(before, after, 1 if before == after else 2, norm, self.blocks)
+            for before, after in pairwise(widths)
+        )
+        self.add_heads(widths[-1], classes, head)
+
+    def forward(self, images: Tensor) -> Output:
+        before = self.stem(images)
+        levels = [before.mean(dim=(2, 3))]
+        for stage in self.stages:
+            before = stage(F.relu_(before))
+            levels.append(before.mean(dim=(2, 3)))
+        return self.classified(F.relu_(before).mean(dim=(2, 3)), levels)
+
+
+class ResNet18(ResNet):
+    depth, blocks, usual_width = 4, 2, 64
+
+
+class ResNet8(ResNet):
+    depth, blocks, usual_width = 3, 1, 16
+    stem_stride = 2

@@ -1,0 +1,107 @@
+"""What a recipe is: a function of a scale and seeds that returns cells, which are experiments with
+their place in a grid of blocks, rows and columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from dcfl.comparisons.cells import marks
+from dcfl.config import Table, Tables, as_tables
+from dcfl.experiment import Experiment
+from dcfl.paper.scales import Scale, Where
+from dcfl.runs.identity import defaults, differences, flat
+
+# As the paper's tables name them, in their order.
+ROWS = {
+    "FedAvg": "fedavg",
+    "FedProx": "fedprox",
+    "MOON": "moon",
+    "FedDecorr": "feddecorr",
+    "FedRCL": "fedrcl",
+    "FedSOL": "fedsol",
+    "FedSCL": "fedscl",
+    "FedProc": "fedproc",
+    "DCFL-SW": "dcfl-sw",
+    "DCFL-PW": "dcfl-pw",
+}
+REFERENCE = "FedAvg"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run, and its place in a grid. Recipes that need the same run share its folder."""
+
+    block: str
+    row: str
+    column: str
+    seed: int
+    where: Where
+    plain: Experiment  # the scale's own, with this method and no changes
+    experiment: Experiment
+
+    @cached_property
+    def name(self) -> str:
+        """The folder's name. It contains every setting that differs from the plain experiment and
+        can change the result, so that no two experiments share a folder."""
+        method = self.experiment.method.name
+        return "-".join([str(self.where), method, *self._marks(), f"seed{self.seed}"])
+
+    def _marks(self) -> Iterator[str]:
+        settings = flat(as_tables(self.experiment))
+        # Another server optimiser has fields that the plain experiment lacks.
+        plain = {**defaults(settings), **flat(as_tables(self.plain))}
+        changed = {
+            key: value
+            for key, value, _ in differences(settings, plain, "result")
+            if key in settings
+        }
+        return marks(changed, settings)
+
+
+Cells = Iterator[Cell]
+Plan = Callable[[Scale, Sequence[int]], Cells]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    name: str
+    title: str
+    question: str
+    cells: Plan
+    columns: str  # what the columns are
+    published: str = ""  # the table of the paper that has the same rows, blocks and columns
+    picture: str = ""  # "lines" over the columns, "map" or "similarity"
+    chooses: bool = False  # the best column of each row is the answer
+
+
+def recipe(
+    name: str, title: str, question: str, columns: str = "split", **rest: Any
+) -> Callable[[Plan], Recipe]:
+    """Turns a plan into a recipe."""
+    return lambda plan: Recipe(name, title, question, plan, columns, **rest)
+
+
+@dataclass(frozen=True)
+class CellFactory:
+    """Makes the cells of one data set, split, participation and seed."""
+
+    scale: Scale
+    where: Where
+    seed: int
+
+    def cell(
+        self,
+        row: str,
+        column: str,
+        method: str,
+        fields: Table | None = None,
+        changes: Tables | None = None,
+    ) -> Cell:
+        """With `fields` of the method and `changes` to other tables on top of the scale's own."""
+        where, seed = self.where, self.seed
+        plain = self.scale.experiment(where, method, seed, {}, {})
+        experiment = self.scale.experiment(where, method, seed, fields or {}, changes or {})
+        return Cell(where.dataset, row, column, seed, where, plain, experiment)

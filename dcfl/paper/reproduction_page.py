@@ -1,0 +1,259 @@
+"""Results as sections of tables and pictures, and those as HTML, Markdown or LaTeX."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from dcfl.comparisons.pairs import Pair
+from dcfl.paper.order_page import order_section, split_name
+from dcfl.paper.recipe_figures import (
+    client_time_figure,
+    gain_chart,
+    gain_figure,
+    lead_figure,
+    weights_chart,
+    weights_figure,
+)
+from dcfl.paper.results import Entry, Metric, Place, Results, papers_mu
+from dcfl.report.charts import accuracy_chart
+from dcfl.report.comparison_section import pairs_table, ranking_section
+from dcfl.report.document import Picture, Section, Table, render_document
+from dcfl.report.plots import accuracy_figure, traffic_figure
+from dcfl.report.text import interval, number, p_cell, plural, signed, with_deviation
+from dcfl.system.wording import printable
+
+ON_OWN_MIXES = "On the clients' own mixes of classes"
+TITLES: dict[Metric, str] = {
+    "ema": "EMA, %",
+    "max": "MAX, %",
+    "client-ema": f"{ON_OWN_MIXES}: EMA, %",
+    "client-max": f"{ON_OWN_MIXES}: MAX, %",
+}
+
+ABOUT_PAIRS = (
+    "EMA against FedAvg is taken seed by seed, in brackets with its 95 % interval (Student's t). "
+    "p: how likely so large a difference is by chance, corrected for all pairs of methods here "
+    "(Holm). Fluctuation: mean change from one scored round to the next in the second half."
+)
+
+
+def sections_of(results: Results) -> Iterator[Section]:
+    for block in results.blocks:
+        columns = results.columns(block)
+        if results.recipe.published:
+            for column in columns:
+                yield _beside_the_paper(results, (block, column))
+        else:
+            yield _grid_section(results, block)
+    ranking = results.ranking("ema") if results.recipe.published else None
+    if ranking is not None:
+        yield ranking_section(ranking)
+    order = order_section(results.contests)
+    if results.recipe.published and order.tables:
+        yield order
+
+
+def html_page(title: str, results: Results, sections: Sequence[Section]) -> str:
+    facts, headline = _facts(results), _headline(results)
+    return render_document(title, facts, headline, sections, _cautions(results))
+
+
+def markdown_page(title: str, results: Results, sections: Sequence[Section]) -> str:
+    parts = [f"# {title}", results.recipe.question, *map(printable, _cautions(results))]
+    for section in sections:
+        parts += [f"## {section.title}", *section.paragraphs]
+        parts += [table.markdown() for table in section.tables]
+    return "\n\n".join(parts) + "\n"
+
+
+def _facts(results: Results) -> list[tuple[str, str]]:
+    seeds = {cell_folder.cell.seed for cell_folder in results.cells if cell_folder.finished}
+    facts = [
+        ("scale", results.scale.name),
+        ("cells", f"{results.finished} of {len(results.cells)} finished"),
+        ("seeds", ", ".join(map(str, sorted(seeds))) or "none yet"),
+    ]
+    return facts + ([("changed", ", ".join(results.changes))] if results.changes else [])
+
+
+def _headline(results: Results) -> str:
+    """How the paper's claims fare; for a recipe without claims, its question."""
+    checks, places = [check for check in results.order() if check.of], results.leaders()
+    sentences = []
+    if checks:
+        held, of = sum(check.ours for check in checks), sum(check.of for check in checks)
+        sentences.append(
+            f"{held} of the {of} inequalities that the paper's order of the methods claims in "
+            f"these cells hold here; in the paper's own figures "
+            f"{sum(check.papers for check in checks)} do."
+        )
+    if places:
+        sentences.append(
+            f"DCFL is above every other method in {sum(place.dcfl_leads for place in places)} of "
+            f"{len(places)}; in the paper's figures in "
+            f"{sum(place.dcfl_leads_in_the_paper for place in places)}."
+        )
+    return " ".join(sentences) or results.recipe.question
+
+
+def _cautions(results: Results) -> list[str]:
+    missing = len(results.cells) - results.finished
+    cautions = [results.scale.caption]
+    if results.changes:
+        cautions.append(f"Not the settings of this scale: {', '.join(results.changes)}.")
+    if missing:
+        verb = "is" if missing == 1 else "are"
+        cautions.append(f"{plural(missing, 'cell')} of {len(results.cells)} {verb} not finished.")
+    cautions += [f"{name} failed: {reason}" for name, reason in results.failures.items()]
+    return cautions
+
+
+def _beside_the_paper(results: Results, place: Place) -> Section:
+    tables = [_table_beside_the_paper(results, place, "max", "ema")]
+    if "client-ema" in results.metrics(place[0]):
+        tables.append(
+            _table_beside_the_paper(results, place, "client-max", "client-ema", ON_OWN_MIXES)
+        )
+    title = f"{place[0]}, {split_name(place[1])}"
+    groups = [entry.group for entry in results.entries[place].values()]
+    pictures = [
+        Picture(
+            "Over rounds",
+            partial(accuracy_figure, groups),
+            f"Accuracy over rounds, {title}",
+            "EMA bold.",
+            accuracy_chart(groups),
+        ),
+        *_lead_over_rounds(results, place, title),
+        Picture(
+            "Over bytes",
+            partial(traffic_figure, groups),
+            f"Accuracy over bytes sent, {title}",
+            "What methods send beside the weights moves their curve to the right.",
+            covered=True,
+        ),
+        Picture(
+            "Over the clients' time",
+            partial(client_time_figure, groups),
+            f"Accuracy over seconds of clients' work, {title}",
+            "Seconds that clients have trained, all together. Only runs that had the machine to "
+            "themselves, or as many others beside them, can be compared.",
+            covered=True,
+        ),
+    ]
+    pairs = results.pairs(place, "ema")
+    if len(pairs.pairs) > 1 and any(pair.paired.seeds > 1 for pair in pairs.pairs):
+        tables.append(pairs_table(pairs, "Every pair of methods"))
+    return Section(title, tables=tables, pictures=pictures)
+
+
+def _lead_over_rounds(results: Results, place: Place, title: str) -> Iterator[Picture]:
+    reference = results.reference(place)
+    if reference is not None and len(results.entries[place]) > 1:
+        yield Picture(
+            "Against FedAvg over rounds",
+            partial(lead_figure, list(results.entries[place].values()), reference),
+            f"EMA against FedAvg over rounds, {title}",
+            "Points of EMA over FedAvg after each scored round, seed by seed, then the mean.",
+            covered=True,
+        )
+
+
+def _table_beside_the_paper(
+    results: Results, place: Place, best: Metric, average: Metric, title: str = ""
+) -> Table:
+    ours, papers = results.ranks(place, average), results.papers_ranks(place, average)
+    rows = [
+        [
+            row,
+            *_compared(entry, best),
+            *_compared(entry, average),
+            *_gain(results, place, entry, average),
+            f"{ours[row]} ({papers[row]})" if row in papers else "–",
+            number(entry.fluctuation().mean),
+        ]
+        for row, entry in results.entries[place].items()
+    ]
+    columns = ["Method"]
+    for name in ("MAX", "EMA"):
+        columns += [name, "paper's", "difference"]
+    columns += ["EMA against FedAvg", "wins", "p", "rank (paper's)", "fluctuation"]
+    return Table(columns, rows, title, note=ABOUT_PAIRS)
+
+
+def _compared(entry: Entry, metric: Metric) -> list[str]:
+    spread = entry.spread(metric)
+    paper = entry.published(metric)
+    if paper is None:
+        return [with_deviation(spread), "–", "–"]
+    return [with_deviation(spread), number(paper), signed(spread.mean - paper)]
+
+
+def _gain(results: Results, place: Place, entry: Entry, metric: Metric = "ema") -> list[str]:
+    pair = results.against_reference(place, entry, metric)
+    if pair is None:
+        return ["–", "–", "–"]
+    wins = f"{pair.paired.wins} of {pair.paired.seeds}"
+    return [_with_interval(pair), wins, p_cell(pair.p_value)]
+
+
+def _with_interval(pair: Pair) -> str:
+    mean, ends = signed(pair.paired.spread.mean), pair.paired.interval
+    return mean if ends is None else f"{mean} ({interval(ends)})"
+
+
+def _grid_section(results: Results, block: str) -> Section:
+    columns, rows = results.columns(block), results.rows(block)
+
+    def cell(row: str, column: str, gain: bool, metric: Metric) -> str:
+        entry = results.entries.get((block, column), {}).get(row)
+        if entry is None:
+            return "–"
+        if not gain:
+            return with_deviation(entry.spread(metric))
+        return _gain(results, (block, column), entry)[0]
+
+    alone = (block, "") in results.entries  # rows without a column, such as FedAvg in a search
+    head = [results.recipe.columns, *(["–"] if alone else []), *columns]
+    over = [*([""] if alone else []), *columns]
+    tables = [
+        Table(head, [[row, *(cell(row, c, False, metric) for c in over)] for row in rows], title)
+        for metric, title in TITLES.items()
+        if metric in results.metrics(block)
+    ]
+    if results.recipe.chooses:
+        tables.insert(0, _best(results, block))
+    gains = [[row, *(cell(row, c, True, "ema") for c in columns)] for row in rows]
+    if any(value != "–" for row in gains for value in row[1:]):
+        known = [row for row in gains if any(value != "–" for value in row[1:])]
+        tables.append(Table([head[0], *columns], known, "EMA against FedAvg, points, seed by seed"))
+    return Section(block, tables=tables, pictures=list(_pictures(results, block)))
+
+
+def _best(results: Results, block: str) -> Table:
+    """The column with the highest EMA in each row, and what the paper chose."""
+    rows = []
+    for row in results.rows(block):
+        tried = {
+            column: results.entries[block, column][row].spread("ema").mean
+            for column in results.columns(block)
+            if row in results.entries[block, column]
+        }
+        if tried:
+            best = max(tried, key=tried.__getitem__) if len(tried) > 1 else "–"
+            rows.append([row, ", ".join(tried), best, papers_mu(row, block) or "–"])
+    return Table([results.recipe.columns, "tried", "best", "paper's"], rows, "Chosen by EMA")
+
+
+def _pictures(results: Results, block: str) -> Iterator[Picture]:
+    if results.recipe.picture == "lines":
+        figure = partial(gain_figure, results, block)
+        text = f"EMA against FedAvg over {results.recipe.columns}, {block}"
+        about = "Points of EMA over FedAvg; bars in the picture: from least to most."
+        yield Picture("", figure, text, about, gain_chart(results, block))
+    if results.recipe.picture == "map":
+        figure = partial(weights_figure, results, block)
+        text = f"EMA against FedAvg over mu and {results.recipe.columns}, {block}"
+        about = "Points of EMA over FedAvg: blue is better."
+        yield Picture("", figure, text, about, weights_chart(results, block))

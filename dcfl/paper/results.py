@@ -1,0 +1,421 @@
+"""What came out of a recipe's cells: means over seeds, pairs, ranks, beside the paper's."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib import resources
+from itertools import pairwise
+from statistics import fmean
+from typing import Any, Literal, NamedTuple
+
+from dcfl.comparisons.cells import CellFolder
+from dcfl.comparisons.groups import Group, Outcome, setting
+from dcfl.comparisons.pairs import AllPairs, Pair, Spread
+from dcfl.comparisons.standing import Ranking, comparable_means
+from dcfl.paper.recipe import REFERENCE, ROWS, Cell, Recipe
+from dcfl.paper.scales import Scale
+from dcfl.runs.folder import RecordedRun
+
+# The paper's order of the methods, as inequalities: left < right in most cells of its tables.
+CLAIMS = (
+    ("FedSCL", "FedRCL"),
+    ("FedRCL", "FedAvg"),
+    ("FedAvg", "FedProc"),
+    ("FedProc", "DCFL-PW"),
+    ("FedAvg", "DCFL-PW"),
+    ("FedAvg", "DCFL-SW"),
+)
+ACCURACY_TABLES = ("participation-5", "participation-10", "participation-2", "tiny-imagenet")
+
+
+class Figures(NamedTuple):
+    max: float
+    ema: float
+
+
+@cache
+def published() -> dict[str, Any]:
+    file = resources.files("dcfl.paper") / "published.json"
+    return dict(json.loads(file.read_text(encoding="utf-8")))
+
+
+def figures(table: str, row: str, dataset: str, split: str) -> Figures | None:
+    """None where the paper has no such cell."""
+    tables = published()["tables"]
+    cell = tables.get(table, {}).get(row, {}).get(dataset, {}).get(split)
+    return Figures(**cell) if cell else None
+
+
+def papers_mu(row: str, dataset: str) -> str:
+    """Empty where the paper gives none."""
+    method = "dcfl" if row.startswith("DCFL") else row.lower()
+    mu = published()["mu"].get(method, {}).get(dataset)
+    return "" if mu is None else f"{mu:g}"
+
+
+DCFL = ("DCFL-SW", "DCFL-PW")
+# The paper has a DCFL variant above each of the others: left < right.
+DUELS = tuple((other, variant) for other in ROWS if other not in DCFL for variant in DCFL)
+
+
+@dataclass(frozen=True)
+class Score:
+    """One method's result in one place, by one measure."""
+
+    ours: Mapping[int, float]  # by seed
+    paper: float
+
+    def mean(self, seeds: Collection[int]) -> float:
+        """Over these seeds, for comparison with another method; over all if there are none."""
+        return fmean([self.ours[seed] for seed in seeds] or self.ours.values())
+
+
+Contest = tuple[str, str, str, str]  # table, data set, split and measure
+Contests = Mapping[Contest, Mapping[str, Score]]  # in each place, by method
+
+
+@dataclass(frozen=True)
+class ClaimCheck:
+    """`low` < `high`: how often in our cells, and how often in the same cells of the paper."""
+
+    low: str
+    high: str
+    ours: int
+    papers: int
+    of: int
+
+    @classmethod
+    def over(cls, low: str, high: str, contests: Contests) -> ClaimCheck:
+        pairs = [
+            (scores[low], scores[high])
+            for scores in contests.values()
+            if low in scores and high in scores
+        ]
+        ours = 0
+        for a, b in pairs:
+            seeds = a.ours.keys() & b.ours.keys()
+            ours += a.mean(seeds) < b.mean(seeds)
+        return cls(low, high, ours, sum(a.paper < b.paper for a, b in pairs), len(pairs))
+
+
+def checks(claims: Iterable[tuple[str, str]], contests: Contests) -> list[ClaimCheck]:
+    return [ClaimCheck.over(low, high, contests) for low, high in claims]
+
+
+@dataclass(frozen=True)
+class Leaders:
+    """The best and the second best of the methods in one place; several if they are equal."""
+
+    place: Contest
+    methods: int  # compared, by us and in the paper
+    best: tuple[str, ...]
+    second: tuple[str, ...]
+    papers_best: tuple[str, ...]
+    papers_second: tuple[str, ...]
+
+    @classmethod
+    def of(cls, place: Contest, scores: Mapping[str, Score]) -> Leaders:
+        seeds = set.intersection(*(set(score.ours) for score in scores.values()))
+        ours = ranks({row: score.mean(seeds) for row, score in scores.items()})
+        papers = ranks({row: score.paper for row, score in scores.items()})
+
+        def at(rank: int, by_row: dict[str, int]) -> tuple[str, ...]:
+            return tuple(row for row, row_rank in by_row.items() if row_rank == rank)
+
+        return cls(place, len(scores), at(1, ours), at(2, ours), at(1, papers), at(2, papers))
+
+    @property
+    def dcfl_leads(self) -> bool:
+        """Is the better DCFL variant above every other method?"""
+        return set(self.best) <= set(DCFL)
+
+    @property
+    def dcfl_leads_in_the_paper(self) -> bool:
+        return set(self.papers_best) <= set(DCFL)
+
+
+def leaders(contests: Contests) -> list[Leaders]:
+    """Of the places where DCFL is compared with another method."""
+    return [
+        Leaders.of(place, scores)
+        for place, scores in contests.items()
+        if scores.keys() & set(DCFL) and scores.keys() - set(DCFL)
+    ]
+
+
+@dataclass(frozen=True)
+class Lead:
+    """In how many cells the better DCFL variant is above every other method that was run."""
+
+    methods: int  # in each of these cells
+    ours: int
+    papers: int
+    of: int
+
+
+def leads(all_leaders: Iterable[Leaders]) -> list[Lead]:
+    """By the number of methods compared: to be the best of four is worth less than of ten."""
+    by_count: dict[int, list[Leaders]] = {}
+    for place in all_leaders:
+        by_count.setdefault(place.methods, []).append(place)
+    return [
+        Lead(
+            methods,
+            sum(place.dcfl_leads for place in places),
+            sum(place.dcfl_leads_in_the_paper for place in places),
+            len(places),
+        )
+        for methods, places in sorted(by_count.items(), reverse=True)
+    ]
+
+
+@cache
+def published_contests() -> Contests:
+    """All cells of the paper's accuracy tables, with the paper's figures as ours too."""
+    contests: dict[Contest, dict[str, Score]] = {}
+    for table in ACCURACY_TABLES:
+        for row, datasets in published()["tables"][table].items():
+            for dataset, splits in datasets.items():
+                for split, metrics in splits.items():
+                    for metric, value in metrics.items():
+                        place = (table, dataset, split, metric)
+                        contests.setdefault(place, {})[row] = Score({0: value}, value)
+    return contests
+
+
+def published_order(
+    claims: Iterable[tuple[str, str]] = CLAIMS,
+) -> dict[tuple[str, str], tuple[int, int]]:
+    """For each claim, in how many of the paper's cells it holds, and of how many."""
+    return {
+        (check.low, check.high): (check.papers, check.of)
+        for check in checks(claims, published_contests())
+    }
+
+
+def ranks(values: Mapping[str, float]) -> dict[str, int]:
+    """1 is the best; equal values share a rank."""
+    return {
+        name: 1 + sum(other > value for other in values.values()) for name, value in values.items()
+    }
+
+
+Metric = Literal["max", "ema", "client-max", "client-ema"]
+METRICS: tuple[Metric, ...] = ("max", "ema")
+# Each client on its own mix of classes, then the mean: the paper split its test data too.
+OWN_MIXES: tuple[Metric, ...] = ("client-max", "client-ema")
+QUANTITIES: dict[Metric, str] = {
+    "max": "max_accuracy",
+    "ema": "ema_accuracy",
+    "client-max": "max_client_accuracy",
+    "client-ema": "ema_client_accuracy",
+}
+Place = tuple[str, str]  # block and column: where methods are compared
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row in one place, over its finished seeds."""
+
+    row: str
+    runs: dict[int, RecordedRun]  # by seed
+    paper: Figures | None
+
+    @cached_property
+    def outcomes(self) -> dict[int, Outcome]:
+        return {seed: Outcome.of(run) for seed, run in self.runs.items()}
+
+    def values(self, metric: Metric) -> dict[int, float]:
+        return {seed: getattr(out, QUANTITIES[metric]) for seed, out in self.outcomes.items()}
+
+    def spread(self, metric: Metric) -> Spread:
+        return Spread.of(list(self.values(metric).values()))
+
+    def mean(self, metric: Metric, seeds: Collection[int]) -> float:
+        """Over these seeds, for comparison with another entry; over all if there are none."""
+        values = self.values(metric)
+        return fmean([values[seed] for seed in seeds] or values.values())
+
+    def published(self, metric: Metric) -> float | None:
+        """The paper has one MAX and one EMA, and does not say on which test data."""
+        return getattr(self.paper, metric.removeprefix("client-")) if self.paper else None
+
+    def fluctuation(self) -> Spread:
+        """From one scored round to the next, in the second half of training."""
+        return Spread.of([fluctuation(run) for run in self.runs.values()])
+
+    @property
+    def group(self) -> Group:
+        return Group(self.row, tuple(self.runs.values()))
+
+
+def fluctuation(run: RecordedRun) -> float:
+    """Mean absolute change of the accuracy between scored rounds in the second half, in points."""
+    known = [row.accuracy for row in run.rounds if row.accuracy is not None]
+    late = known[len(known) // 2 :]
+    return fmean(abs(after - before) for before, after in pairwise(late)) if late[1:] else math.nan
+
+
+def ema_at(run: RecordedRun, share: float) -> float:
+    """The moving average after this share of all rounds."""
+    planned = int(setting(run, "federation.rounds"))
+    known = [row for row in run.rounds if row.ema_accuracy is not None]
+    reached = [row.ema_accuracy for row in known if row.round <= share * planned]
+    return math.nan if not reached or reached[-1] is None else reached[-1]
+
+
+@dataclass(frozen=True)
+class Results:
+    recipe: Recipe
+    scale: Scale
+    cells: Sequence[CellFolder[Cell]]  # all that the recipe asks for
+    changes: Sequence[str] = ()  # KEY=VALUE, where not the scale's own
+
+    @cached_property
+    def entries(self) -> dict[Place, dict[str, Entry]]:
+        """Those with a finished run, in the recipe's order whichever finished first."""
+        runs: dict[Place, dict[str, dict[int, RecordedRun]]] = {}
+        for cell_folder in self.cells:
+            cell = cell_folder.cell
+            by_seed = runs.setdefault((cell.block, cell.column), {}).setdefault(cell.row, {})
+            if cell_folder.finished and cell_folder.run is not None:
+                by_seed[cell.seed] = cell_folder.run
+        entries = {
+            place: {
+                row: Entry(row, by_seed, self._paper(place, row))
+                for row, by_seed in rows.items()
+                if by_seed
+            }
+            for place, rows in runs.items()
+        }
+        return {place: rows for place, rows in entries.items() if rows}
+
+    def metrics(self, block: str) -> tuple[Metric, ...]:
+        """Those that all runs in the block have: older ones lack the clients' own mixes."""
+        spreads = [
+            entry.spread("client-max").mean
+            for (other_block, _), rows in self.entries.items()
+            if other_block == block
+            for entry in rows.values()
+        ]
+        return METRICS if any(map(math.isnan, spreads)) else METRICS + OWN_MIXES
+
+    def _paper(self, place: Place, row: str) -> Figures | None:
+        return figures(self.recipe.published, row, *place)
+
+    @property
+    def finished(self) -> int:
+        return sum(cell_folder.finished for cell_folder in self.cells)
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """Why, by the name of the cell."""
+        return {
+            cell_folder.name: cell_folder.failed for cell_folder in self.cells if cell_folder.failed
+        }
+
+    @property
+    def blocks(self) -> list[str]:
+        return list(dict.fromkeys(block for block, _ in self.entries))
+
+    def columns(self, block: str) -> list[str]:
+        """In the recipe's order, without the unnamed one that only the reference may be in."""
+        asked = dict.fromkeys(
+            cell_folder.cell.column for cell_folder in self.cells if cell_folder.cell.block == block
+        )
+        return [column for column in asked if column and (block, column) in self.entries]
+
+    def rows(self, block: str) -> list[str]:
+        return list(
+            dict.fromkeys(
+                cell_folder.cell.row
+                for cell_folder in self.cells
+                if cell_folder.cell.block == block
+                and cell_folder.cell.row in self.entries.get((block, cell_folder.cell.column), {})
+            )
+        )
+
+    def reference(self, place: Place) -> Entry | None:
+        """FedAvg in the same place, or the block's only one."""
+        block, _ = place
+        here = self.entries.get(place, {})
+        return here.get(REFERENCE) or self.entries.get((block, ""), {}).get(REFERENCE)
+
+    def pairs(self, place: Place, metric: Metric) -> AllPairs:
+        """All pairs of methods in a place, and each method with the reference."""
+        if (place, metric) not in self._pairs:
+            rows, reference = self.entries[place], self.reference(place)
+            entries = {reference.row: reference, **rows} if reference else rows
+            scores = {row: entry.values(metric) for row, entry in entries.items()}
+            self._pairs[place, metric] = AllPairs.of(scores)
+        return self._pairs[place, metric]
+
+    @cached_property
+    def _pairs(self) -> dict[tuple[Place, Metric], AllPairs]:
+        """Those that somebody has asked for."""
+        return {}
+
+    def against_reference(self, place: Place, entry: Entry, metric: Metric) -> Pair | None:
+        reference = self.reference(place)
+        if reference is None:
+            return None
+        return self.pairs(place, metric).between(entry.row, reference.row)
+
+    def ranking(self, metric: Metric) -> Ranking | None:
+        """Over all places."""
+        return Ranking.of(
+            {
+                ", ".join(place): comparable_means({r: e.values(metric) for r, e in rows.items()})
+                for place, rows in self.entries.items()
+            }
+        )
+
+    def ranks(self, place: Place, metric: Metric) -> dict[str, int]:
+        """Among the rows that the paper has too, if any, because its ranks are among those."""
+        entries = self.entries[place]
+        shared = {row: entry for row, entry in entries.items() if entry.paper} or entries
+        seeds = set.intersection(*(set(entry.runs) for entry in shared.values()))
+        return ranks({row: entry.mean(metric, seeds) for row, entry in shared.items()})
+
+    def papers_ranks(self, place: Place, metric: Metric) -> dict[str, int]:
+        entries = self.entries[place].items()
+        known = {row: value for row, e in entries if (value := e.published(metric)) is not None}
+        return ranks(known)
+
+    @cached_property
+    def contests(self) -> Contests:
+        """The places in which rows that the paper has too can be put in order."""
+        return {
+            (self.recipe.name, *place, metric): {
+                row: Score(entry.values(metric), figure)
+                for row, entry in rows.items()
+                if (figure := entry.published(metric)) is not None
+            }
+            for place, rows in self.entries.items()
+            for metric in METRICS
+        }
+
+    def order(self) -> list[ClaimCheck]:
+        """Each of the paper's inequalities, over the places with results for both sides."""
+        return checks(CLAIMS, self.contests)
+
+    def duels(self) -> list[ClaimCheck]:
+        """Both DCFL variants against every other method."""
+        return checks(DUELS, self.contests)
+
+    def leaders(self) -> list[Leaders]:
+        """The best and the second best of each place, ours and the paper's."""
+        return leaders(self.contests)
+
+    def leads(self) -> list[Lead]:
+        """In how many places the better DCFL variant is above every other method."""
+        return leads(self.leaders())
+
+
+def combined_contests(all_results: Iterable[Results]) -> Contests:
+    """Over the cells of several tables."""
+    return {place: scores for results in all_results for place, scores in results.contests.items()}

@@ -1,0 +1,319 @@
+"""What sites elsewhere have, as far as they chose to send it, as a section of a run page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from dcfl.comparisons.groups import Group, scored_on
+from dcfl.data.dataset_summary import Overview
+from dcfl.data.settings import images_scored
+from dcfl.report import charts, text
+from dcfl.report.document import Picture, Section, Table
+from dcfl.report.plots import COLOURS, LONGEST_CLASS, LONGEST_LABEL, WIDTH, styled
+from dcfl.runs.evaluations import read_evaluations, scored_by_sites
+from dcfl.runs.folder import PERSONAL_ROWS, RecordedRun
+from dcfl.runs.rows import ClassRecall, PersonalRow
+from dcfl.system.wording import printable
+
+MOST_DOTS = 1500  # of all methods together
+NAMED_CLASSES = 3  # of a client, in the text beside the pointer
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A client, after the last scored round that it took part in."""
+
+    share: float  # of its largest class, percent
+    accuracy: float  # of the global model on its mix of classes, percent
+    note: str
+
+
+def client_mix_picture(groups: Sequence[Group]) -> Picture | None:
+    """None if no run has scored its clients on their own mixes."""
+    found = {group.label: _dots(group) for group in groups}
+    total = sum(map(len, found.values()))
+    if not total:
+        return None
+    step = -(-total // MOST_DOTS)
+    shown = {label: dots[::step] for label, dots in found.items()}
+    fewer = f" Shown is every {step}th." if step > 1 else ""
+    return Picture(
+        "Clients, over their mix of classes",
+        partial(client_mix_figure, shown),
+        f"Dots of {text.plural(total, 'client')}: accuracy over the share of the largest class.",
+        "Each dot is a client of a run: the accuracy of the global model, the images weighted to "
+        "the client’s mix of classes, after the last scored round that it took part in. To the "
+        f"right are clients with little more than one class.{fewer}",
+        _chart(shown),
+    )
+
+
+def _dots(group: Group) -> list[Dot]:
+    return [dot for run in group.counted for dot in _dots_of(run, len(group.counted) > 1)]
+
+
+def _dots_of(run: RecordedRun, several: bool) -> list[Dot]:
+    last = {row.client: row for row in run.clients if row.own_accuracy is not None}
+    if not last or not run.samples_known:
+        return []
+    counts, names = run.partition_counts, run.class_names
+    shares = 100 * Overview(counts).largest_shares
+    where = f" of {run.folder.resolve().name}" if several else ""
+    dots = []
+    for client, row in sorted(last.items()):
+        if client < len(counts) and row.own_accuracy is not None:
+            note = (
+                f"{printable(row.site) if row.site else f'client {client}'}{where}\n"
+                f"{text.number(row.own_accuracy)} % after round {row.round}\n"
+                f"{_mix(counts[client], names)}"
+            )
+            dots.append(Dot(float(shares[client]), row.own_accuracy, note))
+    return dots
+
+
+def _mix(counts: NDArray[np.int64], names: Sequence[str]) -> str:
+    size = int(counts.sum())
+    most = [label for label in np.argsort(-counts, kind="stable")[:NAMED_CLASSES] if counts[label]]
+    parts = [
+        f"{printable(names[label], LONGEST_CLASS)} {text.number(100 * counts[label] / size, 0)} %"
+        for label in most
+    ]
+    return f"{text.plural(size, 'sample')}: {', '.join(parts) or 'none'}"
+
+
+def _chart(shown: dict[str, list[Dot]]) -> charts.Chart:
+    lines = [
+        charts.series(
+            label,
+            [dot.share for dot in dots],
+            [dot.accuracy for dot in dots],
+            colour,
+            "points",
+            notes=[dot.note for dot in dots],
+        )
+        for colour, (label, dots) in enumerate(shown.items())
+        if dots
+    ]
+    return charts.plot(
+        {"label": "share of its largest class (%)", "percent": True},
+        {"label": "accuracy on its mix (%)", "low": -3, "high": 103},
+        [{"series": lines}],
+    )
+
+
+@styled
+def client_mix_figure(shown: dict[str, list[Dot]]) -> Figure:
+    figure = Figure(figsize=(WIDTH, 0.62 * WIDTH), layout="constrained")
+    axes = figure.add_subplot()
+    for (label, dots), colour in zip(shown.items(), COLOURS * len(shown), strict=False):
+        places = [(dot.share, dot.accuracy) for dot in dots]
+        if places:
+            name = printable(label, LONGEST_LABEL)
+            axes.plot(*zip(*places, strict=True), "o", color=colour, alpha=0.6, mew=0, label=name)
+    axes.set_ylim(-3, 103)
+    axes.set_xlabel("share of its largest class (%)")
+    axes.set_ylabel("accuracy on its mix (%)")
+    if len(shown) > 1:
+        figure.legend(loc="outside upper left", ncols=3, fontsize=9.5)
+    return figure
+
+
+SHOWN_CLASSES = 30  # classes; of more, those with the lowest recall
+MOST_NAMED = 5
+CLASS_NOTE = (
+    "Recall is the share of a class’s images that the model after the last round recognises, "
+    "in percent; of several runs, the mean."
+)
+
+
+def class_section(groups: Sequence[Group]) -> Section | None:
+    """A table for each set of classes; None if no run has ended."""
+    tables = []
+    scored = {_names(run): None for group in groups for run in group.counted}
+    for names in scored:
+        if names:
+            told = [group for group in groups if any(_names(run) == names for run in group.counted)]
+            tables.append(_class_table(names, told))
+    return Section("Each class", [], tables) if tables else None
+
+
+def class_cautions(runs: Sequence[RecordedRun], names: Mapping[RecordedRun, str]) -> list[str]:
+    """Classes of which not one image is recognised: an accuracy hides them."""
+    cautions = []
+    for run in runs:
+        image = images_scored(run.holdout).removesuffix("s")
+        missed = [one for one in _recalls(run) if one.missed]
+        if missed:
+            shown = [
+                f"{printable(one.name, 60)} ({text.plural(one.images, image)})"
+                for one in missed[:MOST_NAMED]
+            ]
+            more = [f"{len(missed) - MOST_NAMED} more"] if len(missed) > MOST_NAMED else []
+            subject = names[run] if len(runs) > 1 else "The model"
+            whose = [one for one in _site_sentences([run]) if one.startswith("Without")]
+            never = f"{subject} never recognises {text.listed([*shown, *more])}."
+            cautions.append(" ".join([never, *whose]))
+    rest = len(cautions) - MOST_NAMED
+    others = [f"{text.plural(rest, 'more run')} never recognise some class."] if rest > 0 else []
+    return [*cautions[:MOST_NAMED], *others]
+
+
+def _class_table(names: tuple[str, ...], groups: Sequence[Group]) -> Table:
+    found = [_means(names, group) for group in groups]
+    runs = [run for group in groups for run in group.counted if _names(run) == names]
+    images = [one.images for one in _recalls(runs[0])]
+    order = list(range(len(names)))
+    title = ""
+    if len(names) > SHOWN_CLASSES:
+        order = sorted(order, key=lambda row: min(means[row] or 0.0 for means in found))[
+            :SHOWN_CLASSES
+        ]
+        title = f"The {SHOWN_CLASSES} of {len(names):,} classes with the lowest recall"
+    rows = [
+        [
+            printable(names[row], 60),
+            text.number(images[row], 0),
+            *("–" if means[row] is None else text.number(means[row] or 0.0) for means in found),
+        ]
+        for row in order
+    ]
+    columns = ["Class", scored_on(runs).capitalize(), *(_column(group, groups) for group in groups)]
+    return Table(columns, rows, title, " ".join([CLASS_NOTE, *_site_sentences(runs)]))
+
+
+def _site_sentences(runs: Sequence[RecordedRun]) -> list[str]:
+    """How the numbers of runs at sites are to be read."""
+    records = filter(None, map(scored_by_sites, runs))
+    notes = dict.fromkeys(note for record in records for note in record.site_notes)
+    return [f"{note[0].upper()}{note[1:]}." for note in map(printable, notes)]
+
+
+def _column(group: Group, groups: Sequence[Group]) -> str:
+    return "Recall, %" if len(groups) == 1 else f"{group.label}, %"
+
+
+def _means(names: tuple[str, ...], group: Group) -> list[float | None]:
+    """Of each class, over the group's runs with these classes."""
+    runs = [_recalls(run) for run in group.counted if _names(run) == names]
+    by_class = [
+        [one.recall for one in own if one.recall is not None] for own in zip(*runs, strict=True)
+    ]
+    return [fmean(recalls) if recalls else None for recalls in by_class]
+
+
+def _recalls(run: RecordedRun) -> Sequence[ClassRecall]:
+    return run.summary.recalls if run.summary else ()
+
+
+def _names(run: RecordedRun) -> tuple[str, ...]:
+    return tuple(one.name for one in _recalls(run))
+
+
+SHOWN_CLIENTS = 10  # clients that are named
+COLUMNS = ("Client", "Global model, %", "Own model, %", "Difference")
+EXPLANATION = (
+    "A part of the model is each client’s own. In the global model that part is as it was in the "
+    "beginning. Both are scored after the last round, on the client’s own mix of classes or its "
+    "own test images."
+)
+
+
+def personal_section(
+    runs: Sequence[RecordedRun], names: Mapping[RecordedRun, str]
+) -> Section | None:
+    """None if no run has personal models."""
+    found = [run for run in runs if any(row.personal_accuracy is not None for row in run.personal)]
+    if not found:
+        return None
+    tables = [_personal_table(run.personal, names[run] if len(runs) > 1 else "") for run in found]
+    return Section("The clients’ own models", [EXPLANATION], tables)
+
+
+def _personal_table(rows: Sequence[PersonalRow], run: str) -> Table:
+    scored = [
+        (own, common, _client_name(row))
+        for row in rows
+        if (own := row.personal_accuracy) is not None
+        and (common := row.global_accuracy) is not None
+    ]
+    cells = [_cells(name, common, own) for own, common, name in sorted(scored)[:SHOWN_CLIENTS]]
+    if scored:
+        own, common = fmean(one[0] for one in scored), fmean(one[1] for one in scored)
+        cells.append(_cells(f"mean of {text.plural(len(scored), 'client')}", common, own))
+    untrained = sum(row.personal_accuracy is None for row in rows)
+    notes = [
+        f"The {SHOWN_CLIENTS} whose own models are worst; all are in {PERSONAL_ROWS}."
+        if len(scored) > SHOWN_CLIENTS
+        else "",
+        f"{text.plural(untrained, 'client')} never trained." if untrained else "",
+    ]
+    return Table(COLUMNS, cells, run, " ".join(filter(None, notes)))
+
+
+def _cells(name: str, common: float, own: float) -> list[str]:
+    return [name, text.number(common), text.number(own), text.signed(own - common)]
+
+
+def _client_name(row: PersonalRow) -> str:
+    return printable(row.site) if row.site else f"client {row.client}"
+
+
+MOST_CLASSES = 12  # with a column each
+UNTOLD = "–"
+SITE_NOTE = (
+    "As each site counts them; nobody else can check. Training images are those of its last reply, "
+    "test images those on which it scored the last model."
+)
+
+
+def site_section(runs: Sequence[RecordedRun], names: Mapping[RecordedRun, str]) -> Section | None:
+    """None where the runs knew their clients' samples, or the sites sent nothing."""
+    remote = [run for run in runs if run.at_sites]
+    tables = [_site_table(run, names[run] if len(runs) > 1 else "") for run in remote]
+    shown = [table for table in tables if table.rows]
+    return Section("What the sites have", tables=shown) if shown else None
+
+
+def _site_table(run: RecordedRun, title: str) -> Table:
+    trained = {row.client: row.num_examples for row in run.clients if row.num_examples}
+    sites = {row.client: _site_name(row.client, row.site) for row in run.clients}
+    tested = {score.client: score.images for row in run.rounds for score in row.sites}
+    counts = _class_counts(run)
+    classes = run.class_names if counts and len(run.class_names) <= MOST_CLASSES else []
+    rows = [
+        [
+            name,
+            _count(trained.get(client)),
+            _count(tested.get(client)),
+            *(_count(count) for count in counts.get(name, [None] * len(classes))[: len(classes)]),
+        ]
+        for client, name in sorted(sites.items())
+    ]
+    columns = [f"{printable(name, LONGEST_CLASS)}, test" for name in classes]
+    return Table(("Site", "Training images", "Test images", *columns), rows, title, SITE_NOTE)
+
+
+def _site_name(client: int, site: str) -> str:
+    return printable(site) if site else f"site {client}"
+
+
+def _class_counts(run: RecordedRun) -> dict[str, list[int | None]]:
+    """Test images of each class, by the names of the sites that counted them."""
+    records = [record for record in read_evaluations(run.folder) if record.own_data]
+    return {
+        printable(client.name): [*client.by_class]
+        for record in records
+        for client in record.clients
+        if client.by_class
+    }
+
+
+def _count(number: int | None) -> str:
+    return UNTOLD if number is None else f"{number:,}"

@@ -1,1 +1,0 @@
-"""Experiments about experiments: the paper's tables, what models have learned, limits, speed."""

@@ -1,1 +1,0 @@
-"""Settings searched for by training: grids, random draws and Optuna."""

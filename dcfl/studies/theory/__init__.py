@@ -1,1 +1,0 @@
-"""What the paper's theorem and proposition claim, measured."""

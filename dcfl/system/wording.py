@@ -1,0 +1,128 @@
+"""Settings as a person types them after a command, and names as a person may have meant them."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import shlex
+import shutil
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+MAX_CHARACTERS = 2000
+
+
+def printable(text: object, longest: int = MAX_CHARACTERS) -> str:
+    """On one line, with nothing that acts on a terminal, a page or a file: control characters, line
+    breaks, marks that reorder text and broken Unicode become escapes.
+
+    Text that is too long loses its middle: names differ at the end, and messages end with advice.
+    """
+    shown = escaped(str(text))
+    if len(shown) <= longest:
+        return shown
+    tail = longest // 4
+    return f"{shown[: longest - tail - 1]}…{shown[-tail:]}"
+
+
+def one_line(message: object) -> str:
+    """Other libraries' messages may span several lines."""
+    return " ".join(str(message).split())
+
+
+def print_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """In place of `warnings.showwarning`: one line on standard error."""
+    print(printable(f"dcfl: warning: {one_line(message)}"), file=sys.stderr)
+
+
+def printable_lines(text: str) -> str:
+    """The same for text of any length that may have several lines."""
+    return "\n".join(map(escaped, text.split("\n")))
+
+
+def escaped(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
+        for char in text
+    )
+
+
+_quiet = False
+
+
+def be_quiet(quiet: bool) -> None:
+    """From now on, in this process."""
+    global _quiet
+    _quiet = quiet
+
+
+def quiet() -> bool:
+    return _quiet
+
+
+def say(text: str, end: str = "\n") -> None:
+    if not _quiet:
+        print(text, end=end, file=sys.stderr, flush=True)
+
+
+# Where an error shows rather than where it was made: in dcfl, the standard library or a package.
+_LIBRARIES = tuple(
+    str(folder)
+    for folder in (
+        Path(__file__).parents[1],
+        *(sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
+    )
+)
+
+
+def described(error: BaseException) -> str:
+    """Its kind, its text, and the file and line: the last that is the user's own, if there is one,
+    rather than the depths of a library."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith((*_LIBRARIES, "<"))]
+    last = (own or frames)[-1:]
+    place = "".join(f" ({Path(frame.filename).name}:{frame.lineno})" for frame in last)
+    return f"{type(error).__name__}: {one_line(error)}{place}"
+
+
+CLONE = Path(__file__).parents[2]  # where it is one, and not the site-packages of a wheel
+
+
+def install_command(extra: str) -> str:
+    """Of dcfl, by name: pip finds the installed dcfl and adds what the extra needs."""
+    constraints = CLONE / "constraints.txt"
+    here = Path.cwd() == CLONE
+    tested = ["-c", constraints.name if here else str(constraints)] if constraints.is_file() else []
+    return f"{_install()} {shlex.join([*tested, f'dcfl[{extra}]'])}"
+
+
+def _install() -> str:
+    python, pip = shlex.quote(sys.executable), shutil.which("pip")
+    if pip and Path(pip).parent == Path(sys.executable).parent:
+        return "pip install"
+    if find_spec("pip") is None and shutil.which("uv"):
+        return f"uv pip install --python {python}"
+    return f"{python} -m pip install"
+
+
+def typed(key: str, value: str | Sequence[str | float]) -> str:
+    """A setting as it is typed in a shell: data.class_names='["cat","dog"]'."""
+    if not isinstance(value, str):
+        value = json.dumps([*value], ensure_ascii=False, separators=(",", ":"))
+    return f"{key}={shlex.quote(value)}"
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The end of an error message about an unknown name: a suggestion, or the known names."""
+    names = list(known)
+    by_letters = {name.casefold(): name for name in reversed(names)}  # capitals are no difference
+    matches = difflib.get_close_matches(word.casefold(), by_letters, n=1, cutoff=0.5)
+    if matches:
+        return f": did you mean {by_letters[matches[0]]}?"
+    return f"; known: {', '.join(names)}" if names else ": there is nothing to set"

@@ -1,0 +1,228 @@
+"""Against loops over all pairs in float64, transcribed from the definitions."""
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dcfl.analysis import similarity
+from dcfl.analysis.similarity import (
+    BINS,
+    FINE,
+    Exponents,
+    inter_class_uniformity,
+    measure_similarity,
+    overlap,
+    percentile,
+)
+from dcfl.errors import ConfigError
+from dcfl.evaluation import alignment, similarity_histogram
+
+
+def features(
+    n: int, d: int, classes: int, seed: int, relu: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(classes, (n,), generator=generator)
+    centres = torch.randn(classes, d, generator=generator)
+    embeddings = centres[labels] + torch.randn(n, d, generator=generator)
+    return embeddings.relu() if relu else embeddings, labels
+
+
+def cosine(a: list[float], b: list[float]) -> float:
+    lengths = math.dist(a, [0.0] * len(a)) * math.dist(b, [0.0] * len(b))
+    return sum(x * y for x, y in zip(a, b, strict=True)) / lengths if lengths else 0.0
+
+
+FEATURES = {
+    "n": st.integers(2, 30),
+    "d": st.integers(1, 8),
+    "classes": st.integers(1, 4),
+    "seed": st.integers(0, 1000),
+}
+
+
+def unit(a: list[float]) -> list[float]:
+    length = math.dist(a, [0.0] * len(a))
+    return [x / length for x in a] if length else a
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    **FEATURES,
+    alpha=st.floats(0.5, 6),
+    t=st.floats(0.1, 20),
+)
+def test_alpha_and_t_are_those_of_the_definitions(
+    n: int, d: int, classes: int, seed: int, alpha: float, t: float
+) -> None:
+    embeddings, labels = features(n, d, classes, seed)
+    views = embeddings + 0.3, embeddings - 0.2
+    found = measure_similarity(embeddings, labels, views, exponents=Exponents(alpha, t))
+    rows = [unit(row) for row in embeddings.double().tolist()]
+    gaps = {True: list[float](), False: list[float]()}
+    for i, j in combinations(range(n), 2):
+        gaps[bool(labels[i] == labels[j])].append(math.dist(rows[i], rows[j]))
+    if gaps[True]:
+        expected = np.mean([gap**alpha for gap in gaps[True]])
+        assert found.alignment == pytest.approx(expected, rel=1e-5, abs=1e-4)
+    if gaps[False]:
+        expected = math.log(np.mean([math.exp(-t * gap**2) for gap in gaps[False]]))
+        assert found.inter_uniformity == pytest.approx(expected, abs=1e-6)
+    everywhere = [math.exp(-t * gap**2) for gap in gaps[True] + gaps[False]]
+    assert found.uniformity == pytest.approx(math.log(np.mean(everywhere)), abs=1e-3)
+    pairs = zip(views[0].double().tolist(), views[1].double().tolist(), strict=True)
+    between = [math.dist(unit(a), unit(b)) ** alpha for a, b in pairs]
+    assert found.view_alignment == pytest.approx(np.mean(between), rel=1e-6, abs=1e-9)
+    assert (found.as_json()["alignment_alpha"], found.as_json()["uniformity_t"]) == (alpha, t)
+
+
+def test_alpha_2_is_the_exact_sum_whichever_way_it_is_found() -> None:
+    embeddings, labels = features(700, 5, 3, seed=0)  # more than a block
+    near = measure_similarity(embeddings, labels, exponents=Exponents(2 + 1e-12, 2))
+    assert near.alignment == pytest.approx(measure_similarity(embeddings, labels).alignment)
+
+
+@pytest.mark.parametrize("wrong", [(0.0, 2.0), (2.0, -1.0), (math.nan, 2.0), (2.0, 1e6)])
+def test_exponents_that_cannot_be(wrong: tuple[float, float]) -> None:
+    with pytest.raises(ConfigError, match="must lie"):
+        Exponents(*wrong)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    **FEATURES,
+    relu=st.booleans(),  # which also gives zero vectors
+)
+def test_numbers_are_those_of_a_loop_over_all_pairs(
+    n: int, d: int, classes: int, seed: int, relu: bool
+) -> None:
+    embeddings, labels = features(n, d, classes, seed, relu)
+    found = measure_similarity(embeddings, labels)
+    rows, owners = embeddings.double().tolist(), labels.tolist()
+    pairs = list(combinations(range(n), 2))
+    kinds = {
+        "intra": [(i, j) for i, j in pairs if owners[i] == owners[j]],
+        "inter": [(i, j) for i, j in pairs if owners[i] != owners[j]],
+    }
+    for kind, own in kinds.items():
+        cosines, measured = [cosine(rows[i], rows[j]) for i, j in own], getattr(found, kind)
+        assert measured.pairs == len(own) == measured.counts.sum()
+        if not own:
+            assert math.isnan(measured.mean)
+            continue
+        assert measured.mean == pytest.approx(np.mean(cosines), abs=1e-9)
+        assert measured.deviation == pytest.approx(np.std(cosines), abs=1e-6)
+    distances = {
+        kind: [math.dist(unit(rows[i]), unit(rows[j])) ** 2 for i, j in own]
+        for kind, own in kinds.items()
+    }
+    if kinds["intra"]:
+        assert found.alignment == pytest.approx(np.mean(distances["intra"]), abs=1e-9)
+    everywhere = distances["intra"] + distances["inter"]
+    expected = math.log(np.mean([math.exp(-2 * squared) for squared in everywhere]))
+    assert found.uniformity == pytest.approx(expected, abs=1e-5)
+    if kinds["inter"]:
+        expected = math.log(np.mean([math.exp(-2 * squared) for squared in distances["inter"]]))
+        assert found.inter_uniformity == pytest.approx(expected, abs=1e-9)
+    else:
+        assert math.isnan(found.inter_uniformity)
+        assert math.isnan(found.overlap)
+
+
+def test_every_pair_of_the_figure_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """10,000 images of ten classes, as CIFAR-10's."""
+    monkeypatch.setattr(similarity, "MOST_UNIFORM", 500)
+    labels = torch.arange(10).repeat_interleave(1000)
+    generator = torch.Generator().manual_seed(0)
+    embeddings = torch.randn(10_000, 4, generator=generator)
+    found = measure_similarity(embeddings, labels)
+    assert found.intra.pairs == found.intra.counts.sum() == 4_995_000
+    assert found.inter.pairs == found.inter.counts.sum() == 45_000_000
+    assert found.intra.density.sum() * 2 / BINS == pytest.approx(1)
+    assert found.inter.mean == pytest.approx(0, abs=0.01)
+    assert found.overlap > 0.98  # the labels say nothing about these
+
+
+def test_the_figures_bins_are_those_of_the_histogram() -> None:
+    embeddings, labels = features(300, 6, 3, seed=1)
+    found = measure_similarity(embeddings, labels)
+    for counts, expected in zip(
+        (found.intra.counts, found.inter.counts),
+        similarity_histogram(embeddings, labels, BINS),
+        strict=True,
+    ):
+        # A cosine on the edge of two bins may be rounded into either.
+        assert np.abs(counts - expected.numpy()).sum() <= 4
+
+
+def test_percentiles_are_within_a_fine_bin_of_the_exact_ones() -> None:
+    embeddings, labels = features(200, 5, 3, seed=2)
+    normalised = torch.nn.functional.normalize(embeddings.double(), dim=1)
+    first, second = np.triu_indices(len(labels), 1)
+    same = (labels[first] == labels[second]).numpy()
+    cosines = (normalised[first] * normalised[second]).sum(dim=1).numpy()[same]
+    exact = np.percentile(cosines, similarity.PERCENTILES, method="inverted_cdf")
+    measured = measure_similarity(embeddings, labels).intra.percentiles
+    assert np.abs(np.array(measured) - exact).max() <= 1.01 * 2 / FINE
+
+
+@given(st.lists(st.integers(0, 5), min_size=4, max_size=4).filter(any))
+def test_percentiles_of_counts(counts: list[int]) -> None:
+    values = [percentile(np.array(counts), share) for share in (0, 5, 50, 95, 100)]
+    assert values == sorted(values)
+    highest = max(index for index, count in enumerate(counts) if count)
+    assert values[-1] == pytest.approx(-1 + (highest + 1) / 2)
+
+
+def test_overlap_by_hand() -> None:
+    assert overlap(np.array([0, 0, 4]), np.array([0, 0, 9])) == 1
+    assert overlap(np.array([0, 0, 4]), np.array([3, 1, 0])) == 0
+    assert overlap(np.array([0, 2, 2]), np.array([1, 3, 0])) == pytest.approx(0.5)
+    assert math.isnan(overlap(np.array([0, 0]), np.array([1, 1])))
+
+
+def test_views_are_compared_one_by_one() -> None:
+    embeddings, labels = features(20, 4, 2, seed=3)
+    turned = embeddings.roll(1, dims=1)
+    found = measure_similarity(embeddings, labels, (embeddings, turned)).view_alignment
+    pair = (torch.nn.functional.normalize(x.double(), dim=1) for x in (embeddings, turned))
+    assert found == pytest.approx(float(alignment(*pair)))
+    assert (
+        measure_similarity(embeddings, labels, (embeddings, 3 * embeddings)).view_alignment < 1e-9
+    )
+    assert math.isnan(measure_similarity(embeddings, labels).view_alignment)
+
+
+def test_blocks_leave_no_pair_out() -> None:
+    """More points than a block has."""
+    embeddings, labels = features(1203, 3, 4, seed=4)
+    normalised = torch.nn.functional.normalize(embeddings.double(), dim=1)
+    first, second = np.triu_indices(len(labels), 1)
+    squared = (normalised[first] - normalised[second]).square().sum(dim=1)
+    different = labels[first] != labels[second]
+    expected = torch.exp(-2 * squared[different]).mean().log()
+    assert inter_class_uniformity(normalised, labels) == pytest.approx(float(expected), abs=1e-12)
+
+
+def test_too_many_points_are_drawn_by_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    embeddings, labels = features(60, 5, 3, seed=5)
+    whole = measure_similarity(embeddings, labels)
+    monkeypatch.setattr(similarity, "MOST_UNIFORM", 40)
+    one, again, other = (measure_similarity(embeddings, labels, seed=s) for s in (1, 1, 2))
+    assert one.uniformity == again.uniformity != other.uniformity
+    assert one.intra.pairs == whole.intra.pairs
+    assert one.uniformity == pytest.approx(whole.uniformity, abs=0.3)
+
+
+def test_classes_that_are_points_have_cosine_one() -> None:
+    labels = torch.tensor([0, 0, 1, 1])
+    embeddings = torch.tensor([[2.0, 0.0], [1.0, 0.0], [0.0, 3.0], [0.0, 1.0]])
+    found = measure_similarity(embeddings, labels)
+    assert (found.intra.mean, found.intra.deviation, found.alignment) == (1, 0, 0)
+    assert (found.inter.mean, found.overlap) == (0, 0)
+    assert found.inter_uniformity == pytest.approx(-4)  # orthogonal: squared distance 2

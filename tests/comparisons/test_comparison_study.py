@@ -1,0 +1,186 @@
+"""Comparisons: planned, trained here or in other processes, resumed and added to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dcfl
+from dcfl.comparisons.comparison import Comparison, plan, plan_comparison
+from dcfl.comparisons.crew import MixedCrew
+from dcfl.comparisons.progress import News
+from dcfl.comparisons.trainer import can_travel, files_to_send, register_sent
+from dcfl.config import experiment_from
+from dcfl.errors import ConfigError, Interrupted, RunFolderError, TooFewClients
+from dcfl.experiment import Experiment
+from dcfl.methods import METHODS
+from dcfl.methods.loading import load_methods, register_methods
+from dcfl.runs.folder import RecordedRun
+from dcfl.runs.run import Run
+from tests.comparisons.small_sweeps import TINY
+
+OWN = "import dcfl\nclass {name}(dcfl.Method):\n    pass\n"
+
+
+def tiny(out: Path, **changes: Any) -> Experiment:
+    return experiment_from(None, {**TINY, "output": {"dir": str(out)}, **changes})
+
+
+def weights(compared: Comparison) -> dict[str, str]:
+    runs = [run for group in compared.groups for run in group.runs]
+    return {run.folder.name: run.summary.weights_sha256 for run in runs if run.summary}
+
+
+def test_a_plan_has_one_run_per_method_and_seed() -> None:
+    planned = plan(Experiment(), ["fedavg", "dcfl-pw"], [3, 4], Path("out"))
+    assert list(planned) == ["fedavg-seed3", "dcfl-pw-seed3", "fedavg-seed4", "dcfl-pw-seed4"]
+    one = planned["fedavg-seed4"]
+    assert (one.method.name, one.federation.seed) == ("fedavg", 4)
+    assert Path(one.output.dir) == Path("out/fedavg-seed4")
+    assert len({experiment.data for experiment in planned.values()}) == 1
+    with pytest.raises(ConfigError, match="named once"):
+        plan(Experiment(), ["fedavg", "fedavg"], [0], Path("out"))
+    with pytest.raises(ConfigError, match="no method"):
+        plan(Experiment(), ["fedavg", "nope"], [0], Path("out"))
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    """In two processes."""
+    out = tmp_path_factory.mktemp("compared") / "cmp"
+    return dcfl.compare(tiny(out), methods=["fedavg", "fedprox"], parallel=2)
+
+
+def test_the_bits_do_not_depend_on_who_trains(compared: Comparison, tmp_path: Path) -> None:
+    here = dcfl.compare(tiny(tmp_path / "here"), methods=["fedavg", "fedprox"], parallel=1)
+    assert weights(here) == weights(compared)
+    alone = dcfl.run(tiny(tmp_path / "alone"))
+    assert weights(compared)["fedprox-seed0"] == alone.summary.weights_sha256
+
+
+def test_own_loops_still_train(compared: Comparison, tmp_path: Path) -> None:
+    names = []
+
+    def train(name: str, run: Run) -> None:
+        names.append((name, len(list(run.rounds()))))
+
+    here = dcfl.compare(tiny(tmp_path), methods=["fedavg", "fedprox"], train=train)
+    assert names == [("fedavg-seed0", 2), ("fedprox-seed0", 2)]
+    assert weights(here) == weights(compared)
+
+
+def train_none(name: str, run: Run) -> None:
+    raise AssertionError(f"{name} was trained again")
+
+
+def test_methods_and_seeds_may_be_added(tmp_path: Path) -> None:
+    first = dcfl.compare(tiny(tmp_path), methods=["fedavg"], parallel=1)
+    assert [group.label for group in first.groups] == ["fedavg"]
+    names: list[str] = []
+
+    def train(name: str, run: Run) -> None:
+        names.append(name)
+        list(run.rounds())
+
+    more = dcfl.compare(tiny(tmp_path), methods=["fedavg", "moon"], seeds=(0, 1), train=train)
+    assert names == ["moon-seed0", "fedavg-seed1", "moon-seed1"]
+    assert [(group.label, group.seeds) for group in more.groups] == [("fedavg", 2), ("moon", 2)]
+    # What was there before belongs to the comparison, though it was not asked for this time.
+    again = dcfl.compare(tiny(tmp_path), methods=["moon"], train=train_none)
+    assert [(group.label, group.seeds) for group in again.groups] == [("moon", 2), ("fedavg", 2)]
+    assert "fedavg" in again.report.read_text()
+
+
+def test_another_experiment_in_the_folder_is_refused(compared: Comparison, tmp_path: Path) -> None:
+    other = {"federation": {"rounds": 3, "participation": 0.5}}
+    with pytest.raises(RunFolderError, match=r"another comparison.*rounds was 2 and would be 3"):
+        dcfl.compare(tiny(compared.folder, **other), methods=["moon"])
+    with pytest.raises(RunFolderError, match=r"another run: method\.mu was"):
+        dcfl.compare(
+            tiny(compared.folder, method={"name": "fedprox", "mu": 7.0}), methods=["fedprox"]
+        )
+    (tmp_path / "fedavg-seed0").mkdir()  # what a kill may leave
+    plan_comparison(tiny(tmp_path), ["fedavg"], ()).check()
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(RunFolderError, match="not empty"):
+        dcfl.compare(tiny(tmp_path), methods=["fedavg"])
+    assert not (compared.folder / "moon-seed0").exists()
+
+
+def stopping(crew: MixedCrew, name: str) -> Callable[[News], None]:
+    def show(news: News) -> None:
+        if (news.name, news.round) == (name, 1):
+            crew.stop()
+
+    return show
+
+
+def test_stopped_it_goes_on(compared: Comparison, tmp_path: Path) -> None:
+    planned = plan_comparison(tiny(tmp_path), ["fedavg", "fedprox"], ())
+    crew = MixedCrew(planned.todo, 1)
+    with pytest.raises(Interrupted, match=f"--out {tmp_path} continues"):
+        planned.train(crew, stopping(crew, "fedprox-seed0"))
+    assert not RecordedRun.open(tmp_path / "fedprox-seed0").finished
+    again = dcfl.compare(tiny(tmp_path), methods=["fedavg", "fedprox"], parallel=1)
+    assert weights(again) == weights(compared)
+
+
+def test_lost_clients_cost_one_method(tmp_path: Path) -> None:
+    wrecked = tiny(
+        tmp_path,
+        method={"name": "dcfl-sw", "mu": 1e37},
+        federation={"rounds": 4},
+        training={"epochs": 1, "batch_size": 16, "max_grad_norm": 0.0},
+    )
+    found = dcfl.compare(wrecked, methods=["dcfl-sw", "fedavg"], parallel=1)
+    assert list(found.failures) == ["dcfl-sw-seed0"]
+    assert isinstance(found.failures["dcfl-sw-seed0"], TooFewClients)
+    again = dcfl.compare(wrecked, methods=["dcfl-sw", "fedavg"], train=train_none)
+    assert str(again.failures["dcfl-sw-seed0"]) == str(found.failures["dcfl-sw-seed0"])
+
+
+@dataclass(frozen=True)
+class Mine(dcfl.Method):
+    """Of this file: no other process could know it."""
+
+    name = "mine"
+    mu: float = 0.5
+
+
+@pytest.mark.slow
+def test_objects_that_cannot_travel_train_here(tmp_path: Path) -> None:
+    assert not can_travel(tiny(tmp_path).__class__(method=Mine()))
+    found = dcfl.compare(tiny(tmp_path), methods=["fedavg", Mine(), "fedprox"], parallel=2)
+    assert [group.label for group in found.groups] == ["fedavg", "mine", "fedprox"]
+    assert weights(found)["mine-seed0"] == weights(found)["fedavg-seed0"]
+    assert "mine" not in METHODS
+
+
+def test_an_own_method_goes_on_too(tmp_path: Path) -> None:
+    planned = plan_comparison(tiny(tmp_path), [Mine()], ())
+    crew = MixedCrew(planned.todo)
+    with pytest.raises(Interrupted):
+        planned.train(crew, stopping(crew, "mine-seed0"))
+    found = dcfl.compare(tiny(tmp_path), methods=[Mine()])
+    assert weights(found)
+
+
+@pytest.mark.slow
+def test_files_travel_unless_they_were_edited(tmp_path: Path) -> None:
+    file = tmp_path / "theirs.py"
+    file.write_text(OWN.format(name="Theirs"))
+    (theirs,) = load_methods(file).values()
+    assert not can_travel(Experiment(method=theirs()))  # no name stands for it
+    register_methods(file)
+    assert can_travel(Experiment(method=theirs()))
+    found = dcfl.compare(tiny(tmp_path / "a"), methods=["fedavg", "theirs"], parallel=2)
+    assert weights(found)["theirs-seed0"] == weights(found)["fedavg-seed0"]
+    sent = files_to_send(Experiment(method=theirs()))
+    register_sent(sent)
+    file.write_text(OWN.format(name="Theirs") + "# edited\n")
+    with pytest.raises(ConfigError, match="edited since"):
+        register_sent(sent)

@@ -1,0 +1,214 @@
+"""Paired differences against scipy's own tests, tables of power, and simulated experiments."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import (  # type: ignore[import-untyped]
+    bootstrap,
+    norm,
+    t,
+    ttest_1samp,
+    ttest_rel,
+)
+
+from dcfl.comparisons import pairs
+from dcfl.comparisons.pairs import MOST_SEEDS, Paired, Spread, holm
+
+points = st.floats(-20, 20).map(lambda value: round(value, 2))
+several = st.lists(points, min_size=2, max_size=8)
+
+
+def different(values: list[float]) -> bool:
+    return max(values) - min(values) > 0.005
+
+
+@given(several.filter(different))
+def test_the_interval_and_the_p_value_are_students(values: list[float]) -> None:
+    paired, oracle = Paired(tuple(values)), ttest_1samp(values, 0.0)
+    low, high = oracle.confidence_interval(0.95)
+    assert paired.interval == pytest.approx((low, high))
+    assert paired.p_value == pytest.approx(oracle.pvalue)
+
+
+def test_two_methods_are_paired_by_seed() -> None:
+    mine = {0: 61.0, 1: 64.5, 2: 60.2, 3: 66.0, 9: math.nan}
+    theirs = {3: 64.0, 2: 59.9, 1: 62.0, 0: 60.5, 7: 1.0, 9: 50.0}
+    paired = Paired.of(mine, theirs)
+    assert paired is not None
+    assert paired.differences == pytest.approx((0.5, 2.5, 0.3, 2.0))
+    oracle = ttest_rel([61.0, 64.5, 60.2, 66.0], [60.5, 62.0, 59.9, 64.0])
+    assert paired.p_value == pytest.approx(oracle.pvalue)
+    assert paired.interval == pytest.approx(tuple(oracle.confidence_interval(0.95)))
+    assert Paired.of({0: 1.0}, {1: 1.0}) is None
+    assert Paired.of({0: math.nan}, {0: 1.0}) is None
+
+
+def test_by_hand() -> None:
+    """1, 2 and 3: the mean is 2, the deviation 1, its error 1 / sqrt(3); t(2) = 4.3027."""
+    paired = Paired((1.0, 2.0, 3.0))
+    assert paired.spread == Spread(2.0, 1.0, 3)
+    assert paired.interval == pytest.approx((2 - 4.3027 / 3**0.5, 2 + 4.3027 / 3**0.5), abs=1e-4)
+    # With two degrees of freedom, p = 1 - t / sqrt(t^2 + 2).
+    assert paired.p_value == pytest.approx(1 - 12**0.5 / 14**0.5)
+
+
+@given(several)
+def test_the_other_way_round_it_is_mirrored(values: list[float]) -> None:
+    paired, turned = Paired(tuple(values)), -Paired(tuple(values))
+    assert (paired.wins, paired.ties, paired.losses) == (turned.losses, turned.ties, turned.wins)
+    assert paired.wins + paired.ties + paired.losses == paired.seeds == len(values)
+    assert paired.p_value == pytest.approx(turned.p_value)
+    assert (paired.interval is None) == (turned.interval is None)
+    if paired.interval and turned.interval:
+        assert paired.interval == pytest.approx((-turned.interval[1], -turned.interval[0]))
+    assert paired.seeds_needed() == turned.seeds_needed()
+
+
+def test_one_seed_tells_nothing() -> None:
+    one = Paired((1.0,))
+    assert (one.interval, one.bootstrap_interval, one.p_value, one.seeds_needed()) == (None,) * 4
+
+
+def test_equal_differences_do_not_prove_that_there_is_no_scatter() -> None:
+    """A t-test would be certain (p = 0) of two runs that both differ by the same ten images."""
+    rounding = 1e-13
+    two = Paired((1.0, 1.0 + rounding))
+    assert (two.interval, two.bootstrap_interval) == (None, None)
+    assert two.p_value == 0.5  # two coins fall on the same side
+    assert two.seeds_needed() == 6  # six of them with a probability of 1/32
+    assert Paired((-1.0,) * 6).p_value == 1 / 32
+    nothing = Paired((0.0, rounding, -rounding))
+    assert (nothing.p_value, nothing.ties, nothing.seeds_needed()) == (1.0, 3, None)
+
+
+# The bootstrap ------------------------------------------------------------------------------------
+
+
+def wider(count: int) -> float:
+    """The level at which normal values get an interval as wide as Student's (Hesterberg, 2015)."""
+    return float(2 * norm.cdf(math.sqrt(count / (count - 1)) * t.ppf(0.975, count - 1)) - 1)
+
+
+@settings(max_examples=10)
+@given(st.lists(points, min_size=7, max_size=9).filter(different))
+def test_the_bootstrap_is_scipys(values: list[float]) -> None:
+    found = Paired(tuple(values)).bootstrap_interval
+    assert found is not None
+    assert min(values) <= found[0] <= found[1] <= max(values)
+    assert found == Paired(tuple(values)).bootstrap_interval  # seeded
+    oracle = bootstrap(
+        (values,),
+        np.mean,
+        n_resamples=9999,
+        confidence_level=wider(len(values)),
+        method="BCa",
+        rng=np.random.default_rng(0),
+    ).confidence_interval
+    if math.isfinite(oracle.low) and math.isfinite(oracle.high):
+        assert found == pytest.approx(tuple(oracle))
+
+
+def test_few_seeds_are_not_resampled() -> None:
+    """Their resampled means do not reach far enough out."""
+    seven = (1.0, 2.0, 4.0, 5.0, 7.0, 8.0, 9.0)
+    assert Paired(seven[:6]).bootstrap_interval is None
+    assert Paired(seven).bootstrap_interval is not None
+
+
+# How often an interval is right -------------------------------------------------------------------
+
+
+def covered(kind: str, seeds: int, repeats: int) -> float:
+    """In how many of 100 experiments the interval contains the true difference."""
+    rng = np.random.default_rng(seeds)
+    truth, hits = 0.7, 0
+    for _ in range(repeats):
+        interval = getattr(Paired(tuple(rng.normal(truth, 1.3, seeds))), kind)
+        hits += interval[0] <= truth <= interval[1]
+    return 100 * hits / repeats
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5, 10])
+def test_the_interval_covers_the_truth(seeds: int) -> None:
+    assert 93 <= covered("interval", seeds, 1000) <= 97
+
+
+def test_so_does_the_bootstrap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within three deviations of so few repeats; the slow test below has enough of them."""
+    monkeypatch.setattr(pairs, "RESAMPLES", 1999)
+    assert 91 <= covered("bootstrap_interval", 10, 250) <= 99
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [7, 10, 20])
+def test_so_does_the_bootstrap_in_many_repeats(seeds: int) -> None:
+    assert 93 <= covered("bootstrap_interval", seeds, 1500) <= 97
+
+
+@pytest.mark.parametrize("seeds", [3, 8])
+def test_without_a_difference_one_test_in_twenty_finds_one(seeds: int) -> None:
+    rng = np.random.default_rng(seeds)
+    p_values = [Paired(tuple(rng.normal(0, 1, seeds))).p_value or 0 for _ in range(1000)]
+    assert 3 <= 100 * np.mean(np.array(p_values) < 0.05) <= 7
+
+
+# How many seeds it takes --------------------------------------------------------------------------
+
+
+def of_effect(effect: float, seeds: int) -> Paired:
+    """Differences whose mean is so many of their standard deviations."""
+    values = np.linspace(-1, 1, seeds)
+    return Paired(tuple(effect + values / values.std(ddof=1)))
+
+
+@pytest.mark.parametrize(
+    ("effect", "wanted"), [(0.3, 90), (0.5, 34), (0.8, 15), (1.0, 10), (0.2, None)]
+)
+def test_power_is_that_of_published_tables(effect: float, wanted: int | None) -> None:
+    """Paired t-test, two-sided, 5 %, power 0.8 (Cohen, 1988; G*Power). 0.2 would take 199."""
+    assert of_effect(effect, 3).seeds_needed() == wanted
+    assert of_effect(-effect, 5).seeds_needed() == wanted
+
+
+@pytest.mark.parametrize("effect", [0.6, 1.5])
+def test_that_many_seeds_do_find_it_four_times_out_of_five(effect: float) -> None:
+    needed = of_effect(effect, 3).seeds_needed()
+    assert needed is not None
+    rng = np.random.default_rng(0)
+
+    def found(seeds: int) -> float:
+        experiments = rng.normal(effect, 1, (20_000, seeds))
+        return float(np.mean(ttest_1samp(experiments, 0, axis=1).pvalue < 0.05))
+
+    assert found(needed) > 0.79
+    assert found(needed - 1) < 0.81
+
+
+@given(several.filter(different), st.floats(0.0005, 0.05))
+def test_where_nothing_was_found_more_seeds_are_needed(values: list[float], level: float) -> None:
+    paired = Paired(tuple(values))
+    needed = paired.seeds_needed(level)
+    assert needed is None or 2 <= needed <= MOST_SEEDS
+    if paired.p_value is not None and paired.p_value >= level:
+        assert needed is None or needed > paired.seeds
+
+
+def test_a_huge_effect_does_not_break_the_noncentral_t() -> None:
+    assert Paired((1e6, 1e6 + 1e-3, 1e6 + 2e-3)).seeds_needed() == 2
+
+
+# Many comparisons ---------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_holm(values: list[float]) -> None:
+    corrected = holm({str(index): value for index, value in enumerate(values)})
+    assert list(corrected) == [str(index) for index in range(len(values))]
+    ordered = sorted(values)
+    for index, value in enumerate(values):
+        # The largest of what all hypotheses up to this one are multiplied to.
+        steps = [(len(values) - rank) * p for rank, p in enumerate(ordered) if p <= value]
+        assert corrected[str(index)] == pytest.approx(min(1.0, max(steps)))

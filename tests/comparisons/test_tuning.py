@@ -1,0 +1,83 @@
+"""Optuna behind a small door: what it is told, and what it remembers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dcfl.comparisons.progress import AfterRound
+from dcfl.comparisons.searches import POINTS, Search, Tuner, key_of
+from dcfl.comparisons.space import Choices, Range, Space
+from dcfl.comparisons.trials import Trial
+from dcfl.errors import RunFolderError
+
+pytest.importorskip("optuna")
+
+SPACE = Space((Range("training.lr", 1e-3, 1.0, log=True), Choices("method.mu", ((1, 2), "x"))))
+ROUNDS = 9
+
+
+def tuner(folder: Path, count: int = 12, space: Space = SPACE) -> Tuner:
+    return Tuner(space, Search("tune", count), ROUNDS, "ema", folder)
+
+
+class Ended(Trial):
+    """A trial with a score that nobody trained."""
+
+    state = "finished"
+
+    def score(self, by: str) -> float:
+        return 50.0 + self.number
+
+
+def report(tuner: Tuner, number: int, value: float) -> list[bool]:
+    rounds = range(1, ROUNDS + 1)
+    return [
+        tuner.report(number, AfterRound(round, value, value, value + round)) for round in rounds
+    ]
+
+
+def test_a_curve_below_the_median_ends_after_a_third(tmp_path: Path) -> None:
+    study = tuner(tmp_path)
+    for number in range(4):
+        point = study.next(number)
+        assert point is not None
+        assert 1e-3 <= point["training.lr"] <= 1.0
+        assert point["method.mu"] in ((1, 2), "x")
+        assert not any(report(study, number, 50.0 + number))
+        study.end(Ended(number, point, ()))
+    assert study.next(4)
+    assert report(study, 4, 60.0) == [False] * ROUNDS
+    assert study.next(5)
+    assert report(study, 5, 10.0) == [False] * 2 + [True] * 7
+
+
+def test_the_same_points_again_then_new_ones(tmp_path: Path) -> None:
+    first = tuner(tmp_path)
+    points = [first.next(number) for number in range(5)]
+    again = tuner(tmp_path)
+    assert [again.next(number) for number in range(5)] == points
+    more = [again.next(number) for number in range(5, 12)]
+    assert len({key_of(point) for point in (*points, *more) if point}) == 12
+    assert again.next(12) is None
+    assert len(json.loads((tmp_path / POINTS).read_text())["points"]) == 12
+
+
+def test_a_small_space_ends(tmp_path: Path) -> None:
+    space = Space((Choices("method.mu", (1, 2, 3)),))
+    study = tuner(tmp_path, 10, space)
+    points = [study.next(number) for number in range(3)]
+    assert len({key_of(point) for point in points if point}) == 3
+    assert study.next(3) is None
+
+
+def test_another_space_in_the_folder(tmp_path: Path) -> None:
+    tuner(tmp_path).next(0)
+    other = Space((Range("training.lr", 1e-3, 2.0, log=True),))
+    with pytest.raises(RunFolderError, match=r"search over training.lr = 0.001:1:log"):
+        tuner(tmp_path, space=other)
+    (tmp_path / POINTS).write_text("{")
+    with pytest.raises(RunFolderError, match="not as it was written"):
+        tuner(tmp_path)

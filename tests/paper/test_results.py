@@ -1,0 +1,317 @@
+"""Means, pairs, ranks and the order check, beside a transcription that shares no code with them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dcfl.comparisons.cells import CellFolder
+from dcfl.errors import RunFolderError
+from dcfl.paper.recipe_book import RECIPES
+from dcfl.paper.results import (
+    CLAIMS,
+    Leaders,
+    Results,
+    Score,
+    checks,
+    combined_contests,
+    leaders,
+    leads,
+    published,
+    ranks,
+)
+from dcfl.paper.scales import SMOKE
+from tests.paper.hand_made import cell_folders_in, cells_of, pretend
+
+SEEDS = (0, 1, 2)
+Values = dict[tuple[str, str, str, int], dict[str, float]]  # block, column, row and seed
+
+
+def scored(first: float, second: float) -> dict[str, float]:
+    """MAX is the best round, EMA the last value of the moving average."""
+    return {"max": max(first, second), "ema": 0.9 * first + 0.1 * second}
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, Values]:
+    """The 5 % table with random results: some cells were never begun, some have not ended, and a
+    few are equal."""
+    rng = np.random.default_rng(0)
+    folders = cell_folders_in(tmp_path_factory.mktemp("out"), cells_of("participation-5", SEEDS))
+    values: Values = {}
+    for one in folders:
+        first, second = (float(value) for value in rng.integers(50, 60, 2))  # coarse, for ties
+        fate = rng.choice(["finished", "unfinished", "absent"], p=[0.8, 0.1, 0.1])
+        if fate != "absent":
+            pretend(one, [first, second], finished=fate == "finished")
+        if fate == "finished":
+            cell = one.cell
+            values[cell.block, cell.column, cell.row, cell.seed] = scored(first, second)
+    return Results(RECIPES["participation-5"], SMOKE, folders), values
+
+
+def array(values: Values, block: str, column: str, row: str, metric: str) -> np.ndarray:
+    """By seed, with NaN where there is no result."""
+    return np.array(
+        [values.get((block, column, row, seed), {}).get(metric, np.nan) for seed in SEEDS]
+    )
+
+
+def test_the_fixture_has_what_is_hard(table: tuple[Results, Values]) -> None:
+    results, values = table
+    assert 0 < len(values) < len(results.cells) == 180
+    assert results.finished == len(values)
+    means = [
+        (place, entry.spread("max").mean)
+        for place, rows in results.entries.items()
+        for entry in rows.values()
+    ]
+    assert len(set(means)) < len(means)  # ties
+
+
+def test_means_and_deviations_are_over_the_finished_seeds(table: tuple[Results, Values]) -> None:
+    results, values = table
+    seen = 0
+    for (block, column), rows in results.entries.items():
+        for row, entry in rows.items():
+            for metric in ("max", "ema"):
+                own = array(values, block, column, row, metric)
+                there = own[~np.isnan(own)]
+                spread = entry.spread(metric)
+                assert spread.count == len(there)
+                assert spread.mean == pytest.approx(there.mean())
+                if len(there) > 1:
+                    assert spread.deviation == pytest.approx(there.std(ddof=1))
+                else:
+                    assert spread.deviation is None
+                seen += spread.count
+    assert seen == 2 * len(values)
+
+
+def test_pairs_are_of_the_same_seed(table: tuple[Results, Values]) -> None:
+    results, values = table
+    lonely = 0
+    for place, rows in results.entries.items():
+        for row, entry in rows.items():
+            gaps = array(values, *place, row, "ema") - array(values, *place, "FedAvg", "ema")
+            gaps = gaps[~np.isnan(gaps)]
+            paired = results.against_reference(place, entry, "ema")
+            if row == "FedAvg" or not len(gaps):
+                assert paired is None
+                continue
+            assert paired is not None
+            assert paired.paired.differences == pytest.approx(tuple(gaps))
+            assert paired.paired.wins == (gaps > 1e-9).sum()
+            lonely += len(gaps) < entry.spread("ema").count
+    assert lonely  # FedAvg's seed was missing somewhere
+
+
+def test_ranks_begin_with_the_best_and_equals_share_one(table: tuple[Results, Values]) -> None:
+    assert ranks({"a": 2.0, "b": 3.0, "c": 2.0, "d": 1.0}) == {"b": 1, "a": 2, "c": 2, "d": 4}
+    results, values = table
+    for place, rows in results.entries.items():
+        found = {row: array(values, *place, row, "max") for row in rows}
+        everybody = ~np.isnan(np.stack([*found.values()])).any(axis=0)  # seeds that all rows have
+        means = {
+            row: own[everybody].mean() if everybody.any() else np.nanmean(own)
+            for row, own in found.items()
+        }
+        wanted = {row: 1 + int((np.array([*means.values()]) > means[row]).sum()) for row in rows}
+        assert results.ranks(place, "max") == wanted
+
+
+def test_the_order_check_counts_what_the_paper_claims(table: tuple[Results, Values]) -> None:
+    results, values = table
+    paper = published()["tables"]["participation-5"]
+    for check, (low, high) in zip(results.order(), CLAIMS, strict=True):
+        ours = theirs = of = 0
+        for block in ("cifar10", "cifar100"):
+            for split in ("iid", "0.5", "0.3"):
+                for metric in ("max", "ema"):
+                    a, b = (array(values, block, split, row, metric) for row in (low, high))
+                    if np.isnan(a).all() or np.isnan(b).all():
+                        continue
+                    of += 1
+                    both = ~np.isnan(a) & ~np.isnan(b)
+                    means = [x[both].mean() if both.any() else np.nanmean(x) for x in (a, b)]
+                    ours += means[0] < means[1]
+                    theirs += paper[low][block][split][metric] < paper[high][block][split][metric]
+        assert (check.low, check.high) == (low, high)
+        assert (check.ours, check.papers, check.of) == (ours, theirs, of)
+
+
+OTHERS = ("FedAvg", "FedProx", "MOON", "FedDecorr", "FedRCL", "FedSOL", "FedSCL", "FedProc")
+
+
+def test_dcfl_is_held_against_every_other_method(table: tuple[Results, Values]) -> None:
+    results, values = table
+    paper = published()["tables"]["participation-5"]
+    found = {(check.low, check.high): check for check in results.duels()}
+    assert list(found) == [(other, v) for other in OTHERS for v in ("DCFL-SW", "DCFL-PW")]
+    for (other, variant), check in found.items():
+        ours = theirs = of = 0
+        for block, split in results.entries:
+            for metric in ("max", "ema"):
+                gap = array(values, block, split, variant, metric) - array(
+                    values, block, split, other, metric
+                )
+                means = [
+                    np.nanmean(array(values, block, split, row, metric))
+                    for row in (variant, other)
+                    if not np.isnan(array(values, block, split, row, metric)).all()
+                ]
+                if len(means) < 2:
+                    continue
+                of += 1
+                shared = gap[~np.isnan(gap)]
+                ours += bool(shared.mean() > 1e-9 if len(shared) else means[0] > means[1])
+                theirs += paper[variant][block][split][metric] > paper[other][block][split][metric]
+        assert (check.ours, check.papers, check.of) == (ours, theirs, of)
+
+
+def test_the_best_and_the_second_best_of_every_place(table: tuple[Results, Values]) -> None:
+    results, values = table
+    paper = published()["tables"]["participation-5"]
+    found = results.leaders()
+    assert len(found) == 12
+    for one in found:
+        _, block, split, metric = one.place
+        rows = list(results.entries[block, split])
+        own = np.stack([array(values, block, split, row, metric) for row in rows])
+        everybody = ~np.isnan(own).any(axis=0)
+        means = own[:, everybody].mean(axis=1) if everybody.any() else np.nanmean(own, axis=1)
+        theirs = np.array([paper[row][block][split][metric] for row in rows])
+        assert one.methods == len(rows)
+        for scores, best, second in (
+            (means.round(9), one.best, one.second),
+            (theirs, one.papers_best, one.papers_second),
+        ):
+            top = {row for row, score in zip(rows, scores, strict=True) if score == scores.max()}
+            assert set(best) == top
+            rest = scores[scores < scores.max()]
+            wanted = {
+                row
+                for row, score in zip(rows, scores, strict=True)
+                if len(top) == 1 and score == rest.max()
+            }
+            assert set(second) == wanted
+        assert one.dcfl_leads == all(row.startswith("DCFL") for row in one.best)
+    counted = {lead.methods: lead for lead in results.leads()}
+    assert sum(lead.of for lead in counted.values()) == 12
+    assert sum(lead.ours for lead in counted.values()) == sum(one.dcfl_leads for one in found)
+
+
+def test_to_be_level_is_not_to_lead() -> None:
+    def leading(**ours: float) -> Leaders:
+        place = ("table", "cifar10", "iid", "ema")
+        named = {name.replace("_", "-"): Score({0: mine}, 1.0) for name, mine in ours.items()}
+        return Leaders.of(place, named)
+
+    assert leading(MOON=1.0, DCFL_SW=2.0, DCFL_PW=2.0).dcfl_leads
+    level = leading(MOON=2.0, DCFL_SW=2.0, DCFL_PW=1.0)
+    assert not level.dcfl_leads
+    assert (level.best, level.second) == (("MOON", "DCFL-SW"), ())
+
+
+def test_the_papers_own_figures_hold_as_often_as_section_6_says(tmp_path: Path) -> None:
+    """Cells that got exactly what the paper got, in all four tables."""
+    tables = []
+    names = ("participation-5", "participation-10", "participation-2", "tiny-imagenet")
+    for name in names:
+        folders = cell_folders_in(tmp_path, cells_of(name))
+        for one in folders:
+            figures = published()["tables"][name][one.cell.row][one.cell.block][one.cell.column]
+            # The two rounds whose MAX and EMA these are: the better one is the last.
+            first = (figures["ema"] - 0.1 * figures["max"]) / 0.9
+            pretend(one, [first, figures["max"]])
+        tables.append(Results(RECIPES[name], SMOKE, folders))
+    contests = combined_contests(tables)
+    found = checks(CLAIMS, contests)
+    assert [check.ours for check in found] == [42, 42, 37, 36, 38, 36]
+    assert [check.papers for check in found] == [42, 42, 37, 36, 38, 36]
+    assert {check.of for check in found} == {42}
+    (lead,) = leads(leaders(contests))
+    assert (lead.methods, lead.ours, lead.papers, lead.of) == (10, 35, 35, 42)
+    assert {
+        results.ranks(place, metric) == results.papers_ranks(place, metric)
+        for results in tables
+        for place in results.entries
+        for metric in ("max", "ema")
+    } == {True}
+
+
+def test_a_row_that_the_paper_lacks_does_not_shift_the_ranks(tmp_path: Path) -> None:
+    folders = cell_folders_in(tmp_path, cells_of("ablation"))[:5]
+    for number, one in enumerate(folders):  # FedAvg comes first, and is the best
+        pretend(one, [90.0 - number, 90.0 - number])
+    results = Results(RECIPES["ablation"], SMOKE, folders)
+    place = ("cifar10", "iid")
+    assert "FedAvg" in results.entries[place]
+    assert sorted(results.ranks(place, "ema").values()) == [1, 2, 3, 4]
+    assert results.ranks(place, "ema").keys() == results.papers_ranks(place, "ema").keys()
+
+
+@pytest.mark.parametrize("recipe", ["weights", "mu-search"])
+def test_one_fedavg_may_be_the_reference_of_a_whole_block(recipe: str, tmp_path: Path) -> None:
+    folders = cell_folders_in(tmp_path, cells_of(recipe))
+    for number, one in enumerate(folders):
+        pretend(one, [50.0 + number, 50.0 + number])
+    results = Results(RECIPES[recipe], SMOKE, folders)
+    (alone,) = (
+        number
+        for number, one in enumerate(folders)
+        if one.cell.row == "FedAvg" and one.cell.block == "cifar10"
+    )
+    for number, one in enumerate(folders):
+        cell = one.cell
+        if cell.block != "cifar10" or cell.row == "FedAvg":
+            continue
+        place = (cell.block, cell.column)
+        paired = results.against_reference(place, results.entries[place][cell.row], "ema")
+        assert paired is not None
+        assert paired.paired.differences == pytest.approx((number - alone,))
+    assert "" not in results.columns("cifar10")
+
+
+def test_rows_come_in_the_recipes_order_whatever_was_finished_first(tmp_path: Path) -> None:
+    folders = cell_folders_in(tmp_path, cells_of("participation-5", (0, 1)))
+    done = [
+        one
+        for one in folders
+        if (one.cell.block, one.cell.column) == ("cifar10", "iid")
+        and (one.cell.row, one.cell.seed) != ("FedAvg", 0)
+    ]
+    for one in done:
+        pretend(one, [1.0, 2.0])
+    results = Results(RECIPES["participation-5"], SMOKE, folders)
+    assert next(iter(results.entries["cifar10", "iid"])) == "FedAvg"
+
+
+def test_a_run_with_other_settings_is_not_taken_for_a_result(tmp_path: Path) -> None:
+    (cell_folder,) = cell_folders_in(tmp_path, cells_of("similarity"))[:1]
+    pretend(cell_folder, [1.0, 2.0])
+    for section, key, value in (
+        ("training", "lr", 0.123),
+        ("federation", "rounds", 3),
+        ("data", "alpha", 7.0),
+        ("model", "width", 7),
+        ("method", "mu", 0.5),
+        ("engine", "precision", "bfloat16"),
+    ):
+        part = getattr(cell_folder.cell.experiment, section)
+        if not hasattr(part, key):
+            continue
+        changed = replace(cell_folder.cell.experiment, **{section: replace(part, **{key: value})})
+        other = CellFolder(replace(cell_folder.cell, experiment=changed), cell_folder.path)
+        with pytest.raises(RunFolderError, match=rf"{section}\.{key}") as refused:
+            _ = other.finished
+        assert str(cell_folder.path) in str(refused.value)
+    elsewhere = replace(
+        cell_folder.cell.experiment,
+        engine=replace(cell_folder.cell.experiment.engine, device="cpu", workers=3),
+        data=replace(cell_folder.cell.experiment.data, path="/elsewhere"),
+    )
+    assert CellFolder(replace(cell_folder.cell, experiment=elsewhere), cell_folder.path).finished

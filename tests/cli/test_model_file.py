@@ -113,7 +113,7 @@ def test_resuming_needs_the_same_file(copied: bool, cli: Any, tmp_path: Path) ->
     with pytest.raises(Interrupted):
         stop_after_the_first_round(run)
     assert Checkpoints(tmp_path / "run").paths()
-    given = "runs/model.py" if copied else "net.py"
+    given = "run/model.py" if copied else "net.py"
     (tmp_path / "edited.py").write_text(CLASS + "\n# more\n")
     code, _, err = cli("resume", "run", "--model-file", "edited.py")
     assert code == 2
@@ -146,7 +146,7 @@ def test_another_file_that_is_allowed_is_the_runs_from_then_on(cli: Any, tmp_pat
     assert environment["own_files"] == {"model.py": then}
     assert environment["own_files_before"] == [first]
     # The copy in the folder is the file that its model asks for.
-    code, _, err = cli("evaluate", "run", "--model-file", "runs/model.py")
+    code, _, err = cli("evaluate", "run", "--model-file", "run/model.py")
     assert code == 0, err
 
 

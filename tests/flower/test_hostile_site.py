@@ -16,8 +16,8 @@ import pytest
 from dcfl.flower.deploy import startup
 from dcfl.flower.deploy.daemons import Daemon, script
 from dcfl.flower.deploy.deployment import connection, down, roster_of, up
+from dcfl.flower.deploy.deployment_record import read_record
 from dcfl.flower.deploy.keys import make_keys
-from dcfl.flower.deploy.startup import read_record
 from dcfl.flower.deploy.superlink import CONNECTION_NAME, Connection, ask, online_nodes
 from dcfl.flower.roster import fingerprint_in
 from dcfl.runs.folder import RecordedRun

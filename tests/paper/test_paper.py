@@ -181,7 +181,7 @@ def test_the_paper_scale_is_the_papers() -> None:
 @pytest.mark.parametrize("dataset", ["cifar10", "cifar100"])
 @pytest.mark.parametrize("method", ["dcfl-sw", "dcfl-pw"])
 def test_dcfl_is_the_same_for_run_and_reproduce(method: str, dataset: str) -> None:
-    config = Path(__file__).parents[3] / "configs" / f"{dataset}.toml"
+    config = Path(__file__).parents[2] / "configs" / f"{dataset}.toml"
     typed = experiment_from(config, {"method": {"name": method}})
     row, column = method.upper(), "0.3"
     assert found("participation-5", row=row, block=dataset, column=column).experiment.method == (

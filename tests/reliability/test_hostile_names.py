@@ -28,8 +28,7 @@ from PIL import Image
 from rich.console import Console
 
 import dcfl.cli.main
-from dcfl.cli import tables, terminal
-from dcfl.cli import terminal as live_progress
+from dcfl.cli import live_progress, tables, terminal
 from dcfl.comparisons.comparison import plan
 from dcfl.comparisons.groups import group_runs
 from dcfl.comparisons.progress import Progress

@@ -8,12 +8,12 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_tables_of_the_speed_page_are_the_measured_ones() -> None:
-    made = runpy.run_path(str(ROOT / "scripts" / "speed_page.py"))["page"]()
+    made = runpy.run_path(str(ROOT / "benchmarks" / "speed_page.py"))["page"]()
     assert (ROOT / "docs" / "speed.md").read_text() == made, "run benchmarks/speed_page.py"
 
 
 def test_the_tables_of_the_reproduction_pages_are_the_measured_ones() -> None:
-    script = runpy.run_path(str(ROOT / "scripts" / "reproduction_page.py"))
+    script = runpy.run_path(str(ROOT / "benchmarks" / "reproduction_page.py"))
     for page in script["PAGES"]:
         written = page.read_text()
         assert written == script["made_anew"](page), "run benchmarks/reproduction_page.py"
@@ -21,7 +21,7 @@ def test_the_tables_of_the_reproduction_pages_are_the_measured_ones() -> None:
 
 
 def test_the_order_from_the_single_runs_is_the_one_that_was_recorded_with_them() -> None:
-    script = runpy.run_path(str(ROOT / "scripts" / "reproduction_page.py"))
+    script = runpy.run_path(str(ROOT / "benchmarks" / "reproduction_page.py"))
     recipe = "reproduction/participation-5"
     recorded = (script["RESULTS"] / f"{recipe}-order.csv").read_text().splitlines()[1:]
     made = script["order"](recipe).splitlines()[2:]

@@ -36,7 +36,7 @@ import dcfl
 from dcfl.errors import ConfigError
 
 for module in pkgutil.walk_packages(dcfl.__path__, "dcfl."):
-    others = ("dcfl.__main__", "dcfl.flower", "benchmarks.bench.peers", "dcfl.trackers.to_")
+    others = ("dcfl.__main__", "dcfl.flower", "dcfl.trackers.to_")
     if not module.name.startswith(others):
         importlib.import_module(module.name)
 

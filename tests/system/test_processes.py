@@ -30,7 +30,7 @@ def hostile(tmp_path: Path) -> Path:
 
 
 def test_our_python_does_not_look_into_the_working_folder(hostile: Path) -> None:
-    for words in (("-c", "import queue"), ("-m", "benchmarks.bench.floor", "--nothing")):
+    for words in (("-c", "import queue"), ("-m", "dcfl.comparisons.cell_worker", "--nothing")):
         subprocess.run(python(*words), cwd=hostile, capture_output=True)
     assert not (hostile / "owned").exists()
 
@@ -40,7 +40,6 @@ def test_our_python_does_not_look_into_the_working_folder(hostile: Path) -> None
     "words",
     [
         ("reproduce", "similarity", *SMOKE, "--out", "out"),
-        ("bench", "--tiny", "--jobs", "J3", "--repeats", "1"),
     ],
     ids=lambda words: words[0],
 )
@@ -54,7 +53,6 @@ def test_commands_that_start_programs_run_nothing_of_the_folder(
 
 # Those that run a script by its path, which puts the script's own folder first.
 BY_PATH = {
-    "benchmarks/bench/peers/pfl_job.py",
     "dcfl/flower/deploy/supernode.py",  # isolated, and without site-packages
     "benchmarks/newest_flower.py",
 }
@@ -70,7 +68,8 @@ def starts_python(path: Path) -> bool:
 
 
 def test_all_of_our_programs_are_started_in_one_way() -> None:
-    files = [*ROOT.glob("dcfl/**/*.py"), *ROOT.glob("benchmarks/*.py"), *ROOT.glob("scripts/*.py")]
+    globs = ("dcfl/**/*.py", "benchmarks/*.py", "benchmarks/bench/*.py")
+    files = [path for glob in globs for path in ROOT.glob(glob)]
     found = {path.relative_to(ROOT).as_posix() for path in files if starts_python(path)}
     assert found == {"dcfl/system/processes.py", *BY_PATH}
 

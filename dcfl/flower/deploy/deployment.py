@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dcfl.errors import ConfigError, require
-from dcfl.flower.deploy.checks import require_usable_data
 from dcfl.flower.deploy.commands import read_node_config
 from dcfl.flower.deploy.daemons import end_processes
+from dcfl.flower.deploy.data_checks import require_usable_data
+from dcfl.flower.deploy.deployment_record import RECORD, connection_to, read_record
 from dcfl.flower.deploy.keys import check_sites
 from dcfl.flower.deploy.kit_folder import SERVER_FILE, SITE_FILE
-from dcfl.flower.deploy.startup import RECORD, SUPERLINK, connection_to, read_record, start_all
+from dcfl.flower.deploy.startup import SUPERLINK, start_all
 from dcfl.flower.deploy.superlink import Connection, RunStatus, newest_runs, online_nodes
 from dcfl.flower.node_config import NodeConfig
 from dcfl.flower.roster import Roster

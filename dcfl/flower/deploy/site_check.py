@@ -12,7 +12,6 @@ from dcfl.flower.app_pin import KEY
 from dcfl.flower.deploy.checks import (
     Finding,
     check_authority,
-    check_data,
     check_disk,
     check_key,
     check_link,
@@ -21,8 +20,9 @@ from dcfl.flower.deploy.checks import (
     fine,
     wrong,
 )
+from dcfl.flower.deploy.data_checks import check_data
+from dcfl.flower.deploy.deployment_record import read_record
 from dcfl.flower.deploy.kit_folder import SITE_FILE, SiteKit
-from dcfl.flower.deploy.startup import read_record
 from dcfl.flower.node_config import NodeConfig
 from dcfl.flower.site_rules import SiteRules
 from dcfl.flower.withholding import check_run, in_order

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from dcfl.errors import ConfigError, NetworkError
-from dcfl.flower.deploy.checks import require_way_in
+from dcfl.errors import NetworkError
 from dcfl.flower.deploy.commands import superlink_command, supernode_command
 from dcfl.flower.deploy.daemons import LOOPBACK, Daemon, free_ports, listening, start_of
+from dcfl.flower.deploy.data_checks import require_way_in
+from dcfl.flower.deploy.deployment_record import Deployment, add_to_record, connection_to
 from dcfl.flower.deploy.keys import make_keys, missing_keys
 from dcfl.flower.deploy.superlink import (
     CONNECTION_NAME,
@@ -24,50 +24,9 @@ from dcfl.flower.deploy.superlink import (
     last_line,
     online_nodes,
     plain,
-    write_private,
 )
 from dcfl.flower.node_config import ANY_DATA
 from dcfl.system.storage import private_folder
-
-RECORD = "processes.json"
-
-
-@dataclass(frozen=True)
-class Deployment:
-    address: str
-    tls: bool
-    daemons: tuple[Daemon, ...] = ()
-
-    @property
-    def nodes(self) -> tuple[Daemon, ...]:
-        return tuple(daemon for daemon in self.daemons if daemon.partition is not None)
-
-
-def connection_to(home: Path, deployment: Deployment) -> Connection:
-    certificate = home / "keys" / "ca.crt" if deployment.tls else None
-    return Connection(deployment.address, home / "flwr", certificate, not deployment.tls)
-
-
-def read_record(home: Path) -> Deployment:
-    """Without daemons if there is none."""
-    path = home / RECORD
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        daemons = tuple(Daemon(**row) for row in record.pop("daemons"))
-        return Deployment(**record, daemons=daemons)
-    except FileNotFoundError:
-        return Deployment(f"{LOOPBACK}:0", False)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-    except (ValueError, TypeError, KeyError) as error:
-        raise ConfigError(f"{path}: damaged ({error}); delete it") from error
-
-
-def add_to_record(home: Path, deployment: Deployment, *started: Daemon) -> Deployment:
-    deployment = replace(deployment, daemons=(*deployment.daemons, *started))
-    write_private(home / RECORD, json.dumps(asdict(deployment), indent=2) + "\n")
-    return deployment
-
 
 SUPERLINK = "superlink"  # the name of its daemon, and of its log
 

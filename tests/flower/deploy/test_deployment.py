@@ -21,7 +21,7 @@ from dcfl.flower.deploy import startup
 from dcfl.flower.deploy import superlink as calls
 from dcfl.flower.deploy.daemons import Daemon, script
 from dcfl.flower.deploy.deployment import connection, down, roster_of, status, up, usable_names
-from dcfl.flower.deploy.startup import Deployment, add_to_record, read_record
+from dcfl.flower.deploy.deployment_record import Deployment, add_to_record, read_record
 from dcfl.flower.deploy.superlink import Connection
 from tests.flower.deploy.pictures import pictures
 

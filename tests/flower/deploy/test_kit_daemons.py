@@ -20,18 +20,12 @@ import pytest
 
 from dcfl.errors import ConfigError, NetworkError
 from dcfl.flower.deploy import kit_daemons
-from dcfl.flower.deploy import kit_daemons as kit_status_module
+from dcfl.flower.deploy import kit_status as kit_status_module
 from dcfl.flower.deploy.daemons import ANYWHERE, free_ports, in_use, processes_of
 from dcfl.flower.deploy.keys import make_keys
-from dcfl.flower.deploy.kit_daemons import (
-    kit_status,
-    last_lines,
-    run_kit,
-    start_kit,
-    stop_kit,
-    unreachable,
-)
+from dcfl.flower.deploy.kit_daemons import run_kit, start_kit, stop_kit
 from dcfl.flower.deploy.kit_folder import ServerKit, SiteKit, open_kit
+from dcfl.flower.deploy.kit_status import kit_status, last_lines, unreachable
 from dcfl.flower.deploy.kit_writing import Kits
 from dcfl.flower.deploy.superlink import RegisteredNode
 from dcfl.flower.roster import fingerprint_in
@@ -328,7 +322,7 @@ def test_the_way_to_the_server(tmp_path: Path) -> None:
 
 def test_asking_how_it_is_costs_little() -> None:
     """A container asks every minute."""
-    code = "import dcfl.flower.deploy.kit_daemons, sys; print('torch' in sys.modules)"
+    code = "import dcfl.flower.deploy.kit_status, sys; print('torch' in sys.modules)"
     began = time.monotonic()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n", time.monotonic() - began

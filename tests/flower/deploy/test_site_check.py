@@ -24,10 +24,10 @@ from dcfl.flower.deploy import checks as link_checks
 from dcfl.flower.deploy import checks as machine_checks
 from dcfl.flower.deploy.checks import Finding, check_link, check_versions, problems
 from dcfl.flower.deploy.daemons import Daemon, free_ports, start_of
+from dcfl.flower.deploy.deployment_record import Deployment, add_to_record
 from dcfl.flower.deploy.keys import make_keys
 from dcfl.flower.deploy.kit_folder import open_site
 from dcfl.flower.deploy.site_check import check_site
-from dcfl.flower.deploy.startup import Deployment, add_to_record
 from tests.flower.deploy.pictures import pictures
 
 Cli = Callable[..., tuple[int, str, str]]

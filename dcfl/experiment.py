@@ -144,6 +144,11 @@ class EngineSettings:
             f"engine.memory_budget must be 0 MB or more, not {self.memory_budget}",
         )
 
+    @property
+    def at_sites(self) -> bool:
+        """Whether clients train at sites elsewhere, with data and devices of their own."""
+        return self.name == "flower"
+
 
 @dataclass(frozen=True)
 class OutputSettings:

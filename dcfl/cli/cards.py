@@ -20,7 +20,7 @@ from dcfl.cli.terminal import (
 from dcfl.config import to_toml
 from dcfl.data.dataset_summary import DatasetSummary
 from dcfl.data.settings import accuracy_words, dataset_words
-from dcfl.engines.half_precision import StepTimes, bfloat16_units, step_times
+from dcfl.engines.half_precision import bfloat16_share, bfloat16_units, forward_seconds
 from dcfl.engines.runner import two_images
 from dcfl.experiment import Experiment
 from dcfl.federation import cohort_size
@@ -241,14 +241,13 @@ def first_line(prepared: Prepared) -> str:
     if prepared.placement.devices[0].type == "cuda":
         where = f"{workers} x {prepared.placement.name}"
     line = f"{model_words(prepared)}; {where}{'s' if threads > 1 else ''}"
-    times = _step_times(prepared)
-    if times is None or times.share is None:
+    share = _bfloat16_share(prepared)
+    if share is None:
         return line
-    if times.share > GAIN:
+    if share > GAIN:
         return f"{line}; bfloat16 would gain nothing here"
     return (
-        f"{line}; in bfloat16 a step takes {times.share:.2f} of the time here "
-        "(engine.precision=bfloat16)"
+        f"{line}; in bfloat16 a step takes {share:.2f} of the time here (engine.precision=bfloat16)"
     )
 
 
@@ -264,21 +263,18 @@ def chosen_by_data(asked: Experiment, prepared: Prepared) -> str:
     return f"{who}, for {len(dataset.train):,} images (data.clients, federation.participation)"
 
 
-def _step_times(prepared: Prepared) -> StepTimes | None:
-    """None where bfloat16 is no question: on a GPU, in half precision already, or on a CPU without
-    units for it."""
-    engine, device = prepared.experiment.engine, prepared.placement.devices[0]
-    if engine.precision != "float32" or device.type != "cpu":
+def _bfloat16_share(prepared: Prepared) -> float | None:
+    """None where bfloat16 is no question: on a GPU, in half precision already, on a CPU without
+    units for it, or in a short run."""
+    engine, devices = prepared.experiment.engine, prepared.placement.devices
+    if engine.precision != "float32" or devices[0].type != "cpu" or not bfloat16_units():
         return None
-    if not bfloat16_units():
-        return None
-
-    def worth(seconds: float) -> bool:
-        return seconds * _images_trained(prepared) / len(prepared.placement.devices) > WORTH
-
     images = two_images(prepared.data.dataset)
+    step = 3 * forward_seconds(prepared.model, images)  # a step is forward once and back
+    if step * _images_trained(prepared) / len(devices) <= WORTH:
+        return None
     batch_size = prepared.experiment.training.batch_size
-    return step_times(prepared.model, images, batch_size, engine.threads, worth)
+    return bfloat16_share(prepared.model, images, batch_size, engine.threads)
 
 
 def _images_trained(prepared: Prepared) -> float:

@@ -13,7 +13,7 @@ import torch
 
 from dcfl.config import Tables, experiment_from
 from dcfl.data import DataSettings, load_dataset
-from dcfl.engines.half_precision import avoid_broken_instructions, bfloat16_units, step_times
+from dcfl.engines.half_precision import avoid_broken_instructions, bfloat16_share, bfloat16_units
 from dcfl.engines.placement import available_cores, choose_devices
 from dcfl.models import ModelSettings, build_model
 from dcfl.runs.run import Run
@@ -65,8 +65,7 @@ def _half_precision() -> str:
     for name in ("resnet18", "cnn"):
         model = build_model(ModelSettings(name), 3, 32, 10, seed=0)
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        times = step_times(model, torch.zeros(2, 3, 32, 32), batch_size=64, threads=1)
-        shares[name] = times.share if times else None
+        shares[name] = bfloat16_share(model, torch.zeros(2, 3, 32, 32), batch_size=64, threads=1)
     return f"{units}; {step_shares(shares)}"
 
 

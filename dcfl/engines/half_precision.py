@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -14,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dcfl.client import evaluating
 from dcfl.models.output import FeatureModel
 from dcfl.system.processes import answer_of_a_fork
 
@@ -56,19 +56,6 @@ SECONDS = 1.0  # to spend on comparing the two, and at least one step of each ki
 STEP_SECONDS, SMALLEST_BATCH = 0.1, 8
 
 
-@dataclass(frozen=True)
-class StepTimes:
-    """Seconds of a training step on one image, in float32 and in bfloat16."""
-
-    float32: float
-    bfloat16: float | None  # None: not measured
-
-    @property
-    def share(self) -> float | None:
-        """What bfloat16 takes of float32's time; None if it was not measured."""
-        return self.bfloat16 / self.float32 if self.bfloat16 is not None else None
-
-
 def bfloat16_units(capabilities: Mapping[str, object] | None = None) -> str:
     """The name of this CPU's units for bfloat16; empty if it has none."""
     if capabilities is None:
@@ -79,35 +66,38 @@ def bfloat16_units(capabilities: Mapping[str, object] | None = None) -> str:
     return next((unit for key, unit in UNITS.items() if capabilities.get(key) is True), "")
 
 
-def step_times(
-    model: FeatureModel,
-    images: Tensor,
-    batch_size: int,
-    threads: int,
-    worth: Callable[[float], bool] = lambda seconds: True,
-) -> StepTimes | None:
-    """Time training steps of the model on the CPU; None if that failed.
+def bfloat16_share(
+    model: FeatureModel, images: Tensor, batch_size: int, threads: int
+) -> float | None:
+    """What a training step of the model in bfloat16 takes of the time of one in float32, on the
+    CPU; None if that could not be measured.
 
     `images` [n, C, H, W] are repeated to a batch, which is smaller than `batch_size` if the model
-    is slow. `worth` decides by the seconds that an image takes in float32 whether to spend a second
-    on bfloat16. The steps are taken in a copy of this process, so the model, its memory and the
-    random numbers stay as they are.
+    is slow. The steps are taken in a copy of this process, so the model, its memory and the random
+    numbers stay as they are.
     """
-    units = bool(bfloat16_units())
 
-    def work() -> list[float | None]:
+    def work() -> float:
         torch.set_num_threads(threads)
         rough = min(_step(model, images, None) for _ in range(2)) / len(images)
-        if not units or not worth(rough):
-            return [rough, None]
         size = min(batch_size, max(SMALLEST_BATCH, int(STEP_SECONDS / rough)))
         return _compared(model, torch.cat([images] * -(-size // len(images)))[:size])
 
-    found = answer_of_a_fork(work)
-    return StepTimes(*found) if found else None
+    share: float | None = answer_of_a_fork(work) if bfloat16_units() else None
+    return share
 
 
-def _compared(model: FeatureModel, batch: Tensor) -> list[float | None]:
+@torch.no_grad()
+def forward_seconds(model: FeatureModel, images: Tensor) -> float:
+    """Seconds of a forward pass of an image, in evaluation mode."""
+    with evaluating(model):
+        model(images)  # the first one prepares kernels
+        began = time.perf_counter()
+        model(images)
+        return (time.perf_counter() - began) / len(images)
+
+
+def _compared(model: FeatureModel, batch: Tensor) -> float:
     """In turn: whatever disturbs the machine disturbs both."""
     for dtype in (None, torch.bfloat16):
         _step(model, batch, dtype)  # the first one prepares kernels
@@ -117,7 +107,7 @@ def _compared(model: FeatureModel, batch: Tensor) -> list[float | None]:
     while not plain or time.perf_counter() < end:
         plain.append(_step(model, batch, None))
         half.append(_step(model, batch, torch.bfloat16))
-    return [median(plain) / len(batch), median(half) / len(batch)]
+    return median(half) / median(plain)
 
 
 def _step(model: FeatureModel, batch: Tensor, dtype: torch.dtype | None) -> float:

@@ -11,18 +11,23 @@ from dcfl.engines.memories import client_memories
 from dcfl.engines.placement import NO_FORK, can_fork
 from dcfl.engines.pool import Pool, worker_pool
 from dcfl.errors import ConfigError
+from dcfl.experiment import EngineSettings
 from dcfl.system.wording import install_command
 
 
 def connect(session: Session) -> AbstractContextManager[Engine]:
     """The engine that the config names."""
-    name = session.experiment.engine.name
-    if name == "flower":
+    engine = session.experiment.engine
+    require_startable(engine)
+    return on_this_machine(session) if engine.name == "embedded" else _flower_simulation(session)
+
+
+def require_startable(engine: EngineSettings) -> None:
+    if engine.at_sites:
         raise ConfigError(
             'engine.name = "flower" trains at SuperNodes: use `dcfl flower run`, or '
             'engine.name = "flower-simulation" on this machine'
         )
-    return _flower_simulation(session) if name == "flower-simulation" else on_this_machine(session)
 
 
 @contextmanager

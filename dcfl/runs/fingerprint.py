@@ -38,7 +38,7 @@ def fingerprint(
         "torch": version("torch"),
         "cpu": f"{torch.backends.cpu.get_cpu_capability()} {_arithmetic()[:16]}",
     }
-    if experiment.engine.name != "flower":  # SuperNodes choose their own devices
+    if not experiment.engine.at_sites:  # SuperNodes choose their own devices
         gpu = described(device) if device.type == "cuda" else None
         facts["device"] = gpu.name if gpu else device.type
     return {**{key: _plain(value) for key, value in settings.items()}, **facts}

@@ -49,10 +49,10 @@ class Prepared:
     @property
     def workers(self) -> str:
         """How many processes train, and why so many."""
-        count, engine = len(self.placement.devices), self.experiment.engine.name
-        if engine == "flower":
+        count, engine = len(self.placement.devices), self.experiment.engine
+        if engine.at_sites:
             return "SuperNodes"
-        if engine == "flower-simulation":
+        if engine.name != "embedded":
             return f"Flower's simulation, {count} Ray actors ({self.placement.reason})"
         where = "clients train in this process" if count == 1 else f"{count} worker processes"
         return f"{where} ({self.placement.reason})"
@@ -83,7 +83,7 @@ def prepare(
     `dataset` and `model` replace those that the config names."""
     experiment = experiment.seeded
     data = experiment.data
-    if experiment.engine.name != "flower":
+    if not experiment.engine.at_sites:
         data.require_here()
     dataset = load_dataset(data) if dataset is None else data.fitted(dataset)
     if data.group == NONE:
@@ -178,8 +178,8 @@ def schedule(experiment: Experiment, rounds: int) -> Schedule:
 
 def privacy_spent(experiment: Experiment, rounds: int, repeated: int = 0) -> dict[str, Any]:
     """The privacy spent in `rounds` rounds, for the summary; see `privacy.account`."""
-    at_sites = experiment.engine.name == "flower"
-    privacy = replace(experiment.privacy, secret=experiment.privacy.secret or at_sites)
+    secret = experiment.privacy.secret or experiment.engine.at_sites
+    privacy = replace(experiment.privacy, secret=secret)
     return account(privacy, experiment.method, schedule(experiment, rounds), repeated)
 
 

@@ -180,7 +180,7 @@ def _environment(prepared: Prepared) -> dict[str, Any]:
         "packages": {name: version(name) for name in packages},
         **prepared.own,
     }
-    if prepared.experiment.engine.name != "flower":  # else the sites train
+    if not prepared.experiment.engine.at_sites:
         environment |= {"workers": len(placement.devices), "workers_because": placement.reason}
     if hashes := own_hashes(prepared.experiment):
         environment["own_files"] = hashes

@@ -18,7 +18,7 @@ from dcfl.data.catalogue import OWN
 from dcfl.engines.engine import Engine
 from dcfl.engines.memories import Index
 from dcfl.errors import CheckpointError, ConfigError, RunFolderError, require
-from dcfl.experiment import Experiment, FederationSettings
+from dcfl.experiment import EngineSettings, Experiment, FederationSettings, OutputSettings
 from dcfl.runs.checkpoints import Best, Checkpoints, Progress, best_of, checkpoint_of
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.identity import Settings, complete, differences, of_kind
@@ -36,13 +36,12 @@ def keeps_checkpoint(tables: Tables) -> bool:
 
 def _reason_for_no_checkpoint(tables: Tables) -> str:
     output, engine = tables.get("output", {}), tables.get("engine", {})
-    if engine.get("name") == "flower":
+    if EngineSettings(engine.get("name", EngineSettings.name)).at_sites:
         return "its SuperNodes have forgotten what their clients remembered"
-    if "keep_checkpoint" not in output:
-        return "the version of dcfl that trained it deleted the checkpoints of a finished run"
     if output.get("checkpoint") == 0:
         return "it was trained with output.checkpoint = 0"
-    return "" if output["keep_checkpoint"] else "it was trained with output.keep_checkpoint = false"
+    keeps = output.get("keep_checkpoint", OutputSettings.keep_checkpoint)
+    return "" if keeps else "it was trained with output.keep_checkpoint = false"
 
 
 def planned(recorded: RecordedRun, rounds: int | None) -> Experiment:

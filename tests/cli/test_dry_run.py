@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from dcfl.cli import cards as first_line_module
+from dcfl.cli import cards
 from dcfl.cli.cards import estimate_card, first_line
 from dcfl.cli.terminal import duration, megabytes
 from dcfl.config import experiment_from
-from dcfl.engines.half_precision import StepTimes
 from dcfl.runs import estimate as estimates
 from dcfl.runs.estimate import estimate
 from dcfl.runs.prepare import Prepared, prepare
@@ -96,41 +94,29 @@ def test_the_first_line_says_what_trains_where(cli: Call) -> None:
 
 
 @pytest.mark.parametrize(
-    ("times", "said"),
+    ("image_seconds", "share", "precision", "said"),
     [
-        (StepTimes(1.0, 0.53), "in bfloat16 a step takes 0.53 of the time here"),
-        (StepTimes(1.0, 1.2), "bfloat16 would gain nothing here"),
-        (StepTimes(1.0, None), "1 thread"),
-        (None, "1 thread"),
+        # 80 rounds of 5 clients with 72 images and 5 epochs are 144,000 images.
+        (61 / 144_000, 0.53, "float32", "in bfloat16 a step takes 0.53 of the time here"),
+        (61 / 144_000, 1.2, "float32", "bfloat16 would gain nothing here"),
+        (61 / 144_000, None, "float32", "1 thread"),
+        (59 / 144_000, 0.53, "float32", "1 thread"),  # too short to measure it
+        (61 / 144_000, 0.53, "bfloat16", "1 thread"),
     ],
 )
-def test_the_gain_is_said_where_it_was_measured(
-    times: StepTimes | None, said: str, monkeypatch: pytest.MonkeyPatch
+def test_the_gain_is_said_where_it_matters(
+    image_seconds: float,
+    share: float | None,
+    precision: str,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(first_line_module, "bfloat16_units", lambda: "some")
-    monkeypatch.setattr(first_line_module, "step_times", lambda *_: times)
-    assert said in first_line(ready())
-
-
-def test_who_trains_in_bfloat16_is_not_told_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_line_module, "bfloat16_units", lambda: "some")
-    monkeypatch.setattr(first_line_module, "step_times", lambda *_: StepTimes(1.0, 0.5))
-    assert first_line(ready(precision="bfloat16")).endswith("bfloat16; 1 worker x 1 thread")
-
-
-def test_only_long_runs_are_worth_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
-    """80 rounds of 5 clients with 72 images and 5 epochs are 144,000 images."""
-    monkeypatch.setattr(first_line_module, "bfloat16_units", lambda: "some")
-    answers: list[bool] = []
-
-    def times(
-        model: object, images: object, batch: int, threads: int, worth: Callable[[float], bool]
-    ) -> None:
-        answers.extend([worth(59 / 144_000), worth(61 / 144_000)])
-
-    monkeypatch.setattr(first_line_module, "step_times", times)
-    first_line(ready())
-    assert answers == [False, True]
+    monkeypatch.setattr(cards, "bfloat16_units", lambda: "some")
+    monkeypatch.setattr(cards, "forward_seconds", lambda *_: image_seconds / 3)
+    monkeypatch.setattr(cards, "bfloat16_share", lambda *_: share)
+    line = first_line(ready(precision=precision))
+    assert said in line
+    assert line.endswith(said) or "bfloat16" in said
 
 
 def test_numbers_have_units() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dcfl import tensors as named
 from dcfl.engines import half_precision
-from dcfl.engines.half_precision import StepTimes, bfloat16_units, step_times
+from dcfl.engines.half_precision import bfloat16_share, bfloat16_units, forward_seconds
 from dcfl.models import Output
 from dcfl.testing.toys import toy_model
 from tests.engines.runs import Flat
@@ -47,32 +47,19 @@ def units(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_model_and_random_numbers_stay_as_they_are() -> None:
     model = toy_model()
     weights, random = named.sha256(model.state_dict()), torch.get_rng_state()
-    found = step_times(model.eval(), IMAGES, batch_size=16, threads=1)
-    assert found is not None
-    assert found.float32 > 0
-    assert found.bfloat16 is not None
-    assert found.share == pytest.approx(found.bfloat16 / found.float32)
+    assert forward_seconds(model.eval(), IMAGES) > 0
+    share = bfloat16_share(model, IMAGES, batch_size=16, threads=1)
+    assert share is not None
+    assert share > 0
     assert named.sha256(model.state_dict()) == weights
     assert torch.equal(torch.get_rng_state(), random)
     assert all(parameter.grad is None for parameter in model.parameters())
     assert not model.training
 
 
-@needs_fork
-@pytest.mark.usefixtures("units")
-def test_a_short_run_is_not_worth_a_second() -> None:
-    found = step_times(toy_model(), IMAGES, 16, 1, worth=lambda seconds: False)
-    assert found is not None
-    assert found.bfloat16 is None
-    assert found.share is None
-
-
-@needs_fork
 def test_without_units_bfloat16_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(half_precision, "bfloat16_units", lambda: "")
-    found = step_times(toy_model(), IMAGES, 16, 1)
-    assert found is not None
-    assert found.bfloat16 is None
+    assert bfloat16_share(toy_model(), IMAGES, 16, 1) is None
 
 
 class Deadly(Flat):
@@ -81,9 +68,6 @@ class Deadly(Flat):
 
 
 @needs_fork
+@pytest.mark.usefixtures("units")
 def test_a_failure_is_no_news() -> None:
-    assert step_times(Deadly(), IMAGES, 16, 1) is None
-
-
-def test_the_share_is_of_float32() -> None:
-    assert StepTimes(2.0, 1.0).share == 0.5
+    assert bfloat16_share(Deadly(), IMAGES, 16, 1) is None

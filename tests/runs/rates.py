@@ -1,15 +1,14 @@
 """What a machine might take, for tests that do not measure it."""
 
-from dcfl.runs.estimate import Crowd, Rates, Sizes, VisitCost
+from dcfl.runs.estimate import Rates, Sizes, VisitCost
 
-KNOWN = Sizes(peak=10**9, cohort=2, remembering=2, memory=0, upload=10, up=110, down=100, state=100)
+KNOWN = Sizes(peak=10**9, cohort=2, memory=0, upload=10, up=110, down=100, state=100)
 RATES = Rates(
-    first=VisitCost(1.0, 0.0, 0.0),
-    later=VisitCost(2.0, 0.0, 0.0),
-    reply=0.5,
+    first=VisitCost(1.0, 0.0),
+    later=VisitCost(2.0, 0.0),
+    overhead=1.25,
     scored=0.1,
     warm_up=7.0,
-    crowd=Crowd(),
     sizes=KNOWN,
     visits=3,
     seconds=0.1,

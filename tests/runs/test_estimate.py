@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dcfl import tensors as named
 from dcfl.client import LocalTraining
@@ -23,8 +25,15 @@ from dcfl.experiment import (
 from dcfl.federation import sample_cohort
 from dcfl.methods import METHODS, Method
 from dcfl.runs import estimate as estimates
-from dcfl.runs import estimate as trial
-from dcfl.runs.estimate import estimate, measure, peak_bytes, total_seconds
+from dcfl.runs.estimate import (
+    VisitCost,
+    _visit_cost,
+    estimate,
+    makespan,
+    measure,
+    peak_bytes,
+    total_seconds,
+)
 from dcfl.runs.prepare import Prepared, prepare
 from dcfl.runs.run import Run
 from dcfl.server import ServerSettings
@@ -54,36 +63,61 @@ def prepared(
     )
 
 
+seconds = st.floats(1e-4, 10)
+
+
+@given(st.lists(seconds, min_size=1, max_size=20), st.integers(1, 5), st.lists(seconds, max_size=5))
+def test_nobody_idles_while_work_is_left(
+    tasks: list[float], workers: int, fillers: list[float]
+) -> None:
+    total, longest = sum(tasks) + sum(fillers), max([*tasks, *fillers])
+    took = makespan(tasks, workers, fillers)
+    assert max(total / workers, longest) - 1e-9 <= took <= total / workers + longest + 1e-9
+    assert makespan(tasks, 1, fillers) == pytest.approx(total)
+
+
+def test_test_images_fill_the_gaps() -> None:
+    assert makespan([3.0, 2.0, 2.0], 2, [1.0]) == 4.0  # beside the last client
+    assert makespan([2.0, 2.0], 2, [1.0, 1.0]) == 3.0
+    assert makespan([], 2) == 0.0
+
+
+def test_two_lengths_of_visits_give_the_cost_of_an_image() -> None:
+    one = estimates.ShortRounds(10, 0, 3.0, 1, 0, 0, KNOWN, 0)
+    assert _visit_cost(one, one._replace(images=50, later=11.0)) == (1.0, 0.2)
+    assert _visit_cost(one, one) == (0.0, 0.3)  # of one length
+    assert _visit_cost(one, one._replace(images=50, later=2.0)) == (2.0, 0.0)  # noise
+    assert _visit_cost(one, one._replace(images=50, later=25.0)) == (0.0, 0.5)
+    assert VisitCost(1.0, 0.2).seconds(10, epochs=5) == 11.0
+
+
 def test_rounds_add_up() -> None:
     """Three clients a round: those that were there before take longer. Every evaluation takes two
-    seconds."""
-    ready = prepared()
+    seconds; it is part of the next round, but for the last."""
     visited: set[int] = set()
-    expected = RATES.warm_up
+    expected = RATES.warm_up + 2.0
     for number in range(1, 5):
         cohort = sample_cohort(6, 0.5, 0, number)
-        expected += sum(2.5 if client in visited else 1.5 for client in cohort) + 2.0
+        visits = sum(2.0 if client in visited else 1.0 for client in cohort)
+        expected += RATES.overhead * (visits + (2.0 if number > 1 else 0.0))
         visited.update(cohort)
-    assert total_seconds(ready, RATES) == pytest.approx(expected)
+    assert total_seconds(prepared(), RATES) == pytest.approx(expected)
 
 
-def test_seldom_scored_rounds_take_less() -> None:
+def test_what_is_not_done_costs_nothing() -> None:
     every, seldom = prepared(), prepared(evaluate_every=3)
-    assert total_seconds(every, RATES) - total_seconds(seldom, RATES) == pytest.approx(2 * 2.0)
+    saved = total_seconds(every, RATES) - total_seconds(seldom, RATES)
+    assert saved == pytest.approx(2 * 2.0 * RATES.overhead)
+    assert total_seconds(every, RATES, begin=4) == 0.0
+    whole, rest = total_seconds(every, RATES), total_seconds(every, RATES, begin=1)
+    assert whole - rest == pytest.approx((3 * 1.0 + 2.0) * RATES.overhead)
 
 
 def test_clients_own_models_are_scored_at_the_end() -> None:
-    """Six of them, for two seconds each, whose files are as large as their parts."""
+    """Six of them, for two seconds each."""
     without, own = prepared(), prepared(personal=("classifier",))  # type: ignore[arg-type]
     assert total_seconds(own, RATES) - total_seconds(without, RATES) == pytest.approx(6 * 2.0)
     assert total_seconds(own, RATES, begin=4) == 0.0
-
-
-def test_rounds_that_are_done_cost_nothing() -> None:
-    ready = prepared()
-    assert total_seconds(ready, RATES, begin=4) == 0.0
-    whole, rest = total_seconds(ready, RATES), total_seconds(ready, RATES, begin=1)
-    assert whole - rest == pytest.approx(3 * 1.5 + 2.0)
 
 
 def test_long_runs_are_not_followed_to_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,8 +129,8 @@ def test_long_runs_are_not_followed_to_their_end(monkeypatch: pytest.MonkeyPatch
 
 def test_workers_share_a_round() -> None:
     alone, two = prepared(rounds=1), prepared(rounds=1, workers=2)
-    assert total_seconds(alone, RATES) == pytest.approx(7 + 3 * 1.5 + 2)
-    assert total_seconds(two, RATES) == pytest.approx(7 + 2 * 1.5 + 2)  # one worker takes two
+    assert total_seconds(alone, RATES) == pytest.approx(7 + 1.25 * 3 + 2)
+    assert total_seconds(two, RATES) == pytest.approx(7 + 1.25 * 2 + 2)  # one worker takes two
 
 
 def test_memory_counts_what_more_clients_keep() -> None:
@@ -104,10 +138,10 @@ def test_memory_counts_what_more_clients_keep() -> None:
     assert peak_bytes(prepared(), RATES) == 10**9 + 10  # one more client's upload
     robust = prepared(server=ServerSettings(aggregation="median"))
     assert peak_bytes(robust, RATES) == 10**9 + 10 + weights
-    large = replace(RATES, sizes=replace(KNOWN, memory=10**8, cohort=3))
-    assert peak_bytes(prepared(), large) == 10**9 + 4 * 10**8  # four more clients remember
-    huge = replace(RATES, sizes=replace(KNOWN, memory=10**9, cohort=3))
-    assert peak_bytes(prepared(), huge) == 10**9  # beyond the budget: on disk
+    large = replace(RATES, sizes=KNOWN._replace(memory=10**8))
+    assert peak_bytes(prepared(), large) == 10**9 + 10 + 4 * 10**8  # four more clients remember
+    huge = replace(RATES, sizes=KNOWN._replace(memory=10**9))
+    assert peak_bytes(prepared(), huge) == 10**9 + 10  # beyond the budget: on disk
 
 
 @pytest.fixture
@@ -143,8 +177,7 @@ def test_it_refuses_what_a_run_refuses(tmp_path: Path) -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not precise, which these tests do not need."""
-    monkeypatch.setattr(trial, "SHORT_FOR", 0.01)
-    monkeypatch.setattr(trial, "LONG_FOR", 0.01)
+    monkeypatch.setattr(estimates, "LONG_ENOUGH", 0.01)
 
 
 @pytest.mark.usefixtures("quick")
@@ -165,7 +198,7 @@ def test_a_trial_leaves_nothing_behind(
     assert (sizes.memory > 0) == (method in ("moon", "scaffold"))
     assert (sizes.upload > 0) == (method in ("dcfl-pw", "scaffold"))
     assert sizes.cohort == 3
-    assert rates.later.seconds(16, 8, 2) > 0
+    assert rates.later.seconds(16, 2) > 0
     assert rates.scored > 0
     assert (rates.first == rates.later) == (method in ("fedavg", "dcfl-pw"))
 
@@ -183,7 +216,7 @@ def test_neither_faults_nor_a_rule_for_many_replies_stop_a_trial() -> None:
     ready = prepared(participation=1.0, server=ServerSettings(aggregation="krum", byzantine=0.1))
     faults = FaultSettings(crash=1.0)
     broken = replace(ready.runner, faults=faults)
-    assert measure(replace(ready, runner=broken)).later.seconds(5, 8, 1) > 0
+    assert measure(replace(ready, runner=broken)).later.seconds(5, 1) > 0
 
 
 class Broken(Method):

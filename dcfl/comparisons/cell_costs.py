@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,7 +10,7 @@ from dcfl.engines.placement import Placement, can_fork, choose_devices
 from dcfl.experiment import Experiment
 from dcfl.runs.estimate import Rates, measure, peak_bytes, total_seconds
 from dcfl.runs.prepare import Prepared, prepare
-from dcfl.system.memory import anonymous_bytes_of
+from dcfl.system.memory import anonymous_bytes
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class CellMeter:
     def peak_bytes(self, experiment: Experiment) -> int:
         """Of all processes that train cells of this kind."""
         # The trial's processes are copies of one that has torch loaded; a cell's load their own.
-        own = (self._processes - 1) * anonymous_bytes_of(os.getpid())
+        own = (self._processes - 1) * anonymous_bytes()
         return peak_bytes(*self._rates(experiment)) + own
 
     def _rates(self, experiment: Experiment) -> tuple[Prepared, Rates]:

@@ -5,11 +5,10 @@ They may train on a GPU; the server is on the CPU, as with every engine.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dcfl.client import frozen
-from dcfl.engines.engine import OwnScores, Remarks
 from dcfl.engines.memories import Memories
 from dcfl.engines.runner import ClientRunner
 from dcfl.errors import ClientFailure
@@ -28,7 +27,7 @@ class Embedded:
 
     overlaps = False
     dropped = 0
-    own_accuracies = None
+    sites = None
 
     def run(
         self, broadcast: Broadcast, cohort: Sequence[int]
@@ -47,17 +46,11 @@ class Embedded:
                 self.memories.stage(client, broadcast.round, memory)
             yield reply
 
-    def take_remarks(self) -> Remarks:
-        return Remarks()
-
-    def own_scores(self, weights: Tensors) -> Sequence[OwnScores]:
+    def take_notices(self) -> tuple[str, ...]:
         return ()
 
     def personal_parts(self) -> Iterator[tuple[int, Tensors]]:
         return self.runner.personal_parts(self.memories)
-
-    def personal_accuracies(self, weights: Tensors) -> Mapping[int, float]:
-        return {}
 
     def settle(self, accepted: Collection[int]) -> None:
         self.memories.settle(accepted)

@@ -54,10 +54,22 @@ class OwnScores:
     withheld: tuple[str, ...] = ()  # what it keeps to itself; its scores are then of no image
 
 
-@dataclass(frozen=True)
-class Remarks:
-    sites: tuple[SiteScore, ...] = ()  # where sites evaluate
-    notices: tuple[str, ...] = ()  # what the operator should know
+class SiteScoring(Protocol):
+    """What sites with test images that nobody else has find out about a model."""
+
+    @property
+    def own_accuracies(self) -> Tensor:
+        """The last evaluation's accuracy of each client on its own test images: [clients], percent;
+        NaN where there is none."""
+
+    def site_scores(self) -> tuple[SiteScore, ...]:
+        """Of the model that was evaluated last."""
+
+    def own_scores(self, weights: Tensors) -> Sequence[OwnScores]:
+        """All scores of a model."""
+
+    def personal_accuracies(self, weights: Tensors) -> Mapping[int, float]:
+        """By client, in percent: its model, with these weights and its own personal part."""
 
 
 class Engine(Backend, Protocol):
@@ -75,29 +87,20 @@ class Engine(Backend, Protocol):
         """The number of replies so far that came after their round's deadline."""
 
     @property
-    def own_accuracies(self) -> Tensor | None:
-        """The last evaluation's accuracy of each client on its own test images, where clients have
-        some."""
+    def sites(self) -> SiteScoring | None:
+        """None where the test images are here."""
 
-    def take_remarks(self) -> Remarks:
-        """What else the row of the round says that was evaluated last."""
+    def take_notices(self) -> tuple[str, ...]:
+        """What the operator should know, and has not been told."""
 
     def begin_evaluation(self, weights: Tensors) -> None: ...
 
     def end_evaluation(self) -> Evaluation:
         """Wait for the result of the last `begin_evaluation`."""
 
-    def own_scores(self, weights: Tensors) -> Sequence[OwnScores]:
-        """All scores of a model, by those who have test images of their own; empty where the test
-        images are here."""
-
     def personal_parts(self) -> Iterator[tuple[int, Tensors]]:
         """The personal part of the model of each client that has trained, in client order; nothing
         where clients are elsewhere and keep it to themselves."""
-
-    def personal_accuracies(self, weights: Tensors) -> Mapping[int, float]:
-        """By client, in percent: its model, with these weights and its own personal part, on its
-        own test images; empty where the test images are here."""
 
 
 @dataclass(frozen=True)

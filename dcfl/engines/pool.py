@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 
 from dcfl.data import Dataset
-from dcfl.engines.engine import OwnScores, Remarks, Session
+from dcfl.engines.engine import Session
 from dcfl.engines.memories import Memories
 from dcfl.engines.regions import Region, SharedRegions, slot_count
 from dcfl.engines.worker import Answer, Order
@@ -130,7 +130,7 @@ class Pool:
 
     overlaps = True
     dropped = 0
-    own_accuracies = None
+    sites = None
 
     def __init__(self, session: Session, memories: Memories) -> None:
         runner, devices = session.runner, session.placement.devices
@@ -224,17 +224,11 @@ class Pool:
             self._listen()
         return self._evaluation.result()
 
-    def take_remarks(self) -> Remarks:
-        return Remarks()
-
-    def own_scores(self, weights: Tensors) -> Sequence[OwnScores]:
+    def take_notices(self) -> tuple[str, ...]:
         return ()
 
     def personal_parts(self) -> Iterator[tuple[int, Tensors]]:
         return self._runner.personal_parts(self.memories)
-
-    def personal_accuracies(self, weights: Tensors) -> Mapping[int, float]:
-        return {}
 
     # Answers and deaths
 

@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from dcfl.client import frozen
-from dcfl.engines.engine import OwnScores, Remarks, Session
+from dcfl.engines.engine import OwnScores, Session, SiteScore, SiteScoring
 from dcfl.engines.memories import Index
 from dcfl.errors import (
     ClientFailure,
@@ -189,8 +189,15 @@ class GridEngine:
         return not len(self._runner.data.dataset.test)
 
     @property
-    def own_accuracies(self) -> Tensor | None:
+    def sites(self) -> SiteScoring | None:
+        return self if self._sites_evaluate else None
+
+    @property
+    def own_accuracies(self) -> Tensor:
         return self._sites.own_accuracies
+
+    def site_scores(self) -> tuple[SiteScore, ...]:
+        return self._sites.scores()
 
     def begin_evaluation(self, weights: Tensors) -> None:
         if self._sites_evaluate:
@@ -213,7 +220,7 @@ class GridEngine:
             self._evaluated = {}
 
     def own_scores(self, weights: Tensors) -> Sequence[OwnScores]:
-        return self._sites.own_scores(self._sent(weights)) if self._sites_evaluate else ()
+        return self._sites.own_scores(self._sent(weights))
 
     def personal_parts(self) -> Iterator[tuple[int, Tensors]]:
         """None where nodes are elsewhere: what is personal stays there."""
@@ -225,19 +232,16 @@ class GridEngine:
                 yield client, personal_and_rest(memory)[0]
 
     def personal_accuracies(self, weights: Tensors) -> Mapping[int, float]:
-        if not (self._sites_evaluate and self._runner.personal):
-            return {}
         return self._sites.personal_accuracies(self._sent(weights), self.memories.rounds)
 
     def _sent(self, weights: Tensors) -> Tensors:
         """Those that a message has."""
         return split(weights, self._unsent)[1]
 
-    def take_remarks(self) -> Remarks:
-        """The sites' scores, where they evaluate, and the notices since the last row."""
+    def take_notices(self) -> tuple[str, ...]:
         notices = self._nodes.notices[self._shown_notices :]
         self._shown_notices += len(notices)
-        return Remarks(self._sites.scores(), tuple(notices))
+        return tuple(notices)
 
     # The end
 

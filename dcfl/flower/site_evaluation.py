@@ -68,7 +68,7 @@ class SiteEvaluation:
         self._sent: list[SentTask] = []
         self.round = 0  # the last that was trained here, for the sites' records; 0: none yet
         self._results: list[SiteResult] = []  # by the last evaluation
-        self.own_accuracies: Tensor | None = None
+        self.own_accuracies = torch.full((clients,), torch.nan, dtype=torch.float64)
 
     def begin(self, weights: Tensors) -> None:
         self._sent = self._ask("evaluate", weights)

@@ -15,7 +15,7 @@ from torch import Tensor
 from dcfl import tensors as named
 from dcfl.data import FederatedData
 from dcfl.data.augment import Preparation
-from dcfl.engines.engine import Engine
+from dcfl.engines.engine import Engine, SiteScoring
 from dcfl.errors import CheckpointError, ConfigError, DCFLError, RunFolderError, RunMissing
 from dcfl.evaluation import own_mix_accuracies
 from dcfl.messages import Tensors
@@ -42,8 +42,9 @@ def keep_personal_models(
     their parts and score their models themselves."""
     mixes, weights_sha256 = data.label_mixes(), sha256(weights)
     accuracies = torch.full((len(mixes),), torch.nan, dtype=torch.float64)
-    for client, accuracy in _told(engine, weights).items():
-        accuracies[client] = accuracy
+    if engine.sites is not None:
+        for client, accuracy in _told(engine.sites, weights).items():
+            accuracies[client] = accuracy
     for client, part in engine.personal_parts():
         engine.begin_evaluation({**weights, **part})
         by_class = engine.end_evaluation().by_class
@@ -55,10 +56,10 @@ def keep_personal_models(
     return accuracies
 
 
-def _told(engine: Engine, weights: Tensors) -> Mapping[int, float]:
+def _told(sites: SiteScoring, weights: Tensors) -> Mapping[int, float]:
     """Sites that do not answer must not spoil a finished run."""
     try:
-        return engine.personal_accuracies(weights)
+        return sites.personal_accuracies(weights)
     except DCFLError as error:
         warnings.warn(f"the sites have not scored their own models: {error}", stacklevel=3)
         return {}
@@ -236,22 +237,14 @@ def _model_path(folder: Path, which: Kept) -> Path:
 
 def _require_whole(path: Path, weights: Tensors, description: Json, which: Kept) -> None:
     """Check the file's own checksum, and the hash in summary.json if there is one."""
-    checksum = description.get("checksum")
-    if checksum is not None:
-        ordered = {name: weights[name] for name in sorted(weights)}
-        shape = {key: value for key, value in description.items() if key != "checksum"}
-        if checksum != named.checksum(ordered, strict_json(shape)):
-            raise damaged(path, "its checksum is another one")
+    ordered = {name: weights[name] for name in sorted(weights)}
+    shape = {key: value for key, value in description.items() if key != "checksum"}
+    if description.get("checksum") != named.checksum(ordered, strict_json(shape)):
+        raise damaged(path, "its checksum is another one")
     summary = RecordedRun(path.parent).summary
     recorded_hash = summary.hash_of(which) if summary else ""
     if recorded_hash and recorded_hash != named.sha256(weights):
         raise damaged(path, "summary.json has the hash of other weights")
-    if not checksum and not recorded_hash:
-        warnings.warn(
-            f"{path}: neither the file nor a summary.json beside it has a hash of the weights: "
-            f"nobody would notice damage",
-            stacklevel=3,
-        )
 
 
 def _require_code(shape: ModelShape, path: Path) -> None:

@@ -26,9 +26,13 @@ T = TypeVar("T")
 
 
 def parsed(text: str | bytes, path: Path) -> Json:
-    """Parse a JSON object; NaN and infinity, which earlier versions wrote, become None."""
+    """Parse a JSON object, without NaN and infinity."""
+
+    def refused(constant: str) -> None:
+        raise ValueError(f"{constant} is no number")
+
     try:
-        value = json.loads(text, parse_constant=lambda _: None)
+        value = json.loads(text, parse_constant=refused)
     except (ValueError, RecursionError) as error:
         raise damaged(path, str(error)) from error
     if not isinstance(value, dict):
@@ -138,11 +142,6 @@ class RoundRow(Row):
     def __post_init__(self) -> None:
         if self.accuracy is not None and None in (self.max_accuracy, self.ema_accuracy):
             raise ValueError("accuracy without max_accuracy or ema_accuracy")
-
-    @classmethod
-    def from_json(cls, value: Json, path: Path) -> Self:
-        """Early versions wrote `ok` but not `used`."""
-        return super().from_json({"used": value.get("ok"), **value}, path)
 
     def _is_written(self, name: str) -> bool:
         return name not in ("sites", "notices") or bool(getattr(self, name))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dcfl.config import as_tables
 from dcfl.data import Dataset
 from dcfl.data.settings import images_scored
-from dcfl.engines.engine import Connect, Engine, OwnScores, Session
+from dcfl.engines.engine import Connect, Engine, OwnScores
 from dcfl.engines.memories import Index, delete_all_but
 from dcfl.engines.runner import reproducible
 from dcfl.errors import ClientFailure, ClientLost, DCFLError, Interrupted, RunFolderError
@@ -32,10 +32,18 @@ from dcfl.runs.evaluations import by_sites, write_evaluation
 from dcfl.runs.folder import MEMORIES, RecordedRun, folder_for, require_own
 from dcfl.runs.identity import flat, of_kind
 from dcfl.runs.model_file import Kept, keep_personal_models
-from dcfl.runs.prepare import prepare
+from dcfl.runs.prepare import Prepared, prepare
 from dcfl.runs.recorder import Recorder
 from dcfl.runs.rows import ClassRecall, PersonalRow, RoundRow, Summary, data_frame
-from dcfl.runs.start import AS_BEGUN, Resumption, Saver, begin_or_resume, keeps_checkpoint, planned
+from dcfl.runs.start import (
+    AS_BEGUN,
+    Position,
+    Resumption,
+    Saver,
+    begin_or_resume,
+    keeps_checkpoint,
+    planned,
+)
 from dcfl.runs.summaries import (
     Judged,
     Spent,
@@ -125,6 +133,166 @@ class Trained(NamedTuple):
     round: Round
     seconds: float
     saved: Index | None  # the clients' memories, if the round gets a checkpoint
+    scored: bool  # whether its model is evaluated
+
+
+class LastScores(NamedTuple):
+    """What was found out about the final model."""
+
+    by_sites: Sequence[OwnScores]  # empty where the test images are here
+    personal: Sequence[PersonalRow]  # empty if no part of the model is personal
+    recalls: tuple[ClassRecall, ...]
+
+
+class Training:
+    """The rounds of a run whose engine is connected: trained, evaluated, recorded."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        position: Position,
+        engine: Engine,
+        recorder: Recorder,
+        saver: Saver,
+        follower: Following,
+        stopping: Callable[[], bool],
+    ) -> None:
+        """`position` moves with every round."""
+        self._prepared, self._at, self._engine = prepared, position, engine
+        self._recorder, self._saver, self._follower = recorder, saver, follower
+        self._stopping, self._folder = stopping, recorder.folder
+        self._federation, self._output = prepared.experiment.federation, prepared.experiment.output
+        self._server = prepared.server()
+        self._mixes = prepared.data.label_mixes()
+        self._dropped = 0  # late replies so far
+        self._last_score: Evaluation | None = None
+
+    @property
+    def _enough(self) -> str:
+        return reason_to_end(self._federation, self._at.rounds)
+
+    def rounds(self) -> Generator[RoundRow]:
+        """Yield a row per round; raise Interrupted if the run is stopped before its end."""
+        if not self._enough:  # a resumed run may have been killed just before its end
+            yield from self._recorded()
+        if not self._enough and self._at.state.round < self._federation.rounds:
+            self._interrupt()
+
+    def _recorded(self) -> Generator[RoundRow]:
+        """If the engine can, it evaluates a round while the next trains, unless the next may not be
+        wanted."""
+        engine, federation = self._engine, self._federation
+        pending: Trained | None = None  # its evaluation is still running
+        overlaps = engine.overlaps and not federation.may_end_early
+        rounds = federate(
+            self._server,
+            Stoppable(engine, self._stopping),
+            self._at.state,
+            federation.rounds,
+            federation.share,
+            federation.seed,
+        )
+        try:
+            for round, seconds in until_stopped(rounds, engine, self._stopping):
+                before, pending = pending, None
+                if before is not None:
+                    yield self._record(before)
+                number = round.state.round
+                saved = self._saver.begin(engine, number, self._stopping())
+                trained = Trained(round, seconds, saved, federation.evaluates(number))
+                self._at.state = round.state
+                if trained.scored:
+                    engine.begin_evaluation(round.state.weights)
+                if trained.scored and overlaps:
+                    pending = trained
+                else:
+                    yield self._record(trained)
+                    if self._enough:
+                        return
+        except Exception:
+            if pending is not None:  # trained before the failure: record it
+                with suppress(DCFLError):
+                    self._record(pending)
+            raise
+        if pending is not None:
+            yield self._record(pending)
+
+    def _record(self, trained: Trained) -> RoundRow:
+        """Finish the round's evaluation, write its row and, if due, its checkpoint."""
+        round, at, engine = trained.round, self._at, self._engine
+        began = time.perf_counter()
+        judged = self._judged() if trained.scored else None
+        spent = Spent(trained.seconds, time.perf_counter() - began)
+        dropped, self._dropped = engine.dropped - self._dropped, engine.dropped
+        sites = engine.sites.site_scores() if engine.sites and judged else ()
+        notices = engine.take_notices()
+        row = round_row(round, judged, spent, at.rounds.last, dropped, sites, notices)
+        at.rounds = at.rounds.and_then(row)
+        site_names = self._prepared.data.dataset.site_names
+        self._recorder.round(row, client_rows(round, judged, site_names))
+        self._follower.round(row)
+        if self._output.keep_best and at.rounds.best_is(row):
+            at.best = Best(row.round, round.state.weights)
+        if trained.saved is not None:
+            self._saver.commit(engine, round.state, trained.saved, at.best)
+        require_usable_rounds(at.rounds, round.clients, self._server, self._folder)
+        return row
+
+    def _judged(self) -> Judged:
+        result, sites = self._engine.end_evaluation(), self._engine.sites
+        self._last_score = result
+        if sites is not None:
+            return Judged(result, sites.own_accuracies)
+        return Judged(result, own_mix_accuracies(result.by_class, self._mixes))
+
+    def _interrupt(self) -> None:
+        where = f"after round {self._at.state.round} of {self._federation.rounds}"
+        if not self._output.checkpoint or not self._at.rounds.count:
+            raise Interrupted(f"stopped {where}")
+        memories = self._engine.memories.save()
+        self._saver.commit(self._engine, self._at.state, memories, self._at.best)
+        raise Interrupted(f"stopped {where}; `dcfl resume {self._folder}` continues")
+
+    def end(self) -> LastScores:
+        """Score the final model in every way, and write the checkpoint that stays."""
+        by_sites = self._by_sites()
+        final = self._last_score or self._final_score()
+        personal = self._personal()
+        self._saver.commit_last(self._engine, self._at.state, self._at.best)
+        recalls = class_recalls(self._prepared.data.dataset, final, by_sites)
+        return LastScores(by_sites, personal, recalls)
+
+    def _by_sites(self) -> Sequence[OwnScores]:
+        """Sites that do not answer must not spoil a finished run."""
+        if self._engine.sites is None:
+            return ()
+        try:
+            found = self._engine.sites.own_scores(self._at.state.weights)
+        except DCFLError as error:
+            warnings.warn(f"the sites have not scored the final model: {error}", stacklevel=3)
+            return ()
+        for notice in self._engine.take_notices():
+            warnings.warn(notice, stacklevel=3)
+        return found
+
+    def _final_score(self) -> Evaluation | None:
+        """Once more, for a run that was killed just before its end."""
+        with suppress(DCFLError):  # of sites that do not answer
+            self._engine.begin_evaluation(self._at.state.weights)
+            return self._engine.end_evaluation()
+        return None
+
+    def _personal(self) -> Sequence[PersonalRow]:
+        """How clients fare with the global model and with their own; empty if no part of it is
+        personal, or if nobody here knows."""
+        if not self._prepared.runner.personal:
+            return ()
+        data, weights = self._prepared.data, self._at.state.weights
+        own = keep_personal_models(self._engine, weights, data, self._folder)
+        if not own.isfinite().any():
+            return ()
+        self._engine.begin_evaluation(weights)  # again: a resumed run may have had no round left
+        return personal_rows(self._judged().client_accuracies, own, data.dataset.site_names)
 
 
 class Run:
@@ -170,17 +338,14 @@ class Run:
         self._recorder = recorder or Recorder(folder_for(experiment, name))
         self._checkpoints = Checkpoints(self.folder)
         try:
-            self._state, self._best, self._start = begin_or_resume(
+            self._position, self._start = begin_or_resume(
                 self.prepared, self._recorder, self._checkpoints, resumption
             )
         except BaseException:
             self._recorder.close()
             raise
-        self._so_far = self._start.rounds
         self._stopping = False
-        self._dropped = 0  # late replies so far
-        self._last_score: Evaluation | None = None
-        self._summary: Summary | None = None
+        self._result: Result | None = None
 
     @classmethod
     def resume(
@@ -235,37 +400,35 @@ class Run:
 
     def result(self) -> Result:
         """The outcome; available after the last round."""
-        if self._summary is None:
+        if self._result is None:
             raise RunFolderError(f"{self.folder}: the run has not finished")
-        model = self.prepared.model.eval()
-        return Result(self.folder, self._summary, self._state.weights, model)
+        return self._result
 
     def _rounds(self) -> Generator[RoundRow]:
-        self._saver = Saver(self.prepared, self._recorder, self._checkpoints, self._start)
+        saver = Saver(self.prepared, self._recorder, self._checkpoints, self._start)
+        with ExitStack() as at_the_end:
+            with reproducible(self.experiment.engine.threads), self._connected() as engine:
+                # Not earlier: an engine forks its workers, and trackers start threads.
+                follower = at_the_end.enter_context(self._followed())
+                training = Training(
+                    self.prepared,
+                    self._position,
+                    engine,
+                    self._recorder,
+                    saver,
+                    follower,
+                    stopping=lambda: self._stopping,
+                )
+                yield from training.rounds()
+                last = training.end()
+            follower.summary = self._finish(last, saver)
+
+    @contextmanager
+    def _connected(self) -> Iterator[Engine]:
+        """A run that gets no engine leaves no folder behind, which would block the next."""
         session = self.prepared.session(
             self._start.run, self.folder / MEMORIES, self._start.memories, self._checkpoints.indexes
         )
-        self._mixes = self.prepared.data.label_mixes()
-        threads = self.experiment.engine.threads
-        with ExitStack() as at_the_end:
-            with reproducible(threads), self._connected(session) as engine:
-                # Not earlier: an engine forks its workers, and trackers start threads.
-                self._following = at_the_end.enter_context(self._followed())
-                if not self._enough:  # a resumed run may have been killed just before its end
-                    yield from self._recorded(engine)
-                if not self._enough and self._state.round < self.experiment.federation.rounds:
-                    self._interrupt(engine)
-                own_scores = self._own_scores(engine)
-                final = self._last_score or self._final_score(engine)
-                personal = self._personal(engine)
-                self._saver.commit_last(engine, self._state, self._best)
-            recalls = class_recalls(self.prepared.data.dataset, final, own_scores)
-            self._finish(own_scores, personal, recalls)
-            self._following.summary = self._summary
-
-    @contextmanager
-    def _connected(self, session: Session) -> Iterator[Engine]:
-        """A run that gets no engine leaves no folder behind, which would block the next."""
         with ExitStack() as stack:
             try:
                 engine = stack.enter_context(self._connect(session))
@@ -276,146 +439,27 @@ class Run:
 
     def _followed(self) -> AbstractContextManager[Following]:
         settings = of_kind(flat(as_tables(self.experiment)), "result", "seed")
-        run = FollowedRun(self._start.run, self.folder, settings, self._state.round)
+        run = FollowedRun(self._start.run, self.folder, settings, self._position.state.round)
         return following(run, self.experiment.output.trackers, self._trackers)
 
-    @property
-    def _enough(self) -> str:
-        return reason_to_end(self.experiment.federation, self._so_far)
-
-    def _recorded(self, engine: Engine) -> Generator[RoundRow]:
-        """Yield a row per round. If the engine can, it evaluates a round while the next trains,
-        unless the next may not be wanted."""
-        self._server = self.prepared.server()
-        pending: Trained | None = None  # its evaluation is still running
-        federation, stopping = self.experiment.federation, lambda: self._stopping
-        overlaps = engine.overlaps and not federation.may_end_early
-        rounds = federate(
-            self._server,
-            Stoppable(engine, stopping),
-            self._state,
-            federation.rounds,
-            federation.share,
-            federation.seed,
-        )
-        try:
-            for round, seconds in until_stopped(rounds, engine, stopping):
-                before, pending = pending, None
-                if before is not None:
-                    yield self._record(engine, before)
-                saved = self._saver.begin(engine, round.state.round, self._stopping)
-                trained = Trained(round, seconds, saved)
-                self._state = round.state
-                if self._evaluates(trained):
-                    engine.begin_evaluation(round.state.weights)
-                if self._evaluates(trained) and overlaps:
-                    pending = trained
-                else:
-                    yield self._record(engine, trained)
-                    if self._enough:
-                        return
-        except Exception:
-            if pending is not None:  # trained before the failure: record it
-                with suppress(DCFLError):
-                    self._record(engine, pending)
-            raise
-        if pending is not None:
-            yield self._record(engine, pending)
-
-    def _evaluates(self, trained: Trained) -> bool:
-        return self.experiment.federation.evaluates(trained.round.state.round)
-
-    def _judged(self, engine: Engine) -> Judged:
-        result, accuracies = engine.end_evaluation(), engine.own_accuracies
-        if accuracies is None:
-            accuracies = own_mix_accuracies(result.by_class, self._mixes)
-        self._last_score = result
-        return Judged(result, accuracies)
-
-    def _record(self, engine: Engine, trained: Trained) -> RoundRow:
-        """Finish the round's evaluation, write its row and, if due, its checkpoint."""
-        round, training, saved = trained
-        began = time.perf_counter()
-        judged = self._judged(engine) if self._evaluates(trained) else None
-        spent = Spent(training, time.perf_counter() - began)
-        dropped, self._dropped = engine.dropped - self._dropped, engine.dropped
-        row = round_row(round, judged, spent, self._so_far.last, dropped, engine.take_remarks())
-        self._so_far = self._so_far.and_then(row)
-        site_names = self.prepared.data.dataset.site_names
-        self._recorder.round(row, client_rows(round, judged, site_names))
-        self._following.round(row)
-        if self.experiment.output.keep_best and self._so_far.best_is(row):
-            self._best = Best(row.round, round.state.weights)
-        if saved is not None:
-            self._saver.commit(engine, round.state, saved, self._best)
-        require_usable_rounds(self._so_far, round.clients, self._server, self.folder)
-        return row
-
-    def _interrupt(self, engine: Engine) -> None:
-        where = f"after round {self._state.round} of {self.experiment.federation.rounds}"
-        if not self.experiment.output.checkpoint or not self._so_far.count:
-            raise Interrupted(f"stopped {where}")
-        self._saver.commit(engine, self._state, engine.memories.save(), self._best)
-        raise Interrupted(f"stopped {where}; `dcfl resume {self.folder}` continues")
-
-    def _own_scores(self, engine: Engine) -> Sequence[OwnScores]:
-        """Of the final model. Sites that do not answer must not spoil a finished run."""
-        try:
-            found = engine.own_scores(self._state.weights)
-        except DCFLError as error:
-            warnings.warn(f"the sites have not scored the final model: {error}", stacklevel=3)
-            return ()
-        for notice in engine.take_remarks().notices:
-            warnings.warn(notice, stacklevel=3)
-        return found
-
-    def _final_score(self, engine: Engine) -> Evaluation | None:
-        """Once more, for a run that was killed just before its end."""
-        with suppress(DCFLError):  # of sites that do not answer
-            engine.begin_evaluation(self._state.weights)
-            return engine.end_evaluation()
-        return None
-
-    def _personal(self, engine: Engine) -> Sequence[PersonalRow]:
-        """How clients fare with the global model and with their own; empty if no part of it is
-        personal, or if nobody here knows."""
-        if not self.prepared.runner.personal:
-            return ()
-        data, weights = self.prepared.data, self._state.weights
-        own = keep_personal_models(engine, weights, data, self.folder)
-        if not own.isfinite().any():
-            return ()
-        engine.begin_evaluation(weights)  # again: a resumed run may have had no round left
-        common = self._judged(engine).client_accuracies
-        return personal_rows(common, own, data.dataset.site_names)
-
-    def _finish(
-        self,
-        own_scores: Sequence[OwnScores],
-        personal: Sequence[PersonalRow],
-        recalls: tuple[ClassRecall, ...],
-    ) -> None:
-        require_some_replies(self._so_far, self.folder)
-        models: dict[Kept, Tensors] = {"last": self._state.weights}
-        if self._best is not None:
-            models["best"] = self._best.weights
-        summary = summarise(
-            self.prepared,
-            models,
-            self._so_far,
-            self._saver.elapsed(),
-            self._start.repeated,
-            personal,
-            recalls,
-        )
-        if own_scores:
-            dataset = self.prepared.data.dataset
+    def _finish(self, last: LastScores, saver: Saver) -> Summary:
+        """Write the models and the summary, and delete what was for resuming."""
+        at, prepared = self._position, self.prepared
+        require_some_replies(at.rounds, self.folder)
+        models: dict[Kept, Tensors] = {"last": at.state.weights}
+        if at.best is not None:
+            models["best"] = at.best.weights
+        spent = (saver.elapsed(), self._start.repeated)
+        summary = summarise(prepared, models, at.rounds, *spent, last.personal, last.recalls)
+        if last.by_sites:
+            dataset = prepared.data.dataset
             names = (dataset.name, dataset.class_names)
-            write_evaluation(self.folder, by_sites(*names, own_scores, summary.weights_sha256))
-        self._recorder.finish(self.prepared, models, summary, personal)
-        _tidy(self._checkpoints, self.folder, self._saver.keeps)
-        self.prepared.model.load_state_dict(self._state.weights)
-        self._summary = summary
+            write_evaluation(self.folder, by_sites(*names, last.by_sites, summary.weights_sha256))
+        self._recorder.finish(prepared, models, summary, last.personal)
+        _tidy(self._checkpoints, self.folder, saver.keeps)
+        prepared.model.load_state_dict(at.state.weights)
+        self._result = Result(self.folder, summary, at.state.weights, prepared.model.eval())
+        return summary
 
     def _write_report(self) -> None:
         """A failed report is only a warning: it must not spoil a finished run."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import uuid4
 
 from dcfl import tensors as named
@@ -83,13 +83,20 @@ def _require_checkpoint(recorded: RecordedRun, rounds: int) -> None:
 NOT_KNOWN = "not recorded"  # by the dcfl version that wrote the checkpoint
 
 
+@dataclass
+class Position:
+    """How far a run is."""
+
+    state: ServerState
+    best: Best | None = None  # if it is kept, and a round was scored
+    rounds: RoundsSoFar = RoundsSoFar()
+
+
 @dataclass(frozen=True)
 class Start:
-    """All but the server's state, which a run must not keep beyond its first round: it holds a
-    whole model."""
+    """What a run that is taken up again knows of its past; a new one has none."""
 
     run: str = field(default_factory=lambda: uuid4().hex)  # the run's id at remote nodes
-    rounds: RoundsSoFar = RoundsSoFar()
     memories: Index = field(default_factory=dict)  # the round each client's memory is from
     seconds: float = 0.0  # the run has taken so far
     repeated: int = 0  # rounds that are done a second time
@@ -106,15 +113,9 @@ class Resumption:
 AS_BEGUN = Resumption()
 
 
-class Begun(NamedTuple):
-    state: ServerState
-    best: Best | None  # if it is kept, and a round was scored
-    start: Start
-
-
 def begin_or_resume(
     prepared: Prepared, recorder: Recorder, checkpoints: Checkpoints, resumption: Resumption
-) -> Begun:
+) -> tuple[Position, Start]:
     """Find where the run in the recorder's folder starts; writes the first files of a new run."""
     if recorder.resumed:
         resumed = _from_checkpoint(prepared, recorder, checkpoints, resumption)
@@ -122,12 +123,12 @@ def begin_or_resume(
             recorder.renew_own_code(prepared)
             return resumed
     recorder.start(prepared)
-    return Begun(ServerState(0, named.snapshot(prepared.model), {}, {}), None, Start())
+    return Position(ServerState(0, named.snapshot(prepared.model), {}, {})), Start()
 
 
 def _from_checkpoint(
     prepared: Prepared, recorder: Recorder, checkpoints: Checkpoints, resumption: Resumption
-) -> Begun | None:
+) -> tuple[Position, Start] | None:
     """Start at the newest intact checkpoint and cut the logs back to it; None if there is none."""
     newest = checkpoints.recover_newest()
     wanted = prepared.experiment.federation.rounds
@@ -157,8 +158,8 @@ def _from_checkpoint(
     recorder.plan_rounds(wanted)
     recorder.truncate_logs(progress.lengths)
     rounds = _read_again(recorded.each_round(), progress.round, federation, recorder.folder)
-    start = Start(progress.run, rounds, progress.index, progress.seconds, progress.again + repeated)
-    return Begun(checkpoint.state, best, start)
+    start = Start(progress.run, progress.index, progress.seconds, progress.again + repeated)
+    return Position(checkpoint.state, best, rounds), start
 
 
 def _require_best(prepared: Prepared, rounds: RoundsSoFar, best: Best | None) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dcfl import tensors as named
 from dcfl.data import Dataset
-from dcfl.engines.engine import OwnScores, Remarks
+from dcfl.engines.engine import OwnScores, SiteScore
 from dcfl.errors import TooFewClients
 from dcfl.evaluation import Evaluation, fairness, finite_or_none, max_and_ema
 from dcfl.experiment import FederationSettings
@@ -153,9 +153,6 @@ def seldom_there(run: RecordedRun) -> list[Participation]:
     return [one for one in found if one.share < most]
 
 
-NO_REMARKS = Remarks()
-
-
 class Judged(NamedTuple):
     """The scores of a round's model: on the test images and for each client."""
 
@@ -176,7 +173,8 @@ def round_row(
     spent: Spent,
     before: RoundRow | None,
     dropped: int = 0,
-    remarks: Remarks = NO_REMARKS,
+    sites: tuple[SiteScore, ...] = (),
+    notices: tuple[str, ...] = (),
 ) -> RoundRow:
     """`judged`: None after a round whose model was not scored. `before`: the previous row, whose
     MAX and EMA the new row continues."""
@@ -207,8 +205,8 @@ def round_row(
         rejected=outcomes["rejected"],
         used=sum(client.used for client in round.clients),
         dropped=dropped,
-        sites=remarks.sites if judged else (),
-        notices=remarks.notices,
+        sites=sites,
+        notices=notices,
     )
 
 

@@ -1,4 +1,4 @@
-"""What glibc does with freed memory. Without glibc these functions do nothing."""
+"""What processes take of the memory, what is free, and what glibc does with freed memory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
+
+import psutil
 
 
 class MemoryWatch:
@@ -38,39 +40,35 @@ class MemoryWatch:
 
 
 def memory_of(pid: int) -> int:
-    """Bytes of a process and its descendants; shared memory counts once (PSS)."""
-    return sum(_from_rollup(member, "Pss:") for member in _family(pid))
-
-
-def anonymous_bytes_of(pid: int) -> int:
-    """Bytes of a process that no file holds too, such as libraries' code."""
-    return _from_rollup(pid, "Anonymous:")
-
-
-def _family(pid: int) -> list[int]:
-    """A process and its descendants."""
-    children: list[int] = []
-    with suppress(OSError):  # it has just exited
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            with suppress(OSError):  # so has a thread of it
-                children += map(int, (task / "children").read_text().split())
-    return [pid, *(member for child in children for member in _family(child))]
-
-
-def _from_rollup(pid: int, kind: str) -> int:
+    """Bytes of a process and its descendants; memory that they share counts once where the system
+    tells so (PSS)."""
     try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(kind))
-    except (OSError, StopIteration):
+        process = psutil.Process(pid)
+        family = [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
         return 0
+    return sum(map(_own_share, family))
+
+
+def _own_share(process: psutil.Process) -> int:
+    try:
+        memory = process.memory_full_info()
+    except psutil.Error:  # it has just exited, or is another user's
+        return 0
+    share: int = getattr(memory, "pss", memory.uss)  # uss: all that ends with the process
+    return share
+
+
+def anonymous_bytes() -> int:
+    """Bytes of this process that no file holds too, such as libraries' code."""
+    memory = psutil.Process().memory_info()
+    resident: int = memory.rss
+    return resident - getattr(memory, "shared", 0)
 
 
 def available_bytes() -> int:
     """Free memory of this machine, or of the container if that has less."""
-    machine = sys.maxsize
-    with suppress(OSError, StopIteration, ValueError):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        machine = next(int(line.split()[1]) * 1024 for line in lines if "MemAvailable" in line)
+    machine: int = psutil.virtual_memory().available
     return max(0, min([machine, *map(_free_bytes_of, _memory_groups())]))
 
 
@@ -102,6 +100,7 @@ def _free_bytes_of(group: Path) -> int:
     return sys.maxsize
 
 
+# Without glibc these functions do nothing.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 

@@ -848,7 +848,6 @@ def test_a_site_whose_score_cannot_be_has_no_say(
     engine = judged(tmp_path, TWO, change, silent)
     alone = evaluate(flat(), toys.dataset())
     assert engine.end_evaluation().loss == alone.loss
-    assert engine.own_accuracies is not None
     assert engine.own_accuracies.isfinite().tolist() == [True, False, False, False]
 
 
@@ -862,7 +861,7 @@ def test_a_site_that_lies_about_its_images_from_the_start_weighs_as_the_middle_o
     found = engine.end_evaluation()
     assert found.accuracy == pytest.approx((3 * honest + 100) / 4)
     images = len(toys.dataset().test)
-    assert engine.take_remarks().sites == tuple(
+    assert engine.site_scores() == tuple(
         SiteScore(site, honest, images, 1.0)
         if site != 1
         else SiteScore(1, 100.0, 2**39 - 1, pytest.approx(images / (2**39 - 1)))
@@ -875,9 +874,9 @@ def test_a_site_with_other_images_than_it_said_has_no_say_and_a_person_is_told(
 ) -> None:
     engine = judged(tmp_path, TWO, boast(10**4))
     engine.end_evaluation()
-    (notice,) = engine.take_remarks().notices
+    (notice,) = engine.take_notices()
     assert notice.startswith("site 1 has no say: a score of other test images")
-    assert not engine.take_remarks().notices  # once
+    assert not engine.take_notices()  # once
 
 
 COUNTS = st.lists(st.integers(0, 2**40 - 1), min_size=1, max_size=12).filter(any)
@@ -1077,7 +1076,7 @@ def test_scores_that_cannot_be_are_left_out_and_a_person_is_told(
     engine = scored(tmp_path, change)
     (one,) = engine.own_scores(snapshot(flat()))
     assert one.name == "site 0"
-    (notice,) = engine.take_remarks().notices
+    (notice,) = engine.take_notices()
     assert notice.startswith("site 1 has no say: ")
     assert reason in notice
 

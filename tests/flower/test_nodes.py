@@ -73,7 +73,7 @@ class Federation:
         return ["" if isinstance(reply, ClientUpdate) else reply.reason for reply in replies]
 
     def notices(self) -> str:
-        return "\n".join(self.engine.take_remarks().notices)
+        return "\n".join(self.engine.take_notices())
 
 
 HONEST = {100, 101, 102}
@@ -207,7 +207,7 @@ def test_a_site_that_cannot_be_used_is_named(roster: Roster, tmp_path: Path) -> 
     grid = InProcessGrid(client_app(site_of), 3)
     grid.keys = dict(zip(THREE, KEYS, strict=False))
     engine = engine_at(grid, site.runner, roster, deadline=10.0)
-    (notice,) = engine.take_remarks().notices
+    (notice,) = engine.take_notices()
     named = "site south" if roster.keys else "site south (node 101)"
     assert notice == f"{named} cannot be used: {CODES['picture']}"
     replies = list(engine.run(Broadcast(1, snapshot(site.runner.model), {}), range(3)))

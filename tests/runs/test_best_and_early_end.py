@@ -57,7 +57,9 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Result:
 
 def test_the_best_model_is_that_of_the_best_round(kept: Result, tmp_path: Path) -> None:
     run = Run(dcfl.load_experiment(**{**SETTINGS, "output.dir": str(tmp_path / "watched")}))
-    seen = {row.round: (row.accuracy, named.sha256(run._state.weights)) for row in run.rounds()}
+    seen = {
+        row.round: (row.accuracy, named.sha256(run._position.state.weights)) for row in run.rounds()
+    }
     best = max(seen, key=lambda round: seen[round][0] or 0.0)  # the first of them
     summary, weights = kept.summary, load_file(kept.folder / "best.safetensors")
     assert (summary.best_round, summary.best_accuracy) == (best, seen[best][0])

@@ -26,7 +26,6 @@ from tests.reliability.victims import (
     SLOW,
     at_nodes,
     command,
-    edited,
     exit_code,
     experiment,
     files,
@@ -186,15 +185,6 @@ def test_without_its_checkpoint_it_stays_as_it_is(
     assert not list(tmp_path.glob("run/checkpoint*"))
     assert not (tmp_path / "run" / "memories").exists()
     with pytest.raises(RunFolderError, match=f"cannot be made longer: .*{reason}; train it anew"):
-        resume(tmp_path / "run", rounds=5)
-
-
-def test_a_folder_of_an_older_version_says_so(tmp_path: Path) -> None:
-    train(planned(tmp_path / "run", 2))
-    edited(tmp_path / "run", "keep_checkpoint = true\n", "")
-    for path in tmp_path.glob("run/checkpoint*"):
-        path.unlink()
-    with pytest.raises(RunFolderError, match=r"the version of dcfl .* federation\.rounds=5"):
         resume(tmp_path / "run", rounds=5)
 
 

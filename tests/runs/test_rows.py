@@ -1,4 +1,4 @@
-"""Rows as values and as JSON, against the files of a run that an earlier version wrote."""
+"""Rows as values and as JSON, against the files of a run."""
 
 import json
 from dataclasses import MISSING, FrozenInstanceError, fields
@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 
 from dcfl.engines.engine import SiteScore
 from dcfl.errors import RunFolderError
-from dcfl.runs.folder import RecordedRun
 from dcfl.runs.rows import ClientRow, RoundRow, Row, Summary
 from dcfl.system.json_types import Json
 
-OLDER = Path(__file__).parent / "older_run"  # version 0.1.0, before rows had types
-ROUND: Json = json.loads((OLDER / "rounds.jsonl").read_text().splitlines()[0])
-CLIENT: Json = json.loads((OLDER / "clients.jsonl").read_text().splitlines()[1])
-SUMMARY: Json = json.loads((OLDER / "summary.json").read_text())
+WRITTEN = Path(__file__).parent / "written_run"
+ROUND: Json = json.loads((WRITTEN / "rounds.jsonl").read_text().splitlines()[0])
+CLIENT: Json = json.loads((WRITTEN / "clients.jsonl").read_text().splitlines()[1])
+SUMMARY: Json = json.loads((WRITTEN / "summary.json").read_text())
 HERE = Path("some/rounds.jsonl")
 KINDS: list[tuple[type[Row], Json]] = [
     (RoundRow, ROUND),
@@ -27,25 +26,16 @@ KINDS: list[tuple[type[Row], Json]] = [
 each_kind = pytest.mark.parametrize(("kind", "written"), KINDS, ids=lambda kind: str(kind)[:40])
 
 
-def test_an_older_run_opens() -> None:
-    run = RecordedRun.open(OLDER)
-    assert [row.round for row in run.rounds] == [1, 2, 3]
-    assert len(run.clients) == 9
-    assert run.summary is not None
-    assert run.summary.weights_sha256.startswith("cea14adc20fce815")
-    assert run.experiment.method.name == "dcfl-pw"
-
-
 @pytest.mark.parametrize("name", ["rounds.jsonl", "clients.jsonl"])
 def test_logs_are_written_as_they_were(name: str) -> None:
     kind = RoundRow if name == "rounds.jsonl" else ClientRow
-    for line in (OLDER / name).read_text().splitlines():
+    for line in (WRITTEN / name).read_text().splitlines():
         assert json.dumps(kind.from_json(json.loads(line), HERE).to_json()) == line
 
 
 def test_summaries_are_written_as_they_were() -> None:
     text = json.dumps(Summary.from_json(SUMMARY, HERE).to_json(), indent=2)
-    assert f"{text}\n" == (OLDER / "summary.json").read_text()
+    assert f"{text}\n" == (WRITTEN / "summary.json").read_text()
 
 
 @each_kind
@@ -53,7 +43,7 @@ def test_what_was_not_known_then_may_be_missing(kind: type[Row], written: Json) 
     needed = [
         field.name
         for field in fields(kind)
-        if field.default is MISSING and field.default_factory is MISSING and field.name != "used"
+        if field.default is MISSING and field.default_factory is MISSING
     ]
     row = kind.from_json({name: written[name] for name in needed}, HERE)
     assert {name: row[name] for name in needed} == {name: written[name] for name in needed}
@@ -61,12 +51,6 @@ def test_what_was_not_known_then_may_be_missing(kind: type[Row], written: Json) 
         shorter = {key: value for key, value in written.items() if key != name}
         with pytest.raises(RunFolderError, match=f"{name}.*required|{name}: "):
             kind.from_json(shorter, HERE)
-
-
-def test_rows_once_had_no_count_of_used_replies() -> None:
-    assert RoundRow.from_json({**ROUND, "ok": 7}, HERE).used == ROUND["used"] == 2
-    del (older := dict(ROUND))["used"]
-    assert RoundRow.from_json(older, HERE).used == ROUND["ok"]
 
 
 @each_kind

@@ -406,8 +406,8 @@ def test_no_model_of_an_earlier_round_is_kept(tmp_path: Path) -> None:
     """Each holds as much memory as the network."""
     settings = {**SHORT, "engine.workers": 1, "output.report": False}
     run = Run(dcfl.load_experiment(**settings, **{"output.dir": str(tmp_path / "run")}))
-    before = weakref.ref(run._state)
+    before = weakref.ref(run._position.state)
     for _ in run.rounds():
         gc.collect()
         assert before() is None
-        before = weakref.ref(run._state)
+        before = weakref.ref(run._position.state)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,7 +28,10 @@ def trained(folder: Path, ask: Ask) -> Result:
     @contextmanager
     def connect(session: Session) -> Iterator[Any]:
         engine = Embedded(session.runner, Memories(session.memories, budget=10**9))
-        engine.own_scores = ask  # type: ignore[method-assign,assignment]
+        clients = torch.zeros(2, dtype=torch.float64)
+        engine.sites = SimpleNamespace(
+            own_accuracies=clients, site_scores=lambda: (), own_scores=ask
+        )  # type: ignore[assignment]
         yield engine
 
     changes: dict[str, Any] = {"federation.rounds": 1, "data.clients": 2, "training.epochs": 1}

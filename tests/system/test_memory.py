@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from time import monotonic, sleep
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +16,8 @@ from dcfl.system.memory import MemoryWatch, available_bytes, memory_of
 
 
 def system(folder: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) -> None:
-    """A system that says these things of itself, and nothing else."""
+    """A system with 4096 free bytes that says these things of itself, and nothing else."""
+    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=4096))
     for name, text in files.items():
         path = folder / name[1:]
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -31,10 +32,9 @@ def system(folder: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str])
 def test_memory_is_that_of_the_machine_or_the_container(
     limit: str, used: str, free: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    meminfo = "MemTotal: 9 kB\nMemFree: 1 kB\nMemAvailable:   4 kB"
     stat = f"anon {used}\nfile 123456789"
     cgroup = {"/sys/fs/cgroup/memory.max": limit, "/sys/fs/cgroup/memory.stat": stat}
-    system(tmp_path, monkeypatch, {"/proc/meminfo": meminfo, **cgroup})
+    system(tmp_path, monkeypatch, cgroup)
     assert available_bytes() == free
 
 
@@ -68,13 +68,6 @@ def test_memory_is_limited_by_control_groups_of_either_version(
     assert available_bytes() == 1000
 
 
-def test_a_system_that_does_not_say_how_much_memory_it_has_has_enough(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    system(tmp_path, monkeypatch, {})
-    assert available_bytes() > 2**60
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="PSS is in Linux's /proc")
 def test_a_child_counts_and_the_peak_outlives_it() -> None:
     before = memory_of(os.getpid())
@@ -98,25 +91,3 @@ def test_a_child_counts_and_the_peak_outlives_it() -> None:
 
 def test_a_process_that_is_gone_takes_nothing() -> None:
     assert memory_of(2**30) == 0
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="threads are in Linux's /proc")
-def test_threads_that_end_meanwhile_take_nothing_away() -> None:
-    """A thread may exit between being listed and being read; the process is still there."""
-    over = threading.Event()
-
-    def come_and_go() -> None:
-        while not over.is_set():
-            short = threading.Thread(target=lambda: None)
-            short.start()
-            short.join()
-
-    busy = [threading.Thread(target=come_and_go) for _ in range(4)]
-    for thread in busy:
-        thread.start()
-    try:
-        assert all(memory_of(os.getpid()) > 0 for _ in range(100))
-    finally:
-        over.set()
-        for thread in busy:
-            thread.join()

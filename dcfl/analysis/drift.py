@@ -40,7 +40,7 @@ from dcfl.models import FeatureModel
 from dcfl.privacy import PrivacySettings
 from dcfl.runs.connect import connect
 from dcfl.runs.prepare import placement_for, resolved
-from dcfl.server.uploads import uploads_for
+from dcfl.server.server import uploads_for
 from dcfl.system.transfers import to_device, to_host
 from dcfl.trained.subject import Subject, embed
 

@@ -17,7 +17,7 @@ from rich.progress import (
 from dcfl.cli import terminal
 from dcfl.cli.terminal import LONGEST_NAME
 from dcfl.experiment import Experiment
-from dcfl.runs.round_progress import ShowRound, Status, Warnings, plain_lines
+from dcfl.runs.round_progress import RoundStatus, ShowRound, Warnings, plain_lines
 from dcfl.runs.rows import RoundRow
 from dcfl.system.wording import printable, quiet, say
 
@@ -50,7 +50,7 @@ def _live_bar(label: str, experiment: Experiment, warn_of: ShowRound) -> Iterato
     )
     with Progress(*columns, console=terminal.stderr) as bar:
         task = bar.add_task(label, total=experiment.federation.rounds, status="")
-        status = Status(experiment)
+        status = RoundStatus(experiment)
 
         def show(row: RoundRow) -> None:
             warn_of(row)

@@ -36,8 +36,6 @@ from dcfl.system.transfers import on_device, read_numbers
 
 def strike(faults: FaultSettings, seed: int, round: int, client: int) -> None:
     """Fail if it is this client's turn, which is a function of (seed, round, client)."""
-    if not (faults.crash or faults.memory or faults.lethal):
-        return
     draw = np.random.default_rng(derived_seed(seed, round, client, "faults")).random()
     if draw < faults.crash:
         raise RuntimeError("an injected fault")

@@ -22,8 +22,8 @@ from dcfl.engines.worker import Answer, Order
 from dcfl.engines.worker_processes import (
     ClientTask,
     PoolTask,
-    Schedule,
     ScoreTask,
+    TaskQueue,
     WorkerHandle,
     WorkerProcesses,
 )
@@ -139,7 +139,7 @@ class Pool:
         model_bytes = num_bytes(runner.model.state_dict())
         self._regions = SharedRegions(slot_count(model_bytes, len(devices)))
         self._orders = ClientOrders(self._regions, memories)
-        self._schedule = Schedule()
+        self._queue = TaskQueue()
         self._answers: dict[int, tuple[ClientTask, Answer]] = {}  # by position in the cohort
         self._evaluation = PoolEvaluation(runner.data.dataset, self._regions.evaluated)
         threads = session.experiment.engine.threads
@@ -162,7 +162,7 @@ class Pool:
         one is asked for."""
         self._begin_round(broadcast)
         sizes = self._runner.data.partition.sizes
-        self._schedule.begin_round(
+        self._queue.begin_round(
             ClientTask(client, position, int(sizes[client]))
             for position, client in enumerate(cohort)
         )
@@ -180,7 +180,7 @@ class Pool:
     def _begin_round(self, broadcast: Broadcast) -> None:
         """Wait until nobody trains on the last broadcast any more (a round that was given up may
         have left such a client behind), then replace it."""
-        self._schedule.end_round()
+        self._queue.end_round()
         while any(worker.client_tasks for worker in self._workers.handles):
             self._listen()
         self._answers.clear()
@@ -192,10 +192,10 @@ class Pool:
         workers = self._workers.handles
         before = next_position + len(self._regions.slots)
         while True:
-            worker = min(workers, key=lambda worker: self._schedule.seconds_of(worker.tasks))
-            if worker.tasks and self._schedule.enough(worker.tasks, len(workers)):
+            worker = min(workers, key=lambda worker: self._queue.seconds_of(worker.tasks))
+            if worker.tasks and self._queue.enough(worker.tasks, len(workers)):
                 return
-            task = self._schedule.take(before)
+            task = self._queue.take(before)
             if task is None:
                 return
             if isinstance(task, ClientTask):
@@ -207,7 +207,7 @@ class Pool:
         the workers on the same cores, less than one by one."""
         queues = [worker.tasks for worker in self._workers.handles]
         if min(map(len, queues)) > 2:
-            time.sleep(min(map(self._schedule.seconds_of, queues)) / 3)
+            time.sleep(min(map(self._queue.seconds_of, queues)) / 3)
 
     def settle(self, accepted: Collection[int]) -> None:
         self.memories.settle(accepted)
@@ -216,7 +216,7 @@ class Pool:
 
     def begin_evaluation(self, weights: Tensors) -> None:
         """Score the test images in whatever time the clients of the next round leave free."""
-        self._schedule.begin_evaluation(self._evaluation.begin(weights))
+        self._queue.begin_evaluation(self._evaluation.begin(weights))
 
     def end_evaluation(self) -> Evaluation:
         while not self._evaluation.complete:
@@ -251,7 +251,7 @@ class Pool:
             return
         self._answers[task.position] = task, answer
         if "metrics" in answer:
-            self._schedule.learn_pace(task, answer["metrics"]["seconds"])
+            self._queue.learn_pace(task, answer["metrics"]["seconds"])
 
     def _replace(self, worker: WorkerHandle) -> None:
         """It died: the task it was at has failed, the others go to other workers."""
@@ -259,7 +259,7 @@ class Pool:
         waiting = list(worker.tasks)
         if worker.busy[0] and waiting:
             self._blame(waiting.pop(0), reason)
-        self._schedule.put_back(waiting)
+        self._queue.put_back(waiting)
 
     def _blame(self, task: PoolTask, reason: str) -> None:
         """A client has failed; a part of an evaluation is tried again."""
@@ -267,7 +267,7 @@ class Pool:
             self._record(task, {"died": f"its worker process {reason}"})
         elif task.attempts + 1 < MAX_SCORE_ATTEMPTS:
             task.attempts += 1
-            self._schedule.put_back([task])
+            self._queue.put_back([task])
         else:
             raise WorkersLost(
                 f"a worker process {reason} each time it evaluated the model: "
@@ -277,14 +277,14 @@ class Pool:
     def _expire(self) -> None:
         """The round's time is over: whoever has not answered is late. Nothing but a kill is sure to
         end a client, so its worker is replaced."""
-        late = self._schedule.end_round()
+        late = self._queue.end_round()
         for worker in list(self._workers.handles):
             if worker.client_tasks:
                 late += worker.client_tasks
                 worker.tasks = deque(task for task in worker.tasks if isinstance(task, ScoreTask))
                 worker.process.kill()
                 self._workers.replace(worker, killed=True)
-                self._schedule.put_back(list(worker.tasks))
+                self._queue.put_back(list(worker.tasks))
         for task in late:
             self._record(task, {"late": f"no reply within {self._deadline:g} s"})
 

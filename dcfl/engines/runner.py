@@ -50,7 +50,7 @@ class ClientRunner:
     data: FederatedData
     training: LocalTraining
     seed: int
-    faults: FaultSettings = FaultSettings()
+    faults: FaultSettings | None = None  # that clients are to have
     protection: Protection | None = None
     attack: Attack | None = None
     compile: bool = False
@@ -77,7 +77,8 @@ class ClientRunner:
         An error costs this client alone, unless it is a setting that no client can use.
         """
         try:
-            strike(self.faults, self.seed, broadcast.round, client)
+            if self.faults:
+                strike(self.faults, self.seed, broadcast.round, client)
             attack = self.attack if self.attack and client in self.attack.clients else None
             data = self.data.client(client)
             update, new_memory = train_client(
@@ -131,7 +132,7 @@ def client_runner(
         FederatedData(dataset.augmented_by(augmentation), partition),
         experiment.training,
         seed,
-        experiment.faults,
+        experiment.faults if experiment.faults != FaultSettings() else None,
         attack=attack_on(experiment.data.population, experiment.attack, seed),
         compile=experiment.engine.compile,
         personal=copies(personal_tensors(own_model)),

@@ -52,7 +52,7 @@ class ScoreTask:
 PoolTask = ClientTask | ScoreTask
 
 
-class Schedule:
+class TaskQueue:
     """The tasks that no worker has yet: clients first, the longest first, then test images.
 
     Short clients are given out several at a time, so that no worker idles while its answer and the

@@ -28,7 +28,7 @@ KEPT = 2  # a spare, in case the newest is damaged
 
 
 @dataclass(frozen=True)
-class Progress:
+class SavedProgress:
     """How far a run was at the end of a round."""
 
     run: str  # its id
@@ -56,11 +56,13 @@ class Best(NamedTuple):
 
 class Checkpoint(NamedTuple):
     state: ServerState
-    progress: Progress
+    progress: SavedProgress
     best: Tensors  # the best weights; empty if they are not kept, or are those of the state
 
 
-def checkpoint_of(state: ServerState, progress: Progress, best: Best | None = None) -> Checkpoint:
+def checkpoint_of(
+    state: ServerState, progress: SavedProgress, best: Best | None = None
+) -> Checkpoint:
     if best is None:
         return Checkpoint(state, progress, {})
     progress = replace(progress, best=best.round)
@@ -181,7 +183,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     # Copied, not memory-mapped: the file may be deleted while the state is in use.
     copies = named.copies(tensors)
     try:
-        progress = TypeAdapter(Progress).validate_json(text, strict=True)
+        progress = TypeAdapter(SavedProgress).validate_json(text, strict=True)
         weights, shared, slots, best = named.apart(copies, "weights", "shared", "slots", "best")
     except (ValueError, KeyError) as error:
         raise CheckpointError(f"{path}: not a checkpoint of this version of dcfl") from error

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
 
 from dcfl.engines.embedded import Embedded
 from dcfl.engines.engine import Engine, Session
 from dcfl.engines.memories import client_memories
 from dcfl.engines.placement import NO_FORK, can_fork
-from dcfl.engines.pool import Pool, worker_pool
 from dcfl.errors import ConfigError
 from dcfl.experiment import EngineSettings
 from dcfl.system.wording import install_command
+
+if TYPE_CHECKING:
+    from dcfl.engines.pool import Pool
 
 
 def connect(session: Session) -> AbstractContextManager[Engine]:
@@ -44,6 +47,8 @@ def on_this_machine(session: Session) -> Iterator[Embedded | Pool]:
         if len(devices) == 1 and not _must_be_killable(session):
             yield Embedded(session.runner.on(devices[0]), memories)
         else:
+            from dcfl.engines.pool import worker_pool
+
             with worker_pool(session, memories) as pool:
                 yield pool
 

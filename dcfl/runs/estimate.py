@@ -176,7 +176,7 @@ def _short_rounds(
         prepared.runner,
         data=data,
         training=experiment.training,
-        faults=FaultSettings(),
+        faults=None,
         attack=None,
     )
     server = replace(prepared, experiment=experiment, runner=runner).server()

@@ -28,7 +28,7 @@ def warn_on_stderr(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-class Status:
+class RoundStatus:
     """Accuracy, speed and the time left, from the rounds seen so far."""
 
     def __init__(self, experiment: Experiment) -> None:
@@ -89,7 +89,7 @@ def _first_loss(lost: Sequence[ClientRow]) -> str:
 def plain_lines(label: str, experiment: Experiment, warn_of: ShowRound) -> ShowRound:
     """About ten lines on standard error."""
     label, rounds = printable(label, LONGEST_LABEL), experiment.federation.rounds
-    status = Status(experiment)
+    status = RoundStatus(experiment)
     every = max(1, rounds // 10)
 
     def show(row: RoundRow) -> None:
@@ -149,7 +149,7 @@ class Bar:
 
 @contextmanager
 def _notebook_bar(label: str, experiment: Experiment, warn_of: ShowRound) -> Iterator[ShowRound]:
-    status = Status(experiment)
+    status = RoundStatus(experiment)
     with notebook_bar(label, experiment.federation.rounds) as bar:
 
         def show(row: RoundRow) -> None:

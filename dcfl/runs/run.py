@@ -24,8 +24,6 @@ from dcfl.experiment import Experiment
 from dcfl.federation import Round, federate
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.models import FeatureModel
-from dcfl.report import write_report
-from dcfl.report.notebook_html import run_html
 from dcfl.runs.checkpoints import Best, Checkpoints
 from dcfl.runs.connect import connect
 from dcfl.runs.evaluations import by_sites, write_evaluation
@@ -123,6 +121,8 @@ class Result:
         return data_frame(self.rounds, index="round")
 
     def _repr_html_(self) -> str:
+        from dcfl.report.notebook_html import run_html
+
         images = images_scored(RecordedRun.open(self.folder).holdout)
         return run_html(self.summary, self.rounds, images, self.folder)
 
@@ -464,6 +464,8 @@ class Run:
     def _write_report(self) -> None:
         """A failed report is only a warning: it must not spoil a finished run."""
         if self.experiment.output.report:
+            from dcfl.report import write_report
+
             try:
                 write_report(self.folder)
             except DCFLError as error:

@@ -19,7 +19,7 @@ from dcfl.engines.engine import Engine
 from dcfl.engines.memories import Index
 from dcfl.errors import CheckpointError, ConfigError, RunFolderError, require
 from dcfl.experiment import EngineSettings, Experiment, FederationSettings, OutputSettings
-from dcfl.runs.checkpoints import Best, Checkpoints, Progress, best_of, checkpoint_of
+from dcfl.runs.checkpoints import Best, Checkpoints, SavedProgress, best_of, checkpoint_of
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.identity import Settings, complete, differences, of_kind
 from dcfl.runs.prepare import Prepared
@@ -257,7 +257,7 @@ class Saver:
         """Write the checkpoint, after everything that it refers to is on the disk. The log has the
         round's row. `best`: if it is kept."""
         engine.memories.saved()
-        progress = Progress(
+        progress = SavedProgress(
             run=self.start.run,
             round=state.round,
             seconds=self.elapsed(),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from functools import cached_property
+from typing import Literal, Protocol
 
 from torch import Tensor
 
@@ -13,11 +14,10 @@ from dcfl import tensors as named
 from dcfl.client import LARGEST_FLOAT32, LocalTraining
 from dcfl.errors import ClientFailure, ConfigError, ProtocolError, require
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic
-from dcfl.methods.method import Method
+from dcfl.methods.method import Method, UploadsSoFar
 from dcfl.server.aggregation import AGGREGATIONS, ROBUST, Aggregation, replies_needed
 from dcfl.server.fold import Defence, Folded
 from dcfl.server.optimizers import ServerOptimizer
-from dcfl.server.uploads import uploads_for
 from dcfl.server.validation import Schema, check_update
 
 
@@ -96,6 +96,53 @@ class ClientReport:
     used: bool = False  # whether the reply entered the model; not every valid one does
 
 
+# The uploads of a round on their way to the method's merge. A method with `merge_mean` has them
+# added up as they arrive: memory does not grow with the cohort. All others get a list of them at
+# the end of the round, and so does every method under a robust aggregation, which knows only then
+# whose replies it rejects. Those rules keep all weights anyway.
+
+
+class Uploads(Protocol):
+    def add(self, update: ClientUpdate) -> None:
+        """Take the upload of a valid reply. The next reply may reuse its memory."""
+
+    def merged(self, shared: Tensors, population: int, rejected: Collection[int]) -> Tensors:
+        """What the method shares next. Do not call `add` afterwards."""
+
+
+class KeptUploads:
+    def __init__(self, method: Method) -> None:
+        self._method = method
+        self._kept: list[tuple[int, Tensors]] = []
+
+    def add(self, update: ClientUpdate) -> None:
+        self._kept.append((update.client, named.copies(update.upload)))
+
+    def merged(self, shared: Tensors, population: int, rejected: Collection[int]) -> Tensors:
+        used = [upload for client, upload in self._kept if client not in rejected]
+        return self._method.merge(shared, used, population)
+
+
+class FoldedUploads:
+    """For rules that reject nobody."""
+
+    def __init__(self, method: Method) -> None:
+        self._method, self._so_far = method, UploadsSoFar()
+
+    def add(self, update: ClientUpdate) -> None:
+        self._so_far.add(update.upload)
+
+    def merged(self, shared: Tensors, population: int, rejected: Collection[int]) -> Tensors:
+        return self._method.merge_mean(shared, self._so_far.mean(), population)
+
+
+def uploads_for(method: Method, robust: bool) -> Uploads:
+    """`robust`: the aggregation may reject replies at the end of the round."""
+    # A `merge` of its own wins: it may stand in a class derived from one with `merge_mean`.
+    folds = method.overrides("merge_mean") and not method.overrides("merge")
+    return FoldedUploads(method) if folds and not robust else KeptUploads(method)
+
+
 @dataclass(frozen=True)
 class Server:
     method: Method
@@ -106,6 +153,14 @@ class Server:
     minimum_replies: int = 1  # a round with fewer does not change the model
     upload: Tensors | None = None  # an example of the method's upload; see Schema
     unsent: frozenset[str] = frozenset()  # names of weights that clients have: frozen or personal
+
+    @cached_property
+    def _fitted(self) -> Method:
+        return self.settings.fitted(self.method)
+
+    @cached_property
+    def _schema(self) -> Schema:
+        return Schema(self.method, self.training, self.upload)
 
     def broadcast(self, state: ServerState) -> Broadcast:
         _, sent = named.split(state.weights, self.unsent)
@@ -127,7 +182,7 @@ class Server:
         settings = self.settings
         defence = settings.defence(self.population)
         fold = AGGREGATIONS[settings.aggregation](self.trainable, self.training, defence)
-        uploads = uploads_for(settings.fitted(self.method), settings.aggregation in ROBUST)
+        uploads = uploads_for(self._fitted, settings.aggregation in ROBUST)
         reports: list[ClientReport] = []
         for reply in replies:
             report = self._admit(reply, broadcast)
@@ -180,7 +235,7 @@ class Server:
             )
         up, down = reply.traffic or Traffic(reply.num_bytes, broadcast.num_bytes)
         try:
-            check_update(reply, broadcast, Schema(self.method, self.training, self.upload))
+            check_update(reply, broadcast, self._schema)
         except ProtocolError as error:
             return ClientReport(reply.client, "rejected", str(error), bytes_up=up, bytes_down=down)
         return ClientReport(

@@ -24,7 +24,7 @@ from dcfl.engines.memories import read_memory
 from dcfl.errors import CheckpointError, ConfigError
 from dcfl.experiment import Experiment
 from dcfl.methods import METHODS
-from dcfl.runs.checkpoints import Checkpoints, Progress, checkpoint_of, read_checkpoint
+from dcfl.runs.checkpoints import Checkpoints, SavedProgress, checkpoint_of, read_checkpoint
 from dcfl.server import ServerState
 from dcfl.server.optimizers import OPTIMIZERS
 from dcfl.system.tensor_files import read_tensors, write_tensors
@@ -194,7 +194,7 @@ def state() -> ServerState:
     )
 
 
-PROGRESS = Progress(
+PROGRESS = SavedProgress(
     run="0" * 32,
     round=3,
     seconds=1.5,

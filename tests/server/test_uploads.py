@@ -21,7 +21,7 @@ from dcfl.methods.method import MeanUpload
 from dcfl.methods.scaffold import Scaffold
 from dcfl.server import Server, ServerSettings, ServerState
 from dcfl.server.aggregation import AGGREGATIONS, ROBUST
-from dcfl.server.uploads import FoldedUploads, KeptUploads, uploads_for
+from dcfl.server.server import FoldedUploads, KeptUploads, uploads_for
 from dcfl.tensors import sha256
 
 SIZE = 5003  # numbers in an upload, by which its tensors are recognised

@@ -162,23 +162,6 @@ def test_an_overflow_in_the_last_step_is_a_divergence_too() -> None:
             visit(METHODS[name](), toy_client([0, 1, 2, 3] * 8), training=training)
 
 
-def test_frozen_models_share_nothing_with_the_live_one() -> None:
-    model = toy_model()
-    data = toy_client([0, 1])
-    who = Client(0, 1, model, snapshot(model), {}, {}, data, TRAINING)
-    teacher = who.global_model
-    before = sha256(teacher.state_dict())
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(1)
-    assert sha256(teacher.state_dict()) == before
-    assert not teacher.training
-    assert not any(parameter.requires_grad for parameter in teacher.parameters())
-    assert model.training
-    assert all(parameter.requires_grad for parameter in model.parameters())
-    assert who.global_model is teacher
-
-
 def test_evaluation_mode_ends_even_after_an_error() -> None:
     model = toy_model().train()
 

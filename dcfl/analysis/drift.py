@@ -40,7 +40,7 @@ from dcfl.models import FeatureModel
 from dcfl.privacy import PrivacySettings
 from dcfl.runs.connect import connect
 from dcfl.runs.prepare import placement_for, resolved
-from dcfl.server.server import uploads_for
+from dcfl.server.server import Uploads
 from dcfl.system.transfers import to_device, to_host
 from dcfl.trained.subject import Subject, embed
 
@@ -192,7 +192,7 @@ def _honest(experiment: Experiment) -> Experiment:
 def _rehearsed(engine: Engine, method: Method, broadcast: Broadcast, cohort: list[int]) -> Tensors:
     """What the server would share if there were no other clients. What these remember stays with
     the engine."""
-    uploads, replied = uploads_for(method, robust=False), list[int]()
+    uploads, replied = Uploads(method, robust=False), list[int]()
     for reply in engine.run(broadcast, cohort):
         if isinstance(reply, ClientUpdate):
             uploads.add(reply)

@@ -57,22 +57,7 @@ class Best(NamedTuple):
 class Checkpoint(NamedTuple):
     state: ServerState
     progress: SavedProgress
-    best: Tensors  # the best weights; empty if they are not kept, or are those of the state
-
-
-def checkpoint_of(
-    state: ServerState, progress: SavedProgress, best: Best | None = None
-) -> Checkpoint:
-    if best is None:
-        return Checkpoint(state, progress, {})
-    progress = replace(progress, best=best.round)
-    return Checkpoint(state, progress, {} if best.round == state.round else best.weights)
-
-
-def best_of(checkpoint: Checkpoint) -> Best | None:
-    """Undo `checkpoint_of`."""
-    state, progress, weights = checkpoint
-    return Best(progress.best, weights or state.weights) if progress.best else None
+    best: Best | None = None  # if it is kept
 
 
 class Checkpoints:
@@ -105,10 +90,11 @@ class Checkpoints:
     def write(self, checkpoint: Checkpoint) -> list[Index]:
         """Write a checkpoint, delete old ones, and return the memories that the rest need."""
         state, progress, best = checkpoint
+        apart = best.weights if best and best.round != state.round else {}
         tensors = named.together(
-            weights=state.weights, shared=state.shared, slots=state.slots, best=best
+            weights=state.weights, shared=state.shared, slots=state.slots, best=apart
         )
-        text = strict_json(asdict(progress))
+        text = strict_json(asdict(replace(progress, best=best.round if best else 0)))
         path = self._path(progress.round)
         write_tensors(path, tensors, text)
         self._indexes[path] = progress.index
@@ -187,4 +173,6 @@ def read_checkpoint(path: Path) -> Checkpoint:
         weights, shared, slots, best = named.apart(copies, "weights", "shared", "slots", "best")
     except (ValueError, KeyError) as error:
         raise CheckpointError(f"{path}: not a checkpoint of this version of dcfl") from error
-    return Checkpoint(ServerState(progress.round, weights, shared, slots), progress, best)
+    state = ServerState(progress.round, weights, shared, slots)
+    kept = Best(progress.best, best or weights) if progress.best else None
+    return Checkpoint(state, progress, kept)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from dcfl.data.settings import accuracy_words
 from dcfl.experiment import Experiment
@@ -20,8 +20,7 @@ LONGEST_LABEL = 60  # characters
 SECONDS_BETWEEN_UPDATES = 0.2  # of a bar
 
 
-class ShowRound(Protocol):
-    def __call__(self, row: RoundRow) -> None: ...
+ShowRound = Callable[[RoundRow], None]
 
 
 def warn_on_stderr(text: str) -> None:

@@ -1,4 +1,4 @@
-"""Records as pandas DataFrames; pandas is an extra."""
+"""The rows of a run's files: typed, checked when read, mappings for whoever picks by name."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from dcfl.engines.engine import Engine
 from dcfl.engines.memories import Index
 from dcfl.errors import CheckpointError, ConfigError, RunFolderError, require
 from dcfl.experiment import EngineSettings, Experiment, FederationSettings, OutputSettings
-from dcfl.runs.checkpoints import Best, Checkpoints, SavedProgress, best_of, checkpoint_of
+from dcfl.runs.checkpoints import Best, Checkpoint, Checkpoints, SavedProgress
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.identity import Settings, complete, differences, of_kind
 from dcfl.runs.prepare import Prepared
@@ -151,7 +151,7 @@ def _from_checkpoint(
     repeated = sum(1 for _ in recorded.each_round()) - progress.round + in_progress
     kept = islice(recorded.each_round(), progress.round)
     rounds = _read_again(kept, progress.round, federation, recorder.folder)
-    best = best_of(checkpoint) if prepared.experiment.output.keep_best else None
+    best = checkpoint.best if prepared.experiment.output.keep_best else None
     _require_best(prepared, rounds, best)
     # From here on the folder changes.
     checkpoints.drop_after(progress.round)
@@ -266,7 +266,7 @@ class Saver:
             begun_with=self.prepared.fingerprint,
             again=self.start.repeated,
         )
-        engine.memories.keep_only(self.checkpoints.write(checkpoint_of(state, progress, best)))
+        engine.memories.keep_only(self.checkpoints.write(Checkpoint(state, progress, best)))
 
     def elapsed(self) -> float:
         """Seconds that the run has taken, before it was resumed included."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Literal
 
 from torch import Tensor
 
@@ -96,51 +96,35 @@ class ClientReport:
     used: bool = False  # whether the reply entered the model; not every valid one does
 
 
-# The uploads of a round on their way to the method's merge. A method with `merge_mean` has them
-# added up as they arrive: memory does not grow with the cohort. All others get a list of them at
-# the end of the round, and so does every method under a robust aggregation, which knows only then
-# whose replies it rejects. Those rules keep all weights anyway.
+class Uploads:
+    """The uploads of a round on their way to the method's merge.
 
+    A method with `merge_mean` has them added up as they arrive: memory does not grow with the
+    cohort. All others get a list of them at the end of the round, and so does every method under a
+    robust aggregation, which knows only then whose replies it rejects. Those rules keep all weights
+    anyway.
+    """
 
-class Uploads(Protocol):
-    def add(self, update: ClientUpdate) -> None:
-        """Take the upload of a valid reply. The next reply may reuse its memory."""
-
-    def merged(self, shared: Tensors, population: int, rejected: Collection[int]) -> Tensors:
-        """What the method shares next. Do not call `add` afterwards."""
-
-
-class KeptUploads:
-    def __init__(self, method: Method) -> None:
+    def __init__(self, method: Method, robust: bool) -> None:
         self._method = method
+        # A `merge` of its own wins: it may stand in a class derived from one with `merge_mean`.
+        folds = method.overrides("merge_mean") and not method.overrides("merge")
+        self.sum = UploadsSoFar() if folds and not robust else None
         self._kept: list[tuple[int, Tensors]] = []
 
     def add(self, update: ClientUpdate) -> None:
-        self._kept.append((update.client, named.copies(update.upload)))
+        """Take the upload of a valid reply. The next reply may reuse its memory."""
+        if self.sum is not None:
+            self.sum.add(update.upload)
+        else:
+            self._kept.append((update.client, named.copies(update.upload)))
 
     def merged(self, shared: Tensors, population: int, rejected: Collection[int]) -> Tensors:
+        """What the method shares next. Do not call `add` afterwards."""
+        if self.sum is not None:
+            return self._method.merge_mean(shared, self.sum.mean(), population)
         used = [upload for client, upload in self._kept if client not in rejected]
         return self._method.merge(shared, used, population)
-
-
-class FoldedUploads:
-    """For rules that reject nobody."""
-
-    def __init__(self, method: Method) -> None:
-        self._method, self._so_far = method, UploadsSoFar()
-
-    def add(self, update: ClientUpdate) -> None:
-        self._so_far.add(update.upload)
-
-    def merged(self, shared: Tensors, population: int, rejected: Collection[int]) -> Tensors:
-        return self._method.merge_mean(shared, self._so_far.mean(), population)
-
-
-def uploads_for(method: Method, robust: bool) -> Uploads:
-    """`robust`: the aggregation may reject replies at the end of the round."""
-    # A `merge` of its own wins: it may stand in a class derived from one with `merge_mean`.
-    folds = method.overrides("merge_mean") and not method.overrides("merge")
-    return FoldedUploads(method) if folds and not robust else KeptUploads(method)
 
 
 @dataclass(frozen=True)
@@ -182,7 +166,7 @@ class Server:
         settings = self.settings
         defence = settings.defence(self.population)
         fold = AGGREGATIONS[settings.aggregation](self.trainable, self.training, defence)
-        uploads = uploads_for(self._fitted, settings.aggregation in ROBUST)
+        uploads = Uploads(self._fitted, settings.aggregation in ROBUST)
         reports: list[ClientReport] = []
         for reply in replies:
             report = self._admit(reply, broadcast)

@@ -87,6 +87,7 @@ def test_auto_takes_a_worker_for_each_core(on: Place) -> None:
     chosen = on(cores=8)
     assert chosen == Placement([torch.device("cpu")] * 8, "8 cores, 1 thread each")
     assert chosen.name == "cpu"
+    assert on(cores=1) == Placement([torch.device("cpu")], "1 core, 1 thread each")
 
 
 def test_auto_shares_the_cores_among_the_threads(on: Place) -> None:
@@ -98,10 +99,6 @@ def test_auto_shares_the_cores_among_the_threads(on: Place) -> None:
 def test_auto_takes_no_more_workers_than_clients_and_one_that_evaluates(on: Place) -> None:
     assert on(cohort=5)[1] == "5 clients a round, 1 thread each"
     assert [count(on(cohort=cohort)) for cohort in (1, 2, 5, 8, 9)] == [2, 2, 5, 8, 8]
-
-
-def test_auto_on_one_core_starts_no_workers(on: Place) -> None:
-    assert on(cores=1) == Placement([torch.device("cpu")], "1 core, 1 thread each")
 
 
 def test_auto_leaves_out_workers_that_memory_has_no_room_for(on: Place) -> None:
@@ -125,12 +122,8 @@ def test_what_a_client_takes_grows_with_the_batch_and_leaves_the_model_alone() -
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_without_fork_there_is_no_pool(on: Place) -> None:
-    chosen = on(forks=False)
-    assert chosen == Placement([torch.device("cpu")], "no fork on this system")
-
-
 def test_without_fork_a_pool_is_refused_and_one_worker_is_not(on: Place) -> None:
+    assert on(forks=False) == Placement([torch.device("cpu")], "no fork on this system")
     assert count(on(1, forks=False)) == 1
     with pytest.raises(ConfigError, match=r"engine.workers = 2: .*no fork.*workers = 1"):
         on(2)

@@ -75,15 +75,6 @@ def test_float16_trains_with_and_without_clipping(max_grad_norm: float) -> None:
         torch.testing.assert_close(half.weights[name], tensor, rtol=0.05, atol=0.02)
 
 
-@pytest.mark.parametrize("precision", HALVES)
-def test_half_precision_repeats_itself(precision: str, tmp_path: Path) -> None:
-    runs = [
-        trained(tmp_path / name, METHODS["moon"](), 1, dataset=TINY, precision=precision)
-        for name in "ab"
-    ]
-    assert bits(runs[0]) == bits(runs[1])
-
-
 def test_a_module_that_is_no_feature_model_trains_in_float32_alone(tmp_path: Path) -> None:
     class Plain(nn.Module):
         def __init__(self) -> None:

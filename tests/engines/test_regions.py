@@ -13,7 +13,6 @@ from torch import Tensor
 
 from dcfl.engines.regions import ALIGNMENT, Region
 from dcfl.messages import Tensors
-from dcfl.tensors import canonical
 
 DTYPES = (
     torch.float32,
@@ -93,24 +92,6 @@ def test_what_is_put_is_got_whatever_was_there_before(contents: list[dict[str, T
             assert described(got) == described(each)
     finally:
         region.close()
-
-
-@given(tensors())
-@settings(deadline=None, max_examples=60)
-def test_tensors_are_aligned_and_in_the_canonical_layout(content: dict[str, Tensor]) -> None:
-    region = Region()
-    try:
-        for name, tensor in region.get(region.put(content)).items():
-            if tensor.numel():
-                assert tensor.data_ptr() % ALIGNMENT == 0, name
-                assert list(tensor.stride()) == layout(tensor)
-                assert torch.equal(raw_of(canonical({"": tensor})[""]), raw_of(tensor))
-    finally:
-        region.close()
-
-
-def raw_of(tensor: Tensor) -> Tensor:
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
 @given(tensors(), tensors())

@@ -192,13 +192,6 @@ def test_so_does_a_model_without_running_statistics(
     )
 
 
-def test_evaluation_in_many_parts(
-    same: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(evaluation, "PART", 100)
-    same(METHODS["fedavg"](), (2, 3), dataset=federation(test=431), model=Flat())
-
-
 def test_clients_with_few_images_or_none(tmp_path: Path) -> None:
     """The server turns those down that have none."""
     model, dataset = Flat(), federation((1, 0, 6, 9, 2))

@@ -24,7 +24,7 @@ from dcfl.engines.memories import read_memory
 from dcfl.errors import CheckpointError, ConfigError
 from dcfl.experiment import Experiment
 from dcfl.methods import METHODS
-from dcfl.runs.checkpoints import Checkpoints, SavedProgress, checkpoint_of, read_checkpoint
+from dcfl.runs.checkpoints import Checkpoint, Checkpoints, SavedProgress, read_checkpoint
 from dcfl.server import ServerState
 from dcfl.server.optimizers import OPTIMIZERS
 from dcfl.system.tensor_files import read_tensors, write_tensors
@@ -206,7 +206,7 @@ PROGRESS = SavedProgress(
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    Checkpoints(tmp_path).write(checkpoint_of(state(), PROGRESS))
+    Checkpoints(tmp_path).write(Checkpoint(state(), PROGRESS))
     return tmp_path / "checkpoint-000003.safetensors"
 
 
@@ -396,7 +396,7 @@ def test_a_memory_of_another_client_or_round_is_refused(tmp_path: Path) -> None:
 def test_the_newest_checkpoint_is_that_of_the_last_round_beyond_a_million(tmp_path: Path) -> None:
     kept = Checkpoints(tmp_path)
     for round in range(999_998, 1_000_002):
-        kept.write(checkpoint_of(replace(state(), round=round), replace(PROGRESS, round=round)))
+        kept.write(Checkpoint(replace(state(), round=round), replace(PROGRESS, round=round)))
     newest = Checkpoints(tmp_path).recover_newest()
     assert newest is not None
     assert newest[0].progress.round == 1_000_001

@@ -232,8 +232,7 @@ def test_a_method_that_cannot_train_is_said() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedavg", "moon", "dcfl-pw"])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("method", "workers"), [("moon", 1), ("dcfl-pw", 2)])
 def test_an_estimate_is_of_the_right_size(method: str, workers: int, tmp_path: Path) -> None:
     experiment = Experiment(
         method=METHODS[method](),

@@ -80,29 +80,10 @@ THREE = [
 ]
 
 
-def test_uniform_is_the_plain_mean_of_the_changes() -> None:
-    assert direction("uniform", THREE) == pytest.approx([2.0 - 1.0, -4.0 + 2.0])
-
-
-def test_samples_weighs_the_sampled_clients_by_their_examples() -> None:
-    w = 0.1 * 2.0 + 0.3 * 5.0 - 0.6 * 1.0
-    assert direction("samples", THREE) == pytest.approx([w - 1.0, -2.0 * w + 2.0])
-
-
 def test_fednova_with_plain_sgd_counts_steps() -> None:
     tau_eff = 0.1 * 3 + 0.3 * 8 + 0.6 * 1
     rate = 0.1 * 1.0 / 3 + 0.3 * 4.0 / 8 + 0.6 * -2.0 / 1
     assert direction("fednova", THREE) == pytest.approx([tau_eff * rate, -2.0 * tau_eff * rate])
-
-
-def test_fednova_with_momentum_counts_effective_steps() -> None:
-    r = 0.9
-    a = [(t - r * (1 - r**t) / (1 - r)) / (1 - r) for t in (3, 8, 1)]
-    tau_eff = 0.1 * a[0] + 0.3 * a[1] + 0.6 * a[2]
-    rate = 0.1 * 1.0 / a[0] + 0.3 * 4.0 / a[1] + 0.6 * -2.0 / a[2]
-    expected = [tau_eff * rate, -2.0 * tau_eff * rate]
-    assert direction("fednova", THREE, MOMENTUM) == pytest.approx(expected)
-    assert direction("fednova", THREE) != pytest.approx(expected)
 
 
 @pytest.mark.parametrize("training", [PLAIN, MOMENTUM])
@@ -156,18 +137,13 @@ def test_the_order_of_the_replies_does_not_matter_beyond_rounding(
     )
 
 
-def test_a_client_without_steps_does_not_break_fednova() -> None:
-    idle = reply(3, 1.0, examples=100, steps=0)
-    assert all(torch.tensor(direction("fednova", [*THREE, idle], MOMENTUM)).isfinite())
-    assert direction("fednova", [idle, idle]) == [0.0, 0.0]
-
-
 @pytest.mark.parametrize("training", [PLAIN, MOMENTUM])
 def test_a_client_without_steps_adds_no_effective_steps_to_fednova(training: LocalTraining) -> None:
     """a_i = 0 in tau_eff = sum_i p_i a_i; its own change, which is zero, drops out."""
     replies = [*THREE, reply(3, 1.0, examples=100, steps=0)]
     expected = fednova(replies, training.momentum)
     assert direction("fednova", replies, training) == pytest.approx(expected)
+    assert direction("fednova", [replies[-1]] * 2, training) == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(("rule", "mean"), [("uniform", 3.0), ("samples", 4.3), ("fednova", 4.3)])
@@ -199,15 +175,6 @@ def test_effective_steps_are_those_of_momentum_sgd_with_a_constant_gradient(
 ) -> None:
     ours = LocalTraining(momentum=momentum).effective_steps(steps)
     assert ours == pytest.approx(effective(steps, momentum), rel=1e-9, abs=1e-9)
-
-
-def test_effective_steps_are_those_of_torch() -> None:
-    w = torch.zeros(1, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.SGD([w], lr=0.5, momentum=0.9)
-    for _ in range(7):
-        w.grad = torch.ones_like(w)
-        optimizer.step()
-    assert -w.item() / 0.5 == pytest.approx(MOMENTUM.effective_steps(7))
 
 
 def test_effective_steps_with_a_rate_per_epoch_are_those_of_torchs_schedule() -> None:

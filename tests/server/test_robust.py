@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import combinations
-
 import numpy as np
 import pytest
 import torch
@@ -391,9 +389,3 @@ def test_hardly_a_sample_holds_more_attackers_than_suspects(population: int, siz
 def test_settings_that_cannot_be(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=f"server.{next(iter(wrong))}"):
         ServerSettings("multi-krum", **wrong)  # type: ignore[arg-type]
-
-
-def test_no_pair_of_rules_is_the_same() -> None:
-    cloud = np.random.default_rng(2).normal(size=(9, 3))
-    for one, other in combinations(RULES, 2):
-        assert direction(one, cloud) != pytest.approx(direction(other, cloud))

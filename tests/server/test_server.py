@@ -68,14 +68,6 @@ def test_samples_weighs_by_the_number_of_examples() -> None:
     assert state.weights["running_mean"].tolist() == [7.0]
 
 
-def test_integer_buffers_are_copied_not_averaged() -> None:
-    counter = after(update(0, 1.0, steps=7), update(1, 1.0, steps=10)).weights[
-        "num_batches_tracked"
-    ]
-    assert counter.dtype == torch.int64
-    assert counter.item() == 7
-
-
 def test_a_single_client_that_changes_nothing_leaves_every_bit() -> None:
     torch.manual_seed(0)
     state = ServerState(0, {"w": torch.randn(1000) * 1e-3}, {}, {})

@@ -135,7 +135,7 @@ class Client:
         return ((n, p) for n, p in self.model.named_parameters() if p.requires_grad)
 
     def federated(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Those of `trainable` that all clients train together: all but the personal ones."""
+        """The parameters that all clients train together: `trainable` without the personal ones."""
         own = personal_tensors(self.model)
         return ((name, live) for name, live in self.trainable() if name not in own)
 

@@ -99,7 +99,7 @@ def own_mix_accuracies(by_class: Tensor, mixes: Tensor) -> Tensor:
 
 
 def finite_or_none(accuracy: float) -> float | None:
-    """None where there was nothing to score."""
+    """The accuracy, or None where there was nothing to score."""
     return accuracy if math.isfinite(accuracy) else None
 
 

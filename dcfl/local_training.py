@@ -98,7 +98,7 @@ def train_client(
 
 
 def _require_unsent(personal: Tensors, upload: Tensors, method: Method) -> None:
-    """Nothing that belongs to a personal tensor leaves the client, in whatever form."""
+    """Refuse an upload with anything that belongs to a personal tensor, in whatever form."""
     revealed = sorted(personal.keys() & upload.keys())
     if revealed:
         raise ConfigError(

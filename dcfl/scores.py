@@ -45,7 +45,7 @@ class Scores:
 
     @classmethod
     def none(cls, classes: int) -> Scores:
-        """Of no image."""
+        """The scores of no image."""
 
         def zeros(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.float64)
@@ -55,7 +55,7 @@ class Scores:
 
     @classmethod
     def of(cls, logits: Tensor, labels: Tensor) -> Scores:
-        """Of a batch: logits [n, classes] and labels [n], on the CPU.
+        """The scores of a batch: logits [n, classes] and labels [n], on the CPU.
 
         Raises ValueError if a logit is not finite.
         """
@@ -84,7 +84,7 @@ class Scores:
         )
 
     def weighted(self, weight: float) -> Scores:
-        """As if every image were there `weight` times."""
+        """The scores as if every image were there `weight` times."""
         return Scores(
             self.confusion * weight,
             self.odds * weight,
@@ -117,7 +117,7 @@ class Scores:
 
     @classmethod
     def of_tensors(cls, tensors: Mapping[str, Tensor], classes: int) -> Scores:
-        """From somewhere else: ValueError if no images can have such counts."""
+        """Scores that come from elsewhere: ValueError if no images can have such counts."""
         expected = cls.none(classes).tensors
         if {name: tensor.shape for name, tensor in tensors.items()} != {
             name: tensor.shape for name, tensor in expected.items()
@@ -162,18 +162,17 @@ class Scores:
 
     @cached_property
     def recall(self) -> Tensor:
-        """Of each class: the share of its images that were recognised, percent."""
+        """The share of each class's images that were recognised, percent."""
         return 100 * self.confusion.diag() / self.images_by_class
 
     @cached_property
     def precision(self) -> Tensor:
-        """Of each class: the share of right answers among those that name it, percent; NaN if none
-        does."""
+        """The share of right answers among those that name a class, percent; NaN if none does."""
         return self._present(100 * self.confusion.diag() / self.confusion.sum(dim=0))
 
     @cached_property
     def f1(self) -> Tensor:
-        """Of each class: the harmonic mean of precision and recall, percent."""
+        """The harmonic mean of each class's precision and recall, percent."""
         named_or_shown = self.confusion.sum(dim=0) + self.images_by_class
         return self._present(200 * self.confusion.diag() / named_or_shown)
 
@@ -252,7 +251,7 @@ class Scores:
 
 @torch.inference_mode()
 def scores_of(model: nn.Module, images: Images, preparation: Preparation, classes: int) -> Scores:
-    """Of a model on images, without augmentation, in evaluation mode.
+    """The scores of a model on images, without augmentation, in evaluation mode.
 
     Raises ValueError if a logit is not finite.
     """
@@ -301,5 +300,5 @@ def _share(part: Tensor, whole: Tensor) -> float:
 
 
 def _mean(values: Tensor) -> float:
-    """Of those that are not NaN; NaN if there are none."""
+    """The mean of those that are not NaN; NaN if there are none."""
     return float(values.nanmean())

@@ -31,7 +31,7 @@ class CheckpointedMemories(Protocol):
         """Wait until everything of the last `save` does."""
 
     def keep_only(self, indexes: Collection[Index]) -> None:
-        """From now on checkpoints need these alone."""
+        """Tell which memories checkpoints still need."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,14 @@ class SiteScoring(Protocol):
         NaN where there is none."""
 
     def site_scores(self) -> tuple[SiteScore, ...]:
-        """Of the model that was evaluated last."""
+        """The score of each site in the last evaluation."""
 
     def own_scores(self, weights: Tensors) -> Sequence[OwnScores]:
         """All scores of a model."""
 
     def personal_accuracies(self, weights: Tensors) -> Mapping[int, float]:
-        """By client, in percent: its model, with these weights and its own personal part."""
+        """The accuracy of each client's own model, by client, in percent: these weights with its
+        personal part."""
 
 
 class Engine(Backend, Protocol):
@@ -88,7 +89,7 @@ class Engine(Backend, Protocol):
 
     @property
     def sites(self) -> SiteScoring | None:
-        """None where the test images are here."""
+        """Who scores models on test images that are not here; None where all of them are here."""
 
     def take_notices(self) -> tuple[str, ...]:
         """What the operator should know, and has not been told."""

@@ -23,8 +23,8 @@ WITHOUT_AMX = "AVX512_CORE_FP16"
 
 @cache
 def avoid_broken_instructions() -> None:
-    """Works only before torch's first convolution or matrix product in this process; harmless
-    afterwards."""
+    """Keep torch from instructions that this CPU advertises and dies of. This works only before the
+    first convolution or matrix product of the process, and is harmless afterwards."""
     if LIMIT not in os.environ and _advertises_amx() and not half_precision_works():
         os.environ[LIMIT] = WITHOUT_AMX
 
@@ -98,7 +98,7 @@ def forward_seconds(model: FeatureModel, images: Tensor) -> float:
 
 
 def _compared(model: FeatureModel, batch: Tensor) -> float:
-    """In turn: whatever disturbs the machine disturbs both."""
+    """Time both in turn: whatever disturbs the machine disturbs both."""
     for dtype in (None, torch.bfloat16):
         _step(model, batch, dtype)  # the first one prepares kernels
     plain: list[float] = []

@@ -41,7 +41,8 @@ class Version(NamedTuple):
 
 
 class Memories:
-    """By client. `folder` is made when the budget (in bytes) is used up or a checkpoint is due."""
+    """What each client keeps. `folder` is made when the budget (in bytes) is used up or a
+    checkpoint is due."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class Memories:
 
     @property
     def clients(self) -> list[int]:
-        """Those that keep something."""
+        """The clients that keep something."""
         return sorted(self._current)
 
     def in_ram(self, client: int) -> Tensors | None:
@@ -126,7 +127,7 @@ class Memories:
             self._wait(version)
 
     def keep_only(self, indexes: Collection[Index]) -> None:
-        """From now on checkpoints need these alone."""
+        """Delete the files that neither these checkpoints nor the clients need."""
         self._needed = _versions(indexes)
         current = _versions([self._current, self._staged])
         for version in self._files - self._needed - current:

@@ -39,7 +39,7 @@ class GPU(NamedTuple):
 
 
 def described(device: torch.device) -> GPU | None:
-    """None if it cannot be asked."""
+    """The GPU behind a device; None if it cannot be asked."""
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return GPU(torch.cuda.get_device_name(device), torch.cuda.mem_get_info(device)[0])
     gpus = _all_gpus()
@@ -48,7 +48,7 @@ def described(device: torch.device) -> GPU | None:
 
 @cache
 def _all_gpus() -> list[GPU]:
-    """In the order of their numbers, as they were when first asked; empty if nobody answers."""
+    """All GPUs by their numbers, as they were when first asked; empty if nobody answers."""
     command = python("-c", QUESTION)
     try:
         answer = subprocess.run(
@@ -68,7 +68,7 @@ class Placement(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As in the config: `cpu`, `cuda:0`, `cuda:0,1`."""
+        """The devices as the config names them: `cpu`, `cuda:0`, `cuda:0,1`."""
         kind = self.devices[0].type
         numbers = sorted({device.index for device in self.devices if device.index is not None})
         return f"{kind}:{','.join(map(str, numbers))}" if numbers else kind
@@ -113,7 +113,8 @@ def place(engine: EngineSettings, cohort: int, load: Load) -> Placement:
 
 
 def _useful(cores: int, threads: int, cohort: int) -> int:
-    """Even for a single client a second worker helps: it evaluates the round before."""
+    """How many workers help. Even for a single client a second one does: it evaluates the round
+    before."""
     return max(1, min(cores // threads, max(cohort, 2)))
 
 

@@ -63,7 +63,7 @@ class Region:
         os.close(self._file)
 
     def _views(self, description: bytes) -> dict[str, Tensor]:
-        """In the canonical layout, which has the channels of images and kernels last."""
+        """The described tensors, in the canonical layout: channels of images and kernels last."""
         kinds = [
             (name, getattr(torch, dtype), shape) for name, dtype, shape in json.loads(description)
         ]

@@ -58,8 +58,8 @@ class ClientRunner:
     personal: Tensors = field(default_factory=dict)
 
     def on(self, device: torch.device) -> ClientRunner:
-        """With a model and the data on a device. Call it in the process that will use it: the
-        compiler has threads, which do not survive a fork.
+        """The runner with its model and data on a device. Call it in the process that will use it:
+        the compiler has threads, which do not survive a fork.
 
         On a GPU the model is another one: this one stays on the CPU, with the server.
         """
@@ -106,12 +106,12 @@ class ClientRunner:
             return ClientFailure(client, described(error)), {}
 
     def personal_parts(self, memories: Memories) -> Iterator[tuple[int, Tensors]]:
-        """From what the clients keep."""
+        """The personal part of each client that keeps one, in client order."""
         for client in memories.clients if self.personal else ():
             yield client, personal_and_rest(memories[client])[0]
 
     def here(self, tensors: Tensors) -> dict[str, Tensor]:
-        """On the model's device."""
+        """Bring tensors to the model's device."""
         return to_device(tensors, next(self.model.parameters()).device)
 
 
@@ -121,7 +121,7 @@ def client_runner(
     partition: Partition,
     model: FeatureModel | None = None,
 ) -> ClientRunner:
-    """On the CPU. `experiment` is resolved; a user's own `model` is copied."""
+    """Make a runner on the CPU. `experiment` is resolved; a user's own `model` is copied."""
     avoid_broken_instructions()
     seed = experiment.federation.seed
     augmentation = experiment.data.augmentation(dataset.preparation.augmentation)

@@ -132,7 +132,7 @@ def work(
 
 
 def _end_with_the_pool(lifeline: Connection) -> None:
-    """Even in the middle of a client, and when the pool's process was killed."""
+    """Exit when the pool has gone, even in the middle of a client."""
     try:
         lifeline.recv_bytes()
     except (EOFError, OSError):

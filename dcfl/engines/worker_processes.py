@@ -132,7 +132,7 @@ class WorkerHandle:
             self.connection.send_bytes(json.dumps(task.order).encode())
 
     def answers(self) -> tuple[list[Answer], bool]:
-        """Those that have arrived, and whether the worker is alive."""
+        """The answers that have arrived, and whether the worker is alive."""
         arrived: list[Answer] = []
         try:
             while self.connection.poll():
@@ -252,7 +252,7 @@ def _start_in_a_thread(process: BaseProcess) -> None:
 
 
 def _end(process: BaseProcess) -> None:
-    """Its connection is broken: it is about to end, or hangs while it does."""
+    """End a process whose connection is broken: it is about to end, or hangs while it does."""
     process.join(5)
     process.kill()
     process.join()

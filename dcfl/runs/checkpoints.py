@@ -81,7 +81,7 @@ class Checkpoints:
         return due
 
     def paths(self) -> list[Path]:
-        """Oldest first."""
+        """The files, the oldest first."""
         return sorted(self._folder.glob("checkpoint-[0-9]*.safetensors"), key=_by_round)
 
     def _path(self, round: int) -> Path:

@@ -59,7 +59,7 @@ class VisitCost(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Bytes, and the clients that they are of."""
+    """How many bytes things take, as far as the short rounds showed."""
 
     peak: int  # of all processes, while `cohort` clients a round trained
     cohort: int
@@ -276,7 +276,7 @@ def _shortened(experiment: Experiment, clients: int, epochs: int) -> Experiment:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of a whole run, as its summary will say: without the start of the program and the report."""
+    """The costs of a whole run, without the start of the program and the report."""
 
     round_seconds: float  # of a round in the second half
     seconds: float
@@ -325,7 +325,7 @@ def estimate(prepared: Prepared) -> Estimate:
 
 
 def total_seconds(prepared: Prepared, rates: Rates, begin: int = 0) -> float:
-    """Of the rounds after `begin`, with the clients that these rounds will draw."""
+    """How long the rounds after `begin` take, with the clients that they will draw."""
     followed = list(_seconds(prepared, rates, begin))
     if not followed:
         return 0.0
@@ -339,14 +339,14 @@ def total_seconds(prepared: Prepared, rates: Rates, begin: int = 0) -> float:
 
 
 def _scoring(prepared: Prepared, rates: Rates) -> list[float]:
-    """Seconds of each part of an evaluation."""
+    """The seconds of each part of an evaluation."""
     parts = bounds(len(prepared.data.dataset.test), PART)
     return [(end - start) * rates.scored for start, end in parts]
 
 
 def _seconds(prepared: Prepared, rates: Rates, begin: int = 0) -> Iterator[float]:
-    """Of each round. An evaluation runs while the next round trains, so it counts there; the last
-    one counts with its own round."""
+    """How long each round takes. An evaluation runs while the next round trains, so it counts
+    there; the last one counts with its own round."""
     federation, epochs = prepared.experiment.federation, prepared.experiment.training.all_epochs
     population, workers = prepared.experiment.data.population, len(prepared.placement.devices)
     sizes, scoring = prepared.data.partition.sizes, _scoring(prepared, rates)

@@ -99,7 +99,7 @@ class EvaluationRecord:
 
     @property
     def model(self) -> str:
-        """In words."""
+        """The model in words."""
         if isinstance(self.which, int):
             return f"client {self.which}'s own model"
         return f"{self.which} model"
@@ -111,7 +111,7 @@ class EvaluationRecord:
 
     @property
     def images(self) -> float:
-        """Those that there are. In the scores, those of a large site count less than 1 each."""
+        """How many there are. In the scores, those of a large site count less than 1 each."""
         return sum(self.images_by_class)
 
     @property
@@ -259,7 +259,7 @@ def write_evaluation(folder: Path, record: EvaluationRecord) -> Path:
 
 
 def read_evaluations(folder: Path) -> list[EvaluationRecord]:
-    """Those in a run folder: of the run's own data first, then by name."""
+    """All evaluations in a run folder: of the run's own data first, then by name."""
     paths = [path for path in sorted(folder.glob(f"{STEM}*.json")) if path.is_file()]
     records = [read_evaluation(path) for path in paths]
     return sorted(records, key=lambda record: (not record.own_data, record.which != "last"))
@@ -326,7 +326,7 @@ def _numbers(table: Tensor) -> list[list[float]]:
 
 
 def _whole(number: float) -> float:
-    """Without a decimal point where there is nothing behind it."""
+    """The number without a decimal point where there is nothing behind it."""
     return int(number) if number == int(number) else number
 
 

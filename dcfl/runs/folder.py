@@ -48,7 +48,7 @@ METHOD_COPY, MODEL_COPY = "method.py", "model.py"
 
 
 def own_files(experiment: Experiment) -> dict[str, OwnFile]:
-    """By the names of their copies."""
+    """The user's own files, by the names of their copies."""
     own_model = OWN_MODELS.get(experiment.model.name)
     files = {
         METHOD_COPY: own_file_of(type(experiment.method)),
@@ -229,12 +229,12 @@ class RecordedRun:
 
     @cached_property
     def site_names(self) -> dict[int, str]:
-        """By client; empty where sites have no names."""
+        """The name of each client's site; empty where sites have no names."""
         return {row.client: row.site for row in self.clients if row.site}
 
     @cached_property
     def personal(self) -> list[PersonalRow]:
-        """Empty unless the clients have models of their own, and the run has finished."""
+        """The rows of the clients' own models; empty without such models or before the end."""
         return list(self._rows(PERSONAL_ROWS, PersonalRow))
 
     @cached_property
@@ -244,7 +244,7 @@ class RecordedRun:
 
     @cached_property
     def summary(self) -> Summary | None:
-        """None until the run has finished."""
+        """The result; None until the run has finished."""
         path = self.folder / SUMMARY
         content = self._json(path)
         return Summary.from_json(content, path) if content else None

@@ -262,7 +262,7 @@ class Summary(Row):
         )
 
     def hash_of(self, which: Literal["last", "best"]) -> str:
-        """Of the weights of that model."""
+        """The hash of that model's weights."""
         return self.best_sha256 if which == "best" else self.weights_sha256
 
     def _is_written(self, name: str) -> bool:

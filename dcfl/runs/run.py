@@ -179,8 +179,8 @@ class Training:
             self._interrupt()
 
     def _recorded(self) -> Generator[RoundRow]:
-        """If the engine can, it evaluates a round while the next trains, unless the next may not be
-        wanted."""
+        """Train and record. If the engine can, it evaluates a round while the next trains, unless
+        the next may not be wanted."""
         engine, federation = self._engine, self._federation
         pending: Trained | None = None  # its evaluation is still running
         overlaps = engine.overlaps and not federation.may_end_early
@@ -276,7 +276,7 @@ class Training:
         return found
 
     def _final_score(self) -> Evaluation | None:
-        """Once more, for a run that was killed just before its end."""
+        """Evaluate once more, for a run that was killed just before its end."""
         with suppress(DCFLError):  # of sites that do not answer
             self._engine.begin_evaluation(self._at.state.weights)
             return self._engine.end_evaluation()

@@ -38,7 +38,7 @@ class Scored(NamedTuple):
 
 @dataclass(frozen=True)
 class RoundsSoFar:
-    """Of one size, however many rounds there were."""
+    """What is remembered of the rounds: as much, however many there were."""
 
     last: RoundRow | None = None  # it also has MAX and EMA
     totals: Mapping[str, Any] = field(default_factory=lambda: dict.fromkeys(TOTALS, 0))  # integers
@@ -114,7 +114,7 @@ def require_some_replies(rounds: RoundsSoFar, folder: Path) -> None:
 
 
 class Participation(NamedTuple):
-    """Of a site in a run."""
+    """How often a site took part in a run."""
 
     name: str
     asked: int  # in how many rounds
@@ -263,8 +263,9 @@ def personal_rows(
 def class_recalls(
     dataset: Dataset, result: Evaluation | None, own_scores: Sequence[OwnScores]
 ) -> tuple[ClassRecall, ...]:
-    """Where sites have the test images, they count them, and the recalls are those of their
-    evaluation; nothing is said of what nobody scored."""
+    """How many images of each class the final model recognises. Where sites have the test images,
+    they count them, and the recalls are those of their evaluation; nothing is said of what nobody
+    scored."""
     if result is None or not (len(dataset.test) or own_scores):
         return ()
     images = torch.bincount(dataset.test.labels.cpu(), minlength=dataset.classes).double()

@@ -83,7 +83,8 @@ class FedNova:
 
 
 def _changes(means: dict[str, Tensor], sent: Tensors) -> dict[str, Tensor]:
-    """Works in place: a second float64 model would be the largest object on the server."""
+    """The changes, in the memory of the means: a second float64 model would be the largest object
+    on the server."""
     return {name: mean.sub_(sent[name]) for name, mean in means.items()}
 
 

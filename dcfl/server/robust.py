@@ -75,7 +75,8 @@ class KeepAll(ABC):
 
     @abstractmethod
     def direction(self, rows: Rows, sent: Tensor) -> Tensor:
-        """From the chosen clients' parameters and the parameters they started from, float64 [d]."""
+        """The step from `sent`, where the chosen clients started, to what the rule makes of their
+        parameters: float64 [d]."""
 
     def needed(self, replies: int) -> int:
         """How many replies the rule needs, in a round with `replies` replies."""

@@ -105,15 +105,15 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 
 def keep_freed_memory() -> None:
-    """For a process that trains: returning a large model's memory to the system after every batch
-    and faulting it in again for the next one costs some percent of its time."""
+    """Keep what is freed, in a process that trains: returning a large model's memory to the system
+    after every batch and faulting it in again for the next one costs some percent of its time."""
     if mallopt := _libc("mallopt"):
         mallopt(M_MMAP_THRESHOLD, 32 * 2**20)
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def give_freed_memory_back() -> None:
-    """For a process that waits for workers: they can use what its sums took."""
+    """Give it to the workers that this process waits for: they can use what its sums took."""
     if trim := _libc("malloc_trim"):
         trim(0)
 

@@ -101,7 +101,8 @@ def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def stop_when_signalled(stop: Callable[[], None]) -> None:
-    """For a process that ends after its round and reports that to its parent."""
+    """Call `stop` at every signal, in a process that ends after its round and reports that to its
+    parent."""
     for number in ENDING:
         signal.signal(number, lambda *_: stop())
 
@@ -111,7 +112,7 @@ def end_when_terminated() -> None:
 
 
 def leave_signals_to_the_parent() -> None:
-    """For a process that ends when its parent ends it, or has gone."""
+    """Ignore the signals, in a process that ends when its parent ends it or has gone."""
     for number in ENDING:
         signal.signal(number, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):

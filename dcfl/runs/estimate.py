@@ -173,11 +173,7 @@ def _short_rounds(
         replace(whole, test=whole.test[:test]), Partition.of_parts([*parts, *parts])
     )
     runner = replace(
-        prepared.runner,
-        data=data,
-        training=experiment.training,
-        faults=None,
-        attack=None,
+        prepared.runner, data=data, training=experiment.training, faults=None, attack=None
     )
     server = replace(prepared, experiment=experiment, runner=runner).server()
     before = named.snapshot(prepared.model)
@@ -224,15 +220,16 @@ def _short_rounds(
                 prepared.model.load_state_dict(before)
             kept = num_bytes(engine.memories[0])
     visits = [[report.metrics["seconds"] for report in reports] for _, reports in rounds]
-    later = rounds[remembers:]
-    seconds = median(one for one, _ in later)
+    later = visits[remembers:]
+    usual = median(map(fmean, later))
+    seconds = median(one for one, _ in rounds[remembers:])
     sent, weights = rounds[-1][1][-1], num_bytes(server.broadcast(state).weights)
     scorers = min(workers, -(-test // PART))
     return ShortRounds(
         images=epochs * fmean(map(len, parts)),
-        first=fmean(visits[0]),
-        later=median(map(fmean, visits[remembers:])),
-        overhead=seconds / median(makespan(one, workers) for one in visits[remembers:]),
+        first=fmean(visits[0]) if remembers else usual,
+        later=usual,
+        overhead=seconds / median(makespan(one, workers) for one in later),
         scored=evaluation * scorers / max(test, 1),
         warm_up=max(0.0, beginning - seconds),
         sizes=Sizes(

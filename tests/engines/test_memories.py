@@ -106,21 +106,6 @@ def test_the_budget_is_used_to_the_last_byte_and_not_exceeded(tmp_path: Path) ->
         assert [float(memories[client]["m"][0]) for client in range(4)] == [0, 1, 2, 3]
 
 
-def test_a_memory_that_shrinks_makes_room_and_one_that_grows_moves_out(tmp_path: Path) -> None:
-    with client_memories(tmp_path / "m", budget=2 * KB) as memories:
-        put(memories, 0, memory(KB))
-        put(memories, 1, memory(KB))
-        put(memories, 0, memory(2 * KB, 5.0))
-        put(memories, 2, memory(KB, 6.0))
-        settled(memories)
-        assert memories.in_ram(0) is None
-        assert memories.in_ram(2) is not None
-        put(memories, 2, memory(KB // 2, 7.0))
-        put(memories, 0, memory(KB // 2, 8.0))
-        assert memories.in_ram(0) is not None
-        assert [float(memories[client]["m"][0]) for client in range(3)] == [8, 1, 7]
-
-
 @given(
     st.integers(0, 12),
     st.lists(st.tuples(st.integers(0, 4), st.integers(1, 6), st.integers(0, 99)), max_size=20),
@@ -159,22 +144,6 @@ def test_the_folder_appears_when_it_is_needed_and_goes_in_any_case(tmp_path: Pat
     with pytest.raises(ZeroDivisionError):
         fails()
     assert not folder.exists()
-
-
-def test_a_disk_that_refuses_is_said(tmp_path: Path) -> None:
-    (tmp_path / "m").write_text("in the way")
-    with (
-        client_memories(tmp_path / "m", budget=0) as memories,
-        pytest.raises(
-            StorageError, match=r"client-000000-round-000001.safetensors: cannot be written"
-        ),
-    ):
-        settled_with_first(memories)
-
-
-def settled_with_first(memories: Memories) -> None:
-    put(memories, 0, memory(KB))
-    settled(memories)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -26,8 +26,7 @@ SETTINGS = {
 EVALUATED = [3, 6, 7]  # of seven rounds, every third and the last
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("method", ["fedavg", "moon", "dcfl-pw"])
+@pytest.mark.parametrize(("method", "workers"), [("fedavg", 1), ("moon", 2), ("dcfl-pw", 1)])
 def test_the_weights_are_those_of_a_run_that_is_scored_after_every_round(
     method: str, workers: int, tmp_path: Path
 ) -> None:
@@ -42,6 +41,8 @@ def test_the_weights_are_those_of_a_run_that_is_scored_after_every_round(
             assert (row.accuracy, row.loss) == (full.accuracy, full.loss)
         else:
             assert row.loss is row.client_accuracy is None
+    assert [row.max_accuracy is None for row in seldom.rounds] == [True, True] + [False] * 5
+    assert seldom.rounds[3].ema_accuracy == seldom.rounds[2].ema_accuracy
     scored = [row.accuracy for row in seldom.rounds if row.accuracy is not None]
     assert seldom.summary.max_accuracy == max(scored)
     assert seldom.summary.ema_accuracy == pytest.approx(ema(scored))
@@ -50,20 +51,13 @@ def test_the_weights_are_those_of_a_run_that_is_scored_after_every_round(
     assert "evaluate_every" not in always.summary.to_json()
 
 
-def test_max_and_ema_stay_between_two_evaluations(tmp_path: Path) -> None:
-    result = dcfl.run(out=tmp_path / "run", **SETTINGS, **{"federation.evaluate_every": 3})
-    assert [row.max_accuracy is None for row in result.rounds] == [True, True] + [False] * 5
-    assert result.rounds[3].ema_accuracy == result.rounds[2].ema_accuracy
-
-
 def stop_after(run: Run, last: int) -> None:
     for row in run.rounds():
         if row.round == last:
             run.stop()
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("last", [2, 3, 4])
+@pytest.mark.parametrize(("workers", "last"), [(1, 2), (2, 3), (2, 4)])
 def test_a_resumed_run_is_that_of_a_run_that_was_never_stopped(
     workers: int, last: int, tmp_path: Path
 ) -> None:
@@ -78,11 +72,13 @@ def test_a_resumed_run_is_that_of_a_run_that_was_never_stopped(
     assert [untimed(row) for row in resumed.rounds] == [untimed(row) for row in whole.rounds]
 
 
-def test_the_page_says_so(tmp_path: Path) -> None:
+def test_the_page_says_so_and_the_score_is_that_of_the_subset(tmp_path: Path) -> None:
     settings = {**SETTINGS, "federation.evaluate_every": 3, "data.test_images": 100}
     result = dcfl.run(out=tmp_path / "run", **settings)
     page = write_report(result.folder).read_text()
     assert "every 3 rounds and after the last on 100 test images" in page
+    subset = load_dataset(DataSettings(test_images=100))
+    assert evaluate(result.model, subset).accuracy == result.summary.final_accuracy
 
 
 def test_the_subset_is_the_same_for_every_seed_and_order() -> None:
@@ -99,13 +95,6 @@ def test_the_subset_is_the_same_for_every_seed_and_order() -> None:
     assert images(again) == images(some)
     assert images(some) <= images(whole)
     assert len(load_dataset(DataSettings(test_images=10**6)).test) == len(whole.test)
-
-
-def test_the_score_is_that_of_the_subset(tmp_path: Path) -> None:
-    settings = {**SETTINGS, "federation.rounds": 2, "data.test_images": 100}
-    result = dcfl.run(out=tmp_path / "run", **settings)
-    subset = load_dataset(DataSettings(test_images=100))
-    assert evaluate(result.model, subset).accuracy == result.summary.final_accuracy
 
 
 def test_bad_values_are_refused() -> None:

@@ -46,22 +46,13 @@ def test_fedavg_adds_the_direction() -> None:
     assert three_rounds(ServerOptimizer()) == close([1.5, 1.3, 1.303])
 
 
-@pytest.mark.parametrize("beta", [0.9, 0.4])
-def test_fedavgm_adds_the_whole_direction_to_its_momentum(beta: float) -> None:
-    m1 = 0.5
-    m2 = beta * m1 - 0.2
-    m3 = beta * m2 + 0.003
+@pytest.mark.parametrize(("beta", "damping"), [(0.9, 0.0), (0.4, 0.0), (0.9, 0.9)])
+def test_fedavgm_adds_the_direction_to_its_momentum(beta: float, damping: float) -> None:
+    m1 = (1 - damping) * 0.5
+    m2 = beta * m1 - (1 - damping) * 0.2
+    m3 = beta * m2 + (1 - damping) * 0.003
     expected = [START + m1, START + m1 + m2, START + m1 + m2 + m3]
-    assert three_rounds(FedAvgM(momentum=beta)) == close(expected)
-
-
-def test_damped_fedavgm_adds_a_tenth_of_the_direction() -> None:
-    """m <- beta m + (1 - beta) Delta: at first ten times smaller than without dampening."""
-    m1 = 0.1 * 0.5
-    m2 = 0.9 * m1 - 0.1 * 0.2
-    m3 = 0.9 * m2 + 0.1 * 0.003
-    expected = [START + m1, START + m1 + m2, START + m1 + m2 + m3]
-    assert three_rounds(FedAvgM(momentum=0.9, dampening=0.9)) == close(expected)
+    assert three_rounds(FedAvgM(momentum=beta, dampening=damping)) == close(expected)
 
 
 def adaptive_path(rule: str, lr: float, b1: float, b2: float, tau: float) -> list[float]:
@@ -102,27 +93,6 @@ def test_adaptive_optimizers_with_other_constants(optimizer: ServerOptimizer, ru
     assert three_rounds(optimizer) == close(adaptive_path(rule, 0.3, 0.5, 0.8, 0.1))
 
 
-def test_the_first_step_of_fedadam_in_one_line() -> None:
-    """0.01 * 0.1 * 0.5 / (sqrt(0.99e-6 + 0.01 * 0.25) + 0.001)"""
-    first = three_rounds(FedAdam())[0]
-    assert first == close(1 + 0.01 * 0.1 * 0.5 / (sqrt(0.99 * 1e-6 + 0.01 * 0.25) + 1e-3))
-
-
-def test_v_starts_at_tau_squared_and_not_at_zero() -> None:
-    """Without a direction there is nothing but the start: v_1 = beta2 tau^2, or tau^2."""
-    for optimizer, expected in ((FedAdam(), 0.99e-6), (FedYogi(), 1e-6), (FedAdagrad(), 1e-6)):
-        _, slots = optimizer.step(number(START), number(0.0), {})
-        assert slots["v/w"].item() == pytest.approx(expected, rel=1e-12)
-
-
-def test_yogi_forgets_more_slowly_than_adam() -> None:
-    """After a large direction a tiny one changes Yogi's v by its own square alone."""
-    _, slots = FedYogi().step(number(START), number(1.0), {})
-    _, after = FedYogi().step(number(START), number(1e-3), slots)
-    assert slots["v/w"].item() == pytest.approx(1e-6 + 0.01, rel=1e-12)
-    assert (slots["v/w"] - after["v/w"]).item() == pytest.approx(0.01 * 1e-6, rel=1e-6)
-
-
 def test_fedacg_starts_the_clients_ahead_and_lands_on_their_mean() -> None:
     """sent = w + lambda m; m <- lambda m + Delta; w <- sent + Delta, which is w + m."""
     optimizer = FedACG()
@@ -145,12 +115,9 @@ def test_all_others_send_the_weights_as_they_are(name: str) -> None:
     assert sha256(optimizer.outgoing(weights, slots)) == sha256(weights)
 
 
-def test_the_defaults() -> None:
+def test_the_defaults_of_momentum() -> None:
     assert FedAvgM() == FedAvgM(momentum=0.9, dampening=0.0)
     assert FedACG() == FedACG(momentum=0.85)
-    assert FedAdam() == FedAdam(lr=0.01, beta1=0.9, beta2=0.99, epsilon=1e-3)
-    assert FedYogi() == FedYogi(lr=0.01, beta1=0.9, beta2=0.99, epsilon=1e-3)
-    assert FedAdagrad() == FedAdagrad(lr=0.01, beta1=0.0, epsilon=1e-3)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

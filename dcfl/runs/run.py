@@ -345,7 +345,7 @@ class Run:
             self._recorder.close()
             raise
         self._stopping = False
-        self._result: Result | None = None
+        self._summary: Summary | None = None
 
     @classmethod
     def resume(
@@ -400,9 +400,10 @@ class Run:
 
     def result(self) -> Result:
         """The outcome; available after the last round."""
-        if self._result is None:
+        if self._summary is None:
             raise RunFolderError(f"{self.folder}: the run has not finished")
-        return self._result
+        model = self.prepared.model.eval()
+        return Result(self.folder, self._summary, self._position.state.weights, model)
 
     def _rounds(self) -> Generator[RoundRow]:
         saver = Saver(self.prepared, self._recorder, self._checkpoints, self._start)
@@ -421,7 +422,8 @@ class Run:
                 )
                 yield from training.rounds()
                 last = training.end()
-            follower.summary = self._finish(last, saver)
+            self._finish(last, saver)
+            follower.summary = self._summary
 
     @contextmanager
     def _connected(self) -> Iterator[Engine]:
@@ -442,7 +444,7 @@ class Run:
         run = FollowedRun(self._start.run, self.folder, settings, self._position.state.round)
         return following(run, self.experiment.output.trackers, self._trackers)
 
-    def _finish(self, last: LastScores, saver: Saver) -> Summary:
+    def _finish(self, last: LastScores, saver: Saver) -> None:
         """Write the models and the summary, and delete what was for resuming."""
         at, prepared = self._position, self.prepared
         require_some_replies(at.rounds, self.folder)
@@ -458,8 +460,7 @@ class Run:
         self._recorder.finish(prepared, models, summary, last.personal)
         _tidy(self._checkpoints, self.folder, saver.keeps)
         prepared.model.load_state_dict(at.state.weights)
-        self._result = Result(self.folder, summary, at.state.weights, prepared.model.eval())
-        return summary
+        self._summary = summary
 
     def _write_report(self) -> None:
         """A failed report is only a warning: it must not spoil a finished run."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dcfl.engines.memories import Memories
 from dcfl.models import ResNet18
-from dcfl.runs.checkpoints import Checkpoints, Progress, checkpoint_of
+from dcfl.runs.checkpoints import Checkpoint, Checkpoints, SavedProgress
 from dcfl.server import ServerState
 from dcfl.tensors import snapshot, zeros_like
 
@@ -34,25 +34,24 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=".") as place:
         checkpoints = Checkpoints(Path(place))
         for number in range(1, REPEATS + 1):
-            progress = Progress("0" * 32, number, 0.0, {}, {}, {})
+            progress = SavedProgress("0" * 32, number, 0.0, {}, {}, {})
             for name, state in (("FedAvg", plain), ("FedAdam", ServerState(1, weights, {}, slots))):
                 began = time.perf_counter()
-                checkpoints.write(checkpoint_of(state, progress))
+                checkpoints.write(Checkpoint(state, progress))
                 timed(writes[name], began)
             began = time.perf_counter()
             checkpoints.recover_newest()
             timed(reads, began)
-        memories = Memories(Path(place) / "memories", budget=10**9)
-        for number in range(1, REPEATS + 1):
-            for client in range(5):
-                memories.stage(client, number, weights)
-            memories.settle(range(5))
-            began = time.perf_counter()
-            memories.save()
-            memories.saved()
-            timed(writes["five of MOON's memories"], began)
-            memories.keep_only([])
-        memories.close()
+        with Memories(Path(place) / "memories", budget=10**9) as memories:
+            for number in range(1, REPEATS + 1):
+                for client in range(5):
+                    memories.stage(client, number, weights)
+                memories.settle(range(5))
+                began = time.perf_counter()
+                memories.save()
+                memories.saved()
+                timed(writes["five of MOON's memories"], began)
+                memories.keep_only([])
     for name, seconds in {**writes, "reading all three": reads}.items():
         low, high = min(seconds), max(seconds)
         print(f"{name}: {statistics.median(seconds):.2f} s ({low:.2f} to {high:.2f})")

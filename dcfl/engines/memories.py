@@ -11,9 +11,8 @@ names the rounds that it needs, and their files stay.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,10 +49,11 @@ class Memories:
         budget: int,
         index: Mapping[int, int] | None = None,
         needed: Collection[Index] = (),
+        resumable: bool = False,
     ) -> None:
         """`index`: the memories to start from; `needed`: those of each checkpoint. Their files are
-        in the folder."""
-        self._folder, self._budget = folder, budget
+        in the folder, and stay there if the run is `resumable`."""
+        self._folder, self._budget, self._resumable = folder, budget, resumable
         self._current: Index = dict(index or {})
         self._staged: Index = {}
         self._in_ram: dict[Version, Tensors] = {}
@@ -164,11 +164,14 @@ class Memories:
         with storage(self.path(version)):
             self.path(version).unlink(missing_ok=True)
 
-    def close(self, resumable: bool = False) -> None:
+    def __enter__(self) -> Memories:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Files stay if the run can be resumed and a checkpoint needs them. That includes the last
         round's: a run has not ended before its summary is written."""
         self._writer.shutdown(wait=True, cancel_futures=True)
-        if not (resumable and self._needed):
+        if not (self._resumable and self._needed):
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -183,22 +186,6 @@ def delete_all_but(index: Index, folder: Path) -> None:
         if path.name not in needed:
             with storage(path):
                 path.unlink(missing_ok=True)
-
-
-@contextmanager
-def client_memories(
-    folder: Path,
-    budget: int,
-    index: Mapping[int, int] | None = None,
-    needed: Collection[Index] = (),
-    resumable: bool = False,
-) -> Iterator[Memories]:
-    """Removed at the end, unless the run can be resumed."""
-    memories = Memories(folder, budget, index, needed)
-    try:
-        yield memories
-    finally:
-        memories.close(resumable)
 
 
 def read_memory(path: Path, owner: str) -> dict[str, Tensor]:

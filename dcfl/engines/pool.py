@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
 from math import inf
 
 from dcfl.data import Dataset
@@ -287,12 +286,3 @@ class Pool:
                 self._queue.put_back(list(worker.tasks))
         for task in late:
             self._record(task, {"late": f"no reply within {self._deadline:g} s"})
-
-
-@contextmanager
-def worker_pool(session: Session, memories: Memories) -> Iterator[Pool]:
-    pool = Pool(session, memories)
-    try:
-        yield pool
-    finally:
-        pool.close()

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import threading
 import time
-import warnings
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -27,7 +25,7 @@ from dcfl.engines.regions import SharedRegions
 from dcfl.engines.runner import ClientRunner
 from dcfl.engines.worker import Answer, Order, WorkerSetup, work
 from dcfl.errors import WorkersLost
-from dcfl.system.processes import signals_held_back
+from dcfl.system.processes import forking, signals_held_back
 
 ADVANCE_SECONDS = 0.06  # of work that wait at a worker
 
@@ -202,7 +200,7 @@ class WorkerProcesses:
             name="dcfl-worker",
         )
         try:
-            _start_in_a_thread(process)
+            _start(process)
         except WorkersLost:
             _close(connection)
             raise
@@ -226,25 +224,17 @@ def _close(parent_end: Connection) -> None:
     parent_end.close()
 
 
-def _start_in_a_thread(process: BaseProcess) -> None:
-    """Fork from a new thread. The child would inherit OpenMP's record of the threads that the
-    forking thread leads, and wait for ever for threads that do not exist in it; a new thread leads
-    none."""
+def _start(process: BaseProcess) -> None:
     errors: list[OSError] = []
 
     def start() -> None:
         try:
-            # The worker ignores signals once it runs, and gets none before.
-            with signals_held_back(), warnings.catch_warnings():
-                # Newer Pythons warn of a fork beside threads; a worker uses none of them.
-                warnings.simplefilter("ignore", DeprecationWarning)
+            with signals_held_back():  # the worker ignores them once it runs, and gets none before
                 process.start()
         except OSError as error:
             errors.append(error)
 
-    starter = threading.Thread(target=start)
-    starter.start()
-    starter.join()
+    forking(start)
     if errors:
         raise WorkersLost(
             f"a worker process cannot be started ({errors[0].strerror}): use fewer engine.workers"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import TYPE_CHECKING
 
 from dcfl.engines.embedded import Embedded
 from dcfl.engines.engine import Engine, Session
-from dcfl.engines.memories import client_memories
+from dcfl.engines.memories import Memories
 from dcfl.engines.placement import NO_FORK, can_fork
 from dcfl.errors import ConfigError
 from dcfl.experiment import EngineSettings
@@ -37,7 +37,7 @@ def require_startable(engine: EngineSettings) -> None:
 def on_this_machine(session: Session) -> Iterator[Embedded | Pool]:
     """Train in this process or in a pool of workers."""
     devices = session.placement.devices
-    with client_memories(
+    with Memories(
         session.memories,
         budget=session.experiment.engine.memory_budget * 10**6,
         index=session.index,
@@ -47,9 +47,9 @@ def on_this_machine(session: Session) -> Iterator[Embedded | Pool]:
         if len(devices) == 1 and not _must_be_killable(session):
             yield Embedded(session.runner.on(devices[0]), memories)
         else:
-            from dcfl.engines.pool import worker_pool
+            from dcfl.engines.pool import Pool
 
-            with worker_pool(session, memories) as pool:
+            with closing(Pool(session, memories)) as pool:
                 yield pool
 
 

@@ -1,4 +1,5 @@
-"""Checkpoints of one run as its rounds end: begun when due, committed once the row is written."""
+"""Where a run starts, new or from a checkpoint, and its checkpoints as rounds end: begun when due,
+committed once the row is written."""
 
 from __future__ import annotations
 

@@ -39,22 +39,31 @@ def python(*arguments: str) -> list[str]:
 def answer_of_a_fork(work: Callable[[], Any]) -> Any:
     """What `work` returns in a copy of this process, as JSON; None if the copy dies of it or cannot
     be made. This process stays as it was, whatever `work` does."""
-    if not hasattr(os, "fork"):
-        return None
     answers: list[Any] = []
-    # From a thread of its own: OpenMP's record of the threads it leads does not survive a fork.
-    thread = threading.Thread(target=lambda: answers.append(_answer_of_a_child(work)))
+    if hasattr(os, "fork"):
+        forking(lambda: answers.append(_answer_of_a_child(work)))
+    return answers[0] if answers else None
+
+
+def forking(fork: Callable[[], object]) -> None:
+    """Call what forks in a thread of its own. The child would inherit OpenMP's record of the
+    threads that the forking thread leads, and wait for ever for threads that do not exist in it; a
+    new thread leads none."""
+
+    def quietly() -> None:
+        with warnings.catch_warnings():
+            # Newer Pythons warn of a fork beside threads; the child uses none of them.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            fork()
+
+    thread = threading.Thread(target=quietly)
     thread.start()
     thread.join()
-    return answers[0] if answers else None
 
 
 def _answer_of_a_child(work: Callable[[], Any]) -> Any:
     answer, childs_end = os.pipe()
-    with warnings.catch_warnings():
-        # Newer Pythons warn of a fork beside threads; the child uses none of them.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
+    child = os.fork()
     if child == 0:
         faulthandler.disable()  # if it dies, that is the answer and no news
         try:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcfl.engines import memories as module
-from dcfl.engines.memories import Memories, client_memories
+from dcfl.engines.memories import Memories
 from dcfl.errors import StorageError
 from dcfl.messages import Tensors, num_bytes
 from dcfl.methods import METHODS
@@ -61,7 +61,7 @@ def settled(memories: Memories) -> None:
 
 
 def test_a_client_that_never_came_has_no_memory(tmp_path: Path) -> None:
-    with client_memories(tmp_path / "m", budget=0) as memories:
+    with Memories(tmp_path / "m", budget=0) as memories:
         assert memories[3] == {}
         assert memories.in_ram(3) == {}
 
@@ -69,7 +69,7 @@ def test_a_client_that_never_came_has_no_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("budget", [0, 10**6])
 def test_bits_and_layout_are_the_same_in_ram_and_on_disk(tmp_path: Path, budget: int) -> None:
     kept = everything()
-    with client_memories(tmp_path / "m", budget) as memories:
+    with Memories(tmp_path / "m", budget) as memories:
         put(memories, 7, kept)
         if not budget:
             settled(memories)
@@ -85,7 +85,7 @@ def test_bits_and_layout_are_the_same_in_ram_and_on_disk(tmp_path: Path, budget:
 
 def test_tensors_that_share_memory_can_be_kept_on_disk(tmp_path: Path) -> None:
     whole = torch.arange(10.0)
-    with client_memories(tmp_path / "m", budget=0) as memories:
+    with Memories(tmp_path / "m", budget=0) as memories:
         put(memories, 0, {"whole": whole, "same": whole, "part": whole[3:5]})
         settled(memories)
         assert memories[0]["part"].tolist() == [3.0, 4.0]
@@ -93,7 +93,7 @@ def test_tensors_that_share_memory_can_be_kept_on_disk(tmp_path: Path) -> None:
 
 
 def test_the_budget_is_used_to_the_last_byte_and_not_exceeded(tmp_path: Path) -> None:
-    with client_memories(tmp_path / "m", budget=3 * KB) as memories:
+    with Memories(tmp_path / "m", budget=3 * KB) as memories:
         for client, size in ((0, KB), (1, 2 * KB), (2, 4), (3, KB)):
             put(memories, client, memory(size, float(client)))
         settled(memories)
@@ -116,7 +116,7 @@ def test_the_last_memory_is_found_whatever_came_before(
 ) -> None:
     kept: dict[int, Tensors] = {}
     folder = tmp_path_factory.mktemp("hypothesis") / "m"
-    with client_memories(folder, budget * KB) as memories:
+    with Memories(folder, budget * KB) as memories:
         for client, size, value in steps:
             kept[client] = memory(size * KB, value)
             put(memories, client, kept[client])
@@ -129,7 +129,7 @@ def test_the_last_memory_is_found_whatever_came_before(
 
 def test_the_folder_appears_when_it_is_needed_and_goes_in_any_case(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "m"
-    with client_memories(folder, budget=KB) as memories:
+    with Memories(folder, budget=KB) as memories:
         put(memories, 0, memory(KB))
         assert not folder.exists()
         settled(memories)
@@ -137,7 +137,7 @@ def test_the_folder_appears_when_it_is_needed_and_goes_in_any_case(tmp_path: Pat
     assert not folder.exists()
 
     def fails() -> None:
-        with client_memories(folder, budget=0) as memories:
+        with Memories(folder, budget=0) as memories:
             settled(memories)
             raise ZeroDivisionError
 
@@ -168,7 +168,7 @@ def test_a_slow_disk_holds_the_training_up_and_not_the_memory(
         quick(*args)
 
     monkeypatch.setattr(module, "write_tensors", slow)
-    with client_memories(tmp_path / "m", budget=0) as memories:
+    with Memories(tmp_path / "m", budget=0) as memories:
         for client in range(20):
             fresh = memory(KB)
             alive.add(client)

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from dcfl import evaluation
 from dcfl.analysis.similarity import embed
 from dcfl.client import Client, LocalTraining
-from dcfl.data import ClientData, Dataset, Images, client_data
+from dcfl.data import ClientData, Dataset, DataSettings, Images, client_data, load_dataset
 from dcfl.data.client_data import clean_batches
-from dcfl.data.datasets import load_digits
 from dcfl.evaluation import Evaluation, evaluate, scored_parts
 from dcfl.methods.dcfl import DCFLPrototypeWise
 from dcfl.models import FeatureModel, ModelSettings, build_model
@@ -36,7 +35,7 @@ def shuffled(images: Images) -> Images:
 
 @pytest.fixture(scope="module")
 def digits() -> Dataset:
-    return load_digits()
+    return load_dataset(DataSettings())
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from dcfl.comparisons.groups import setting
 from dcfl.config import as_tables
 from dcfl.data import load_dataset
-from dcfl.data.datasets import PUBLIC
+from dcfl.data.catalogue import PUBLIC
 from dcfl.errors import ConfigError, RunFolderError, RunMissing
 from dcfl.experiment import Experiment
 from dcfl.report import find_runs

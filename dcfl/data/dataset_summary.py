@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dcfl.data.catalogue import PUBLIC
 from dcfl.data.datasets import Dataset
-from dcfl.data.readers.cifar import verify
 from dcfl.data.settings import DataSettings
 
 MANY_CLIENTS = 300  # more are summed up; programs get all of them
@@ -81,9 +81,8 @@ def summarise_dataset(dataset: Dataset, settings: DataSettings) -> DatasetSummar
         for part in (dataset.train, dataset.test)
     )
     shares = (test.double() / (train + test))[train + test > 0]
-    official = None
-    if dataset.name in ("cifar10", "cifar100"):
-        official = not verify(Path(settings.path), dataset.name)
+    public = PUBLIC.get(dataset.name)
+    verify = public.verify if public else None
     return DatasetSummary(
         dataset=dataset.name,
         train=len(dataset.train),
@@ -100,7 +99,7 @@ def summarise_dataset(dataset: Dataset, settings: DataSettings) -> DatasetSummar
         largest_class=int(train.max()),
         sites=_sites(dataset),
         lacking=_lacking(dataset),
-        official=official,
+        official=not verify(Path(settings.path)) if verify else None,
     )
 
 

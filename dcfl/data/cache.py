@@ -110,7 +110,7 @@ def cache_folder() -> Path | None:
 
 
 @dataclass(frozen=True)
-class Entry:
+class CacheEntry:
     root: Path
     family: str  # entries of one source with the same settings: the newest replaces the others
     key: str
@@ -122,7 +122,7 @@ class Entry:
 
 def _identify(
     root: Path, name: str, files: Sequence[Path], settings: Mapping[str, object]
-) -> Entry:
+) -> CacheEntry:
     paths = sorted(map(os.fspath, files))
     source = _source(paths)
     about = json.dumps([FORMAT, name, dict(settings)], sort_keys=True, default=str)
@@ -132,7 +132,7 @@ def _identify(
         digest.update(line.encode("utf-8", "surrogatepass"))
     family = hashlib.sha256(f"{about}\0{os.path.abspath(source)}".encode("utf-8", "surrogatepass"))
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "data"
-    return Entry(root, f"{slug}-{family.hexdigest()[:16]}", digest.hexdigest())
+    return CacheEntry(root, f"{slug}-{family.hexdigest()[:16]}", digest.hexdigest())
 
 
 def _source(paths: Sequence[str]) -> str:
@@ -156,7 +156,7 @@ def _identity(path: str) -> str:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def _load(entry: Entry) -> Arrays | None:
+def _load(entry: CacheEntry) -> Arrays | None:
     """None if there is no such entry, or if anything about it has changed since it was written."""
     try:
         manifest = json.loads((entry.folder / "manifest.json").read_text(encoding="utf-8"))
@@ -206,7 +206,7 @@ def _checksum(body: Mapping[str, object]) -> str:
 # --- writing --------------------------------------------------------------------------------------
 
 
-def _store(entry: Entry, arrays: Arrays) -> None:
+def _store(entry: CacheEntry, arrays: Arrays) -> None:
     private_folder(entry.root)
     partial = _unused(entry.root)
     try:
@@ -253,7 +253,7 @@ def _to_disk(descriptor: int) -> None:
     os.fsync(descriptor)  # a power cut after the rename must not leave holes inside
 
 
-def _publish(partial: Path, entry: Entry) -> None:
+def _publish(partial: Path, entry: CacheEntry) -> None:
     for _ in range(3):
         try:
             os.rename(partial, entry.folder)
@@ -279,7 +279,7 @@ def _discard(folder: Path) -> None:
         aside.unlink()
 
 
-def _tidy(entry: Entry) -> None:
+def _tidy(entry: CacheEntry) -> None:
     """Removes what the new entry replaces, and what killed processes left. Open maps stay valid."""
     try:
         for other in entry.root.glob(f"{entry.family}-*"):

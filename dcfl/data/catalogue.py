@@ -30,8 +30,9 @@ from dcfl.data.readers.cifar import (
     read_cifar,
     verify_cifar,
 )
-from dcfl.data.readers.folders import Reading, folder_files, folder_names, read_folder, read_sites
+from dcfl.data.readers.folders import folder_files, folder_names, read_folder, read_sites
 from dcfl.data.readers.npz import read_npz
+from dcfl.data.readers.pictures import Reading
 from dcfl.data.readers.tiny_imagenet import TINY, read_tiny_imagenet, tiny_imagenet_files
 from dcfl.data.settings import DataSettings
 from dcfl.data.splits.grouping import NONE, SUBFOLDER, is_table, table_sha256

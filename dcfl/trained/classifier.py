@@ -17,7 +17,7 @@ from dcfl.client import evaluating
 from dcfl.data import Preparation
 from dcfl.data.catalogue import reading_of
 from dcfl.data.client_data import normalises_by_batch
-from dcfl.data.readers.pictures import Decoding, decode_all, images, in_grey
+from dcfl.data.readers.pictures import Reading, decode_all, images, in_grey
 from dcfl.engines.placement import choose_devices
 from dcfl.errors import ConfigError, DatasetMissing, RunFolderError
 from dcfl.models import FeatureModel, Output
@@ -76,7 +76,7 @@ class Classifier:
     model: FeatureModel
     preparation: Preparation
     channels: int
-    decoding: Decoding
+    reading: Reading
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ class Classifier:
 
     def pixels(self, paths: Sequence[Path]) -> tuple[Tensor, dict[int, str]]:
         """uint8 [n, H, W, C] of the pictures that can be read, and why the others cannot."""
-        rows, reasons = decode_all(paths, self.decoding)
+        rows, reasons = decode_all(paths, self.reading)
         if self.channels == 1:
             rows = in_grey(rows)
         whole = [position for position in range(len(paths)) if position not in reasons]
@@ -133,8 +133,7 @@ def open_classifier(folder: Path, which: Which = "last") -> Classifier:
     # The table alone: the method may be of a file that is not at hand, and plays no part.
     table = RecordedRun.open(folder).config["data"]
     data = config.experiment_from(None, {"data": table}).data
-    reading = replace(reading_of(data), size=size, broken="skip")
-    decoding = reading.decoding(folder)._replace(unreadable="skip")
+    reading = replace(reading_of(data), size=size, broken="skip", unreadable="skip")
     return Classifier(
-        folder, model.to(choose_devices("auto")[0]), model.preparation, channels, decoding
+        folder, model.to(choose_devices("auto")[0]), model.preparation, channels, reading
     )

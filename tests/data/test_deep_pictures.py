@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dcfl.data.catalogue import load_dataset
-from dcfl.data.readers.dicom import Range, full_range, to_8_bits
+from dcfl.data.readers.dicom import GreyRange, full_range, to_8_bits
 from dcfl.data.readers.folders import Reading, read_folder
 from dcfl.data.readers.pictures import _padded
 from dcfl.data.settings import DataSettings
@@ -74,9 +74,9 @@ def test_every_level_of_16_bits() -> None:
 )
 def test_any_window_rounds_as_fractions_do(levels: list[int], centre: int, width: int) -> None:
     levels += [centre - width, centre, centre + width // 2, centre + width]
-    black, white = Range.around(centre, width)
+    black, white = GreyRange.around(centre, width)
     expected = [by_fractions(level, black, white) for level in levels]
-    assert to_8_bits(np.array(levels), Range(black, white)).tolist() == expected
+    assert to_8_bits(np.array(levels), GreyRange(black, white)).tolist() == expected
 
 
 def test_a_level_looks_the_same_whatever_is_beside_it(tmp_path: Path) -> None:

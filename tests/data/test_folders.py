@@ -7,11 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
+from dcfl.data.readers import folders
 from dcfl.data.readers.arrays import Arrays
 from dcfl.data.readers.folders import (
     Reading,
+    check_pictures,
     folder_files,
     folder_names,
     read_folder,
@@ -71,14 +75,9 @@ def test_every_fifth_image_of_each_class_is_held_out(tmp_path: Path) -> None:
     assert len(arrays.site_offsets) == 0
 
 
-@pytest.mark.parametrize(
-    ("count", "share", "held"),
-    [(1, 5, 0), (2, 5, 1), (4, 5, 1), (5, 5, 1), (9, 5, 1), (10, 5, 2), (2, 2, 1), (3, 2, 1)],
-)
-def test_small_classes_keep_one_and_give_one(
-    tmp_path: Path, count: int, share: int, held: int
-) -> None:
-    arrays = read_folder(class_folders(tmp_path, a=count, b=9), Reading(8, test_share=share))
+@pytest.mark.parametrize(("count", "held"), [(1, 0), (2, 1), (4, 1), (5, 1), (9, 1), (10, 2)])
+def test_small_classes_keep_one_and_give_one(tmp_path: Path, count: int, held: int) -> None:
+    arrays = read_folder(class_folders(tmp_path, a=count, b=9), Reading(8))
     assert (arrays.test_labels == 0).sum() == held
     assert (arrays.train_labels == 0).sum() == count - held
 
@@ -375,9 +374,7 @@ def test_test_sets_that_are_none(tmp_path: Path) -> None:
     assert "left for testing" in refusal(DatasetCorrupt, tmp_path / "3")
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"size": 0}, {"fit": "stretch"}, {"broken": "hide"}, {"test_share": 1}]
-)
+@pytest.mark.parametrize("wrong", [{"fit": "stretch"}, {"broken": "hide"}])
 def test_settings_that_cannot_be(tmp_path: Path, wrong: dict[str, object]) -> None:
     class_folders(tmp_path, a=2, b=2)
     with pytest.raises(ConfigError):
@@ -637,3 +634,49 @@ def test_an_empty_class_is_part_of_a_folders_identity(tmp_path: Path) -> None:
     (tmp_path / "zebra").mkdir()
     assert before == ["a", "b"]
     assert folder_names(tmp_path) == ["a", "b", "zebra"]
+
+
+# --- a look before training ----------------------------------------------------------------------
+
+Folders = dict[str, list[bool]]  # which pictures of a class are sound
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.dictionaries(st.sampled_from(["a", "b", "c"]), st.lists(st.booleans(), max_size=4)),
+    st.sampled_from(["{name}", "train/{name}", "test/{name}"]),
+)
+def test_classes_are_counted_and_broken_pictures_named(
+    tmp_path_factory: pytest.TempPathFactory, classes: Folders, form: str
+) -> None:
+    root = tmp_path_factory.mktemp("pictures")
+    (root / "train" / "a").mkdir(parents=True) if "/" in form else None
+    broken = set()
+    for name, pictures in classes.items():
+        folder = root / form.format(name=name)
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, sound in enumerate(pictures):
+            path = folder / f"{number}.png"
+            Image.new("L", (5, 4)).save(path) if sound else path.write_bytes(b"no picture")
+            broken |= set() if sound else {path}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(folders, "_BATCH", 3)
+        found = check_pictures(root)
+    counts = {name: len(pictures) for name, pictures in classes.items()}
+    assert found.classes == ({"a": 0, **counts} if "/" in form else counts)
+    assert set(found.broken) == broken
+    assert found.total == sum(counts.values())
+
+
+def test_of_many_broken_pictures_the_first_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for number in range(5):
+        (tmp_path / "a" / f"{number}.png").touch()
+    told = check_pictures(tmp_path).broken_text
+    assert told.startswith("5 of 5: a/0.png (")
+    assert told.endswith(" and 2 more")
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(DatasetMissing, match="no such folder"):
+        check_pictures(tmp_path / "nowhere")

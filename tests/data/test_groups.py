@@ -15,7 +15,7 @@ from dcfl.cli.cards import dataset_card
 from dcfl.data import Dataset, DataSettings, Images, Preparation, load_dataset
 from dcfl.data.catalogue import load_own_site
 from dcfl.data.dataset_summary import summarise_dataset
-from dcfl.data.splits.grouping import Picture, divide
+from dcfl.data.splits.grouping import PictureFile, divide
 from dcfl.data.splits.partition import LEFT_TO_CHANCE, SCHEMES
 from dcfl.data.to_score import Wanted, own_sites
 from dcfl.errors import ConfigError, DatasetCorrupt, DCFLError, PartitionError
@@ -29,50 +29,50 @@ PICTURES = st.lists(
 )
 
 
-def pictures(drawn: list[tuple[int, int, int]]) -> list[Picture]:
+def pictures(drawn: list[tuple[int, int, int]]) -> list[PictureFile]:
     return sorted(
-        Picture(site, label, "either", Path(f"{number}.png"), f"p{patient}" if patient else "")
+        PictureFile(site, label, "either", Path(f"{number}.png"), f"p{patient}" if patient else "")
         for number, (site, label, patient) in enumerate(drawn)
     )
 
 
-def patients(part: list[Picture]) -> set[tuple[int, str]]:
+def patients(part: list[PictureFile]) -> set[tuple[int, str]]:
     return {(picture.site, picture.group) for picture in part if picture.group}
 
 
 @settings(deadline=None)
-@given(PICTURES, st.integers(2, 6))
-def test_the_test_split(drawn: list[tuple[int, int, int]], share: int) -> None:
+@given(PICTURES)
+def test_the_test_split(drawn: list[tuple[int, int, int]]) -> None:
     everything = pictures(drawn)
-    train, test = divide(everything, share)
+    train, test = divide(everything)
     assert sorted(train + test) == everything
     for site in (0, 1):
         own = [picture for picture in everything if picture.site == site]
         kept, held = ([p for p in part if p.site == site] for part in (train, test))
         assert not patients(kept) & patients(held)
         assert {p.label for p in kept} == {p.label for p in own}
-        assert divide(own, share) == (kept, held), "a site's own division depends on no other"
+        assert divide(own) == (kept, held), "a site's own division depends on no other"
 
 
 @settings(deadline=None)
-@given(st.integers(2, 40), st.integers(2, 6), st.integers(2, 12))
-def test_about_as_many_as_without_groups(count: int, share: int, size: int) -> None:
+@given(st.integers(2, 40), st.integers(2, 12))
+def test_about_as_many_as_without_groups(count: int, size: int) -> None:
     """Patients of equal size, each of one class."""
     everything = [
-        Picture(0, label, "either", Path(f"{label}/{patient}/{number}"), f"{label}-{patient}")
+        PictureFile(0, label, "either", Path(f"{label}/{patient}/{number}"), f"{label}-{patient}")
         for label in (0, 1)
         for patient in range(count)
         for number in range(size)
     ]
-    _, test = divide(everything, share)
+    _, test = divide(everything)
     held = Counter(label for label, _ in {(p.label, p.group) for p in test})
     for label in (0, 1):
-        assert abs(held[label] - max(count / share, 1)) <= 0.5
+        assert abs(held[label] - max(count / 5, 1)) <= 0.5
 
 
 def test_without_groups_every_fifth_is_held_out() -> None:
     everything = pictures([(0, number % 3, 0) for number in range(100)])
-    _, test = divide(everything, 5)
+    _, test = divide(everything)
     expected = []
     for label in range(3):
         expected += [p for p in everything if p.label == label][4::5]
@@ -81,7 +81,7 @@ def test_without_groups_every_fifth_is_held_out() -> None:
 
 def test_a_patient_with_pictures_of_two_classes_is_one() -> None:
     everything = pictures([(0, number % 2, 1 + number % 7) for number in range(70)])
-    train, test = divide(everything, 5)
+    train, test = divide(everything)
     assert not patients(train) & patients(test)
     assert {p.label for p in test} == {0, 1}
 

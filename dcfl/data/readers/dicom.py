@@ -22,28 +22,28 @@ if TYPE_CHECKING:
 MOST_BITS = 16  # whose full range is a sensible default; that of 32 would be black throughout
 
 
-class Range(NamedTuple):
+class GreyRange(NamedTuple):
     """The levels that become 0 and 255."""
 
     black: float
     white: float
 
     @classmethod
-    def around(cls, centre: float, width: float) -> Range:
+    def around(cls, centre: float, width: float) -> GreyRange:
         return cls(centre - width / 2, centre + width / 2)
 
 
-def full_range(bits: int, signed: bool) -> Range:
+def full_range(bits: int, signed: bool) -> GreyRange:
     if bits > MOST_BITS:
         raise ValueError(
             f"{bits} bits per pixel, without a fixed range: "
             f"set data.window, or save it with 8 or 16"
         )
     lowest = -(2 ** (bits - 1)) if signed else 0
-    return Range(lowest, lowest + 2**bits - 1)
+    return GreyRange(lowest, lowest + 2**bits - 1)
 
 
-def to_8_bits(levels: NDArray[Any], shown: Range) -> NDArray[np.uint8]:
+def to_8_bits(levels: NDArray[Any], shown: GreyRange) -> NDArray[np.uint8]:
     """Linear between black and white, rounded half up; black below and white above."""
     black, white = shown
     if white <= black:  # a window without width is a threshold
@@ -72,7 +72,7 @@ TAGS: list[Any] = [
 ]
 
 
-def read_dicom(path: Path, window: Range | None) -> Image.Image:
+def read_dicom(path: Path, window: GreyRange | None) -> Image.Image:
     """An RGB picture. `window` is in the units of the rescaled levels; without it the file's own is
     used, and without that the full range of the bits that the file stores."""
     try:
@@ -135,7 +135,7 @@ def _require_one_picture(header: Dataset) -> None:
 
 
 def _grey(
-    levels: NDArray[np.integer[Any]], header: Dataset, window: Range | None
+    levels: NDArray[np.integer[Any]], header: Dataset, window: GreyRange | None
 ) -> NDArray[np.uint8]:
     slope, intercept = _rescaling(header)
     shown = window or _own_window(header) or _rescaled_full_range(header, slope, intercept)
@@ -155,23 +155,23 @@ def _rescaling(header: Dataset) -> tuple[float, float]:
     return 1.0 if slope is None else slope, intercept or 0.0
 
 
-def _own_window(header: Dataset) -> Range | None:
+def _own_window(header: Dataset) -> GreyRange | None:
     """The file's first window, by the function that it names (DICOM PS3.3, C.11.2.1.2)."""
     centre, width = _number(header, "WindowCenter"), _number(header, "WindowWidth")
     if centre is None or width is None:
         return None
     function = header.get("VOILUTFunction") or "LINEAR"
     if function == "LINEAR_EXACT" and width > 0:
-        return Range.around(centre, width)
+        return GreyRange.around(centre, width)
     if function == "LINEAR" and width >= 1:
-        return Range.around(centre - 0.5, width - 1)
+        return GreyRange.around(centre - 0.5, width - 1)
     raise ValueError(f"a {function} window of width {width:g}: set data.window")
 
 
-def _rescaled_full_range(header: Dataset, slope: float, intercept: float) -> Range:
+def _rescaled_full_range(header: Dataset, slope: float, intercept: float) -> GreyRange:
     stored = full_range(header.BitsStored, signed=header.PixelRepresentation == 1)
     ends = [level * slope + intercept for level in stored]
-    return Range(min(ends), max(ends))
+    return GreyRange(min(ends), max(ends))
 
 
 def _number(header: Dataset, name: str) -> float | None:

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import os
 import re
-import warnings
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dcfl.data.readers.arrays import Arrays
-from dcfl.data.readers.dicom import Range
 from dcfl.data.readers.pictures import (
-    Broken,
-    Decoding,
-    Fit,
     Loaded,
+    Reading,
     Warn,
     arrays_of,
+    decode_all,
     images,
     load,
     require_every_class,
@@ -34,14 +31,13 @@ from dcfl.data.readers.pictures import (
 from dcfl.data.splits.grouping import (
     COMMON,
     NONE,
-    SUBFOLDER,
     GroupOf,
-    Picture,
+    PictureFile,
     grouping,
     warn_about_groups,
     without_idle_groups,
 )
-from dcfl.errors import ClassNotAgreed, DatasetCorrupt, require
+from dcfl.errors import ClassNotAgreed, DatasetCorrupt
 from dcfl.system.wording import nearest, printable, typed
 
 # patient_07, Pat-3, sub-01, case 4 left; not the classes "patients" or "case", nor p16 and pT2.
@@ -138,62 +134,12 @@ TEST = ("test", "testing", "val", "valid", "validation")
 LONGEST_HINT = 300  # characters: there may be a thousand classes
 
 
-@dataclass(frozen=True)
-class Reading:
-    """How pictures are read. `class_names` may be agreed beforehand: a folder may then lack some of
-    them but have no others."""
-
-    size: int
-    fit: Fit = "resize"
-    broken: Broken = "refuse"
-    test_share: int = 5  # every how many-th image is for testing, where there is no test set
-    warn: Warn = warnings.warn
-    class_names: Sequence[str] = ()
-    window: Sequence[float] = ()  # centre and width; none: what suits the file
-    group: str = SUBFOLDER  # which pictures belong together, as data.group says it
-
-    def __post_init__(self) -> None:
-        require(self.size >= 1, f"the size of the images must be at least 1 pixel, not {self.size}")
-        require(
-            self.fit in get_args(Fit),
-            f"images can be fitted by {', '.join(get_args(Fit))}, not {self.fit!r}",
-        )
-        require(
-            self.broken in get_args(Broken), f"broken images: refuse or skip, not {self.broken!r}"
-        )
-        require(
-            self.test_share >= 2,
-            f"every how many-th image is for testing: 2 or more, not {self.test_share}",
-        )
-
-    def decoding(self, root: Path) -> Decoding:
-        window = Range.around(*self.window) if self.window else None
-        how = (self.size, self.fit, self.broken, self.test_share, self.warn)
-        return Decoding(root, *how, window=window)
-
-    def load(self, pictures: list[Picture], root: Path, class_names: Sequence[str]) -> Loaded:
-        def warn(remark: str) -> None:
-            self.warn(f"{printable(root)}: {remark}")
-
-        loaded = load(without_idle_groups(pictures, warn), self.decoding(root))
-        warn_about_groups(loaded.divided, class_names, warn)
-        return loaded
-
-
 def read_folder(folder: Path, reading: Reading) -> Arrays:
     """Class folders, or `train` and `test` (or `val`) with class folders in them."""
     require_folder(folder)
     train, test = _parts(folder)
     names = list(reading.class_names) or _class_folders(train, reading.warn)
-    find = _Finder(names, grouping(reading.group), agreed=bool(reading.class_names))
-    pictures = find.pictures(train, part="either" if test is None else "train")
-    if not reading.class_names:
-        require_every_class(names, pictures, train)
-    if test is not None:
-        pictures += find.pictures(test, part="test")
-    loaded = reading.load(pictures, folder, names)
-    if not reading.class_names:
-        require_every_class(names, loaded.train, train)
+    loaded = _load(folder, [(train, test)], None, names, reading, blamed=train)
     if len(loaded.train) < 2:
         raise DatasetCorrupt(f"{printable(folder)}: fewer than 2 images to train on")
     return arrays_of(loaded, names, test or folder)
@@ -204,8 +150,7 @@ def read_sites(folder: Path, reading: Reading) -> Arrays:
 
     A folder `test` next to the sites is the test set for all of them.
     """
-    require_folder(folder)
-    sites, test = _site_folders(folder)
+    sites, test = site_folders(folder)
     parts = [_parts(site) for site in sites]
     names = list(reading.class_names) or sorted(
         {name for train, _ in parts for name in subfolders(train)}
@@ -214,22 +159,41 @@ def read_sites(folder: Path, reading: Reading) -> Arrays:
     if not reading.class_names:
         warn_of_spellings(names, folder, reading.warn)
         warn_of_patients(names, [site.name for site in sites], folder, reading.warn)
-    find = _Finder(names, grouping(reading.group), agreed=bool(reading.class_names))
-    pictures = []
-    for number, (train, own_test) in enumerate(parts):
-        apart = test is not None or own_test is not None
-        pictures += find.pictures(train, "train" if apart else "either", number)
-        pictures += find.pictures(own_test, "test", number) if own_test else []
-    if not reading.class_names:
-        require_every_class(names, pictures, folder)
-    if test is not None:
-        pictures += find.pictures(test, "test", COMMON)
-    loaded = reading.load(pictures, folder, names)
-    if not reading.class_names:
-        require_every_class(names, loaded.train, folder)
+    loaded = _load(folder, parts, test, names, reading, blamed=folder)
     offsets = _site_offsets(loaded.train, sites)
     site_names = tuple(printable(site.name) for site in sites)
     return arrays_of(loaded, names, test or folder, site_names, offsets)
+
+
+def _load(
+    folder: Path,
+    parts: Sequence[tuple[Path, Path | None]],
+    common: Path | None,
+    names: Sequence[str],
+    reading: Reading,
+    blamed: Path,
+) -> Loaded:
+    """The pictures of some sites, each with a folder to train on and perhaps one to test on, and of
+    the test set that they have in common, if any. `blamed`: for a class without pictures."""
+    find = _Finder(names, grouping(reading.group), agreed=bool(reading.class_names))
+    pictures = []
+    for number, (train, test) in enumerate(parts):
+        apart = test is not None or common is not None
+        pictures += find.pictures(train, "train" if apart else "either", number)
+        pictures += find.pictures(test, "test", number) if test else []
+    pictures += find.pictures(common, "test", COMMON) if common else []
+    if not reading.class_names:
+        trained = [picture for picture in pictures if picture.part != "test"]
+        require_every_class(names, trained, blamed)
+
+    def warn(remark: str) -> None:
+        reading.warn(f"{printable(folder)}: {remark}")
+
+    loaded = load(without_idle_groups(pictures, warn), reading, folder)
+    warn_about_groups(loaded.train, loaded.test, names, warn)
+    if not reading.class_names:
+        require_every_class(names, loaded.train, blamed)
+    return loaded
 
 
 def class_folders(folder: Path) -> dict[str, list[Path]]:
@@ -254,20 +218,14 @@ def read_to_score(folder: Path, reading: Reading) -> Arrays:
     pictures = find.pictures(test or train, part="test")
     if not pictures:
         raise DatasetCorrupt(f"{printable(test or train)}: no picture in its class folders")
-    return arrays_of(load(pictures, reading.decoding(folder)), names, test or folder)
-
-
-def site_folders(folder: Path) -> tuple[list[Path], Path | None]:
-    """The folders of the sites, and the test set for all of them if there is one."""
-    require_folder(folder)
-    return _site_folders(folder)
+    return arrays_of(load(pictures, reading, folder), names, test or folder)
 
 
 def training_folders(folder: Path, sites: bool) -> list[Path]:
     """Where the pictures to train on lie. Those that are kept back lie among them, unless there is
     a folder for testing."""
     require_folder(folder)
-    return [_parts(site)[0] for site in (_site_folders(folder)[0] if sites else [folder])]
+    return [_parts(site)[0] for site in (site_folders(folder)[0] if sites else [folder])]
 
 
 def folder_files(folder: Path) -> list[Path]:
@@ -295,7 +253,9 @@ def _parts(folder: Path) -> tuple[Path, Path | None]:
     return folder, None
 
 
-def _site_folders(folder: Path) -> tuple[list[Path], Path | None]:
+def site_folders(folder: Path) -> tuple[list[Path], Path | None]:
+    """The folders of the sites, and the test set for all of them if there is one."""
+    require_folder(folder)
     names = subfolders(folder)
     for name in names:
         if not subfolders(folder / name):
@@ -310,7 +270,7 @@ def _site_folders(folder: Path) -> tuple[list[Path], Path | None]:
     return sites, test
 
 
-def _site_offsets(train: Sequence[Picture], sites: Sequence[Path]) -> NDArray[np.int64]:
+def _site_offsets(train: Sequence[PictureFile], sites: Sequence[Path]) -> NDArray[np.int64]:
     counts = Counter(picture.site for picture in train)
     for number, site in enumerate(sites):
         if counts[number] < 2:
@@ -337,7 +297,7 @@ class _Finder:
 
     def pictures(
         self, folder: Path, part: Literal["train", "test", "either"], site: int = 0
-    ) -> list[Picture]:
+    ) -> list[PictureFile]:
         """Those in the class folders of this folder."""
         labels = {name: label for label, name in enumerate(self.class_names)}
         found = []
@@ -346,7 +306,7 @@ class _Finder:
                 raise ClassNotAgreed(f"{printable(folder / name)}: {self._not_a_class(name)}")
             for path in sorted(images(folder / name)):
                 group = self.group_of(path, folder / name)
-                found.append(Picture(site, labels[name], part, path, group))
+                found.append(PictureFile(site, labels[name], part, path, group))
         return found
 
     def _not_a_class(self, name: str) -> str:
@@ -356,3 +316,49 @@ class _Finder:
             else "no images of this class to train on"
         )
         return reason + printable(nearest(name, self.class_names), LONGEST_HINT)
+
+
+_SIDE = 32  # pixels: whether a file can be decoded does not depend on the size
+_BATCH = 2048  # pictures whose pixels are in memory at a time
+_NAMED = 3  # broken pictures, of perhaps thousands
+
+
+@dataclass(frozen=True)
+class PictureCheck:
+    """A look at all pictures of a folder before anybody trains on them."""
+
+    folder: Path
+    classes: Mapping[str, int]  # pictures by class, the broken ones too
+    broken: Mapping[Path, str]  # and why
+
+    @property
+    def total(self) -> int:
+        return sum(self.classes.values())
+
+    @property
+    def broken_text(self) -> str:
+        """How many, and the first of them."""
+        names = [
+            f"{printable(os.path.relpath(path, self.folder))} ({why})"
+            for path, why in sorted(self.broken.items())[:_NAMED]
+        ]
+        more = len(self.broken) - len(names)
+        listed = ", ".join(names) + (f" and {more} more" if more else "")
+        return f"{len(self.broken)} of {self.total}: {listed}"
+
+
+def check_pictures(folder: Path) -> PictureCheck:
+    """Decodes every picture; an error only if the folder as a whole cannot be read."""
+    found = {
+        name: [path for part in parts for path in sorted(images(part))]
+        for name, parts in class_folders(folder).items()
+    }
+    paths = [path for pictures in found.values() for path in pictures]
+    # Names that are hidden from this user are broken pictures too.
+    reading = Reading(_SIDE, broken="skip", unreadable="skip")
+    broken: dict[Path, str] = {}
+    for start in range(0, len(paths), _BATCH):
+        batch = paths[start : start + _BATCH]
+        _, reasons = decode_all(batch, reading)
+        broken |= {batch[row]: why for row, why in reasons.items()}
+    return PictureCheck(folder, {name: len(pictures) for name, pictures in found.items()}, broken)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +18,21 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.TiffImagePlugin import BITSPERSAMPLE, SAMPLEFORMAT, TiffImageFile
 
 from dcfl.data.readers.arrays import Arrays, Pixels
-from dcfl.data.readers.dicom import DICOM_EXTENSIONS, Range, full_range, read_dicom, to_8_bits
-from dcfl.data.splits.grouping import Divided, Picture, come_in_groups, divide, group_numbers
+from dcfl.data.readers.dicom import DICOM_EXTENSIONS, GreyRange, full_range, read_dicom, to_8_bits
+from dcfl.data.splits.grouping import (
+    SUBFOLDER,
+    PictureFile,
+    come_in_groups,
+    divide,
+    group_numbers,
+)
 from dcfl.errors import (
     BrokenPicture,
     ConfigError,
     DatasetCorrupt,
     DatasetMissing,
     DCFLError,
+    require,
 )
 from dcfl.system.wording import printable
 
@@ -39,32 +47,40 @@ FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 CHUNK = 128  # pictures per task
 
 
-class Decoding(NamedTuple):
-    """How pictures become rows of pixels, and what happens to those that do not."""
+@dataclass(frozen=True)
+class Reading:
+    """How pictures are read, and what happens to those that cannot be."""
 
-    root: Path  # names are shown relative to it
     size: int
-    fit: Fit | Literal["exact"]
-    broken: Broken
-    test_share: int
-    warn: Warn
+    fit: Fit | Literal["exact"] = "resize"
+    broken: Broken = "refuse"
+    warn: Warn = warnings.warn
+    # Agreed beforehand: a folder may lack some of them but have no others.
+    class_names: Sequence[str] = ()
+    window: Sequence[float] = ()  # centre and width; none: what suits the file
+    group: str = SUBFOLDER  # which pictures belong together, as data.group says it
     # Training never skips a file that the disk refuses: the data must not depend on who reads it.
     unreadable: Broken = "refuse"
-    window: Range | None = None  # of grey levels with more than 8 bits, and of those of DICOM
+
+    def __post_init__(self) -> None:
+        require(
+            self.fit in (*get_args(Fit), "exact"),
+            f"images can be fitted by {', '.join(get_args(Fit))}, not {self.fit!r}",
+        )
+        require(
+            self.broken in get_args(Broken), f"broken images: refuse or skip, not {self.broken!r}"
+        )
+
+    @property
+    def levels(self) -> GreyRange | None:
+        return GreyRange.around(*self.window) if self.window else None
 
 
 class Loaded(NamedTuple):
     pixels: NDArray[np.uint8]  # the training rows, then those for testing
-    divided: Divided
+    train: list[PictureFile]
+    test: list[PictureFile]
     broken: int  # pictures that are in neither
-
-    @property
-    def train(self) -> list[Picture]:
-        return self.divided.train
-
-    @property
-    def test(self) -> list[Picture]:
-        return self.divided.test
 
 
 def require_folder(folder: Path) -> None:
@@ -103,47 +119,45 @@ def images(folder: Path) -> Iterator[Path]:
                 yield here / name
 
 
-def load(pictures: list[Picture], decoding: Decoding) -> Loaded:
-    divided = divide(pictures, decoding.test_share)
-    planned = divided.train + divided.test
-    pixels, reasons = decode_all([picture.path for picture in planned], decoding)
+def load(pictures: list[PictureFile], reading: Reading, root: Path) -> Loaded:
+    """`root`: the folder that names are shown relative to."""
+    train, test = divide(pictures)
+    planned = train + test
+    pixels, reasons = decode_all([picture.path for picture in planned], reading)
     if reasons:
-        decoding.warn(_skipped({planned[row].path: why for row, why in reasons.items()}, decoding))
+        reading.warn(_skipped([planned[row].path for row in reasons], root))
         lost = {planned[row] for row in reasons}
         rows = {picture: row for row, picture in enumerate(planned)}
         # Divided anew, so that a class whose only training image is broken gets another one.
-        divided = divide([p for p in pictures if p not in lost], decoding.test_share)
-        pixels = pixels[[rows[picture] for picture in divided.train + divided.test]]
-    return Loaded(pixels, divided, len(reasons))
+        train, test = divide([p for p in pictures if p not in lost])
+        pixels = pixels[[rows[picture] for picture in train + test]]
+    return Loaded(pixels, train, test, len(reasons))
 
 
-def _skipped(reasons: Mapping[Path, str], decoding: Decoding) -> str:
-    paths = sorted(reasons)
-    names = [printable(os.path.relpath(path, decoding.root)) for path in paths[:3]]
+def _skipped(paths: Sequence[Path], root: Path) -> str:
+    names = [printable(os.path.relpath(path, root)) for path in sorted(paths)[:3]]
     more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
     images = "1 broken image" if len(paths) == 1 else f"{len(paths)} broken images"
-    return f"{printable(decoding.root)}: skipped {images}: {', '.join(names)}{more}"
+    return f"{printable(root)}: skipped {images}: {', '.join(names)}{more}"
 
 
-def decode_all(
-    paths: Sequence[Path], decoding: Decoding
-) -> tuple[NDArray[np.uint8], dict[int, str]]:
+def decode_all(paths: Sequence[Path], reading: Reading) -> tuple[NDArray[np.uint8], dict[int, str]]:
     """A row of pixels per picture, and for those that are broken, the reason."""
-    pixels = _empty(len(paths), decoding.size)
+    pixels = _empty(len(paths), reading.size)
     threads = min(4, os.cpu_count() or 1)
     chunk = max(1, min(CHUNK, -(-len(paths) // threads)))
     starts = range(0, len(paths), chunk)
-    work = partial(_decode_chunk, paths, pixels, decoding, chunk)
+    work = partial(_decode_chunk, paths, pixels, reading, chunk)
     reasons: dict[int, str] = {}
     Image.init()  # before the threads, which would all do it
     pool = ThreadPoolExecutor(threads)
     try:
         with _quiet_decoders():
             for broken in pool.map(work, starts):
-                if broken and decoding.broken == "refuse":
+                if broken and reading.broken == "refuse":
                     row, reason = min(broken.items())
                     choice = (
-                        "" if decoding.fit == "exact" else '; data.broken = "skip" leaves it out'
+                        "" if reading.fit == "exact" else '; data.broken = "skip" leaves it out'
                     )
                     raise BrokenPicture(
                         f"{printable(paths[row])}: a broken image ({reason}){choice}"
@@ -173,17 +187,17 @@ def _quiet_decoders() -> Iterator[None]:
 
 
 def _decode_chunk(
-    paths: Sequence[Path], pixels: NDArray[np.uint8], decoding: Decoding, chunk: int, start: int
+    paths: Sequence[Path], pixels: NDArray[np.uint8], reading: Reading, chunk: int, start: int
 ) -> dict[int, str]:
     reasons = {}
     for row, path in enumerate(paths[start : start + chunk], start):
         try:
-            pixels[row] = _decode(path, decoding)
+            pixels[row] = _decode(path, reading)
         except DCFLError:  # about what is installed here, not about the picture
             raise
         except Exception as error:  # decoders meet hostile bytes with every kind of exception
             refused = isinstance(error, OSError) and error.errno is not None
-            if refused and decoding.unreadable == "refuse":
+            if refused and reading.unreadable == "refuse":
                 reason = _reason(error)
                 raise DatasetCorrupt(f"{printable(path)}: cannot be read ({reason})") from error
             reasons[row] = _reason(error)
@@ -200,41 +214,41 @@ def _reason(error: Exception) -> str:
     return printable(" ".join(str(error).split()), 120) or type(error).__name__
 
 
-def _decode(path: Path, decoding: Decoding) -> NDArray[np.uint8]:
+def _decode(path: Path, reading: Reading) -> NDArray[np.uint8]:
     """[size, size, 3]"""
     if not path.is_file():  # a pipe would hang, a device would never end
         raise ValueError("not a file" if path.exists() else "a link to nowhere")
     if path.suffix.lower() in DICOM_EXTENSIONS:
-        picture = read_dicom(path, decoding.window)
+        picture = read_dicom(path, reading.levels)
     else:
-        picture = _read_by_pillow(path, decoding)
-    return np.asarray(_fitted(picture, decoding))
+        picture = _read_by_pillow(path, reading)
+    return np.asarray(_fitted(picture, reading))
 
 
-def _read_by_pillow(path: Path, decoding: Decoding) -> Image.Image:
+def _read_by_pillow(path: Path, reading: Reading) -> Image.Image:
     """The first page or frame where there are several."""
-    size = decoding.size
+    size = reading.size
     with path.open("rb") as stream, Image.open(stream, formats=FORMATS) as image:
         limit = Image.MAX_IMAGE_PIXELS
         if limit is not None and image.width * image.height > limit:
             raise Image.DecompressionBombError
-        if decoding.fit == "exact" and image.size != (size, size):
+        if reading.fit == "exact" and image.size != (size, size):
             raise ValueError(f"{image.width}x{image.height} pixels instead of {size}x{size}")
         # A JPEG of a camera is decoded at a fraction of its size, still twice what is needed.
         image.draft(None, (2 * size, 2 * size))
         image.load()  # a TIFF turns itself now, and forgets its orientation
         ImageOps.exif_transpose(image, in_place=True)
-        return _rgb(image, decoding.window)
+        return _rgb(image, reading.levels)
 
 
-def _fitted(picture: Image.Image, decoding: Decoding) -> Image.Image:
-    square = (decoding.size, decoding.size)
-    if decoding.fit == "crop":
+def _fitted(picture: Image.Image, reading: Reading) -> Image.Image:
+    square = (reading.size, reading.size)
+    if reading.fit == "crop":
         return ImageOps.fit(picture, square, Image.Resampling.BICUBIC)
     if picture.size == square:
         return picture
-    if decoding.fit == "pad":
-        return _padded(picture, decoding.size)
+    if reading.fit == "pad":
+        return _padded(picture, reading.size)
     return picture.resize(square, Image.Resampling.BICUBIC)
 
 
@@ -248,7 +262,7 @@ def _padded(picture: Image.Image, size: int) -> Image.Image:
     return canvas
 
 
-def _rgb(image: Image.Image, window: Range | None) -> Image.Image:
+def _rgb(image: Image.Image, window: GreyRange | None) -> Image.Image:
     if image.mode.startswith(("I", "F")):
         levels, bits, signed = _deep_levels(image)
         shades = to_8_bits(levels, window or full_range(bits, signed))
@@ -289,7 +303,7 @@ def arrays_of(
             f"{printable(tests)}: no image is left for testing; some class needs {what}"
         )
     cut = len(loaded.train)
-    train_groups, test_groups = group_numbers(loaded.divided)
+    groups = group_numbers(loaded.train + loaded.test)
     return Arrays(
         train_pixels=loaded.pixels[:cut],
         train_labels=_labels(loaded.train),
@@ -298,17 +312,19 @@ def arrays_of(
         class_names=tuple(printable(name) for name in names),
         site_names=sites,
         site_offsets=np.zeros(0, np.int64) if offsets is None else offsets,
-        train_groups=train_groups,
-        test_groups=test_groups,
+        train_groups=groups[:cut],
+        test_groups=groups[cut:],
         broken=loaded.broken,
     )
 
 
-def _labels(pictures: Iterable[Picture]) -> NDArray[np.int64]:
+def _labels(pictures: Iterable[PictureFile]) -> NDArray[np.int64]:
     return np.fromiter((picture.label for picture in pictures), np.int64)
 
 
-def require_every_class(names: Sequence[str], pictures: Iterable[Picture], folder: Path) -> None:
+def require_every_class(
+    names: Sequence[str], pictures: Iterable[PictureFile], folder: Path
+) -> None:
     present = {picture.label for picture in pictures}
     for label, name in enumerate(names):
         if label not in present:

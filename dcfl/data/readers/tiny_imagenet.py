@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dcfl.data.readers.arrays import Arrays
 from dcfl.data.readers.pictures import (
-    Decoding,
+    Reading,
     arrays_of,
     listed,
     load,
     require_every_class,
     require_two,
 )
-from dcfl.data.splits.grouping import Picture
+from dcfl.data.splits.grouping import PictureFile
 from dcfl.errors import DatasetCorrupt, DatasetMissing
 from dcfl.system.wording import printable
 
@@ -28,15 +27,15 @@ def read_tiny_imagenet(folder: Path) -> Arrays:
     classes = _tiny_classes(root)
     labels = {wnid: label for label, wnid in enumerate(classes)}
     train = [
-        Picture(0, label, "train", path)
+        PictureFile(0, label, "train", path)
         for wnid, label in labels.items()
         for path in _jpegs(root / "train" / wnid / "images")
     ]
     test = _tiny_validation(root, labels)
     for part, pictures in ((root / "train", train), (root / "val", test)):
         require_every_class(classes, pictures, part)
-    decoding = Decoding(root, 64, "exact", "refuse", 5, warnings.warn)
-    return arrays_of(load(train + test, decoding), _tiny_names(root, classes), root)
+    loaded = load(train + test, Reading(64, "exact"), root)
+    return arrays_of(loaded, _tiny_names(root, classes), root)
 
 
 def tiny_imagenet_files(folder: Path) -> list[Path]:
@@ -93,7 +92,7 @@ def _tiny_names(root: Path, classes: Sequence[str]) -> list[str]:
     ]
 
 
-def _tiny_validation(root: Path, labels: Mapping[str, int]) -> list[Picture]:
+def _tiny_validation(root: Path, labels: Mapping[str, int]) -> list[PictureFile]:
     path = root / "val" / "val_annotations.txt"
     images = {image.name: image for image in _jpegs(root / "val" / "images")}
     pictures = []
@@ -108,7 +107,7 @@ def _tiny_validation(root: Path, labels: Mapping[str, int]) -> list[Picture]:
                 f"{printable(path)}, line {number}: {name[:80]!r} is not in val/images, "
                 f"or there twice"
             )
-        pictures.append(Picture(0, labels[wnid], "test", image))
+        pictures.append(PictureFile(0, labels[wnid], "test", image))
     return pictures
 
 

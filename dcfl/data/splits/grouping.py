@@ -166,10 +166,11 @@ def _distance(tested: Counter[int], totals: Counter[int], share: float) -> float
     return sum((tested[label] / total - 1 / share) ** 2 for label, total in totals.items())
 
 
+TEST_SHARE = 5  # every how many-th picture is for testing, where there is no test set
 COMMON = -1  # in place of a site's number: a test set for all sites
 
 
-class Picture(NamedTuple):
+class PictureFile(NamedTuple):
     site: int
     label: int
     part: Literal["train", "test", "either"]  # "either": there is no separate test set
@@ -182,61 +183,53 @@ class Picture(NamedTuple):
         return self.site, self.group or f"/{self.path}"  # no group's name begins with a slash
 
 
-class Divided(NamedTuple):
-    train: list[Picture]
-    test: list[Picture]
-
-
-def divide(pictures: Sequence[Picture], share: int) -> Divided:
-    """Every `share`-th picture of a class is for testing; where pictures come in groups, about as
-    many in whole groups. A site's division does not depend on other sites."""
-    train: list[Picture] = []
-    test: list[Picture] = []
+def divide(pictures: Sequence[PictureFile]) -> tuple[list[PictureFile], list[PictureFile]]:
+    """Pictures to train on and to test on: every fifth picture of a class is for testing; where
+    pictures come in groups, about as many in whole groups. A site's division does not depend on
+    other sites."""
+    train: list[PictureFile] = []
+    test: list[PictureFile] = []
     for _, of_site in groupby(pictures, key=lambda picture: picture.site):
         own = list(of_site)
         open_ones = [picture for picture in own if picture.part == "either"]
-        held = _whole_groups(open_ones, share) if come_in_groups(open_ones) else None
-        if held is None:
-            held = set(_every_so_many(open_ones, share))
+        choose = _whole_groups if come_in_groups(open_ones) else _every_fifth
+        held = {*choose(open_ones)}
         for picture in own:
             tests = picture.part == "test" or picture in held
             (test if tests else train).append(picture)
-    return Divided(train, test)
+    return train, test
 
 
-def come_in_groups(pictures: Sequence[Picture]) -> bool:
+def come_in_groups(pictures: Sequence[PictureFile]) -> bool:
     """Whether any two belong together."""
     return max(Counter(picture.owner for picture in pictures).values(), default=0) > 1
 
 
-def _whole_groups(pictures: Sequence[Picture], share: int) -> set[Picture]:
+def _whole_groups(pictures: Sequence[PictureFile]) -> Iterator[PictureFile]:
     owners = [picture.owner[1] for picture in pictures]
-    held = held_back(owners, [picture.label for picture in pictures], share)
-    return {picture for picture, owner in zip(pictures, owners, strict=True) if owner in held}
+    held = held_back(owners, [picture.label for picture in pictures], TEST_SHARE)
+    return (picture for picture in pictures if picture.owner[1] in held)
 
 
-def _every_so_many(pictures: Sequence[Picture], share: int) -> Iterator[Picture]:
+def _every_fifth(pictures: Sequence[PictureFile]) -> Iterator[PictureFile]:
     for _, of_class in groupby(pictures, key=lambda picture: picture.label):
         own = list(of_class)
-        few = 2 <= len(own) < share
-        yield from own[-1:] if few else own[share - 1 :: share]
+        few = 2 <= len(own) < TEST_SHARE
+        yield from own[-1:] if few else own[TEST_SHARE - 1 :: TEST_SHARE]
 
 
-def group_numbers(divided: Divided) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """A number for each picture to train on and to test on, the same within a group; empty where
-    no pictures belong together."""
-    pictures = divided.train + divided.test
-    if not come_in_groups(pictures):
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    numbers = numbered([picture.owner for picture in pictures])
-    return numbers[: len(divided.train)], numbers[len(divided.train) :]
+def group_numbers(pictures: Sequence[PictureFile]) -> NDArray[np.int64]:
+    """A number for each picture, the same within a group; empty where no pictures belong
+    together."""
+    together = come_in_groups(pictures)
+    return numbered([picture.owner for picture in pictures if together])
 
 
 def without_idle_groups(
-    pictures: Sequence[Picture], warn: Callable[[str], object]
-) -> list[Picture]:
+    pictures: Sequence[PictureFile], warn: Callable[[str], object]
+) -> list[PictureFile]:
     """A group of all pictures of a site tells nothing apart: CLASS/images/1.png."""
-    kept: list[Picture] = []
+    kept: list[PictureFile] = []
     idle = ALONE
     for _, of_site in groupby(pictures, key=lambda picture: picture.site):
         own = list(of_site)
@@ -254,16 +247,19 @@ def without_idle_groups(
 
 
 def warn_about_groups(
-    divided: Divided, class_names: Sequence[str], warn: Callable[[str], object]
+    train: Sequence[PictureFile],
+    test: Sequence[PictureFile],
+    class_names: Sequence[str],
+    warn: Callable[[str], object],
 ) -> None:
     """Where groups do not fit the division."""
-    if not come_in_groups(divided.train + divided.test):
+    if not come_in_groups([*train, *test]):
         return
-    trained = {picture.owner for picture in divided.train if picture.group}
+    trained = {picture.owner for picture in train if picture.group}
     names = {group for _, group in trained}
     shared = {
         picture.group
-        for picture in divided.test
+        for picture in test
         if picture.owner in trained or (picture.site == COMMON and picture.group in names)
     }
     if shared:
@@ -272,8 +268,8 @@ def warn_about_groups(
             f"{printable(min(shared))}{more}: to train on and to test on, as the folders say; "
             f"unless they are different patients, accuracies will be too high (data.group)"
         )
-    tested = {picture.label for picture in divided.test}
-    ours = {picture.label for picture in divided.train if picture.part == "either"}
+    tested = {picture.label for picture in test}
+    ours = {picture.label for picture in train if picture.part == "either"}
     for label in sorted(ours - tested):
         warn(f"class {printable(class_names[label])} has no picture to test on: too few groups")
 

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from dcfl.data.readers.folders import class_folders
-from dcfl.data.readers.picture_check import PictureCheck, check_pictures
+from dcfl.data.readers.folders import PictureCheck, check_pictures, class_folders
 from dcfl.data.readers.pictures import images
 from dcfl.data.settings import DataSettings
 from dcfl.data.splits.grouping import ALONE, grouping

@@ -61,7 +61,7 @@ class Preparation:
         return _row_of(self.mean, self.std, 1, torch.device("cpu"))
 
     def clean(self, pixels: Tensor) -> Tensor:
-        """Normalised, not augmented."""
+        """Pixels that are normalised and not augmented."""
         if pixels.dim() == 2:
             mean, std = _vectors_of(self.mean, self.std, pixels.device)
             return (pixels - mean).div_(std)

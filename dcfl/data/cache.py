@@ -267,7 +267,7 @@ def _publish(partial: Path, entry: CacheEntry) -> None:
 
 
 def _discard(folder: Path) -> None:
-    """Renamed first, in one step, so that nobody reads half of it."""
+    """The folder is renamed first, in one step, so that nobody reads half of it."""
     aside = _unused(folder.parent)
     try:
         os.rename(folder, aside)

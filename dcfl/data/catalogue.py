@@ -242,7 +242,7 @@ def _check_agreed(settings: DataSettings, kind: str) -> None:
 
 
 def _normalised(dataset: Dataset, settings: DataSettings) -> Dataset:
-    """With the settings' mean and deviation, if they give them."""
+    """The data set with the settings' mean and deviation, if they give them."""
     mean, std = settings.mean, settings.std
     if not mean:
         return dataset

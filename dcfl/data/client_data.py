@@ -107,7 +107,7 @@ def clean_batches(
 
 
 def normalises_by_batch(model: nn.Module) -> bool:
-    """In evaluation too, so that its output for an image depends on the images beside it."""
+    """Whether it does so in evaluation too: its output for an image depends on those beside it."""
     return any(
         isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.running_mean is None
         for layer in model.modules()

@@ -34,12 +34,12 @@ class Overview:
 
     @cached_property
     def largest_shares(self) -> NDArray[np.float64]:
-        """Of each client's most frequent class among its samples."""
+        """The share of each client's most frequent class among its samples."""
         return np.asarray(self.counts.max(axis=1) / np.maximum(self.sizes, 1))
 
     @property
     def smallest(self) -> int:
-        """The client, by its number; the first of several."""
+        """The number of the client with the fewest samples; the first of several."""
         return int(self.sizes.argmin())
 
     @property
@@ -71,7 +71,7 @@ class DatasetSummary:
         return self.test / max(self.train + self.test, 1)
 
     def as_json(self) -> dict[str, Any]:
-        """Without what does not apply."""
+        """The fields that apply to this data set."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
@@ -81,7 +81,7 @@ def summarise_dataset(dataset: Dataset, settings: DataSettings) -> DatasetSummar
         for part in (dataset.train, dataset.test)
     )
     shares = (test.double() / (train + test))[train + test > 0]
-    public = PUBLIC.get(dataset.name)
+    split, public = dataset.partition, PUBLIC.get(dataset.name)
     verify = public.verify if public else None
     return DatasetSummary(
         dataset=dataset.name,
@@ -97,8 +97,8 @@ def summarise_dataset(dataset: Dataset, settings: DataSettings) -> DatasetSummar
         class_names=dataset.class_names,
         smallest_class=int(train.min()),
         largest_class=int(train.max()),
-        sites=_sites(dataset),
-        lacking=_lacking(dataset),
+        sites=dict(zip(dataset.site_names, split.sizes.tolist(), strict=True)) if split else None,
+        lacking=_lacking(dataset) if split else None,
         official=not verify(Path(settings.path)) if verify else None,
     )
 
@@ -116,20 +116,12 @@ def _mixed_groups(dataset: Dataset) -> int | None:
     return int((np.unique(groups, return_counts=True)[1] > 1).sum())
 
 
-def _sites(dataset: Dataset) -> dict[str, int] | None:
-    if dataset.partition is None:
-        return None
-    return dict(zip(dataset.site_names, dataset.partition.sizes.tolist(), strict=True))
-
-
-def _lacking(dataset: Dataset) -> dict[str, list[str]] | None:
-    """Only sites that lack a class."""
-    if dataset.partition is None:
-        return None
-    labels = dataset.train.labels.numpy()
-    present = [{*labels[dataset.partition.of(n)].tolist()} for n in range(len(dataset.site_names))]
+def _lacking(dataset: Dataset) -> dict[str, list[str]]:
+    """The classes that a site has no images of, for each site that lacks one."""
+    assert dataset.partition is not None
+    counts = dataset.partition.counts(dataset.train.labels.numpy(), dataset.classes)
     lacking = {
-        site: [name for label, name in enumerate(dataset.class_names) if label not in own]
-        for site, own in zip(dataset.site_names, present, strict=True)
+        site: [name for name, count in zip(dataset.class_names, own, strict=True) if not count]
+        for site, own in zip(dataset.site_names, counts, strict=True)
     }
     return {site: names for site, names in lacking.items() if names}

@@ -47,7 +47,7 @@ class Images:
 
     @property
     def vectors(self) -> bool:
-        """Feature vectors instead of images."""
+        """Whether these are feature vectors instead of images."""
         return self.pixels.dim() == 2
 
     def __len__(self) -> int:
@@ -74,7 +74,7 @@ class Images:
         return on_device(torch.tensor(order, dtype=torch.int64), self.labels.device)
 
     def sample(self, count: int) -> Images:
-        """At most so many."""
+        """At most so many of the images."""
         return self if count >= len(self) else self[self.sampled(count)]
 
     def sampled(self, count: int) -> Tensor:
@@ -175,7 +175,7 @@ class Dataset:
 
     @property
     def channels(self) -> int:
-        """Of a pixel; of a feature vector, its length."""
+        """How many numbers a pixel has; of a feature vector, its length."""
         return self.train.pixels.shape[-1]
 
     @property
@@ -185,8 +185,8 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of all pixels and labels: about a fifth of a second for CIFAR-10, where the processor has
-        instructions for SHA-256."""
+        """A hash of all pixels and labels: about a fifth of a second for CIFAR-10, where the
+        processor has instructions for SHA-256."""
         digest = hashlib.sha256(f"{self.class_names} {self.preparation}".encode())
         for part in (self.train, self.test):
             digest.update(f"{tuple(part.pixels.shape)}".encode())
@@ -224,7 +224,7 @@ class Dataset:
         return len(np.unique(torch.cat(numbers).cpu().numpy())) if numbers else None
 
     def ungrouped(self) -> Dataset:
-        """Every image for itself."""
+        """The same images, each of them alone."""
         train, test = (replace(part, groups=None) for part in (self.train, self.test))
         return replace(self, train=train, test=test)
 

@@ -33,6 +33,7 @@ from PIL import Image
 
 from dcfl.data.catalogue import PUBLIC, Archive
 from dcfl.data.readers import cifar
+from dcfl.data.readers.pickles import Refused
 from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing, NetworkError
 from dcfl.system.storage import storage
 
@@ -71,7 +72,7 @@ def get_dataset(name: str, folder: Path, report: Report) -> str:
 
 
 def _is_complete(name: str, folder: Path) -> bool:
-    """Complete and undamaged, not merely present."""
+    """Whether it is complete and undamaged, not merely present."""
     public = PUBLIC[name]
     try:
         (public.verify or public.files)(folder)
@@ -175,7 +176,7 @@ def _transfer(archive: Archive, partial: Path, report: Report) -> None:
 
 
 def _connect(url: str, start: int) -> HTTPResponse:
-    """From that byte on, or from the first if the server has less, or goes on elsewhere."""
+    """An answer from that byte on, or from the first if the server cannot give that."""
     headers = {"User-Agent": f"dcfl/{version('dcfl')}", "Accept-Encoding": "identity"}
     if start:
         headers["Range"] = f"bytes={start}-"
@@ -216,20 +217,15 @@ def unpack(file: Path, target: Path, top: str, max_files: int, max_bytes: int) -
             stream.seek(0)
             (_unpack_zip if zipped else _unpack_tar)(stream, target, budget)
         if not (target / top).is_dir():
-            raise _Refused("the archive is empty")
-    except _Refused as error:
+            raise Refused("the archive is empty")
+    except Refused as error:
         raise DatasetCorrupt(f"{file.name}: refused, {error}; nothing was unpacked") from error
-    except OSError as error:
-        # Files below files are the archive's fault; other errors of the system are the disk's.
-        if isinstance(error, gzip.BadGzipFile | FileExistsError | NotADirectoryError):
-            raise DatasetCorrupt(f"{file.name}: not a whole archive ({_brief(error)})") from error
-        raise
     except Exception as error:  # a broken or hostile archive may raise anything
+        # Files below files are the archive's fault; other errors of the system are the disk's.
+        its_own = gzip.BadGzipFile | FileExistsError | NotADirectoryError
+        if isinstance(error, OSError) and not isinstance(error, its_own):
+            raise
         raise DatasetCorrupt(f"{file.name}: not a whole archive ({_brief(error)})") from error
-
-
-class _Refused(Exception):
-    """Why an archive is refused."""
 
 
 class _Budget:
@@ -244,13 +240,13 @@ class _Budget:
         self.files -= 1
         self.bytes -= size
         if self.files < 0:
-            raise _Refused("too many files in the archive")
+            raise Refused("too many files in the archive")
         if self.bytes < 0:
-            raise _Refused("the archive is larger than it should be")
+            raise Refused("the archive is larger than it should be")
         if not plain:
-            raise _Refused(f"{name[:80]!r} is not a regular file")
+            raise Refused(f"{name[:80]!r} is not a regular file")
         if len(name) > 1000 or not self.names.fullmatch(name):
-            raise _Refused(f"it contains {name[:80]!r}")
+            raise Refused(f"it contains {name[:80]!r}")
 
 
 class _CappedGzip(gzip.GzipFile):
@@ -262,7 +258,7 @@ class _CappedGzip(gzip.GzipFile):
         data = super().read(size)
         self.left -= len(data)
         if self.left < 0:
-            raise _Refused("the archive is larger than it should be")
+            raise Refused("the archive is larger than it should be")
         return data
 
 

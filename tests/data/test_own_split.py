@@ -300,7 +300,7 @@ def test_only_schemes_and_files_are_known() -> None:
 
 
 def test_a_csv_is_what_a_spreadsheet_reads(tmp_path: Path) -> None:
-    split = OwnSplit(tmp_path / "s.csv", (np.array([3, 1]), np.array([2])), ('a "b", c', "d"))
+    split = OwnSplit((np.array([3, 1]), np.array([2])), ('a "b", c', "d"), path=tmp_path / "s.csv")
     written(split.path, split_text(split))
     with split.path.open(newline="") as stream:
         assert [*csv.reader(stream)][1:] == [["3", 'a "b", c'], ["1", 'a "b", c'], ["2", "d"]]

@@ -35,7 +35,7 @@ BLOCK = 4096  # rows of floating-point images converted at a time
 
 
 def pixels_of(where: str, images: NDArray[Any]) -> Pixels:
-    """[n, size, size, C], or feature vectors [n, d]"""
+    """Images as [n, size, size, C], or feature vectors [n, d]."""
     if images.ndim == 2 and images.dtype.kind == "f":
         return _vectors(where, images)
     laid_out = _channels_last(where, images)

@@ -44,7 +44,7 @@ def full_range(bits: int, signed: bool) -> GreyRange:
 
 
 def to_8_bits(levels: NDArray[Any], shown: GreyRange) -> NDArray[np.uint8]:
-    """Linear between black and white, rounded half up; black below and white above."""
+    """Shades are linear between black and white, and rounded half up."""
     black, white = shown
     if white <= black:  # a window without width is a threshold
         return np.where(levels > black, 255, 0).astype(np.uint8)
@@ -109,7 +109,7 @@ def _header(path: Path) -> Dataset:
 
 
 def _require_decoder(path: Path, syntax: UID | None) -> None:
-    """Never skipped as broken: the data must not depend on what is installed where it is read."""
+    """No file is skipped for lack of one: the data must not depend on what is installed."""
     from pydicom.pixels.decoders.base import get_decoder
 
     try:
@@ -175,7 +175,7 @@ def _rescaled_full_range(header: Dataset, slope: float, intercept: float) -> Gre
 
 
 def _number(header: Dataset, name: str) -> float | None:
-    """The first where there are several, as there may be of windows."""
+    """The tag's number; the first where there are several, as there may be of windows."""
     value = header.get(name)
     if isinstance(value, MutableSequence):
         value = value[0] if value else None

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Literal
@@ -78,7 +79,7 @@ def require_classes(names: Sequence[str], folder: Path, warn: Warn) -> None:
 def warn_of_patients(
     class_names: Sequence[str], sites: Sequence[str], folder: Path, warn: Warn
 ) -> None:
-    """Where the classes of sites are named as patients are."""
+    """Warns if the classes of sites are named as patients are."""
     if _named_as_patients(class_names):
         warn(
             f"{printable(folder)}: the classes look like patients ({_first(class_names)}); "
@@ -87,7 +88,7 @@ def warn_of_patients(
 
 
 def warn_of_spellings(class_names: Sequence[str], folder: Path, warn: Warn) -> None:
-    """Classes whose names differ in capitals alone."""
+    """Warns of classes whose names differ in capitals alone."""
     for _, alike in groupby(sorted(class_names, key=str.casefold), key=str.casefold):
         if len(names := sorted(alike)) > 1:
             warn(
@@ -175,13 +176,13 @@ def _load(
 ) -> Loaded:
     """The pictures of some sites, each with a folder to train on and perhaps one to test on, and of
     the test set that they have in common, if any. `blamed`: for a class without pictures."""
-    find = _Finder(names, grouping(reading.group), agreed=bool(reading.class_names))
+    find = partial(_pictures, names, grouping(reading.group), bool(reading.class_names))
     pictures = []
     for number, (train, test) in enumerate(parts):
         apart = test is not None or common is not None
-        pictures += find.pictures(train, "train" if apart else "either", number)
-        pictures += find.pictures(test, "test", number) if test else []
-    pictures += find.pictures(common, "test", COMMON) if common else []
+        pictures += find(train, "train" if apart else "either", number)
+        pictures += find(test, "test", number) if test else []
+    pictures += find(common, "test", COMMON) if common else []
     if not reading.class_names:
         trained = [picture for picture in pictures if picture.part != "test"]
         require_every_class(names, trained, blamed)
@@ -214,8 +215,7 @@ def read_to_score(folder: Path, reading: Reading) -> Arrays:
     names = subfolders(test or train)
     if not names:
         raise DatasetCorrupt(f"{printable(test or train)}: no class folders in it")
-    find = _Finder(names, grouping(NONE))
-    pictures = find.pictures(test or train, part="test")
+    pictures = _pictures(names, grouping(NONE), False, test or train, "test")
     if not pictures:
         raise DatasetCorrupt(f"{printable(test or train)}: no picture in its class folders")
     return arrays_of(load(pictures, reading, folder), names, test or folder)
@@ -289,33 +289,28 @@ def _class_folders(folder: Path, warn: Warn) -> list[str]:
     return names
 
 
-@dataclass(frozen=True)
-class _Finder:
-    class_names: Sequence[str]
-    group_of: GroupOf
-    agreed: bool = False  # the names, and not read from the folders to train on
-
-    def pictures(
-        self, folder: Path, part: Literal["train", "test", "either"], site: int = 0
-    ) -> list[PictureFile]:
-        """Those in the class folders of this folder."""
-        labels = {name: label for label, name in enumerate(self.class_names)}
-        found = []
-        for name in subfolders(folder):
-            if name not in labels:
-                raise ClassNotAgreed(f"{printable(folder / name)}: {self._not_a_class(name)}")
-            for path in sorted(images(folder / name)):
-                group = self.group_of(path, folder / name)
-                found.append(PictureFile(site, labels[name], part, path, group))
-        return found
-
-    def _not_a_class(self, name: str) -> str:
-        reason = (
-            "not one of the agreed data.class_names"
-            if self.agreed
-            else "no images of this class to train on"
-        )
-        return reason + printable(nearest(name, self.class_names), LONGEST_HINT)
+def _pictures(
+    class_names: Sequence[str],
+    group_of: GroupOf,
+    agreed: bool,
+    folder: Path,
+    part: Literal["train", "test", "either"],
+    site: int = 0,
+) -> list[PictureFile]:
+    """Those in the class folders of this folder. `agreed`: the names were not read from the folders
+    to train on."""
+    found = []
+    for name in subfolders(folder):
+        if name not in class_names:
+            reason = "no images of this class to train on"
+            reason = "not one of the agreed data.class_names" if agreed else reason
+            hint = printable(nearest(name, class_names), LONGEST_HINT)
+            raise ClassNotAgreed(f"{printable(folder / name)}: {reason}{hint}")
+        label = class_names.index(name)
+        for path in sorted(images(folder / name)):
+            group = group_of(path, folder / name)
+            found.append(PictureFile(site, label, part, path, group))
+    return found
 
 
 _SIDE = 32  # pixels: whether a file can be decoded does not depend on the size
@@ -337,7 +332,7 @@ class PictureCheck:
 
     @property
     def broken_text(self) -> str:
-        """How many, and the first of them."""
+        """How many pictures are broken, and the first of them."""
         names = [
             f"{printable(os.path.relpath(path, self.folder))} ({why})"
             for path, why in sorted(self.broken.items())[:_NAMED]

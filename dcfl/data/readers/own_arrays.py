@@ -3,9 +3,9 @@ sets of Hugging Face, told apart by what they can do."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,12 +25,6 @@ IMAGE_COLUMNS = ("image", "img", "images", "pixel_values")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "target")
 
 
-class Given(NamedTuple):
-    images: Any
-    labels: Any
-    names: tuple[str, ...]  # of classes, where the source knows them
-
-
 def dataset_from(
     images: Any,
     labels: Any,
@@ -41,22 +35,25 @@ def dataset_from(
     image_size: int | None,
 ) -> Dataset:
     """See `Dataset.from_arrays`."""
-    given = _given("images", images, labels)
-    pixels = _pixels("images", given.images, image_size)
-    names = tuple(map(str, class_names)) or given.names or _names_in(given.labels)
-    read = _labels_reader(names)
-    found = read("labels", given.labels)
+    images, labels, known = _given("images", images, labels)
+    pixels = _pixels("images", images, image_size)
+    names = tuple(map(str, class_names)) or known or _names_in(labels)
+    found = _labels("labels", labels, names, len(pixels))
     names = names or numbered_names("labels", found)
-    _require_same("labels", len(found), len(pixels))
     owners = _one_each("sites", sites, len(pixels))
     together = _one_each("groups", groups, len(pixels))
-    whole = Images(torch.from_numpy(pixels), torch.from_numpy(found), _numbers(together))
+    numbers = None if together is None else torch.from_numpy(numbered(together.tolist()))
+    whole = Images(torch.from_numpy(pixels), torch.from_numpy(found), numbers)
     if isinstance(test, float | int):
         held = _held_out(found, owners, together, float(test))
         train, tests = whole[torch.from_numpy(~held)], whole[torch.from_numpy(held)]
         owners = None if owners is None else owners[~held]
     else:
-        train, tests = whole, _test_images(test, read, image_size)
+        images, labels = test if isinstance(test, tuple) and len(test) == 2 else (test, None)
+        images, labels, _ = _given("test", images, labels)
+        pixels = _pixels("test", images, image_size)
+        found = _labels("test", labels, names, len(pixels))
+        train, tests = whole, Images(torch.from_numpy(pixels), torch.from_numpy(found))
     for part in (train, tests):
         require_range("labels", part.labels.numpy(), len(names))
     if tests.pixels.shape[1:] != train.pixels.shape[1:]:
@@ -71,13 +68,14 @@ def dataset_from(
 # --- what was given -------------------------------------------------------------------------------
 
 
-def _given(what: str, images: Any, labels: Any) -> Given:
-    """Images and labels, of a data set with columns if that is what `images` is."""
+def _given(what: str, images: Any, labels: Any) -> tuple[Any, Any, tuple[str, ...]]:
+    """Images and labels, of a data set with columns if that is what `images` is; and the names of
+    the classes, where it knows them."""
     columns = getattr(images, "column_names", None)
     if columns is None:
         if labels is None:
             raise ConfigError(f"{what}: labels are missing, one for each image")
-        return Given(images, labels, ())
+        return images, labels, ()
     if not isinstance(columns, list):  # train and test side by side
         raise ConfigError(
             f'{what}: give one part of the data set, as in data["train"], and test=data["test"]'
@@ -89,7 +87,7 @@ def _given(what: str, images: Any, labels: Any) -> Given:
     feature = (getattr(images, "features", None) or {}).get(label)
     names = tuple(getattr(feature, "names", None) or ())
     chosen = images[label] if labels is None or isinstance(labels, str) else labels
-    return Given(images[image], chosen, names)
+    return images[image], chosen, names
 
 
 def _column(what: str, columns: Sequence[str], usual: Sequence[str]) -> str:
@@ -103,7 +101,7 @@ def _column(what: str, columns: Sequence[str], usual: Sequence[str]) -> str:
 
 
 def _array(what: str, values: Any) -> NDArray[Any]:
-    """Of an array, a tensor on any device, or a list of either."""
+    """Takes an array, a tensor on any device, or a list of either."""
     if isinstance(values, torch.Tensor):
         return np.asarray(values.detach().cpu().numpy())
     if not hasattr(values, "__array__"):
@@ -128,7 +126,7 @@ def _pixels(what: str, images: Any, image_size: int | None) -> Pixels:
 
 
 def _of_pictures(what: str, pictures: Sequence[Any], image_size: int | None) -> Pixels:
-    """Of PIL's pictures: grey where all are, else in colour."""
+    """Takes PIL's pictures: grey where all are, else in colour."""
     sizes = {picture.size for picture in pictures}
     if image_size is None and (len(sizes) > 1 or len({*next(iter(sizes))}) > 1):
         raise DatasetCorrupt(
@@ -147,31 +145,23 @@ def _of_pictures(what: str, pictures: Sequence[Any], image_size: int | None) -> 
 
 
 def _names_in(labels: Any) -> tuple[str, ...]:
-    """Of labels that are words, the words; of numbers none."""
+    """The different labels, if they are words and not numbers."""
     array = _array("labels", labels)
     return tuple(sorted({*map(str, array.tolist())})) if array.dtype.kind in "USO" else ()
 
 
-def _labels_reader(names: tuple[str, ...]) -> Callable[[str, Any], NDArray[np.int64]]:
-    def read(what: str, labels: Any) -> NDArray[np.int64]:
-        array = _array(what, labels)
-        if array.dtype.kind not in "USO":
-            return labels_of(what, array)
+def _labels(what: str, labels: Any, names: Sequence[str], images: int) -> NDArray[np.int64]:
+    array = _array(what, labels)
+    if array.dtype.kind in "USO":
         words = [str(one) for one in array.tolist()]
         unknown = next((word for word in words if word not in names), None)
         if unknown is not None:
             raise DatasetCorrupt(f"{what}: {printable(unknown, 40)} is none of the class names")
-        return np.array([names.index(word) for word in words], dtype=np.int64)
-
-    return read
-
-
-def _test_images(test: Any, read: Callable[..., NDArray[np.int64]], size: int | None) -> Images:
-    images, labels = test if isinstance(test, tuple) and len(test) == 2 else (test, None)
-    given = _given("test", images, labels)
-    pixels, found = _pixels("test", given.images, size), read("test", given.labels)
-    _require_same("test", len(found), len(pixels))
-    return Images(torch.from_numpy(pixels), torch.from_numpy(found))
+        found = np.array([names.index(word) for word in words], dtype=np.int64)
+    else:
+        found = labels_of(what, array)
+    _require_same(what, len(found), images)
+    return found
 
 
 def _one_each(what: str, values: Any, count: int) -> NDArray[np.str_] | None:
@@ -191,17 +181,14 @@ def _require_same(what: str, found: int, images: int) -> None:
 # --- what becomes of it ---------------------------------------------------------------------------
 
 
-def _numbers(names: NDArray[np.str_] | None) -> torch.Tensor | None:
-    return None if names is None else torch.from_numpy(numbered(names.tolist()))
-
-
 def _held_out(
     labels: NDArray[np.int64],
     sites: NDArray[np.str_] | None,
     groups: NDArray[np.str_] | None,
     share: float,
 ) -> NDArray[np.bool_]:
-    """Of each class at each site, evenly over its images; in whole groups where there are some."""
+    """Which are for testing: of each class at each site, evenly over its images; in whole groups
+    where there are some."""
     if not 0 < share < 1:
         raise ConfigError(
             f"test = {share:g}: a share of the images between 0 and 1, or (images, labels)"

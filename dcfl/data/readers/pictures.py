@@ -180,7 +180,7 @@ def _empty(count: int, size: int) -> NDArray[np.uint8]:
 
 @contextmanager
 def _quiet_decoders() -> Iterator[None]:
-    """They warn about oddities inside files; those that matter are errors here."""
+    """Decoders warn about oddities inside files; those that matter are errors here."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"(PIL|pydicom)\b")
         yield
@@ -215,7 +215,7 @@ def _reason(error: Exception) -> str:
 
 
 def _decode(path: Path, reading: Reading) -> NDArray[np.uint8]:
-    """[size, size, 3]"""
+    """The pixels of a picture, [size, size, 3]."""
     if not path.is_file():  # a pipe would hang, a device would never end
         raise ValueError("not a file" if path.exists() else "a link to nowhere")
     if path.suffix.lower() in DICOM_EXTENSIONS:

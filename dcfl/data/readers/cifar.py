@@ -39,6 +39,9 @@ class Layout:
     names_key: str = ""  # in a pickle
     label_key: str = ""
     label_bytes: int = 0  # before the pixels of each row of a binary file; the last one counts
+    # Of the files in order, as far as they are known: MD5 as published for the python files, and
+    # SHA-256 of the same rows in the binary layout.
+    checksums: tuple[str, ...] = ()
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -49,14 +52,36 @@ _BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 CIFAR10_PYTHON = Layout(
     "cifar10", "cifar-10-batches-py", _BATCHES, "test_batch", "batches.meta", 10, 10_000, 10_000,
     names_key="label_names", label_key="labels",
+    checksums=(
+        "c99cafc152244af753f735de768cd75f",
+        "d4bba439e000b95fd0a9bffe97cbabec",
+        "54ebc095f3ab1f0389bbae665268c751",
+        "634d18415352ddfa80567beed471001a",
+        "482c414d41f54cd18b22e5b47cb7c3cb",
+        "40351d587109b95175f43aff81a1287e",
+        "5ff9c542aee3614f3951f8cda6e48888",
+    ),
 )  # fmt: skip
 CIFAR10_BINARY = Layout(
     "cifar10", "cifar-10-batches-bin", tuple(f"{name}.bin" for name in _BATCHES), "test_batch.bin",
     "batches.meta.txt", 10, 10_000, 10_000, label_bytes=1,
+    checksums=(
+        "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+        "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+        "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+        "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+        "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+        "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+    ),
 )  # fmt: skip
 CIFAR100_PYTHON = Layout(
     "cifar100", "cifar-100-python", ("train",), "test", "meta", 100, 50_000, 10_000,
     names_key="fine_label_names", label_key="fine_labels",
+    checksums=(
+        "16019d7e3df5f24257cddd939b257f8d",
+        "f0ef6b0ae62326f3e7ffdfab6717acfc",
+        "7973b15100ade9c7d40fb424638fde48",
+    ),
 )  # fmt: skip
 CIFAR100_BINARY = Layout(
     "cifar100", "cifar-100-binary", ("train.bin",), "test.bin", "fine_label_names.txt",
@@ -65,38 +90,6 @@ CIFAR100_BINARY = Layout(
 LAYOUTS = {
     "cifar10": (CIFAR10_PYTHON, CIFAR10_BINARY),
     "cifar100": (CIFAR100_PYTHON, CIFAR100_BINARY),
-}
-
-# MD5 as published for the python files; SHA-256 of the same rows in the binary layout.
-CHECKSUMS = {
-    "cifar-10-batches-py/data_batch_1": "c99cafc152244af753f735de768cd75f",
-    "cifar-10-batches-py/data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
-    "cifar-10-batches-py/data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
-    "cifar-10-batches-py/data_batch_4": "634d18415352ddfa80567beed471001a",
-    "cifar-10-batches-py/data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
-    "cifar-10-batches-py/test_batch": "40351d587109b95175f43aff81a1287e",
-    "cifar-10-batches-py/batches.meta": "5ff9c542aee3614f3951f8cda6e48888",
-    "cifar-10-batches-bin/data_batch_1.bin": (
-        "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"
-    ),
-    "cifar-10-batches-bin/data_batch_2.bin": (
-        "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"
-    ),
-    "cifar-10-batches-bin/data_batch_3.bin": (
-        "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67"
-    ),
-    "cifar-10-batches-bin/data_batch_4.bin": (
-        "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48"
-    ),
-    "cifar-10-batches-bin/data_batch_5.bin": (
-        "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add"
-    ),
-    "cifar-10-batches-bin/test_batch.bin": (
-        "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"
-    ),
-    "cifar-100-python/train": "16019d7e3df5f24257cddd939b257f8d",
-    "cifar-100-python/test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
-    "cifar-100-python/meta": "7973b15100ade9c7d40fb424638fde48",
 }
 
 
@@ -130,7 +123,7 @@ def verify_cifar(name: str, folder: Path) -> list[str]:
 def _is_official(path: Path, layout: Layout) -> bool:
     if path.suffix == ".txt":
         return True  # class names in plain text, which are read and checked anyway
-    known = CHECKSUMS.get(f"{layout.folder}/{path.name}", "")
+    known = dict(zip(layout.files, layout.checksums, strict=False)).get(path.name, "")
     algorithm = "md5" if len(known) == 32 else "sha256"
     with _refusing(path, layout), path.open("rb") as stream:
         digest = hashlib.file_digest(

@@ -2,7 +2,6 @@ import hashlib
 import os
 import pickle
 import random
-import struct
 import time
 import tracemalloc
 from dataclasses import replace
@@ -37,10 +36,6 @@ def _small(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> N
         monkeypatch.setattr(cifar, "LAYOUTS", files.SMALL)
 
 
-def read(name: str, folder: Path) -> Arrays:
-    return cifar.read_cifar(name, folder)
-
-
 def sound(arrays: Arrays, layout: cifar.Layout) -> bool:
     train, test = layout.train_rows * len(layout.train), layout.test_rows
     labels = np.concatenate([arrays.train_labels, arrays.test_labels])
@@ -64,7 +59,7 @@ def test_every_layout_is_read_from_its_parent_and_from_itself(
 ) -> None:
     place = files.write(tmp_path, layout)
     for folder in (tmp_path, place):
-        arrays = read(layout.dataset, folder)
+        arrays = cifar.read_cifar(layout.dataset, folder)
         assert sound(arrays, layout)
         assert arrays.train_pixels.flags.c_contiguous
         assert arrays.class_names[3] == "class_3"
@@ -105,11 +100,6 @@ def test_missing_files_are_named_with_the_command_that_gets_them(tmp_path: Path)
     (place / "test").unlink()
     with pytest.raises(DatasetMissing, match=f"no test in {place}.*data get cifar100"):
         cifar.cifar_files("cifar100", tmp_path)
-
-
-def test_a_folder_in_place_of_a_file_is_missing(tmp_path: Path) -> None:
-    place = files.write(tmp_path, SMALL100)
-    (place / "test").unlink()
     (place / "test").mkdir()
     with pytest.raises(DatasetMissing):
         cifar.read_cifar("cifar100", tmp_path)
@@ -141,9 +131,7 @@ def hostile(command: str) -> dict[str, bytes]:
     nested = b"K\x01\x85" + b"q\x00h\x00\x86" * 40  # its hash takes 2^40 steps
     return {
         "os.system": MARK + b"cos\nsystem\n" + shell + b"\x85R.",
-        "posix.system": MARK + b"cposix\nsystem\n" + shell + b"\x85R.",
         "eval": MARK + b"cbuiltins\neval\n" + code + b"\x85R.",
-        "python 2 eval": MARK + b"c__builtin__\neval\n" + code + b"\x85R.",
         "within the data": with_pixels(b"cos\nsystem\n" + shell + b"\x85R"),
         "stack global": b"\x80\x04\x8c\x02os\x8c\x06system\x93" + shell + b"\x85R.",
         "inst": MARK + b"(" + shell + b"ios\nsystem\n.",
@@ -151,11 +139,8 @@ def hostile(command: str) -> dict[str, bytes]:
         "newobj": MARK + b"cos\nsystem\n" + shell + b"\x85\x81.",
         "newobj_ex": b"\x80\x04cos\nsystem\n" + shell + b"\x85}\x92.",
         "extension": MARK + b"\x82\x01.",
-        "extension 4": MARK + b"\x84\x01\x00\x00\x00.",
         "persistent id": b"Pos.system\n.",
-        "binary persistent id": MARK + shell + b"Q.",
         "other numpy name": MARK + b"cnumpy\nload\n" + shell + b"\x85R.",
-        "numpy's own exec": MARK + b"cnumpy.testing\nrundocs\n" + shell + b"\x85R.",
         "dotted name": MARK + b"cnumpy\nndarray.tofile\n" + shell + b"\x85R.",
         "build on a name": MARK + b"cnumpy\nndarray\n}" + shell + b"K\x01sb.",
         "build on a list": MARK + b"]}b.",
@@ -165,19 +150,13 @@ def hostile(command: str) -> dict[str, bytes]:
         "negative string": MARK + b"T\xff\xff\xff\xffabc.",
         "huge long": b"\x80\x02\x8b\xff\xff\xff\x7f.",
         "huge frame": b"\x80\x04\x95" + b"\xff" * 7 + b"\x7f.",
-        "huge digits": b"I" + b"9" * 10_000 + b"\n.",
-        "deep lists": MARK + b"]" * 15_000 + b"a" * 14_999 + b".",
         "deep tuples": MARK + b")" + b"\x85" * 15_000 + b".",
-        "list of itself": MARK + b"]q\x00h\x00a.",
         "doubling list": with_labels(doubled),
         "hash bomb": MARK + b"}" + nested + b"K\x01s.",
         "hash bomb inside": files.dictionary({"labels": b"}" + nested + b"K\x01s"}),
         "unbalanced": MARK + b"}(u" + b"\x87" * 5 + b".",
-        "no mark": MARK + b"]e.",
-        "memo unset": MARK + b"h\x05.",
         "object array": with_pixels(files.array(content, shape, dtype="O8")),
         "float array": with_pixels(files.array(content, shape, dtype="f8")),
-        "void array": with_pixels(files.array(content, shape, dtype="V8")),
         "list as array": with_pixels(files.several([b"K\x01"] * 3)),
         "array not built": with_pixels(pixels[: pixels.index(b"q\x09(K\x01")]),
     }
@@ -206,14 +185,9 @@ def malformed() -> dict[str, bytes]:
     return {
         "empty": b"",
         "text": b"hello",
-        "html": b"<!DOCTYPE html><html></html>",
-        "only stop": b".",
         "a number": b"K\x01.",
         "truncated": GOOD[: len(GOOD) // 2],
-        "truncated by one": GOOD[:-1],
         "something after it": GOOD + b"more",
-        "twice": GOOD * 2,
-        "zeros": bytes(5_000),
         "too large": GOOD + bytes(50_000),
         "no labels": files.dictionary({"data": files.pixels_of(PLANES)}),
         "no data": files.dictionary({"labels": files.several([b"K\x01"] * 3)}),
@@ -296,7 +270,7 @@ def test_broken_binary_files_are_refused(tmp_path: Path, layout: cifar.Layout, c
     changed = {"short": content[:-1], "long": content + b"\0", "names": b"\xff" + content}
     path.write_bytes(changed.get(change, content))
     with pytest.raises(DatasetCorrupt, match=path.name):
-        read(layout.dataset, tmp_path)
+        cifar.read_cifar(layout.dataset, tmp_path)
 
 
 def mutated(generator: random.Random, data: bytes) -> bytes:
@@ -324,7 +298,6 @@ def mutated(generator: random.Random, data: bytes) -> bytes:
     return bytes(changed)
 
 
-@pytest.mark.filterwarnings("ignore:invalid escape sequence")  # of pickletools, in refused files
 def test_mutated_files_are_refused_or_sound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -377,33 +350,24 @@ def test_known_checksums_need_no_warning(place: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("name", "per_class", "mean"),
+    ("name", "per_class", "mean", "ends"),
     [
-        ("cifar10", (5_000, 1_000), (0.4914, 0.4822, 0.4465)),
-        ("cifar100", (500, 100), (0.5071, 0.4865, 0.4409)),
+        ("cifar10", (5_000, 1_000), (0.4914, 0.4822, 0.4465), ("airplane", "truck")),
+        ("cifar100", (500, 100), (0.5071, 0.4865, 0.4409), ("apple", "worm")),
     ],
 )
 def test_real_counts_balance_and_channel_means(
-    name: str, per_class: tuple[int, int], mean: tuple[float, ...]
+    name: str, per_class: tuple[int, int], mean: tuple[float, ...], ends: tuple[str, str]
 ) -> None:
-    arrays = read(name, real(name))
+    arrays = cifar.read_cifar(name, real(name))
+    assert (arrays.class_names[0], arrays.class_names[-1]) == ends
+    assert len(cifar.verify_cifar(name, real(name))) <= 1
     assert arrays.train_pixels.shape == (50_000, 32, 32, 3)
     assert arrays.test_pixels.shape == (10_000, 32, 32, 3)
     for labels, count in zip((arrays.train_labels, arrays.test_labels), per_class, strict=True):
         assert np.bincount(labels).tolist() == [count] * len(arrays.class_names)
     means = arrays.train_pixels.reshape(-1, 3).mean(axis=0) / 255
     np.testing.assert_allclose(means, mean, atol=1e-3)
-
-
-def test_real_class_names() -> None:
-    ten = cifar._class_names(
-        cifar.cifar_files("cifar10", real("cifar10"))[-1], cifar.CIFAR10_PYTHON
-    )
-    assert ten[:3] == ("airplane", "automobile", "bird")
-    hundred = cifar._class_names(
-        cifar.cifar_files("cifar100", real("cifar100"))[-1], cifar.CIFAR100_PYTHON
-    )
-    assert (hundred[0], hundred[99]) == ("apple", "worm")
 
 
 def test_real_files_read_again_from_the_binary_layout(tmp_path: Path) -> None:
@@ -413,14 +377,3 @@ def test_real_files_read_again_from_the_binary_layout(tmp_path: Path) -> None:
     path = tmp_path / "data_batch_1.bin"
     path.write_bytes(files.binary(planes, labels))
     assert cifar._is_official(path, cifar.CIFAR10_BINARY)
-
-
-@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
-def test_real_files_verify_with_at_most_one_warning(name: str) -> None:
-    assert len(cifar.verify_cifar(name, real(name))) <= 1
-
-
-def test_headers_of_the_small_files() -> None:
-    """So that a change of the helper cannot make the hostile files harmless by accident."""
-    assert GOOD.startswith(b"\x80\x02}")
-    assert struct.pack("<i", 3 * 3072) in GOOD

@@ -1,7 +1,10 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
+import dcfl
 from dcfl.data import Dataset, DataSettings, Images, load_dataset
 from dcfl.data.augment import Augmentation, Preparation
 from dcfl.errors import ConfigError, DatasetCorrupt
@@ -57,3 +60,81 @@ def test_settings_replace_only_what_they_name() -> None:
     assert DataSettings(flip=False).augmentation(usual) == Augmentation(4, False)
     turned = DataSettings(crop=0, rotation=10.0, cutout=3)
     assert turned.augmentation(usual) == Augmentation(0, True, 10.0, 3)
+
+
+# --- parts: data.holdout, data.train_images, data.classes, data.test_images ----------------------
+
+
+def rows(dataset: Dataset) -> tuple[list[bytes], list[bytes]]:
+    train, test = (
+        [
+            image.numpy().tobytes() + bytes([int(label)])
+            for image, label in zip(part.pixels, part.labels, strict=True)
+        ]
+        for part in (dataset.train, dataset.test)
+    )
+    return train, test
+
+
+def test_the_training_images_are_divided_and_the_test_images_are_out_of_sight() -> None:
+    whole = load_dataset(DataSettings())
+    train, test = rows(load_dataset(DataSettings(holdout=0.25)))
+    assert len(test) == round(0.25 * len(whole.train))
+    assert sorted(train + test) == sorted(rows(whole)[0])
+
+
+def test_the_share_is_drawn_by_the_seed_of_the_split() -> None:
+    draws = [load_dataset(DataSettings(holdout=0.1, seed=seed)).test.labels for seed in (0, 0, 1)]
+    assert torch.equal(draws[0], draws[1])
+    assert not torch.equal(draws[0], draws[2])
+
+
+def test_a_run_is_evaluated_on_it(tmp_path: Path) -> None:
+    held = dcfl.run(
+        out=tmp_path, data={"holdout": 0.5}, federation={"rounds": 1}, engine={"workers": 1}
+    )
+    hits = held.rounds[0]["accuracy"] * 721 / 100
+    assert hits == pytest.approx(round(hits), abs=1e-6)  # of 721 images, not of 355
+
+
+def test_the_same_training_images_for_every_seed_and_none_that_is_kept_back() -> None:
+    whole, _ = rows(load_dataset(DataSettings()))
+    train, _ = rows(load_dataset(DataSettings(train_images=300)))
+    assert len(train) == 300
+    assert set(train) <= set(whole)
+    assert train == rows(load_dataset(DataSettings(train_images=300, seed=5)))[0]
+    tuned, kept_back = rows(load_dataset(DataSettings(train_images=300, holdout=0.25)))
+    assert len(tuned) == 300
+    assert len(kept_back) == round(0.25 * len(whole))
+    assert not set(tuned) & set(kept_back)
+    # What is kept back makes room for others: most images stay the same.
+    assert len(set(train) & set(tuned)) == len(set(train) - set(kept_back))
+
+
+def test_more_than_there_are_is_all() -> None:
+    whole = load_dataset(DataSettings())
+    assert load_dataset(DataSettings(train_images=10**6)).fingerprint == whole.fingerprint
+
+
+def test_the_first_classes_of_training_and_test_images() -> None:
+    whole, part = load_dataset(DataSettings()), load_dataset(DataSettings(classes=3))
+    assert part.class_names == whole.class_names[:3]
+    for some, every in ((part.train, whole.train), (part.test, whole.test)):
+        assert some.labels.tolist() == [label for label in every.labels.tolist() if label < 3]
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"holdout": 1.0}, "0.9"),
+        ({"holdout": -0.1}, "0.9"),
+        ({"holdout": 1e-9}, "none"),
+        ({"classes": 11}, "digits has 10"),
+        ({"classes": 1}, "2 or more"),
+        ({"train_images": -1}, "data.train_images must be 0"),
+        ({"test_images": -1}, "data.test_images must be 0"),
+    ],
+)
+def test_a_part_that_cannot_be(settings: dict[str, float], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        load_dataset(DataSettings(**settings))  # type: ignore[arg-type]

@@ -267,10 +267,12 @@ def _unpack_tar(stream: IO[bytes], target: Path, budget: _Budget) -> None:
         # Headers, and padding to whole blocks, come on top of the files.
         content.left = budget.bytes + 2_048 * budget.files + 100_000
         with tarfile.open(fileobj=content, mode="r|") as tar:
+            # Not in the first releases of Python 3.11; `budget` alone refuses all that it does.
+            tar.extraction_filter = getattr(tarfile, "data_filter", None)
             for member in tar:
                 plain = member.isdir() or (member.isreg() and not member.issparse())
                 budget.spend(member.name, member.size, plain)
-                tar.extract(member, target, set_attrs=False, filter="data")
+                tar.extract(member, target, set_attrs=False)
 
 
 def _unpack_zip(stream: IO[bytes], target: Path, budget: _Budget) -> None:

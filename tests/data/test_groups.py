@@ -261,12 +261,17 @@ def test_rules_that_cannot_be() -> None:
         load_dataset(DataSettings(group="^P"))
 
 
-def test_one_group_for_all_says_nothing(tmp_path: Path) -> None:
-    for name in ("cat", "dog"):
-        class_folders(tmp_path / name, images=10)
+@pytest.mark.parametrize(("kind", "sites"), [("folder", ["."]), ("sites", ["north", "south"])])
+def test_one_group_for_all_of_a_site_says_nothing(
+    tmp_path: Path, kind: str, sites: list[str]
+) -> None:
+    for site in sites:
+        for name in ("cat", "dog"):
+            class_folders(tmp_path / site / name, images=10)
     with pytest.warns(UserWarning, match="all pictures are of one group, images"):
-        found = load(tmp_path)
-    assert (len(found.train), len(found.test), found.group_count) == (16, 4, None)
+        found = load_dataset(DataSettings(dataset=f"{kind}:{tmp_path}", image_size=8))
+    assert (len(found.train), len(found.test)) == (16 * len(sites), 4 * len(sites))
+    assert found.group_count is None
 
 
 def test_a_class_of_one_patient_is_trained_on_and_told(tmp_path: Path) -> None:
@@ -317,12 +322,3 @@ def test_a_test_set_for_all_sites_with_their_patients(tmp_path: Path) -> None:
     class_folders(tmp_path / "test" / "benign", p4=2)
     with pytest.warns(UserWarning, match="p4: to train on and to test on"):
         load_dataset(DataSettings(dataset=f"sites:{tmp_path}", image_size=8))
-
-
-def test_one_group_for_all_of_a_site_says_nothing(tmp_path: Path) -> None:
-    for site in ("north", "south"):
-        for name in ("a", "b"):
-            class_folders(tmp_path / site / name, images=10)
-    with pytest.warns(UserWarning, match="all pictures are of one group, images"):
-        found = load_dataset(DataSettings(dataset=f"sites:{tmp_path}", image_size=8))
-    assert (len(found.train), len(found.test), found.group_count) == (32, 8, None)

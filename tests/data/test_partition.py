@@ -146,11 +146,6 @@ def test_a_huge_alpha_is_even(scheme: str) -> None:
     assert counts.max() < 30
 
 
-def test_a_given_split_must_be_given() -> None:
-    with pytest.raises(PartitionError, match="comes with its split"):
-        split(LABELS, 10, "given", 1.0, 0, min_size=1)
-
-
 def test_the_race_is_weighted_drawing_without_replacement() -> None:
     """Against numpy's own weighted choice, class by class, to within the noise of 4,000 draws."""
     left, mix, size = np.array([3, 5, 4, 6]), np.array([0.1, 0.6, 0.3, 0.0]), 5
@@ -178,6 +173,8 @@ def test_a_balanced_client_whose_classes_have_run_out_is_filled_up() -> None:
 def test_impossible_splits_are_refused_in_one_line() -> None:
     with pytest.raises(PartitionError, match="more than the 1000 training samples"):
         split(LABELS, 1001, "iid", 1.0, 0, min_size=1)
+    with pytest.raises(PartitionError, match="comes with its split"):
+        split(LABELS, 10, "given", 1.0, 0, min_size=1)
     with pytest.raises(PartitionError, match=r"data\.min_size is 10"):
         split(LABELS, 500, "dirichlet-balanced", 1.0, 0, min_size=10)
     with pytest.raises(PartitionError, match="more than the 1000 training samples"):

@@ -201,7 +201,7 @@ def _binary_batch(path: Path, layout: Layout, rows: int) -> tuple[Pixels, Labels
 
 def _pickled_batch(path: Path, layout: Layout, rows: int) -> tuple[Pixels, Labels]:
     # Beside the pixels the official files spend about 35 bytes on each row's file name and label.
-    values = unpickled(_bytes(path, rows * (ROW + 400) + 10_000))
+    values = unpickled(_bytes(path, rows * (ROW + 400) + 10_000), 8 * rows + 1_000)
     array, labels = values.get("data"), values.get(layout.label_key)
     planes = array.values if isinstance(array, PickledArray) else np.zeros(0, np.uint8)
     if planes.dtype != np.uint8 or planes.shape != (rows, ROW):
@@ -217,7 +217,7 @@ def _class_names(path: Path, layout: Layout) -> tuple[str, ...]:
     with _refusing(path, layout):
         data = _bytes(path, NAMES_BYTES)
         names = (
-            unpickled(data).get(layout.names_key)
+            unpickled(data, 2_000).get(layout.names_key)
             if layout.names_key
             else data.decode("ascii").split()
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,20 +35,26 @@ class _Kind:
 
 
 class PickledArray:
-    """Stands for an array, and holds its values as soon as the file has given them."""
+    """Stands for an array. A file may give it a content as often as it likes: only the last one is
+    looked at, and only when its values are asked for."""
 
     def __init__(self, *_: object) -> None:
-        self.values: NDArray[Any] = np.zeros(0, np.uint8)
+        self.__setstate__((1, (0,), _Kind("u1"), False, b""))
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        _, shape, kind, fortran_order, content = state
-        if fortran_order is True or type(kind) is not _Kind:
-            raise Refused("an array of another form")
+        _, self._shape, self._kind, self._fortran_order, self._content = state
+
+    @cached_property
+    def values(self) -> NDArray[Any]:
+        content = self._content
         if isinstance(content, str):  # as Python 2 wrote bytes
             content = content.encode("latin-1")
-        self.values = np.frombuffer(content, kind.dtype).reshape(shape)
-        if self.values.shape != shape:
+        if self._fortran_order is True or type(self._kind) is not _Kind:
+            raise Refused("an array of another form")
+        values = np.frombuffer(content, self._kind.dtype).reshape(self._shape)
+        if values.shape != self._shape:
             raise Refused("an array whose shape is none")
+        return values
 
 
 def _from_buffer(content: bytes, kind: _Kind, shape: tuple[int, ...], order: str) -> PickledArray:
@@ -57,8 +64,9 @@ def _from_buffer(content: bytes, kind: _Kind, shape: tuple[int, ...], order: str
 
 
 def _scalar(kind: _Kind, content: bytes) -> int:
-    (number,) = np.frombuffer(content, kind.dtype).tolist()
-    return int(number)
+    if len(content) != kind.dtype.itemsize:
+        raise Refused("a number that is not whole")
+    return int(np.frombuffer(content, kind.dtype)[0])
 
 
 class _Words(dict[str, Any]):
@@ -75,7 +83,7 @@ _OPCODES = (
     "PROTO", "FRAME", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2",
     "LONG1", "BINSTRING", "SHORT_BINSTRING", "BINUNICODE", "SHORT_BINUNICODE", "BINBYTES",
     "SHORT_BINBYTES", "BINBYTES8", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3",
-    "EMPTY_LIST", "APPEND", "APPENDS", "SETITEM", "SETITEMS", "GLOBAL", "STACK_GLOBAL", "REDUCE",
+    "EMPTY_LIST", "APPEND", "APPENDS", "SETITEM", "SETITEMS", "GLOBAL", "STACK_GLOBAL",
     "BINPUT", "LONG_BINPUT", "MEMOIZE", "BINGET", "LONG_BINGET",
 )  # fmt: skip
 _NAMES = {
@@ -87,8 +95,28 @@ _NAMES = {
 }
 
 
+class _Limited(dict[int, Any]):
+    """What opcodes do, as long as there are not too many of them."""
+
+    def __init__(self, steps: dict[int, Any], most: int) -> None:
+        super().__init__(steps)
+        self.left = most
+
+    def __getitem__(self, code: int) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise Refused("a pickle of too many opcodes")
+        if code not in self:
+            raise Refused(f"the pickle opcode {bytes([code])!r} has no business in it")
+        return super().__getitem__(code)
+
+
 class _PlainUnpickler(pickle._Unpickler):
     stack: list[Any]
+
+    def __init__(self, content: io.BytesIO, opcodes: int) -> None:
+        super().__init__(content, encoding="latin-1")
+        self.dispatch = _Limited(self.dispatch, opcodes)  # type: ignore[misc]  # of this one alone
 
     def find_class(self, module: str, name: str) -> Any:
         asked = f"{module} {name}"
@@ -99,6 +127,12 @@ class _PlainUnpickler(pickle._Unpickler):
 
     def load_empty_dict(self) -> None:
         self.stack.append(_Words())
+
+    def load_reduce(self) -> None:
+        arguments, function = self.stack.pop(), self.stack.pop()
+        if type(arguments) is not tuple or len(arguments) > 4:
+            raise Refused("it calls what cannot be called")
+        self.stack.append(function(*arguments))
 
     def load_build(self) -> None:
         state = self.stack.pop()
@@ -111,17 +145,18 @@ class _PlainUnpickler(pickle._Unpickler):
         for (code,) in (getattr(pickle, name) for name in _OPCODES)
     } | {
         pickle.EMPTY_DICT[0]: load_empty_dict,
+        pickle.REDUCE[0]: load_reduce,
         pickle.BUILD[0]: load_build,
         # Of the same form as this one, which sets aside no memory before it reads.
         pickle.BYTEARRAY8[0]: pickle._Unpickler.dispatch[pickle.BINBYTES8[0]],
     }
 
 
-def unpickled(content: bytes) -> dict[str, Any]:
-    """The dictionary that the pickle describes. A hostile one may raise any exception, and the size
-    of the content limits what it costs."""
+def unpickled(content: bytes, opcodes: int) -> dict[str, Any]:
+    """The dictionary that the pickle describes, in so many opcodes at most. A hostile one may raise
+    any exception, and costs no more time and memory than one of that length must."""
     stream = io.BytesIO(content)
-    value = _PlainUnpickler(stream, encoding="latin-1").load()
+    value = _PlainUnpickler(stream, opcodes).load()
     if type(value) is not _Words or stream.read(1):
         raise Refused("not one dictionary")
     return value

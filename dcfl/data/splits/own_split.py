@@ -312,8 +312,10 @@ def _from_fl_bench(value: Mapping[str, Any]) -> OwnSplit:
 
 
 def _parts(clients: Sequence[Any], names: Sequence[str] = ()) -> tuple[Numbers, ...]:
-    sizes = [len(part) for part in clients if isinstance(part, list)]
-    if sum(sizes) > MOST_IMAGES:  # a pickle may repeat a list as often as it likes
+    lists = [part for part in clients if isinstance(part, list)]
+    arrays = [part.values for part in clients if isinstance(part, PickledArray)]
+    # A pickle may repeat a list as often as it likes.
+    if sum(map(len, lists)) + sum(array.size for array in arrays) > MOST_IMAGES:
         raise Refused(f"more than {MOST_IMAGES:,} images")
     return tuple(
         _numbers(part, f"client {printable(names[number], 40) if names else number}")
@@ -365,7 +367,7 @@ def _is_number(text: str) -> bool:
 
 
 def _read_pickle(content: bytes) -> OwnSplit:
-    value = unpickled(content)
+    value = unpickled(content, MOST_IMAGES)
     if "data_indices" not in value:
         raise Refused("no 'data_indices': FL-bench's partition.pkl is the only pickle that is read")
     return _from_fl_bench(value)

@@ -29,10 +29,11 @@ class Images:
     def __post_init__(self) -> None:
         form = (self.pixels.dtype, self.pixels.ndim)
         if form not in ((torch.uint8, 4), (torch.float32, 2)):
+            found = f"{type(self.pixels).__name__} of {form[0]} {list(self.pixels.shape)}"
             raise DatasetCorrupt(
                 f"images must be tensors, uint8 [n, height, width, channels], and feature vectors "
-                f"float32 [n, length], not {_kind(self.pixels)}: dcfl.Dataset.from_arrays makes "
-                f"them of arrays of any kind"
+                f"float32 [n, length], not {found}: dcfl.Dataset.from_arrays makes them of arrays "
+                f"of any kind"
             )
         if self.labels.dtype != torch.int64 or self.labels.shape != self.pixels.shape[:1]:
             raise DatasetCorrupt(
@@ -81,10 +82,6 @@ class Images:
         """The rows of so many. Which ones depends on their pixels alone, not on a seed or on how
         the files are sorted."""
         return self.mixed_order[:count].sort().values
-
-
-def _kind(array: Any) -> str:
-    return f"{type(array).__name__} of {array.dtype} {list(array.shape)}"
 
 
 @dataclass(frozen=True)

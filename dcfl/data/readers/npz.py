@@ -63,7 +63,7 @@ def read_arrays(path: Path, keys: tuple[str, ...]) -> dict[str, NDArray[Any]]:
         members = _members(path, archive)
         if missing := [key for key in keys if key not in members]:
             raise DatasetCorrupt(f"{path}: no {missing[0]}")
-        _require_size(path, [members[key] for key in keys])
+        _require_modest(path, [members[key] for key in keys], any_ratio=True)
         return {key: _read(path, archive, key, members[key]) for key in keys}
 
 
@@ -101,18 +101,14 @@ def _spelling(path: Path, members: dict[str, ZipInfo]) -> tuple[str, ...]:
     return best
 
 
-def _require_size(path: Path, members: list[ZipInfo]) -> None:
+def _require_modest(path: Path, members: list[ZipInfo], any_ratio: bool = False) -> None:
     total = sum(info.file_size for info in members)
     if total > MAX_BYTES:
         raise DatasetCorrupt(
             f"{path}: {total / 2**30:.0f} GiB when unpacked, more than {MAX_BYTES / 2**30:.0f}"
         )
-
-
-def _require_modest(path: Path, members: list[ZipInfo]) -> None:
-    _require_size(path, members)
     for info in members:
-        ratio = info.file_size / max(info.compress_size, 1)
+        ratio = 0 if any_ratio else info.file_size / max(info.compress_size, 1)
         if info.file_size > RATIO_MATTERS_FROM and ratio > MAX_RATIO:
             key = info.filename.removesuffix(".npy")
             raise DatasetCorrupt(f"{path}: {key} would grow {ratio:.0f}-fold when unpacked")

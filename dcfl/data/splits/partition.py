@@ -10,6 +10,7 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePath
 from typing import Any, TypeAlias
 
@@ -139,11 +140,8 @@ def split(
 def _iid(request: SplitRequest) -> list[Integers]:
     """A random permutation in equal parts; len(labels) % clients samples are left out."""
     size = len(request.labels) // request.clients
-    return list(
-        request.rng.permutation(len(request.labels))[: size * request.clients].reshape(
-            request.clients, size
-        )
-    )
+    shuffled = request.rng.permutation(len(request.labels))[: size * request.clients]
+    return list(shuffled.reshape(request.clients, size))
 
 
 def _quantity(request: SplitRequest) -> list[Integers]:
@@ -254,16 +252,9 @@ def _race(
     return np.bincount(first // size, minlength=len(mix))
 
 
-def _capped(request: SplitRequest) -> list[Integers]:
-    return _class_by_class(request, cap=len(request.labels) / request.clients)
-
-
-def _uncapped(request: SplitRequest) -> list[Integers]:
-    return _class_by_class(request, cap=math.inf)
-
-
-def _class_by_class(request: SplitRequest, cap: float) -> list[Integers]:
+def _class_by_class(request: SplitRequest, capped: bool) -> list[Integers]:
     """Each class is divided by shares ~ Dir(alpha) over the clients still below the cap."""
+    cap = len(request.labels) / request.clients if capped else math.inf
     pieces: list[list[Integers]] = [[] for _ in range(request.clients)]
     sizes = np.zeros(request.clients, dtype=np.int64)
     for pile in _shuffled_classes(request):
@@ -288,8 +279,8 @@ def _given(request: SplitRequest) -> list[Integers]:
 
 SCHEMES: dict[str, Callable[[SplitRequest], list[Integers]]] = {
     "dirichlet-balanced": _balanced,
-    "dirichlet-capped": _capped,
-    "dirichlet-uncapped": _uncapped,
+    "dirichlet-capped": partial(_class_by_class, capped=True),
+    "dirichlet-uncapped": partial(_class_by_class, capped=False),
     "iid": _iid,
     "shards": _shards,
     "pathological": _pathological,

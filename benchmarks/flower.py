@@ -33,8 +33,8 @@ ENGINES: dict[str, tuple[list[str], int]] = {
 }
 MAIN = "from dcfl.cli.main import main; main()"
 COLD = """
-from dcfl.flower.deploy import commands
-commands.python = lambda *_: commands.command_line("flower-supernode", {})
+from dcfl.flower.deploy import deployment
+deployment.python = lambda *_: [deployment.script("flower-supernode")]
 """
 
 

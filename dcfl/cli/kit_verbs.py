@@ -17,8 +17,7 @@ from dcfl.system.wording import printable
 
 if TYPE_CHECKING:
     from dcfl.flower.audit_log import Entry, History
-    from dcfl.flower.deploy.kit_folder import ServerKit, SiteKit
-    from dcfl.flower.deploy.kit_status import KitStatus
+    from dcfl.flower.deploy.kit_folder import KitStatus, ServerKit, SiteKit
 
 
 SHOWN_DIGITS = 8  # of a run's id
@@ -185,7 +184,7 @@ def stop_command(folder: KitFolder) -> None:
 @daemon.command("status")
 def status_command(folder: KitFolder, as_json: AsJSON = False) -> None:
     """What runs, and whether the server can be reached."""
-    from dcfl.flower.deploy.kit_status import kit_status
+    from dcfl.flower.deploy.kit_folder import kit_status
 
     status = kit_status(_kit(folder))
     if as_json:

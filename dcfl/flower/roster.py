@@ -8,13 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from dcfl.data.settings import DataSettings
 from dcfl.errors import ConfigError, require
+
+if TYPE_CHECKING:
+    from dcfl.data.settings import DataSettings  # it imports torch, which ./status needs not
 
 
 def fingerprint_in(path: Path) -> str:

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from dcfl.flower.deploy import startup
-from dcfl.flower.deploy.daemons import Daemon, script
+from dcfl.flower.deploy import deployment
+from dcfl.flower.deploy.daemons import Daemon, free_ports, read_record, script
 from dcfl.flower.deploy.deployment import connection, down, roster_of, up
-from dcfl.flower.deploy.deployment_record import read_record
 from dcfl.flower.deploy.keys import make_keys
 from dcfl.flower.deploy.superlink import CONNECTION_NAME, Connection, ask, online_nodes
 from dcfl.flower.roster import fingerprint_in
@@ -42,17 +41,17 @@ def supernode(home: Path, key: str, name: str, claim: str) -> Daemon:
     """A further one, online, with a node config of its own choice."""
     link, keys = connection(home), home / "keys"
     command = [script("flower-supernode"), "--superlink", link.address, "--host", "127.0.0.1"]
-    command += ["--port", str(startup.free_ports(1)[0]), "--node-config", claim]
+    command += ["--port", str(free_ports(1)[0]), "--node-config", claim]
     command += ["--root-certificates", str(keys / "ca.crt")]
     command += ["--auth-supernode-private-key", str(keys / key)]
-    node = startup.start_daemon(home, name, command)
+    node = deployment.start_daemon(home, name, command)
     wait_until_online(home, link, node)
     return node
 
 
 def wait_until_online(home: Path, link: Connection, node: Daemon, seconds: float = 120) -> None:
     end = time.monotonic() + seconds
-    while startup.node_id(home, node) not in online_nodes(link):
+    while deployment.node_id(home, node) not in online_nodes(link):
         assert node.alive
         assert time.monotonic() < end
         time.sleep(0.5)
@@ -83,14 +82,14 @@ def test_a_hostile_site_gets_its_own_clients_and_no_others(home: Path, tmp_path:
     # site 1, each of which says that all the clients of site 0 are its own.
     mallory = supernode(home, "mallory", "mallory", 'partition-id=0 num-partitions=1 data="any"')
     liar = supernode(home, "site-1", "liar", 'partition-id=0 num-partitions=2 data="any"')
-    assert startup.node_id(home, liar) == honest.node  # an id belongs to a key
+    assert deployment.node_id(home, liar) == honest.node  # an id belongs to a key
 
     attacked, said = federated(home, tmp_path / "attacked")
     first, second = attacked.clients
     assert (first["outcome"], second["outcome"]) == ("ok", "failed")
     assert "its key is that of site-1" in second["reason"]
     fingerprint = fingerprint_in(home / "keys" / "mallory.pub")
-    assert f"node {startup.node_id(home, mallory)} (key {fingerprint})" in said
+    assert f"node {deployment.node_id(home, mallory)} (key {fingerprint})" in said
     assert "warning: site-1 cannot be used: " in said
     assert "is not one of this run's sites" in said
     assert len(attacked.rounds[0]["notices"]) == 2

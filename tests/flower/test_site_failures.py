@@ -22,8 +22,7 @@ from dcfl.errors import CODES, ProtocolError
 from dcfl.experiment import Experiment
 from dcfl.flower import client_app, codec
 from dcfl.flower.codec import Task
-from dcfl.flower.deploy.deployment_record import Deployment, add_to_record
-from dcfl.flower.deploy.startup import Daemon
+from dcfl.flower.deploy.daemons import Daemon, Deployment, add_to_record
 from dcfl.flower.deploy.submission import SiteLogs
 from dcfl.flower.site_failures import LoggedFailure, code_of, failures_in
 from tests.flower import in_process  # noqa: F401  (Flower makes no messages without it)

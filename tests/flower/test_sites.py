@@ -14,11 +14,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from flwr.cli.build import build_fab_from_disk
 from PIL import Image
@@ -234,11 +235,13 @@ def client_of(home: Path, site: int) -> int | None:
     """The process in which a site's client trains, the newest if there are two."""
     daemons = json.loads((home / "processes.json").read_text())["daemons"]
     node = next(daemon["pid"] for daemon in daemons if daemon["partition"] == site)
-    table = processes.process_table(home)
-    site = processes.with_children(table, {node}) - {node}
-    warm = {pid for pid in site if "clientapp_server" in table[pid].command}
-    clients = [pid for pid in warm if table[pid].parent in warm]  # forked from the warm process
-    return max(clients, default=None)
+    warm = {}
+    for child in psutil.Process(node).children(recursive=True):
+        with suppress(psutil.Error):
+            if "dcfl.flower.deploy.clientapp_server" in child.cmdline():
+                warm[child.pid] = child.ppid()
+    # Forked from the warm process.
+    return max((pid for pid, parent in warm.items() if parent in warm), default=None)
 
 
 def wait_for(found: Callable[[], Any], seconds: float = 90) -> Any:

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tomllib
-from pathlib import Path
 
-from dcfl.flower.deploy.commands import TESTED
-
-ROOT = Path(__file__).parents[2]
 EVERYTHING_BUT_THE_SIMULATION = """
 import pkgutil, sys
 from importlib import import_module
@@ -37,19 +32,3 @@ def test_nothing_at_a_site_or_its_server_needs_ray() -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("imported")
-
-
-def test_the_extra_for_sites_is_flower_without_its_simulation() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = extras["optional-dependencies"]
-    (site,), (flower,) = extras["site"], extras["flower"]
-    assert flower == site.replace("flwr", "flwr[simulation]")
-
-
-def test_the_pinned_flower_is_one_that_was_tested() -> None:
-    (pinned,) = [
-        line.removeprefix("flwr==")
-        for line in (ROOT / "constraints.txt").read_text().splitlines()
-        if line.startswith("flwr==")
-    ]
-    assert pinned.rpartition(".")[0] in TESTED

@@ -1,28 +1,53 @@
-"""A SuperLink and SuperNodes on this machine, to try a deployment out."""
+"""A SuperLink and SuperNodes on this machine, to try a deployment out: how they are started, looked
+at and ended."""
 
 from __future__ import annotations
 
+import re
+import subprocess
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dcfl.errors import ConfigError, require
-from dcfl.flower.deploy.commands import read_node_config
-from dcfl.flower.deploy.daemons import end_processes
-from dcfl.flower.deploy.data_checks import require_usable_data
-from dcfl.flower.deploy.deployment_record import RECORD, connection_to, read_record
-from dcfl.flower.deploy.keys import check_sites
+from dcfl.errors import ConfigError, NetworkError, require
+from dcfl.flower.deploy.daemons import (
+    LOOPBACK,
+    RECORD,
+    Daemon,
+    Deployment,
+    add_to_record,
+    end_processes,
+    free_ports,
+    listening,
+    read_record,
+    script,
+    start_of,
+)
+from dcfl.flower.deploy.keys import check_sites, make_keys, missing_keys
 from dcfl.flower.deploy.kit_folder import SERVER_FILE, SITE_FILE
-from dcfl.flower.deploy.startup import SUPERLINK, start_all
-from dcfl.flower.deploy.superlink import Connection, RunStatus, newest_runs, online_nodes
-from dcfl.flower.node_config import NodeConfig
+from dcfl.flower.deploy.site_check import require_usable_data, require_way_in
+from dcfl.flower.deploy.superlink import (
+    CONNECTION_NAME,
+    Connection,
+    RunStatus,
+    ask,
+    environment,
+    last_line,
+    newest_runs,
+    online_nodes,
+    plain,
+)
+from dcfl.flower.node_config import ANY_DATA, NodeConfig, check_keys
 from dcfl.flower.roster import Roster
 from dcfl.system.locks import try_lock
+from dcfl.system.processes import python
 from dcfl.system.storage import private_folder, storage
 
 UP_ENDER = "`dcfl flower down`"  # the command that ends what `up` started
+SUPERLINK = "superlink"  # the name of its daemon, and of its log
 
 
 @dataclass(frozen=True)
@@ -36,7 +61,7 @@ class NodeStatus:
 
 
 @dataclass(frozen=True)
-class Status:
+class DeploymentStatus:
     address: str
     tls: bool
     alive: bool  # the SuperLink
@@ -64,13 +89,7 @@ def up(
         for place, values in enumerate(given):
             node = NodeConfig.read({**values, "partition-id": place, "num-partitions": sites})
             require_usable_data(called[place], node, home)
-        return start_all(
-            home,
-            called,
-            tls=tls,
-            node_configs=node_configs,
-            deadline=time.monotonic() + wait,
-        )
+        return _start_all(home, called, tls, node_configs, time.monotonic() + wait)
 
 
 @contextmanager
@@ -120,7 +139,12 @@ def connection(home: Path) -> Connection:
         kit = any((home.parent / name).is_file() for name in (SITE_FILE, SERVER_FILE))
         hint = "of a kit ./status tells" if kit else "`dcfl flower up` starts one"
         raise ConfigError(f"{home}: no deployment here; {hint}")
-    return connection_to(home, deployment)
+    return _link(home, deployment)
+
+
+def _link(home: Path, deployment: Deployment) -> Connection:
+    certificate = home / "keys" / "ca.crt" if deployment.tls else None
+    return Connection(deployment.address, home / "flwr", certificate, not deployment.tls)
 
 
 def roster_of(home: Path) -> Roster:
@@ -133,7 +157,7 @@ def roster_of(home: Path) -> Roster:
     return Roster.of_keys([keys / f"{node.name}.pub" for node in deployment.nodes])
 
 
-def status(home: Path) -> Status:
+def status(home: Path) -> DeploymentStatus:
     """Who is alive, who is online, and the runs."""
     link = connection(home)
     deployment = read_record(home.resolve())
@@ -152,7 +176,7 @@ def status(home: Path) -> Status:
         if node.partition is not None
     )
     runs = newest_runs(link) if alive else ()
-    return Status(link.address, deployment.tls, alive, nodes=nodes, runs=runs)
+    return DeploymentStatus(link.address, deployment.tls, alive, nodes=nodes, runs=runs)
 
 
 def make_home(home: Path) -> Path:
@@ -175,3 +199,146 @@ def _alone(home: Path) -> Iterator[None]:
         if not try_lock(file):
             raise ConfigError(f"{home}: another command is starting it, or runs it")
         yield
+
+
+def _start_all(
+    home: Path, names: Sequence[str], tls: bool, node_configs: Sequence[str], deadline: float
+) -> Connection:
+    """`names`: the sites'. `node_configs`: one for each, or none."""
+    superlink_port, *node_ports = free_ports(len(names) + 1)
+    deployment = Deployment(f"{LOOPBACK}:{superlink_port}", tls)
+    if tls and missing_keys(home / "keys", names):
+        make_keys(home / "keys", names)
+    for leftover in home.glob("superlink.db*"):
+        leftover.unlink()  # Flower does not resume runs, and old nodes would be listed for ever
+    keys = home / "keys" if tls else None
+    command = superlink_command(superlink_port, home / "superlink.db", keys)
+    superlink = start_daemon(home, SUPERLINK, command)
+    deployment = add_to_record(home, deployment, superlink)
+    link = _link(home, deployment)
+    wait_until(lambda: listening(superlink_port), home, deployment, deadline)
+    for site, (name, port) in enumerate(zip(names, node_ports, strict=True)):
+        if keys:
+            ask(link, "supernode", "register", str(keys / f"{name}.pub"), CONNECTION_NAME)
+            require_way_in(deployment.address, keys, name)
+        node_config = node_configs[site] if node_configs else f'data="{ANY_DATA}"'
+        memories = home / "memories" / name
+        private_folder(memories)
+        # The quote at the end matters: Flower takes a config that ends with .toml for a file.
+        node_config += f' partition-id={site} num-partitions={len(names)} memories="{memories}"'
+        pair = (keys / "ca.crt", keys / name) if keys else None
+        command = supernode_command(deployment.address, port, node_config, pair)
+        node = replace(start_daemon(home, name, command), partition=site)
+        deployment = add_to_record(home, deployment, node)
+    wait_until(lambda: _all_online(home, link, deployment), home, deployment, deadline)
+    named = tuple(replace(node, node=node_id(home, node)) for node in deployment.nodes)
+    add_to_record(home, replace(deployment, daemons=(superlink,)), *named)
+    return link
+
+
+def start_daemon(
+    home: Path,
+    name: str,
+    command: Sequence[str],
+    foreground: bool = False,
+    variables: Mapping[str, str] | None = None,
+) -> Daemon:
+    """`foreground`: it writes where this process writes, instead of to a log of its own.
+    `variables`: of its environment, where this process has none of that name."""
+    log = nullcontext() if foreground else (home / "logs" / f"{name}.log").open("wb")
+    with log as log_file:
+        process = subprocess.Popen(
+            command,
+            env={**(variables or {}), **environment(home / "flwr", home)},
+            cwd=home / "work",  # a module in the working folder would shadow the bundle's
+            stdin=subprocess.DEVNULL,
+            stdout=log_file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C in the terminal does not reach it
+        )
+    process.returncode = 0  # it outlives this process: Popen must not warn that nobody waited
+    return Daemon(name, process.pid, start_of(process.pid))
+
+
+def node_id(home: Path, node: Daemon) -> str | None:
+    """The id that the SuperLink gave to a SuperNode, which only its log tells."""
+    text = plain((home / "logs" / f"{node.name}.log").read_bytes())
+    ids = re.findall(r"SuperNode ID: (\d+)", text)
+    return str(ids[-1]) if ids else None
+
+
+def _all_online(home: Path, link: Connection, deployment: Deployment) -> bool:
+    ids = {node_id(home, node) for node in deployment.nodes}
+    return None not in ids and ids <= online_nodes(link)
+
+
+def wait_until(
+    done: Callable[[], bool], home: Path, deployment: Deployment, deadline: float
+) -> None:
+    while not done():
+        require_alive(home, deployment)
+        if time.monotonic() > deadline:
+            nameless = [node for node in deployment.nodes if node_id(home, node) is None]
+            late = (nameless or deployment.daemons)[0]
+            raise NetworkError(f"{late.name} did not come up in time: {last_words(home, late)}")
+        time.sleep(0.2)
+    require_alive(home, deployment)  # who listens may be somebody else
+
+
+def require_alive(home: Path, deployment: Deployment) -> None:
+    for daemon in deployment.daemons:
+        if not daemon.alive:
+            raise NetworkError(f"{daemon.name} ended: {last_words(home, daemon)}")
+
+
+def last_words(home: Path, daemon: Daemon) -> str:
+    path = home / "logs" / f"{daemon.name}.log"
+    if not path.is_file():  # in the foreground
+        return "the lines above say why"
+    text = path.read_bytes()
+    farewell = re.search(r"Exit Code: \d+\n(.+)\n(.*)", plain(text))  # Flower's own
+    reason = f"{farewell[1]} {farewell[2]}" if farewell else last_line(text)
+    return f"{reason} (all of it in {path})"
+
+
+def superlink_command(port: int, database: Path, keys: Path | None) -> list[str]:
+    """On loopback: its control path has no accounts. `keys`: the folder with ca.crt and the
+    server's certificate; None: without TLS."""
+    words = ["--host", LOOPBACK, "--port", str(port), "--disable-runtime-dependency-installation"]
+    words += ["--database", str(database)]
+    if keys is None:
+        return [script("flower-superlink"), *words, "--insecure"]
+    words += ["--ssl-ca-certfile", str(keys / "ca.crt"), "--ssl-certfile", str(keys / "server.pem")]
+    words += ["--ssl-keyfile", str(keys / "server.key"), "--enable-supernode-auth"]
+    return [script("flower-superlink"), *words]
+
+
+def supernode_command(
+    address: str, port: int, node_config: str, keys: tuple[Path, Path] | None
+) -> list[str]:
+    """`address`: the SuperLink's. `node_config`: key=value pairs, or the path of a .toml file.
+    `keys`: the certificate authority and the site's private key; None: without TLS."""
+    words = ["--superlink", address, "--host", LOOPBACK, "--port", str(port)]
+    words += ["--node-config", node_config]
+    if keys is None:
+        words += ["--insecure"]
+    else:
+        authority, key = map(str, keys)
+        words += ["--root-certificates", authority, "--auth-supernode-private-key", key]
+    return [*python("-m", "dcfl.flower.deploy.supernode"), *words]
+
+
+def read_node_config(text: str) -> dict[str, object]:
+    """What the user sets of a site's node config."""
+    pair = r"""([A-Za-z0-9_-]+)=("[^"]*"|'[^']*'|[^\s"']+)"""
+    hint = "give key=value pairs with strings in quotes"
+    require(not re.sub(pair, "", text).strip(), f"node config {text!r}: {hint}")
+    pairs = re.findall(pair, text)
+    try:
+        values = tomllib.loads("\n".join(f"{key} = {value}" for key, value in pairs))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"node config {text!r}: {hint} ({error})") from None
+    check_keys(values)
+    taken = values.keys() & {"partition-id", "num-partitions", "memories"}
+    require(not taken, f"node config {text!r}: {', '.join(taken)} is set by `dcfl flower up`")
+    return values

@@ -1,5 +1,4 @@
-"""How a kit's daemons are doing, from where they run. Asked every minute in a container: it imports
-little."""
+"""Starts and stops the daemons of a kit."""
 
 from __future__ import annotations
 
@@ -12,26 +11,31 @@ from pathlib import Path
 
 from dcfl.config import to_toml
 from dcfl.errors import ConfigError, NetworkError, SiteRefusal, require
-from dcfl.flower.deploy.commands import superlink_command, supernode_command
 from dcfl.flower.deploy.daemons import (
     ANYWHERE,
     OTHER_PORT,
+    Deployment,
+    add_to_record,
     listening,
     require_free,
 )
-from dcfl.flower.deploy.deployment import down, make_home, starting_in
-from dcfl.flower.deploy.deployment_record import Deployment, add_to_record
-from dcfl.flower.deploy.kit_folder import NGINX, SERVER_FILE, SITE_FILE, ServerKit, SiteKit
-from dcfl.flower.deploy.startup import SUPERLINK, node_id, require_alive, start_daemon, wait_until
-from dcfl.flower.deploy.superlink import (
-    CONNECTION_NAME,
-    ask,
-    registered_nodes,
-    write_private,
+from dcfl.flower.deploy.deployment import (
+    SUPERLINK,
+    down,
+    make_home,
+    node_id,
+    require_alive,
+    start_daemon,
+    starting_in,
+    superlink_command,
+    supernode_command,
+    wait_until,
 )
+from dcfl.flower.deploy.kit_folder import NGINX, SERVER_FILE, SITE_FILE, ServerKit, SiteKit
+from dcfl.flower.deploy.superlink import CONNECTION_NAME, ask, registered_nodes
 from dcfl.flower.node_config import NodeConfig
 from dcfl.flower.roster import fingerprint_in
-from dcfl.system.storage import private_folder, storage
+from dcfl.system.storage import private_folder, storage, write_whole
 
 LOOK_SECONDS = 0.5  # between two looks at a daemon
 LISTENING_SECONDS = 120.0  # for a server's daemon to listen; on a busy machine it takes a minute
@@ -95,7 +99,7 @@ def _start_site(kit: SiteKit, foreground: bool) -> Deployment:
     # A file, because Flower reads the values of a command line without escapes.
     written = kit.state / "node-config.toml"
     lines = [f"{key} = {to_toml(value)}\n" for key, value in kit.node_config.items()]
-    write_private(written, "".join(lines))
+    write_whole(written, "".join(lines), private=True)
     keys = (kit.authority, kit.key)
     command = supernode_command(kit.address, kit.port, str(written), keys)
     # Every message has a process of its own: without a cache each would decode all pictures.

@@ -1,4 +1,5 @@
-"""A kit's folder as its scripts read it: what one site, or the server, needs to take part.
+"""A kit's folder as its scripts read it: what one site, or the server, needs to take part, and how
+its daemons are doing. Asked every minute in a container: it imports little.
 
 site.toml or server.toml says everything; paths in it are absolute or begin at the folder. What a
 daemon keeps is in `state`.
@@ -6,18 +7,23 @@ daemon keeps is in `state`.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dcfl.errors import ConfigError, require
-from dcfl.flower.deploy.daemons import LOOPBACK
-from dcfl.flower.deploy.superlink import Connection, host_and_port
+from dcfl.flower.deploy.checks import HARMLESS, check_authority, check_link, problems
+from dcfl.flower.deploy.daemons import LOOPBACK, Daemon, read_record
+from dcfl.flower.deploy.superlink import Connection, host_and_port, plain, registered_nodes
+from dcfl.flower.roster import fingerprint_in
 
 SITE_FILE, SERVER_FILE = "site.toml", "server.toml"
 NGINX, NO_PROXY = "nginx", "none"
+LAST_LINES = 3  # of a log, shown
+_OWN_QUESTION = r"ControlServicer\.ListNodes|/v1/control/list-nodes"  # who is online
 _NODE_PATHS = ("memories", "data-path", "audit")  # keys of [node] that are paths
 
 
@@ -159,3 +165,69 @@ def _with_absolute_paths(folder: Path, node: Mapping[str, object]) -> dict[str, 
         kind, _, where = data.partition(":")
         absolute["data"] = f"{kind}:{folder / Path(where).expanduser()}"
     return absolute
+
+
+@dataclass(frozen=True)
+class Way:
+    """To the SuperLink or to its proxy."""
+
+    address: str
+    obstacle: str  # why it cannot be reached; empty: it can
+
+
+@dataclass(frozen=True)
+class KitStatus:
+    daemons: tuple[Daemon, ...]
+    ways: tuple[Way, ...]
+    sites: Mapping[str, str] = field(default_factory=dict)  # of a server: how each is seen there
+    log: Path | None = None
+    last_lines: tuple[str, ...] = ()
+
+    @property
+    def well(self) -> bool:
+        """A server may be well without its sites."""
+        alive = [daemon.alive for daemon in self.daemons]
+        return bool(alive) and all(alive) and not any(way.obstacle for way in self.ways)
+
+
+def kit_status(kit: SiteKit | ServerKit) -> KitStatus:
+    daemons = read_record(kit.state).daemons
+    ways = tuple(Way(address, unreachable(address, kit.authority)) for address in _addresses(kit))
+    answers = bool(daemons) and not ways[0].obstacle
+    sites = _sites(kit) if isinstance(kit, ServerKit) and answers else {}
+    log = kit.state / "logs" / f"{daemons[0].name}.log" if daemons else None
+    if log is None or not log.is_file():
+        return KitStatus(daemons, ways, sites)
+    return KitStatus(daemons, ways, sites, log, last_lines(plain(log.read_bytes())))
+
+
+def last_lines(log: str) -> tuple[str, ...]:
+    """Without what this look and a site's check leave there."""
+    own = re.compile(f"{HARMLESS}|{_OWN_QUESTION}")
+    told = [line for line in log.splitlines() if line.strip() and not own.search(line)]
+    return tuple(told[-LAST_LINES:])
+
+
+def _addresses(kit: SiteKit | ServerKit) -> list[str]:
+    """A server is asked on its own side: its name may lead somewhere else from there."""
+    if isinstance(kit, SiteKit):
+        return [kit.address]
+    proxy = [f"{LOOPBACK}:{kit.public_port}"] if kit.proxy == NGINX else []
+    return [kit.link.address, *proxy]
+
+
+def _sites(kit: ServerKit) -> dict[str, str]:
+    nodes = registered_nodes(kit.link)
+    if nodes is None:
+        return {}
+    states = {node.key: "online" if node.online else "not online" for node in nodes}
+    keys = zip(kit.sites, kit.public_keys, strict=True)
+    return {site: states.get(fingerprint_in(key), "not registered") for site, key in keys}
+
+
+def unreachable(address: str, authority: Path) -> str:
+    """Why a SuperLink or its proxy does not answer with a certificate of our authority; empty if it
+    does."""
+    known = check_authority(authority)
+    found = [known, *(check_link(address, authority) if known.ok else [])]
+    return next((finding.text for finding in problems(found)), "")

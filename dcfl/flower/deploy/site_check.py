@@ -1,34 +1,45 @@
-"""`dcfl flower check-site`: all that can be looked at before a site takes part in a run."""
+"""Is a site fit for a run? All that can be looked at before: `dcfl flower check-site`, and the same
+checks for the sites that `dcfl flower up` starts here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import platform
+import re
+import shutil
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
+from dcfl.data.readers.folders import PictureCheck, check_pictures, class_folders
+from dcfl.data.readers.pictures import images
 from dcfl.data.settings import DataSettings
-from dcfl.errors import SiteRefusal
+from dcfl.data.splits.grouping import ALONE, grouping
+from dcfl.errors import ConfigError, DCFLError, SiteRefusal
 from dcfl.experiment import Experiment
 from dcfl.flower.app_code import check_pin, require_allowed
 from dcfl.flower.app_pin import KEY
 from dcfl.flower.deploy.checks import (
     Finding,
     check_authority,
-    check_disk,
     check_key,
     check_link,
-    check_port,
-    check_versions,
     fine,
+    problems,
     wrong,
 )
-from dcfl.flower.deploy.data_checks import check_data
-from dcfl.flower.deploy.deployment_record import read_record
+from dcfl.flower.deploy.daemons import OTHER_PORT, in_use, read_record
 from dcfl.flower.deploy.kit_folder import SITE_FILE, SiteKit
-from dcfl.flower.node_config import NodeConfig
+from dcfl.flower.node_config import ANY_DATA, NodeConfig
+from dcfl.flower.roster import site_title
 from dcfl.flower.site_rules import SiteRules
 from dcfl.flower.withholding import check_run, in_order
 from dcfl.system.wording import printable
 
-CONFIG, RULES = "node config", "rules"
+CONFIG, RULES, VERSIONS, DISK, PORT = "node config", "rules", "versions", "disk", "port"
+DATA, PICTURES, CLASSES, GROUPS = "data", "pictures", "classes", "groups"
 # Keys of a node config that allow and forbid nothing, and `withhold`, which has its own words.
 _NO_RULES = (
     "partition-id",
@@ -41,6 +52,11 @@ _NO_RULES = (
     "withhold",
 )
 _SHOWN = 24  # characters of a value, which may be a list of hashes
+LEAST_FREE = 2**30  # bytes: some models with what clients keep, and logs
+_COMPARED = ("dcfl", "torch", "flwr")
+# In a kit: the versions with which its server's operator made it.
+_VERSION_FILES = ("requirements.txt", "constraints.txt")
+_PINNED = re.compile(r"^([A-Za-z0-9_.-]+)(?:\[[^\]]*\])?==([^\s;#]+)", re.MULTILINE)
 
 
 def check_site(site: SiteKit, run: Experiment | None = None) -> list[Finding]:
@@ -99,3 +115,167 @@ def check_place(node: NodeConfig, run: DataSettings | None) -> Finding:
         remedy = "make num-partitions and data.clients the same"
         return wrong(CONFIG, f"{told}; the run has {run.clients} sites", remedy)
     return fine(CONFIG, told)
+
+
+def check_versions(folder: Path | None = None) -> Finding:
+    """`folder`: with the files that name the server's versions."""
+    here = {name: _installed(name) for name in _COMPARED}
+    if missing := [name for name, found in here.items() if not found]:
+        remedy = "install dcfl with Flower: pip install 'dcfl[flower]'"
+        return wrong(VERSIONS, f"{', '.join(missing)}: not installed", remedy)
+    server = _server_versions(folder) if folder else {}
+    different = [
+        f"{name} {found} here, {server[name]} at the server"
+        for name, found in here.items()
+        # Without local parts such as +cpu: the build is the site's choice.
+        if name in server and server[name].partition("+")[0] != found.partition("+")[0]
+    ]
+    if different:
+        return wrong(VERSIONS, "; ".join(different), "install the server's versions")
+    told = ", ".join(f"{name} {found}" for name, found in here.items())
+    suffix = " as at the server" if server else ""
+    return fine(VERSIONS, f"{told}{suffix}; Python {platform.python_version()}")
+
+
+def _installed(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def _server_versions(folder: Path) -> dict[str, str]:
+    paths = [folder / name for name in _VERSION_FILES]
+    texts = [path.read_text("utf-8", "replace") for path in paths if path.is_file()]
+    return {name.lower(): found for text in texts for name, found in _PINNED.findall(text)}
+
+
+def check_port(port: int, runs: bool) -> Finding:
+    """`port`: the SuperNode's own. `runs`: that SuperNode has it now."""
+    if runs:
+        return fine(PORT, f"{port}, of the SuperNode that runs here")
+    if in_use(port):
+        return wrong(PORT, f"{port} is in use by another program", f"{OTHER_PORT} {SITE_FILE}")
+    return fine(PORT, f"{port} is free")
+
+
+def check_disk(folders: Mapping[str, Path]) -> list[Finding]:
+    """`folders`: what is kept in each, which need not exist yet."""
+    return [_check_folder(what, path) for what, path in folders.items()]
+
+
+def _check_folder(what: str, path: Path) -> Finding:
+    there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        remedy = f"let this user write there, or choose another folder for {what}"
+        return wrong(DISK, f"{printable(path)} cannot be written", remedy)
+    free = shutil.disk_usage(there).free
+    told = f"{free / 2**30:,.1f} GiB free for {what} in {printable(path)}"
+    if free < LEAST_FREE:
+        return wrong(DISK, told, f"make room: at least {LEAST_FREE / 2**30:g} GiB")
+    return fine(DISK, told)
+
+
+def check_data(node: NodeConfig, run: DataSettings | None = None) -> list[Finding]:
+    """`run`: the [data] table that the sites agreed on, if it is at hand."""
+    if node.data in ("", ANY_DATA):
+        return [_without_pictures(node, run)]
+    folder = _own_folder(node)
+    if folder is None:
+        remedy = "give folder:PATH, or sites:PATH together with site"
+        return [wrong(DATA, f"data = {printable(node.data)!r} names no folder", remedy)]
+    try:
+        found = check_pictures(folder)
+    except DCFLError as error:
+        return [wrong(DATA, str(error), "correct data in the node config, or the folder")]
+    usable = found.total - len(found.broken)
+    if usable < 2:
+        remedy = "a site needs at least two pictures, in a folder for each class"
+        return [wrong(DATA, f"{printable(folder)}: {usable} pictures that can be read", remedy)]
+    read = fine(DATA, f"{found.total:,} pictures in {printable(folder)}")
+    return [read, _broken(found, node, run), _classes(found, run), _groups(folder, run)]
+
+
+def _without_pictures(node: NodeConfig, run: DataSettings | None) -> Finding:
+    if run is not None and run.dataset == "remote":
+        text = "the run trains on the sites' own pictures, and the node config names none"
+        return wrong(DATA, text, 'set data = "folder:PATH"')
+    served = "whatever a run names" if node.data else "public data sets, by name"
+    return fine(DATA, f"no pictures of its own: it serves {served}")
+
+
+def _own_folder(node: NodeConfig) -> Path | None:
+    kind, _, where = node.data.partition(":")
+    path = Path(os.path.expanduser(where))
+    if not where or kind not in ("folder", "sites") or (kind == "sites" and not node.site):
+        return None
+    return path / node.site if kind == "sites" else path
+
+
+def _broken(found: PictureCheck, node: NodeConfig, run: DataSettings | None) -> Finding:
+    if not found.broken:
+        return fine(PICTURES, "all can be read")
+    if node.with_own_rules(run or DataSettings()).broken == "skip":
+        return fine(PICTURES, f"broken and left out are {found.broken_text}")
+    remedy = 'repair or remove them, or set broken = "skip" in the node config to leave them out'
+    return wrong(PICTURES, f"broken are {found.broken_text}", remedy)
+
+
+def _groups(folder: Path, run: DataSettings | None) -> Finding:
+    """Were patients understood as such? By the run's rule or, without a run, by the usual one."""
+    rule = (run or DataSettings()).group
+    try:
+        group_of = grouping(rule)
+        names = {
+            group_of(path, part)
+            for parts in class_folders(folder).values()
+            for part in parts
+            for path in images(part)
+        } - {ALONE}
+    except DCFLError as error:
+        return wrong(GROUPS, str(error), "choose a data.group that fits the names at every site")
+    if not names:
+        return fine(GROUPS, f"none by data.group = {rule!r}: every picture is taken for itself")
+    count = f"{len(names):,} group{'' if len(names) == 1 else 's'}"
+    first = printable(min(names), 60)
+    return fine(GROUPS, f"{count} by data.group = {rule!r}, such as {first}")
+
+
+def _classes(found: PictureCheck, run: DataSettings | None) -> Finding:
+    own = ", ".join(f"{printable(name, 60)} ({count:,})" for name, count in found.classes.items())
+    if run is None:
+        return fine(CLASSES, f"{own}; --run CONFIG.toml compares them with those agreed on")
+    others = [printable(name, 60) for name in found.classes if name not in run.class_names]
+    if others:
+        agreed = ", ".join(printable(name, 60) for name in run.class_names)
+        remedy = "rename the folder or move it away, or agree on the class with all sites"
+        return wrong(CLASSES, f"{', '.join(others)}: not among those agreed on, {agreed}", remedy)
+    absent = [printable(name, 60) for name in run.class_names if name not in found.classes]
+    return fine(CLASSES, own + (f"; none of {', '.join(absent)}" if absent else ""))
+
+
+_REMEDY = "repair or remove them, or leave them out: dcfl flower run ... data.broken=skip"
+_MAY_WORK = (PICTURES, DISK)  # a run's config may skip broken pictures, and a small model fits
+
+
+def require_usable_data(name: str, node: NodeConfig, home: Path) -> None:
+    """Before anything is started."""
+    _require(name, check_data(node) + check_disk({"memories and logs": home}))
+
+
+def require_way_in(address: str, keys: Path, name: str) -> None:
+    """Before the site's node is started."""
+    authority, key = keys / "ca.crt", keys / name
+    _require(name, [check_key(key), check_authority(authority)])
+    _require(name, check_link(address, authority, key))
+
+
+def _require(name: str, findings: Iterable[Finding]) -> None:
+    """One line for a site that no run can use, and a warning where a run may work all the same."""
+    for finding in problems(findings):
+        if finding.subject == PICTURES:  # nobody can edit a node config that `up` makes
+            finding = replace(finding, remedy=_REMEDY)
+        line = f"{site_title(name)}: {finding.problem}"
+        if finding.subject not in _MAY_WORK:
+            raise ConfigError(line)
+        warnings.warn(line, stacklevel=2)

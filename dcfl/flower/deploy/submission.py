@@ -17,7 +17,7 @@ from dcfl.errors import ConfigError, RemoteRunFailed
 from dcfl.experiment import Experiment
 from dcfl.flower.app_code import APP_FILES, declared_text
 from dcfl.flower.deploy import superlink
-from dcfl.flower.deploy.deployment_record import read_record
+from dcfl.flower.deploy.daemons import read_record
 from dcfl.flower.deploy.server_app import ENDED
 from dcfl.flower.deploy.superlink import Connection
 from dcfl.flower.roster import Roster, site_title

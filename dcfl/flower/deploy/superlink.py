@@ -11,17 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from dcfl.errors import ConfigError, NetworkError, require
 from dcfl.flower import OFFLINE
 from dcfl.flower.deploy.daemons import LOOPBACK, MARKER, POLL, script
-from dcfl.flower.roster import registered_fingerprint
+from dcfl.flower.roster import Roster, registered_fingerprint
 from dcfl.system.storage import private_folder, storage, write_whole
-
-if TYPE_CHECKING:
-    from dcfl.flower.roster import Roster  # it imports torch, which ./status needs not
-
 
 CONNECTION_NAME = "dcfl"  # in config.toml
 _CONFIG_HEAD = "# Written by dcfl for its own calls of flwr; changes are lost."
@@ -169,7 +165,7 @@ def prepare_calls(link: Connection) -> None:
     if present and not present.startswith(_CONFIG_HEAD):
         raise ConfigError(f"{path}: not written by dcfl; give it a Flower home of its own")
     if present != text:
-        write_private(path, text)
+        write_whole(path, text, private=True)
 
 
 def _config_text(link: Connection) -> str:
@@ -228,10 +224,6 @@ def last_line(text: bytes) -> str:
     written = [line for line in lines if line]
     errors = [line for line in written if not re.match(r"\S* ?(INFO|WARNING)\b", line)]
     return (errors or written or ["no word of why"])[-1]
-
-
-def write_private(path: Path, text: str) -> None:
-    write_whole(path, text, private=True)
 
 
 _UNREGISTERED = "unregistered"  # Flower's word for a node that its database keeps all the same

@@ -7,21 +7,27 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from dcfl.errors import ConfigError, NetworkError
 from dcfl.flower.deploy import daemons as processes
-from dcfl.flower.deploy import startup
+from dcfl.flower.deploy import deployment as startup
 from dcfl.flower.deploy import superlink as calls
-from dcfl.flower.deploy.daemons import Daemon, script
+from dcfl.flower.deploy.daemons import (
+    Daemon,
+    Deployment,
+    add_to_record,
+    free_ports,
+    read_record,
+    script,
+)
 from dcfl.flower.deploy.deployment import connection, down, roster_of, status, up, usable_names
-from dcfl.flower.deploy.deployment_record import Deployment, add_to_record, read_record
 from dcfl.flower.deploy.superlink import Connection
 from tests.flower.deploy.pictures import pictures
 
@@ -56,9 +62,10 @@ def marked(home: Path) -> dict[str, str]:
     return {**os.environ, processes.MARKER: str(home)}
 
 
-def daemon(process: subprocess.Popen[bytes], started: str | None = None, **more: Any) -> Daemon:
-    began = started or processes.start_of(process.pid) or ""
-    return Daemon("superlink", process.pid, began, **more)
+def daemon(process: subprocess.Popen[bytes], later: float = 0.0, **more: Any) -> Daemon:
+    began = processes.start_of(process.pid)
+    assert began is not None
+    return Daemon("superlink", process.pid, began + later, **more)
 
 
 def record(home: Path, *daemons: Daemon) -> None:
@@ -89,7 +96,8 @@ def fake(
 
 
 def left(home: Path) -> set[int]:
-    return set(processes.processes_of(home.resolve(), read_record(home.resolve()).daemons))
+    found = processes.processes_of(home.resolve(), read_record(home.resolve()).daemons)
+    return {process.pid for process in found}
 
 
 def test_what_was_recorded_is_ended(home: Path, spawn: Any) -> None:
@@ -103,8 +111,7 @@ def test_what_was_recorded_is_ended(home: Path, spawn: Any) -> None:
 
 def test_a_recycled_pid_is_never_ended(home: Path, spawn: Any) -> None:
     stranger = spawn()
-    boot, ticks = (processes.start_of(stranger.pid) or "").split()
-    record(home, daemon(stranger, f"{boot} {int(ticks) - 1}"), daemon(stranger, f"x {ticks}"))
+    record(home, daemon(stranger, 0.01), daemon(stranger, -3600))
     assert down(home) == 0
     assert stranger.poll() is None
 
@@ -126,15 +133,10 @@ def test_children_of_a_daemon_are_ended_with_it(
     start = f"subprocess.Popen([sys.executable, '-c', {DEAF!r}], env={{}})"
     parent = spawn(f"import subprocess, sys; {start}; {SLEEP}")
     parent.stdout.readline()
-    both = processes.with_children(table(home), {parent.pid})
-    assert len(both) == 2
+    (child,) = psutil.Process(parent.pid).children()
     record(home, daemon(parent, partition=0))
     assert down(home) == 2
-    assert not both & table(home).keys()
-
-
-def table(home: Path) -> Mapping[int, processes.Process]:
-    return processes.process_table(home)
+    assert processes.start_of(parent.pid) is processes.start_of(child.pid) is None
 
 
 def test_who_does_not_listen_is_killed(
@@ -155,19 +157,18 @@ def test_the_caller_is_spared_even_if_marked(home: Path, spawn: Any) -> None:
     assert caller.communicate(timeout=60)[0].strip() == b"0"
 
 
-def hide_environments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_marked", lambda *_: None)
+@pytest.fixture
+def hidden_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    def environ(process: psutil.Process) -> dict[str, str]:
+        raise psutil.AccessDenied(process.pid)
+
+    monkeypatch.setattr(psutil.Process, "environ", environ)
 
 
-def hide_proc(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_PROC", Path("/no/such/folder"))
-
-
-@pytest.mark.parametrize("hide", [hide_environments, hide_proc])
+@pytest.mark.usefixtures("hidden_environments")
 def test_without_environments_flower_is_known_by_group_or_by_what_it_watches(
-    home: Path, spawn: Any, monkeypatch: pytest.MonkeyPatch, hide: Any
+    home: Path, spawn: Any
 ) -> None:
-    hide(monkeypatch)
     leader = spawn(process_group=0)
     record(home, daemon(leader))
     in_group = spawn(SLEEP, "flwr-clientapp", process_group=leader.pid)
@@ -180,13 +181,10 @@ def test_without_environments_flower_is_known_by_group_or_by_what_it_watches(
     assert [other.poll() for other in others] == [None, None]
 
 
-@pytest.mark.parametrize("hide", [hide_environments, hide_proc])
-def test_the_group_of_a_recycled_pid_is_left_alone(
-    home: Path, spawn: Any, monkeypatch: pytest.MonkeyPatch, hide: Any
-) -> None:
-    hide(monkeypatch)
+@pytest.mark.usefixtures("hidden_environments")
+def test_the_group_of_a_recycled_pid_is_left_alone(home: Path, spawn: Any) -> None:
     stranger = spawn(SLEEP, "flwr-clientapp", start_new_session=True)
-    record(home, daemon(stranger, "long ago"))
+    record(home, daemon(stranger, -3600))
     assert down(home) == 0
     assert stranger.poll() is None
 
@@ -240,7 +238,7 @@ def test_a_stale_record_is_no_obstacle(
 ) -> None:
     fake(monkeypatch, supernode="print('SuperNode ID: 7', flush=True);" + SLEEP)
     stranger = spawn()
-    record(home, daemon(stranger, "before the reboot"))
+    record(home, daemon(stranger, 3600))
     (home / "lock").touch()
     up(home, 1)
     assert down(home) == 2
@@ -434,21 +432,14 @@ def test_what_flwr_refuses_is_said_in_one_line(
 
 
 def listeners(pids: set[int]) -> set[str]:
-    """The local addresses, in hexadecimal, on which these processes listen."""
-    inodes = set()
-    for pid in pids:
-        for link in Path(f"/proc/{pid}/fd").iterdir():
-            with suppress(FileNotFoundError):  # closed in the meantime
-                inodes.add(os.readlink(link).removeprefix("socket:[").rstrip("]"))
-    rows = []
-    for name in ("tcp", "tcp6"):
-        rows += [line.split() for line in Path("/proc/net", name).read_text().splitlines()[1:]]
-    return {row[1].split(":")[0] for row in rows if row[3] == "0A" and row[9] in inodes}
+    """The local addresses on which these processes listen."""
+    sockets = [socket for pid in pids for socket in psutil.Process(pid).net_connections("tcp")]
+    return {socket.laddr.ip for socket in sockets if socket.status == psutil.CONN_LISTEN}
 
 
 def started_by_hand(home: Path, link: Connection, name: str, *words: str) -> str:
     """The reason that a further SuperNode gives for ending."""
-    port = str(startup.free_ports(1)[0])
+    port = str(free_ports(1)[0])
     command = [script("flower-supernode"), "--superlink", link.address, "--port", port]
     node = startup.start_daemon(home, name, [*command, *words])
     deadline = time.monotonic() + 60
@@ -474,7 +465,7 @@ def test_two_sites_with_tls(home: Path, tmp_path: Path) -> None:
         (0, True, True),
         (1, True, True),
     ]
-    assert listeners(left(home)) == {"0100007F"}
+    assert listeners(left(home)) == {"127.0.0.1"}
 
     make_keys(tmp_path / "other", ["stranger"])
     ours, theirs = home / "keys", tmp_path / "other"

@@ -19,13 +19,18 @@ from typing import Any
 import pytest
 
 from dcfl.errors import ConfigError, NetworkError
-from dcfl.flower.deploy import kit_daemons
-from dcfl.flower.deploy import kit_status as kit_status_module
+from dcfl.flower.deploy import kit_daemons, kit_folder
 from dcfl.flower.deploy.daemons import ANYWHERE, free_ports, in_use, processes_of
 from dcfl.flower.deploy.keys import make_keys
 from dcfl.flower.deploy.kit_daemons import run_kit, start_kit, stop_kit
-from dcfl.flower.deploy.kit_folder import ServerKit, SiteKit, open_kit
-from dcfl.flower.deploy.kit_status import kit_status, last_lines, unreachable
+from dcfl.flower.deploy.kit_folder import (
+    ServerKit,
+    SiteKit,
+    kit_status,
+    last_lines,
+    open_kit,
+    unreachable,
+)
 from dcfl.flower.deploy.kit_writing import Kits
 from dcfl.flower.deploy.superlink import RegisteredNode
 from dcfl.flower.roster import fingerprint_in
@@ -204,7 +209,7 @@ def test_a_server_looks_at_its_proxy_and_lists_its_sites(
     fake_proxy(monkeypatch)
     start_kit(server)
     obstacles = {server.link.address: "", f"127.0.0.1:{server.public_port}": "no TLS there"}
-    monkeypatch.setattr(kit_status_module, "unreachable", lambda where, _: obstacles[where])
+    monkeypatch.setattr(kit_folder, "unreachable", lambda where, _: obstacles[where])
     node = RegisteredNode(fingerprint_in(server.keys / "a.pub"), online=True)
     answers: list[tuple[list[RegisteredNode] | None, dict[str, str]]] = [
         ([node], {"a": "online"}),
@@ -213,7 +218,7 @@ def test_a_server_looks_at_its_proxy_and_lists_its_sites(
         (None, {}),
     ]
     for nodes, sites in answers:
-        monkeypatch.setattr(kit_status_module, "registered_nodes", lambda link, nodes=nodes: nodes)
+        monkeypatch.setattr(kit_folder, "registered_nodes", lambda link, nodes=nodes: nodes)
         status = kit_status(server)
         assert status.sites == sites
         assert {way.address: way.obstacle for way in status.ways} == obstacles
@@ -322,7 +327,7 @@ def test_the_way_to_the_server(tmp_path: Path) -> None:
 
 def test_asking_how_it_is_costs_little() -> None:
     """A container asks every minute."""
-    code = "import dcfl.flower.deploy.kit_status, sys; print('torch' in sys.modules)"
+    code = "import dcfl.flower.deploy.kit_folder, sys; print('torch' in sys.modules)"
     began = time.monotonic()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n", time.monotonic() - began

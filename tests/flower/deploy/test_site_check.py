@@ -20,14 +20,18 @@ import pytest
 from dcfl.cli.main import main
 from dcfl.data.settings import DataSettings
 from dcfl.experiment import Experiment
-from dcfl.flower.deploy import checks as link_checks
-from dcfl.flower.deploy import checks as machine_checks
-from dcfl.flower.deploy.checks import Finding, check_link, check_versions, problems
-from dcfl.flower.deploy.daemons import Daemon, free_ports, start_of
-from dcfl.flower.deploy.deployment_record import Deployment, add_to_record
+from dcfl.flower.deploy import checks, site_check
+from dcfl.flower.deploy.checks import Finding, check_link, problems
+from dcfl.flower.deploy.daemons import (
+    Daemon,
+    Deployment,
+    add_to_record,
+    free_ports,
+    start_of,
+)
 from dcfl.flower.deploy.keys import make_keys
 from dcfl.flower.deploy.kit_folder import open_site
-from dcfl.flower.deploy.site_check import check_site
+from dcfl.flower.deploy.site_check import check_site, check_versions
 from tests.flower.deploy.pictures import pictures
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -84,7 +88,7 @@ class Place(NamedTuple):
 @pytest.fixture
 def site(tmp_path: Path, keys: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> Place:
     """A site's folder with which nothing is wrong, if the SuperLink knows its key."""
-    monkeypatch.setattr(link_checks, "_activation_code", lambda *_: 2003)
+    monkeypatch.setattr(checks, "_activation_code", lambda *_: 2003)
     folder = tmp_path / "site"
     (port,) = free_ports(1)
     pictures(folder / "scans", each=5)
@@ -284,13 +288,13 @@ def test_the_port_of_the_supernode(site: Place) -> None:
         assert (found.subject, found.text) == ("port", f"{kit.port} is in use by another program")
         assert found.remedy == "set another port in [superlink] of site.toml"
         kit.state.mkdir(exist_ok=True)
-        this = Daemon("north", os.getpid(), start_of(os.getpid()) or "")
+        this = Daemon("north", os.getpid(), start_of(os.getpid()))
         add_to_record(kit.state, Deployment(kit.address, tls=True), this)
         assert problems(looked_at(site)) == []
 
 
 def test_a_full_disk_is_a_problem(site: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_checks, "LEAST_FREE", 2**80)
+    monkeypatch.setattr(site_check, "LEAST_FREE", 2**80)
     assert {finding.subject for finding in problems(looked_at(site))} == {"disk"}
 
 
@@ -298,7 +302,7 @@ def test_a_full_disk_is_a_problem(site: Place, monkeypatch: pytest.MonkeyPatch) 
 def test_a_key_that_the_superlink_does_not_know(
     code: int, ok: bool, site: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link_checks, "_activation_code", lambda *_: code)
+    monkeypatch.setattr(checks, "_activation_code", lambda *_: code)
     registered = looked_at(site)[-1]
     assert (registered.subject, registered.ok) == ("registered", ok)
 

@@ -15,10 +15,9 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
-from secrets import token_hex
 from typing import Any
 
 import ray
@@ -26,12 +25,10 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
-from ray._private import ray_constants, worker
-from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
-from ray.job_config import JobConfig
 
 from dcfl.engines.engine import Session
 from dcfl.errors import NetworkError
+from dcfl.flower import RAY_CAME_FIRST
 from dcfl.flower.client_app import Site, SiteOf, client_app
 from dcfl.flower.engine import GridEngine
 from dcfl.flower.node_memories import NodeMemories
@@ -54,7 +51,8 @@ def simulation(session: Session) -> Iterator[GridEngine]:
         memories = NodeMemories(session.memories.resolve())
         site = ray.put(Site(runner, memories, session.experiment.engine.threads))
         resources = _resources(devices)
-        with _flower(partial(_site_in_actor, site), nodes, resources) as (grid, alive):
+        site_of = partial(_site_in_actor, site, os.getcwd())
+        with _flower(site_of, nodes, resources) as (grid, alive):
             try:
                 yield GridEngine(
                     session,
@@ -70,13 +68,15 @@ def simulation(session: Session) -> Iterator[GridEngine]:
                     shutil.rmtree(session.memories, ignore_errors=True)
 
 
-def _site_in_actor(site: Any, context: Context) -> Site:
-    return _unpacked(site)
+def _site_in_actor(site: Any, folder: str, context: Context) -> Site:
+    return _unpacked(site, folder)
 
 
 @cache
-def _unpacked(site: Any) -> Site:
-    """Once per actor."""
+def _unpacked(site: Any, folder: str) -> Site:
+    """Once per actor. `folder`: for the relative paths of a user's code, where it is there too."""
+    with suppress(OSError):
+        os.chdir(folder)
     keep_freed_memory()
     unpacked: Site = ray.get(site)
     device = torch.device("cuda" if ray.get_gpu_ids() else "cpu")
@@ -100,53 +100,33 @@ def _resources(devices: Sequence[torch.device]) -> dict[str, Any]:
     }
 
 
-class _WithoutWorkingFolder(JobConfig):
-    """Otherwise Ray's actors would import from the folder that dcfl was started in."""
-
-    def _runtime_env_has_working_dir(self) -> bool:
-        return True
-
-
 @contextmanager
 def _ray(workers: int) -> Iterator[None]:
     """A private Ray with one "CPU" per actor, or the cluster's."""
     # Actors import what this process can import.
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    common["job_config"] = _WithoutWorkingFolder()
     folder = tempfile.mkdtemp(prefix="dcfl-ray-")
     try:
         # Ray turns a SIGTERM into an abort, here and in processes that a round still needs.
-        with signals_held_back(), handlers_put_back():
+        # Its actors import from the folder that it is started in.
+        with signals_held_back(), handlers_put_back(), chdir(folder):
             if os.environ.get("RAY_ADDRESS"):
                 ray.init(**common)
             else:
-                _close_ray()
                 # _temp_dir: a folder that we can remove, with a path short enough for sockets. Ray
                 # makes it readable for everybody, so it is inside a private one.
-                local: dict[str, Any] = {
-                    "_temp_dir": f"{folder}/r",
-                    "_node_ip_address": "127.0.0.1",
-                }
-                ray.init(num_cpus=workers, include_dashboard=False, **local, **common)
+                local: dict[str, Any] = {"_temp_dir": f"{folder}/r", "include_dashboard": False}
+                ray.init(num_cpus=workers, **local, **common)
         yield
     except (ConnectionError, RuntimeError) as error:
         if ray.is_initialized():
             raise
-        raise NetworkError(f"Ray does not start: {error}") from error
+        hint = "import dcfl.flower before ray: " if RAY_CAME_FIRST else ""
+        raise NetworkError(f"Ray does not start: {hint}{error}") from error
     finally:
         ray.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _close_ray() -> None:
-    """Whoever reaches Ray can run code here, so it listens on loopback alone and requires a token.
-    A cluster (RAY_ADDRESS) has its own rules, and its machines must reach each other."""
-    ray_constants.ENABLE_RAY_CLUSTER = False  # else 127.0.0.1 means all interfaces
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
-    os.environ.setdefault("RAY_AUTH_TOKEN", token_hex(32))  # else it is written to ~/.ray
-    Config.initialize("")  # it was read when Ray was imported
-    AuthenticationTokenLoader.instance().reset_cache()
 
 
 @contextmanager
@@ -187,14 +167,11 @@ def _flower(site_of: SiteOf, nodes: int, resources: dict[str, Any]) -> Iterator[
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Flower warns that its Python interface is deprecated, and Ray prints a page to stdout when an
-    actor dies; clients.jsonl has what matters of it."""
+    """Flower warns that its Python interface is deprecated."""
     logger = logging.getLogger("flwr")
-    level, show = logger.level, worker.print_to_stdstream
+    level = logger.level
     logger.setLevel(logging.CRITICAL)
-    worker.print_to_stdstream = lambda *_, **__: None
     try:
         yield
     finally:
         logger.setLevel(level)
-        worker.print_to_stdstream = show

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 INSIDE = """
 import json, os, sys
 from pathlib import Path
-import grpc, psutil, ray, torch
+import dcfl.flower, grpc, psutil, ray, torch
 from dcfl.engines.engine import Session
 from dcfl.engines.placement import Placement
 from dcfl.experiment import Experiment

@@ -16,7 +16,7 @@ from dcfl.errors import NetworkError, RunMissing, StorageError, require
 from dcfl.system.wording import printable
 
 if TYPE_CHECKING:
-    from dcfl.flower.audit_log import Entry, History
+    from dcfl.flower.audit_log import AuditEntry, History
     from dcfl.flower.deploy.kit_folder import KitStatus, ServerKit, SiteKit
 
 
@@ -71,7 +71,7 @@ def _show_history(path: Path, history: History) -> None:
         print("each line names the hash of the one before it: nothing was changed or removed")
 
 
-def _lines(entry: Entry) -> Iterator[str]:
+def _lines(entry: AuditEntry) -> Iterator[str]:
     when = entry.when[:19].replace("T", " ")
     run = entry.run[:SHOWN_DIGITS] or "-"
     where = f"run {run}  round {entry.round or '-'}  client {entry.client}"
@@ -82,7 +82,7 @@ def _lines(entry: Entry) -> Iterator[str]:
         yield f"    {entry.reason}"
 
 
-def _spent(entry: Entry) -> str:
+def _spent(entry: AuditEntry) -> str:
     if not entry.vectors:
         return ""
     known = entry.epsilon is not None

@@ -12,7 +12,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -31,7 +31,7 @@ HASH_DIGITS = 16  # of the line before
 
 
 @dataclass(frozen=True)
-class Entry:
+class AuditEntry:
     """A line of the log."""
 
     when: Text  # UTC
@@ -53,7 +53,7 @@ class Entry:
 class History(NamedTuple):
     """What a log holds."""
 
-    entries: Sequence[Entry] = ()
+    entries: Sequence[AuditEntry] = ()
     torn: int = 0  # lines that a kill cut short
     breaks: int = 0  # places where a line was changed or removed
     last: bytes = b""  # line
@@ -65,27 +65,26 @@ class AuditLog:
 
     def read(self) -> History:
         """Empty if there is none yet."""
-        try:
-            with storage(self.path):
-                return _parsed(self.path.read_bytes())
-        except StorageError as error:
-            if isinstance(error.__cause__, FileNotFoundError):
-                return History()
-            raise
+        return _parsed(self._text())
 
-    def append(self, make: Callable[[History], Entry]) -> Entry:
+    def _text(self) -> bytes:
+        with storage(self.path), suppress(FileNotFoundError):
+            return self.path.read_bytes()
+        return b""
+
+    def append(self, make: Callable[[History], AuditEntry]) -> AuditEntry:
         """Add the line that `make` chooses, knowing all lines before it; nobody else adds one
         meanwhile. It is on the disk when this returns."""
         with storage(self.path), self._alone():
-            history = self.read()
+            text = self._text()
+            history = _parsed(text)
             entry = replace(make(history), after=_digest(history.last))
-            line = strict_json(asdict(entry)).encode()
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PRIVATE_FILE)
-            try:
-                _write(descriptor, line + b"\n", on_new_line=_ends_mid_line(self.path))
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            line = strict_json(asdict(entry)).encode() + b"\n"
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+            with os.fdopen(os.open(self.path, flags, PRIVATE_FILE), "ab") as file:
+                file.write(b"\n" + line if text and not text.endswith(b"\n") else line)
+                file.flush()
+                os.fsync(file.fileno())
             sync_folder(self.path.parent)
         return entry
 
@@ -102,21 +101,6 @@ class AuditLog:
             yield
 
 
-def _write(descriptor: int, line: bytes, on_new_line: bool) -> None:
-    rest = b"\n" + line if on_new_line else line
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
-
-
-def _ends_mid_line(path: Path) -> bool:
-    """A kill has cut its last line short."""
-    with path.open("rb") as file:
-        if not file.seek(0, os.SEEK_END):
-            return False
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) != b"\n"
-
-
 def _parsed(text: bytes) -> History:
     entries, torn, breaks, last = [], 0, 0, b""
     for line in filter(None, text.split(b"\n")):
@@ -130,7 +114,7 @@ def _parsed(text: bytes) -> History:
     return History(entries, torn, breaks, last)
 
 
-def _entry(line: bytes) -> Entry | None:
+def _entry(line: bytes) -> AuditEntry | None:
     try:
         return _adapter().validate_python(json.loads(line))
     except (ValueError, ValidationError, RecursionError):
@@ -138,8 +122,8 @@ def _entry(line: bytes) -> Entry | None:
 
 
 @cache
-def _adapter() -> TypeAdapter[Entry]:
-    return TypeAdapter(Entry)
+def _adapter() -> TypeAdapter[AuditEntry]:
+    return TypeAdapter(AuditEntry)
 
 
 def _digest(line: bytes) -> str:

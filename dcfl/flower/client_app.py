@@ -88,7 +88,7 @@ class Desk:
         app.train()(partial(self._answered, _train))
         app.evaluate()(partial(self._answered, _evaluate))
         app.evaluate("scores")(partial(self._answered, _all_scores))
-        app.evaluate("personal")(partial(self._answered, _personal_scores))
+        app.evaluate("personal")(partial(self._answered, partial(_all_scores, personal=True)))
         return app
 
     def _answered(self, handle: Handler, message: Message, context: Context) -> Message:
@@ -117,8 +117,7 @@ def client_app(site_of: SiteOf, reveal: bool = False) -> ClientApp:
 
 def _failure(task: Task, error: Exception) -> ClientFailure:
     if isinstance(error, ClientFailure):
-        # Its reason names the line; a traceback would only show this file.
-        failure = error
+        failure = error  # its reason names the line; a traceback would only show this file
     else:
         failure = failure_of(task.client, error)
         if failure.code != REFUSED:  # which is a decision, and no mistake
@@ -151,7 +150,7 @@ def _whoami(site_of: SiteOf, task: Task, message: Message, context: Context) -> 
 
 def _forget(site_of: SiteOf, task: Task, message: Message, context: Context) -> Answer:
     NodeMemories(NodeConfig.read(context.node_config).memories_folder).forget(task.run)
-    return Answer(codec.task_content(task))
+    return Answer(codec.message(task))
 
 
 def _train(site_of: SiteOf, task: Task, message: Message, context: Context) -> Answer:
@@ -191,27 +190,23 @@ def _evaluate(site_of: SiteOf, task: Task, message: Message, context: Context) -
     return Answer(codec.score_content(task, found, told))
 
 
-def _all_scores(site_of: SiteOf, task: Task, message: Message, context: Context) -> Answer:
-    """Of the final model: more than the few numbers that every round asks for."""
-    return _scored(_complete(site_of(context), task), task, message)
-
-
-def _personal_scores(site_of: SiteOf, task: Task, message: Message, context: Context) -> Answer:
-    """Of the final model with this client's own personal part."""
+def _all_scores(
+    site_of: SiteOf, task: Task, message: Message, context: Context, personal: bool = False
+) -> Answer:
+    """Of the final model: more than the few numbers that every round asks for. `personal`: with
+    this client's own personal part."""
     site = _complete(site_of(context), task)
-    memory = site.memories.load(task)
-    if not memory or not site.runner.personal:
-        raise ClientFailure(task.client, "its personal part is lost")
-    own, _ = personal_and_rest(memory)
-    return _scored(replace(site, runner=replace(site.runner, personal=own)), task, message)
-
-
-def _scored(site: Site, task: Task, message: Message) -> Answer:
+    if personal:
+        memory = site.memories.load(task)
+        if not memory or not site.runner.personal:
+            raise ClientFailure(task.client, "its personal part is lost")
+        own, _ = personal_and_rest(memory)
+        site = replace(site, runner=replace(site.runner, personal=own))
     dataset = site.runner.data.dataset
     with reproducible(site.threads):
         model = _sent_model(site, message)
         scores = scores_of(model, dataset.test, dataset.preparation, dataset.classes)
-    return Answer(codec.scores_content(task, scores))
+    return Answer(codec.message(task, scores=codec.encode(scores.tensors)))
 
 
 def _sent_model(site: Site, message: Message) -> FeatureModel:
@@ -258,11 +253,9 @@ def site_from_config(context: Context) -> Site:
     dataset, partition = node.load(experiment.data)
     runner = client_runner(experiment, dataset, partition)
     keep_freed_memory()
-    device = choose_devices(experiment.engine.device)[0]
-    memories = NodeMemories(node.memories_folder)
     return Site(
-        runner.on(device),
-        memories,
+        runner.on(choose_devices(experiment.engine.device)[0]),
+        NodeMemories(node.memories_folder),
         experiment.engine.threads,
         awaits_unsent=bool(unsent_tensors(runner.model)),
         rules=node.rules,

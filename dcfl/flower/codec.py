@@ -112,28 +112,10 @@ def _tensor_names(record: ArrayRecord) -> list[str]:
     return [key.partition(".")[2] for key in sorted(header) if key != "__metadata__"]
 
 
-# Down
-
-
-def train_content(task: Task, weights: ArrayRecord, shared: ArrayRecord) -> RecordDict:
-    """The records are made once a round and go to every client."""
-    return RecordDict({"task": _task_record(task), "weights": weights, "shared": shared})
-
-
-def evaluate_content(task: Task, weights: ArrayRecord) -> RecordDict:
-    return RecordDict({"task": _task_record(task), "weights": weights})
-
-
-def task_content(task: Task) -> RecordDict:
-    return RecordDict({"task": _task_record(task)})
-
-
-def join_content(task: Task, unsent: ArrayRecord | None) -> RecordDict:
-    """`unsent`: the weights that no later message has, if there are any."""
-    content = task_content(task)
-    if unsent is not None:
-        content["unsent"] = unsent
-    return content
+def message(task: Task, **records: ArrayRecord | ConfigRecord | MetricRecord) -> RecordDict:
+    """A task, and what goes with it. The records of a round are made once, for all clients."""
+    numbers = {name.replace("_", "-"): value for name, value in task._asdict().items()}
+    return RecordDict({"task": ConfigRecord({"protocol": PROTOCOL, **numbers}), **records})
 
 
 def claim_content(task: Task, claim: Claim) -> RecordDict:
@@ -148,28 +130,22 @@ def claim_content(task: Task, claim: Claim) -> RecordDict:
         record["withheld"] = withholding.in_order(claim.withheld)
     if claim.broken and withholding.SIZES not in claim.withheld:
         record["broken"] = claim.broken
-    return RecordDict({"task": _task_record(task), "node": record})
+    return message(task, node=record)
 
 
 def read_claim(content: RecordDict, task: Task, classes: int) -> Claim:
-    read_task(content)  # the version comes first
-    _raise_failure(content)
-    _check_task(content, task)
+    _check_answer(content, task)
     record = _config(content, "node")
     place, count = (_count(record, key) for key in ("partition-id", "num-partitions"))
     if place >= count:
         raise ProtocolError(f"its node config says partition-id={place} of {count}, counted from 0")
-    withheld = _withheld(record)
-    counted = 1 if withholding.CLASS_COUNTS in withheld else classes
-    broken = _count(record, "broken") if "broken" in record else 0
-    return Claim(place, count, _counts(record, "images", counted), withheld, broken)
-
-
-def _withheld(record: ConfigRecord) -> frozenset[str]:
     words = record.get("withheld", [])
     if not isinstance(words, list) or not {*words} <= {*withholding.WORDS}:
         raise ProtocolError("it withholds something that has no name here")
-    return frozenset(map(str, words))
+    withheld = frozenset(map(str, words))
+    counted = 1 if withholding.CLASS_COUNTS in withheld else classes
+    broken = _count(record, "broken") if "broken" in record else 0
+    return Claim(place, count, _counts(record, "images", counted), withheld, broken)
 
 
 def failed_place(content: RecordDict) -> int | None:
@@ -183,14 +159,9 @@ def read_task(content: RecordDict) -> Task:
     record = _config(content, "task")
     if record.get("protocol") != PROTOCOL:
         raise ProtocolMismatch(CODES["version"])
-    return Task(
-        run=_text(record, "run"),
-        round=_count(record, "round"),
-        client=_count(record, "client"),
-        memory_round=_count(record, "memory-round"),
-        oldest_round=_count(record, "oldest-round"),
-        ticket=_text(record, "ticket"),
-    )
+    counts = (_count(record, key) for key in ("round", "client", "memory-round", "oldest-round"))
+    round, client, memory_round, oldest = counts
+    return Task(_text(record, "run"), round, client, memory_round, oldest, _text(record, "ticket"))
 
 
 def read_broadcast(content: RecordDict, task: Task) -> Broadcast:
@@ -198,40 +169,15 @@ def read_broadcast(content: RecordDict, task: Task) -> Broadcast:
     return Broadcast(task.round, decode(content.get("weights")), shared)
 
 
-def _task_record(task: Task) -> ConfigRecord:
-    return ConfigRecord(
-        {
-            "protocol": PROTOCOL,
-            "run": task.run,
-            "round": task.round,
-            "client": task.client,
-            "memory-round": task.memory_round,
-            "oldest-round": task.oldest_round,
-            "ticket": task.ticket,
-        }
-    )
-
-
-# Up
-
-
 def update_content(task: Task, update: ClientUpdate, has_memory: bool) -> RecordDict:
     """`has_memory`: the client keeps one of this round."""
-    counts = ConfigRecord(
-        {
-            "num-examples": update.num_examples,
-            "num-steps": update.num_steps,
-            "kept": int(has_memory),
-        }
-    )
-    return RecordDict(
-        {
-            "task": _task_record(task),
-            "weights": encode(update.weights),
-            "upload": encode(update.upload),
-            "counts": counts,
-            "metrics": MetricRecord(dict(update.metrics)),
-        }
+    numbers = {"num-examples": update.num_examples, "num-steps": update.num_steps}
+    return message(
+        task,
+        weights=encode(update.weights),
+        upload=encode(update.upload),
+        counts=ConfigRecord({**numbers, "kept": int(has_memory)}),
+        metrics=MetricRecord(dict(update.metrics)),
     )
 
 
@@ -245,16 +191,12 @@ def failure_content(
         record["partition-id"] = place
     if reveal or failure.code == REFUSED:
         record["reason"] = failure.reason
-    return RecordDict({"task": _task_record(task), "failed": record})
+    return message(task, failed=record)
 
 
 def score_content(task: Task, score: Score, totals: list[int]) -> RecordDict:
     record = ConfigRecord({"right": score.right, "totals": totals, "losses": score.losses})
-    return RecordDict({"task": _task_record(task), "score": record})
-
-
-def scores_content(task: Task, scores: Scores) -> RecordDict:
-    return RecordDict({"task": _task_record(task), "scores": encode(scores.tensors)})
+    return message(task, score=record)
 
 
 def has_memory(content: RecordDict) -> bool:
@@ -292,16 +234,9 @@ def _read_failure(record: ConfigRecord, reveal: bool = False) -> tuple[str, str]
     return code, CODES[code]
 
 
-def _raise_failure(content: RecordDict) -> None:
-    """Where an answer is one or none, and why not is all that matters."""
-    if "failed" in content:
-        raise ProtocolError(_read_failure(_config(content, "failed"))[1])
-
-
 def read_score(content: RecordDict, task: Task, images: list[int]) -> Score:
     """On a site's own test images; `images`: how many it declared of each class."""
-    _check_task(content, task)
-    _raise_failure(content)
+    _check_answer(content, task)
     record = _config(content, "score")
     right, totals = (_counts(record, key, len(images)) for key in ("right", "totals"))
     if totals != images:
@@ -316,8 +251,7 @@ def read_score(content: RecordDict, task: Task, images: list[int]) -> Score:
 
 def read_scores(content: RecordDict, task: Task, images: list[int]) -> Scores:
     """On a site's own test images; `images`: how many it declared of each class."""
-    _check_task(content, task)
-    _raise_failure(content)
+    _check_answer(content, task)
     try:
         scores = Scores.of_tensors(decode(content.get("scores")), len(images))
     except ValueError as error:
@@ -332,6 +266,15 @@ def _counts(record: ConfigRecord, key: str, length: int) -> list[int]:
     if not isinstance(values, list) or len(values) != length or not all(map(_is_count, values)):
         raise ProtocolError(f"{key} is not a count for each class")
     return [int(value) for value in values]
+
+
+def _check_answer(content: RecordDict, task: Task) -> None:
+    """Where an answer is one or none, and why not is all that matters. One who cannot read a task
+    cannot repeat it: the version comes first, then the failure."""
+    read_task(content)
+    if "failed" in content:
+        raise ProtocolError(_read_failure(_config(content, "failed"))[1])
+    _check_task(content, task)
 
 
 def _check_task(content: RecordDict, task: Task) -> None:

@@ -152,7 +152,7 @@ class GridEngine:
             for client in cohort
         ]
         addressed = [
-            AddressedTask(node, task, codec.train_content(task, weights, shared))
+            AddressedTask(node, task, codec.message(task, weights=weights, shared=shared))
             for task in tasks
             if (node := self._nodes.node_of(task.client)) is not None
         ]
@@ -251,7 +251,6 @@ class GridEngine:
         if (self.memories.rounds or self._unsent) and not self._runner.personal:
             task = Task(self._run, round=0, client=0)
             addressed = [
-                (node, codec.task_content(task.ticketed()))
-                for node in self._nodes.online().values()
+                (node, codec.message(task.ticketed())) for node in self._nodes.online().values()
             ]
             self._messenger.send_and_wait("query.forget", addressed, FORGET_SECONDS)

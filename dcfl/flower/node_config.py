@@ -34,7 +34,7 @@ from dcfl.data.splits.partition import Partition
 from dcfl.errors import SiteRefusal
 from dcfl.flower import audit_log
 from dcfl.flower.audit_log import AuditLog
-from dcfl.flower.site_rules import Budget, SiteRules
+from dcfl.flower.site_rules import PrivacyBudget, SiteRules
 from dcfl.flower.withholding import withheld_from
 from dcfl.privacy import LARGEST_EPSILON, LARGEST_SETTING
 from dcfl.system.wording import nearest
@@ -67,7 +67,7 @@ class NodeConfig:
     rounds_per_run: int = 0
     rounds_per_day: int = 0
     privacy_epsilon: float = 0.0
-    privacy_delta: float = Budget().delta
+    privacy_delta: float = PrivacyBudget().delta
 
     @classmethod
     def read(cls, given: Mapping[str, object]) -> NodeConfig:
@@ -100,7 +100,7 @@ class NodeConfig:
             withheld_from(self.withhold),
             rounds_per_run=self.rounds_per_run,
             rounds_per_day=self.rounds_per_day,
-            budget=Budget(self.privacy_noise, self.privacy_epsilon, self.privacy_delta),
+            budget=PrivacyBudget(self.privacy_noise, self.privacy_epsilon, self.privacy_delta),
             one_owner=self.data not in ("", ANY_DATA),
             log=AuditLog(audit),
         )

@@ -44,7 +44,7 @@ class Nodes:
         unsent: ArrayRecord | None = None,
     ) -> None:
         """`unsent`: weights that a node gets when it joins, and then keeps."""
-        self._unsent = unsent
+        self._sent_at_join = {"unsent": unsent} if unsent is not None else {}
         self._messenger, self._run, self.classes, self.roster = messenger, run, classes, roster
         self._members: dict[int, int] = {}  # node ids by partition id
         self._successors: dict[int, int] = {}  # the same: without keys, who takes over
@@ -154,7 +154,9 @@ class Nodes:
             for node in strangers
             if node not in self._inquiries or now > self._inquiries[node].when + ASK_AGAIN_SECONDS
         }
-        addressed = [(node, codec.join_content(task, self._unsent)) for node, task in due.items()]
+        addressed = [
+            (node, codec.message(task, **self._sent_at_join)) for node, task in due.items()
+        ]
         ids = self._messenger.send("query.whoami", addressed, ASK_AGAIN_SECONDS)
         for (node, task), message in zip(due.items(), ids, strict=True):
             self._inquiries[node] = Inquiry(now, message, task)

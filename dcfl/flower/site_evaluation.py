@@ -84,7 +84,7 @@ class SiteEvaluation:
             and answers(self._nodes.withheld[site], kind)
         ]
         addressed = [
-            AddressedTask(node, task, codec.evaluate_content(task, record)) for node, task in tasks
+            AddressedTask(node, task, codec.message(task, weights=record)) for node, task in tasks
         ]
         return self._messenger.send_tasks(kind, addressed, self._deadline)
 

@@ -12,7 +12,7 @@ from flwr.app import RecordDict
 
 from dcfl.errors import ClientFailure, ConfigError
 from dcfl.flower import codec
-from dcfl.flower.audit_log import AuditLog, Entry, History
+from dcfl.flower.audit_log import AuditEntry, AuditLog, History
 from dcfl.flower.codec import Task
 from dcfl.flower.site_failures import REFUSED, Refusal
 from dcfl.flower.withholding import UPDATES, Withheld, refusal_of
@@ -38,7 +38,7 @@ class Question(NamedTuple):
     task: Task
 
 
-class Budget(NamedTuple):
+class PrivacyBudget(NamedTuple):
     """What a site demands of [privacy]; 0: nothing."""
 
     noise: float = 0.0  # at least
@@ -53,7 +53,7 @@ class SiteRules:
     withheld: Withheld = frozenset()
     rounds_per_run: int = 0  # at most; 0: any number
     rounds_per_day: int = 0
-    budget: Budget = Budget()
+    budget: PrivacyBudget = PrivacyBudget()
     one_owner: bool = False  # all clients of this node have the same data
     log: AuditLog | None = None
 
@@ -109,7 +109,7 @@ class SiteRules:
     def _history(self) -> History:
         return self.log.read() if self.log else History()
 
-    def _releases(self, history: History, client: int) -> Iterator[Entry]:
+    def _releases(self, history: History, client: int) -> Iterator[AuditEntry]:
         """Answers that told of the client's training images."""
         return (
             entry
@@ -129,7 +129,7 @@ class SiteRules:
     def record(self, question: Question, answer: Answer) -> None:
         """On the disk when this returns; raises if the answer must not leave."""
 
-        def entry(history: History) -> Entry:
+        def entry(history: History) -> AuditEntry:
             task, release, epsilon = question.task, answer.release, None
             if release.vectors and self.budget.epsilon:
                 self._check_budget(history, task, release)  # again: others may have come between
@@ -151,7 +151,7 @@ class SiteRules:
             lambda history: _entry(question, Answer(content), outcome, reason=failure.reason)
         )
 
-    def _append(self, entry: Callable[[History], Entry]) -> None:
+    def _append(self, entry: Callable[[History], AuditEntry]) -> None:
         if self.log is not None:
             self.log.append(entry)
 
@@ -164,9 +164,9 @@ def _entry(
     reason: str = "",
     epsilon: float | None = None,
     delta: float | None = None,
-) -> Entry:
+) -> AuditEntry:
     task, release = question.task, answer.release
-    return Entry(
+    return AuditEntry(
         when=datetime.now(UTC).isoformat(timespec="milliseconds"),
         run=task.run,
         round=task.round,

@@ -53,7 +53,7 @@ def sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def whoami(run: dict[str, str], **node: Any) -> list[int]:
-    message = Message(codec.task_content(TASK), dst_node_id=1, message_type="query.whoami")
+    message = Message(codec.message(TASK), dst_node_id=1, message_type="query.whoami")
     content = app(message, Context(1, 1, {**NODE, **node}, RecordDict(), run)).content
     return codec.read_claim(content, TASK, 10).images
 

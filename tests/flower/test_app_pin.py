@@ -40,7 +40,7 @@ def asked(node: dict[str, Any], guarded: bool = True) -> tuple[RecordDict, list[
     done: list[str] = []
     run = {"experiment": to_toml(as_tables(Experiment()))}
     context = Context(1, 1, {**NODE, **node}, RecordDict(), run)
-    message = Message(codec.task_content(TASK), dst_node_id=1, message_type="query.whoami")
+    message = Message(codec.message(TASK), dst_node_id=1, message_type="query.whoami")
     runtime = SimpleNamespace(
         pull_task_input=lambda client: (message, context, "run", SimpleNamespace(content=APP)),
         install_from_fab=lambda content, skip_prompt: done.append("installed"),

@@ -21,12 +21,12 @@ from typer.testing import CliRunner
 from dcfl.cli.main import app as command_line
 from dcfl.config import as_tables, to_toml
 from dcfl.flower import audit_log, codec
-from dcfl.flower.audit_log import AuditLog, Entry
+from dcfl.flower.audit_log import AuditEntry, AuditLog
 from dcfl.flower.client_app import app
 from dcfl.flower.codec import Task
 from tests.flower.sites_in_process import Sites, pictures, remote_experiment
 
-ENTRY = Entry("2026-01-01T00:00:00.000+00:00", "a" * 32, 1, 0, "train", "answered", bytes=7)
+ENTRY = AuditEntry("2026-01-01T00:00:00.000+00:00", "a" * 32, 1, 0, "train", "answered", bytes=7)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_a_refusal_has_its_line_too(folders: list[Path], tmp_path: Path) -> None
 
 def whoami(node: dict[str, Any]) -> RecordDict:
     run = {"experiment": to_toml(as_tables(remote_experiment(Path("never written"))))}
-    task = codec.task_content(Task("a" * 32, 0, 0).ticketed())
+    task = codec.message(Task("a" * 32, 0, 0).ticketed())
     message = Message(task, dst_node_id=1, message_type="query.whoami")
     return app(message, Context(1, 1, node, RecordDict(), run)).content
 

@@ -139,9 +139,10 @@ def test_what_was_sent_is_not_changed_by_it() -> None:
 def test_a_broadcast_and_an_update_survive() -> None:
     shared = {"prototypes": torch.randn(4, 2), "known": torch.tensor([True, False, True, True])}
     records = codec.encode(WEIGHTS), codec.encode(shared)
-    task = codec.read_task(delivered(codec.train_content(TASK, *records)))
+    sent = codec.message(TASK, weights=records[0], shared=records[1])
+    task = codec.read_task(delivered(sent))
     assert task == TASK
-    broadcast = codec.read_broadcast(delivered(codec.train_content(TASK, *records)), task)
+    broadcast = codec.read_broadcast(delivered(sent), task)
     assert broadcast.round == TASK.round
     assert all_bits(broadcast.weights) == all_bits(WEIGHTS)
     assert all_bits(broadcast.shared) == all_bits(shared)
@@ -478,7 +479,7 @@ def test_what_nobody_asked_for_changes_nothing(extra: Change) -> None:
 @pytest.mark.parametrize("reason", [None, 3, b"why", ["why"], MEGABYTE])
 def test_a_revealed_reason_must_be_a_text_that_is_not_too_long(reason: Any) -> None:
     said = {"code": "error"} | ({} if reason is None else {"reason": reason})
-    content = codec.task_content(TASK)
+    content = codec.message(TASK)
     failing(**said)(content)
     with pytest.raises(ProtocolError):
         codec.read_reply(delivered(content), TASK, reveal=True)

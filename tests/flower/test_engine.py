@@ -971,12 +971,12 @@ def test_an_exceptions_text_stays_on_the_client_in_its_log(
 def test_unreadable_tasks_are_answered_without_their_story(tmp_path: Path) -> None:
     app: ClientApp = federate(tmp_path, TWO).grid.app
     context = Context(1, 100, {"partition-id": 0, "num-partitions": 2}, RecordDict(), {})
-    strange = codec.task_content(Task("a" * 32, 1, 0))
+    strange = codec.message(Task("a" * 32, 1, 0))
     entry("task", "run", SECRET * 100)(strange)
     for content, code in (
         (RecordDict(), "error"),
-        (codec.task_content(Task("a" * 32, 1, 0)), "error"),
-        (codec.task_content(Task("a" * 32, 1, 10**9)), "error"),
+        (codec.message(Task("a" * 32, 1, 0)), "error"),
+        (codec.message(Task("a" * 32, 1, 10**9)), "error"),
         (strange, "error"),
         (RecordDict({"task": ConfigRecord({"run": SECRET * 100})}), "version"),
     ):

@@ -19,7 +19,7 @@ from dcfl.flower.audit_log import AuditLog
 from dcfl.flower.client_app import app
 from dcfl.flower.codec import Claim, Task
 from dcfl.flower.node_config import KEYS, LIMITS, NodeConfig
-from dcfl.flower.site_rules import Budget, SiteRules
+from dcfl.flower.site_rules import PrivacyBudget, SiteRules
 from tests.flower import in_process  # noqa: F401  (Flower makes no messages without it)
 
 NODE = {"partition-id": 0, "num-partitions": 2}
@@ -49,7 +49,7 @@ def asked_for(dataset: str, **more: Any) -> DataSettings:
 def whoami(node: dict[str, Any], data: DataSettings) -> RecordDict:
     """What a SuperNode's client app answers."""
     run = {"experiment": to_toml(as_tables(Experiment(data=data)))}
-    message = Message(codec.task_content(TASK), dst_node_id=1, message_type="query.whoami")
+    message = Message(codec.message(TASK), dst_node_id=1, message_type="query.whoami")
     return app(message, Context(1, 1, node, RecordDict(), run)).content
 
 
@@ -160,7 +160,7 @@ def test_every_key_is_read() -> None:
     assert {*given} == {*KEYS}
     read = NodeConfig.read(given)
     assert (read.privacy_noise, read.memories_folder, read.data_path) == (2, Path("m"), "d")
-    budget = Budget(2, 8.0, 1e-6)
+    budget = PrivacyBudget(2, 8.0, 1e-6)
     log = AuditLog(Path("a.jsonl"))
     assert read.rules == SiteRules(frozenset({"scores"}), 3, 9, budget, one_owner=False, log=log)
     assert NodeConfig.read({**NODE, "data": "folder:x"}).rules.one_owner

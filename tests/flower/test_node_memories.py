@@ -246,7 +246,7 @@ def test_so_does_a_message_with_it(kind: str, memory_round: int, tmp_path: Path)
     app = client_app(lambda context: Site(runner, NodeMemories(folder), 1))
     node = {"partition-id": 0, "num-partitions": 1, "memories": str(folder)}
     weights = codec.encode(snapshot(runner.model))
-    content = codec.train_content(Task("../../x", 2, 0, memory_round), weights, codec.encode({}))
+    content = codec.message(Task("../../x", 2, 0, memory_round), weights=weights)
     reply = app(
         Message(content, dst_node_id=1, message_type=kind),
         Context(1, 1, node, RecordDict(), {}),

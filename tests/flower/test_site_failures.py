@@ -49,7 +49,7 @@ def answer(scans: Path, kind: str = "query.whoami", **node: Any) -> Message:
     data = DataSettings("remote", clients=2, image_size=8, class_names=CLASSES)
     run = {"experiment": to_toml(as_tables(Experiment(data=data)))}
     own = {"partition-id": 1, "num-partitions": 2, "data": f"folder:{scans}", "site": SECRET}
-    message = Message(codec.task_content(TASK), dst_node_id=1, message_type=kind)
+    message = Message(codec.message(TASK), dst_node_id=1, message_type=kind)
     context = Context(1, 1, {**own, **node}, RecordDict(), run)
     return client_app.app(message, context)
 
@@ -131,7 +131,7 @@ def test_a_site_may_leave_its_broken_pictures_out(
 
 
 def test_a_config_that_the_site_cannot_read_is_another_version(scans: Path) -> None:
-    message = Message(codec.task_content(TASK), dst_node_id=1, message_type="query.whoami")
+    message = Message(codec.message(TASK), dst_node_id=1, message_type="query.whoami")
     context = Context(1, 1, {"partition-id": 0, "num-partitions": 2}, RecordDict(), {})
     context.run_config["experiment"] = "[data]\nkey_of_tomorrow = 1\n"
     assert client_app.app(message, context).content["failed"]["code"] == "version"

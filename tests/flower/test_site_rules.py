@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from dcfl.errors import DCFLError, SiteRefusal
 from dcfl.flower import site_rules
-from dcfl.flower.audit_log import AuditLog, Entry
+from dcfl.flower.audit_log import AuditEntry, AuditLog
 from dcfl.flower.codec import Task
 from dcfl.flower.site_failures import Refusal
-from dcfl.flower.site_rules import Answer, Budget, Question, Release, SiteRules
+from dcfl.flower.site_rules import Answer, PrivacyBudget, Question, Release, SiteRules
 from dcfl.privacy import PrivacySettings, spent
 from tests.flower.sites_in_process import Sites, pictures, remote_experiment
 
@@ -134,7 +134,7 @@ def test_a_budget_is_over_all_runs_and_clients_of_an_owner(tmp_path: Path) -> No
     settings = PrivacySettings(clip=1.0, noise=4.0)
     three = spent(settings, 3)
     assert three is not None
-    budget = Budget(epsilon=three + 0.01)
+    budget = PrivacyBudget(epsilon=three + 0.01)
     rules = SiteRules(budget=budget, one_owner=True, log=AuditLog(tmp_path / "a.jsonl"))
     for number in range(3):
         answered(rules, run=f"{number}", client=number, noise=4.0)
@@ -147,7 +147,7 @@ def test_a_budget_is_over_all_runs_and_clients_of_an_owner(tmp_path: Path) -> No
 def test_two_answers_at_once_do_not_both_take_the_last_of_it(tmp_path: Path) -> None:
     one = spent(PrivacySettings(clip=1.0, noise=4.0), 1)
     assert one is not None
-    rules = SiteRules(budget=Budget(epsilon=one + 0.01), log=AuditLog(tmp_path / "a.jsonl"))
+    rules = SiteRules(budget=PrivacyBudget(epsilon=one + 0.01), log=AuditLog(tmp_path / "a.jsonl"))
     question, release = Question("train", Task(RUN, 1, 0)), Release(1, 4.0)
     for _ in range(2):  # both are let in
         rules.check_release(question.task, release)
@@ -157,9 +157,11 @@ def test_two_answers_at_once_do_not_both_take_the_last_of_it(tmp_path: Path) -> 
 
 def test_what_a_budget_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = AuditLog(tmp_path / "a.jsonl")
-    rules = SiteRules(budget=Budget(noise=2.0, epsilon=50.0), log=log)
+    rules = SiteRules(budget=PrivacyBudget(noise=2.0, epsilon=50.0), log=log)
     refused(lambda: answered(rules, noise=1.0), Refusal.NOISE_DEMANDED)
-    refused(lambda: answered(SiteRules(budget=Budget(epsilon=1.0))), Refusal.PRIVACY_DEMANDED)
+    refused(
+        lambda: answered(SiteRules(budget=PrivacyBudget(epsilon=1.0))), Refusal.PRIVACY_DEMANDED
+    )
     answered(rules, noise=4.0)
     with monkeypatch.context() as patch:
         patch.setattr("dcfl.privacy.importlib.import_module", _missing)
@@ -179,7 +181,7 @@ def _missing(name: str) -> Any:
 
 
 def test_a_site_that_judges_alone_demands_nothing() -> None:
-    rules = SiteRules(frozenset({"updates"}), budget=Budget(1.0, 1.0))
+    rules = SiteRules(frozenset({"updates"}), budget=PrivacyBudget(1.0, 1.0))
     rules.check_release(Task(RUN, 0, 0), Release(1, 0.0))
 
 
@@ -216,6 +218,6 @@ def test_a_run_goes_on_without_a_site_whose_budget_is_spent(
 
 def test_an_entry_of_another_kind_costs_nothing(tmp_path: Path) -> None:
     log = AuditLog(tmp_path / "a.jsonl")
-    entry = Entry("2026-01-01T00:00:00", RUN, 1, 0, "train", "refused", vectors=1)
+    entry = AuditEntry("2026-01-01T00:00:00", RUN, 1, 0, "train", "refused", vectors=1)
     log.append(lambda history: entry)
-    answered(SiteRules(budget=Budget(epsilon=50.0), log=log), noise=4.0)
+    answered(SiteRules(budget=PrivacyBudget(epsilon=50.0), log=log), noise=4.0)

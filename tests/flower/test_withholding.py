@@ -169,7 +169,7 @@ def test_a_server_that_asks_nevertheless_gets_a_refusal(
 ) -> None:
     """Before anything is computed: the message has no weights at all."""
     trial = sites({"withhold": withheld}, {})
-    content = asked(kind, trial.node(0), codec.task_content(TASK))
+    content = asked(kind, trial.node(0), codec.message(TASK))
     failed = content.config_records["failed"]
     assert dict(failed) == {"code": "refused", "reason": refusal.value, "partition-id": 0}
     if kind == "evaluate":
@@ -185,9 +185,9 @@ def test_sites_that_differ_in_what_they_withhold_say_the_same(tmp_path: Path) ->
         for place, (dark, light) in enumerate(counts):
             folder = pictures(tmp_path / withheld / str(place), dark, light)
             node = Sites([folder], [{"withhold": f"{withheld},scores"}]).node(0)
-            claim = asked("query.whoami", {**node, "num-partitions": 2}, codec.task_content(TASK))
+            claim = asked("query.whoami", {**node, "num-partitions": 2}, codec.message(TASK))
             weights = initial_weights()
-            sent = codec.train_content(TASK, weights, codec.encode({}))
+            sent = codec.message(TASK, weights=weights, shared=codec.encode({}))
             update = asked("train", node, sent)
             assert "failed" not in update
             update.metric_records.get("metrics", {}).pop("seconds", None)
@@ -200,7 +200,7 @@ def test_the_claim_is_read_as_it_was_meant(sites: Trial) -> None:
     told = {"": [4, 2], "class-counts": [6], "sizes": [100], "scores": [4, 2]}
     for words, images in told.items():
         node = sites({"withhold": words}, {}).node(0)
-        content = asked("query.whoami", node, codec.task_content(TASK))
+        content = asked("query.whoami", node, codec.message(TASK))
         assert codec.read_claim(content, TASK, 2) == Claim(0, 2, images, withheld_from(words))
     with pytest.raises(ProtocolError, match="not a count for each class"):
         codec.read_claim(codec.claim_content(TASK, Claim(0, 2, [6])), TASK, 2)

@@ -26,7 +26,7 @@ from dcfl.flower.deploy.daemons import (
     script,
     start_of,
 )
-from dcfl.flower.deploy.keys import check_sites, make_keys, missing_keys
+from dcfl.flower.deploy.keys import check_sites, make_keys
 from dcfl.flower.deploy.kit_folder import SERVER_FILE, SITE_FILE
 from dcfl.flower.deploy.site_check import require_usable_data, require_way_in
 from dcfl.flower.deploy.superlink import (
@@ -207,8 +207,8 @@ def _start_all(
     """`names`: the sites'. `node_configs`: one for each, or none."""
     superlink_port, *node_ports = free_ports(len(names) + 1)
     deployment = Deployment(f"{LOOPBACK}:{superlink_port}", tls)
-    if tls and missing_keys(home / "keys", names):
-        make_keys(home / "keys", names)
+    if tls:
+        make_keys(home / "keys", names, none_missing=True)
     for leftover in home.glob("superlink.db*"):
         leftover.unlink()  # Flower does not resume runs, and old nodes would be listed for ever
     keys = home / "keys" if tls else None

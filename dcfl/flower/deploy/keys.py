@@ -28,17 +28,25 @@ _CURVE = ec.SECP384R1
 
 
 def make_keys(
-    folder: Path, sites: Sequence[str], hosts: Sequence[str] = LOCAL_HOSTS, days: int = 365
+    folder: Path,
+    sites: Sequence[str],
+    hosts: Sequence[str] = LOCAL_HOSTS,
+    days: int = 365,
+    none_missing: bool = False,
 ) -> None:
-    """Make what is missing of ca.crt, server.pem for `hosts`, and `<site>`, `<site>.pub`."""
+    """Make what is missing of ca.crt, server.pem for `hosts`, and `<site>`, `<site>.pub`.
+    `none_missing`: that may be nothing."""
     require(1 <= days <= 36500, f"keys for {days} days: give 1 to 36500")
     check_sites(sites)
-    names = _alternative_names(hosts)
+    require(bool(hosts), "a server certificate needs at least one host")
+    names = [_alternative_name(host) for host in hosts]
     with storage(folder):
-        _prepare(folder)
+        if folder.exists() and any(folder.iterdir()) and not (folder / "ca.crt").exists():
+            raise ConfigError(f"{folder}: not empty; give keys a folder of their own")
+        private_folder(folder)
         pairs = [_pair(folder, "ca.key", "ca.crt"), _pair(folder, "server.key", "server.pem")]
         missing = [site for site in sites if not _pair(folder, site, f"{site}.pub")]
-        if all(pairs) and not missing:
+        if all(pairs) and not missing and not none_missing:
             raise ConfigError(f"{folder}: these keys exist already, and are never written over")
         if not pairs[0]:
             require(not pairs[1], f"{folder}: server.pem without its ca.crt: move it away first")
@@ -46,16 +54,9 @@ def make_keys(
         if not pairs[1]:
             _make_server(folder, names, days)
         else:
-            check_hosts(folder, hosts)
+            _check_hosts(folder, hosts)
         for site in missing:
             _make_site(folder, site)
-
-
-def missing_keys(folder: Path, sites: Sequence[str]) -> bool:
-    """Is there anything for make_keys to make?"""
-    names = ["ca.crt", "ca.key", "server.pem", "server.key"]
-    names += [name for site in sites for name in (site, f"{site}.pub")]
-    return not all((folder / name).exists() for name in names)
 
 
 def valid_until(folder: Path) -> datetime:
@@ -76,23 +77,12 @@ def check_sites(sites: Sequence[str]) -> None:
     require(len({site.lower() for site in sites}) == len(sites), "two sites have the same name")
 
 
-def _alternative_names(hosts: Sequence[str]) -> list[x509.GeneralName]:
-    require(bool(hosts), "a server certificate needs at least one host")
-    return [_alternative_name(host) for host in hosts]
-
-
 def _alternative_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         require(_DNS.fullmatch(host) is not None, f"host {host!r}: give a name or an IP address")
         return x509.DNSName(host)
-
-
-def _prepare(folder: Path) -> None:
-    if folder.exists() and any(folder.iterdir()) and not (folder / "ca.crt").exists():
-        raise ConfigError(f"{folder}: not empty; give keys a folder of their own")
-    private_folder(folder)
 
 
 def _pair(folder: Path, private: str, public: str) -> bool:
@@ -208,7 +198,7 @@ def _read_authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePri
     return certificate, key
 
 
-def check_hosts(folder: Path, hosts: Sequence[str]) -> None:
+def _check_hosts(folder: Path, hosts: Sequence[str]) -> None:
     """A server certificate that exists must be for the hosts that were asked for."""
     if tuple(hosts) == LOCAL_HOSTS:
         return  # only the default: a site is added

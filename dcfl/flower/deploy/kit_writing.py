@@ -14,14 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from dcfl.errors import ConfigError, require
-from dcfl.flower.deploy.keys import (
-    LOCAL_HOSTS,
-    check_hosts,
-    check_sites,
-    make_keys,
-    missing_keys,
-    valid_until,
-)
+from dcfl.flower.deploy.keys import LOCAL_HOSTS, check_sites, make_keys, valid_until
 from dcfl.flower.deploy.superlink import host_and_port
 from dcfl.system.storage import PRIVATE_FILE, private_folder, storage
 
@@ -98,16 +91,7 @@ class Kits:
             require(fits, f"{self.wheel}: not a wheel (a .whl file)")
 
     def make_missing_keys(self) -> None:
-        """Also the certificates."""
-        self._check_that_no_site_is_forgotten()
-        host, _ = host_and_port(self.superlink)
-        hosts = list(dict.fromkeys([host, *LOCAL_HOSTS]))  # the proxy calls the SuperLink localhost
-        if missing_keys(self.keys, self.sites):
-            make_keys(self.keys, self.sites, hosts, self.days)
-        else:
-            check_hosts(self.keys, hosts)
-
-    def _check_that_no_site_is_forgotten(self) -> None:
+        """Also the certificates. No site may be forgotten."""
         known = sorted(path.stem for path in self.keys.glob("*.pub"))
         forgotten = [site for site in known if site not in self.sites]
         require(
@@ -115,6 +99,9 @@ class Kits:
             f"{self.keys} has a key of {', '.join(forgotten)} too: name all sites, in the order of "
             f"partition-id, with --sites {','.join([*self.sites, *forgotten])}",
         )
+        host, _ = host_and_port(self.superlink)
+        hosts = list(dict.fromkeys([host, *LOCAL_HOSTS]))  # the proxy calls the SuperLink localhost
+        make_keys(self.keys, self.sites, hosts, self.days, none_missing=True)
 
     def check_room(self, names: Iterable[str], out: Path) -> None:
         """Kits are never written over: better said before the first is written."""

@@ -147,10 +147,11 @@ def for_superlink(experiment: Experiment) -> Experiment:
         )
     folder = folder_for(experiment, experiment.data.dataset).resolve()
     require_unused(folder)
+    weights = experiment.model.weights
     return replace(
         experiment,
         data=_absolute(experiment.data),
-        model=replace(experiment.model, weights=_absolute_weights(experiment.model.weights)),
+        model=replace(experiment.model, weights=weights and str(weights_path(weights))),
         output=replace(experiment.output, dir=str(folder)),
     )
 
@@ -159,10 +160,6 @@ def _absolute(data: DataSettings) -> DataSettings:
     kind, colon, where = data.dataset.partition(":")
     dataset = f"{kind}:{Path(os.path.expanduser(where)).resolve()}" if colon else data.dataset
     return replace(data.with_own_split(), dataset=dataset, path=str(Path(data.path).resolve()))
-
-
-def _absolute_weights(weights: str) -> str:
-    return weights and str(weights_path(weights))
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from dcfl.errors import (
 from dcfl.evaluation import Evaluation, evaluate
 from dcfl.flower import codec
 from dcfl.flower.codec import Task
-from dcfl.flower.messenger import AddressedTask, LostReply, Messenger, SentTask
+from dcfl.flower.messenger import LostReply, Messenger, SentTask
 from dcfl.flower.node_memories import NodeMemories
 from dcfl.flower.nodes import Nodes
 from dcfl.flower.roster import Roster
@@ -147,16 +147,15 @@ class GridEngine:
 
     def _send(self, broadcast: Broadcast, cohort: Sequence[int]) -> dict[int, SentTask]:
         weights, shared = codec.encode(broadcast.weights), codec.encode(broadcast.shared)
+        wanted = self.memories.wanted
         tasks = [
-            Task(self._run, broadcast.round, client, *self.memories.wanted(client)).ticketed()
+            (node, Task(self._run, broadcast.round, client, *wanted(client)).ticketed())
             for client in cohort
+            if (node := self._nodes.node_of(client)) is not None
         ]
-        addressed = [
-            AddressedTask(node, task, codec.message(task, weights=weights, shared=shared))
-            for task in tasks
-            if (node := self._nodes.node_of(task.client)) is not None
-        ]
-        sent = self._messenger.send_tasks("train", addressed, self._deadline)
+        sent = self._messenger.send_tasks(
+            "train", tasks, self._deadline, weights=weights, shared=shared
+        )
         return {message.task.client: message for message in sent}
 
     def _reply(
@@ -250,7 +249,7 @@ class GridEngine:
         there is of a personal model."""
         if (self.memories.rounds or self._unsent) and not self._runner.personal:
             task = Task(self._run, round=0, client=0)
-            addressed = [
-                (node, codec.message(task.ticketed())) for node in self._nodes.online().values()
-            ]
-            self._messenger.send_and_wait("query.forget", addressed, FORGET_SECONDS)
+            tasks = [(node, task.ticketed()) for node in self._nodes.online().values()]
+            end = time.monotonic() + FORGET_SECONDS
+            for sent in self._messenger.send_tasks("query.forget", tasks, FORGET_SECONDS):
+                self._messenger.wait_for(sent.message, end)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import httpx
-from flwr.app import Message, RecordDict
+from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from dcfl.errors import NetworkError
@@ -32,12 +32,6 @@ ERROR_REASONS = {
 
 class LostReply(NamedTuple):
     reason: str
-
-
-class AddressedTask(NamedTuple):
-    node: int
-    task: Task
-    content: RecordDict
 
 
 class SentTask(NamedTuple):
@@ -71,14 +65,14 @@ class Messenger:
         return [message or None for message in ids] + [None] * (len(messages) - len(ids))
 
     def send_tasks(
-        self, kind: str, addressed: Sequence[AddressedTask], deadline: float
+        self, kind: str, tasks: Sequence[tuple[int, Task]], deadline: float, **records: ArrayRecord
     ) -> list[SentTask]:
-        """Those that were taken."""
-        contents = [(node, content) for node, _, content in addressed]
+        """To each node its task, and the records to all; returns those that were taken."""
+        contents = [(node, codec.message(task, **records)) for node, task in tasks]
         ids = self.send(kind, contents, EXPIRY_FACTOR * deadline)
         return [
             SentTask(message, task, codec.num_bytes(content))
-            for message, (_, task, content) in zip(ids, addressed, strict=True)
+            for message, (_, task), (_, content) in zip(ids, tasks, contents, strict=True)
             if message is not None
         ]
 
@@ -117,13 +111,3 @@ class Messenger:
             # Often at first: in a simulation a client may take milliseconds.
             time.sleep(min(0.005 + (now - began) / 50, 0.25, end - now))
         return reply
-
-    def send_and_wait(
-        self, kind: str, addressed: Sequence[tuple[int, RecordDict]], seconds: float
-    ) -> None:
-        """Until all have answered or the time is over."""
-        waiting = {message for message in self.send(kind, addressed, seconds) if message}
-        end = time.monotonic() + seconds
-        while waiting and time.monotonic() < end:
-            waiting = {message for message in waiting if self.collect(message) is None}
-            time.sleep(0.05)

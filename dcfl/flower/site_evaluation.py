@@ -17,7 +17,7 @@ from dcfl.errors import ProtocolError, TooFewClients
 from dcfl.evaluation import Evaluation, Score
 from dcfl.flower import codec
 from dcfl.flower.codec import Task
-from dcfl.flower.messenger import AddressedTask, Messenger, SentTask
+from dcfl.flower.messenger import Messenger, SentTask
 from dcfl.flower.nodes import Nodes
 from dcfl.flower.withholding import (
     CLASS_COUNTS,
@@ -75,7 +75,6 @@ class SiteEvaluation:
 
     def _ask(self, kind: str, weights: Tensors, rounds: Index | None = None) -> list[SentTask]:
         """With `rounds`, those sites alone that have a memory, of the round named there."""
-        record = codec.encode(weights)
         tasks = [
             (node, Task(self._run, self.round, site, rounds[site] if rounds else 0).ticketed())
             for site, node in self._nodes.online().items()
@@ -83,10 +82,8 @@ class SiteEvaluation:
             and (rounds is None or site in rounds)
             and answers(self._nodes.withheld[site], kind)
         ]
-        addressed = [
-            AddressedTask(node, task, codec.message(task, weights=record)) for node, task in tasks
-        ]
-        return self._messenger.send_tasks(kind, addressed, self._deadline)
+        record = codec.encode(weights)
+        return self._messenger.send_tasks(kind, tasks, self._deadline, weights=record)
 
     def result(self) -> Evaluation | None:
         """None if no site has answered with the score of a single image."""

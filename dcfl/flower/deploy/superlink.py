@@ -169,18 +169,16 @@ def prepare_calls(link: Connection) -> None:
 
 
 def _config_text(link: Connection) -> str:
-    lines = [
-        _CONFIG_HEAD,
-        "[superlink]",
-        f'default = "{CONNECTION_NAME}"',
-        f"[superlink.{CONNECTION_NAME}]",
-    ]
-    lines.append(f'address = "{link.address}"')
-    if link.root_certificate is not None:
-        path = json.dumps(str(link.root_certificate.resolve()), ensure_ascii=False)
-        lines.append(f"root-certificates = {path}")
-    lines.append(f"insecure = {str(link.insecure).lower()}")
-    return "\n".join(lines) + "\n"
+    certificate = link.root_certificate
+    path = certificate and json.dumps(str(certificate.resolve()), ensure_ascii=False)
+    return f"""{_CONFIG_HEAD}
+[superlink]
+default = "{CONNECTION_NAME}"
+[superlink.{CONNECTION_NAME}]
+address = "{link.address}"
+insecure = {str(link.insecure).lower()}
+{f"root-certificates = {path}" if path else ""}
+"""
 
 
 def environment(flwr_home: Path, home: Path | None = None) -> dict[str, str]:

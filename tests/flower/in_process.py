@@ -30,7 +30,7 @@ from dcfl.flower.engine import GridEngine
 from dcfl.flower.node_memories import NodeMemories
 from dcfl.flower.roster import Roster
 
-# Outside a run Flower makes no messages. Private: test_in_process.py says when this moves.
+# Outside a run Flower makes no messages.
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 
 

@@ -526,7 +526,7 @@ def judge(content: RecordDict) -> str:
     return "the same" if is_the_honest_one(update) else "other numbers"
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_fuzzed_messages_are_read_or_turned_away(seed: int) -> None:
     """What Flower itself cannot read is a matter of the grid."""
     rng = random.Random(seed)
@@ -542,7 +542,7 @@ def test_fuzzed_messages_are_read_or_turned_away(seed: int) -> None:
     assert "rejected" in verdicts
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_fuzzed_tensors_are_read_or_turned_away(seed: int) -> None:
     rng = random.Random(seed)
     verdicts = set()
@@ -608,7 +608,6 @@ def test_nobody_answers_a_question_that_it_has_not_read() -> None:
 
 @pytest.mark.parametrize("protocol", [None, 1, 3, "2", 2.5])
 def test_another_version_of_the_protocol_is_refused_by_name(protocol: Any) -> None:
-    """Versions up to 1 said nothing about it."""
     for content in (
         codec.claim_content(TASK, Claim(0, 1, [1])),
         codec.failure_content(TASK, ClientFailure(0, "", "data")),

@@ -184,39 +184,9 @@ def check_rejected_alone(folder: Path) -> None:
 
 # Hostile replies in whole rounds
 
-IN_ROUNDS = [
-    "no task",
-    "no weights",
-    "no upload",
-    "no counts",
-    "no metrics",
-    "num-examples is negative",
-    "num-steps is a float",
-    "kept is a text",
-    "another run",
-    "a stale round",
-    "another client",
-    "no examples",
-    "NaN metric",
-    "a thousand metrics",
-    "two arrays",
-    "an object array",
-    "a pickle in our format",
-    "truncated data",
-    "overlapping tensors",
-    "lying shape",
-    "a name twice",
-    "a name of a megabyte",
-    "NaN",
-    "infinity",
-    "doubles",
-    "float8",
-    "a scalar that broadcasts",
-    "a row that broadcasts",
-    "a tensor too many",
-    "NaN in the upload",
-    "a failure of an unknown code",
-]
+# Of each reader and check one; test_codec.py has all.
+IN_ROUNDS = ["no task", "kept is a text", "another client", "a thousand metrics", "truncated data"]
+IN_ROUNDS += ["NaN", "a row that broadcasts", "NaN in the upload", "a failure of an unknown code"]
 
 
 @pytest.mark.parametrize("case", IN_ROUNDS)
@@ -272,11 +242,10 @@ def test_a_hostile_upload_is_rejected_alone(
     assert weights_of(run) == without_the_victim(method)
 
 
-@pytest.mark.parametrize("size", [1e38, -3e38])
 def test_weights_that_are_only_just_finite_are_rejected(
-    size: float, tmp_path: Path, without_the_victim: Callable[[str], str]
+    tmp_path: Path, without_the_victim: Callable[[str], str]
 ) -> None:
-    run = trained(tmp_path, changed(filled(size)))
+    run = trained(tmp_path, changed(filled(-3e38)))
     check_rejected_alone(tmp_path)
     assert weights_of(run) == without_the_victim("fedavg")
 
@@ -289,16 +258,6 @@ def test_huge_metrics_and_counts_leave_rows_that_are_json(tmp_path: Path) -> Non
     trained(tmp_path, changed(boast))
     rounds, _ = rows_of(tmp_path)
     assert [row["ok"] + row["rejected"] for row in rounds] == [4, 4]
-
-
-def test_a_client_that_is_hostile_once_is_welcome_again(tmp_path: Path) -> None:
-    def tamper(reply: Message) -> Message:
-        if is_training(reply, VICTIM, [1]):
-            HOSTILE["NaN"](reply.content)
-        return reply
-
-    trained(tmp_path, tamper, rounds=3)
-    assert [row["rejected"] for row in rows_of(tmp_path)[0]] == [1, 0, 0]
 
 
 def test_all_bytes_of_a_hostile_reply_are_counted(tmp_path: Path) -> None:
@@ -430,18 +389,6 @@ def test_a_late_reply_is_dropped_and_the_run_goes_on(tmp_path: Path, clock: Cloc
     assert weights_of(late) == weights_of(trained(tmp_path / "failed", tamper, rounds=4))
 
 
-def test_a_dropped_reply_counts_in_the_round_at_whose_beginning_it_is_found(tmp_path: Path) -> None:
-    trained(tmp_path, held_back(VICTIM, 1, until=3), rounds=4, deadline=10.0)
-    assert [row["dropped"] for row in rows_of(tmp_path)[0]] == [0, 0, 0, 1]
-
-
-def test_a_reply_that_never_comes_is_late_and_never_dropped(tmp_path: Path) -> None:
-    trained(tmp_path, held_back(VICTIM, 1, until=100), rounds=4, deadline=5.0)
-    rounds, _ = rows_of(tmp_path)
-    assert [row["late"] for row in rounds] == [1, 0, 0, 0]
-    assert [row["dropped"] for row in rounds] == [0, 0, 0, 0]
-
-
 def test_without_any_reply_every_client_is_late_at_one_deadline(
     tmp_path: Path, clock: Clock
 ) -> None:
@@ -464,7 +411,7 @@ def error_instead(reply: Message, code: int) -> Message:
     return make_message(metadata, error=Error(code, f"Traceback ... {SECRET}"))
 
 
-@pytest.mark.parametrize("code", [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 4711, -1])
+@pytest.mark.parametrize("code", [0, 8, 4711, -1])
 def test_flowers_errors_are_accounted_for_by_message(
     code: int, tmp_path: Path, without_the_victim: Callable[[str], str]
 ) -> None:
@@ -481,16 +428,25 @@ def test_flowers_errors_are_accounted_for_by_message(
     assert weights_of(run) == without_the_victim("fedavg")
 
 
-def test_an_error_that_comes_late_is_no_dropped_reply(tmp_path: Path) -> None:
-    hold = held_back(VICTIM, 1, until=2)
+@pytest.mark.parametrize(
+    ("until", "error", "dropped"),
+    [(3, False, [0, 0, 0, 1]), (3, True, [0, 0, 0, 0]), (100, False, [0, 0, 0, 0])],
+    ids=["a reply", "an error", "nothing"],
+)
+def test_a_dropped_reply_counts_in_the_round_at_whose_beginning_it_is_found(
+    until: int, error: bool, dropped: list[int], tmp_path: Path
+) -> None:
+    hold = held_back(VICTIM, 1, until)
 
     def tamper(reply: Message) -> Message | None:
         found = hold(reply)
-        return error_instead(reply, 5) if found and is_training(reply, VICTIM, [1]) else found
+        late = found and error and is_training(reply, VICTIM, [1])
+        return error_instead(reply, 5) if late else found
 
-    trained(tmp_path, tamper, rounds=3, deadline=5.0)
+    trained(tmp_path, tamper, rounds=4, deadline=5.0)
     rounds, _ = rows_of(tmp_path)
-    assert [(row["late"], row["dropped"]) for row in rounds] == [(1, 0), (0, 0), (0, 0)]
+    assert [row["late"] for row in rounds] == [1, 0, 0, 0]
+    assert [row["dropped"] for row in rounds] == dropped
 
 
 def test_a_reply_to_a_message_that_was_never_sent_is_ignored(tmp_path: Path) -> None:
@@ -624,13 +580,6 @@ def test_even_while_its_old_self_still_seems_to_be_there(tmp_path: Path) -> None
     assert there.outcomes() == ALL
 
 
-def test_a_node_that_joins_late_is_used_from_then_on(tmp_path: Path) -> None:
-    there = federate(tmp_path, {100: (0, 2)})
-    assert there.outcomes() == on_first_node("failed")
-    with_nodes(there.grid, {101: (1, 2)})
-    assert there.outcomes() == ALL
-
-
 def test_a_newcomer_that_does_not_answer_costs_nobody_a_round(tmp_path: Path, clock: Clock) -> None:
     def tamper(reply: Message) -> Message | None:
         return None if reply.metadata.src_node_id == 300 else reply
@@ -725,31 +674,13 @@ def to_nobody(reply: Message) -> Message:
 @pytest.mark.parametrize(
     "tamper",
     [
-        saying(),
-        saying(partition_id=-1, num_partitions=2),
-        saying(partition_id=2, num_partitions=2),
-        saying(partition_id="1", num_partitions=2),
-        saying(partition_id=1, num_partitions=2**39),
         saying(partition_id=0, num_partitions=2),
         whoami(lambda reply: error_instead(reply, 2)),
-        whoami(lambda reply: Message(RecordDict(), reply_to=reply)),
         whoami(lambda reply: make_message(reply.metadata, RecordDict())),
         whoami(lambda reply: None),
         whoami(to_nobody),
     ],
-    ids=[
-        "nothing",
-        "negative",
-        "beyond",
-        "text",
-        "huge",
-        "another's",
-        "error",
-        "to itself",
-        "empty",
-        "silence",
-        "to nobody",
-    ],
+    ids=["another's", "error", "empty", "silence", "to nobody"],
 )
 def test_a_node_that_does_not_say_who_it_is_is_left_out(tamper: Tamper, tmp_path: Path) -> None:
     assert federate(tmp_path, TWO, tamper, deadline=100.0).outcomes() == on_first_node("failed")
@@ -823,24 +754,12 @@ def test_sites_with_the_same_images_judge_as_one_does(tmp_path: Path) -> None:
     ("change", "silent"),
     [
         (entry("score", "right", [1000, 0, 0, 0]), ()),
-        (boast(2**39 - 1), ()),
         (boast(10**4), ()),
-        (entry("score", "losses", [float("nan")]), ()),
-        (entry("score", "losses", [1e308, 1e308]), ()),
         (entry("task", "client", 0), ()),
         (lambda content: content.clear(), ()),
         (lambda content: None, (101,)),
     ],
-    ids=[
-        "too good",
-        "too many",
-        "more than before",
-        "NaN",
-        "overflow",
-        "another's",
-        "empty",
-        "silence",
-    ],
+    ids=["too good", "more than before", "another's", "empty", "silence"],
 )
 def test_a_site_whose_score_cannot_be_has_no_say(
     change: Change, silent: tuple[int, ...], tmp_path: Path
@@ -985,23 +904,15 @@ def test_unreadable_tasks_are_answered_without_their_story(tmp_path: Path) -> No
         assert reply.content["failed"] == ConfigRecord({"code": code, "partition-id": 0})
 
 
-def test_the_model_is_not_touched_by_a_run_that_cannot_begin(tmp_path: Path) -> None:
-    def prepare(grid: InProcessGrid) -> None:
+def test_a_run_that_cannot_begin_leaves_no_trace(tmp_path: Path) -> None:
+    def nobody(grid: InProcessGrid) -> None:
         grid.contexts.clear()
 
-    run = ready(tmp_path, prepare=prepare)
+    run = ready(tmp_path / "new", prepare=nobody)
     before = sha256(snapshot(run.prepared.model))
     with pytest.raises(NetworkError):
         list(run.rounds())
     assert sha256(snapshot(run.prepared.model)) == before
-
-
-def test_a_run_that_cannot_begin_does_not_block_the_next(tmp_path: Path) -> None:
-    def nobody(grid: InProcessGrid) -> None:
-        grid.contexts.clear()
-
-    with pytest.raises(NetworkError):
-        list(ready(tmp_path / "new", prepare=nobody).rounds())
     assert not (tmp_path / "new").exists()
     (tmp_path / "old").mkdir()
     with pytest.raises(NetworkError):
@@ -1025,9 +936,11 @@ def test_a_run_that_cannot_go_on_keeps_its_folder(tmp_path: Path) -> None:
 # All scores of the final model, by sites
 
 
-def scored(folder: Path, change: Change = lambda content: None) -> GridEngine:
+def scored(
+    folder: Path, change: Change = lambda content: None, declared: list[int] | None = None
+) -> GridEngine:
     """Two sites, the second of which says something else of the final model."""
-    engine = judged(folder, TWO)
+    engine = judged(folder, TWO, declared=declared)
     engine.end_evaluation()
     grid = engine._messenger._grid
     assert isinstance(grid, InProcessGrid)
@@ -1083,16 +996,7 @@ def test_scores_that_cannot_be_are_left_out_and_a_person_is_told(
 
 def test_a_site_that_boasts_weighs_as_the_middle_one_in_the_scores_too(tmp_path: Path) -> None:
     """It says when it joins, and when it is asked, that it has a hundred times the images."""
-    engine = judged(tmp_path, TWO, boast(20), declared=[500] * 4)
-    grid = engine._messenger._grid
-    assert isinstance(grid, InProcessGrid)
-
-    def tamper(reply: Message) -> Message:
-        if (reply.metadata.message_type, reply.metadata.src_node_id) == ("evaluate.scores", 101):
-            other_scores(2000)(reply.content)
-        return reply
-
-    grid.tamper = tamper
+    engine = scored(tmp_path, other_scores(2000), declared=[500] * 4)
     honest, boaster = engine.own_scores(snapshot(flat()))
     assert [honest.weight, boaster.weight] == pytest.approx([1.0, 20 / 2000])
     summed = by_sites("remote", tuple("abcd"), [honest, boaster], "").scores

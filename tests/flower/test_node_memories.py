@@ -148,29 +148,16 @@ def rename_a_tensor(path: Path) -> None:
     path.write_bytes(struct.pack("<Q", len(encoded)) + encoded + data[8 + length :])
 
 
-def put_a_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-DAMAGES: dict[str, Callable[[Path], object]] = {
+DAMAGES: dict[str, Callable[[Path], object]] = {  # tests/reliability/test_files.py has more
     "lost": Path.unlink,
-    "empty": lambda path: path.write_bytes(b""),
     "truncated": lambda path: path.write_bytes(path.read_bytes()[:-1]),
-    "half a header": lambda path: path.write_bytes(path.read_bytes()[:20]),
-    "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
-    "noise": lambda path: path.write_bytes(os.urandom(path.stat().st_size)),
-    "a folder": put_a_folder,
     "another's": lambda path: save_file({"w": torch.zeros(3)}, path),
     "renamed": rename_a_tensor,
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("method", KEEPERS)
-def test_a_client_that_has_lost_its_memory_goes_on_and_says_so(
-    method: str, damage: str, tmp_path: Path
-) -> None:
+def test_a_client_that_has_lost_its_memory_goes_on_and_says_so(damage: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
 
     def prepare(grid: InProcessGrid) -> None:
@@ -184,7 +171,7 @@ def test_a_client_that_has_lost_its_memory_goes_on_and_says_so(
 
         grid.push_messages = spoil  # type: ignore[assignment, method-assign]
 
-    trained(folder, method=METHODS[method](), prepare=prepare, rounds=3)
+    trained(folder, method=METHODS["moon"](), prepare=prepare, rounds=3)
     rounds, clients = rows_of(folder)
     assert [row["ok"] for row in rounds] == [4, 4, 4]
     lost = {
@@ -197,24 +184,8 @@ def test_a_client_that_has_lost_its_memory_goes_on_and_says_so(
 
 # Paths and modes
 
-HARMFUL = [
-    "../../x",
-    "..",
-    ".",
-    "",
-    "/tmp/x",
-    "a/b",
-    "x",
-    f"{RUN}/..",
-    f"{RUN}/../../x",
-    f"{RUN}\n",
-    f"\n{RUN}",
-    f"../{RUN}"[:32],
-    RUN.upper(),
-    RUN + "0",
-    RUN[:-1] + "\0",
-    "*" * 32,
-]
+HARMFUL = ["../../x", "..", "", "/tmp/x", "x", f"{RUN}/../../x", f"{RUN}\n", f"../{RUN}"[:32]]
+HARMFUL += [RUN.upper(), RUN + "0", RUN[:-1] + "\0", "*" * 32]
 
 
 @pytest.mark.parametrize("run", HARMFUL)
@@ -395,7 +366,6 @@ def content_changed(change: Callable[[RecordDict], None]) -> Tamper:
 
 MISHAPS: dict[str, Callable[[], Tamper]] = {
     "late": lambda: held_back(1, 2, until=3),
-    "very late": lambda: held_back(1, 2, until=4),
     "never": lambda: held_back(1, 2, until=100),
     "failed": lambda: content_changed(fail),
     "lost by Flower": lambda: in_round_two(lambda reply: error_instead(reply, 8)),

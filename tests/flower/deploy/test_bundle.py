@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import tomllib
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from flwr.cli.build import build_fab_from_disk
+from flwr.cli.config_utils import load_and_validate
 
 from dcfl.errors import ConfigError
 from dcfl.flower.deploy.submission import write_bundle
@@ -33,11 +34,7 @@ def test_an_empty_folder_is_filled_and_a_full_one_refused(tmp_path: Path) -> Non
         write_bundle(tmp_path / "file")
 
 
-@pytest.mark.skipif(find_spec("flwr") is None, reason="needs dcfl[flower]")
 def test_flower_accepts_the_bundle(tmp_path: Path) -> None:
-    from flwr.cli.build import build_fab_from_disk
-    from flwr.cli.config_utils import load_and_validate
-
     folder = write_bundle(tmp_path / "app")
     config, warnings = load_and_validate(folder / "pyproject.toml")
     assert not warnings

@@ -8,7 +8,6 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +27,11 @@ from dcfl.flower.deploy.daemons import (
     script,
 )
 from dcfl.flower.deploy.deployment import connection, down, roster_of, status, up, usable_names
+from dcfl.flower.deploy.keys import make_keys
 from dcfl.flower.deploy.superlink import Connection
+from dcfl.flower.roster import fingerprint_in
 from tests.flower.deploy.pictures import pictures
 
-needs_flower = pytest.mark.skipif(find_spec("flwr") is None, reason="needs dcfl[flower]")
 SLEEP = "import time; time.sleep(60)"
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True);" + SLEEP
 
@@ -226,6 +226,16 @@ def test_sites_have_names(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [node.name for node in status(home).nodes] == ["north", "south"]
     assert all((home / "logs" / f"{name}.log").is_file() for name in ("north", "south"))
     down(home)
+
+
+def test_up_knows_its_sites_by_their_keys(tmp_path: Path) -> None:
+    make_keys(tmp_path / "keys", ["north", "south"])
+    nodes = [Daemon(name, 1, None, place) for place, name in enumerate(("north", "south"))]
+    add_to_record(tmp_path, Deployment("127.0.0.1:1", True), Daemon("superlink", 1, None), *nodes)
+    roster = roster_of(tmp_path)
+    keys = (tmp_path / "keys" / f"{name}.pub" for name in roster.names)
+    assert roster.names == ("north", "south")
+    assert roster.keys == tuple(map(fingerprint_in, keys))
 
 
 @pytest.mark.parametrize("second", ["North", "superlink", "a b", "../up", "ca", ""])
@@ -450,10 +460,7 @@ def started_by_hand(home: Path, link: Connection, name: str, *words: str) -> str
 
 
 @pytest.mark.flower
-@needs_flower
 def test_two_sites_with_tls(home: Path, tmp_path: Path) -> None:
-    from dcfl.flower.deploy.keys import make_keys
-
     pictures(tmp_path / "x y")
     south = f'data="folder:{tmp_path}/x y" site="south"'
     link = up(home, 2, tls=True, node_configs=['site="north"', south])

@@ -6,13 +6,10 @@ import os
 import re
 import signal
 import socket
-import ssl
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +18,6 @@ import pytest
 from dcfl.errors import ConfigError, NetworkError
 from dcfl.flower.deploy import kit_daemons, kit_folder
 from dcfl.flower.deploy.daemons import ANYWHERE, free_ports, in_use, processes_of
-from dcfl.flower.deploy.keys import make_keys
 from dcfl.flower.deploy.kit_daemons import run_kit, start_kit, stop_kit
 from dcfl.flower.deploy.kit_folder import (
     ServerKit,
@@ -29,7 +25,6 @@ from dcfl.flower.deploy.kit_folder import (
     kit_status,
     last_lines,
     open_kit,
-    unreachable,
 )
 from dcfl.flower.deploy.kit_writing import Kits
 from dcfl.flower.deploy.superlink import RegisteredNode
@@ -286,43 +281,6 @@ def test_in_the_foreground_it_takes_its_daemon_with_it(site: SiteKit) -> None:
         os.kill(running.pid, signal.SIGTERM)
         assert running.wait(20) != 0
     assert not processes_of(site.state, ())
-
-
-@contextmanager
-def tls_server(keys: Path) -> Iterator[str]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(keys / "server.pem", keys / "server.key")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            while True:
-                try:
-                    accepted, _ = listener.accept()
-                    context.wrap_socket(accepted, server_side=True).close()
-                except ssl.SSLError:
-                    continue
-                except OSError:
-                    return
-
-        threading.Thread(target=serve, daemon=True).start()
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
-        listener.shutdown(socket.SHUT_RDWR)
-
-
-def test_the_way_to_the_server(tmp_path: Path) -> None:
-    for name in ("ours", "others"):
-        make_keys(tmp_path / name, ["a"])
-    authority = tmp_path / "ours" / "ca.crt"
-    with tls_server(tmp_path / "ours") as address:
-        assert unreachable(address, authority) == ""
-        assert "not accepted" in unreachable(address, tmp_path / "others" / "ca.crt")
-    assert "does not answer (Connection refused)" in unreachable(address, authority)
-    assert "does not answer" in unreachable("nowhere.invalid:1", authority)
-    assert "cannot be read" in unreachable(address, tmp_path / "ca.crt")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=lambda: listener.accept()[0].close(), daemon=True).start()
-        port = listener.getsockname()[1]
-        assert unreachable(f"127.0.0.1:{port}", authority).startswith("no TLS there")
 
 
 def test_asking_how_it_is_costs_little() -> None:

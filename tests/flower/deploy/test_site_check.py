@@ -30,7 +30,7 @@ from dcfl.flower.deploy.daemons import (
     start_of,
 )
 from dcfl.flower.deploy.keys import make_keys
-from dcfl.flower.deploy.kit_folder import open_site
+from dcfl.flower.deploy.kit_folder import open_site, unreachable
 from dcfl.flower.deploy.site_check import check_site, check_versions
 from tests.flower.deploy.pictures import pictures
 
@@ -305,6 +305,18 @@ def test_a_key_that_the_superlink_does_not_know(
     monkeypatch.setattr(checks, "_activation_code", lambda *_: code)
     registered = looked_at(site)[-1]
     assert (registered.subject, registered.ok) == ("registered", ok)
+
+
+def test_the_way_to_the_server_in_one_line(keys: Path, address: str, tmp_path: Path) -> None:
+    """As a container asks every minute."""
+    authority = keys / "ca.crt"
+    assert unreachable(address, authority) == ""
+    assert "cannot be read" in unreachable(address, tmp_path / "ca.crt")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=lambda: listener.accept()[0].close(), daemon=True).start()
+        port = listener.getsockname()[1]
+        assert unreachable(f"127.0.0.1:{port}", authority).startswith("no TLS there")
+    assert "does not answer (Connection refused)" in unreachable(f"127.0.0.1:{port}", authority)
 
 
 def test_flower_with_other_inner_parts_is_no_problem(keys: Path, address: str) -> None:

@@ -19,6 +19,7 @@ import pytest
 from dcfl.flower import app_pin
 from dcfl.flower.deploy import supernode
 from dcfl.flower.deploy.clientapp_server import SCRIPT, command
+from dcfl.flower.deploy.daemons import start_of
 
 pytestmark = pytest.mark.skipif(not supernode.CAN_FORK, reason="Linux alone")
 ROOT = Path(__file__).parents[3]
@@ -120,7 +121,7 @@ def test_a_killed_launcher_takes_the_work_with_it(folder: Path) -> None:
     with launched(folder, "wait") as process:
         pid = said(process)["pid"]
         process.kill()
-        wait_for(lambda: not running(pid))
+        wait_for(lambda: start_of(pid) is None)
 
 
 def test_killed_work_ends_the_launcher_and_the_next_message_is_served(folder: Path) -> None:
@@ -133,14 +134,6 @@ def test_killed_work_ends_the_launcher_and_the_next_message_is_served(folder: Pa
         assert "on purpose" in err
     with launched(folder, "0") as process:
         assert process.wait(60) == 0
-
-
-def running(pid: int) -> bool:
-    """Not a zombie either."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def test_without_the_warm_process_it_is_flowers_own_command(
@@ -176,7 +169,7 @@ def test_the_warm_process_ends_with_a_killed_supernode(tmp_path: Path) -> None:
             server = said(process)["parent"]
         node.kill()
     gone(folder)
-    wait_for(lambda: not running(server))
+    wait_for(lambda: start_of(server) is None)
 
 
 def test_a_warm_process_that_is_told_to_end_leaves_nothing(folder: Path) -> None:

@@ -112,10 +112,7 @@ def test_nothing_declared_is_nothing_for_a_remote_run() -> None:
     ("key", "nearest"),
     [
         ("privacy_noise", "privacy-noise"),
-        ("privacy-nose", "privacy-noise"),
-        ("Data", "data"),
         ("memory", "memories"),
-        ("data_path", "data-path"),
     ],
 )
 def test_a_misspelt_key_is_refused_with_the_nearest_and_the_server_reads_it(

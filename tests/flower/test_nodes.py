@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.app.message import make_message
 
 from dcfl.data.settings import DataSettings
 from dcfl.errors import CODES, BrokenPicture, ConfigError, NetworkError
@@ -44,7 +45,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 class Federation:
     """Six clients at nodes that claim what a test says; the keys of 100, 101, ... are KEYS."""
 
-    def __init__(self, folder: Path, roster: Roster, claims: Claims) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        roster: Roster,
+        claims: Claims,
+        tamper: Callable[[Message], Message | None] = lambda reply: reply,
+    ) -> None:
+        self.tamper = tamper
         self.answered: set[int] = set()
         self.deaf: set[int] = set()
         site = Site(toys.runner("fedavg", Flat(), toys.federated(6)), NodeMemories(folder), 1)
@@ -64,7 +72,7 @@ class Federation:
         node = reply.metadata.src_node_id
         if reply.metadata.message_type == "train":
             self.answered.add(node)
-        return None if node in self.deaf else reply
+        return None if node in self.deaf else self.tamper(reply)
 
     def round(self) -> list[str]:
         """The reasons, empty for an update, of the six clients; who trained is in `answered`."""
@@ -152,6 +160,72 @@ def test_a_site_that_comes_back_under_its_key_is_asked_at_once(
     there.join({101: (1, 3)})
     assert there.round() == ALL
     assert clock.now < before + 10
+
+
+TWO: Claims = {100: (0, 2), 101: (1, 2)}
+LOST = ["", "its node is not online"] * 3
+
+
+def test_without_keys_a_node_comes_back_under_another_id(tmp_path: Path) -> None:
+    there = Federation(tmp_path, Roster(2), TWO)
+    del there.grid.contexts[101]
+    assert there.round() == LOST
+    there.join({205: (1, 2)}, KEYS[1])
+    assert there.round() == ALL
+
+
+def test_even_while_its_old_self_still_seems_to_be_there(tmp_path: Path) -> None:
+    """Flower takes a killed SuperNode for alive until it has missed some heartbeats."""
+    there = Federation(tmp_path, Roster(2), TWO)
+    there.deaf.add(101)
+    there.join({205: (1, 2)}, KEYS[1])
+    assert there.round() == ["", "no reply within 10 s"] * 3
+    del there.grid.contexts[101]
+    assert there.round() == ALL
+
+
+def test_a_newcomer_that_does_not_answer_costs_nobody_a_round(tmp_path: Path, clock: Clock) -> None:
+    there = Federation(tmp_path, Roster(2), TWO)
+    there.deaf.add(300)
+    there.join({300: (0, 2)}, KEYS[2])
+    began = clock.now
+    assert there.round() == there.round() == ALL
+    assert clock.now < began + 1
+
+
+def error(reply: Message) -> Message:
+    return make_message(reply.metadata, error=Error(2, "Traceback"))
+
+
+def empty(reply: Message) -> Message:
+    return make_message(reply.metadata, RecordDict())
+
+
+def to_nobody(reply: Message) -> Message:
+    reply.metadata.__dict__["_reply_to_message_id"] = "f" * 64
+    return reply
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        error,
+        lambda reply: make_message(reply.metadata, RecordDict()),
+        lambda reply: None,
+        to_nobody,
+    ],
+    ids=["error", "empty", "silence", "to nobody"],
+)
+def test_a_node_that_does_not_say_who_it_is_is_left_out(
+    change: Callable[[Message], Message | None], tmp_path: Path
+) -> None:
+    def tamper(reply: Message) -> Message | None:
+        asked = reply.metadata.message_type == "query.whoami"
+        return change(reply) if asked and reply.metadata.src_node_id == 101 else reply
+
+    there = Federation(tmp_path, Roster(2), TWO, tamper)
+    assert [bool(reason) for reason in there.round()] == [False, True] * 3
+    assert there.answered == {100}
 
 
 def test_a_site_that_was_refused_is_welcome_when_it_is_mended(tmp_path: Path) -> None:

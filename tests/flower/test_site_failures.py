@@ -144,6 +144,9 @@ def test_every_error_has_a_code_of_the_list() -> None:
     for kind in ours:
         error = kind(0, "why") if issubclass(kind, errors.ClientFailure) else kind("why")
         assert code_of(error) in CODES
+    assert code_of(errors.ConfigError("why")) == "config"
+    assert code_of(errors.StorageError("why")) == "disk"
+    assert code_of(errors.DatasetCorrupt("why")) == "data"
     assert code_of(torch.OutOfMemoryError("out")) == "memory"
     assert code_of(OSError(errno.EDQUOT, "quota")) == "disk"
     assert code_of(ZeroDivisionError()) == "error"
@@ -162,8 +165,8 @@ def test_what_is_logged_is_found_again_among_other_lines(code: str, why: str, no
 def test_the_operators_own_machine_names_site_cause_and_log(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
-    nodes = [Daemon(name, 1, "", partition=n) for n, name in enumerate(("north", "south"))]
-    add_to_record(tmp_path, Deployment("127.0.0.1:1", True), Daemon("superlink", 1, ""), *nodes)
+    nodes = [Daemon(name, 1, None, partition=n) for n, name in enumerate(("north", "south"))]
+    add_to_record(tmp_path, Deployment("127.0.0.1:1", True), Daemon("superlink", 1, None), *nodes)
     line = LoggedFailure("picture", "x.png: a broken image (truncated)").line
     (logs / "south.log").write_text(f"{line}\n")  # of a run before
     told = SiteLogs(tmp_path)

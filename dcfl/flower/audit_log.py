@@ -64,7 +64,7 @@ class AuditLog:
     path: Path
 
     def read(self) -> History:
-        """Empty if there is none yet."""
+        """What the log holds; nothing if there is none yet."""
         return _parsed(self._text())
 
     def _text(self) -> bytes:

@@ -111,7 +111,7 @@ class Desk:
 
 
 def client_app(site_of: SiteOf, reveal: bool = False) -> ClientApp:
-    """Of nodes without rules of their own."""
+    """The app of nodes without rules of their own."""
     return Desk(site_of, reveal=reveal).app()
 
 
@@ -231,7 +231,7 @@ def _complete(site: Site, task: Task) -> Site:
 
 
 def _test_images(runner: ClientRunner) -> list[int]:
-    """Per class."""
+    """How many test images there are of each class."""
     dataset = runner.data.dataset
     labels = to_host({"test": dataset.test.labels})["test"]
     images: list[int] = torch.bincount(labels, minlength=dataset.classes).tolist()

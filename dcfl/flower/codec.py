@@ -44,8 +44,8 @@ class Task(NamedTuple):
     ticket: str = ""  # a secret of this one message, which its answer repeats
 
     def ticketed(self) -> Task:
-        """For one message. Flower checks that a node sends a reply, not that it is the node that
-        was asked; only that one has read the ticket."""
+        """The task for one message. Flower checks that a node sends a reply, not that it is the
+        node that was asked; only that one has read the ticket."""
         return self._replace(ticket=token_hex(16))
 
 
@@ -89,7 +89,7 @@ def num_bytes(content: RecordDict) -> int:
 
 
 def all_bytes(content: RecordDict) -> int:
-    """The size of everything in it, tensors and numbers."""
+    """The size of all tensors and numbers in a message."""
     numbers = [*content.config_records.values(), *content.metric_records.values()]
     return num_bytes(content) + sum(len(record.deflate()) for record in numbers)
 
@@ -170,7 +170,7 @@ def read_broadcast(content: RecordDict, task: Task) -> Broadcast:
 
 
 def update_content(task: Task, update: ClientUpdate, has_memory: bool) -> RecordDict:
-    """`has_memory`: the client keeps one of this round."""
+    """`has_memory`: the client keeps a memory of this round."""
     numbers = {"num-examples": update.num_examples, "num-steps": update.num_steps}
     return message(
         task,

@@ -71,7 +71,7 @@ FORGET_SECONDS = 30  # for nodes to tidy up after a run
 
 
 class GridEngine:
-    """An Engine."""
+    """The Engine whose clients are at the nodes of a grid."""
 
     def __init__(
         self,
@@ -234,7 +234,7 @@ class GridEngine:
         return self._sites.personal_accuracies(self._sent(weights), self.memories.rounds)
 
     def _sent(self, weights: Tensors) -> Tensors:
-        """Those that a message has."""
+        """The part of the weights that a message has."""
         return split(weights, self._unsent)[1]
 
     def take_notices(self) -> tuple[str, ...]:

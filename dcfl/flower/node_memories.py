@@ -82,7 +82,7 @@ class NodeMemories:
         return self.folder / run
 
     def forget(self, run: str) -> None:
-        """The run has ended."""
+        """Remove what is kept of a run that has ended."""
         shutil.rmtree(self._run(run), ignore_errors=True)
 
     def _make_room(self) -> None:

@@ -58,7 +58,7 @@ class Nodes:
         self._join()
 
     def node_of(self, client: int) -> int | None:
-        """That can be asked to train the client."""
+        """The node that can be asked to train the client."""
         place = client % self.roster.count
         trains = answers(self.withheld.get(place, frozenset()), "train")
         return self._members.get(place) if trains else None
@@ -93,7 +93,7 @@ class Nodes:
         return dict(sorted(self._members.items()))
 
     def notify(self, notice: str) -> None:
-        """Once, and not without limit."""
+        """Tell people something once, and not without limit."""
         if notice not in self.notices and len(self.notices) < MOST_NOTICES:
             last = len(self.notices) == MOST_NOTICES - 1
             self.notices.append("more of this kind, which are not shown" if last else notice)
@@ -198,7 +198,7 @@ class Nodes:
             self.notify(f"{self.roster.title(claim.partition)} withholds {what}{told}")
 
     def _check(self, node: int, claim: Claim) -> None:
-        """Against the operator's roster."""
+        """Compare a claim with the operator's roster."""
         if claim.partitions != self.roster.count:
             raise ProtocolError(
                 f"its node config says num-partitions={claim.partitions}, "

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def fingerprint_in(path: Path) -> str:
-    """Of a site's public key (`<site>.pub`), as `ssh-keygen -lf` shows it."""
+    """The fingerprint of a site's public key (`<site>.pub`), as `ssh-keygen -lf` shows it."""
     try:
         return fingerprint_of(serialization.load_ssh_public_key(path.read_bytes()))
     except OSError as error:
@@ -31,8 +31,8 @@ def fingerprint_in(path: Path) -> str:
 
 
 def registered_fingerprint(pem: bytes) -> str:
-    """Of a key as the SuperLink keeps it; empty if it is not a key: without node authentication
-    nodes may send anything."""
+    """The fingerprint of a key as the SuperLink keeps it; empty if it is not a key: without node
+    authentication nodes may send anything."""
     try:
         return fingerprint_of(serialization.load_pem_public_key(pem))
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -80,7 +80,7 @@ class Roster:
         return cls(len(keys), keys, tuple("-".join(file.stem.split()) for file in files))
 
     def to_text(self) -> str:
-        """For the run config, whose values are texts."""
+        """The roster for the run config, whose values are texts."""
         rows = zip(self.keys or (NO_KEY,) * self.count, self.names, strict=False)
         return "\n".join(" ".join(row) for row in rows) or str(self.count)
 

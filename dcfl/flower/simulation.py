@@ -74,7 +74,8 @@ def _site_in_actor(site: Any, folder: str, context: Context) -> Site:
 
 @cache
 def _unpacked(site: Any, folder: str) -> Site:
-    """Once per actor. `folder`: for the relative paths of a user's code, where it is there too."""
+    """Called once per actor. `folder`: for the relative paths of a user's code, where it is there
+    too."""
     with suppress(OSError):
         os.chdir(folder)
     keep_freed_memory()
@@ -90,7 +91,7 @@ def _send_own_files() -> None:
 
 
 def _resources(devices: Sequence[torch.device]) -> dict[str, Any]:
-    """Of one actor."""
+    """What one actor takes."""
     cores = ray.cluster_resources().get("CPU", 1.0)  # type: ignore[no-untyped-call]
     gpus = len({device.index for device in devices if device.type == "cuda"})
     return {

@@ -44,7 +44,7 @@ class SiteResult(NamedTuple):
 
     @property
     def by_class(self) -> bool:
-        """Else the numbers are for all classes together."""
+        """Whether the numbers are by class and not for all classes together."""
         return CLASS_COUNTS not in self.withheld
 
     @property
@@ -101,7 +101,7 @@ class SiteEvaluation:
         return combined
 
     def _answers(self, sent: Sequence[SentTask], read: Read[T]) -> Iterator[tuple[int, T]]:
-        """By site, of those whose answer comes in time and can be read."""
+        """The answers, by site, that come in time and can be read."""
         end = time.monotonic() + (self._deadline or inf)
         for message, task, _ in sent:
             answer = self._messenger.wait_for(message, end)
@@ -150,7 +150,7 @@ class SiteEvaluation:
             )
 
     def scores(self) -> tuple[SiteScore, ...]:
-        """By the last evaluation, for the row of a round."""
+        """The sites' scores of the last evaluation, for the row of a round."""
         sizes = _assumed_sizes(self._results)
         weights = image_weights(sizes)
         return tuple(
@@ -172,7 +172,7 @@ def image_weights(counts: Sequence[float]) -> list[float]:
 
 
 def _median(counts: Iterable[float]) -> float:
-    """The lower one of those above 0."""
+    """The lower median of the counts above 0."""
     positive = sorted(count for count in counts if count)
     return positive[(len(positive) - 1) // 2] if positive else 0
 
@@ -209,7 +209,8 @@ def combine(results: Sequence[SiteResult], classes: int) -> Evaluation | None:
 
 
 def _weights_in_score(results: Sequence[SiteResult]) -> Tensor:
-    """Of each image that a site speaks of: one that does not tell its size speaks of a hundred."""
+    """The weight of each image that a site speaks of; one that does not tell its size speaks of a
+    hundred."""
     sizes = _assumed_sizes(results)
     weights = [
         weight * size / max(sum(one.images), 1) if one.size is None else weight

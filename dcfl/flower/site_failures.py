@@ -51,7 +51,7 @@ _LINE = re.compile(r"^dcfl failed \((\w+)\): (.+)$", re.MULTILINE)
 
 
 def code_of(error: Exception) -> str:
-    """A key of CODES."""
+    """The key of CODES for an error."""
     if isinstance(error, OSError) and error.errno in _FULL:
         return "disk"
     return next((code for kind, code in _KINDS.items() if isinstance(error, kind)), OTHER)
@@ -70,7 +70,7 @@ class LoggedFailure(NamedTuple):
 
     @property
     def line(self) -> str:
-        """For the site's log."""
+        """The failure as a line of the site's log."""
         return printable(f"dcfl failed ({self.code}): {self.reason}")
 
     @property
@@ -81,7 +81,7 @@ class LoggedFailure(NamedTuple):
 
 
 def failures_in(log: str) -> list[LoggedFailure]:
-    """Those that a site has logged, the oldest first."""
+    """The failures that a site has logged, the oldest first."""
     found = (LoggedFailure(*match.groups()) for match in _LINE.finditer(log))
     return [failure for failure in found if failure.code in CODES]
 

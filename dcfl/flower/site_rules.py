@@ -120,7 +120,8 @@ class SiteRules:
         )
 
     def _epsilon(self, history: History, task: Task, release: Release) -> float | None:
-        """With this one. Squared distances add up, whichever run an answer was for."""
+        """What is spent with this one. Squared distances add up, whichever run an answer was
+        for."""
         before = self._releases(history, task.client)
         all_of_them = [Release(entry.vectors, entry.noise) for entry in before] + [release]
         squares = (distance(one.noise, one.vectors) ** 2 for one in all_of_them)

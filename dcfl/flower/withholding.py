@@ -25,7 +25,7 @@ Withheld = frozenset[str]
 
 
 def withheld_from(text: str) -> Withheld:
-    """From words with commas between them. Who withholds sizes withholds their parts too."""
+    """Read words with commas between them. Who withholds sizes withholds their parts too."""
     words = {word.strip() for word in text.split(",")} - {""}
     for word in sorted(words - {*WORDS}):
         raise Refusal.WITHHOLDS_NOTHING_KNOWN.error(word=word, nearest=nearest(word, WORDS))
@@ -33,7 +33,7 @@ def withheld_from(text: str) -> Withheld:
 
 
 def in_order(words: Iterable[str]) -> list[str]:
-    """For people, and for messages."""
+    """The words in the order in which people and messages have them."""
     return sorted(words, key=WORDS.index)
 
 
@@ -49,7 +49,7 @@ def check_run(withheld: Withheld, experiment: Experiment) -> None:
 
 
 def refusal_of(withheld: Withheld, kind: str) -> Refusal | None:
-    """Of a message that asks for what is withheld. `kind`: Flower's, such as "train"."""
+    """The refusal of a message that asks for what is withheld. `kind`: Flower's word for it."""
     what, _, part = kind.partition(".")
     if what == "train" and UPDATES in withheld:
         return Refusal.UPDATES_WITHHELD
@@ -83,15 +83,15 @@ def _disclosed_metrics(withheld: Withheld, metrics: Mapping[str, float]) -> dict
 
 
 def disclosed_images(withheld: Withheld, images: Sequence[int]) -> list[int]:
-    """Of the test images: how many there are of each class, in all, or 100 instead of a number."""
+    """How many test images there are of each class, in all, or 100 instead of a number."""
     if SIZES in withheld:
         return [SIZE_UNKNOWN if sum(images) else 0]
     return [sum(images)] if CLASS_COUNTS in withheld else list(images)
 
 
 def disclosed_score(withheld: Withheld, score: Score, images: Sequence[int]) -> Score:
-    """In the form of `disclosed_images`. A share is rounded to whole percents and a loss to two
-    digits, because exact ones tell of how many images they are."""
+    """The score in the form of `disclosed_images`. A share is rounded to whole percents and a loss
+    to two digits, because exact ones tell of how many images they are."""
     count = sum(images)
     if SIZES in withheld and count:
         loss = round(sum(score.losses) / count, 2)

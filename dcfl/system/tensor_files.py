@@ -23,7 +23,7 @@ UNREADABLE = (OSError, SafetensorError, KeyError, ValueError, TypeError, Runtime
 
 
 def write_tensors(path: Path, tensors: Tensors, text: str, private: bool = False) -> None:
-    """Durably, with a text that `read_tensors` returns too. `private`: see `replacing`."""
+    """Write durably, with a text that `read_tensors` returns too. `private`: see `replacing`."""
     metadata = {
         "names": json.dumps(list(tensors)),
         "text": text,
@@ -48,7 +48,8 @@ def write_stored(
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
-    """Mapped, not copied: pages are read when used. CheckpointError if the file is damaged."""
+    """Tensors and text, mapped and not copied: pages are read when used. CheckpointError if the
+    file is damaged."""
     stored, metadata = read_stored(path)
     try:
         stored_tensors = from_rows(stored)

@@ -60,7 +60,7 @@ HARMLESS = (
 
 
 def check_key(path: Path) -> Finding:
-    """The site's private key."""
+    """Check the site's private key."""
     shown = printable(path)
     remedy = "bring the site's key here again, or have a new one made (`dcfl flower keys`)"
     try:
@@ -91,7 +91,7 @@ def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 
 def check_authority(path: Path) -> Finding:
-    """ca.crt, by which the site knows its SuperLink."""
+    """Check ca.crt, by which the site knows its SuperLink."""
     shown, remedy = printable(path), "bring ca.crt from the server's operator"
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
@@ -108,7 +108,7 @@ def check_authority(path: Path) -> Finding:
 def check_link(
     address: str, authority: Path | None = None, key: Path | None = None
 ) -> list[Finding]:
-    """The way to the SuperLink at host:port. `authority`: None, without TLS."""
+    """Check the way to the SuperLink at host:port. `authority`: None, without TLS."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     try:

@@ -158,7 +158,7 @@ def roster_of(home: Path) -> Roster:
 
 
 def status(home: Path) -> DeploymentStatus:
-    """Who is alive, who is online, and the runs."""
+    """Tell who is alive, who is online, and which runs there are."""
     link = connection(home)
     deployment = read_record(home.resolve())
     alive = all(daemon.alive for daemon in deployment.daemons if daemon.partition is None)
@@ -204,7 +204,7 @@ def _alone(home: Path) -> Iterator[None]:
 def _start_all(
     home: Path, names: Sequence[str], tls: bool, node_configs: Sequence[str], deadline: float
 ) -> Connection:
-    """`names`: the sites'. `node_configs`: one for each, or none."""
+    """`names`: what the sites are called. `node_configs`: one for each, or none."""
     superlink_port, *node_ports = free_ports(len(names) + 1)
     deployment = Deployment(f"{LOOPBACK}:{superlink_port}", tls)
     if tls:
@@ -302,8 +302,8 @@ def last_words(home: Path, daemon: Daemon) -> str:
 
 
 def superlink_command(port: int, database: Path, keys: Path | None) -> list[str]:
-    """On loopback: its control path has no accounts. `keys`: the folder with ca.crt and the
-    server's certificate; None: without TLS."""
+    """It listens on loopback: its control path has no accounts. `keys`: the folder with ca.crt and
+    the server's certificate; None: without TLS."""
     words = ["--host", LOOPBACK, "--port", str(port), "--disable-runtime-dependency-installation"]
     words += ["--database", str(database)]
     if keys is None:
@@ -329,7 +329,7 @@ def supernode_command(
 
 
 def read_node_config(text: str) -> dict[str, object]:
-    """What the user sets of a site's node config."""
+    """Read what the user sets of a site's node config."""
     pair = r"""([A-Za-z0-9_-]+)=("[^"]*"|'[^']*'|[^\s"']+)"""
     hint = "give key=value pairs with strings in quotes"
     require(not re.sub(pair, "", text).strip(), f"node config {text!r}: {hint}")

@@ -72,7 +72,7 @@ def run_kit(kit: SiteKit | ServerKit) -> None:
 
 
 def stop_kit(kit: SiteKit | ServerKit) -> int:
-    """How many processes were ended."""
+    """End the daemons; returns how many processes were ended."""
     return down(kit.state)
 
 

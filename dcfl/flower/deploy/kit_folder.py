@@ -68,7 +68,7 @@ class ServerKit:
 
     @property
     def public_port(self) -> int:
-        """The proxy's."""
+        """The port of the proxy."""
         return host_and_port(self.address)[1]
 
     @property
@@ -169,7 +169,7 @@ def _with_absolute_paths(folder: Path, node: Mapping[str, object]) -> dict[str, 
 
 @dataclass(frozen=True)
 class Way:
-    """To the SuperLink or to its proxy."""
+    """A way to the SuperLink or to its proxy."""
 
     address: str
     obstacle: str  # why it cannot be reached; empty: it can

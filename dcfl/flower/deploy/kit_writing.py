@@ -23,8 +23,8 @@ _HEAD = "# The versions with which the operator of the server made this kit.\n"
 
 @cache
 def constraints() -> str:
-    """For `pip install --constraint`. Without local versions (+cpu): the build is the site's
-    choice."""
+    """The text for `pip install --constraint`, without local versions (+cpu): the build is the
+    site's choice."""
     versions = _needed("dcfl", "flwr")
     del versions["dcfl"]
     return _HEAD + "".join(f"{name}=={number}\n" for name, number in sorted(versions.items()))
@@ -91,7 +91,7 @@ class Kits:
             require(fits, f"{self.wheel}: not a wheel (a .whl file)")
 
     def make_missing_keys(self) -> None:
-        """Also the certificates. No site may be forgotten."""
+        """Make keys and certificates, unless a site with a key is forgotten."""
         known = sorted(path.stem for path in self.keys.glob("*.pub"))
         forgotten = [site for site in known if site not in self.sites]
         require(

@@ -87,7 +87,7 @@ def check_site(site: SiteKit, run: Experiment | None = None) -> list[Finding]:
 def check_rules(
     node_config: Mapping[str, object], rules: SiteRules, run: Experiment | None
 ) -> Finding:
-    """As when the site joins the run."""
+    """The site's rules are applied as when it joins the run."""
     try:
         if run is not None:
             check_run(rules.withheld, run)
@@ -259,12 +259,12 @@ _MAY_WORK = (PICTURES, DISK)  # a run's config may skip broken pictures, and a s
 
 
 def require_usable_data(name: str, node: NodeConfig, home: Path) -> None:
-    """Before anything is started."""
+    """Refuse a site whose data no run can use, before anything is started."""
     _require(name, check_data(node) + check_disk({"memories and logs": home}))
 
 
 def require_way_in(address: str, keys: Path, name: str) -> None:
-    """Before the site's node is started."""
+    """Refuse a site that cannot reach its SuperLink, before its node is started."""
     authority, key = keys / "ca.crt", keys / name
     _require(name, [check_key(key), check_authority(authority)])
     _require(name, check_link(address, authority, key))

@@ -64,7 +64,7 @@ code = {code}
 
 
 def experiment_text(experiment: Experiment) -> str:
-    """As Flower sends it to the sites."""
+    """The experiment as Flower sends it to the sites."""
     text = to_toml(as_tables(experiment))
     if any("\ud800" <= char <= "\udfff" for char in text):
         raise ConfigError("Flower carries valid Unicode only: rename the paths of the config")

@@ -93,7 +93,7 @@ def log(link: Connection, run: int, wait: float = 15.0) -> str:
 
 
 def newest_runs(link: Connection) -> tuple[RunStatus, ...]:
-    """The newest first; Flower has them in no order."""
+    """The last runs, the newest first: Flower has them in no order."""
     runs = _ask_runs(link, "--limit", "20")
     return tuple(sorted(runs, key=lambda run: run.submitted, reverse=True))
 

@@ -30,7 +30,7 @@ CAN_FORK = sys.platform == "linux"  # elsewhere frameworks do not survive it
 
 
 def run_supernode(arguments: Sequence[str]) -> None:
-    """Until it is told to end."""
+    """Run a SuperNode in this process until it is told to end."""
     scripts = str(Path(script("flower-supernode")).parent)
     os.environ["PATH"] = os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)])
     os.environ.setdefault(*POLL)
@@ -79,7 +79,7 @@ def _write_launcher(folder: Path) -> None:
 
 
 class _ShortNaps:
-    """Instead of `time` in Flower's loop."""
+    """Stands in for the module `time` in Flower's loop."""
 
     def __getattr__(self, name: str) -> object:
         return getattr(time, name)

@@ -167,10 +167,14 @@ def processes_of(
     home: Path, daemons: Sequence[Daemon], spare: Collection[int] = ()
 ) -> set[psutil.Process]:
     """The daemons and all processes that they started, without this one and its ancestors."""
+    alive = {daemon.pid for daemon in daemons if daemon.alive}
     # A pid with another start time belongs to a stranger now.
-    known = {daemon.pid for daemon in daemons if daemon.alive or start_of(daemon.pid) is None}
-    found = {psutil.Process(daemon.pid) for daemon in daemons if daemon.alive}
-    found |= {process for process in psutil.process_iter() if _belongs(process, home, known)}
+    known = alive | {daemon.pid for daemon in daemons if start_of(daemon.pid) is None}
+    found = {
+        process
+        for process in psutil.process_iter()
+        if process.pid in alive or _belongs(process, home, known)
+    }
     for process in list(found):
         with suppress(psutil.Error):
             found.update(process.children(recursive=True))

@@ -10,7 +10,6 @@ is a client's whole training set: replace all of it, and the replies of the whol
 from __future__ import annotations
 
 import hashlib
-import importlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -364,16 +363,14 @@ def _deltas(scale: float) -> Callable[[float], float]:
     """Delta by epsilon of a Gaussian mechanism, from dp-accounting."""
     if scale == 0:
         return lambda epsilon: 0.0
-    for place in ("dp_accounting.pld", "dp_accounting"):  # in versions from 0.1, and before
-        try:
-            mechanisms = importlib.import_module(f"{place}.privacy_loss_mechanism")
-        except ModuleNotFoundError:
-            continue
-        loss = mechanisms.GaussianPrivacyLoss(1 / scale)
-        return lambda epsilon: float(loss.get_delta_for_epsilon(epsilon))
-    raise ConfigError(
-        f"privacy.noise: dp-accounting works out what it is worth: {install_command('privacy')}"
-    )
+    try:
+        from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"privacy.noise: dp-accounting works out what it is worth: {install_command('privacy')}"
+        ) from error
+    loss = GaussianPrivacyLoss(1 / scale)
+    return lambda epsilon: float(loss.get_delta_for_epsilon(epsilon))
 
 
 def _boundary(fits: Callable[[float], bool], inside: float, outside: float) -> float:

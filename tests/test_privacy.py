@@ -508,8 +508,8 @@ def test_known_values() -> None:
 
 def test_composition_agrees_with_privacy_loss_distributions() -> None:
     """Convolved numerically by dp-accounting: another way, which errs on the high side."""
-    distributions = pytest.importorskip("dp_accounting.privacy_loss_distribution")
-    one = distributions.PrivacyLossDistribution.from_gaussian_mechanism(
+    distributions = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")
+    one = distributions.from_gaussian_mechanism(
         5.0, sensitivity=2.0, value_discretization_interval=1e-3
     )
     for visits in (1, 4, 16):

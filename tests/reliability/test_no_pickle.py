@@ -31,7 +31,7 @@ CALLS = {
 # line names it; a peer's package lies in either place.
 READER = "data/readers/pickles.py"
 IMPORTS = {
-    "system/own_files.py", "__init__.py", "privacy.py",
+    "system/own_files.py", "__init__.py",
     # Flower's own, by names that stand in the source.
     "flower/app_pin.py", "flower/deploy/clientapp_server.py",
 }  # fmt: skip
@@ -116,7 +116,7 @@ def test_what_loads_by_name_takes_the_name_from_the_code() -> None:
             for node in ast.walk(tree)
             if isinstance(node, ast.Constant) and isinstance(node.value, str)
         }
-        assert any(text.startswith(("dcfl", "dp_accounting", "flwr")) for text in strings)
+        assert any(text.startswith(("dcfl", "flwr")) for text in strings)
 
 
 # A whole run and a resume in a process that listens to itself.

@@ -54,8 +54,7 @@ from dcfl.runs.summaries import (
     round_row,
     summarise,
 )
-from dcfl.trackers.followers import Following, following
-from dcfl.trackers.tracker import FollowedRun, Tracker
+from dcfl.trackers import FollowedRun, Following, Tracker, following
 
 if TYPE_CHECKING:
     from pandas import DataFrame

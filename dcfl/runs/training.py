@@ -15,7 +15,7 @@ from dcfl.models import FeatureModel, ModelSettings
 from dcfl.runs.round_progress import shown
 from dcfl.runs.rows import RoundRow
 from dcfl.runs.run import Result, Run
-from dcfl.trackers.tracker import Tracker
+from dcfl.trackers import Tracker
 
 OnRound = Callable[[RoundRow], object]
 

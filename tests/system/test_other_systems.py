@@ -28,15 +28,14 @@ for name in ("SIGKILL", "SIGHUP", "pthread_sigmask"):
 multiprocessing.get_all_start_methods = lambda: ["spawn"]
 """
 
-# All modules but __main__, which starts the program, and those that need packages: Flower's, the
-# peers' and the trackers'.
+# All modules but __main__, which starts the program, and those that need Flower.
 RUN = """
 import importlib, pkgutil
 import dcfl
 from dcfl.errors import ConfigError
 
 for module in pkgutil.walk_packages(dcfl.__path__, "dcfl."):
-    others = ("dcfl.__main__", "dcfl.flower", "dcfl.trackers.to_")
+    others = ("dcfl.__main__", "dcfl.flower")
     if not module.name.startswith(others):
         importlib.import_module(module.name)
 

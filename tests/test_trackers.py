@@ -24,8 +24,7 @@ from dcfl.experiment import TrackerName
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.rows import RoundRow, Summary
 from dcfl.runs.run import Run
-from dcfl.trackers import FollowedRun, Tracker
-from dcfl.trackers.followers import TRACKERS, without_secrets
+from dcfl.trackers import TRACKERS, FollowedRun, Tracker, without_secrets
 from tests.reliability.victims import DATA, MODEL, experiment, outcome, refusal
 
 Curve = list[tuple[int, float]]  # the accuracy after each round
@@ -187,7 +186,6 @@ def test_rounds_that_are_repeated_appear_once(tmp_path: Path) -> None:
 def test_a_library_that_is_not_there_costs_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "dcfl.trackers.to_wandb", raising=False)
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.warns(UserWarning, match=r"the tracker wandb .* pip install 'dcfl\[wandb\]'"):
         assert len(followed(training(tmp_path / "run", ["wandb", "csv"]))) == 4
@@ -305,7 +303,7 @@ def test_warnings_have_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_a_library_prints_is_not_the_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("dcfl.trackers.to_csv.ToCSV.round", lambda self, row: print("a round"))
+    monkeypatch.setattr("dcfl.trackers.ToCSV.round", lambda self, row: print("a round"))
     followed(training(tmp_path / "run", ["csv"]))
     captured = capsys.readouterr()
     assert captured.out == ""

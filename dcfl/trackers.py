@@ -1,0 +1,303 @@
+"""Trackers: programs that follow runs and show their curves. `output.trackers` names those that
+dcfl knows; anything with the three methods of `Tracker` is one too. One that fails is left out with
+a warning, and the run goes on."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Protocol
+
+from dcfl.experiment import TrackerName
+from dcfl.runs.folder import require_own
+from dcfl.runs.rows import RoundRow, Row, Summary
+from dcfl.system.storage import open_to_append, storage, write_whole
+from dcfl.system.wording import one_line
+
+PROJECT = "dcfl"  # where a tracker sorts runs into projects or experiments
+LONGEST_VALUE = 500  # characters of a setting; some of MLflow's stores refuse longer ones
+MOST_AT_ONCE = 100  # settings in a message to MLflow
+SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+SHORTEST_SECRET = 6  # a shorter value of a variable may be part of any text
+IN_ADDRESS = re.compile(r"(?<=://)[^/\s@]+@")  # user:password@
+
+
+@dataclass(frozen=True)
+class FollowedRun:
+    """What a tracker learns when it begins to follow a run."""
+
+    id: str  # 32 hexadecimal digits; a resumed run keeps it
+    folder: Path
+    settings: Mapping[str, Any]  # those that numbers depend on, by dotted key
+    rounds_done: int = 0  # a resumed run repeats what a tracker may have seen after these
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+
+class Tracker(Protocol):
+    """Follows one run. What it raises costs a warning: the run goes on without it.
+
+    Example:
+        >>> import dcfl
+        >>> class Printer:
+        ...     def start(self, run):
+        ...         print("follows", run.name)
+        ...     def round(self, row):
+        ...         print("round", row.round)
+        ...     def finish(self, summary):
+        ...         print("finished" if summary else "stopped")
+        >>> result = dcfl.run(out="runs/followed", federation={"rounds": 1}, trackers=[Printer()])
+        follows followed
+        round 1
+        finished
+    """
+
+    def start(self, run: FollowedRun) -> None:
+        """Called before the first round, or before the next one of a resumed run."""
+
+    def round(self, row: RoundRow) -> None:
+        """Called after each round, once its row is in rounds.jsonl."""
+
+    def finish(self, summary: Summary | None) -> None:
+        """Called at the end. None: the run was stopped or has failed, and may be resumed."""
+
+
+def numbers(row: Row) -> dict[str, float]:
+    """The quantities of a row that can be drawn as curves."""
+    return {
+        name: float(value)
+        for name, value in row.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and name != "round"
+    }
+
+
+class Following:
+    """The trackers that still follow the run."""
+
+    def __init__(self, names: Sequence[TrackerName], own: Sequence[Tracker]) -> None:
+        self._trackers: dict[str, Tracker] = {name: TRACKERS[name]() for name in names}
+        for tracker in own:
+            name = type(tracker).__name__
+            unique = name if name not in self._trackers else f"{name} {len(self._trackers) + 1}"
+            self._trackers[unique] = tracker
+        self.summary: Summary | None = None  # set when the run has finished
+
+    def start(self, run: FollowedRun) -> None:
+        self._each(lambda tracker: tracker.start(run))
+
+    def round(self, row: RoundRow) -> None:
+        self._each(lambda tracker: tracker.round(row))
+
+    def finish(self) -> None:
+        self._each(lambda tracker: tracker.finish(self.summary))
+
+    def _each(self, call: Callable[[Tracker], None]) -> None:
+        for name, tracker in list(self._trackers.items()):
+            try:
+                # Libraries print, and what a command prints is its answer.
+                with redirect_stdout(sys.stderr) if name in TRACKERS else nullcontext():
+                    call(tracker)
+            except Exception as error:
+                del self._trackers[name]
+                reason = without_secrets(one_line(error)) or type(error).__name__
+                if isinstance(error, ModuleNotFoundError) and name in TRACKERS:
+                    reason = f"it needs {error.name}: pip install 'dcfl[{name}]'"
+                warnings.warn(
+                    f"the tracker {name} has failed and no longer follows the run: {reason}",
+                    stacklevel=4,
+                )
+
+
+@contextmanager
+def following(
+    run: FollowedRun, names: Sequence[TrackerName], own: Sequence[Tracker]
+) -> Iterator[Following]:
+    """Trackers by name and of one's own, from the run's start to its end or failure."""
+    trackers = Following(names, own)
+    trackers.start(run)
+    try:
+        yield trackers
+    finally:
+        trackers.finish()
+
+
+def without_secrets(text: str) -> str:
+    """Messages of libraries may repeat addresses with passwords, or keys from the environment."""
+    for name, value in os.environ.items():
+        if SECRET.search(name) and len(value) >= SHORTEST_SECRET:
+            text = text.replace(value, "...")
+    return IN_ADDRESS.sub("...@", text)
+
+
+# By name. Their libraries are extras: each is imported when its tracker starts.
+
+
+class ToCSV:
+    """rounds.csv in the run folder: a line per round, for spreadsheets."""
+
+    columns = tuple(f.name for f in fields(RoundRow) if f.name not in ("sites", "notices"))
+
+    def start(self, run: FollowedRun) -> None:
+        self._path, before = run.folder / "rounds.csv", ""
+        if run.rounds_done and self._path.is_file():
+            lines = self._path.read_text("utf-8").splitlines(keepends=True)[1:]
+            before = "".join(line for line in lines if int(line.split(",")[0]) <= run.rounds_done)
+        write_whole(self._path, self._line(self.columns) + before)
+
+    def round(self, row: RoundRow) -> None:
+        with storage(self._path), open_to_append(self._path, "a") as stream:
+            stream.write(self._line([row[column] for column in self.columns]))
+
+    def finish(self, summary: Summary | None) -> None:
+        """Nothing is left to write."""
+
+    def _line(self, values: Sequence[object]) -> str:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerow(values)
+        return text.getvalue()
+
+
+class ToTensorBoard:
+    """Event files in tensorboard/ of the run folder: `tensorboard --logdir runs`."""
+
+    def start(self, run: FollowedRun) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        # TensorBoard forgets what an earlier process wrote of the rounds that are repeated.
+        repeated = run.rounds_done + 1 if run.rounds_done else None
+        folder = run.folder / "tensorboard"
+        require_own(folder)
+        self._writer = SummaryWriter(str(folder), purge_step=repeated)
+        lines = [f"    {key} = {value}" for key, value in run.settings.items()]
+        self._writer.add_text("settings", "\n".join(lines), run.rounds_done)
+
+    def round(self, row: RoundRow) -> None:
+        for name, value in numbers(row).items():
+            self._writer.add_scalar(name, value, row.round)
+        self._writer.flush()  # somebody may be watching
+
+    def finish(self, summary: Summary | None) -> None:
+        self._writer.close()
+
+
+class ToMLflow:
+    """A run in the experiment `dcfl`, in the store that MLflow itself uses. MLFLOW_TRACKING_URI and
+    MLFLOW_EXPERIMENT_NAME choose others."""
+
+    def start(self, run: FollowedRun) -> None:
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # before MLflow reads it
+        from mlflow.tracking import MlflowClient
+
+        self._client = MlflowClient()
+        title = os.environ.get("MLFLOW_EXPERIMENT_NAME") or PROJECT
+        known = self._client.get_experiment_by_name(title)
+        experiment = known.experiment_id if known else self._client.create_experiment(title)
+        # A run is found again by its own id: MLflow gives it another.
+        found = self._client.search_runs([experiment], f"tags.`dcfl.run` = '{run.id}'")
+        if found:
+            self._run = found[0].info.run_id
+            self._client.update_run(self._run, status="RUNNING")
+        else:
+            tags = {"dcfl.run": run.id}
+            self._run = self._client.create_run(experiment, None, tags, run.name).info.run_id
+            self._log_settings(run)
+        history = self._client.get_metric_history(self._run, "sampled") if found else []
+        self._logged = max((metric.step for metric in history), default=0)
+
+    def _log_settings(self, run: FollowedRun) -> None:
+        from mlflow.entities import Param
+
+        values = [Param(key, str(value)[:LONGEST_VALUE]) for key, value in run.settings.items()]
+        for first in range(0, len(values), MOST_AT_ONCE):
+            self._client.log_batch(self._run, params=values[first : first + MOST_AT_ONCE])
+
+    def round(self, row: RoundRow) -> None:
+        from mlflow.entities import Metric
+
+        if row.round <= self._logged:  # repeated, with the same numbers
+            return
+        now = int(time.time() * 1000)
+        metrics = [Metric(name, value, now, row.round) for name, value in numbers(row).items()]
+        self._client.log_batch(self._run, metrics=metrics)
+
+    def finish(self, summary: Summary | None) -> None:
+        if summary is not None:
+            self._client.set_tag(self._run, "dcfl.weights_sha256", summary.weights_sha256)
+        self._client.set_terminated(self._run, "FINISHED" if summary else "KILLED")
+
+
+class ToWandB:
+    """A run in the project `dcfl` (WANDB_PROJECT) of Weights & Biases, with its files in wandb/ of
+    the run folder. Without an API key, which WANDB_API_KEY or `wandb login` set, it writes offline,
+    and `wandb sync` uploads later; WANDB_MODE decides otherwise."""
+
+    def start(self, run: FollowedRun) -> None:
+        import wandb
+
+        require_own(run.folder / "wandb")
+        mode: Any = os.environ.get("WANDB_MODE")
+        if not mode and not wandb.login(prompt=False):
+            mode = "offline"
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT") or PROJECT,
+            name=run.name,
+            id=run.id,
+            resume="allow",
+            dir=run.folder,
+            mode=mode,
+            config=dict(run.settings),
+            allow_val_change=True,  # a longer run has another number of rounds
+            reinit="create_new",  # others may follow runs of this process too
+            # The run folder has the code, and what is printed is the user's own.
+            settings=wandb.Settings(console="off", silent=True, disable_git=True, save_code=False),
+        )
+
+    def round(self, row: RoundRow) -> None:
+        self._run.log(numbers(row), step=row.round)
+
+    def finish(self, summary: Summary | None) -> None:
+        if summary is not None:
+            self._run.summary.update(dict(summary.to_json()))
+        self._run.finish(exit_code=0 if summary else 1)
+
+
+class ToTrackio:
+    """A run in the local project `dcfl` (TRACKIO_PROJECT), in the folder that Trackio itself uses
+    (TRACKIO_DIR): `trackio show`. Nothing leaves this machine."""
+
+    def start(self, run: FollowedRun) -> None:
+        import trackio
+
+        self._run = trackio.init(
+            project=os.environ.get("TRACKIO_PROJECT") or PROJECT,
+            name=f"{run.name}-{run.id[:8]}",  # by which it is found again
+            resume="allow",
+            config=dict(run.settings),
+            embed=False,
+        )
+
+    def round(self, row: RoundRow) -> None:
+        self._run.log(numbers(row), step=row.round)
+
+    def finish(self, summary: Summary | None) -> None:
+        self._run.finish()
+
+
+TRACKERS: dict[TrackerName, Callable[[], Tracker]] = {
+    "tensorboard": ToTensorBoard,
+    "mlflow": ToMLflow,
+    "wandb": ToWandB,
+    "trackio": ToTrackio,
+    "csv": ToCSV,
+}

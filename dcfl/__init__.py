@@ -10,94 +10,73 @@ modules of public functions and exceptions; `METHODS` is the dict of all methods
 else in the package is internal and may change; docs/architecture.md says where to look.
 """
 
+# ruff: noqa: I001
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from dcfl import errors, evaluation, losses
-    from dcfl.client import Batch, Client
-    from dcfl.comparisons.comparison import Comparison, compare
-    from dcfl.comparisons.sweeping import sweep
-    from dcfl.config import load_experiment
-    from dcfl.data import Dataset
-    from dcfl.experiment import Experiment
-    from dcfl.methods import METHODS, Method, Objective
-    from dcfl.models import FeatureModel, Output, adapt
-    from dcfl.runs.model_file import load_model
-    from dcfl.runs.rows import RoundRow, Summary
-    from dcfl.runs.run import Result, Run
-    from dcfl.runs.training import resume, run
-    from dcfl.scores import Scores
-    from dcfl.trained.evaluate import evaluate
-    from dcfl.trained.predict import predict
+if TYPE_CHECKING:  # the table below, as type checkers and editors read it
+    from dcfl import errors as errors, evaluation as evaluation, losses as losses
+    from dcfl.client import Batch as Batch, Client as Client
+    from dcfl.comparisons.comparison import Comparison as Comparison, compare as compare
+    from dcfl.comparisons.sweeping import sweep as sweep
+    from dcfl.config import load_experiment as load_experiment
+    from dcfl.data import Dataset as Dataset
+    from dcfl.experiment import Experiment as Experiment
+    from dcfl.methods import METHODS as METHODS, Method as Method, Objective as Objective
+    from dcfl.models import (
+        FeatureModel as FeatureModel,
+        ModelSettings as ModelSettings,
+        Output as Output,
+        adapt as adapt,
+        build_model as build_model,
+    )
+    from dcfl.runs.model_file import load_model as load_model
+    from dcfl.runs.rows import RoundRow as RoundRow, Summary as Summary
+    from dcfl.runs.run import Result as Result, Run as Run
+    from dcfl.runs.training import resume as resume, run as run
+    from dcfl.scores import Scores as Scores
+    from dcfl.testing.contract import check as check
+    from dcfl.trackers import Tracker as Tracker
+    from dcfl.trained.evaluate import evaluate as evaluate
+    from dcfl.trained.predict import predict as predict
 
-__all__ = [
-    "METHODS",
-    "Batch",
-    "Client",
-    "Comparison",
-    "Dataset",
-    "Experiment",
-    "FeatureModel",
-    "Method",
-    "Objective",
-    "Output",
-    "Result",
-    "RoundRow",
-    "Run",
-    "Scores",
-    "Summary",
-    "adapt",
-    "compare",
-    "errors",
-    "evaluate",
-    "evaluation",
-    "load_experiment",
-    "load_model",
-    "losses",
-    "predict",
-    "resume",
-    "run",
-    "sweep",
-]
+    __version__: str
 
-_HOMES = {
-    "METHODS": "dcfl.methods",
-    "Batch": "dcfl.client",
-    "Client": "dcfl.client",
-    "Comparison": "dcfl.comparisons.comparison",
-    "Dataset": "dcfl.data",
-    "Experiment": "dcfl.experiment",
-    "FeatureModel": "dcfl.models",
-    "Method": "dcfl.methods",
-    "Objective": "dcfl.methods",
-    "Output": "dcfl.models",
-    "Result": "dcfl.runs.run",
-    "RoundRow": "dcfl.runs.rows",
-    "Run": "dcfl.runs.run",
-    "Scores": "dcfl.scores",
-    "Summary": "dcfl.runs.rows",
-    "adapt": "dcfl.models",
-    "compare": "dcfl.comparisons.comparison",
-    "evaluate": "dcfl.trained.evaluate",
-    "load_experiment": "dcfl.config",
-    "load_model": "dcfl.runs.model_file",
-    "predict": "dcfl.trained.predict",
-    "resume": "dcfl.runs.training",
-    "run": "dcfl.runs.training",
-    "sweep": "dcfl.comparisons.sweeping",
+_NAMES = {
+    "": "errors evaluation losses",  # modules of public names
+    ".client": "Batch Client",
+    ".comparisons.comparison": "Comparison compare",
+    ".comparisons.sweeping": "sweep",
+    ".config": "load_experiment",
+    ".data": "Dataset",
+    ".experiment": "Experiment",
+    ".methods": "METHODS Method Objective",
+    ".models": "FeatureModel ModelSettings Output adapt build_model",
+    ".runs.model_file": "load_model",
+    ".runs.rows": "RoundRow Summary",
+    ".runs.run": "Result Run",
+    ".runs.training": "resume run",
+    ".scores": "Scores",
+    ".testing.contract": "check",
+    ".trackers": "Tracker",
+    ".trained.evaluate": "evaluate",
+    ".trained.predict": "predict",
 }
+_HOMES = {name: f"dcfl{home}" for home, names in _NAMES.items() for name in names.split()}
+__all__ = sorted(_HOMES)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted([*globals(), *__all__, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use: torch takes seconds, and `dcfl --help` does not need it."""
-    if name in _HOMES:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("dcfl")
+    if _HOMES.get(name, "dcfl") != "dcfl":
         return getattr(import_module(_HOMES[name]), name)
     try:
         return import_module(f"dcfl.{name}")  # dcfl.losses, dcfl.errors, ...

@@ -16,7 +16,7 @@ from dcfl.data.datasets import Dataset
 from dcfl.models.output import FeatureModel
 from dcfl.system.transfers import read_numbers, to_host
 
-__all__ = ["alignment", "ema", "evaluate", "similarity_histogram", "uniformity"]
+__all__ = ["alignment", "ema", "similarity_histogram", "uniformity"]
 
 
 class Evaluation(NamedTuple):
@@ -35,24 +35,8 @@ class Score(NamedTuple):
 PART = 1000  # images per part
 
 
-def evaluate(model: FeatureModel, dataset: Dataset) -> Evaluation:
-    """Top-1 accuracy and cross-entropy over all test images.
-
-    Args:
-        model: As training left it, or as `dcfl.load_model` returns it.
-        dataset: Its `test` images are scored, in evaluation mode.
-
-    Returns:
-        The accuracy in percent, the loss, and the accuracy of each class.
-
-    Example:
-        >>> import dcfl
-        >>> result = dcfl.run(federation={"rounds": 1})
-        >>> digits = dcfl.data.load_dataset(dcfl.Experiment().data)
-        >>> accuracy = dcfl.evaluation.evaluate(dcfl.load_model(result.folder), digits).accuracy
-        >>> abs(accuracy - result.summary.final_accuracy) < 1e-6
-        True
-    """
+def score_model(model: FeatureModel, dataset: Dataset) -> Evaluation:
+    """Top-1 accuracy and cross-entropy over all test images."""
     parts = scored_parts(dataset)
     return evaluation([score(model, dataset, *part) for part in parts], dataset)
 

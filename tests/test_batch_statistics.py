@@ -16,7 +16,7 @@ from dcfl.analysis.similarity import embed
 from dcfl.client import Client, LocalTraining
 from dcfl.data import ClientData, Dataset, DataSettings, Images, client_data, load_dataset
 from dcfl.data.client_data import clean_batches
-from dcfl.evaluation import Evaluation, evaluate, scored_parts
+from dcfl.evaluation import Evaluation, score_model, scored_parts
 from dcfl.methods.dcfl import DCFLPrototypeWise
 from dcfl.models import FeatureModel, ModelSettings, build_model
 from dcfl.testing.toys import toy_images
@@ -59,9 +59,9 @@ def said(found: Evaluation) -> tuple[float, float, list[float]]:
 def test_accuracy_does_not_depend_on_how_images_are_stored(
     trained: FeatureModel, digits: Dataset, resort: Resort
 ) -> None:
-    stored = said(evaluate(trained, digits))
+    stored = said(score_model(trained, digits))
     assert stored[0] > 80  # a model that knows nothing would be judged alike in any order
-    assert said(evaluate(trained, replace(digits, test=resort(digits.test)))) == stored
+    assert said(score_model(trained, replace(digits, test=resort(digits.test)))) == stored
 
 
 def test_a_batch_of_one_class_is_what_spoils_it(trained: FeatureModel, digits: Dataset) -> None:
@@ -72,7 +72,7 @@ def test_a_batch_of_one_class_is_what_spoils_it(trained: FeatureModel, digits: D
         with torch.no_grad():
             logits = trained(digits.preparation.clean(own.pixels)).logits
         right += int((logits.argmax(dim=1) == own.labels).sum())
-    assert 100 * right / len(digits.test) < evaluate(trained, digits).accuracy - 30
+    assert 100 * right / len(digits.test) < score_model(trained, digits).accuracy - 30
 
 
 @pytest.mark.parametrize("resort", [by_class, shuffled])
@@ -109,16 +109,16 @@ def test_nor_do_embeddings_and_each_stays_with_its_image(
 def test_the_batch_that_suits_the_device_plays_no_part(
     trained: FeatureModel, digits: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = said(evaluate(trained, digits))
+    expected = said(score_model(trained, digits))
     monkeypatch.setattr(client_data, "efficient_batch", lambda images: 1000)
-    assert said(evaluate(trained, digits)) == expected
+    assert said(score_model(trained, digits)) == expected
 
 
 @pytest.mark.parametrize("part", [100, 130, 1000])
 def test_nor_do_the_parts_that_workers_score(
     trained: FeatureModel, digits: Dataset, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = said(evaluate(trained, digits))
+    expected = said(score_model(trained, digits))
     monkeypatch.setattr(evaluation, "PART", part)
     backwards = [
         evaluation.score(trained, digits, *each) for each in reversed(scored_parts(digits))

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from dcfl.evaluation import (
     alignment,
     ema,
-    evaluate,
     fairness,
     own_mix_accuracies,
+    score_model,
     similarity_histogram,
     uniformity,
 )
@@ -28,7 +28,7 @@ def unit(n: int, d: int = 6, seed: int = 0) -> torch.Tensor:
 def test_evaluate_counts_and_averages_over_all_batches() -> None:
     toy, model = toys.dataset(test=1203), toy_model().train()
     toy = replace(toy, class_names=tuple("abcde"))
-    accuracy, loss, by_class = evaluate(model, toy)
+    accuracy, loss, by_class = score_model(model, toy)
     assert model.training
     model.eval()
     logits = model(toy.preparation.clean(toy.test.pixels)).logits.detach()
@@ -45,7 +45,7 @@ def test_evaluate_counts_and_averages_over_all_batches() -> None:
 def test_evaluate_leaves_the_running_statistics_alone() -> None:
     toy, model = toys.dataset(), toy_model()
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    evaluate(model, toy)
+    score_model(model, toy)
     assert all(torch.equal(before[name], buffer) for name, buffer in model.named_buffers())
 
 
@@ -59,7 +59,7 @@ def test_own_mixes_weigh_the_classes() -> None:
 
 def test_the_uniform_mix_is_the_accuracy_on_a_balanced_test_set() -> None:
     toy, model = toys.dataset(), toy_model()
-    accuracy, _, by_class = evaluate(model, toy)
+    accuracy, _, by_class = score_model(model, toy)
     even = own_mix_accuracies(by_class, torch.full((1, 4), 0.25).double())
     assert even.tolist() == pytest.approx([accuracy])
 

@@ -1,15 +1,23 @@
 """What users import: few names, each with a docstring in one style and an example that runs."""
 
+import ast
 import doctest
 import inspect
+import json
+import re
+from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
+from textwrap import dedent
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 import dcfl
+from dcfl.cli import new
 
+ROOT = Path(__file__).parent.parent
 FUNCTIONS_OF = ("losses", "evaluation")  # modules whose public functions are public names too
 
 
@@ -36,7 +44,69 @@ CALLABLE = {
 
 def test_there_are_few() -> None:
     assert sorted(dcfl.__all__) == sorted(set(dcfl.__all__))
-    assert len(dcfl.__all__) <= 28
+    assert len(dcfl.__all__) <= 31
+
+
+def test_type_checkers_see_all_of_them() -> None:
+    tree = ast.parse(Path(dcfl.__file__).read_text())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    assert sorted(alias.asname or "" for node in imports for alias in node.names) == dcfl.__all__
+    for node in imports:
+        for alias in node.names:
+            assert getattr(import_module(node.module or ""), alias.name) is NAMES[alias.name]
+
+
+def test_the_version_is_the_package_s() -> None:
+    assert dcfl.__version__ == version("dcfl")
+
+
+def texts_that_people_copy() -> dict[str, str]:
+    """Python that we give to users: examples, pages, what `dcfl new` writes. Cards are tested with
+    the export."""
+    texts = {path.name: path.read_text() for path in sorted((ROOT / "examples").glob("*.py"))}
+    blanks = {"title": "T", "module": "m", "name": "n", "class_name": "C"}
+    for name, text in {"method": new.METHOD, "model": new.MODEL}.items():
+        texts[f"new {name}"] = text.format(**blanks)
+    for path in (ROOT / "docs" / "tutorials").glob("*.ipynb"):
+        cells = json.loads(path.read_text())["cells"]
+        texts[path.name] = "\n".join(
+            "".join(c["source"]) for c in cells if c["cell_type"] == "code"
+        )
+    texts["new test"] = (new.TEST + new.GROUP_TEST).format(**blanks)
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        page = path.read_text()
+        fenced = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+        indented = re.findall(r"(?:^(?: {4}.*)?\n)+", page, re.MULTILINE)
+        blocks = [*fenced, *map(dedent, indented)]
+        texts |= {
+            f"{path.relative_to(ROOT)} {number}": block
+            for number, block in enumerate(blocks)
+            if re.search(r"\b(import dcfl|from dcfl|dcfl\.\w+\()", block)
+        }
+    return texts
+
+
+def not_public(text: str) -> set[str]:
+    """Names of dcfl that a text uses although they are internal."""
+    found = set(re.findall(r"(?:from|import) (dcfl\.[\w.]+)", text))
+    for names in re.findall(r"from dcfl import ([\w, ]+)", text):
+        found |= set(names.split(", ")) - set(dcfl.__all__)
+    return found | set(re.findall(r"\bdcfl\.(?!py\b)(\w+)", text)) - {*dcfl.__all__, "__version__"}
+
+
+TEXTS = texts_that_people_copy()
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_what_people_copy_uses_public_names_alone(name: str) -> None:
+    assert not_public(TEXTS[name]) == set()
+
+
+def test_internal_names_are_noticed() -> None:
+    text = "from dcfl.client import Batch\nfrom dcfl import Client, seeding\ndcfl.data.load()"
+    assert not_public(text) == {"dcfl.client", "client", "seeding", "data"}
+    assert len(TEXTS) > 12
 
 
 @pytest.mark.parametrize("name", NAMES)

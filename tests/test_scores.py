@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dcfl.evaluation import evaluate
+from dcfl.evaluation import score_model
 from dcfl.scores import CONFIDENCE_BINS, ODDS_BINS, ODDS_REACH, ODDS_SCALE, Scores, scores_of
 from dcfl.testing.toys import toy_model
 from tests import toys
@@ -224,7 +224,7 @@ def test_a_model_that_has_diverged_has_no_scores() -> None:
 def test_a_model_gets_the_accuracy_of_the_training_loop() -> None:
     toy, model = toys.dataset(test=1203), toy_model()
     scores = scores_of(model, toy.test, toy.preparation, toy.classes)
-    accuracy, loss, by_class = evaluate(model, toy)
+    accuracy, loss, by_class = score_model(model, toy)
     assert scores.images == 1203
     assert scores.accuracy == pytest.approx(accuracy)
     assert scores.loss == pytest.approx(loss, rel=1e-5)

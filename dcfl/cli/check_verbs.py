@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from dcfl.cli.options import AsJSON, print_json
 from dcfl.errors import ConfigError, require
 from dcfl.system.wording import printable
-
-if TYPE_CHECKING:
-    from dcfl.methods import Method
-    from dcfl.testing.contract import Verdict
-
 
 new = typer.Typer(help="Start something of your own.", no_args_is_help=True)
 
@@ -29,7 +24,10 @@ def check(
     as_json: AsJSON = False,
 ) -> None:
     """Does a method or a network keep its promises? Yours too, by the path of its file."""
-    verdicts = _verdicts(what, *_channels_and_size(images), classes)
+    from dcfl.testing import contract
+
+    channels, size = _channels_and_size(images)
+    verdicts = contract.check(what, channels=channels, size=size, classes=classes)
     if as_json:
         print_json({name: list(map(asdict, by_property)) for name, by_property in verdicts.items()})
     else:
@@ -42,41 +40,6 @@ def check(
                 print("  stopped there: mend that first, then check again")
     if not all(verdict.holds for by_property in verdicts.values() for verdict in by_property):
         raise typer.Exit(1)
-
-
-def _verdicts(what: str, channels: int, size: int, classes: int) -> dict[str, list[Verdict]]:
-    """Of all that a file defines, or of the method or network of that name."""
-    from dcfl.config import method_named
-    from dcfl.models import ModelSettings
-    from dcfl.models.own_models import BUILT_IN
-    from dcfl.testing.contract import check_method, check_model
-    from dcfl.testing.model_properties import Network
-
-    if Path(what).suffix == ".py":
-        methods, models = _defined_in(Path(what))
-    elif what in BUILT_IN or ":" in what:
-        methods, models = {}, [what]
-    else:
-        methods, models = {what: method_named(what)}, []
-    verdicts = {name: check_method(method) for name, method in methods.items()}
-    for name in models:
-        verdicts[name] = check_model(Network(ModelSettings(name), channels, size, classes))
-    return verdicts
-
-
-def _defined_in(path: Path) -> tuple[dict[str, type[Method]], list[str]]:
-    from dcfl.methods.loading import methods_in
-    from dcfl.models.own_models import model_in, register_model
-    from dcfl.system.own_files import run_file
-
-    file = run_file(path)
-    methods, model = methods_in(file), model_in(file)
-    if not methods and model is None:
-        raise ConfigError(
-            f"{path} defines no method and no network: derive a class from dcfl.Method, or write "
-            f"a function of (channels, size, classes) that returns a torch.nn.Module"
-        )
-    return methods, [register_model(path)] if model else []
 
 
 def _channels_and_size(images: str) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""`dcfl new model NAME`: a small network that works, and its test, to start from."""
+"""`dcfl new`: a method or a network that works, with its test, or a config, to start from."""
 
 from __future__ import annotations
 
@@ -58,8 +58,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import dcfl
-from dcfl.client import Batch, Client
-from dcfl.methods import Objective
+from dcfl import Batch, Client, Objective
 
 
 @dataclass(frozen=True)
@@ -81,22 +80,25 @@ class {class_name}(dcfl.Method):
         return loss
 '''
 
-METHOD_TEST = '''"""{title} keeps the contract of a method."""
+TEST = '''"""{title} keeps its promises."""
 
 from pathlib import Path
 
-import pytest
+import dcfl
 
-from dcfl.testing.contract import check_method
-from dcfl.methods.loading import load_methods
-
-(METHOD,) = load_methods(Path(__file__).with_name("{module}.py")).values()
+FILE = Path(__file__).with_name("{module}.py")
 
 
-@pytest.mark.parametrize("norm", ["batch", "group"])
-def test_it_keeps_its_promises(norm: str) -> None:
-    assert [verdict for verdict in check_method(METHOD, norm) if not verdict.holds] == []
+def test_it_keeps_its_promises() -> None:
+    for verdicts in dcfl.check(FILE).values():
+        assert [verdict for verdict in verdicts if not verdict.holds] == []
 '''
+GROUP_TEST = """
+
+def test_with_group_normalisation() -> None:
+    for verdicts in dcfl.check(FILE, norm="group").values():
+        assert [verdict for verdict in verdicts if not verdict.holds] == []
+"""
 
 
 def new_method(name: str, folder: Path) -> tuple[Path, Path]:
@@ -109,7 +111,7 @@ def new_method(name: str, folder: Path) -> tuple[Path, Path]:
         folder,
         module,
         METHOD,
-        METHOD_TEST,
+        TEST + GROUP_TEST,
         name="-".join(parts),
         title=" ".join(parts).capitalize(),
         class_name="".join(part.capitalize() for part in parts),
@@ -163,26 +165,10 @@ def {module}(channels: int, size: int, classes: int) -> nn.Module:
     return dcfl.adapt(network, embedding="8", stages=("1", "4"))
 '''
 
-MODEL_TEST = '''"""{title} keeps the contract of a network."""
-
-from pathlib import Path
-
-from dcfl.models import ModelSettings
-from dcfl.models.own_models import register_model
-from dcfl.testing.contract import check_model
-from dcfl.testing.model_properties import Network
-
-
-def test_it_keeps_its_promises() -> None:
-    name = register_model(Path(__file__).with_name("{module}.py"))
-    network = Network(ModelSettings(name), channels=3, size=32, classes=10)
-    assert [verdict for verdict in check_model(network) if not verdict.holds] == []
-'''
-
 
 def new_model(name: str, folder: Path) -> tuple[Path, Path]:
     """Write NAME.py and test_NAME.py into the folder, overwriting nothing."""
     module = module_name(name)
     if module in BUILT_IN:
         raise ConfigError(f"there is a network {name} already: choose another name")
-    return write_new(folder, module, MODEL, MODEL_TEST, title=module.replace("_", " ").capitalize())
+    return write_new(folder, module, MODEL, TEST, title=module.replace("_", " ").capitalize())

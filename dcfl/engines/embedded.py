@@ -12,7 +12,7 @@ from dcfl.client import frozen
 from dcfl.engines.memories import Memories
 from dcfl.engines.runner import ClientRunner
 from dcfl.errors import ClientFailure
-from dcfl.evaluation import Evaluation, evaluate
+from dcfl.evaluation import Evaluation, score_model
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.system.transfers import to_host
 from dcfl.tensors import apart, together
@@ -60,4 +60,4 @@ class Embedded:
 
     def end_evaluation(self) -> Evaluation:
         model = frozen(self.runner.model, self.runner.here(self._evaluated))
-        return evaluate(model, self.runner.data.dataset)
+        return score_model(model, self.runner.data.dataset)

@@ -26,7 +26,7 @@ from dcfl.errors import (
     ProtocolError,
     TooFewClients,
 )
-from dcfl.evaluation import Evaluation, evaluate
+from dcfl.evaluation import Evaluation, score_model
 from dcfl.flower import codec
 from dcfl.flower.codec import Task
 from dcfl.flower.messenger import LostReply, Messenger, SentTask
@@ -215,7 +215,7 @@ class GridEngine:
     def _evaluate_here(self) -> None:
         if self._evaluated:
             model = frozen(self._runner.model, self._runner.here(self._evaluated))
-            self._evaluation = evaluate(model, self._runner.data.dataset)
+            self._evaluation = score_model(model, self._runner.data.dataset)
             self._evaluated = {}
 
     def own_scores(self, weights: Tensors) -> Sequence[OwnScores]:

@@ -106,8 +106,26 @@ class ModelSettings:
 def build_model(
     settings: ModelSettings, channels: int, size: int, classes: int, seed: int
 ) -> FeatureModel:
-    """Build the named model; its initial weights depend on the seed alone. A feature vector is an
-    image of one pixel with many channels."""
+    """A network by name, with initial weights that depend on the seed alone.
+
+    Args:
+        settings: Which network, and its parts. Its `weights` and `freeze` are the run's business.
+        channels: Of the images: 1 for grey levels, 3 for RGB. A feature vector is an image of one
+            pixel with many channels.
+        size: Height and width of the images in pixels.
+        classes: How many classes it tells apart.
+        seed: Of the initial weights.
+
+    Returns:
+        A model in training mode.
+
+    Example:
+        >>> import dcfl, torch
+        >>> settings = dcfl.ModelSettings("cnn", norm="group", head="side64")
+        >>> model = dcfl.build_model(settings, channels=3, size=32, classes=10, seed=0)
+        >>> model(torch.zeros(2, 3, 32, 32)).projection.shape
+        torch.Size([2, 64])
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(seed, 0, 0, "initialisation"))
         if settings.name in OWN_MODELS:

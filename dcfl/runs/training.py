@@ -41,7 +41,7 @@ def run(
         model: A model's name or settings, or a module of your own, which is copied.
         on_round: Called with the row of each round, to log or plot it. If it returns False, the run
             writes a checkpoint and stops.
-        trackers: Trackers of your own, with the three methods of `dcfl.trackers.Tracker`, beside
+        trackers: Trackers of your own, with the three methods of `dcfl.Tracker`, beside
             those that `output.trackers` names.
         progress: Whether to show rounds as they end: a bar in a notebook, lines of text elsewhere.
             By default in a notebook only.

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
+from dcfl.config import method_named
 from dcfl.engines.runner import reproducible
-from dcfl.errors import DCFLError
+from dcfl.errors import ConfigError, DCFLError
 from dcfl.methods import Method
-from dcfl.models import FeatureModel
+from dcfl.methods.loading import methods_in
+from dcfl.models import FeatureModel, ModelSettings
 from dcfl.models.layers import Norm
+from dcfl.models.own_models import BUILT_IN, model_in, register_model
+from dcfl.system.own_files import run_file
 from dcfl.system.processes import Terminated
 from dcfl.system.wording import described
 from dcfl.testing.model_properties import MODEL_PROPERTIES, Network
@@ -24,6 +29,64 @@ class Verdict:
     holds: bool
     detail: str = ""
     crashed: bool = False  # with an error that nobody expected; what follows was not checked
+
+
+def check(
+    what: str | Path | type[Method],
+    *,
+    norm: Norm = "batch",
+    channels: int = 3,
+    size: int = 32,
+    classes: int = 10,
+) -> dict[str, list[Verdict]]:
+    """Whether a method or a network keeps its promises, tried on a small federation.
+
+    Args:
+        what: The name of a method or a network, the path of a Python file that defines some, or a
+            class derived from `Method`.
+        norm: The normalisation layers of the network that a method is tried with: "batch", "group"
+            or "batch-nostats".
+        channels: The channels of the images that a network is tried on.
+        size: Their height and width in pixels.
+        classes: How many classes it tells apart.
+
+    Returns:
+        For each method and network the verdicts, with `property`, `holds` and `detail`, up to the
+        first crash.
+
+    Raises:
+        ConfigError: There is no such method or network, or the file defines none.
+
+    Example:
+        >>> import dcfl
+        >>> all(verdict.holds for verdict in dcfl.check("fedprox")["fedprox"])
+        True
+    """
+    methods: dict[str, type[Method]] = {}
+    models: list[str] = []
+    if isinstance(what, type):
+        methods[what.name] = what
+    elif Path(what).suffix == ".py":
+        methods, models = _defined_in(Path(what))
+    elif what in BUILT_IN or ":" in str(what):
+        models.append(str(what))
+    else:
+        methods[str(what)] = method_named(str(what))
+    verdicts = {name: check_method(method, norm) for name, method in methods.items()}
+    for name in models:
+        verdicts[name] = check_model(Network(ModelSettings(name), channels, size, classes))
+    return verdicts
+
+
+def _defined_in(path: Path) -> tuple[dict[str, type[Method]], list[str]]:
+    file = run_file(path)
+    methods, model = methods_in(file), model_in(file)
+    if not methods and model is None:
+        raise ConfigError(
+            f"{path} defines no method and no network: derive a class from dcfl.Method, or write "
+            f"a function of (channels, size, classes) that returns a torch.nn.Module"
+        )
+    return methods, [register_model(path)] if model else []
 
 
 def check_method(method: type[Method], norm: Norm = "batch") -> list[Verdict]:

@@ -13,7 +13,7 @@ from dcfl.client import LocalTraining
 from dcfl.data import FederatedData
 from dcfl.engines.placement import choose_devices
 from dcfl.errors import ConfigError, Diverged
-from dcfl.evaluation import evaluate, own_mix_accuracies
+from dcfl.evaluation import own_mix_accuracies, score_model
 from dcfl.local_training import train_client
 from dcfl.messages import Broadcast
 from dcfl.methods import METHODS
@@ -61,7 +61,7 @@ def _fine_tuned(
         train_client(METHODS["fedavg"](), model, images, start, {}, training, client, seed=0)
     except Diverged as error:
         raise ConfigError(f"fine-tuning of client {client}: {error}") from error
-    return float(own_mix_accuracies(evaluate(model, data.dataset).by_class, mix[None])[0])
+    return float(own_mix_accuracies(score_model(model, data.dataset).by_class, mix[None])[0])
 
 
 def _training(run: RecordedRun) -> LocalTraining:

@@ -21,6 +21,7 @@ GROUPS = {
         "Run",
         "load_experiment",
         "Experiment",
+        "Tracker",
     ],
     "What comes out": ["Result", "RoundRow", "Summary", "Comparison"],
     "Use a model": ["load_model", "evaluate", "predict", "Scores"],
@@ -34,7 +35,10 @@ GROUPS = {
             "FeatureModel",
             "Output",
             "adapt",
+            "ModelSettings",
+            "build_model",
             "Dataset",
+            "check",
         ]
     ),
 }

@@ -33,7 +33,7 @@ from dcfl.engines.runner import ClientRunner
 from dcfl.engines.worker import Worker
 from dcfl.engines.worker_processes import ClientTask
 from dcfl.errors import ClientFailure
-from dcfl.evaluation import evaluate
+from dcfl.evaluation import score_model
 from dcfl.experiment import AttackSettings
 from dcfl.messages import Broadcast, ClientUpdate
 from dcfl.methods import METHODS, Method
@@ -407,5 +407,5 @@ def test_no_model_asks_for_a_number(model: ModelSettings, numberless: list[str])
 @EVERY_MODEL
 def test_an_evaluation_reads_once_per_part(model: ModelSettings, numberless: list[str]) -> None:
     runner = runner_of(METHODS["fedavg"](), model).on(torch.device("meta"))
-    evaluate(runner.model, runner.data.dataset)
+    score_model(runner.model, runner.data.dataset)
     assert [reader for reader in numberless if reader != MIXED] == ["score", "evaluation"]

@@ -30,7 +30,7 @@ from dcfl.errors import (
     NetworkError,
     TooFewClients,
 )
-from dcfl.evaluation import Score, evaluate
+from dcfl.evaluation import Score, score_model
 from dcfl.experiment import (
     EngineSettings,
     Experiment,
@@ -549,7 +549,7 @@ def images(data: FederatedData) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_sites_with_the_same_images_judge_as_one_does(tmp_path: Path) -> None:
-    alone = evaluate(flat(), toys.dataset())
+    alone = score_model(flat(), toys.dataset())
     found = judged(tmp_path, TWO).end_evaluation()
     assert found.accuracy == alone.accuracy
     assert found.loss == pytest.approx(alone.loss)
@@ -571,7 +571,7 @@ def test_a_site_whose_score_cannot_be_has_no_say(
     change: Change, silent: tuple[int, ...], tmp_path: Path
 ) -> None:
     engine = judged(tmp_path, TWO, change, silent)
-    alone = evaluate(flat(), toys.dataset())
+    alone = score_model(flat(), toys.dataset())
     assert engine.end_evaluation().loss == alone.loss
     assert engine.own_accuracies.isfinite().tolist() == [True, False, False, False]
 
@@ -581,7 +581,7 @@ def test_a_site_that_lies_about_its_images_from_the_start_weighs_as_the_middle_o
 ) -> None:
     """Four sites with the same images; one says that it has 2**39 and gets all of them right."""
     four = {100 + own: (own, 4) for own in range(4)}
-    honest = evaluate(flat(), toys.dataset()).accuracy
+    honest = score_model(flat(), toys.dataset()).accuracy
     engine = judged(tmp_path, four, boast(2**39 - 1), declared=[2**39 - 1, 0, 0, 0])
     found = engine.end_evaluation()
     assert found.accuracy == pytest.approx((3 * honest + 100) / 4)
@@ -634,7 +634,7 @@ def test_without_any_score_there_is_no_evaluation(tmp_path: Path) -> None:
 
 def test_a_node_beyond_the_clients_does_not_end_the_run(tmp_path: Path) -> None:
     engine = judged(tmp_path, {100: (0, 6), 105: (5, 6)})
-    assert engine.end_evaluation().accuracy == evaluate(flat(), toys.dataset()).accuracy
+    assert engine.end_evaluation().accuracy == score_model(flat(), toys.dataset()).accuracy
 
 
 # What a client says of its exceptions

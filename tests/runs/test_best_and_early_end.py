@@ -14,7 +14,7 @@ import dcfl
 from dcfl import tensors as named
 from dcfl.data import load_dataset
 from dcfl.errors import ConfigError, RunFolderError, RunMissing
-from dcfl.evaluation import evaluate
+from dcfl.evaluation import score_model
 from dcfl.experiment import FederationSettings
 from dcfl.report import write_report
 from dcfl.runs.recorder import Recorder
@@ -73,10 +73,10 @@ def test_it_is_chosen_by_kept_back_images(kept: Result) -> None:
     held_out = load_dataset(experiment.data)
     test = load_dataset(replace(experiment.data, holdout=0.0))
     best = dcfl.load_model(kept.folder, which="best")
-    assert evaluate(best, held_out).accuracy == pytest.approx(kept.summary.best_accuracy)
+    assert score_model(best, held_out).accuracy == pytest.approx(kept.summary.best_accuracy)
     assert len(held_out.test) != len(test.test)
     last = dcfl.load_model(kept.folder)
-    assert evaluate(last, held_out).accuracy == pytest.approx(kept.summary.final_accuracy)
+    assert score_model(last, held_out).accuracy == pytest.approx(kept.summary.final_accuracy)
 
 
 @pytest.mark.parametrize("round", [1, 3, 6])
@@ -238,5 +238,5 @@ def test_the_test_images_may_be_asked_for(tmp_path: Path) -> None:
     result = run_to(tmp_path / "run", {**BEST, **changes})
     digits = load_dataset(dcfl.Experiment().data)
     best = dcfl.load_model(result.folder, which="best")
-    assert evaluate(best, digits).accuracy == pytest.approx(result.summary.best_accuracy)
+    assert score_model(best, digits).accuracy == pytest.approx(result.summary.best_accuracy)
     assert not result.summary.stopped or "test images" in result.summary.stopped

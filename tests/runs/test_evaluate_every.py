@@ -9,7 +9,7 @@ import torch
 import dcfl
 from dcfl.data import DataSettings, load_dataset
 from dcfl.errors import ConfigError, Interrupted
-from dcfl.evaluation import ema, evaluate
+from dcfl.evaluation import ema
 from dcfl.experiment import FederationSettings
 from dcfl.report import write_report
 from dcfl.runs.run import Run

@@ -17,7 +17,7 @@ from dcfl.cli.cards import run_card
 from dcfl.data import load_dataset
 from dcfl.engines.engine import Connect, Session
 from dcfl.errors import ConfigError, RunFolderError, RunMissing
-from dcfl.evaluation import evaluate, own_mix_accuracies
+from dcfl.evaluation import own_mix_accuracies, score_model
 from dcfl.experiment import Experiment
 from dcfl.messages import num_bytes
 from dcfl.report import write_report
@@ -155,7 +155,7 @@ def test_sites_score_their_own_models_on_their_own_images(tmp_path: Path) -> Non
     here, there = trained(tmp_path / "here", **two), experiment(tmp_path / "there", **two)
     run = finished(Run(there, connect=at_two_sites(there, tmp_path, blind=True)))
     dataset = here.prepared.data.dataset
-    accuracies = [evaluate(load_model(here.folder, site), dataset).accuracy for site in (0, 1)]
+    accuracies = [score_model(load_model(here.folder, site), dataset).accuracy for site in (0, 1)]
     summary = run.result().summary
     assert summary.personal_models == 2
     assert summary.personal_accuracy == pytest.approx(sum(accuracies) / 2)
@@ -174,7 +174,7 @@ def test_each_clients_model_is_scored_on_its_own_mix_of_classes(alone: Run) -> N
     accuracies = torch.tensor(
         [
             own_mix_accuracies(
-                evaluate(load_model(alone.folder, client), dataset).by_class,
+                score_model(load_model(alone.folder, client), dataset).by_class,
                 mixes[client : client + 1],
             )[0]
             for client in trained_clients

@@ -19,7 +19,7 @@ from dcfl.client import Batch, Client
 from dcfl.config import experiment_from
 from dcfl.data import Dataset, DataSettings, load_dataset
 from dcfl.errors import ConfigError, RunFolderError, RunMissing, StorageError, TooFewClients
-from dcfl.evaluation import ema, evaluate
+from dcfl.evaluation import ema, score_model
 from dcfl.methods import Method, Objective
 from dcfl.models import FeatureModel, Output
 from dcfl.runs.folder import RecordedRun
@@ -87,7 +87,7 @@ def test_bytes_are_those_of_the_tensors(result: dcfl.runs.run.Result) -> None:
 def test_the_model_can_be_taken_away(result: dcfl.runs.run.Result) -> None:
     model = dcfl.load_model(result.folder)
     digits = load_dataset(DataSettings())
-    accuracy, _, _ = evaluate(model, digits)
+    accuracy, _, _ = score_model(model, digits)
     assert accuracy == result.rounds[-1]["accuracy"]
     assert sha256(model.state_dict()) == result.summary["weights_sha256"]
     assert sha256(load_file(result.folder / "model.safetensors")) == sha256(result.weights)

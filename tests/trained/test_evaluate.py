@@ -336,7 +336,7 @@ def _tuned_by_hand(folder: Path, client: int, epochs: int) -> float:
         torch.nn.functional.cross_entropy(model(batch.images).logits, batch.labels).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), training.max_grad_norm)
         optimizer.step()
-    by_class = dcfl.evaluation.evaluate(model, data.dataset).by_class
+    by_class = dcfl.evaluation.score_model(model, data.dataset).by_class
     return float((data.label_mixes()[client] * by_class).sum())
 
 

@@ -59,6 +59,10 @@ class ExportedGraph(nn.Module):
         self.eval()
 
     @property
+    def parameter_count(self) -> int:
+        return sum(tensor.numel() for tensor in self.model.parameters())
+
+    @property
     def input_name(self) -> str:
         if self.vectors:
             return "vectors"

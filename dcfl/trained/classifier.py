@@ -12,7 +12,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dcfl import config
 from dcfl.client import evaluating
 from dcfl.data import Preparation
 from dcfl.data.catalogue import reading_of
@@ -25,6 +24,7 @@ from dcfl.runs.folder import RecordedRun
 from dcfl.runs.model_file import Which, load_model
 from dcfl.system.transfers import on_device
 from dcfl.system.wording import printable
+from dcfl.trained.subject import data_settings, inputs_of
 
 BLOCK = 100  # pictures in memory at a time, whatever their number
 
@@ -67,7 +67,8 @@ class Seen(NamedTuple):
     """What the model makes of some pictures."""
 
     output: Output | None  # on the CPU; None if no picture could be read
-    rows: list[int | str]  # for each picture its row of the output, or why it could not be read
+    # Each picture with its row of the output, or with why it could not be read.
+    pictures: list[tuple[Found, int | str]]
 
 
 @dataclass(frozen=True)
@@ -90,12 +91,16 @@ class Classifier:
         whole = [position for position in range(len(paths)) if position not in reasons]
         return torch.from_numpy(rows)[whole], reasons
 
+    def look_at(self, places: Iterable[str | Path]) -> Iterator[Seen]:
+        """A hundred pictures at a time, of all that are at these places."""
+        return map(self._see, find_pictures(places, self.class_names))
+
     @torch.inference_mode()
-    def see(self, paths: Sequence[Path]) -> Seen:
-        """All of them in one batch."""
-        pixels, reasons = self.pixels(paths)
+    def _see(self, block: tuple[Found, ...]) -> Seen:
+        pixels, reasons = self.pixels([found.path for found in block])
         row = count()
-        rows = [reasons[at] if at in reasons else next(row) for at in range(len(paths))]
+        places = enumerate(block)
+        rows = [(found, reasons[at] if at in reasons else next(row)) for at, found in places]
         if not len(pixels):
             return Seen(None, rows)
         device = next(self.model.parameters()).device
@@ -113,9 +118,7 @@ class Classifier:
 def open_classifier(folder: Path, which: Which = "last") -> Classifier:
     """Refuses models that do not look at pictures."""
     model = load_model(folder, which)
-    if model.image_shape is None or model.preparation is None:
-        raise ConfigError(f"{printable(folder)}: its model does not say how pictures are prepared")
-    height, size, channels = model.image_shape
+    preparation, (height, size, channels) = inputs_of(model)
     if (height, size) == (1, 1):
         raise ConfigError(
             f"{printable(folder)}: it was trained on feature vectors, not on pictures"
@@ -130,10 +133,6 @@ def open_classifier(folder: Path, which: Which = "last") -> Classifier:
             "pictures beside it; give it many at once that mix the classes",
             stacklevel=3,
         )
-    # The table alone: the method may be of a file that is not at hand, and plays no part.
-    table = RecordedRun.open(folder).config["data"]
-    data = config.experiment_from(None, {"data": table}).data
+    data = data_settings(RecordedRun.open(folder))
     reading = replace(reading_of(data), size=size, broken="skip", unreadable="skip")
-    return Classifier(
-        folder, model.to(choose_devices("auto")[0]), model.preparation, channels, reading
-    )
+    return Classifier(folder, model.to(choose_devices("auto")[0]), preparation, channels, reading)

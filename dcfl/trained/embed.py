@@ -13,10 +13,10 @@ from dcfl.errors import ConfigError, DatasetCorrupt
 from dcfl.models.output import Embedding
 from dcfl.runs.model_file import Which
 from dcfl.system.storage import replacing
-from dcfl.trained.classifier import find_pictures, open_classifier
+from dcfl.trained.classifier import open_classifier
 
 
-class Embedded(NamedTuple):
+class EmbeddedPictures(NamedTuple):
     """The pictures that could be read, a row each, and those that could not."""
 
     features: NDArray[np.float32]  # [n, d]
@@ -32,7 +32,7 @@ def embed_pictures(
     places: Iterable[str | Path],
     layer: Embedding = "projection",
     which: Which = "last",
-) -> Embedded:
+) -> EmbeddedPictures:
     """A hundred pictures at a time; what stays is their embeddings. `layer`: what the method's term
     on embeddings sees, or the features that the classifier sees; one and the same in a model
     without a side head."""
@@ -41,9 +41,8 @@ def embed_pictures(
     files: list[str] = []
     labels: list[int] = []
     skipped: dict[str, str] = {}
-    for block in find_pictures(places, classifier.class_names):
-        output, rows = classifier.see([found.path for found in block])
-        for found, row in zip(block, rows, strict=True):
+    for output, pictures in classifier.look_at(places):
+        for found, row in pictures:
             if isinstance(row, str):
                 skipped[str(found.path)] = row
             else:
@@ -54,7 +53,7 @@ def embed_pictures(
             predicted.append(output.logits.argmax(dim=1).numpy())
     if not files:
         raise DatasetCorrupt(f"none of the {len(skipped)} pictures can be read")
-    return Embedded(
+    return EmbeddedPictures(
         np.concatenate(features),
         files,
         np.array(labels, np.int64),
@@ -65,12 +64,12 @@ def embed_pictures(
 
 
 def require_npz(path: Path) -> None:
-    """Before any time is spent."""
+    """Call it before any time is spent."""
     if path.suffix != ".npz":
         raise ConfigError(f"{path}: the name must end in .npz")
 
 
-def write_embeddings(path: Path, embedded: Embedded) -> None:
+def write_embeddings(path: Path, embedded: EmbeddedPictures) -> None:
     """An .npz of plain numbers and text, whole or not at all."""
     require_npz(path)
     with replacing(path) as partial, partial.open("wb") as stream:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,20 +10,24 @@ from types import MappingProxyType
 
 from torch import Tensor
 
+from dcfl import config
 from dcfl import tensors as named
 from dcfl.data import Dataset, DataSettings, FederatedData, Images, Preparation
 from dcfl.data.to_score import ToScore, Wanted, fitted, images_to_score, own_sites
 from dcfl.engines.placement import choose_devices
-from dcfl.errors import ConfigError, RunFolderError
-from dcfl.evaluation import finite_or_none, own_mix_accuracies
+from dcfl.errors import ConfigError, Diverged, RunFolderError
+from dcfl.evaluation import finite_or_none, own_mix_accuracies, score_model
+from dcfl.local_training import train_client
+from dcfl.messages import Broadcast
+from dcfl.methods import METHODS
 from dcfl.models import FeatureModel
+from dcfl.models.parts import freeze
 from dcfl.runs.evaluations import ClientScore, EvaluationRecord, read_evaluations
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.model_file import Which, load_model
 from dcfl.scores import Scores, scores_of
 from dcfl.system.wording import printable
-from dcfl.trained.fine_tuning import fine_tuned_accuracies
-from dcfl.trained.subject import data_settings, kind_of_images, load_own_data
+from dcfl.trained.subject import data_settings, inputs_of, kind_of_images, load_own_data
 
 Owned = Iterable[tuple[str, Images]]  # by client or site
 
@@ -73,16 +78,19 @@ def evaluation_of(
     """`clients`: score each client on its own images too. `fine_tune`: and after so many epochs of
     training on them."""
     run = RecordedRun.open(folder)
-    if fine_tune and (data is not None or data_settings(run).dataset == "remote"):
+    remote = data_settings(run).dataset == "remote"
+    if fine_tune and (data is not None or remote):
         raise ConfigError(
             "fine-tuning needs the clients' images: those of the run, on this machine"
         )
-    if data is None and data_settings(run).dataset == "remote":
+    if data is None and remote:
         return _by_the_sites(run, which)
-    judge = Judge.of(run, which)
+    model = load_model(run.folder, which)
+    preparation, shape = inputs_of(model)
+    scoring = ModelScoring(run, which, model, preparation, Wanted(model.class_names, shape))
     if data is not None:
-        return judge.other_data(data, clients)
-    return judge.own_data(clients, fine_tune)
+        return scoring.other_data(data, clients)
+    return scoring.own_data(clients, fine_tune)
 
 
 def _by_the_sites(run: RecordedRun, which: Which) -> EvaluationRecord:
@@ -98,7 +106,7 @@ def _by_the_sites(run: RecordedRun, which: Which) -> EvaluationRecord:
 
 
 @dataclass(frozen=True)
-class Judge:
+class ModelScoring:
     """A run's model, ready to be scored."""
 
     run: RecordedRun
@@ -106,14 +114,6 @@ class Judge:
     model: FeatureModel
     preparation: Preparation
     wanted: Wanted
-
-    @classmethod
-    def of(cls, run: RecordedRun, which: Which) -> Judge:
-        model = load_model(run.folder, which)
-        if model.preparation is None or model.image_shape is None:
-            raise ConfigError(f"{run.folder}: its model does not say how images are prepared")
-        wanted = Wanted(model.class_names, model.image_shape)
-        return cls(run, which, model, model.preparation, wanted)
 
     def own_data(self, clients: bool, fine_tune: int = 0) -> EvaluationRecord:
         settings, dataset = data_settings(self.run), load_own_data(self.run, self.model)
@@ -223,3 +223,33 @@ class Judge:
 
 def client_names(data: FederatedData) -> Sequence[str]:
     return data.dataset.site_names or [f"client {n}" for n in range(len(data.partition))]
+
+
+def fine_tuned_accuracies(
+    run: RecordedRun,
+    model: FeatureModel,
+    data: FederatedData,
+    epochs: int,
+    clients: Sequence[int],
+) -> list[float]:
+    """Percent, each on its own mix of classes. Each of these clients begins with this model, and
+    trains it with plain cross-entropy and the run's [training], as in the round after the last."""
+    augmentation = data_settings(run).augmentation(data.dataset.preparation.augmentation)
+    device = choose_devices("auto")[0]
+    dataset = data.dataset.augmented_by(augmentation).to(device)
+    scratch = copy.deepcopy(model).requires_grad_(True).to(device)
+    freeze(scratch, run.config["model"].get("freeze", ()))
+    start = Broadcast(run.rounds[-1].round + 1 if run.rounds else 1, named.snapshot(scratch), {})
+    table = {**run.config.get("training", {}), "epochs": epochs, "head_epochs": 0}
+    training = config.experiment_from(None, {"training": table}).training
+    mixes, owned = data.label_mixes(), FederatedData(dataset, data.partition)
+    accuracies = []
+    for client in clients:
+        images = owned.client(client)
+        try:  # the weights to start from overwrite those of the client before
+            train_client(METHODS["fedavg"](), scratch, images, start, {}, training, client, seed=0)
+        except Diverged as error:
+            raise ConfigError(f"fine-tuning of client {client}: {error}") from error
+        by_class = score_model(scratch, dataset).by_class
+        accuracies.append(float(own_mix_accuracies(by_class, mixes[client][None])[0]))
+    return accuracies

@@ -17,17 +17,17 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from dcfl import tensors as named
-from dcfl.data import Preparation
 from dcfl.data.client_data import normalises_by_batch
 from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing, RunFolderError
-from dcfl.models import FeatureModel, ModelSettings
+from dcfl.models import FeatureModel
 from dcfl.models.output import Embedding
 from dcfl.runs.folder import FILES, RecordedRun, require_own
 from dcfl.runs.model_file import Which, load_with_settings
 from dcfl.system.storage import replacing, storage, strict_json
-from dcfl.system.wording import printable
+from dcfl.system.wording import one_line, printable
 from dcfl.trained.exported_graph import (
     FORMATS,
+    LONGEST_REASON,
     ExportedGraph,
     ExportFormat,
     GraphFit,
@@ -37,20 +37,20 @@ from dcfl.trained.exported_graph import (
     resized,
 )
 from dcfl.trained.model_card import OURS, CardFacts, model_card, model_config, require_license
-from dcfl.trained.subject import data_settings, kind_of_images, load_own_data
+from dcfl.trained.subject import data_settings, inputs_of, kind_of_images, load_own_data
 
 AGREEMENT = 1e-4  # how far a number of the file may be from the model's
 IMAGES = 100
 
 
-class Images(NamedTuple):
-    """What the two are compared on."""
+class Compared(NamedTuple):
+    """What the model and the file are compared on."""
 
     pixels: Tensor  # uint8 [n, H, W, C], or feature vectors [n, d]
     description: str
 
 
-def images_to_compare(run: RecordedRun, model: FeatureModel) -> Images:
+def images_to_compare(run: RecordedRun, model: FeatureModel) -> Compared:
     """Test images of the run, or random ones if those are not at hand."""
     try:
         pixels = load_own_data(run, model).test.pixels
@@ -58,27 +58,19 @@ def images_to_compare(run: RecordedRun, model: FeatureModel) -> Images:
         pixels = torch.empty(0)
     if not len(pixels):
         what = f"{IMAGES} random inputs (the run's own images are not at hand)"
-        return Images(_random_pixels(model), what)
+        return Compared(_random_pixels(model), what)
     chosen = torch.linspace(0, len(pixels) - 1, min(IMAGES, len(pixels))).long()
-    return Images(pixels[chosen], f"{len(chosen)} {kind_of_images(data_settings(run))}")
+    return Compared(pixels[chosen], f"{len(chosen)} {kind_of_images(data_settings(run))}")
 
 
 def _random_pixels(model: FeatureModel) -> Tensor:
-    height, width, channels = cast(tuple[int, int, int], model.image_shape)
+    preparation, (height, width, channels) = inputs_of(model)
     generator = torch.Generator().manual_seed(0)
     if (height, width) == (1, 1):
-        preparation = cast(Preparation, model.preparation)
         numbers = torch.randn(IMAGES, channels, generator=generator)
         return numbers * torch.tensor(preparation.std) + torch.tensor(preparation.mean)
     shape = (IMAGES, height, width, channels)
     return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
-
-
-@torch.no_grad()
-def is_finite(model: FeatureModel, images: Images) -> bool:
-    """Whether the model says anything at all."""
-    clean = cast(Preparation, model.preparation).clean(images.pixels)
-    return bool(model(clean).logits.isfinite().all())
 
 
 @torch.no_grad()
@@ -87,10 +79,9 @@ def largest_difference(
 ) -> float:
     """Between any number of the file's and what the model itself says, as it was trained; NaN if
     the file gives none. Embeddings have no scale of their own: theirs is of the largest number."""
-    preparation = cast(Preparation, model.preparation)
     largest = 0.0
     for raw, prepared in _batches(graph, model, pixels):
-        images = preparation.clean(prepared)
+        images = graph.preparation.clean(prepared)
         found = runtime(raw if graph.wiring.prepare else images.contiguous())
         output = model(images)
         wanted = {"logits": output.logits, "probabilities": output.logits.softmax(dim=1)}
@@ -145,7 +136,7 @@ def resized_by_pillow(pixels: Tensor, size: int, fit: GraphFit) -> Tensor:
 def fit_in_graph(model: FeatureModel, fit: str) -> GraphFit | None:
     """How the graph can fit pictures of other sizes as training did; None if it cannot. Versions of
     Pillow differ by a level here and there, so the one that is installed is asked."""
-    height, width, channels = cast(tuple[int, int, int], model.image_shape)
+    _, (height, width, channels) = inputs_of(model)
     if fit not in ("resize", "crop") or channels not in (1, 3) or (height, width) == (1, 1):
         return None
     known = cast(GraphFit, fit)
@@ -210,9 +201,13 @@ def export_model(run_folder: Path, options: ExportOptions) -> Exported:
     run, path = RecordedRun.open(run_folder), options.path(run_folder)
     _require_free(path, run_folder, options)
     model, settings = load_with_settings(run_folder, options.which)
-    graph = _graph(run, model.float(), settings, options)
+    fit = fit_in_graph(model, data_settings(run).fit) if options.prepare else None
+    wiring = Wiring(options.prepare, fit, options.embedding)
+    graph = graph_of(model.float(), settings, wiring)
     images = images_to_compare(run, model)
-    if not is_finite(model, images):
+    with torch.no_grad():
+        logits = model(graph.preparation.clean(images.pixels)).logits
+    if not logits.isfinite().all():
         raise RunFolderError(
             f"{printable(run_folder)}: the model's outputs are not finite: the run has diverged"
         )
@@ -246,7 +241,7 @@ def _require_free(path: Path, run_folder: Path, options: ExportOptions) -> None:
     if (path.parent / "config.toml").is_file() and path.name in FILES:
         raise ConfigError(f"{printable(path)} is a file of a run: choose another name")
     card, config_file = path.parent / CARD, path.parent / CONFIG
-    ours = card.is_file() and OURS in _text(card)
+    ours = card.is_file() and _is_ours(card)
     others = [other for other in (card, path) if other.exists() and not ours]
     if options.hub_folder is not None and config_file.is_file():
         others += [] if _is_ours(config_file) else [config_file]
@@ -258,33 +253,24 @@ def _require_free(path: Path, run_folder: Path, options: ExportOptions) -> None:
         )
 
 
-def _text(path: Path) -> str:
-    with storage(path):
-        return path.read_text("utf-8", "replace")
-
-
 def _is_ours(path: Path) -> bool:
+    """Whether a card or a config.json was written by dcfl."""
+    with storage(path):
+        text = path.read_text("utf-8", "replace")
+    if path.name == CARD:
+        return OURS in text
     try:
-        content = json.loads(_text(path))
+        content = json.loads(text)
     except ValueError:
         return False
     return isinstance(content, dict) and content.get("library_name") == "dcfl"
 
 
-def _graph(
-    run: RecordedRun, model: FeatureModel, settings: ModelSettings, options: ExportOptions
-) -> ExportedGraph:
-    if model.image_shape is None or model.preparation is None:
-        raise ConfigError(f"{printable(run.folder)}: its model does not say what its inputs are")
-    fit = fit_in_graph(model, data_settings(run).fit) if options.prepare else None
-    return graph_of(model, settings, Wiring(options.prepare, fit, options.embedding))
-
-
-def _example(graph: ExportedGraph, images: Images) -> torch.Tensor:
+def _example(graph: ExportedGraph, images: Compared) -> torch.Tensor:
     """Three inputs, of a size that shows which lengths are free."""
     pixels = images.pixels[torch.arange(3) % len(images.pixels)]
     if not graph.wiring.prepare:
-        return cast(Preparation, graph.model.preparation).clean(pixels).contiguous()
+        return graph.preparation.clean(pixels).contiguous()
     if len(graph.free_axes) == 1:
         return pixels
     shape = (3, graph.size + 3, graph.size + 5, graph.channels)
@@ -292,12 +278,12 @@ def _example(graph: ExportedGraph, images: Images) -> torch.Tensor:
 
 
 def _compared(
-    file: Path, graph: ExportedGraph, model: FeatureModel, images: Images, kind: ExportFormat
+    file: Path, graph: ExportedGraph, model: FeatureModel, images: Compared, kind: ExportFormat
 ) -> float:
     try:
         difference = largest_difference(graph, kind.load(file, graph), model, images.pixels)
     except Exception as error:
-        reason = printable(" ".join(str(error).split()), 300)
+        reason = printable(one_line(error), LONGEST_REASON)
         raise ConfigError(
             f"the exported {kind.title} file cannot be used, and was not kept: {reason}"
         ) from error

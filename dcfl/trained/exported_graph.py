@@ -11,19 +11,19 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from dcfl.data import Preparation
 from dcfl.errors import ConfigError
 from dcfl.models import FeatureModel, ModelSettings, build_model
 from dcfl.models.adapted import SIDE
 from dcfl.models.output import Embedding
 from dcfl.models.parts import within
 from dcfl.system.wording import install_command, one_line, printable
+from dcfl.trained.subject import inputs_of
 
 GraphFit = Literal["resize", "crop"]
 BITS = 22  # Pillow resizes with whole numbers: weights are multiples of 2 ** -22
@@ -47,13 +47,13 @@ class ExportedGraph(nn.Module):
     def __init__(self, model: FeatureModel, settings: ModelSettings, wiring: Wiring) -> None:
         super().__init__()
         self.model, self.settings, self.wiring = model, settings, wiring
-        height, width, channels = cast(tuple[int, int, int], model.image_shape)
-        self.size, self.channels, self.vectors = height, channels, (height, width) == (1, 1)
-        preparation = cast(Preparation, model.preparation)
+        self.preparation, (height, width, self.channels) = inputs_of(model)
+        self.size, self.vectors = height, (height, width) == (1, 1)
         if self.vectors:
-            first, second = torch.tensor(preparation.mean), torch.tensor(preparation.std)
+            first = torch.tensor(self.preparation.mean)
+            second = torch.tensor(self.preparation.std)
         else:
-            first, second = (number.clone() for number in preparation.per_channel)
+            first, second = (number.clone() for number in self.preparation.per_channel)
         self.register_buffer("first", first, persistent=False)
         self.register_buffer("second", second, persistent=False)
         self.eval()
@@ -111,7 +111,7 @@ def rebuilt(
     model: FeatureModel, settings: ModelSettings, weights: Mapping[str, Tensor]
 ) -> FeatureModel:
     """The network of these settings with these weights, for the inputs of `model`."""
-    height, _, channels = cast(tuple[int, int, int], model.image_shape)
+    _, (height, _, channels) = inputs_of(model)
     other = build_model(settings, channels, height, len(model.class_names), seed=0)
     other.load_state_dict(weights)
     other.class_names, other.preparation = model.class_names, model.preparation

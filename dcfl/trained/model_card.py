@@ -6,12 +6,10 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from dcfl.data import Preparation
 from dcfl.data.client_data import normalises_by_batch
 from dcfl.data.splits.partition import split_words
 from dcfl.errors import ConfigError
@@ -117,7 +115,7 @@ def model_card(facts: CardFacts) -> str:
         facts=facts,
         graph=facts.graph,
         wiring=facts.graph.wiring,
-        preparation=facts.graph.model.preparation,
+        preparation=facts.graph.preparation,
         metrics={k: found for k, found in facts.metrics().items() if found[0] is not None},
         kinds=KINDS,
         recalls=recalls,
@@ -152,7 +150,6 @@ def _first_numbers(values: Sequence[float]) -> str:
 def model_config(facts: CardFacts) -> Json:
     """config.json: what a program needs to use the file."""
     graph, wiring = facts.graph, facts.graph.wiring
-    preparation = cast(Preparation, graph.model.preparation)
     pixels = wiring.prepare and not graph.vectors
     size: list[int | str] = [] if graph.vectors else [graph.size, graph.size]
     if pixels and wiring.fit:
@@ -174,6 +171,6 @@ def model_config(facts: CardFacts) -> Json:
             "prepared_by_the_file": wiring.prepare,
         },
         "outputs": graph.output_names,
-        "mean": preparation.mean,
-        "std": preparation.std,
+        "mean": graph.preparation.mean,
+        "std": graph.preparation.std,
     }

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dcfl.errors import require
 from dcfl.runs.model_file import Which
-from dcfl.trained.classifier import Classifier, Found, find_pictures, open_classifier
+from dcfl.trained.classifier import Seen, open_classifier
 
 
 class Candidate(NamedTuple):
@@ -21,7 +21,7 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True)
 class Prediction:
-    """Of one picture."""
+    """What the model says of one picture."""
 
     picture: Path
     ranking: tuple[Candidate, ...]  # the most probable first; empty if the picture was skipped
@@ -76,15 +76,13 @@ def predict(
     require(top >= 1, f"top must be at least 1 label, not {top}")
     places = [pictures] if isinstance(pictures, str | Path) else list(pictures)
     classifier = open_classifier(Path(run_folder), which)
-    blocks = find_pictures(places, classifier.class_names)
-    return (prediction for block in blocks for prediction in _of_block(classifier, block, top))
+    blocks = classifier.look_at(places)
+    return (one for seen in blocks for one in _predictions(seen, classifier.class_names, top))
 
 
-def _of_block(classifier: Classifier, block: tuple[Found, ...], top: int) -> Iterator[Prediction]:
-    names = classifier.class_names
-    output, rows = classifier.see([found.path for found in block])
-    rankings = _rankings(output.logits, names, top) if output is not None else []
-    for found, row in zip(block, rows, strict=True):
+def _predictions(seen: Seen, names: tuple[str, ...], top: int) -> Iterator[Prediction]:
+    rankings = _rankings(seen.output.logits, names, top) if seen.output is not None else []
+    for found, row in seen.pictures:
         truth = None if found.label is None else names[found.label]
         if isinstance(row, str):
             yield Prediction(found.path, (), truth, skipped=row)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -33,6 +34,11 @@ def data_settings(run: RecordedRun) -> DataSettings:
     return config.experiment_from(None, tables).seeded.data
 
 
+def inputs_of(model: FeatureModel) -> tuple[Preparation, tuple[int, int, int]]:
+    """How a loaded model's inputs are prepared, and their height, width and channels."""
+    return cast(Preparation, model.preparation), cast(tuple[int, int, int], model.image_shape)
+
+
 def load_own_data(run: RecordedRun, model: FeatureModel) -> Dataset:
     """Refuses, in one line that names the run, images that are elsewhere or have changed."""
     settings = data_settings(run)
@@ -45,8 +51,8 @@ def load_own_data(run: RecordedRun, model: FeatureModel) -> Dataset:
         dataset = load_dataset(settings)
     except DatasetMissing as error:
         raise DatasetMissing(f"{run.folder}: its data set is no longer there: {error}") from error
-    trained, now = model.preparation, dataset.preparation
-    same = trained is not None and (trained.mean, trained.std) == (now.mean, now.std)
+    (trained, _), now = inputs_of(model), dataset.preparation
+    same = (trained.mean, trained.std) == (now.mean, now.std)
     if model.class_names != dataset.class_names or not same:
         raise ConfigError(
             f"{run.folder.name}: {dataset.name} is not what it was when the run was trained: other "

@@ -1,4 +1,4 @@
-"""Loads methods from a user's file. Only the command line can name one, never a config."""
+"""What a federated method is: fields, hooks, and the rules for what it sends."""
 
 from __future__ import annotations
 

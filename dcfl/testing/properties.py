@@ -19,6 +19,7 @@ from dcfl.data import Images
 from dcfl.errors import ConfigError, ProtocolError
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods import METHODS, Method
+from dcfl.models import FeatureModel
 from dcfl.models.layers import Norm
 from dcfl.models.parts import (
     freeze,
@@ -28,7 +29,7 @@ from dcfl.models.parts import (
     personalise,
 )
 from dcfl.privacy import PrivacySettings, Protection, check_covered
-from dcfl.server import Server, ServerState
+from dcfl.server import ServerState
 from dcfl.server.validation import Schema, check_update
 from dcfl.tensors import as_rows, checksum, copies, from_rows, not_finite, sha256, snapshot
 from dcfl.testing import toys
@@ -41,6 +42,7 @@ from dcfl.testing.toys import (
     toy_client,
     toy_images,
     toy_model,
+    toy_server,
     two_rounds,
     visit,
 )
@@ -148,7 +150,7 @@ def overridden_hooks(method: type[Method]) -> list[str]:
 
 
 def _hashes(method: Method, norm: Norm) -> list[str]:
-    rounds = two_rounds(method, norm, MIXED, MIXED[::-1][:17])
+    rounds = two_rounds(method, norm)
     return [sha256(reply.update.weights) for reply in rounds.second]
 
 
@@ -217,7 +219,7 @@ def _slope(
 
 def _client_in_float64(method: Method, norm: Norm) -> tuple[Client, Batch]:
     """A client in its second round that has already moved a little, and a batch."""
-    rounds = two_rounds(method, norm, MIXED, MIXED[::-1][:17])
+    rounds = two_rounds(method, norm)
 
     def double(tensors: Tensors) -> dict[str, Tensor]:
         return {k: t.double() if t.is_floating_point() else t for k, t in tensors.items()}
@@ -242,7 +244,7 @@ def _client_in_float64(method: Method, norm: Norm) -> tuple[Client, Batch]:
 
 
 def statistics_move_with_training_and_are_averaged(method: type[Method], norm: Norm) -> None:
-    rounds = two_rounds(method(), norm, MIXED, MIXED[::-1][:17])
+    rounds = two_rounds(method(), norm)
     updates = [reply.update for reply in rounds.first]
     for update in updates:
         for name, value in update.weights.items():
@@ -309,7 +311,7 @@ def merge_hears_every_client(method: type[Method], norm: Norm) -> None:
 
 def what_it_sends_and_keeps_survives_the_codec(method: type[Method], norm: Norm) -> None:
     """In the format of messages, memories and checkpoints."""
-    rounds = two_rounds(method(), norm, MIXED, MIXED[::-1][:17])
+    rounds = two_rounds(method(), norm)
     for update, memory in rounds.second:
         for tensors in (update.weights, update.upload, memory, rounds.shared):
             decoded = from_rows(load(save(as_rows(tensors))))
@@ -319,7 +321,7 @@ def what_it_sends_and_keeps_survives_the_codec(method: type[Method], norm: Norm)
 
 def continues_after_an_unused_reply(method: type[Method], norm: Norm) -> None:
     """The client then receives what others have shared since, and has no memory of its own."""
-    rounds = two_rounds(method(), norm, MIXED, MIXED[::-1][:17])
+    rounds = two_rounds(method(), norm)
     update, memory = visit(method(), toy_client(MIXED), received=rounds.received, norm=norm)
     _require_finite(update.weights, update.upload, memory)
 
@@ -346,18 +348,7 @@ def leaves_frozen_parts_alone(method: type[Method], norm: Norm) -> None:
     model = toy_model(norm)
     freeze(model, ["convolutions.0", "norms.0"])
     frozen = copies(frozen_tensors(model))
-    parameters = frozenset(name for name, _ in model.named_parameters())
-    server = Server(method(), 1, parameters, toys.TRAINING, unsent=frozenset(frozen))
-    state = ServerState(0, snapshot(model), {}, {})
-    memory: Tensors = {}
-    for _ in range(2):
-        broadcast = server.broadcast(state)
-        update, memory = visit(
-            method(), toy_client(MIXED), received=broadcast, memory=memory, model=model
-        )
-        state, reports = server.aggregate(state, broadcast, [update])
-        if reports[0].outcome != "ok":
-            raise Broken(reports[0].reason)
+    for broadcast, _, _ in _rounds_without(method(), model, frozenset(frozen), "frozen"):
         if broadcast.weights.keys() & frozen.keys():
             raise Broken("frozen weights were sent")
     if sha256(frozen_tensors(model)) != sha256(frozen):
@@ -365,42 +356,45 @@ def leaves_frozen_parts_alone(method: type[Method], norm: Norm) -> None:
 
 
 def keeps_personal_parts_at_home(method: type[Method], norm: Norm) -> str | None:
-    """Methods of the user's own may send something of every parameter, and then cannot."""
+    """Two rounds with a personal classifier: it moves, and nobody hears of it. Methods of the
+    user's own may send something of every parameter, and then cannot."""
+    model = toy_model(norm)
+    personalise(model, ["classifier"])
+    own = frozenset(personal_tensors(model))
+    first = before = snapshot(model, own)
     try:
-        _train_with_personal_classifier(method, norm)
+        for broadcast, memory, state in _rounds_without(method(), model, own, "personal"):
+            kept, _ = personal_and_rest(memory)
+            if sha256(kept) != sha256(snapshot(model, own)) or sha256(kept) == sha256(before):
+                raise Broken("the client did not train and keep its personal part")
+            if sha256({name: state.weights[name] for name in own}) != sha256(first):
+                raise Broken("the server's personal part has changed")
+            visit(method(), toy_client([0, 1] * 4), received=broadcast, model=model)  # another one
+            before = snapshot(model, own)
     except (ConfigError, KeyError) as error:
         return f"no: it does not work with federation.personal: {error}"
     return None
 
 
-def _train_with_personal_classifier(method: type[Method], norm: Norm) -> None:
-    """Two rounds: the classifier moves, and nobody hears of it."""
-    model = toy_model(norm)
-    personalise(model, ["classifier"])
-    own = frozenset(personal_tensors(model))
-    parameters = frozenset(name for name, _ in model.named_parameters())
-    server = Server(method(), 1, parameters, toys.TRAINING, unsent=own)
+def _rounds_without(
+    method: Method, model: FeatureModel, unsent: frozenset[str], kind: str
+) -> Iterator[tuple[Broadcast, Tensors, ServerState]]:
+    """Two rounds of one client that does not send these weights: what it received and remembers,
+    and what the server made of its reply."""
+    server = toy_server(method, model, 1, unsent)
     state = ServerState(0, snapshot(model), {}, {})
     memory: Tensors = {}
     for _ in range(2):
-        before = snapshot(model, own)
         broadcast = server.broadcast(state)
         update, memory = visit(
-            method(), toy_client(MIXED), received=broadcast, memory=memory, model=model
+            method, toy_client(MIXED), received=broadcast, memory=memory, model=model
         )
-        if any(name in own for sent in (update.weights, update.upload) for name in sent):
-            raise Broken("personal weights were sent")
-        kept, _ = personal_and_rest(memory)
-        if sha256(kept) != sha256(snapshot(model, own)) or sha256(kept) == sha256(before):
-            raise Broken("the client did not train and keep its personal part")
+        if unsent & (update.weights.keys() | update.upload.keys()):
+            raise Broken(f"{kind} weights were sent")
         state, reports = server.aggregate(state, broadcast, [update])
         if reports[0].outcome != "ok":
             raise Broken(reports[0].reason)
-        visit(method(), toy_client([0, 1] * 4), received=broadcast, model=model)  # another client
-    if sha256({n: t for n, t in state.weights.items() if n in own}) != sha256(
-        snapshot(toy_model(norm), own)
-    ):
-        raise Broken("the server's personal part has changed")
+        yield broadcast, memory, state
 
 
 def merging_nothing_changes_nothing(method: type[Method], norm: Norm) -> None:

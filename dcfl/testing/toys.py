@@ -92,8 +92,8 @@ def visit(
 
 
 def two_rounds(method: Method, norm: Norm, *labels: Sequence[int]) -> Rounds:
-    """A client per sequence of labels; all of them take part in both rounds."""
-    data = [toy_client(client_labels) for client_labels in labels]
+    """A client per sequence of labels, or two; all of them take part in both rounds."""
+    data = [toy_client(held) for held in labels or (MIXED, MIXED[::-1][:17])]
     first = [
         visit(method, client_data, norm=norm, client=client)
         for client, client_data in enumerate(data)
@@ -108,10 +108,16 @@ def two_rounds(method: Method, norm: Norm, *labels: Sequence[int]) -> Rounds:
     return Rounds(first, second, received)
 
 
+def toy_server(
+    method: Method, model: FeatureModel, clients: int, unsent: frozenset[str] = frozenset()
+) -> Server:
+    names = frozenset(name for name, _ in model.named_parameters())
+    return Server(method, clients, names, TRAINING, unsent=unsent)
+
+
 def averaged(method: Method, norm: Norm, updates: list[ClientUpdate]) -> ServerState:
     """The server's state after a round with these replies, averaged plainly."""
     model = toy_model(norm)
-    names = frozenset(name for name, _ in model.named_parameters())
-    server = Server(method, len(updates), names, TRAINING)
+    server = toy_server(method, model, len(updates))
     state = ServerState(0, snapshot(model), {}, {})
     return server.aggregate(state, server.broadcast(state), updates)[0]

@@ -25,7 +25,7 @@ from torch import Tensor
 from dcfl.client import Batch, Client
 from dcfl.errors import SettingsWarning
 from dcfl.losses import cosine_similarity, decoupled_contrastive
-from dcfl.methods.method import Objective, OnEmbeddings, above_zero, at_least_zero
+from dcfl.methods.method import Objective, OnEmbeddings
 from dcfl.methods.prototypes import PrototypeMethod
 
 
@@ -38,6 +38,8 @@ class Decoupled(OnEmbeddings):
     align: float = 0.9  # lambda_a, the weight of attraction to positives
     uniform: float = 0.1  # lambda_u, the weight of repulsion from negatives
 
+    at_least_zero: ClassVar = ("mu", "align", "uniform")
+    above_zero: ClassVar = ("temperature",)
     neutral: ClassVar = {"mu": 0.0}
     published: ClassVar = {
         "cifar10": {"mu": 10.0},
@@ -47,8 +49,6 @@ class Decoupled(OnEmbeddings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least_zero(self, "mu", "align", "uniform")
-        above_zero(self, "temperature")
         if not isclose(self.align + self.uniform, 1, abs_tol=1e-9):
             warnings.warn(
                 f"align + uniform = {self.align + self.uniform:g}; the paper asks for 1",

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dcfl.client import Batch, Client
 from dcfl.losses import decorrelation, squared_correlation
-from dcfl.methods.method import Objective, OnEmbeddings, at_least_zero
+from dcfl.methods.method import Objective, OnEmbeddings
 from dcfl.models.output import Embedding
 
 
@@ -35,14 +35,11 @@ class FedDecorr(OnEmbeddings):
     embedding: Embedding = field(default="features", kw_only=True)
 
     equation: ClassVar = "L = L_CE + mu * mean_{a != b} C_ab^2 / N,  C = Z^T Z, Z standardised"
+    at_least_zero: ClassVar = ("mu",)
     neutral: ClassVar = {"mu": 0.0}
     published: ClassVar = {
         dataset: {"mu": 0.01} for dataset in ("cifar10", "cifar100", "tiny-imagenet")
     }
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_zero(self, "mu")
 
     def objective(self, client: Client) -> Objective:
         penalty = decorrelation if self.form == "released" else squared_correlation

@@ -24,7 +24,7 @@ from torch import Tensor
 from dcfl.client import Batch, Client
 from dcfl.losses import cosine_similarity, decoupled_contrastive
 from dcfl.messages import Tensors
-from dcfl.methods.method import Cost, Objective, above_zero, at_least_zero
+from dcfl.methods.method import Cost, Objective
 from dcfl.methods.prototypes import PrototypeMethod, Prototypes
 
 
@@ -44,12 +44,9 @@ class FedPCL(PrototypeMethod):
         up="4 * classes * d + 8 * classes",
         down="(1 + cohort) * (4 * classes * d + classes)",
     )
+    at_least_zero: ClassVar = ("mu",)
+    above_zero: ClassVar = ("temperature",)
     neutral: ClassVar = {"mu": 0.0}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_zero(self, "mu")
-        above_zero(self, "temperature")
 
     def objective(self, client: Client) -> Objective:
         if not client.shared:

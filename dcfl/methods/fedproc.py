@@ -18,7 +18,6 @@ from torch import Tensor
 
 from dcfl.errors import require
 from dcfl.losses import supervised_contrastive
-from dcfl.methods.method import above_zero, at_least_zero
 from dcfl.methods.prototypes import PrototypeMethod
 
 
@@ -35,6 +34,8 @@ class FedProc(PrototypeMethod):
     equation: ClassVar = (
         "L = L_CE + mu * mean_i -log( exp(sim(z_i, c_{y_i})/tau) / sum_g exp(sim(z_i, c_g)/tau) )"
     )
+    at_least_zero: ClassVar = ("mu",)
+    above_zero: ClassVar = ("temperature",)
     neutral: ClassVar = {"mu": 0.0}
     published: ClassVar = {
         dataset: {"mu": 10.0} for dataset in ("cifar10", "cifar100", "tiny-imagenet")
@@ -42,8 +43,6 @@ class FedProc(PrototypeMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least_zero(self, "mu")
-        above_zero(self, "temperature")
         require(self.ramp >= 1, f"method.ramp must be at least 1, not {self.ramp}")
 
     def against_prototypes(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dcfl.client import Batch, Client
-from dcfl.methods.method import Method, Objective, at_least_zero
+from dcfl.methods.method import Method, Objective
 
 
 @dataclass(frozen=True)
@@ -26,16 +26,13 @@ class FedProx(Method):
     mu: float = 0.01  # weight of the pull back
 
     equation: ClassVar = "L = L_CE + mu/2 * ||w - w_received||^2"
+    at_least_zero: ClassVar = ("mu",)
     neutral: ClassVar = {"mu": 0.0}
     published: ClassVar = {
         "cifar10": {"mu": 0.01},
         "cifar100": {"mu": 0.001},
         "tiny-imagenet": {"mu": 0.001},
     }
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_zero(self, "mu")
 
     def objective(self, client: Client) -> Objective:
         cross_entropy = super().objective(client)

@@ -20,7 +20,7 @@ from torch import Tensor
 from dcfl.client import Batch, Client
 from dcfl.errors import ConfigError, require
 from dcfl.losses import relaxed_contrastive
-from dcfl.methods.method import Method, Objective, above_zero, at_least_zero
+from dcfl.methods.method import Method, Objective
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,8 @@ class FedRCL(Method):
         "L = L_CE + mu * mean over levels of mean_i [ log(1 + sum_n exp((s_in - s_ip)/tau))"
         " + penalty * log(1 + exp((q_i - 1)/tau)) ]"
     )
+    at_least_zero: ClassVar = ("mu", "penalty")
+    above_zero: ClassVar = ("temperature",)
     neutral: ClassVar = {"mu": 0.0}
     published: ClassVar = {
         dataset: {"mu": 1.0} for dataset in ("cifar10", "cifar100", "tiny-imagenet")
@@ -46,8 +48,6 @@ class FedRCL(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least_zero(self, "mu", "penalty")
-        above_zero(self, "temperature")
         require(
             min(self.hardest_positives, self.hardest_negatives) >= 1,
             "method.hardest_positives and method.hardest_negatives must be at least 1",

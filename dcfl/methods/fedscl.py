@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dcfl.client import Batch, Client
 from dcfl.losses import cosine_similarity, supervised_contrastive
-from dcfl.methods.method import Objective, OnEmbeddings, above_zero, at_least_zero
+from dcfl.methods.method import Objective, OnEmbeddings
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,9 @@ class FedSCL(OnEmbeddings):
         "L = L_CE + mu * mean_i -mean_{p in P_i} log( exp(sim(z_i, z_p)/tau)"
         " / sum_{k != i} exp(sim(z_i, z_k)/tau) )"
     )
+    at_least_zero: ClassVar = ("mu",)
+    above_zero: ClassVar = ("temperature",)
     neutral: ClassVar = {"mu": 0.0}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_zero(self, "mu")
-        above_zero(self, "temperature")
 
     def objective(self, client: Client) -> Objective:
         def loss(batch: Batch) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from dcfl.client import Batch, Client, observe, perturbed, without_statistics
 from dcfl.errors import ConfigError
-from dcfl.methods.method import Cost, Method, Objective, above_zero, at_least_zero
+from dcfl.methods.method import Cost, Method, Objective
 
 ROUND_OFF = 1e-7  # a shorter gradient is noise: at the first step w = w_received and g_p = 0
 
@@ -41,12 +41,9 @@ class FedSOL(Method):
         "  g_p = grad KL(received || local), Lambda ~ |w - w_received|"
     )
     cost: ClassVar = Cost(forwards=3, backwards=2, copies=2)
+    at_least_zero: ClassVar = ("rho",)
+    above_zero: ClassVar = ("temperature",)
     neutral: ClassVar = {"rho": 0.0}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_zero(self, "rho")
-        above_zero(self, "temperature")
 
     def gradient(self, client: Client, objective: Objective, batch: Batch) -> Tensor:
         # Only the first pass, at the unperturbed weights, updates running statistics.

@@ -123,6 +123,8 @@ class Method:
     name: ClassVar[str]  # the key in METHODS; by default the class's name in lower case
     equation: ClassVar[str] = "L = L_CE"
     cost: ClassVar[Cost] = Cost()
+    at_least_zero: ClassVar[tuple[str, ...]] = ()  # names of fields
+    above_zero: ClassVar[tuple[str, ...]] = ()
     neutral: ClassVar[Mapping[str, object]] = {}  # field values that turn it into FedAvg
     published: ClassVar[Mapping[str, Mapping[str, float]]] = {}  # the DCFL paper's, by data set
 
@@ -142,6 +144,12 @@ class Method:
 
     def __post_init__(self) -> None:
         """Check field values here; an override must call super().__post_init__()."""
+        for name in self.at_least_zero + self.above_zero:
+            value, zero = getattr(self, name), name in self.at_least_zero
+            require(
+                0 <= value < LARGEST_FLOAT32 and (zero or value > 0),
+                f"method.{name} must be {'0 or more' if zero else 'above 0'}, not {value:g}",
+            )
 
     @property
     def second_view(self) -> bool:
@@ -235,19 +243,6 @@ def require_plain_name(name: object) -> None:
         f"{name!r} is no name for a method: it may have letters, digits, '-', '_' and '.', at most "
         f"{LONGEST_METHOD_NAME}, and begins with none of '-' and '.'",
     )
-
-
-def at_least_zero(method: Method, *names: str) -> None:
-    """Check fields in `__post_init__`."""
-    for name in names:
-        value = getattr(method, name)
-        require(0 <= value < LARGEST_FLOAT32, f"method.{name} must be 0 or more, not {value:g}")
-
-
-def above_zero(method: Method, *names: str) -> None:
-    for name in names:
-        value = getattr(method, name)
-        require(0 < value < LARGEST_FLOAT32, f"method.{name} must be above 0, not {value:g}")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from torch import Tensor
 from dcfl.client import Batch, Client, observe
 from dcfl.losses import model_contrastive
 from dcfl.messages import Tensors
-from dcfl.methods.method import Cost, Objective, OnEmbeddings, above_zero, at_least_zero
+from dcfl.methods.method import Cost, Objective, OnEmbeddings
 from dcfl.tensors import snapshot
 
 
@@ -37,17 +37,14 @@ class MOON(OnEmbeddings):
         " / (exp(sim(z_i, z_i^global)/tau) + exp(sim(z_i, z_i^previous)/tau)) )"
     )
     cost: ClassVar = Cost(forwards=3, copies=2, kept="weights")
+    at_least_zero: ClassVar = ("mu",)
+    above_zero: ClassVar = ("temperature",)
     neutral: ClassVar = {"mu": 0.0}
     published: ClassVar = {
         "cifar10": {"mu": 5.0},
         "cifar100": {"mu": 1.0},
         "tiny-imagenet": {"mu": 1.0},
     }
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_zero(self, "mu")
-        above_zero(self, "temperature")
 
     def objective(self, client: Client) -> Objective:
         if not client.memory:

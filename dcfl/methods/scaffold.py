@@ -22,7 +22,7 @@ from torch import Tensor
 from dcfl import tensors as named
 from dcfl.client import Batch, Client
 from dcfl.messages import Tensors
-from dcfl.methods.method import Cost, MeanUpload, Method, Objective, at_least_zero
+from dcfl.methods.method import Cost, MeanUpload, Method, Objective
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,8 @@ class Scaffold(Method):
 
     equation: ClassVar = "w <- w - lr * (g - c_i + c),  c_i <- c_i - c + (w_received - w) / (lr K)"
     cost: ClassVar = Cost(up="parameters", down="parameters", kept="parameters")
+    at_least_zero: ClassVar = ("correction",)
     neutral: ClassVar = {"correction": 0.0}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_zero(self, "correction")
 
     def objective(self, client: Client) -> Objective:
         cross_entropy = super().objective(client)

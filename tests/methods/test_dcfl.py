@@ -13,12 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dcfl.client import Batch, Client
-from dcfl.errors import ConfigError, SettingsWarning
-from dcfl.methods import METHODS, Method
+from dcfl.errors import SettingsWarning
+from dcfl.methods import Method
 from dcfl.methods.dcfl import DCFLPrototypeWise, DCFLSampleWise
 from dcfl.testing.toys import TRAINING, toy_client, toy_model
-
-LABELS = [0, 0, 1, 2, 0, 1, 3]
+from tests.methods.cases import LABELS
 
 
 def client(labels: list[int], shared: dict[str, Tensor] | None = None) -> Client:
@@ -144,15 +143,6 @@ def test_gradients_flow_through_every_member_of_a_pair() -> None:
     cosine = F.cosine_similarity(z[0], z[1], dim=0)
     by_hand = torch.autograd.grad(-0.9 * cosine / 0.5, z)[0]
     torch.testing.assert_close(z.grad, by_hand)
-
-
-@pytest.mark.parametrize(
-    "values",
-    [{"mu": -1.0}, {"temperature": 0.0}, {"align": -0.1}, {"mu": float("nan")}],
-)
-def test_impossible_values_are_refused(values: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match="method"):
-        replace(METHODS["dcfl-pw"](), **values)
 
 
 def test_weights_that_do_not_sum_to_one_are_warned_about() -> None:

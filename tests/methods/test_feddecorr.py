@@ -7,16 +7,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dcfl.client import Batch, Client
-from dcfl.errors import ConfigError
 from dcfl.methods.fedavg import FedAvg
 from dcfl.methods.feddecorr import FedDecorr
 from dcfl.models import FeatureModel
 from dcfl.models.output import Output
 from dcfl.tensors import snapshot
 from dcfl.testing.toys import TRAINING, toy_client
-
-LABELS = [0, 0, 1, 2, 0, 1, 3]
-EXACT = {"rtol": 1e-9, "atol": 1e-9}
+from tests.methods.cases import LABELS, require_same
 
 
 class Tiny(FeatureModel):
@@ -81,19 +78,10 @@ def penalty(form: str, who: Client, given: Batch) -> float:
 @pytest.mark.parametrize(("form", "formula"), [("released", released), ("paper", paper)])
 def test_value_and_gradient_are_those_of_the_formula(form, formula) -> None:  # type: ignore[no-untyped-def]
     who, given = client()
-    parameters = list(who.model.parameters())
     loss = FedDecorr(mu=0.3, form=form).objective(who)(given)
     output = who.model(given.images)
     expected = F.cross_entropy(output.logits, given.labels) + 0.3 * formula(output.embedding)
-    torch.testing.assert_close(loss, expected, **EXACT)
-    torch.testing.assert_close(
-        torch.autograd.grad(loss, parameters), torch.autograd.grad(expected, parameters), **EXACT
-    )
-
-
-def test_the_released_form_is_the_default_with_the_papers_weight() -> None:
-    assert FedDecorr() == FedDecorr(mu=0.01, form="released")
-    assert {values["mu"] for values in FedDecorr.published.values()} == {0.01}
+    require_same(loss, expected, who.model)
 
 
 def test_the_released_form_is_a_multiple_of_the_mean_squared_correlation() -> None:
@@ -142,8 +130,3 @@ def test_features_are_not_normalised_per_sample() -> None:
         -1, 1, 1, 1
     )
     assert penalty("released", who, Batch(scaled, given.labels)) != pytest.approx(before, rel=1e-3)
-
-
-def test_a_negative_weight_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"method\.mu"):
-        FedDecorr(mu=-0.1)

@@ -5,17 +5,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dcfl.client import Batch, Client
-from dcfl.errors import ConfigError
+from dcfl.client import Client
 from dcfl.methods.fedavg import FedAvg
 from dcfl.methods.fedpcl import FedPCL
 from dcfl.tensors import snapshot
 from dcfl.testing.toys import CLASSES, TRAINING, toy_client, toy_model
+from tests.methods.cases import LABELS, batch, cosine, require_same
 
-LABELS = [0, 0, 1, 2, 0, 1, 3]
 KNOWN = [True, True, False, True]
 HELD = [[True, False, False, True], [False, True, False, False], [False] * 4]
-EXACT = {"rtol": 1e-9, "atol": 1e-9}
 
 
 def shared(filler: float = 0.5) -> dict[str, Tensor]:
@@ -29,15 +27,6 @@ def shared(filler: float = 0.5) -> dict[str, Tensor]:
 def client(given: dict[str, Tensor]) -> Client:
     network = toy_model().double().train()
     return Client(0, 2, network, snapshot(network), given, {}, toy_client(LABELS), TRAINING)
-
-
-def batch() -> Batch:
-    torch.manual_seed(1)
-    return Batch(torch.randn(len(LABELS), 1, 8, 8, dtype=torch.float64), torch.tensor(LABELS))
-
-
-def cosine(u: Tensor, v: Tensor) -> Tensor:
-    return (u * v).sum() / ((u * u).sum().sqrt() * (v * v).sum().sqrt())
 
 
 def term(z: Tensor, label: int, prototypes: dict[int, Tensor], tau: float) -> Tensor:
@@ -64,11 +53,7 @@ def test_the_loss_and_its_gradient(tau: float) -> None:
         contrast = contrast + term(z, label, everybody, tau) + sum(own) / len(own)
     entropy = F.cross_entropy(output.logits, torch.tensor(LABELS))
     expected = entropy + 3.0 * contrast / len(LABELS)
-    torch.testing.assert_close(loss, expected, **EXACT)
-    parameters = list(who.model.parameters())
-    torch.testing.assert_close(
-        torch.autograd.grad(loss, parameters), torch.autograd.grad(expected, parameters), **EXACT
-    )
+    require_same(loss, expected, who.model)
 
 
 def test_round_one_is_cross_entropy_alone() -> None:
@@ -94,9 +79,3 @@ def test_merged_prototypes_are_everybodys_mean_and_each_clients_own() -> None:
     later = FedPCL().merge(merged, [upload([0, 5, 0], 1.0)], 100)
     assert later["prototypes"][:, 0].tolist() == [7.0, 1.0, 4.0]
     assert later["local"].shape == (1, 3, 2)
-
-
-@pytest.mark.parametrize("values", [{"mu": -1.0}, {"temperature": 0.0}])
-def test_impossible_values_are_refused(values: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match="method"):
-        FedPCL(**values)  # type: ignore[arg-type]

@@ -6,15 +6,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dcfl.client import Batch, Client
-from dcfl.errors import ConfigError
 from dcfl.methods.fedavg import FedAvg
 from dcfl.methods.fedproc import FedProc
 from dcfl.tensors import snapshot
 from dcfl.testing.toys import CLASSES, TRAINING, toy_client, toy_model
+from tests.methods.cases import LABELS, batch, cosine, require_same
 
-LABELS = [0, 0, 1, 2, 0, 1, 3]
 KNOWN = [True, True, False, True]
-EXACT = {"rtol": 1e-9, "atol": 1e-9}
 
 
 def vectors() -> Tensor:
@@ -26,15 +24,6 @@ def client(prototypes: Tensor | None = None, round: int = 2) -> Client:
     network = toy_model().double().train()
     shared = {} if prototypes is None else {"prototypes": prototypes, "known": torch.tensor(KNOWN)}
     return Client(0, round, network, snapshot(network), shared, {}, toy_client(LABELS), TRAINING)
-
-
-def batch() -> Batch:
-    torch.manual_seed(1)
-    return Batch(torch.randn(len(LABELS), 1, 8, 8, dtype=torch.float64), torch.tensor(LABELS))
-
-
-def cosine(u: Tensor, v: Tensor) -> Tensor:
-    return (u * v).sum() / ((u * u).sum().sqrt() * (v * v).sum().sqrt())
 
 
 def parts(who: Client, given: Batch, tau: float) -> tuple[Tensor, Tensor]:
@@ -53,14 +42,10 @@ def parts(who: Client, given: Batch, tau: float) -> tuple[Tensor, Tensor]:
 
 def check(method: FedProc, round: int, weights: tuple[float, float]) -> None:
     who, given = client(vectors(), round), batch()
-    parameters = list(who.model.parameters())
     loss = method.objective(who)(given)
     entropy, contrast = parts(who, given, method.temperature)
     expected = weights[0] * entropy + weights[1] * contrast
-    torch.testing.assert_close(loss, expected, **EXACT)
-    torch.testing.assert_close(
-        torch.autograd.grad(loss, parameters), torch.autograd.grad(expected, parameters), **EXACT
-    )
+    require_same(loss, expected, who.model)
 
 
 @pytest.mark.parametrize("tau", [0.5, 1.0])
@@ -135,16 +120,3 @@ def test_merged_prototypes_are_weighted_by_counts_and_unseen_classes_stay() -> N
     second = method.merge(first, [upload([0, 5, 2, 0], 1.0)], 100)
     assert second["prototypes"][:, 0].tolist() == [7.0, 1.0, 1.0, 4.0]
     assert second["known"].tolist() == [True] * 4
-
-
-def test_the_published_weight_and_temperature() -> None:
-    assert {values["mu"] for values in FedProc.published.values()} == {10.0}
-    assert FedProc().temperature == 0.5
-    assert FedProc().schedule == "fixed"
-    assert FedProc().ramp == 100
-
-
-@pytest.mark.parametrize("values", [{"mu": -1.0}, {"temperature": 0.0}, {"ramp": 0}])
-def test_impossible_values_are_refused(values: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match="method"):
-        FedProc(**values)  # type: ignore[arg-type]

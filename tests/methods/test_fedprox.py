@@ -6,16 +6,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from dcfl.client import Batch, Client, LocalTraining
-from dcfl.errors import ConfigError
+from dcfl.client import Client, LocalTraining
 from dcfl.messages import Broadcast
 from dcfl.methods.fedavg import FedAvg
 from dcfl.methods.fedprox import FedProx
 from dcfl.tensors import sha256, snapshot
 from dcfl.testing.toys import TRAINING, toy_client, toy_model, visit
-
-LABELS = [0, 0, 1, 2, 0, 1, 3]
-EXACT = {"rtol": 1e-9, "atol": 1e-9}
+from tests.methods.cases import EXACT, LABELS, batch, require_same
 
 
 def client(moved: float = 0.05) -> Client:
@@ -28,11 +25,6 @@ def client(moved: float = 0.05) -> Client:
             if tensor.is_floating_point():
                 tensor.add_(moved * torch.rand_like(tensor))
     return Client(0, 2, network, received, {}, {}, toy_client(LABELS), TRAINING)
-
-
-def batch() -> Batch:
-    torch.manual_seed(1)
-    return Batch(torch.randn(len(LABELS), 1, 8, 8, dtype=torch.float64), torch.tensor(LABELS))
 
 
 def small_client() -> Client:
@@ -48,16 +40,13 @@ def small_client() -> Client:
 
 def test_value_and_gradient_are_those_of_the_formula() -> None:
     who, given = small_client(), batch()
-    parameters = [live for _, live in who.trainable()]
+    [live for _, live in who.trainable()]
     loss = FedProx(mu=3.0).objective(who)(given)
     expected = F.cross_entropy(who.model(given.images).logits, given.labels)
     for name, live in who.trainable():
         for w, w_received in zip(live.flatten(), who.received[name].flatten(), strict=True):
             expected = expected + 3.0 / 2 * (w - w_received) ** 2
-    torch.testing.assert_close(loss, expected, **EXACT)
-    torch.testing.assert_close(
-        torch.autograd.grad(loss, parameters), torch.autograd.grad(expected, parameters), **EXACT
-    )
+    require_same(loss, expected, who.model)
 
 
 def test_the_gradient_of_the_term_is_mu_times_the_distance_in_every_parameter() -> None:
@@ -128,17 +117,3 @@ def test_the_received_weights_are_no_references_to_the_live_ones() -> None:
     )
     assert sha256(weights) == before
     assert sha256(ours) != sha256(plain)
-
-
-def test_the_published_weights() -> None:
-    assert FedProx.published == {
-        "cifar10": {"mu": 0.01},
-        "cifar100": {"mu": 0.001},
-        "tiny-imagenet": {"mu": 0.001},
-    }
-
-
-@pytest.mark.parametrize("mu", [-0.1, float("nan"), float("inf")])
-def test_impossible_weights_are_refused(mu: float) -> None:
-    with pytest.raises(ConfigError, match=r"method\.mu"):
-        FedProx(mu=mu)

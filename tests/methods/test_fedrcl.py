@@ -1,7 +1,5 @@
 """FedRCL as released: hardest pairs on every level, anchor by anchor."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -15,9 +13,9 @@ from dcfl.models import FeatureModel
 from dcfl.models.networks import ResNet18
 from dcfl.tensors import snapshot
 from dcfl.testing.toys import CLASSES, TRAINING, toy_client, toy_model
+from tests.methods.cases import EXACT, batch, cosine, require_same
 
 LABELS = [0, 0, 1, 2, 0, 1, 3, 0]  # classes 2 and 3 have one sample each
-EXACT = {"rtol": 1e-9, "atol": 1e-9}
 
 
 def client(network: FeatureModel | None = None) -> Client:
@@ -25,19 +23,9 @@ def client(network: FeatureModel | None = None) -> Client:
     return Client(0, 2, network, snapshot(network), {}, {}, toy_client(LABELS), TRAINING)
 
 
-def batch(labels: list[int] | None = None) -> Batch:
-    labels = labels or LABELS
-    torch.manual_seed(1)
-    return Batch(torch.randn(len(labels), 1, 8, 8, dtype=torch.float64), torch.tensor(labels))
-
-
 def resnet() -> ResNet18:
     torch.manual_seed(0)
     return ResNet18(channels=1, size=8, classes=CLASSES)
-
-
-def cosine(u: Tensor, v: Tensor) -> Tensor:
-    return (u * v).sum() / ((u * u).sum().sqrt() * (v * v).sum().sqrt())
 
 
 def level_loss(features: Tensor, y: list[int], m: FedRCL) -> Tensor:
@@ -70,14 +58,9 @@ def transcription(who: Client, given: Batch, m: FedRCL, levels: list[int]) -> Te
 
 
 def check(method: FedRCL, levels: list[int], labels: list[int] | None = None) -> None:
-    who, given = client(), batch(labels)
-    parameters = list(who.model.parameters())
+    who, given = client(), batch(labels or LABELS)
     loss, expected = method.objective(who)(given), transcription(who, given, method, levels)
-    torch.testing.assert_close(loss, expected, **EXACT)
-    gradients, by_hand = (
-        torch.autograd.grad(each, parameters, materialize_grads=True) for each in (loss, expected)
-    )
-    torch.testing.assert_close(gradients, by_hand, rtol=1e-8, atol=1e-8)
+    require_same(loss, expected, who.model)
 
 
 @pytest.mark.parametrize(
@@ -107,14 +90,14 @@ def test_a_batch_of_one_class_has_no_contrast_left() -> None:
 def test_the_levels_that_are_asked_for_are_averaged() -> None:
     check(FedRCL(levels=(1,)), [1])
     check(FedRCL(levels=(0, 2)), [0, 2])
-    assert FedRCL(levels=(0, 1, 2)).objective(client())(batch()).item() == pytest.approx(
-        FedRCL().objective(client())(batch()).item(), abs=1e-12
+    assert FedRCL(levels=(0, 1, 2)).objective(client())(batch(LABELS)).item() == pytest.approx(
+        FedRCL().objective(client())(batch(LABELS)).item(), abs=1e-12
     )
 
 
 def test_a_level_that_the_model_does_not_have_is_refused() -> None:
     with pytest.raises(ConfigError, match="0 to 2"):
-        FedRCL(levels=(0, 3)).objective(client())(batch())
+        FedRCL(levels=(0, 3)).objective(client())(batch(LABELS))
 
 
 def test_the_resnet_has_five_levels_pooled_before_the_relu() -> None:
@@ -129,7 +112,7 @@ def test_the_resnet_has_five_levels_pooled_before_the_relu() -> None:
 
     for name, module in network.named_modules():
         module.register_forward_hook(lambda _, given, out, name=name: note(name, given[0], out))
-    stages = network(batch().images).stages
+    stages = network(batch(LABELS).images).stages
     expected = [seen["stem.1"]]
     for k in range(4):
         before = seen[f"stages.{k}.second.norm2"] + seen[f"stages.{k}.second<"]
@@ -143,7 +126,7 @@ def test_the_resnet_has_five_levels_pooled_before_the_relu() -> None:
 
 
 def test_all_five_levels_of_the_resnet_are_averaged() -> None:
-    who, given = client(resnet()), batch()
+    who, given = client(resnet()), batch(LABELS)
     method = FedRCL()
     with torch.no_grad():
         loss = method.objective(who)(given)
@@ -152,7 +135,7 @@ def test_all_five_levels_of_the_resnet_are_averaged() -> None:
 
 
 def test_the_cnn_has_three_levels() -> None:
-    assert len(toy_model()(batch().images.float()).stages) == 3
+    assert len(toy_model()(batch(LABELS).images.float()).stages) == 3
 
 
 def test_the_released_constants() -> None:
@@ -166,20 +149,3 @@ def test_the_released_constants() -> None:
         levels=(),
     )
     assert FedRCL() == released
-    assert {values["mu"] for values in FedRCL.published.values()} == {1.0}
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"mu": -1.0},
-        {"temperature": 0.0},
-        {"penalty": -1.0},
-        {"hardest_positives": 0},
-        {"hardest_negatives": 0},
-        {"levels": (-1,)},
-    ],
-)
-def test_impossible_values_are_refused(values: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match="method"):
-        replace(FedRCL(), **values)

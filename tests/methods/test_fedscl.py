@@ -6,28 +6,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dcfl.client import Batch, Client
-from dcfl.errors import ConfigError
 from dcfl.methods.fedavg import FedAvg
 from dcfl.methods.fedscl import FedSCL
 from dcfl.tensors import snapshot
 from dcfl.testing.toys import TRAINING, toy_client, toy_model
-
-LABELS = [0, 0, 1, 2, 0, 1, 3]  # 2 and 3 are without positives
-EXACT = {"rtol": 1e-9, "atol": 1e-9}
+from tests.methods.cases import LABELS, batch, cosine, require_same
 
 
 def client() -> Client:
     network = toy_model().double().train()
     return Client(0, 2, network, snapshot(network), {}, {}, toy_client(LABELS), TRAINING)
-
-
-def batch(labels: list[int]) -> Batch:
-    torch.manual_seed(1)
-    return Batch(torch.randn(len(labels), 1, 8, 8, dtype=torch.float64), torch.tensor(labels))
-
-
-def cosine(u: Tensor, v: Tensor) -> Tensor:
-    return (u * v).sum() / ((u * u).sum().sqrt() * (v * v).sum().sqrt())
 
 
 def contrast(z: Tensor, y: list[int], tau: float, reduction: str) -> Tensor:
@@ -51,16 +39,13 @@ def test_value_and_gradient_are_those_of_equation_3(
     reduction: str, tau: float, labels: list[int]
 ) -> None:
     who, given = client(), batch(labels)
-    parameters = list(who.model.parameters())
+    list(who.model.parameters())
     method = FedSCL(mu=0.7, temperature=tau, reduction=reduction)  # type: ignore[arg-type]
     loss = method.objective(who)(given)
     output = who.model(given.images)
     expected = F.cross_entropy(output.logits, given.labels)
     expected = expected + 0.7 * contrast(output.embedding, labels, tau, reduction)
-    torch.testing.assert_close(loss, expected, **EXACT)
-    torch.testing.assert_close(
-        torch.autograd.grad(loss, parameters), torch.autograd.grad(expected, parameters), **EXACT
-    )
+    require_same(loss, expected, who.model)
 
 
 def test_a_batch_without_positives_is_cross_entropy() -> None:
@@ -79,9 +64,3 @@ def test_the_temperature_does_not_scale_the_loss_in_secret() -> None:
 
 def test_the_defaults_are_one_mean_and_one_half() -> None:
     assert FedSCL() == FedSCL(mu=1.0, temperature=0.5, reduction="mean")
-
-
-@pytest.mark.parametrize("values", [{"mu": -1.0}, {"temperature": 0.0}])
-def test_impossible_values_are_refused(values: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match="method"):
-        FedSCL(**values)  # type: ignore[arg-type]

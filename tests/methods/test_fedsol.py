@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from dcfl.client import Batch, Client, LocalTraining
 from dcfl.data import ClientData
 from dcfl.data.augment import Preparation
-from dcfl.errors import ConfigError
 from dcfl.local_training import train_client
 from dcfl.messages import Broadcast
 from dcfl.methods.fedavg import FedAvg
@@ -326,9 +325,3 @@ def test_without_a_perturbation_it_has_the_bits_of_fedavg(norm: Norm, variant: s
 
 def test_the_defaults_are_the_recommended_ones() -> None:
     assert FedSOL() == FedSOL(rho=1.0, variant="adaptive", perturb="all", temperature=3.0)
-
-
-@pytest.mark.parametrize("values", [{"rho": -1.0}, {"temperature": 0.0}])
-def test_impossible_values_are_refused(values: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match="method"):
-        FedSOL(**values)  # type: ignore[arg-type]

@@ -9,15 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dcfl.client import Batch, Client
-from dcfl.errors import ConfigError
 from dcfl.methods.fedavg import FedAvg
 from dcfl.methods.moon import MOON
 from dcfl.models import FeatureModel
 from dcfl.tensors import sha256, snapshot
 from dcfl.testing.toys import TRAINING, toy_client, toy_model, two_rounds, visit
-
-LABELS = [0, 0, 1, 2, 0, 1, 3]
-EXACT = {"rtol": 1e-9, "atol": 1e-9}
+from tests.methods.cases import EXACT, LABELS, batch, cosine, require_same
 
 
 def other_weights(seed: int) -> dict[str, Tensor]:
@@ -33,21 +30,12 @@ def client(memory: dict[str, Tensor] | None = None) -> Client:
     return Client(0, 2, network, other_weights(1), {}, memory or {}, toy_client(LABELS), TRAINING)
 
 
-def batch() -> Batch:
-    torch.manual_seed(1)
-    return Batch(torch.randn(len(LABELS), 1, 8, 8, dtype=torch.float64), torch.tensor(LABELS))
-
-
 def embeddings(network: FeatureModel, weights: dict[str, Tensor], images: Tensor) -> Tensor:
     """By a frozen model: evaluation mode, so that each image stands alone, and no gradient."""
     frozen = copy.deepcopy(network)
     frozen.load_state_dict(weights)
     frozen.eval()
     return torch.cat([frozen(image[None]).embedding.detach() for image in images])
-
-
-def cosine(u: Tensor, v: Tensor) -> Tensor:
-    return (u * v).sum() / ((u * u).sum().sqrt() * (v * v).sum().sqrt())
 
 
 def transcription(who: Client, given: Batch, mu: float, tau: float) -> Tensor:
@@ -65,14 +53,11 @@ def transcription(who: Client, given: Batch, mu: float, tau: float) -> Tensor:
 @pytest.mark.parametrize("tau", [0.5, 1.0, 0.1])
 def test_value_and_gradient_are_those_of_the_equation(tau: float) -> None:
     who, given = client(memory=other_weights(2)), batch()
-    parameters = list(who.model.parameters())
+    list(who.model.parameters())
     loss = MOON(mu=5.0, temperature=tau).objective(who)(given)
     expected = transcription(who, given, 5.0, tau)
     assert abs(loss.item() - FedAvg().objective(who)(given).item()) > 0.1
-    torch.testing.assert_close(loss, expected, **EXACT)
-    torch.testing.assert_close(
-        torch.autograd.grad(loss, parameters), torch.autograd.grad(expected, parameters), **EXACT
-    )
+    require_same(loss, expected, who.model)
 
 
 def test_without_a_memory_it_is_cross_entropy() -> None:
@@ -158,18 +143,3 @@ def test_a_small_temperature_does_not_overflow() -> None:
     loss = MOON(temperature=1e-4).objective(who)(given)
     assert loss.isfinite()
     assert all(g.isfinite().all() for g in torch.autograd.grad(loss, list(who.model.parameters())))
-
-
-def test_the_published_weights_and_temperature() -> None:
-    assert {name: values["mu"] for name, values in MOON.published.items()} == {
-        "cifar10": 5.0,
-        "cifar100": 1.0,
-        "tiny-imagenet": 1.0,
-    }
-    assert MOON().temperature == 0.5
-
-
-@pytest.mark.parametrize("values", [{"mu": -1.0}, {"temperature": 0.0}])
-def test_impossible_values_are_refused(values: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match="method"):
-        MOON(**values)

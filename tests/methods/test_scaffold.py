@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from dcfl.client import Batch, Client, LocalTraining
 from dcfl.data import ClientData
 from dcfl.data.augment import Preparation
-from dcfl.errors import ConfigError
 from dcfl.local_training import train_client
 from dcfl.methods.fedavg import FedAvg
 from dcfl.methods.scaffold import Scaffold
@@ -27,13 +26,13 @@ from dcfl.testing.toys import (
     two_rounds,
     visit,
 )
+from tests.methods.cases import EXACT
 
 POPULATION = 5
 COHORTS = [(0, 1), (0, 2), (1, 2)]  # some come again, 2 joins when c is no longer zero
 LABELS = {0: [0, 0, 1, 2, 0, 1, 3], 1: [3, 3, 2, 1, 3], 2: [2, 2, 0, 1, 2, 2, 0, 3, 1]}
 PLAIN = LocalTraining(2, 3, 0.1, lr_decay=0.5, momentum=0.0, weight_decay=0.0, max_grad_norm=0.0)
 NAMES = ("classifier.weight", "classifier.bias")
-EXACT = {"rtol": 1e-9, "atol": 1e-9}
 Arrays = dict[str, np.ndarray]
 
 
@@ -223,8 +222,3 @@ def test_the_server_divides_by_the_population() -> None:
 def test_a_client_that_took_no_step_keeps_its_numbers_finite() -> None:
     _, memory = visit(Scaffold(), toy_client([1]))
     assert all(tensor.isfinite().all() for tensor in memory.values())
-
-
-def test_a_negative_correction_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"method\.correction"):
-        Scaffold(correction=-1.0)

@@ -8,7 +8,12 @@ from dcfl.methods import METHODS, Method
 from dcfl.models.layers import Norm
 from dcfl.testing import toys
 from dcfl.testing.contract import check_method
-from dcfl.testing.properties import PROPERTIES, keeps_personal_parts_at_home
+from dcfl.testing.properties import (
+    PROPERTIES,
+    differs_from_fedavg_otherwise,
+    equals_fedavg_at_its_neutral_value,
+    repeatable,
+)
 
 
 @pytest.mark.parametrize("norm", ["batch", "group"])
@@ -17,23 +22,20 @@ def test_every_property_holds(method: type[Method], norm: Norm) -> None:
     verdicts = check_method(method, norm)
     assert len(verdicts) == len(PROPERTIES)
     assert [verdict for verdict in verdicts if not verdict.holds] == []
+    # A remark there is for users' methods.
+    assert not any(v.detail for v in verdicts if v.property == "keeps personal parts at home")
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
-def test_every_method_takes_a_personal_classifier(method: type[Method]) -> None:
-    """A remark is for users' methods."""
-    assert keeps_personal_parts_at_home(method, "batch") is None
-
-
-@pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
-def test_every_property_holds_with_the_other_kinds_of_decay(
+def test_bits_are_repeated_and_fedavgs_with_the_other_kinds_of_decay(
     method: type[Method], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = replace(
         toys.TRAINING, lr_decay=0.7, lr_decay_per="round+epoch", decay_norm_and_bias=False
     )
     monkeypatch.setattr(toys, "TRAINING", other)
-    assert [verdict for verdict in check_method(method, "batch") if not verdict.holds] == []
+    for check in (repeatable, equals_fedavg_at_its_neutral_value, differs_from_fedavg_otherwise):
+        check(method, "batch")
 
 
 def test_the_methods_of_the_paper_are_there() -> None:

@@ -172,7 +172,7 @@ class Draws:
         self._key, self._calls = key, 0
 
     def normal(self, like: Tensor) -> Tensor:
-        """In the shape and on the device of `like`."""
+        """Numbers in the shape and on the device of `like`."""
         pairs = (like.numel() + 1) // 2
         raw = np.frombuffer(self._bytes(16 * pairs), dtype="<u8").reshape(2, pairs)
         # 53 bits each, never zero: this cuts off radii beyond 8.6, of probability 1e-16.
@@ -300,7 +300,8 @@ def spent(settings: PrivacySettings, released: int) -> float | None:
 
 
 def epsilon_at(apart: float, delta: float) -> float | None:
-    """Of answers to two data sets that are so far apart, by `distance`; None: no guarantee."""
+    """Epsilon of answers to two data sets that are so far apart, by `distance`; None: no
+    guarantee."""
     if apart == inf:
         return None
     delta_at = _deltas(apart)
@@ -333,7 +334,7 @@ def check_budget(settings: PrivacySettings, method: Method, schedule: Schedule) 
 def account(
     settings: PrivacySettings, method: Method, schedule: Schedule, repeated: int = 0
 ) -> dict[str, Any]:
-    """For the run's summary; empty if [privacy] is off.
+    """What the run's summary says; empty if [privacy] is off.
 
     `repeated`: rounds that a resumed run did twice. With seeded noise the replies are the same,
     which reveals nothing new; with secret noise they differ, and count.
@@ -384,7 +385,7 @@ def _boundary(fits: Callable[[float], bool], inside: float, outside: float) -> f
 
 
 def _rounded_up(value: float) -> float:
-    """To three digits."""
+    """The number with three digits that is not below it."""
     if not 0 < value < inf:
         return value
     unit = 10.0 ** (floor(log10(value)) - 2)

@@ -42,7 +42,7 @@ class UploadsSoFar:
         self._form: dict[str, tuple[torch.dtype, torch.Size]] = {}
 
     def add(self, upload: Tensors) -> None:
-        """In client order, which decides the last bits."""
+        """Add the next upload in client order, which decides the last bits."""
         form = {name: (tensor.dtype, tensor.shape) for name, tensor in upload.items()}
         if self._clients and form != self._form:
             raise ValueError(
@@ -54,7 +54,7 @@ class UploadsSoFar:
         self._clients += 1
 
     def mean(self) -> MeanUpload:
-        """Do not call `add` afterwards."""
+        """The mean of all that were added; nothing may be added afterwards."""
         dtypes = {name: dtype for name, (dtype, _) in self._form.items()}
         return MeanUpload(self._mean.mean(), self._clients, dtypes)
 

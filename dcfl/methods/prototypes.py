@@ -98,7 +98,7 @@ class PrototypeMethod(OnEmbeddings):
         return loss
 
     def _received(self, client: Client) -> Prototypes | None:
-        """None in the first round."""
+        """The prototypes that came with the weights; None in the first round."""
         if not client.shared:
             return None
         return Prototypes(client.shared["prototypes"].detach(), client.shared["known"])

@@ -192,7 +192,7 @@ class _Tap:
             self.seen.append(_pooled(value))
 
     def the_one(self, where: str) -> Tensor:
-        """What passed, once."""
+        """The tensor that passed, if it was one."""
         count = len(self.seen or ())
         if not self.seen or count > 1:
             times = f"{count} times" if count else "never"

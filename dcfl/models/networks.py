@@ -1,4 +1,5 @@
-"""Residual networks for small images: a 3x3 stem, no max-pool, stages that double in width.
+"""The networks by name: a small CNN, LeNet, a linear model, an MLP, and residual networks for small
+images, with a 3x3 stem, no max-pool, and stages that double in width.
 
 He et al., "Deep Residual Learning for Image Recognition", CVPR 2016. ResNet-18 has stages of
 64-128-256-512 channels and 11.17 M parameters for 10 classes. ResNet-8 is for CPUs: one block in
@@ -15,12 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dcfl.errors import require
-from dcfl.models.layers import (
-    NORMS,
-    HeadedModel,
-    Norm,
-    convolution,
-)
+from dcfl.models.layers import NORMS, HeadedModel, Norm, convolution
 from dcfl.models.output import Output
 
 

@@ -29,7 +29,7 @@ class Output(NamedTuple):
         return self.projection
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Output:
-        """With each tensor changed."""
+        """The same output with each tensor changed."""
         stages = tuple(change(stage) for stage in self.stages)
         side = None if self.projection is None else change(self.projection)
         return Output(change(self.logits), change(self.embedding), stages, side)
@@ -67,13 +67,13 @@ class FeatureModel(nn.Module):
         raise TypeError(f"{type(self).__name__} must define forward(images) -> Output")
 
     def train(self, mode: bool = True) -> Self:
-        """All but the frozen parts, which stay in evaluation mode."""
+        """Switch all but the frozen parts, which stay in evaluation mode."""
         super().train(mode)
         self.settle_frozen()
         return self
 
     def settle_frozen(self) -> None:
-        """The frozen parts in evaluation mode, whatever mode the others are in."""
+        """Put the frozen parts into evaluation mode, whatever mode the others are in."""
         if self.frozen_parts:
             for name, module in self.named_modules():
                 if within(name, self.frozen_parts):

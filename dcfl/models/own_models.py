@@ -1,6 +1,5 @@
-"""Networks of timm and torchvision by name, where these are installed: "timm:resnet18".
-
-Never with pretrained weights: nothing is downloaded.
+"""Networks that are not dcfl's own: from a user's file, or of timm and torchvision by name
+("timm:resnet18"), where these are installed. Never with pretrained weights: nothing is downloaded.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def personalise(model: nn.Module, parts: Sequence[str]) -> None:
 
 
 def personal_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """By their names in the state dict: the tensors themselves."""
+    """The personal tensors themselves, by their names in the state dict."""
     frozen = frozen_tensors(model)
     own = tensors_within(model, getattr(model, "personal_parts", ()))
     return {name: tensor for name, tensor in own.items() if name not in frozen}
@@ -104,7 +104,7 @@ def unsent_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def sent_modules(model: nn.Module) -> list[nn.Module]:
-    """Those whose tensors are in the messages."""
+    """The modules whose tensors are in the messages."""
     unsent = (*getattr(model, "frozen_parts", ()), *getattr(model, "personal_parts", ()))
     return [module for name, module in model.named_modules() if not within(name, unsent)]
 

@@ -31,7 +31,7 @@ def weights_path(weights: str) -> Path:
 
 
 def weights_sha256(weights: str) -> str:
-    """Of the file's bytes, wherever it lies."""
+    """The hash of the file's bytes, wherever it lies."""
     path = weights_path(weights)
     try:
         with path.open("rb") as stream:

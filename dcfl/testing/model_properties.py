@@ -56,7 +56,7 @@ def _observed(model: FeatureModel, images: Tensor) -> Output:
 
 
 def _traced(images: Tensor) -> Tensor:
-    """With a gradient, so that even an embedding that has no weights behind it is in the graph."""
+    """The images with a gradient: even an embedding without weights behind it is in the graph."""
     return images.requires_grad_().clone()
 
 
@@ -165,7 +165,7 @@ def the_memory_layout_changes_nothing(network: Network) -> None:
 
 
 def state_survives_being_sent(network: Network) -> None:
-    """In the format of messages, memories and checkpoints, into another model."""
+    """Sent as messages, memories and checkpoints are, and loaded into another model."""
     model, other = network.build(), network.build(seed=1)
     _stepped(network, model)
     state = model.state_dict()
@@ -194,7 +194,7 @@ def copies_are_independent(network: Network) -> None:
 
 
 def trains_with_every_kind_of_method(network: Network) -> None:
-    """A round of one client: no contrast, prototypes, stages, an earlier model."""
+    """One client trains a round without contrast, with prototypes, stages, an earlier model."""
     pixels = torch.randint(
         0,
         256,

@@ -113,7 +113,7 @@ def _uploads_of_neighbours(method: Method, norm: Norm) -> Iterator[dict[str, Ten
 
 
 def _every_second(tensor: Tensor, first: int) -> Tensor:
-    """Zero in the places between."""
+    """The tensor with zeros in the places between."""
     flat = tensor.flatten()
     return flat.where(torch.arange(len(flat)) % 2 == first, 0.0).view_as(tensor)
 
@@ -275,7 +275,7 @@ def _require_finite(*messages: Tensors) -> None:
 
 
 def works_in_the_first_round(method: type[Method], norm: Norm) -> None:
-    """Nothing shared, nothing remembered."""
+    """Nothing is shared or remembered yet."""
     update, _ = visit(method(), toy_client(MIXED), norm=norm)
     if update.num_steps == 0:
         raise Broken("no step was taken")
@@ -310,7 +310,7 @@ def merge_hears_every_client(method: type[Method], norm: Norm) -> None:
 
 
 def what_it_sends_and_keeps_survives_the_codec(method: type[Method], norm: Norm) -> None:
-    """In the format of messages, memories and checkpoints."""
+    """Messages, memories and checkpoints have this format."""
     rounds = two_rounds(method(), norm)
     for update, memory in rounds.second:
         for tensors in (update.weights, update.upload, memory, rounds.shared):

@@ -37,8 +37,8 @@ class Found(NamedTuple):
 def find_pictures(
     places: Iterable[str | Path], class_names: Sequence[str]
 ) -> Iterator[tuple[Found, ...]]:
-    """In blocks, those of a folder in the order of their names. Refuses at once a place that does
-    not exist, or where no picture is."""
+    """The pictures in blocks, those of a folder in the order of their names. Refuses at once a
+    place that does not exist, or where no picture is."""
     paths = [Path(place) for place in places]
     for path in paths:
         if not path.exists():
@@ -116,7 +116,7 @@ class Classifier:
 
 
 def open_classifier(folder: Path, which: Which = "last") -> Classifier:
-    """Refuses models that do not look at pictures."""
+    """Open a run's model. Refuses those that do not look at pictures."""
     model = load_model(folder, which)
     preparation, (height, size, channels) = inputs_of(model)
     if (height, size) == (1, 1):

@@ -121,7 +121,7 @@ def _other_sizes(size: int, channels: int) -> Iterator[Tensor]:
 
 
 def resized_by_pillow(pixels: Tensor, size: int, fit: GraphFit) -> Tensor:
-    """As the decoder does with pictures."""
+    """Pixels resized as the decoder resizes pictures."""
     rows = []
     for row in pixels.numpy():
         picture = Image.fromarray(row[..., 0] if row.shape[2] == 1 else row)
@@ -297,7 +297,7 @@ def _compared(
 
 @contextmanager
 def _all_or_none(folder: Path) -> Iterator[ExitStack]:
-    """For files that appear together. Folders made for them go again if they do not appear."""
+    """Files appear together or not at all; folders made for them go again if they do not."""
     new = [above for above in (folder, *folder.parents) if not above.exists()]
     with storage(folder):
         folder.mkdir(parents=True, exist_ok=True)

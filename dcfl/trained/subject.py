@@ -69,7 +69,7 @@ def load_own_data(run: RecordedRun, model: FeatureModel) -> Dataset:
 
 
 def kind_of_images(settings: DataSettings) -> str:
-    """What the run is scored on."""
+    """The images that the run is scored on."""
     return "kept-back training images" if settings.holdout else "test images"
 
 
@@ -102,12 +102,12 @@ class Subject:
 
     @property
     def round(self) -> int:
-        """The last one."""
+        """The number of the last round."""
         return self.run.rounds[-1].round
 
     @property
     def embeddings(self) -> tuple[Embedding, ...]:
-        """Those that the model has."""
+        """The embeddings that the model has."""
         side = self.experiment.model.head.startswith("side")
         return ("features", "projection") if side else ("features",)
 

@@ -8,7 +8,6 @@ import re
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from textwrap import dedent
 from types import ModuleType
 from typing import Any
 
@@ -16,8 +15,8 @@ import pytest
 
 import dcfl
 from dcfl.cli import new
+from tests.site.blocks import PAGES, ROOT, blocks
 
-ROOT = Path(__file__).parent.parent
 FUNCTIONS_OF = ("losses", "evaluation")  # modules whose public functions are public names too
 
 
@@ -74,16 +73,9 @@ def texts_that_people_copy() -> dict[str, str]:
             "".join(c["source"]) for c in cells if c["cell_type"] == "code"
         )
     texts["new test"] = (new.TEST + new.GROUP_TEST).format(**blanks)
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
-        page = path.read_text()
-        fenced = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-        indented = re.findall(r"(?:^(?: {4}.*)?\n)+", page, re.MULTILINE)
-        blocks = [*fenced, *map(dedent, indented)]
-        texts |= {
-            f"{path.relative_to(ROOT)} {number}": block
-            for number, block in enumerate(blocks)
-            if re.search(r"\b(import dcfl|from dcfl|dcfl\.\w+\()", block)
-        }
+    found = [block for page in PAGES for block in blocks(page)]
+    uses = re.compile(r"\b(import dcfl|from dcfl|dcfl\.\w+\()")
+    texts |= {str(block): block.text for block in found if uses.search(block.text)}
     return texts
 
 

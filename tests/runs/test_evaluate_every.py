@@ -9,7 +9,7 @@ import torch
 import dcfl
 from dcfl.data import DataSettings, load_dataset
 from dcfl.errors import ConfigError, Interrupted
-from dcfl.evaluation import ema
+from dcfl.evaluation import ema, score_model
 from dcfl.experiment import FederationSettings
 from dcfl.report import write_report
 from dcfl.runs.run import Run
@@ -78,7 +78,7 @@ def test_the_page_says_so_and_the_score_is_that_of_the_subset(tmp_path: Path) ->
     page = write_report(result.folder).read_text()
     assert "every 3 rounds and after the last on 100 test images" in page
     subset = load_dataset(DataSettings(test_images=100))
-    assert evaluate(result.model, subset).accuracy == result.summary.final_accuracy
+    assert score_model(result.model, subset).accuracy == result.summary.final_accuracy
 
 
 def test_the_subset_is_the_same_for_every_seed_and_order() -> None:

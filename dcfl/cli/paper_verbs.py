@@ -16,8 +16,9 @@ from dcfl.system.wording import printable, say
 
 if TYPE_CHECKING:
     from dcfl.comparisons.cell_costs import PlannedCosts
-    from dcfl.comparisons.cells import Cell, CellFolder
+    from dcfl.comparisons.cells import CellFolder
     from dcfl.paper.plans import RecipePlan
+    from dcfl.paper.recipe import RecipeCell
     from dcfl.paper.results import Results
     from dcfl.paper.theory_study import TheoryResult
 
@@ -214,7 +215,7 @@ def _plans(
     return [plan_recipe(recipe, scale, numbers, settings, folder) for recipe in recipes]
 
 
-def _announce_cost(cells: Sequence[CellFolder[Cell]], parallel: int) -> PlannedCosts:
+def _announce_cost(cells: Sequence[CellFolder[RecipeCell]], parallel: int) -> PlannedCosts:
     """Print the cost of what is left to do."""
     from dcfl.cli.plans import measured
     from dcfl.cli.terminal import duration, megabytes
@@ -237,7 +238,7 @@ def _announce_cost(cells: Sequence[CellFolder[Cell]], parallel: int) -> PlannedC
 
 def _print_plan(
     plans: Sequence[RecipePlan],
-    cells: Sequence[CellFolder[Cell]],
+    cells: Sequence[CellFolder[RecipeCell]],
     parallel: int,
     as_json: bool,
 ) -> None:
@@ -264,7 +265,7 @@ def _print_plan(
             print(printable(f"{cell.name}  failed: {cell.failed}"))
 
 
-def _train(cells: Sequence[CellFolder[Cell]], processes: int) -> int:
+def _train(cells: Sequence[CellFolder[RecipeCell]], processes: int) -> int:
     """Train the cells that have not ended; returns how many failed."""
     from dcfl.comparisons.crew import Runner, followed, in_turn
     from dcfl.comparisons.progress import Progress

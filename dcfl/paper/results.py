@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import resources
@@ -16,7 +16,7 @@ from dcfl.comparisons.cells import CellFolder
 from dcfl.comparisons.groups import Group, Outcome, setting
 from dcfl.comparisons.pairs import AllPairs, Pair, Spread
 from dcfl.comparisons.standing import Ranking, comparable_means
-from dcfl.paper.recipe import REFERENCE, ROWS, Cell, Recipe
+from dcfl.paper.recipe import REFERENCE, ROWS, Recipe, RecipeCell
 from dcfl.paper.scales import Scale
 from dcfl.runs.folder import RecordedRun
 
@@ -69,10 +69,6 @@ class Score:
     ours: Mapping[int, float]  # by seed
     paper: float
 
-    def mean(self, seeds: Collection[int]) -> float:
-        """Over these seeds, for comparison with another method; over all if there are none."""
-        return fmean([self.ours[seed] for seed in seeds] or self.ours.values())
-
 
 Contest = tuple[str, str, str, str]  # table, data set, split and measure
 Contests = Mapping[Contest, Mapping[str, Score]]  # in each place, by method
@@ -95,10 +91,8 @@ class ClaimCheck:
             for scores in contests.values()
             if low in scores and high in scores
         ]
-        ours = 0
-        for a, b in pairs:
-            seeds = a.ours.keys() & b.ours.keys()
-            ours += a.mean(seeds) < b.mean(seeds)
+        means = [comparable_means({low: a.ours, high: b.ours}) for a, b in pairs]
+        ours = sum(mean[low] < mean[high] for mean in means)
         return cls(low, high, ours, sum(a.paper < b.paper for a, b in pairs), len(pairs))
 
 
@@ -119,8 +113,7 @@ class Leaders:
 
     @classmethod
     def of(cls, place: Contest, scores: Mapping[str, Score]) -> Leaders:
-        seeds = set.intersection(*(set(score.ours) for score in scores.values()))
-        ours = ranks({row: score.mean(seeds) for row, score in scores.items()})
+        ours = ranks(comparable_means({row: score.ours for row, score in scores.items()}))
         papers = ranks({row: score.paper for row, score in scores.items()})
 
         def at(rank: int, by_row: dict[str, int]) -> tuple[str, ...]:
@@ -235,11 +228,6 @@ class Entry:
     def spread(self, metric: Metric) -> Spread:
         return Spread.of(list(self.values(metric).values()))
 
-    def mean(self, metric: Metric, seeds: Collection[int]) -> float:
-        """Over these seeds, for comparison with another entry; over all if there are none."""
-        values = self.values(metric)
-        return fmean([values[seed] for seed in seeds] or values.values())
-
     def published(self, metric: Metric) -> float | None:
         """The paper has one MAX and one EMA, and does not say on which test data."""
         return getattr(self.paper, metric.removeprefix("client-")) if self.paper else None
@@ -272,7 +260,7 @@ def ema_at(run: RecordedRun, share: float) -> float:
 class Results:
     recipe: Recipe
     scale: Scale
-    cells: Sequence[CellFolder[Cell]]  # all that the recipe asks for
+    cells: Sequence[CellFolder[RecipeCell]]  # all that the recipe asks for
     changes: Sequence[str] = ()  # KEY=VALUE, where not the scale's own
 
     @cached_property
@@ -295,7 +283,7 @@ class Results:
         return {place: rows for place, rows in entries.items() if rows}
 
     def metrics(self, block: str) -> tuple[Metric, ...]:
-        """Those that all runs in the block have: older ones lack the clients' own mixes."""
+        """Those that all runs in the block have."""
         spreads = [
             entry.spread("client-max").mean
             for (other_block, _), rows in self.entries.items()
@@ -324,20 +312,17 @@ class Results:
 
     def columns(self, block: str) -> list[str]:
         """In the recipe's order, without the unnamed one that only the reference may be in."""
-        asked = dict.fromkeys(
-            cell_folder.cell.column for cell_folder in self.cells if cell_folder.cell.block == block
-        )
-        return [column for column in asked if column and (block, column) in self.entries]
+        return [column for other, column in self.entries if other == block and column]
 
     def rows(self, block: str) -> list[str]:
-        return list(
-            dict.fromkeys(
-                cell_folder.cell.row
-                for cell_folder in self.cells
-                if cell_folder.cell.block == block
-                and cell_folder.cell.row in self.entries.get((block, cell_folder.cell.column), {})
+        inside = (cell_folder.cell for cell_folder in self.cells if cell_folder.cell.block == block)
+        return [
+            *dict.fromkeys(
+                cell.row
+                for cell in inside
+                if cell.row in self.entries.get((block, cell.column), {})
             )
-        )
+        ]
 
     def reference(self, place: Place) -> Entry | None:
         """FedAvg in the same place, or the block's only one."""
@@ -378,8 +363,7 @@ class Results:
         """Among the rows that the paper has too, if any, because its ranks are among those."""
         entries = self.entries[place]
         shared = {row: entry for row, entry in entries.items() if entry.paper} or entries
-        seeds = set.intersection(*(set(entry.runs) for entry in shared.values()))
-        return ranks({row: entry.mean(metric, seeds) for row, entry in shared.items()})
+        return ranks(comparable_means({row: e.values(metric) for row, e in shared.items()}))
 
     def papers_ranks(self, place: Place, metric: Metric) -> dict[str, int]:
         entries = self.entries[place].items()

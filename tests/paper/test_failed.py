@@ -7,14 +7,14 @@ from dcfl.comparisons.cell_worker import answers
 from dcfl.comparisons.cells import FAILED, CellFolder
 from dcfl.comparisons.trainer import Trainer
 from dcfl.config import apply, as_tables, to_toml
-from dcfl.paper.recipe import Cell
+from dcfl.paper.recipe import RecipeCell
 from dcfl.paper.recipe_book import RECIPES
 from dcfl.paper.reproduction_files import write_results
 from dcfl.paper.results import Results
 from dcfl.paper.scales import SMOKE
 
 
-def diverging(tmp_path: Path) -> CellFolder[Cell]:
+def diverging(tmp_path: Path) -> CellFolder[RecipeCell]:
     cell = next(iter(RECIPES["ablation"].cells(SMOKE, [0])))
     wild = {"training": {"lr": 1e30, "max_grad_norm": 0.0}, "federation": {"rounds": 4}}
     return CellFolder(replace(cell, experiment=apply(cell.experiment, wild)), tmp_path / cell.name)

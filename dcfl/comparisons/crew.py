@@ -8,17 +8,19 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, Any, Protocol
 
 import torch
 
 from dcfl.comparisons.cells import Cell, CellFolder
-from dcfl.comparisons.progress import AfterRound, News, Show
+from dcfl.comparisons.progress import News, Show
 from dcfl.comparisons.trainer import Trainer, as_text, can_travel, files_to_send
 from dcfl.engines.placement import available_cores
-from dcfl.errors import DCFLError, Interrupted, TooFewClients, WorkersLost
+from dcfl.errors import Interrupted, TooFewClients, WorkersLost
 from dcfl.experiment import Experiment
+from dcfl.runs.rows import RoundRow
 from dcfl.system.processes import python
 
 PATIENCE = 5.0  # seconds for what a killed process has started to let go of its output
@@ -42,7 +44,7 @@ class Runner:
         self._heard: SimpleQueue[tuple[int, News]] = SimpleQueue()
         self.stopping = False
         self._processes: set[subprocess.Popen[str]] = set()
-        self._training: dict[str, subprocess.Popen[str]] = {}  # by the name of the cell
+        self._training: dict[Path, subprocess.Popen[str]] = {}  # by the folder of the cell
         # With a cell in each process, a cell needs no processes of its own.
         self._alone = processes > 1
         self._orders: list[SimpleQueue[CellFolder[Cell] | None]] = [
@@ -59,11 +61,11 @@ class Runner:
         for process in list(self._processes):
             process.terminate()
 
-    def prune(self, cell_folder: CellFolder[Cell]) -> None:
-        """Let this cell end its round and write a checkpoint; the others go on."""
-        process = self._training.get(cell_folder.name)
+    def prune(self, folder: Path) -> None:
+        """Let the cell in this folder end its round and write a checkpoint; the others go on."""
+        process = self._training.get(folder)
         if process is not None:
-            _send(process, {"prune": str(cell_folder.path)})
+            _send(process, {"prune": str(folder)})
 
     def news(self) -> Iterator[News]:
         """Train all cells; ends when all are done, or stopped. Cells are taken here, after the
@@ -106,9 +108,9 @@ class Runner:
                     process = self._started()
                 news = self._trained(process, cell_folder, number)
             except OSError as error:  # no process could be started
-                news = News(cell_folder, "failed", why=str(error), kind=WorkersLost.__name__)
+                news = News.failure(cell_folder, WorkersLost(str(error)))
             except Exception as error:  # whoever waits for news of this cell must hear of it
-                news = News(cell_folder, "failed", why=f"{type(error).__name__}: {error}")
+                news = News.failure(cell_folder, error)
             self._heard.put((number, news))
         if process is not None:
             self._end(process)
@@ -136,7 +138,7 @@ class Runner:
     def _trained(
         self, process: subprocess.Popen[str], cell_folder: CellFolder[Cell], number: int
     ) -> News:
-        self._training[cell_folder.name] = process
+        self._training[cell_folder.path] = process
         experiment = self._with_its_share(cell_folder.experiment, number)
         job = {
             "folder": str(cell_folder.path),
@@ -150,19 +152,18 @@ class Runner:
                 if "state" in answer:
                     break
                 if "round" in answer:
-                    after = AfterRound.from_answer(answer)
-                    self._heard.put((number, News(cell_folder, "round", after)))
-        del self._training[cell_folder.name]
+                    row = RoundRow.from_json(answer, cell_folder.path)
+                    self._heard.put((number, News(cell_folder, "round", row)))
+        del self._training[cell_folder.path]
         state = answer.get("state")
         if state in ("finished", "pruned", "failed"):
-            why, kind = answer.get("why", ""), answer.get("kind", "")
-            return News(cell_folder, state, why=why, kind=kind)
+            return News(cell_folder, state, why=answer["why"], kind=answer["kind"])
         process.wait()  # it takes no more cells
         self._processes.discard(process)
         if self.stopping or state == "stopped":
             return News(cell_folder, "stopped")
-        why = f"its process ended with {process.returncode}"
-        return News(cell_folder, "failed", why=why, kind=WorkersLost.__name__)
+        lost = WorkersLost(f"its process ended with {process.returncode}")
+        return News.failure(cell_folder, lost)
 
     def _with_its_share(self, experiment: Experiment, number: int) -> Experiment:
         """With its share of the GPUs and cores."""
@@ -197,34 +198,15 @@ def _answer(line: str) -> dict[str, Any]:
     return answer if isinstance(answer, dict) else {}
 
 
-class ThisProcess:
+class ThisProcess(Trainer):
     def __init__(self, take: Take) -> None:
+        super().__init__()
         self._take = take
-        self._trainer = Trainer()
-
-    @property
-    def stopping(self) -> bool:
-        return self._trainer.stopping
-
-    def stop(self) -> None:
-        self._trainer.stop()
-
-    def prune(self, cell_folder: CellFolder[Cell]) -> None:
-        self._trainer.prune(cell_folder.path)
 
     def news(self) -> Iterator[News]:
         """Errors that are not dcfl's own are raised."""
         while not self.stopping and (cell_folder := self._take()) is not None:
-            try:
-                for row in self._trainer.rounds(cell_folder.path, cell_folder.experiment):
-                    yield News(cell_folder, "round", AfterRound.of(row))
-            except Interrupted:
-                pruned = self._trainer.pruned(cell_folder.path)
-                yield News(cell_folder, "pruned" if pruned else "stopped")
-            except DCFLError as error:
-                yield News(cell_folder, "failed", why=str(error), kind=type(error).__name__)
-            else:
-                yield News(cell_folder, "finished")
+            yield from self.train(cell_folder)
 
 
 class Crew(Protocol):
@@ -234,8 +216,8 @@ class Crew(Protocol):
     def stop(self) -> None:
         """Let every cell end its round and write a checkpoint."""
 
-    def prune(self, cell_folder: CellFolder[Cell]) -> None:
-        """Let this cell end its round and write a checkpoint; the others go on."""
+    def prune(self, folder: Path) -> None:
+        """Let the cell in this folder end its round and write a checkpoint; the others go on."""
 
     def news(self) -> Iterator[News]:
         """Train all cells; ends when all are done, or stopped."""
@@ -279,9 +261,9 @@ class MixedCrew:
         for crew in self._crews:
             crew.stop()
 
-    def prune(self, cell_folder: CellFolder[Cell]) -> None:
+    def prune(self, folder: Path) -> None:
         for crew in self._crews:
-            crew.prune(cell_folder)
+            crew.prune(folder)
 
     def news(self) -> Iterator[News]:
         for crew in self._crews:

@@ -11,18 +11,18 @@ import math
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
 
-from dcfl.comparisons.progress import AfterRound
-from dcfl.comparisons.space import Choices, Dimension, Point, Space, plain
+from dcfl.comparisons.space import Choices, Dimension, Point, Space, frozen, plain
 from dcfl.comparisons.trials import QUANTITIES, By, Trial
 from dcfl.errors import ConfigError, RunFolderError
+from dcfl.runs.rows import RoundRow
 from dcfl.system.storage import strict_json, write_whole
 
 Kind = Literal["grid", "random", "tune"]
@@ -90,6 +90,8 @@ def drawn(space: Space, count: int, seed: int) -> Iterator[Point]:
 POINTS = "tune.json"
 # No trial is ended before so many have finished, nor in the first third of its rounds.
 FINISHED_FIRST, SPARED = 4, 3
+# Optuna warns of what it calls experimental, and of values that were reported twice.
+quietly = partial(warnings.catch_warnings, action="ignore")
 
 
 def optuna() -> ModuleType:
@@ -132,14 +134,14 @@ class Tuner:
         self._known.add(key_of(point))
         return point
 
-    def report(self, number: int, after: AfterRound) -> bool:
+    def report(self, number: int, row: RoundRow) -> bool:
         """Whether the curve is so bad that the trial should end."""
-        value = getattr(after, _FIELDS[self._by])
+        value = row[_FIELDS[self._by]]
         if value is None:
             return False
         trial = self._asked[number]
         with quietly():
-            trial.report(value, after.round)
+            trial.report(value, row.round)
             return bool(trial.should_prune())
 
     def end(self, trial: Trial) -> None:
@@ -226,22 +228,10 @@ class PointsFile:
             content = json.loads(self._path.read_text("utf-8"))
             before, points = list(map(str, content["space"])), list(content["points"])
             if before == self._space:
-                return [{key: _frozen(point[key]) for key in keys} for point in points]
+                return [{key: frozen(point[key]) for key in keys} for point in points]
         except (ValueError, KeyError, TypeError) as error:
             raise RunFolderError(f"{self._path}: not as it was written ({error})") from error
         raise RunFolderError(
             f"{self._path.parent} holds a search over {'; '.join(before)}: choose another folder "
             f"with --out"
         )
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
-
-
-@contextmanager
-def quietly() -> Iterator[None]:
-    """Optuna warns of what it calls experimental, and of values that were reported twice."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

@@ -131,7 +131,7 @@ def split_values(settings: Mapping[str, Any]) -> tuple[Tables, Space]:
     varied: list[Dimension] = []
     for key, value in settings.items():
         if isinstance(value, list | tuple):
-            varied.append(_choices(key, tuple(_frozen(one) for one in value)))
+            varied.append(_choices(key, tuple(frozen(one) for one in value)))
         elif isinstance(value, str) and LIKE_A_RANGE.fullmatch(value):
             varied.append(_range(key, value))
         else:
@@ -202,7 +202,7 @@ def _choices_in(key: str, text: str) -> Choices:
     parts = _parts(text)
     if not all(parts):
         raise ConfigError(f"{key}={text}: there is an empty value between the commas")
-    values = (part if (value := _toml(part)) is None else _frozen(value) for part in parts)
+    values = (part if (value := _toml(part)) is None else frozen(value) for part in parts)
     return _choices(key, tuple(values))
 
 
@@ -214,8 +214,8 @@ def _choices(key: str, values: tuple[Any, ...]) -> Choices:
     return Choices(key, values)
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
+def frozen(value: Any) -> Any:
+    return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value
 
 
 def _parts(text: str) -> list[str]:

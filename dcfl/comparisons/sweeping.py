@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from dcfl.comparisons.cells import Cell, CellFolder, Shelf, difference_to, require_free
 from dcfl.comparisons.crew import Crew, MixedCrew, crew_for, processes_for, until_it_fails
 from dcfl.comparisons.pairs import Spread
-from dcfl.comparisons.progress import AfterRound, News, Show, shown_in_notebooks
+from dcfl.comparisons.progress import News, Show, shown_in_notebooks
 from dcfl.comparisons.searches import POINTS, Search, Tuner, optuna
 from dcfl.comparisons.space import CHOOSERS, Point, Space, fitted, split_values
 from dcfl.comparisons.sweep_result import FinalScore, SweepResult
@@ -35,6 +35,7 @@ from dcfl.experiment import Experiment
 from dcfl.report import find_runs
 from dcfl.runs.folder import new_folder
 from dcfl.runs.model_file import Which
+from dcfl.runs.rows import RoundRow
 from dcfl.system.locks import locked
 from dcfl.system.storage import storage, write_whole
 
@@ -51,7 +52,7 @@ class Source(Protocol):
 
     def next(self, number: int) -> Point | None: ...
 
-    def report(self, number: int, after: AfterRound) -> bool:
+    def report(self, number: int, row: RoundRow) -> bool:
         """Whether the trial should end."""
 
     def end(self, trial: Trial) -> None: ...
@@ -68,7 +69,7 @@ class Listed:
     def next(self, number: int) -> Point | None:
         return self._points[number] if number < len(self._points) else None
 
-    def report(self, number: int, after: AfterRound) -> bool:
+    def report(self, number: int, row: RoundRow) -> bool:
         return False
 
     def end(self, trial: Trial) -> None:
@@ -101,10 +102,10 @@ class SearchLoop:
 
     def heard(self, news: News, crew: Crew) -> None:
         trial = self.trials[_number(news)]
-        if news.after is not None:
+        if news.row is not None:
             first = self._source.prunes and news.name == trial.cells[0].name
-            if first and self._source.report(trial.number, news.after):
-                crew.prune(news.cell_folder)
+            if first and self._source.report(trial.number, news.row):
+                crew.prune(news.cell_folder.path)
             return
         if news.state == "stopped":
             return
@@ -128,7 +129,7 @@ class SearchLoop:
             self._source.end(trial)
         elif self._source.prunes:
             for row in trial.cells[0].run.rounds if trial.cells[0].run else ():
-                self._source.report(trial.number, AfterRound.of(row))
+                self._source.report(trial.number, row)
             self._waiting.append(trial.todo[0])
         else:
             self._waiting.extend(trial.todo)

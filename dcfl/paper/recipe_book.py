@@ -11,7 +11,7 @@ from dcfl.paper.scales import IID, Where
 Cells = Iterator[RecipeCell]
 SPLITS = (IID, 0.5, 0.3)
 CIFAR = ("cifar10", "cifar100")
-HARD = (Where("cifar10", 0.3, 0.05),)  # the split at which questions are asked in detail
+HARD = Where("cifar10", 0.3, 0.05)  # the split at which questions are asked in detail
 HARD_EVERYWHERE = [Where(dataset, 0.3, 0.05) for dataset in (*CIFAR, "tiny-imagenet")]
 IN_QUESTION = ("FedAvg", "FedProc", "DCFL-SW", "DCFL-PW")
 READINGS: dict[str, Table] = {
@@ -198,7 +198,7 @@ RECIPES: dict[str, Recipe] = {
             "Cosines within and between classes",
             "The paper's figure: how alike the features of test images are, for FedProc and "
             "DCFL-PW.",
-            HARD,
+            [HARD],
             similarity,
             picture="similarity",
         ),
@@ -228,7 +228,7 @@ RECIPES: dict[str, Recipe] = {
             "The weights of pull and push",
             "DCFL over lambda_a (lambda_u = 1 - lambda_a), without a projection head and with one "
             "beside the classifier, on the same images kept back as mu.",
-            HARD,
+            [HARD],
             weights_with_heads,
             columns="lambda_a",
             one_seed=True,
@@ -240,7 +240,7 @@ RECIPES: dict[str, Recipe] = {
             "it? Are positives summed, averaged, or a second view; are negatives the other "
             "classes, or all others? Each at the paper's mu, and at the one that is best at this "
             "scale.",
-            HARD,
+            [HARD],
             readings,
             columns="head",
         ),
@@ -248,7 +248,7 @@ RECIPES: dict[str, Recipe] = {
             "server-side",
             "DCFL with optimisers at the server",
             "The paper says that DCFL goes with any server-side rule, and does not try it.",
-            HARD,
+            [HARD],
             server_rules,
             columns="server",
         ),
@@ -258,7 +258,7 @@ RECIPES: dict[str, Recipe] = {
             "Eq. 10 sums over all positives of the class; the text also speaks of one positive. "
             "Each reading with the gradient clipped at 10 and not, and the momentum that the paper "
             "does not name; on a tenth of the training images that is kept back.",
-            HARD,
+            [HARD],
             sample_wise,
             columns="mu, clipping",
             one_seed=True,
@@ -288,7 +288,7 @@ RECIPES: dict[str, Recipe] = {
             "positives",
             "The gap to FedAvg and the number of positives",
             "Larger batches bring more positives for every image, and more negatives.",
-            HARD,
+            [HARD],
             batch_sizes,
             columns="batch size",
             picture="lines",
@@ -297,7 +297,7 @@ RECIPES: dict[str, Recipe] = {
             "weights",
             "Alignment, uniformity and their common weight",
             "DCFL-PW over lambda_a (lambda_u = 1 - lambda_a) and mu.",
-            HARD,
+            [HARD],
             weights,
             columns="lambda_a",
             picture="map",

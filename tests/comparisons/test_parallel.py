@@ -14,12 +14,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from dcfl.comparisons.cell_worker import answers
 from dcfl.comparisons.cells import Cell, CellFolder
 from dcfl.comparisons.crew import Runner, in_turn
 from dcfl.comparisons.progress import News
 from dcfl.comparisons.trainer import Trainer
-from dcfl.config import as_tables, to_toml
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.run import Run
 from tests.paper.hand_made import cell_folders_in, cells_of
@@ -115,8 +113,7 @@ def test_a_worker_that_is_killed_or_stopped_costs_one_cell_some_time(tmp_path: P
 def test_what_somebody_else_has_finished_meanwhile_is_not_a_failure(tmp_path: Path) -> None:
     (cell_folder,) = cell_folders_in(tmp_path, cells_of(RECIPE, (0,), ("federation.rounds=1",)))[:1]
     weights = train([cell_folder])
-    config = to_toml(as_tables(cell_folder.experiment))
-    assert list(answers(Trainer(), cell_folder.path, config)) == [{"state": "finished"}]
+    assert [news.state for news in Trainer().train(cell_folder)] == ["finished"]
     assert trained([cell_folder]) == weights
 
 

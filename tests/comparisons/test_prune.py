@@ -17,7 +17,7 @@ def pruned_at_two(crew: Runner | ThisProcess, name: str) -> dict[str, str]:
     for one in crew.news():
         news.append(one)
         if (one.name, one.round) == (name, 2):
-            crew.prune(one.cell_folder)
+            crew.prune(one.cell_folder.path)
     return {one.name: one.state for one in news if one.state != "round"}
 
 

@@ -3,10 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-from dcfl.comparisons.cell_worker import answers
 from dcfl.comparisons.cells import FAILED, CellFolder
 from dcfl.comparisons.trainer import Trainer
-from dcfl.config import apply, as_tables, to_toml
+from dcfl.config import apply
 from dcfl.paper.recipe import RecipeCell
 from dcfl.paper.recipe_book import RECIPES
 from dcfl.paper.reproduction_files import write_results
@@ -22,18 +21,18 @@ def diverging(tmp_path: Path) -> CellFolder[RecipeCell]:
 
 def test_it_is_said_once_and_not_tried_again(tmp_path: Path) -> None:
     cell_folder = diverging(tmp_path)
-    *_, answer = answers(Trainer(), cell_folder.path, to_toml(as_tables(cell_folder.experiment)))
-    assert answer["state"] == "failed"
+    *_, news = Trainer().train(cell_folder)
+    assert news.state == "failed"
     again = CellFolder(cell_folder.cell, cell_folder.path)
     assert again.ended
     assert not again.finished
     assert again.rounds_left == 0
-    assert again.failed == answer["why"] == (cell_folder.path / FAILED).read_text()
+    assert again.failed == news.why == (cell_folder.path / FAILED).read_text()
 
 
 def test_the_tables_name_it(tmp_path: Path) -> None:
     cell_folder = diverging(tmp_path)
-    list(answers(Trainer(), cell_folder.path, to_toml(as_tables(cell_folder.experiment))))
+    list(Trainer().train(cell_folder))
     results = Results(RECIPES["ablation"], SMOKE, [CellFolder(cell_folder.cell, cell_folder.path)])
     write_results(results, tmp_path)
     assert f"{cell_folder.cell.name} failed: no client" in (tmp_path / "ablation.md").read_text()
@@ -41,9 +40,8 @@ def test_the_tables_name_it(tmp_path: Path) -> None:
 
 def test_a_missing_data_set_is_nobodys_result(tmp_path: Path) -> None:
     cell_folder = diverging(tmp_path)
-    elsewhere = apply(
-        cell_folder.experiment, {"data": {"dataset": "cifar10", "path": str(tmp_path)}}
-    )
-    *_, answer = answers(Trainer(), cell_folder.path, to_toml(as_tables(elsewhere)))
-    assert answer["state"] == "failed"
+    elsewhere = {"data": {"dataset": "cifar10", "path": str(tmp_path)}}
+    cell = replace(cell_folder.cell, experiment=apply(cell_folder.cell.experiment, elsewhere))
+    *_, news = Trainer().train(CellFolder(cell, cell_folder.path))
+    assert news.state == "failed"
     assert not CellFolder(cell_folder.cell, cell_folder.path).ended

@@ -37,7 +37,7 @@ Target = Annotated[
 
 
 @dataclass(frozen=True)
-class Output:
+class ComparisonOutput:
     """What the user asked for. Made before anything is trained, so that mistakes cost nothing."""
 
     as_json: bool = False

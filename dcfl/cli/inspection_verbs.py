@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcfl.cli.comparison_output import CSVFile, LatexFile, Output, Target
+from dcfl.cli.comparison_output import ComparisonOutput, CSVFile, LatexFile, Target
 from dcfl.cli.options import (
     AsJSON,
     Folders,
@@ -57,7 +57,7 @@ def report(
     from dcfl.comparisons.standing import Standing
     from dcfl.report import find_all_runs, write_report
 
-    output = Output(as_json, csv, latex)
+    output = ComparisonOutput(as_json, csv, latex)
     page = write_report(*folders, out=out, target=target)
     output.write(Standing(group_runs(find_all_runs(folders)), target=target), {"report": str(page)})
     if not output.printed:

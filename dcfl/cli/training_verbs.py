@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcfl.cli.comparison_output import CSVFile, LatexFile, Output, Target, print_standing
+from dcfl.cli.comparison_output import ComparisonOutput, CSVFile, LatexFile, Target, print_standing
 from dcfl.cli.options import (
     AsJSON,
     Folder,
@@ -165,7 +165,7 @@ def compare(
     from dcfl.comparisons.standing import Standing
     from dcfl.system.locks import locked
 
-    output = Output(as_json, csv, latex)
+    output = ComparisonOutput(as_json, csv, latex)
     planned = plan_comparison(
         experiment_of(settings, method_file, model_file, out),
         comma_separated(methods),
@@ -215,7 +215,7 @@ def _print_ended(summary: Summary, folder: Path, as_json: bool) -> None:
         print(printable(f"{folder}: {summary.ending}"))
 
 
-def _print_comparison(compared: Comparison, standing: Standing, output: Output) -> None:
+def _print_comparison(compared: Comparison, standing: Standing, output: ComparisonOutput) -> None:
     if not output.printed:  # before files, which a full disk may refuse
         print_standing(standing)
     output.write(standing, {"folder": str(compared.folder)})

@@ -1,4 +1,4 @@
-"""Finished runs in folders that a person has named: the same experiment is not trained twice."""
+"""Cells: an experiment, a name and the folder of its run, where it may be trained already."""
 
 from __future__ import annotations
 
@@ -174,6 +174,25 @@ def _asked(experiment: Experiment) -> Experiment:
 BY_SITES = ("data.partition", "data.clients")  # what data that comes as sites decides
 
 
+SEEDS = ("federation.seed", "data.seed")
+
+
+def refuse_another_study(
+    kind: str, folder: Path, experiment: Experiment, run: RecordedRun, ignored: Sequence[str]
+) -> None:
+    """A run in the folder of a study differs from its others in the `ignored` keys and its seed."""
+    if different := difference_to(experiment, run, (*ignored, *SEEDS)):
+        raise RunFolderError(
+            f"{folder} holds another {kind}: in {run.folder.name}, {different}; "
+            f"choose another folder with --out"
+        )
+
+
+def runs_inside(folder: Path) -> list[RecordedRun]:
+    """The runs directly below a folder, which need not exist."""
+    return find_runs(folder) if any(folder.glob("*/config.toml")) else []
+
+
 def require_free(folder: Path, ours: Collection[str]) -> None:
     """Refuse a folder with anything in it but these, which a command that was killed early may have
     left."""
@@ -226,13 +245,8 @@ class Shelf:
 
 def _finished(folder: Path) -> list[RecordedRun]:
     """Of a run folder, or of one that holds run folders."""
-    places = [folder / inside for inside in INSIDE]
-    runs = [
-        run
-        for place in places
-        if (place / "config.toml").is_file() or any(place.glob("*/config.toml"))
-        for run in find_runs(place)
-    ]
+    own = find_runs(folder) if (folder / "config.toml").is_file() else []
+    runs = [*own, *(run for inside in INSIDE for run in runs_inside(folder / inside))]
     if not runs:
         raise RunMissing(f"{folder} holds no run that could be used again")
     return [run for run in runs if run.finished]

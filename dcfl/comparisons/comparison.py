@@ -10,7 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcfl.comparisons.cells import Cell, CellFolder, PlainCell, difference_to, require_free
+from dcfl.comparisons.cells import (
+    Cell,
+    CellFolder,
+    PlainCell,
+    refuse_another_study,
+    require_free,
+    runs_inside,
+)
 from dcfl.comparisons.crew import Crew, MixedCrew, until_it_fails
 from dcfl.comparisons.groups import Group, group_runs
 from dcfl.comparisons.progress import Show, shown_in_notebooks
@@ -18,11 +25,11 @@ from dcfl.comparisons.standing import Standing
 from dcfl.comparisons.trainer import Trainer, note_divergence
 from dcfl.comparisons.verdict import verdict
 from dcfl.config import apply, load_experiment, method_named
-from dcfl.errors import ConfigError, RunFolderError, TooFewClients
+from dcfl.errors import ConfigError, TooFewClients
 from dcfl.experiment import Experiment
 from dcfl.methods import Method
 from dcfl.methods.method import require_plain_name
-from dcfl.report import find_runs, write_report
+from dcfl.report import write_report
 from dcfl.report.notebook_html import groups_html
 from dcfl.runs.folder import RecordedRun, new_folder
 from dcfl.runs.rows import data_frame
@@ -81,17 +88,14 @@ class ComparisonPlan:
 
     def check(self) -> None:
         """Refuse a folder that holds anything but this comparison, before anything is trained."""
-        if not self._runs_inside():
+        inside = runs_inside(self.folder)
+        if not inside:
             require_free(self.folder, [cell.name for cell in self.cells])
         for cell in self.cells:
             cell.check()
-        experiment = self.cells[0].cell.experiment
-        for run in self._runs_inside():
-            if different := difference_to(experiment, run, ("method.", *SEEDS)):
-                raise RunFolderError(
-                    f"{self.folder} holds another comparison: in {run.folder.name}, {different}; "
-                    f"choose another folder with --out"
-                )
+        for run in inside:
+            experiment = self.cells[0].cell.experiment
+            refuse_another_study("comparison", self.folder, experiment, run, ["method."])
 
     @property
     def todo(self) -> list[CellFolder[Cell]]:
@@ -116,57 +120,32 @@ class ComparisonPlan:
         """Of all that the folder holds: those asked for, in their order, then what was there."""
         asked = [RecordedRun.open(cell.path) for cell in self.cells if cell.begun]
         paths = {run.folder for run in asked}
-        others = [run for run in self._runs_inside() if run.folder not in paths and run.finished]
-        runs = [*asked, *others]
+        inside = runs_inside(self.folder)
+        runs = [*asked, *(run for run in inside if run.folder not in paths and run.finished)]
         write_report(*(run.folder for run in runs), out=self.folder / "report.html", target=target)
         return Comparison(self.folder, group_runs(runs), failures)
-
-    def _runs_inside(self) -> list[RecordedRun]:
-        inside = self.folder.is_dir() and any(self.folder.glob("*/config.toml"))
-        return find_runs(self.folder) if inside else []
-
-
-SEEDS = ("federation.seed", "data.seed")
 
 
 def plan_comparison(
     experiment: Experiment, methods: Sequence[str | Method], seeds: Sequence[int]
 ) -> ComparisonPlan:
-    """In the folder that the config names, or in a new one."""
-    given = experiment.output.dir
-    folder = Path(given) if given else new_folder(f"{experiment.data.dataset}-comparison")
-    planned = plan(experiment, methods, seeds or [experiment.federation.seed], folder)
+    """In the folder that the config names, or in a new one. The experiment's own method keeps its
+    fields; other methods named get their defaults."""
+    output = experiment.output
+    folder = Path(output.dir or new_folder(f"{experiment.data.dataset}-comparison"))
+    with_methods = [_with_method(experiment, method) for method in methods]
+    planned = {
+        f"{chosen.method.name}-seed{seed}": apply(chosen, {"federation": {"seed": seed}})
+        for seed in seeds or [experiment.federation.seed]
+        for chosen in with_methods
+    }
+    if len(planned) < len(methods) * max(len(seeds), 1):
+        raise ConfigError("each method and each seed may be named once")
     cells = [
-        CellFolder(PlainCell(name, one), folder / name, experiment.output.report)
+        CellFolder(PlainCell(name, one), folder / name, output.report)
         for name, one in planned.items()
     ]
     return ComparisonPlan(folder, cells)
-
-
-def plan(
-    experiment: Experiment, methods: Sequence[str | Method], seeds: Sequence[int], folder: Path
-) -> dict[str, Experiment]:
-    """One experiment per method and seed, keyed by the name of its run folder in `folder`.
-
-    The experiment's own method keeps its fields; other methods named get their defaults.
-    """
-    with_methods = [
-        _with_method(experiment, method) for method in methods
-    ]  # refuses bad names first
-    planned = {
-        f"{chosen.method.name}-seed{seed}": apply(
-            chosen,
-            {
-                "federation": {"seed": seed},
-                "output": {"dir": str(folder / f"{chosen.method.name}-seed{seed}")},
-            },
-        )
-        for seed in seeds
-        for chosen in with_methods
-    }
-    if len(planned) < len(methods) * len(seeds):
-        raise ConfigError("each method and each seed may be named once")
-    return planned
 
 
 def _with_method(experiment: Experiment, method: str | Method) -> Experiment:

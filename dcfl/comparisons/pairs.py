@@ -148,8 +148,8 @@ def _resampled(values: Sequence[float], confidence: float, method: str) -> Inter
     import numpy as np
     from scipy.stats import bootstrap
 
-    with warnings.catch_warnings():  # it returns NaN, too, where a method does not work
-        warnings.simplefilter("ignore")
+    # It returns NaN, too, where a method does not work.
+    with warnings.catch_warnings(action="ignore"):
         interval = bootstrap(
             (values,),
             np.mean,
@@ -173,8 +173,7 @@ def _seeds_for(effect: float, level: float) -> int | None:
 
     counts: Any = np.arange(2, MOST_SEEDS + 1)
     critical, shift = t.isf(level / 2, counts - 1), effect * np.sqrt(counts)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         power = nct.sf(critical, counts - 1, shift) + nct.cdf(-critical, counts - 1, shift)
     # Where the shift is too large for the noncentral t, the difference cannot be overlooked.
     enough = np.where(np.isnan(power), shift > critical, power >= POWER)

@@ -104,8 +104,6 @@ def optuna() -> ModuleType:
 
 
 class Tuner:
-    prunes = True
-
     def __init__(self, space: Space, search: Search, rounds: int, by: By, folder: Path) -> None:
         self._optuna = optuna()
         self._space, self._search, self._by = space, search, by

@@ -100,15 +100,17 @@ def client_seconds_so_far(run: RecordedRun) -> list[float]:
 
 
 @dataclass(frozen=True)
-class Cost:
-    """Of training up to some round."""
+class CostToReach:
+    """What training up to some round took."""
 
     rounds: float
     bytes: float  # up and down
     client_seconds: float
 
 
-def cost_to_reach(run: RecordedRun, target: float, quantity: str = "ema_accuracy") -> Cost | None:
+def cost_to_reach(
+    run: RecordedRun, target: float, quantity: str = "ema_accuracy"
+) -> CostToReach | None:
     """Up to the first scored round in which the quantity reaches the target; None if none does.
 
     The moving average, because a single lucky round is not an accuracy reached.
@@ -117,7 +119,7 @@ def cost_to_reach(run: RecordedRun, target: float, quantity: str = "ema_accuracy
         value = row[quantity]
         if row.accuracy is not None and value is not None and value >= target:
             sent, worked = bytes_so_far(run)[index], client_seconds_so_far(run)[index]
-            return Cost(row.round, sent, worked)
+            return CostToReach(row.round, sent, worked)
     return None
 
 
@@ -125,19 +127,19 @@ def cost_to_reach(run: RecordedRun, target: float, quantity: str = "ema_accuracy
 class Reached:
     """The costs of one method's runs; None for a run that did not reach the target."""
 
-    costs: Sequence[Cost | None]
+    costs: Sequence[CostToReach | None]
 
     @property
     def count(self) -> int:
         return sum(cost is not None for cost in self.costs)
 
     @property
-    def mean(self) -> Cost | None:
+    def mean(self) -> CostToReach | None:
         """Over the runs that reached it."""
         known = [cost for cost in self.costs if cost is not None]
         if not known:
             return None
-        return Cost(
+        return CostToReach(
             fmean(cost.rounds for cost in known),
             fmean(cost.bytes for cost in known),
             fmean(cost.client_seconds for cost in known),

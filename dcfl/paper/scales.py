@@ -63,9 +63,8 @@ class Scale:
                 "method": {"name": method, **self.methods.get(method, {}), **fields},
             },
         )
-        with warnings.catch_warnings():
-            # Recipes also try settings that do not train, to show that they do not.
-            warnings.simplefilter("ignore", SettingsWarning)
+        # Recipes also try settings that do not train, to show that they do not.
+        with warnings.catch_warnings(action="ignore", category=SettingsWarning):
             tables = merge(self.tables, self.datasets.get(where.dataset, {}))
             return experiment_from(None, merge(merge(tables, chosen), changes))
 

@@ -464,7 +464,9 @@ def test_the_progress_of_a_reproduction(capsys: pytest.CaptureFixture[str]) -> N
     from dcfl.paper.scales import Where
 
     where, plain = Where("digits", 0.3, 0.5), Experiment()
-    cell_folder = CellFolder(RecipeCell("digits", "r", "c", 0, where, plain, plain), Path("nowhere"))
+    cell_folder = CellFolder(
+        RecipeCell("digits", "r", "c", 0, where, plain, plain), Path("nowhere")
+    )
     Progress([cell_folder]).after(News(cell_folder, "failed", why="\x1b[31m\nred\udcff"))
     told = f"[1/1] {cell_folder.cell.name}  failed  \\x1b[31m\\nred\\udcff\n"
     assert capsys.readouterr().err == told

@@ -9,12 +9,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.bench import harness
-from benchmarks.bench.__main__ import bench
-from benchmarks.bench.harness import time_jobs, time_methods
+from benchmarks.bench import __main__ as harness
+from benchmarks.bench.__main__ import bench, time_jobs, time_methods
 from benchmarks.bench.jobs import JOBS, tiny
-from benchmarks.bench.measure import BenchmarkFailed, Contender, measure_all
-from benchmarks.bench.measurements import from_json, jobs_table, methods_table
+from benchmarks.bench.measure import (
+    BenchmarkFailed,
+    Contender,
+    from_json,
+    jobs_table,
+    measure_all,
+    methods_table,
+)
 from dcfl.errors import ConfigError
 
 

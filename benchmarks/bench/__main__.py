@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import psutil
 import torch
 import typer
 
@@ -93,29 +93,7 @@ def _noise(images: int) -> Dataset:
     )
 
 
-COUNTED = Path("/proc/stat")
-WATCHED_SECONDS = 1.0
-
-
-def busy_cores(seconds: float = WATCHED_SECONDS) -> float:
-    """Cores at work while this process sleeps for so long; where the system does not count their
-    time, the load of the last minute; 0 if that is not known either."""
-    with suppress(OSError, ValueError, IndexError, ZeroDivisionError):
-        idle, total = _ticks()
-        time.sleep(seconds)
-        idle_after, total_after = _ticks()
-        return (1 - (idle_after - idle) / (total_after - total)) * (os.cpu_count() or 1)
-    with suppress(OSError, AttributeError):  # Windows has none
-        return os.getloadavg()[0]
-    return 0.0
-
-
-def _ticks() -> tuple[int, int]:
-    """Of all cores since the machine was started: idle or waiting for a disk, and in all."""
-    numbers = [int(part) for part in COUNTED.read_text().splitlines()[0].split()[1:9]]
-    return numbers[3] + numbers[4], sum(numbers)
-
-
+WATCHED_SECONDS = 1.0  # in which this process does nothing
 BUSY = 0.25  # of the cores: times are not to be trusted
 
 
@@ -157,7 +135,8 @@ def time_methods(models: str, methods: str, repeats: int, out: Path | None) -> d
 
 
 def _warn_if_busy() -> None:
-    busy, cores = busy_cores(), os.cpu_count() or 1
+    cores = os.cpu_count() or 1
+    busy = psutil.cpu_percent(WATCHED_SECONDS) / 100 * cores
     if busy > BUSY * cores:
         print_warning(
             f"the machine is busy: {busy:.1f} of {cores} cores are at work on something else, so "

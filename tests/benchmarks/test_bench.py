@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -81,15 +82,15 @@ def test_a_contender_that_fails_or_takes_other_steps_is_said(tmp_path: Path) -> 
         measure_all([contender("a", 5), contender("b", 6)], tmp_path, 1, print)
 
 
-@pytest.mark.parametrize(("cores", "warns"), [(0.1, False), (1.9, True)])
+@pytest.mark.parametrize(("percent", "warns"), [(5, False), (95, True)])
 def test_a_busy_machine_is_said_before_anything_is_measured(
-    cores: float,
+    percent: float,
     warns: bool,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(harness, "busy_cores", lambda: cores)
+    monkeypatch.setattr(psutil, "cpu_percent", lambda seconds: percent)
     monkeypatch.setattr(harness, "measure_all", lambda *_: {"floor": []})
     time_jobs("J3", 1, None, None, True)
     assert ("1.9 of 2 cores are at work on something else" in capsys.readouterr().err) == warns

@@ -6,7 +6,7 @@ import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from dcfl.config import CHOICES, NOT_TOML, Tables, apply, parse_settings
@@ -114,15 +114,9 @@ def tables_of(point: Mapping[str, Any]) -> Tables:
 
 def split_settings(settings: Iterable[str]) -> tuple[list[str], Space]:
     """What is fixed, as it came, and what is varied."""
-    fixed: list[str] = []
-    varied: list[Dimension] = []
-    for setting in settings:
-        dimension = read_setting(setting)
-        if dimension is None:
-            fixed.append(setting)
-        else:
-            varied.append(dimension)
-    return fixed, _space(varied)
+    read = [(setting, read_setting(setting)) for setting in settings]
+    fixed = [setting for setting, dimension in read if dimension is None]
+    return fixed, _space([dimension for _, dimension in read if dimension is not None])
 
 
 def split_values(settings: Mapping[str, Any]) -> tuple[Tables, Space]:
@@ -189,13 +183,9 @@ def _range(key: str, text: str) -> Range:
         raise ConfigError(f"{key}={text}: a logarithmic range begins above 0")
     if "int" in words and not (low.is_integer() and high.is_integer()):
         raise ConfigError(f"{key}={text}: the ends of a range of whole numbers are whole")
-    return _typed(Range(key, low, high, "log" in words, "int" in words))
-
-
-def _typed(dimension: Range) -> Range:
-    if not dimension.whole:
-        return dimension
-    return replace(dimension, low=int(dimension.low), high=int(dimension.high))
+    if "int" in words:
+        low, high = int(low), int(high)
+    return Range(key, low, high, "log" in words, "int" in words)
 
 
 def _choices_in(key: str, text: str) -> Choices:
@@ -259,14 +249,11 @@ CHOOSERS = tuple(f"{section}.{key}" for section, (key, _) in CHOICES.items())
 
 def _fitted(dimension: Dimension, experiment: Experiment) -> Dimension:
     if isinstance(dimension, Range) and not dimension.whole and _takes_whole(dimension, experiment):
-        dimension = _range(dimension.key, f"{dimension.low}:{dimension.high}{_words(dimension)}")
+        words = ":log:int" if dimension.log else ":int"
+        dimension = _range(dimension.key, f"{dimension.low}:{dimension.high}{words}")
     for value in dimension.ends:
         apply(experiment, tables_of({dimension.key: value}))
     return dimension
-
-
-def _words(dimension: Range) -> str:
-    return ":log:int" if dimension.log else ":int"
 
 
 def _takes_whole(dimension: Range, experiment: Experiment) -> bool:

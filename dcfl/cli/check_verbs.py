@@ -45,7 +45,7 @@ def check(
 
 
 def _verdicts(what: str, channels: int, size: int, classes: int) -> dict[str, list[Verdict]]:
-    """Of all that a file defines, or of the method or network of that name."""
+    """The verdicts on all that a file defines, or on the method or network of that name."""
     from dcfl.config import method_named
     from dcfl.models import ModelSettings
     from dcfl.models.own_models import BUILT_IN

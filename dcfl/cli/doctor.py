@@ -70,7 +70,7 @@ def _half_precision() -> str:
 
 
 def step_shares(shares: Mapping[str, float | None]) -> str:
-    """Of each model, what a step in bfloat16 takes of the time of one in float32."""
+    """The share of a float32 step's time that a bfloat16 step takes, for each model."""
     known = [(name, share) for name, share in shares.items() if share]
     missing = [name for name, share in shares.items() if not share]
     words = []

@@ -1,4 +1,4 @@
-"""`dcfl watch`."""
+"""`dcfl settings`, `methods`, `partition`, `data` and `watch`: look at things without training."""
 
 from __future__ import annotations
 

@@ -263,7 +263,7 @@ def _print_totals(
 
 
 def _print_row(prediction: Prediction) -> None:
-    """As they come: a table that waits for its last row would hold them all."""
+    """Print a prediction as it comes: a table that waits for its last row would hold them all."""
     from rich.cells import set_cell_size
 
     if prediction.skipped:

@@ -328,7 +328,7 @@ def _announce_sweep(planned: SweepPlan) -> None:
 
 
 def _progress(planned: SweepPlan) -> Progress:
-    """With the chosen setting's runs, which come last."""
+    """The progress of all trials, and of the chosen setting's runs, which come last."""
     from dcfl.comparisons.progress import Progress
 
     seeds, rounds = len(planned.trials.seeds), planned.rounds

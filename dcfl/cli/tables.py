@@ -194,7 +194,7 @@ def class_table(record: EvaluationRecord) -> Table:
 
 
 def client_table(record: EvaluationRecord) -> Table:
-    """All of them, or the worst."""
+    """A row per client; of many clients, the worst."""
     several = len(record.clients) > WORST
     title = f"the worst {WORST} of {len(record.clients)} clients" if several else None
     table = new_table("client", "images", "accuracy %", title=title)

@@ -1,4 +1,4 @@
-"""`dcfl run`, `dcfl resume` and `dcfl compare`."""
+"""`dcfl run` and `dcfl resume`."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def trained(trainer: Trainer, job: Job) -> Iterator[News]:
 
 
 def say(news: News) -> None:
-    """May go unheard if the parent is gone: the round still gets its checkpoint."""
+    """Nobody hears it if the parent is gone: the round still gets its checkpoint."""
     ending = {"state": news.state, "why": news.why, "kind": news.kind}
     print(json.dumps(news.row.to_json() if news.row else ending), flush=True)
 

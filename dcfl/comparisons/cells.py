@@ -43,7 +43,7 @@ def _mark(key: str, value: Any) -> str:
 
 
 def folder_name(*parts: str) -> str:
-    """Cut short, with a hash of the rest, where it would be too long for a file system."""
+    """A name that is cut short, with a hash of all of it, where it is too long for a file system."""
     name = "-".join(parts)
     if len(name) <= LONGEST_NAME:
         return name
@@ -92,7 +92,7 @@ class CellFolder(Generic[Kind]):
 
     @cached_property
     def run(self) -> RecordedRun | None:
-        """As it was when first read; None if it has not begun."""
+        """The run as it was when first read; None if it has not begun."""
         if not self.begun:
             return None
         run = RecordedRun.open(self.path)
@@ -163,7 +163,7 @@ def difference_to(experiment: Experiment, run: RecordedRun, ignored: Sequence[st
 
 
 def _asked(experiment: Experiment) -> Experiment:
-    """With what "auto" stands for where that is known without reading the data."""
+    """The experiment with what "auto" stands for where that is known without reading the data."""
     data, federation = experiment.data.with_own_split(), experiment.federation
     if data.dataset in PUBLIC:
         data = replace(data, clients=data.population)
@@ -244,7 +244,7 @@ class Shelf:
 
 
 def _finished(folder: Path) -> list[RecordedRun]:
-    """Of a run folder, or of one that holds run folders."""
+    """The finished runs of a run folder, or of one that holds run folders."""
     own = find_runs(folder) if (folder / "config.toml").is_file() else []
     runs = [*own, *(run for inside in INSIDE for run in runs_inside(folder / inside))]
     if not runs:

@@ -109,7 +109,7 @@ class ComparisonPlan:
             self.folder.mkdir(parents=True, exist_ok=True)
 
     def train(self, crew: Crew, show: Show = lambda news: None) -> dict[str, TooFewClients]:
-        """Those that lost their clients, now or before. Anything else that fails ends it all."""
+        """Returns the runs that lost their clients, now or before. Other failures end all runs."""
         failures = self.failed_before()
         for news in until_it_fails(crew, show, f"the same command with --out {self.folder}"):
             if isinstance(news.error, TooFewClients):
@@ -117,7 +117,7 @@ class ComparisonPlan:
         return failures
 
     def result(self, failures: dict[str, TooFewClients], target: float | None = None) -> Comparison:
-        """Of all that the folder holds: those asked for, in their order, then what was there."""
+        """Compares all that the folder holds: the runs asked for first, in their order."""
         asked = [RecordedRun.open(cell.path) for cell in self.cells if cell.begun]
         paths = {run.folder for run in asked}
         inside = runs_inside(self.folder)
@@ -129,8 +129,8 @@ class ComparisonPlan:
 def plan_comparison(
     experiment: Experiment, methods: Sequence[str | Method], seeds: Sequence[int]
 ) -> ComparisonPlan:
-    """In the folder that the config names, or in a new one. The experiment's own method keeps its
-    fields; other methods named get their defaults."""
+    """Runs in the folder that the config names, or in a new one. The experiment's own method keeps
+    its fields; other methods named get their defaults."""
     output = experiment.output
     folder = Path(output.dir or new_folder(f"{experiment.data.dataset}-comparison"))
     with_methods = [_with_method(experiment, method) for method in methods]
@@ -156,7 +156,7 @@ def _with_method(experiment: Experiment, method: str | Method) -> Experiment:
 
 
 def _trained_by(train: Train, cells: Sequence[CellFolder[Cell]]) -> dict[str, TooFewClients]:
-    """By the caller's own loop, in this process."""
+    """Lets the caller's own loop train the cells, in this process."""
     trainer, failures = Trainer(), {}
     for cell in cells:
         try:

@@ -166,7 +166,7 @@ class Runner:
         return News.failure(cell_folder, lost)
 
     def _with_its_share(self, experiment: Experiment, number: int) -> Experiment:
-        """With its share of the GPUs and cores."""
+        """The experiment with its share of the GPUs and cores."""
         if not self._alone:
             return experiment
         engine = replace(experiment.engine, workers=1)
@@ -190,7 +190,7 @@ def pipe(stream: IO[str] | None) -> IO[str]:
 
 
 def _answer(line: str) -> dict[str, Any]:
-    """Empty for lines that a library printed on the worker's output."""
+    """What a worker says; empty for lines that a library printed on its output."""
     try:
         answer = json.loads(line)
     except ValueError:
@@ -228,8 +228,8 @@ def crew_for(take: Take, processes: int) -> Crew:
 
 
 def processes_for(cells: Sequence[CellFolder[Cell]], parallel: int) -> int:
-    """As many as were asked for (0: as there are cores for), but not more than cells; one if some
-    of them can be trained here only."""
+    """How many processes: as asked for (0: as there are cores for), but not more than cells; one
+    if some of them can be trained here only."""
     if not cells or not all(map(leaves_this_process, cells)):
         return 1
     return min(parallel or useful_processes(cells[0].cell.experiment.engine.threads), len(cells))
@@ -283,8 +283,8 @@ def followed(crew: Crew, show: Show, again: str = "the same command") -> Iterato
 
 
 def until_it_fails(crew: Crew, show: Show, again: str) -> Iterator[News]:
-    """As `followed`. A failure other than lost clients, which are a cell's own affair, stops all
-    cells and is raised: the others would fail too."""
+    """The news, as `followed` gives them. A failure other than lost clients, which are a cell's own
+    affair, stops all cells and is raised: the others would fail too."""
     failed: Exception | None = None
     try:
         for news in followed(crew, show, again):

@@ -116,7 +116,7 @@ class Group:
         return means
 
     def scores(self, quantity: str) -> dict[Seeds, float]:
-        """By seed, for comparison with another group. Runs that repeat a seed count once."""
+        """The quantity by seed, to compare groups. Runs that repeat a seed count once."""
         return {seeds_of(run): getattr(out, quantity) for run, out in self.outcomes.items()}
 
     def to_json(self) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class Paired:
 
     @classmethod
     def of(cls, mine: Mapping[Name, float], theirs: Mapping[Name, float]) -> Paired | None:
-        """By seed; None if no seed has a number on both sides."""
+        """Pairs scores by seed; None if no seed has a number on both sides."""
         differences = [mine[seed] - theirs[seed] for seed in mine if seed in theirs]
         known = tuple(difference for difference in differences if math.isfinite(difference))
         return cls(known) if known else None
@@ -167,7 +167,7 @@ def _sign_test(count: int) -> float:
 
 
 def _seeds_for(effect: float, level: float) -> int | None:
-    """For Student's paired t-test; `effect`: the mean in standard deviations."""
+    """How many seeds Student's paired t-test needs; `effect`: the mean in standard deviations."""
     import numpy as np
     from scipy.stats import nct, t
 
@@ -215,7 +215,7 @@ class Pair:
 
     @cached_property
     def seeds_needed(self) -> int | None:
-        """To tell these two apart among as many pairs; None: more than MOST_SEEDS, or unknown."""
+        """How many tell these two apart among as many pairs; None: above MOST_SEEDS, or unknown."""
         own = self.paired.p_value
         if not own or not self.p_value:
             return self.paired.seeds_needed()
@@ -249,7 +249,7 @@ class AllPairs:
 
     @classmethod
     def of(cls, scores: Mapping[str, Mapping[Name, float]]) -> AllPairs:
-        """Of each method's scores by seed."""
+        """Pairs all methods, given their scores by seed."""
         found = {
             (method, other): paired
             for other, method in combinations(scores, 2)

@@ -124,7 +124,7 @@ class Progress:
             self._say(text + "\n")
 
     def _warn(self, name: str, text: str) -> None:
-        """Also for people who want it quiet."""
+        """Warnings are also for people who want it quiet."""
         start = "\r\x1b[K" if self._terminal else ""
         warn_on_stderr(f"{start}{name}  {text}")
 

@@ -38,19 +38,19 @@ class Search:
 
     @classmethod
     def named(cls, text: str) -> Search:
-        """From `grid`, `random 20` or `tune 20`."""
+        """The search that `grid`, `random 20` or `tune 20` names."""
         found = re.fullmatch(r"grid|(random|tune) ([1-9]\d{0,5})", text)
         if found is None:
             raise ConfigError(f"search={text!r}: must be 'grid', 'random 20' or 'tune 20'")
         return cls("tune" if found[1] == "tune" else "random", int(found[2])) if found[1] else cls()
 
     def points(self, space: Space) -> list[Point]:
-        """All of them. Optuna's are not known beforehand: as many that cost about the same."""
+        """All points. Optuna's are not known beforehand: as many that cost about the same."""
         return grid(space) if self.kind == "grid" else list(drawn(space, self.count, self.seed))
 
 
 def key_of(point: Point) -> str:
-    """Equal for equal points."""
+    """A text that equal points share."""
     return repr(sorted(point.items()))
 
 
@@ -157,7 +157,7 @@ class Tuner:
                 self._study.tell(asked, state=states.PRUNED)
 
     def _new_point(self, number: int) -> Point | None:
-        """None if there is no other point: a small space has been tried whole."""
+        """A point that is new; None if a small space has been tried whole."""
         for attempt in range(OPTUNA_ATTEMPTS):
             # A sampler of its own for each trial: it does not depend on what was drawn before an
             # interruption.

@@ -32,7 +32,7 @@ class Choices:
         return self.values
 
     def at(self, share: float) -> Any:
-        """Of 0 to 1, evenly."""
+        """The value at a share from 0 to 1, evenly spread."""
         return self.values[min(int(share * len(self.values)), len(self.values) - 1)]
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class Range:
         return (self.at(0.0), self.at(1.0))
 
     def at(self, share: float) -> float | int:
-        """Of 0 to 1, evenly."""
+        """The value at a share from 0 to 1, evenly spread."""
         low, high = (self.low - 0.5, self.high + 0.5) if self.whole else (self.low, self.high)
         if self.log:
             value = math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
@@ -95,7 +95,7 @@ def plain(value: Any) -> str:
 
 
 def short_names(keys: Iterable[str]) -> list[str]:
-    """Without their tables, unless two would be the same."""
+    """Keys without their tables, unless two would be the same."""
     keys = list(keys)
     names = [key.partition(".")[2] for key in keys]
     return names if len({*names}) == len(names) else keys
@@ -134,7 +134,7 @@ def split_values(settings: Mapping[str, Any]) -> tuple[Tables, Space]:
 
 
 def read_setting(setting: str) -> Dimension | None:
-    """None if the setting has one value. Keys that change no result, such as paths, have."""
+    """What the setting varies; None if it has one value, as keys that change no result have."""
     parse_settings([setting])  # refuses what is no section.key=value
     key, _, text = (part.strip() for part in setting.partition("="))
     if kind_of(key) == "place" or _toml(text) is not None:
@@ -162,7 +162,7 @@ def _space(varied: Sequence[Dimension]) -> Space:
 
 
 def _toml(text: str) -> Any:
-    """None if it is no TOML value."""
+    """The value; None if the text is no TOML value."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except NOT_TOML:

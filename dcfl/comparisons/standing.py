@@ -27,8 +27,8 @@ class Ranking:
 
     @classmethod
     def of(cls, scores: Mapping[str, Mapping[str, float]]) -> Ranking | None:
-        """Of the scores by task and method; methods that lack a task are left out. None for fewer
-        than three methods or two tasks."""
+        """Ranks methods by their scores in each task; methods that lack a task are left out. None
+        for fewer than three methods or two tasks."""
         from scipy.stats import friedmanchisquare, rankdata  # type: ignore[import-untyped]
 
         tasks = [{m: s for m, s in task.items() if math.isfinite(s)} for task in scores.values()]
@@ -111,7 +111,7 @@ class CostToReach:
 def cost_to_reach(
     run: RecordedRun, target: float, quantity: str = "ema_accuracy"
 ) -> CostToReach | None:
-    """Up to the first scored round in which the quantity reaches the target; None if none does.
+    """What it took until the quantity reached the target in a scored round; None if it never did.
 
     The moving average, because a single lucky round is not an accuracy reached.
     """
@@ -135,7 +135,7 @@ class Reached:
 
     @property
     def mean(self) -> CostToReach | None:
-        """Over the runs that reached it."""
+        """The mean over the runs that reached it."""
         known = [cost for cost in self.costs if cost is not None]
         if not known:
             return None
@@ -179,14 +179,14 @@ class Standing:
 
     @cached_property
     def pairs(self) -> dict[str, AllPairs]:
-        """By task."""
+        """All pairs of methods, by task."""
         return {
             task: AllPairs.of({group.method: group.scores(self.quantity) for group in groups})
             for task, groups in self.tasks.items()
         }
 
     def gain(self, group: Group) -> Pair | None:
-        """Against the reference; None for the reference itself, and without a common seed."""
+        """Its pair with the reference; None for the reference, and without a common seed."""
         reference = self.reference(group)
         return self.pairs[group.task].between(group.method, reference.method)
 
@@ -200,7 +200,7 @@ class Standing:
 
     @cached_property
     def ranking(self) -> Ranking | None:
-        """Over the tasks; None if there are too few of them, or of methods."""
+        """The ranks over the tasks; None if there are too few tasks or methods."""
         return Ranking.of(
             {
                 task: comparable_means({g.method: g.scores(self.quantity) for g in groups})

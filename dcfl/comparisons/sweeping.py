@@ -265,7 +265,7 @@ def plan_sweep(
     by: By = "ema",
     reuse: Sequence[Path] = (),
 ) -> SweepPlan:
-    """In the folder that the config names, or in a new one."""
+    """A sweep in the folder that the config names, or in a new one."""
     if search.kind == "tune":
         optuna()  # refuses if it is not installed
     if len({*seeds}) < len(seeds):

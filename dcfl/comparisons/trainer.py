@@ -102,7 +102,7 @@ class Trainer:
             yield News(cell_folder, "finished")
 
     def _rounds(self, folder: Path, experiment: Experiment) -> Iterator[RoundRow]:
-        """Those that are left: none if another process has finished it meanwhile."""
+        """The rounds that are left: none if another process has finished it meanwhile."""
         if (folder / "config.toml").is_file() and RecordedRun.open(folder).finished:
             return
         self._run = run = self.begun_or_resumed(folder, experiment.seeded)

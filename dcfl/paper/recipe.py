@@ -76,7 +76,7 @@ class CellFactory:
         fields: Table | None = None,
         changes: Tables | None = None,
     ) -> RecipeCell:
-        """With `fields` of the method and `changes` to other tables on top of the scale's own. By
+        """A cell with `fields` of the method and `changes` to other tables over the scale's own. By
         default the column is the split's, and the method that of the row."""
         where, seed, method = self.where, self.seed, method or ROWS[row]
         plain = self.scale.experiment(where, method, seed, {}, {})

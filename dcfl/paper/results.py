@@ -44,14 +44,14 @@ def published() -> dict[str, Any]:
 
 
 def figures(table: str, row: str, dataset: str, split: str) -> Figures | None:
-    """None where the paper has no such cell."""
+    """The paper's figures; None where it has no such cell."""
     tables = published()["tables"]
     cell = tables.get(table, {}).get(row, {}).get(dataset, {}).get(split)
     return Figures(**cell) if cell else None
 
 
 def papers_mu(row: str, dataset: str) -> str:
-    """Empty where the paper gives none."""
+    """The paper's mu as text; empty where it gives none."""
     method = "dcfl" if row.startswith("DCFL") else row.lower()
     mu = published()["mu"].get(method, {}).get(dataset)
     return "" if mu is None else f"{mu:g}"
@@ -132,7 +132,7 @@ class Leaders:
 
 
 def leaders(contests: Contests) -> list[Leaders]:
-    """Of the places where DCFL is compared with another method."""
+    """The leaders of the places where DCFL is compared with another method."""
     return [
         Leaders.of(place, scores)
         for place, scores in contests.items()
@@ -151,7 +151,7 @@ class Lead:
 
 
 def leads(all_leaders: Iterable[Leaders]) -> list[Lead]:
-    """By the number of methods compared: to be the best of four is worth less than of ten."""
+    """Leads by the number of methods: to be the best of four is worth less than of ten."""
     by_count: dict[int, list[Leaders]] = {}
     for place in all_leaders:
         by_count.setdefault(place.methods, []).append(place)
@@ -233,7 +233,7 @@ class Entry:
         return getattr(self.paper, metric.removeprefix("client-")) if self.paper else None
 
     def fluctuation(self) -> Spread:
-        """From one scored round to the next, in the second half of training."""
+        """How far accuracies move between scored rounds, in the second half of training."""
         return Spread.of([fluctuation(run) for run in self.runs.values()])
 
     @property
@@ -265,7 +265,7 @@ class Results:
 
     @cached_property
     def entries(self) -> dict[Place, dict[str, Entry]]:
-        """Those with a finished run, in the recipe's order whichever finished first."""
+        """The entries with a finished run, in the recipe's order whichever finished first."""
         runs: dict[Place, dict[str, dict[int, RecordedRun]]] = {}
         for cell_folder in self.cells:
             cell = cell_folder.cell
@@ -283,7 +283,7 @@ class Results:
         return {place: rows for place, rows in entries.items() if rows}
 
     def metrics(self, block: str) -> tuple[Metric, ...]:
-        """Those that all runs in the block have."""
+        """The metrics that all runs in the block have."""
         spreads = [
             entry.spread("client-max").mean
             for (other_block, _), rows in self.entries.items()
@@ -311,7 +311,7 @@ class Results:
         return list(dict.fromkeys(block for block, _ in self.entries))
 
     def columns(self, block: str) -> list[str]:
-        """In the recipe's order, without the unnamed one that only the reference may be in."""
+        """The columns in the recipe's order, without the unnamed one that only FedAvg may be in."""
         return [column for other, column in self.entries if other == block and column]
 
     def rows(self, block: str) -> list[str]:
@@ -341,7 +341,7 @@ class Results:
 
     @cached_property
     def _pairs(self) -> dict[tuple[Place, Metric], AllPairs]:
-        """Those that somebody has asked for."""
+        """The pairs that somebody has asked for."""
         return {}
 
     def against_reference(self, place: Place, entry: Entry, metric: Metric) -> Pair | None:
@@ -351,7 +351,7 @@ class Results:
         return self.pairs(place, metric).between(entry.row, reference.row)
 
     def ranking(self, metric: Metric) -> Ranking | None:
-        """Over all places."""
+        """The mean ranks over all places."""
         return Ranking.of(
             {
                 ", ".join(place): comparable_means({r: e.values(metric) for r, e in rows.items()})
@@ -401,5 +401,5 @@ class Results:
 
 
 def combined_contests(all_results: Iterable[Results]) -> Contests:
-    """Over the cells of several tables."""
+    """The contests of several tables."""
     return {place: scores for results in all_results for place, scores in results.contests.items()}

@@ -26,7 +26,7 @@ class Where:
 
     @property
     def tables(self) -> Tables:
-        """As the config has it."""
+        """The tables of a config that say this."""
         return {
             "data": {"dataset": self.dataset, "alpha": self.alpha},
             "federation": {"participation": self.participation},

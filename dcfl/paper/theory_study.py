@@ -63,7 +63,7 @@ class Study:
 
     @property
     def slopes(self) -> dict[str, tuple[Slope, Slope]]:
-        """Of each quantity: over all M, and where the curve is straight."""
+        """The slopes of each quantity: over all M, and where the curve is straight."""
         start = self.sphere.straight_from
 
         def fits(

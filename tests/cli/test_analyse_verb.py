@@ -18,7 +18,6 @@ import dcfl.cli.main
 from dcfl.analysis.analysis_page import cautions, claim, headline, similarity_csv, write_analysis
 from dcfl.analysis.figures import plane_figure
 from dcfl.analysis.findings import Analysis, analyse_runs, labels
-from dcfl.cli.model_verbs import analyse
 from dcfl.report.plots import as_svg
 from dcfl.runs.folder import RecordedRun
 from dcfl.testing.toys import toy_model
@@ -37,11 +36,8 @@ class Mine(dcfl.Method):
 
 
 @pytest.fixture
-def cli(cli: Call, monkeypatch: pytest.MonkeyPatch) -> Call:
+def cli(cli: Call) -> Call:
     """`dcfl analyse WORDS`."""
-    monkeypatch.setattr(dcfl.cli.main, "app", dcfl.cli.main.typer.Typer(add_completion=False))
-    dcfl.cli.main.app.command()(analyse)
-    dcfl.cli.main.app.callback()(lambda: None)
     return partial(cli, "analyse")
 
 

@@ -43,7 +43,7 @@ def _mark(key: str, value: Any) -> str:
 
 
 def folder_name(*parts: str) -> str:
-    """A name that is cut short, with a hash of all of it, where it is too long for a file system."""
+    """A name, cut short with a hash of all of it where it is too long for a file system."""
     name = "-".join(parts)
     if len(name) <= LONGEST_NAME:
         return name

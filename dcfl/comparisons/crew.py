@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import torch
 
@@ -39,6 +39,8 @@ def in_turn(cells: Sequence[CellFolder[Cell]]) -> Take:
 
 
 class Runner:
+    """Trains cells in processes of their own."""
+
     def __init__(self, take: Take, processes: int) -> None:
         self._take = take
         self._heard: SimpleQueue[tuple[int, News]] = SimpleQueue()
@@ -199,6 +201,8 @@ def _answer(line: str) -> dict[str, Any]:
 
 
 class ThisProcess(Trainer):
+    """Trains cells one after the other, here."""
+
     def __init__(self, take: Take) -> None:
         super().__init__()
         self._take = take
@@ -209,21 +213,7 @@ class ThisProcess(Trainer):
             yield from self.train(cell_folder)
 
 
-class Crew(Protocol):
-    @property
-    def stopping(self) -> bool: ...
-
-    def stop(self) -> None:
-        """Let every cell end its round and write a checkpoint."""
-
-    def prune(self, folder: Path) -> None:
-        """Let the cell in this folder end its round and write a checkpoint; the others go on."""
-
-    def news(self) -> Iterator[News]:
-        """Train all cells; ends when all are done, or stopped."""
-
-
-def crew_for(take: Take, processes: int) -> Crew:
+def crew_for(take: Take, processes: int) -> Runner | ThisProcess:
     return Runner(take, processes) if processes > 1 else ThisProcess(take)
 
 
@@ -247,7 +237,7 @@ class MixedCrew:
         able = [cell for cell in cells if leaves_this_process(cell)]
         processes = processes_for(able, parallel)
         here = [cell for cell in cells if processes == 1 or not leaves_this_process(cell)]
-        self._crews: list[Crew] = []
+        self._crews: list[Runner | ThisProcess] = []
         if processes > 1:
             self._crews.append(crew_for(in_turn(able), processes))
         if here:
@@ -268,6 +258,9 @@ class MixedCrew:
     def news(self) -> Iterator[News]:
         for crew in self._crews:
             yield from crew.news()
+
+
+Crew = Runner | ThisProcess | MixedCrew
 
 
 def followed(crew: Crew, show: Show, again: str = "the same command") -> Iterator[News]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -76,20 +76,15 @@ def _refuse_what_the_recipe_sets(
     not the user's to change."""
     place = {"method.name", "output.dir", *flat(cells[0].where.tables)}
     for key in flat(changes):
-        differ = any(len(set(values)) > 1 for values in _by_method(cells, key))
+        # Method by method: two may have a field in common, and a scale may give one its own head.
+        values: dict[str, set[str]] = {}
+        for cell in cells:
+            values.setdefault(cell.experiment.method.name, set()).add(str(_value(cell, key)))
+        differ = any(len(of_method) > 1 for of_method in values.values())
         if differ or key in place or kind_of(key) == "seed":
             raise ConfigError(
                 f"{key} is for the recipe {recipe.name} to choose: its tables would not be true"
             )
-
-
-def _by_method(cells: Sequence[RecipeCell], key: str) -> Iterator[list[str]]:
-    """The cells' values, method by method: two methods may have a field in common, and a scale may
-    give one a head of its own."""
-    values: dict[str, list[str]] = {}
-    for cell in cells:
-        values.setdefault(cell.experiment.method.name, []).append(str(_value(cell, key)))
-    yield from values.values()
 
 
 def _value(cell: RecipeCell, key: str) -> Any:

@@ -29,7 +29,6 @@ from dcfl.system.processes import stopped_by_signals
 from dcfl.system.wording import printable, say
 
 if TYPE_CHECKING:
-    from dcfl.comparisons.comparison import Comparison
     from dcfl.comparisons.progress import Progress
     from dcfl.comparisons.searches import Search
     from dcfl.comparisons.standing import Standing
@@ -183,10 +182,8 @@ def compare(
     """
     from dcfl.cli.plans import print_comparison_plan
     from dcfl.comparisons.comparison import plan_comparison
-    from dcfl.comparisons.crew import MixedCrew
     from dcfl.comparisons.progress import Progress
     from dcfl.comparisons.standing import Standing
-    from dcfl.system.locks import locked
 
     output = ComparisonOutput(as_json, csv, latex)
     planned = plan_comparison(
@@ -198,27 +195,19 @@ def compare(
         print_comparison_plan(planned, parallel, as_json)
         return
     planned.check()
-    planned.make_folder()
-    with locked(planned.folder):
-        todo = planned.todo
-        crew = MixedCrew(todo, parallel)
-        with stopped_by_signals(crew.stop):
-            failures = planned.train(crew, Progress(todo).after)
-        compared = planned.result(failures, target)
-    for name, error in failures.items():
+    show = Progress(planned.todo).after
+    compared = planned.carry_out(parallel, show, lambda crew: stopped_by_signals(crew.stop), target)
+    for name, error in compared.failures.items():
         print(printable(f"dcfl: {name}: {error}"), file=sys.stderr)
-    _print_comparison(compared, Standing(compared.groups, own_mixes, target), output)
-    if failures:
-        raise typer.Exit(TooFewClients.exit_code)
-
-
-def _print_comparison(compared: Comparison, standing: Standing, output: ComparisonOutput) -> None:
+    standing = Standing(compared.groups, own_mixes, target)
     if not output.printed:  # before files, which a full disk may refuse
         print_standing(standing)
     output.write(standing, {"folder": str(compared.folder)})
     if not output.printed:
         output.tell()
         print(printable(f"report  {compared.report}"))
+    if compared.failures:
+        raise typer.Exit(TooFewClients.exit_code)
 
 
 Varied = Annotated[

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from dcfl.comparisons.cells import (
     require_free,
     runs_inside,
 )
-from dcfl.comparisons.crew import Crew, MixedCrew, until_it_fails
+from dcfl.comparisons.crew import Crew, Guard, MixedCrew, until_it_fails
 from dcfl.comparisons.groups import Group, group_runs
 from dcfl.comparisons.progress import Show, shown_in_notebooks
 from dcfl.comparisons.standing import Standing
@@ -107,6 +108,21 @@ class ComparisonPlan:
     def make_folder(self) -> None:
         with storage(self.folder):  # fails now rather than after the first hour
             self.folder.mkdir(parents=True, exist_ok=True)
+
+    def carry_out(
+        self,
+        parallel: int = 0,
+        show: Show = lambda news: None,
+        guard: Guard = lambda crew: nullcontext(),
+        target: float | None = None,
+    ) -> Comparison:
+        """Train what is left; `target` is for the report."""
+        self.make_folder()
+        with locked(self.folder):
+            crew = MixedCrew(self.todo, parallel)
+            with guard(crew):
+                failures = self.train(crew, show)
+            return self.result(failures, target)
 
     def train(self, crew: Crew, show: Show = lambda news: None) -> dict[str, TooFewClients]:
         """Returns the runs that lost their clients, now or before. Other failures end all runs."""
@@ -215,11 +231,9 @@ def compare(
         overrides["output.dir"] = str(out)
     plan = plan_comparison(load_experiment(experiment_or_path, **overrides), methods, seeds)
     plan.check()
+    if train is None:
+        with shown_in_notebooks("compare", plan.todo) as show:
+            return plan.carry_out(parallel, show)
     plan.make_folder()
     with locked(plan.folder):
-        if train is not None:
-            failures = plan.failed_before() | _trained_by(train, plan.todo)
-        else:
-            with shown_in_notebooks("compare", plan.todo) as show:
-                failures = plan.train(MixedCrew(plan.todo, parallel), show)
-        return plan.result(failures)
+        return plan.result(plan.failed_before() | _trained_by(train, plan.todo))

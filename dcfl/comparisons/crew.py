@@ -6,7 +6,7 @@ import json
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -261,6 +261,7 @@ class MixedCrew:
 
 
 Crew = Runner | ThisProcess | MixedCrew
+Guard = Callable[[Crew], AbstractContextManager[None]]  # surrounds training; may stop the crew
 
 
 def followed(crew: Crew, show: Show, again: str = "the same command") -> Iterator[News]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from dcfl.comparisons.cells import (
     require_free,
     runs_inside,
 )
-from dcfl.comparisons.crew import Crew, MixedCrew, crew_for, processes_for, until_it_fails
+from dcfl.comparisons.crew import Crew, Guard, MixedCrew, crew_for, processes_for, until_it_fails
 from dcfl.comparisons.pairs import Spread
 from dcfl.comparisons.progress import News, Show, shown_in_notebooks
 from dcfl.comparisons.searches import POINTS, Search, Tuner, optuna
@@ -130,7 +130,6 @@ def _number(news: News) -> int:
 
 
 HOLDOUT = 0.1  # share of the training images that trials are scored on, unless the config says
-Guard = Callable[[Crew], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
@@ -189,7 +188,7 @@ class SweepPlan:
         show: Show = lambda news: None,
         guard: Guard = lambda crew: nullcontext(),
     ) -> SweepResult:
-        """`limit`: seconds. `guard` surrounds each phase of training; it may stop the crew."""
+        """`limit`: seconds. `guard` surrounds each phase of training."""
         self.check()
         processes = processes_for(self.todo, parallel)
         with storage(self.folder):  # fails now rather than after the first hour

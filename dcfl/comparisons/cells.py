@@ -15,7 +15,7 @@ from dcfl.comparisons.groups import setting
 from dcfl.config import as_tables
 from dcfl.data import load_dataset
 from dcfl.data.catalogue import PUBLIC
-from dcfl.errors import ConfigError, RunFolderError, RunMissing
+from dcfl.errors import RunFolderError, RunMissing
 from dcfl.experiment import Experiment
 from dcfl.report import find_runs
 from dcfl.runs.fingerprint import own_code
@@ -199,20 +199,6 @@ def require_free(folder: Path, ours: Collection[str]) -> None:
     inside = [path.name for path in folder.iterdir()] if folder.is_dir() else [""]
     if not {LOCK, *ours}.issuperset(inside):
         require_unused(folder)
-
-
-def matching(cells: Iterable[CellFolder[Kind]], only: Sequence[str]) -> list[CellFolder[Kind]]:
-    """The cells whose name contains one of the texts; each once, though recipes may share them."""
-    unique = {cell.name: cell for cell in cells}
-    if not only:
-        return list(unique.values())
-    for text in only:
-        if not any(text in name for name in unique):
-            raise ConfigError(
-                f"--only {text}: no such cell; the first is {next(iter(unique))}, and "
-                f"`--plan --json` names all {len(unique)}"
-            )
-    return [cell for cell in unique.values() if any(text in cell.name for text in only)]
 
 
 INSIDE = ("", "cells", "trials", "chosen")  # where comparisons, reproductions and sweeps keep runs

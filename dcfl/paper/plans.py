@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from dcfl.comparisons.cells import CellFolder, matching
+from dcfl.comparisons.cells import CellFolder
 from dcfl.config import Tables, apply, as_tables, parse_settings
 from dcfl.errors import ConfigError
 from dcfl.paper.recipe import Recipe, RecipeCell
@@ -119,8 +119,16 @@ def plan_recipe(
 
 
 def chosen_cells(plans: Sequence[RecipePlan], only: Sequence[str]) -> list[CellFolder[RecipeCell]]:
-    """The cells of all plans, each once; checked, and narrowed to those that `only` names."""
+    """The cells of all plans, each once; checked, and narrowed to those whose name contains one of
+    the texts of `only`."""
     unique = {cell.name: cell for plan in plans for cell in plan.cells}
     for cell in unique.values():
         cell.check()
-    return matching(unique.values(), only)
+    for text in only:
+        if not any(text in name for name in unique):
+            raise ConfigError(
+                f"--only {text}: no such cell; the first is {next(iter(unique))}, and "
+                f"`--plan --json` names all {len(unique)}"
+            )
+    chosen = only or [""]  # which is in every name
+    return [cell for name, cell in unique.items() if any(text in name for text in chosen)]

@@ -105,6 +105,7 @@ def row(number: int, accuracies: Sequence[float]) -> dict[str, Any]:
         "bytes_down": 2_000_000,
         "sampled": 2,
         "ok": 2,
+        "used": 2,
         "failed": 0,
         "rejected": 0,
     }

@@ -16,7 +16,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bench.measurements import machine
+from benchmarks.bench.measure import machine
 from dcfl.analysis.course import follow
 from dcfl.config import Table, Tables
 from dcfl.paper.recipe_book import HARD

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.bench.measurements import machine, table
+from benchmarks.bench.measure import machine, table
 from dcfl.system.memory import MemoryWatch
 from dcfl.system.processes import python
 

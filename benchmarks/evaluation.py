@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.bench.jobs import Job, read_job, write_job
-from benchmarks.bench.measurements import machine, spread
+from benchmarks.bench.measure import machine, spread
 from benchmarks.bench.ours import experiment
 from dcfl.data import Images
 from dcfl.models import ModelSettings

@@ -26,8 +26,7 @@ from statistics import median
 import numpy as np
 
 from benchmarks.bench.jobs import Job, write_job
-from benchmarks.bench.measure import Contender, measure
-from benchmarks.bench.measurements import machine, table
+from benchmarks.bench.measure import Contender, machine, measure, table
 from dcfl.data import Partition
 from dcfl.federation import sample_cohort
 from dcfl.methods import METHODS

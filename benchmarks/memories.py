@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench.jobs import Job, read_job, write_job
-from benchmarks.bench.measurements import machine, table
+from benchmarks.bench.measure import machine, table
 from benchmarks.bench.ours import experiment
 from dcfl.runs.run import Run
 from dcfl.system.memory import memory_of

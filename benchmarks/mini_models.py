@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import dcfl
-from benchmarks.bench.measurements import machine
+from benchmarks.bench.measure import machine
 from dcfl.paper.recipe_book import HARD
 from dcfl.paper.scales import MINI
 

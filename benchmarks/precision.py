@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import dcfl
-from benchmarks.bench.measurements import machine
+from benchmarks.bench.measure import machine
 from dcfl.methods import METHODS
 
 SEEDS = range(5)

@@ -21,7 +21,7 @@ from statistics import mean, stdev
 from typing import Any
 
 import dcfl
-from benchmarks.bench.measurements import machine, table
+from benchmarks.bench.measure import machine, table
 
 SEEDS = (0, 1, 2)
 RULES = (

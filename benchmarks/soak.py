@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.bench.measurements import machine
+from benchmarks.bench.measure import machine
 from dcfl.config import experiment_from
 from dcfl.runs.run import Run
 from dcfl.system.memory import memory_of

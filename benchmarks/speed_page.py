@@ -17,8 +17,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 
-from benchmarks.bench.measure import Measurement
-from benchmarks.bench.measurements import from_json, methods_table, spread, table
+from benchmarks.bench.measure import Measurement, from_json, methods_table, spread, table
 from dcfl.methods import METHODS
 
 ROOT = Path(__file__).parent.parent

@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.bench.measurements import machine, spread
+from benchmarks.bench.measure import machine, spread
 from dcfl.system.processes import python
 
 FIRST_STEP = """

@@ -1,18 +1,22 @@
-"""Runs the contenders as programs, in turn, and watches them from outside."""
+"""Runs the contenders as programs, in turn, and watches them from outside; and what was measured
+as JSON and as Markdown tables: medians, with the lowest and the highest."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import os
+import platform
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.bench.jobs import JOBS
 from dcfl.errors import DCFLError
 from dcfl.system.memory import MemoryWatch
 from dcfl.system.processes import python
@@ -64,14 +68,14 @@ def peer_environment(name: str, folder: Path) -> Path:
 
 def contenders(peers: Mapping[str, Path], floor_threads: int = 2) -> list[Contender]:
     """dcfl and the floor, and the peers whose environment's Python is given."""
+    package = {"PYTHONPATH": str(Path(__file__).parents[2])}
     floor = python("-m", "benchmarks.bench.floor", "{folder}")
     ours = python("-m", "benchmarks.bench.ours", "{folder}")
     competing = [
-        Contender("floor", [*floor, str(floor_threads)], {}),
-        Contender("dcfl", [*ours, "2"], {}),
-        Contender("dcfl, bfloat16", [*ours, "2", "fedavg", "bfloat16"], {}),
+        Contender("floor", [*floor, str(floor_threads)], package),
+        Contender("dcfl", [*ours, "2"], package),
+        Contender("dcfl, bfloat16", [*ours, "2", "fedavg", "bfloat16"], package),
     ]
-    package = {"PYTHONPATH": str(Path(__file__).parents[3])}
     if "pfl" in peers:
         command = [str(peers["pfl"]), str(PEERS / "pfl_job.py"), "{folder}"]
         competing.append(Contender("pfl, 2 processes", [*command, "2"], package))
@@ -142,3 +146,102 @@ def _round_seconds(events: list[dict[str, Any]]) -> list[float]:
         event.get("seconds", event["at"] - before["at"])
         for before, event in itertools.pairwise(rounds)
     ]
+
+
+Measured = Mapping[str, Sequence[Measurement]]  # by contender, repeat by repeat
+
+
+def as_json(jobs: Mapping[str, Measured]) -> dict[str, Any]:
+    return {
+        "machine": machine(),
+        "jobs": {
+            job: {name: list(map(asdict, repeats)) for name, repeats in measured.items()}
+            for job, measured in jobs.items()
+        },
+    }
+
+
+def methods_json(models: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, Any]:
+    return {"machine": machine(), "models": models}
+
+
+def from_json(stored: Mapping[str, Any]) -> dict[str, dict[str, list[Measurement]]]:
+    return {
+        job: {
+            name: [Measurement(**values) for values in repeats]
+            for name, repeats in measured.items()
+        }
+        for job, measured in stored["jobs"].items()
+    }
+
+
+def machine() -> dict[str, Any]:
+    return {
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "packages": {name: version(name) for name in ("dcfl", "torch", "numpy")},
+    }
+
+
+def jobs_table(jobs: Mapping[str, Measured]) -> str:
+    """Ratios are taken within a repeat."""
+    header = ["", "s / round", "/ floor", "/ pfl", "start-up s", "CPU s", "peak PSS GB"]
+    lines = []
+    for job, measured in jobs.items():
+        lines += [f"{job}: {JOBS[job].about} ({len(measured['floor'])} repeats)", ""]
+        lines += [table(header, [_row(name, measured) for name in measured]), ""]
+    return "\n".join(lines).strip()
+
+
+def _row(contender: str, measured: Measured) -> list[str]:
+    repeats, pfl = measured[contender], measured.get("pfl, 2 processes")
+    return [
+        contender,
+        spread(repeat.round for repeat in repeats),
+        spread(_ratios(repeats, measured["floor"])),
+        spread(_ratios(repeats, pfl)) if pfl else "",
+        spread(repeat.start_up for repeat in repeats),
+        spread(repeat.cpu for repeat in repeats),
+        spread(repeat.pss for repeat in repeats),
+    ]
+
+
+def methods_table(models: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
+    """Seconds per round of each method relative to FedAvg's in the same repeat."""
+    header = ["method", *(f"{model}: / FedAvg" for model in models)]
+    names = next(iter(models.values()))
+    rows = [
+        [
+            name,
+            *(
+                spread(
+                    seconds / base
+                    for seconds, base in zip(by_method[name], by_method["fedavg"], strict=True)
+                )
+                for by_method in models.values()
+            ),
+        ]
+        for name in names
+    ]
+    return table(header, rows)
+
+
+def spread(values: Iterable[float]) -> str:
+    ordered = sorted(values)
+    return f"{median(ordered):.2f} ({ordered[0]:.2f} to {ordered[-1]:.2f})"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        return f"| {' | '.join(padded)} |"
+
+    rule = f"|{'|'.join('-' * (width + 2) for width in widths)}|"
+    return "\n".join([line(header), rule, *map(line, rows)])
+
+
+def _ratios(repeats: Sequence[Measurement], base: Sequence[Measurement]) -> list[float]:
+    return [ours.round / theirs.round for ours, theirs in zip(repeats, base, strict=True)]

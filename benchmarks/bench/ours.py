@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from benchmarks.bench.events import say
+from benchmarks.bench.floor import say
 from benchmarks.bench.jobs import Job, read_job
 from dcfl import local_training
 from dcfl.client import LocalTraining

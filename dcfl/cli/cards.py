@@ -1,4 +1,4 @@
-"""What trains where, in the first line of a run, and what bfloat16 would gain."""
+"""What verbs print about one thing: a run, an estimate, a data set, a method."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def best_words(summary: Summary) -> str:
 
 
 def personal_words(summary: Summary) -> str:
-    """Beside the global model's accuracy, whose personal part nobody has trained."""
+    """The clients' own models, beside the global one, whose personal part nobody has trained."""
     known = summary.client_accuracy is not None
     common = f" ({summary.client_accuracy:.2f} with the global one)" if known else ""
     return (
@@ -278,7 +278,7 @@ def _bfloat16_share(prepared: Prepared) -> float | None:
 
 
 def _images_trained(prepared: Prepared) -> float:
-    """In the whole run."""
+    """How many images the whole run trains on, each as often as it is seen."""
     experiment, sizes = prepared.experiment, prepared.data.partition.sizes
     cohort = cohort_size(len(sizes), experiment.federation.share)
     each = float(sizes.mean()) * experiment.training.all_epochs

@@ -59,12 +59,13 @@ def new_method_verb(
     """Write a small method that works, and its test, into the current folder."""
     from dcfl.cli.new import new_method
 
-    method, test = new_method(name, Path())
-    print(
-        f"wrote  {method} and {test}\n"
-        f"check  dcfl check {method}\n"
-        f"run    dcfl run --method-file {method}"
-    )
+    _print_new("method", *new_method(name, Path()))
+
+
+def _print_new(kind: str, file: Path, test: Path) -> None:
+    print(f"wrote  {file} and {test}")
+    print(f"check  dcfl check {file}")
+    print(f"run    dcfl run --{kind}-file {file}")
 
 
 @new.command("config")
@@ -88,12 +89,7 @@ def new_model_verb(
     """Write a small network that works, and its test, into the current folder."""
     from dcfl.cli.new import new_model
 
-    model, test = new_model(name, Path())
-    print(
-        f"wrote  {model} and {test}\n"
-        f"check  dcfl check {model}\n"
-        f"run    dcfl run --model-file {model}"
-    )
+    _print_new("model", *new_model(name, Path()))
 
 
 def doctor(as_json: AsJSON = False) -> None:

@@ -20,21 +20,21 @@ from dcfl.runs.run import Run
 
 
 @dataclass(frozen=True)
-class Finding:
+class Checkup:
     what: str
     fine: bool
     detail: str
 
 
-def examine() -> list[Finding]:
+def examine() -> list[Checkup]:
     return [_examine_one(what, check) for what, check in CHECKS.items()]
 
 
-def _examine_one(what: str, check: Callable[[], str]) -> Finding:
+def _examine_one(what: str, check: Callable[[], str]) -> Checkup:
     try:
-        return Finding(what, True, check())
+        return Checkup(what, True, check())
     except Exception as error:  # whatever it is, that is the finding
-        return Finding(what, False, f"{type(error).__name__}: {error}")
+        return Checkup(what, False, f"{type(error).__name__}: {error}")
 
 
 def _python() -> str:
@@ -70,7 +70,7 @@ def _half_precision() -> str:
 
 
 def step_shares(shares: Mapping[str, float | None]) -> str:
-    """Of each model, what a step in bfloat16 takes of the time of one in float32."""
+    """The share of a float32 step's time that a bfloat16 step takes, for each model."""
     known = [(name, share) for name, share in shares.items() if share]
     missing = [name for name, share in shares.items() if not share]
     words = []

@@ -1,4 +1,4 @@
-"""`dcfl watch`."""
+"""`dcfl settings`, `methods`, `partition`, `data` and `watch`: look at things without training."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcfl.cli.comparison_output import CSVFile, LatexFile, Output, Target
 from dcfl.cli.options import (
     AsJSON,
-    Folders,
     MethodFile,
     ModelFile,
     Settings,
@@ -42,27 +40,6 @@ SplitFile = Annotated[
 PictureFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Also draw it (.svg, .png or .pdf).")
 ]
-
-
-def report(
-    folders: Folders,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The page to write.")] = None,
-    target: Target = None,
-    csv: CSVFile = None,
-    latex: LatexFile = None,
-    as_json: AsJSON = False,
-) -> None:
-    """One self-contained HTML page about one or several runs; their comparison as a file."""
-    from dcfl.comparisons.groups import group_runs
-    from dcfl.comparisons.standing import Standing
-    from dcfl.report import find_all_runs, write_report
-
-    output = Output(as_json, csv, latex)
-    page = write_report(*folders, out=out, target=target)
-    output.write(Standing(group_runs(find_all_runs(folders)), target=target), {"report": str(page)})
-    if not output.printed:
-        output.tell()
-        print(printable(f"report  {page}"))
 
 
 def settings(

@@ -15,12 +15,9 @@ from typing import Annotated, NoReturn
 import click
 import typer
 
-from dcfl.cli import check_verbs, inspection_verbs, model_verbs, training_verbs
-from dcfl.cli.analyse_verb import analyse
-from dcfl.cli.evaluate_verb import evaluate
+from dcfl.cli import check_verbs, inspection_verbs, model_verbs, study_verbs, training_verbs
 from dcfl.cli.flower_verbs import flower
 from dcfl.cli.paper_verbs import reproduce, theory
-from dcfl.cli.sweep_verb import sweep
 from dcfl.errors import DCFLError
 from dcfl.system.processes import end_when_terminated
 from dcfl.system.streams import forgiving_streams
@@ -49,9 +46,9 @@ VERBS: tuple[Callable[..., None], ...] = (
     training_verbs.run,
     training_verbs.resume,
     inspection_verbs.settings,
-    training_verbs.compare,
-    sweep,
-    evaluate,
+    study_verbs.compare,
+    study_verbs.sweep,
+    model_verbs.evaluate,
     model_verbs.predict,
     model_verbs.embed,
     model_verbs.neighbours,
@@ -59,10 +56,10 @@ VERBS: tuple[Callable[..., None], ...] = (
     inspection_verbs.methods,
     check_verbs.check,
     inspection_verbs.partition,
-    inspection_verbs.report,
+    study_verbs.report,
     inspection_verbs.watch,
     check_verbs.doctor,
-    analyse,
+    model_verbs.analyse,
     reproduce,
     theory,
 )

@@ -1,9 +1,11 @@
-"""`dcfl predict`."""
+"""Verbs about a trained model: `dcfl predict`, `embed`, `neighbours`, `export`, `evaluate` and
+`analyse`."""
 
 from __future__ import annotations
 
 import csv
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -17,15 +19,17 @@ from dcfl.cli.options import (
     Best,
     ClientNumber,
     Folder,
+    Folders,
     MethodFile,
     ModelFile,
     PictureFiles,
+    print_json,
     run_own_files,
     which_model,
 )
-from dcfl.errors import DatasetCorrupt
+from dcfl.errors import DatasetCorrupt, DCFLError
 from dcfl.system.storage import replacing, strict_json
-from dcfl.system.wording import printable
+from dcfl.system.wording import printable, say
 
 if TYPE_CHECKING:
     from dcfl.runs.folder import RecordedRun
@@ -259,7 +263,7 @@ def _print_totals(
 
 
 def _print_row(prediction: Prediction) -> None:
-    """As they come: a table that waits for its last row would hold them all."""
+    """Print a prediction as it comes: a table that waits for its last row would hold them all."""
     from rich.cells import set_cell_size
 
     if prediction.skipped:
@@ -319,3 +323,130 @@ def as_json(prediction: Prediction) -> dict[str, Any]:
         "truth": prediction.truth,
         "skipped": prediction.skipped or None,
     }
+
+
+Data = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[DATA]",
+        show_default=False,
+        help="A folder of class folders, an .npz file, or a data set as in data.dataset; if not "
+        "given, the images that the run was scored on.",
+    ),
+]
+Clients = Annotated[
+    bool, typer.Option("--clients", help="Also score each client or site on its own images.")
+]
+
+
+FineTune = Annotated[
+    int,
+    typer.Option(
+        "--fine-tune",
+        metavar="N",
+        min=0,
+        show_default=False,
+        help="Also score each client after N epochs of training on its own images.",
+    ),
+]
+
+
+def evaluate(
+    folder: Folder,
+    data: Data = None,
+    best: Best = False,
+    client: ClientNumber = None,
+    clients: Clients = False,
+    fine_tune: FineTune = 0,
+    model_file: ModelFile = None,
+    as_json: AsJSON = False,
+) -> None:
+    """A trained model on a test set: accuracy, F1, AUC, calibration, each class, each client.
+
+    Written to evaluation.json in the run's folder and shown in its report.
+    """
+    from dcfl.cli.tables import print_evaluation
+    from dcfl.report import write_report
+    from dcfl.runs.evaluations import write_evaluation
+    from dcfl.trained.evaluate import evaluation_of
+
+    run_own_files(None, model_file)
+    record = evaluation_of(folder, data, which_model(folder, best, client), clients, fine_tune)
+    path = write_evaluation(folder, record)
+    if as_json:
+        print_json(record.to_json())
+    else:
+        print_evaluation(record)
+        print(printable(f"numbers  {path}"))
+    try:
+        report = write_report(folder)
+    except DCFLError as error:
+        warnings.warn(f"the report was not written: {error}", stacklevel=1)
+        return
+    if not as_json:
+        print(printable(f"report   {report}"))
+
+
+AnalysisFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="DIR",
+        help="Where to write the page and the numbers; if not given, analysis/ in the run's "
+        "folder, or here for several runs.",
+    ),
+]
+DriftClients = Annotated[
+    int, typer.Option(min=1, metavar="N", help="How many clients train a round for the drift.")
+]
+WithDrift = Annotated[
+    bool, typer.Option("--drift/--no-drift", help="Let clients train a round, or not.")
+]
+AlignmentAlpha = Annotated[
+    float,
+    typer.Option("--alignment-alpha", metavar="ALPHA", help="Alignment: mean |u - v|^ALPHA."),
+]
+UniformityT = Annotated[
+    float,
+    typer.Option("--uniformity-t", metavar="T", help="Uniformity: log mean e^(-T |u - v|^2)."),
+]
+
+
+def analyse(
+    folders: Folders,
+    out: AnalysisFolder = None,
+    clients: DriftClients = 10,
+    drift: WithDrift = True,
+    alpha: AlignmentAlpha = 2.0,
+    t: UniformityT = 2.0,
+    method_file: MethodFile = None,
+    model_file: ModelFile = None,
+    as_json: AsJSON = False,
+) -> None:
+    """What finished runs have learned: cosines, alignment, dimensions in use, drift, a picture.
+
+    Several runs are shown side by side.
+    """
+    from dcfl.analysis.analysis_page import write_analysis
+    from dcfl.analysis.findings import analyse_runs
+    from dcfl.analysis.similarity import Exponents
+    from dcfl.cli.tables import print_analyses
+    from dcfl.report import find_runs
+    from dcfl.runs.folder import require_own
+
+    def tell(text: str) -> None:
+        say(printable(f"analyse  {text}"))
+
+    exponents = Exponents(alpha, t)
+    run_own_files(method_file, model_file)
+    if out is None:
+        out = folders[0] / "analysis" if len(folders) == 1 else Path("analysis")
+        require_own(out)
+    runs = {run.folder.resolve(): run for folder in folders for run in find_runs(folder)}
+    analyses = analyse_runs(list(runs.values()), clients, drift, tell, exponents)
+    page = write_analysis(analyses, out)
+    if as_json:
+        print_json({"runs": [analysis.as_json() for analysis in analyses], "page": str(page)})
+    else:
+        print_analyses(analyses)
+        print(printable(f"page  {page}"))

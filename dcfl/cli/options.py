@@ -121,7 +121,7 @@ def run_own_files(method_file: Path | None, model_file: Path | None) -> tuple[li
 
 
 def which_model(folder: Path, best: bool, client: int | None = None) -> Which:
-    """Says so if the model is one that nobody uses as it is."""
+    """The model that was asked for; a note says so if nobody uses it as it is."""
     from dcfl.runs.folder import PERSONAL_ROWS
 
     if best and client is not None:

@@ -1,11 +1,11 @@
-"""`dcfl reproduce`."""
+"""`dcfl reproduce` and `dcfl theory`: the paper."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,17 +16,11 @@ from dcfl.system.wording import printable, say
 
 if TYPE_CHECKING:
     from dcfl.comparisons.cell_costs import PlannedCosts
-    from dcfl.comparisons.cells import Cell, CellFolder
+    from dcfl.comparisons.cells import CellFolder
     from dcfl.paper.plans import RecipePlan
+    from dcfl.paper.recipe import RecipeCell
     from dcfl.paper.results import Results
-    from dcfl.paper.theory_study import TheoryResult
 
-
-# Positives and negatives among the other 63 images of a batch of 64: one positive; one positive and
-# as many negatives as Dirichlet 0.3 on CIFAR-10 leaves; and all 21 positives of that split.
-BATCHES = ((1, 63), (1, 42), (21, 42))
-OTHER_TEMPERATURES = (1.0, 0.5, 0.2, 0.1, 0.05)
-COMPARED_AT = 64  # negatives
 
 Dimensions = Annotated[
     str,
@@ -48,78 +42,33 @@ def theory(
     as_json: AsJSON = False,
 ) -> None:
     """The paper's theorem and proposition measured: the loss with M negatives, and its limit."""
-    result = _measure(
-        temperature,
-        whole_numbers(dimension, "--dimension"),
-        whole_numbers(samples, "--samples"),
-        repetitions,
-        seed,
-    )
-    values = _write_theory(result, out)
-    if as_json:
-        print_json({**values, "folder": str(out)})
-    else:
-        _print_result(result)
-        print(printable(f"page  {out / 'theory.html'}"))
-
-
-def _measure(
-    temperature: float, dimensions: list[int], negatives: list[int], repetitions: int, seed: int
-) -> TheoryResult:
-    from dcfl.paper.sphere import Sphere, measure, require_counts
-    from dcfl.paper.theory_study import TheoryResult, study
-
-    # Checked before anything is drawn: a mistake in the last number costs no time.
-    spheres = [Sphere(temperature, dimension) for dimension in dict.fromkeys(dimensions)]
-    require_counts(negatives, repetitions, seed)
-    others = sorted({*OTHER_TEMPERATURES, temperature}, reverse=True)
-    return TheoryResult(
-        [study(sphere, negatives, repetitions, seed, BATCHES) for sphere in spheres],
-        [
-            (sphere, measure(sphere, COMPARED_AT, repetitions, seed))
-            for sphere in (Sphere(other, spheres[0].dimension) for other in others)
-        ],
-        repetitions,
-        seed,
-    )
-
-
-def _write_theory(result: TheoryResult, out: Path) -> dict[str, Any]:
+    from dcfl.cli.tables import plain_table
+    from dcfl.cli.terminal import stdout
     from dcfl.paper.theory_page import render
-    from dcfl.paper.theory_tables import csv_text
+    from dcfl.paper.theory_study import measure_theory
+    from dcfl.paper.theory_tables import batches_table, claims, csv_text, points_table, slopes_table
     from dcfl.system.storage import storage, strict_json, write_whole
 
-    values = {
-        "repetitions": result.repetitions,
-        "seed": result.seed,
-        "studies": [study.as_json() for study in result.studies],
-        "temperatures": [
-            {"temperature": sphere.temperature, "dimension": sphere.dimension, **point.as_json()}
-            for sphere, point in result.temperatures
-        ],
-    }
+    dimensions = whole_numbers(dimension, "--dimension")
+    negatives = whole_numbers(samples, "--samples")
+    result = measure_theory(temperature, dimensions, negatives, repetitions, seed)
+    values = result.as_json()
     with storage(out):
         out.mkdir(parents=True, exist_ok=True)
     write_whole(out / "theory.html", render(result))
     write_whole(out / "theory.csv", csv_text(result))
     write_whole(out / "theory.json", strict_json(values, indent=2) + "\n")
-    return values
-
-
-def _print_result(result: TheoryResult) -> None:
-    from dcfl.cli.terminal import new_table, stdout
-    from dcfl.paper.theory_tables import batches_table, claims, points_table, slopes_table
-
+    if as_json:
+        print_json({**values, "folder": str(out)})
+        return
     for study in result.studies:
         for table in (points_table(study), slopes_table(study), batches_table(study)):
-            shown = new_table(*table.columns, title=table.title)
-            for row in table.rows:
-                shown.add_row(*row)
-            stdout.print(shown)
+            stdout.print(plain_table(table))
             stdout.print(f"{table.note}\n")
         for claim, finding in claims(study):
             stdout.print(claim, style="bold")
             stdout.print(f"{finding}\n")
+    print(printable(f"page  {out / 'theory.html'}"))
 
 
 RecipeName = Annotated[
@@ -214,7 +163,7 @@ def _plans(
     return [plan_recipe(recipe, scale, numbers, settings, folder) for recipe in recipes]
 
 
-def _announce_cost(cells: Sequence[CellFolder[Cell]], parallel: int) -> PlannedCosts:
+def _announce_cost(cells: Sequence[CellFolder[RecipeCell]], parallel: int) -> PlannedCosts:
     """Print the cost of what is left to do."""
     from dcfl.cli.plans import measured
     from dcfl.cli.terminal import duration, megabytes
@@ -237,7 +186,7 @@ def _announce_cost(cells: Sequence[CellFolder[Cell]], parallel: int) -> PlannedC
 
 def _print_plan(
     plans: Sequence[RecipePlan],
-    cells: Sequence[CellFolder[Cell]],
+    cells: Sequence[CellFolder[RecipeCell]],
     parallel: int,
     as_json: bool,
 ) -> None:
@@ -264,7 +213,7 @@ def _print_plan(
             print(printable(f"{cell.name}  failed: {cell.failed}"))
 
 
-def _train(cells: Sequence[CellFolder[Cell]], processes: int) -> int:
+def _train(cells: Sequence[CellFolder[RecipeCell]], processes: int) -> int:
     """Train the cells that have not ended; returns how many failed."""
     from dcfl.comparisons.crew import Runner, followed, in_turn
     from dcfl.comparisons.progress import Progress

@@ -59,7 +59,7 @@ def plan_tables(
 def grid(
     corner: str, places: Mapping[tuple[str, str], Sequence[CellFolder[Any]]], seconds: Seconds
 ) -> Table:
-    """By row and column, what is left of the cells there: they differ in their seed alone."""
+    """What is left of the cells of each row and column, which differ in their seed alone."""
     rows, names = (list(dict.fromkeys(place[axis] for place in places)) for axis in (0, 1))
     table = new_table(corner, *names)
     for row in rows:
@@ -68,7 +68,7 @@ def grid(
 
 
 def left_of(cells: Sequence[CellFolder[Any]], seconds: Seconds) -> str:
-    """Time, or rounds if that is not known."""
+    """The time that is left, or the rounds if that is not known."""
     if not cells:
         return ""
     failed, ended = sum(bool(cell.failed) for cell in cells), sum(cell.ended for cell in cells)

@@ -1,9 +1,10 @@
-"""Where a comparison goes: the terminal, JSON, CSV and LaTeX."""
+"""Tables on the terminal: comparisons, partitions, evaluations and analyses."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +15,14 @@ from dcfl.cli.terminal import BARS, new_table, sparkline, stdout
 from dcfl.comparisons.groups import Group
 from dcfl.comparisons.standing import Standing
 from dcfl.data.dataset_summary import MANY_CLIENTS, PERCENTILES, Overview
-from dcfl.report.text import wins_ties_losses
+from dcfl.report.evaluation_section import some_names
+from dcfl.report.text import number, wins_ties_losses
+from dcfl.runs.evaluations import EvaluationRecord, worst_words
 from dcfl.system.wording import printable
 
 if TYPE_CHECKING:
-    from dcfl.comparisons.standing import Standing
+    from dcfl.analysis.findings import Analysis
     from dcfl.report import document
-
 
 MOST_NUMBERED_CLASSES = 16  # more are drawn as a line of bars
 ROOMY = 90  # columns of a terminal
@@ -78,16 +80,6 @@ def plain_table(table: document.Table) -> Table:
     return shown
 
 
-class PartitionRow(NamedTuple):
-    """One client, or one percentile over all clients, column by column."""
-
-    name: str
-    size: int
-    classes: int
-    largest_share: float
-    counts: NDArray[np.int64]  # per class
-
-
 def partition_table(
     counts: NDArray[np.int64], class_names: Sequence[str], site_names: Sequence[str] = ()
 ) -> Table:
@@ -105,37 +97,19 @@ def partition_table(
         title = f"{len(counts):,} clients: percentiles of each column, the smallest and the largest"
     columns = ("clients" if many else "client", "samples", "classes", "largest")
     table = new_table(*columns, *mixes, title=title, gap=1)
-    top = max(int(counts.max()), 1)
     overview = Overview(counts)
-    for row in _summed_up(overview, site_names) if many else _every_client(overview, site_names):
-        cells = [_shaded(int(c), top) for c in row.counts] if numbered else [_mix(row.counts, top)]
-        table.add_row(row.name, str(row.size), str(row.classes), f"{row.largest_share:.0%}", *cells)
+    values = [overview.sizes, overview.held, overview.largest_shares, overview.counts]
+    names = [*site_names] or [f"client {one}" if many else f"{one}" for one in range(len(counts))]
+    if many:
+        ends = [overview.smallest, overview.largest]
+        percentiles = [np.percentile(v, PERCENTILES, axis=0, method="lower") for v in values]
+        values = [np.concatenate([p, v[ends]]) for p, v in zip(percentiles, values, strict=True)]
+        names = [*(f"{percent} %" for percent in PERCENTILES), *(names[end] for end in ends)]
+    top = max(int(counts.max()), 1)
+    for name, size, held, share, mix in zip(names, *values, strict=True):
+        cells = [_shaded(int(count), top) for count in mix] if numbered else [_mix(mix, top)]
+        table.add_row(name, str(size), str(held), f"{share:.0%}", *cells)
     return table
-
-
-def _every_client(overview: Overview, site_names: Sequence[str]) -> Iterator[PartitionRow]:
-    for client in range(len(overview.counts)):
-        yield _client_row(overview, client, site_names[client] if site_names else f"{client}")
-
-
-def _summed_up(overview: Overview, site_names: Sequence[str]) -> Iterator[PartitionRow]:
-    columns = (overview.sizes, overview.held, overview.largest_shares, overview.counts)
-    percentiles = [np.percentile(c, PERCENTILES, axis=0, method="lower") for c in columns]
-    for percent, *values in zip(PERCENTILES, *percentiles, strict=True):
-        yield PartitionRow(f"{percent} %", *values)
-    for client in (overview.smallest, overview.largest):
-        name = site_names[client] if site_names else f"client {client}"
-        yield _client_row(overview, client, name)
-
-
-def _client_row(overview: Overview, client: int, name: str) -> PartitionRow:
-    return PartitionRow(
-        name,
-        overview.sizes[client],
-        overview.held[client],
-        overview.largest_shares[client],
-        overview.counts[client],
-    )
 
 
 def _shaded(count: int, top: int) -> Text:
@@ -151,3 +125,120 @@ def _mix(counts: NDArray[np.int64], top: int) -> str:
     """All classes in at most WIDEST_MIX characters; neighbours share one where there are more."""
     groups = np.array_split(counts, min(len(counts), WIDEST_MIX))
     return "".join("·" if not g.any() else BARS[int(g.max() * 7 // top)] for g in groups)
+
+
+RUNS_PER_TABLE = 4  # more do not fit beside each other on a terminal
+MOST_CLASSES = 20  # rows of a table; of more classes the worst are shown
+WORST = 5  # clients that are named
+LONGEST_CLASS = 24  # characters of a name
+
+
+def print_evaluation(record: EvaluationRecord) -> None:
+    model = record.model if isinstance(record.which, int) else f"the {record.model}"
+    print(printable(f"{model} on {record.images:,.0f} {record.images_words}"))
+    for note in record.site_notes:
+        print(printable(note))
+    print()
+    for name, value in _scores(record):
+        print(f"{name:19}{value}")
+    print()
+    stdout.print(class_table(record))
+    if record.absent:
+        print(f"\nwithout images, and in no mean: {some_names(record.absent)}")
+    if len(record.clients) > 1:
+        print()
+        stdout.print(client_table(record))
+    print()
+
+
+def _scores(record: EvaluationRecord) -> Iterator[tuple[str, str]]:
+    scores = record.scores
+    yield "accuracy", f"{number(scores.accuracy)} %"
+    yield "balanced accuracy", f"{number(scores.balanced_accuracy)} %"
+    yield "macro F1", f"{number(scores.macro_f1)} %"
+    error = f"binned, at most {number(scores.mean_auc_error, 4)} off"
+    yield "AUC", f"{number(scores.mean_auc, 4)} (one class against the rest; {error})"
+    yield "calibration error", f"{number(scores.calibration_error)} %"
+    yield "cross-entropy", number(scores.loss, 4)
+    mixes = f"{record.kind} in its own mix of classes"
+    one = len(record.clients) == 1
+    for name, found, kind in (
+        (record.clients[0].name if one else "clients", record.fairness, record.clients_kind),
+        ("", record.own_mix_fairness, mixes),
+        ("fine-tuned", record.fine_tuned_fairness, mixes),
+    ):
+        if found.mean is not None and found.worst_tenth is not None:
+            yield name, _fairness(found.mean, found.worst_tenth, len(record.clients), kind)
+
+
+def _fairness(mean: float, worst: float, clients: int, kind: str) -> str:
+    if clients == 1:
+        return f"{number(mean)} % on {kind}"
+    worst_ones = worst_words(clients)
+    return f"{number(mean)} % on average, {number(worst)} % the {worst_ones}; each on {kind}"
+
+
+def class_table(record: EvaluationRecord) -> Table:
+    """A row per class, or the classes with the lowest recall where there are many."""
+    rows, title = record.class_rows, None
+    if len(rows) > MOST_CLASSES:
+        present = [row for row in rows if row.images]
+        rows = sorted(present, key=lambda row: row.recall)[:MOST_CLASSES]
+        title = f"the {len(rows)} classes of {len(record.class_names)} with the lowest recall"
+    table = new_table("class", "images", "recall %", "precision %", "F1 %", "AUC", title=title)
+    for row in rows:
+        percentages = [number(value) for value in (row.recall, row.precision, row.f1)]
+        name = printable(row.name, LONGEST_CLASS)
+        table.add_row(name, number(row.images, 0), *percentages, number(row.auc, 4))
+    return table
+
+
+def client_table(record: EvaluationRecord) -> Table:
+    """A row per client; of many clients, the worst."""
+    several = len(record.clients) > WORST
+    title = f"the worst {WORST} of {len(record.clients)} clients" if several else None
+    table = new_table("client", "images", "accuracy %", title=title)
+    for client in record.some_clients(WORST):
+        name = printable(client.name, LONGEST_CLASS)
+        table.add_row(name, f"{client.images:,}", number(client.accuracy))
+    return table
+
+
+def print_analyses(analyses: Sequence[Analysis]) -> None:
+    for start in range(0, len(analyses), RUNS_PER_TABLE):
+        stdout.print(numbers_table(analyses[start : start + RUNS_PER_TABLE]))
+    for analysis in analyses:
+        for caution in analysis.cautions:
+            print(printable(f"dcfl: warning: {analysis.label}: {caution}"), file=sys.stderr)
+
+
+def numbers_table(analyses: Sequence[Analysis]) -> Table:
+    """A column per run."""
+    table = new_table("", *(analysis.label for analysis in analyses))
+    for row in zip(*map(_numbers, analyses), strict=True):
+        name, _ = row[0]
+        table.add_row(name, *(value for _, value in row))
+    return table
+
+
+def _numbers(analysis: Analysis) -> Iterator[tuple[str, str]]:
+    yield "accuracy", f"{number(analysis.accuracy, 2)} %"
+    for kind, cosines in analysis.kinds:
+        mean, deviation = number(cosines.mean, 3), number(cosines.deviation, 3)
+        yield f"{kind}-class cosine", f"{mean} ± {deviation}"
+        yield "  5, 50, 95 %", ", ".join(number(value, 2) for value in cosines.percentiles)
+    similarity = analysis.similarity
+    alpha, t = similarity.exponents.alpha, similarity.exponents.t
+    yield "overlap", f"{number(100 * similarity.overlap, 1)} %"
+    yield f"alignment (α = {alpha:g}), same class", number(similarity.alignment, 3)
+    yield "  two views", number(similarity.view_alignment, 3)
+    yield f"uniformity (t = {t:g})", number(similarity.uniformity, 3)
+    yield "  different classes", number(similarity.inter_uniformity, 3)
+    dimensions = analysis.dimensions
+    rank, share = number(dimensions.effective_rank, 1), number(100 * dimensions.rank_share, 1)
+    yield "constant dimensions", f"{dimensions.still} of {dimensions.width}"
+    yield "effective rank", f"{rank} ({share} %)"
+    if drift := analysis.drift:
+        yield "drift of weights", number(drift.weights, 4)
+        yield "drift of features", number(drift.features, 4)
+        yield "cosine of two updates", number(drift.agreement, 3)

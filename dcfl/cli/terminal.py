@@ -1,4 +1,4 @@
-"""What a person sees while waiting: rounds as they end, bytes as they arrive."""
+"""The console, and how numbers and tables look on it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dcfl.system.wording import printable
 
 
 def _console(**options: Any) -> Console:
-    """Without markup: a class may be called [/red]. With NO_COLOR, bold and dim go too."""
+    """A console without markup: a class may be called [/red]. NO_COLOR means no bold either."""
     colors: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
     return Console(highlight=False, markup=False, emoji=False, color_system=colors, **options)
 
@@ -51,7 +51,7 @@ def duration(seconds: float) -> str:
 
 
 def short_duration(seconds: float) -> str:
-    """For a cell of a table."""
+    """A duration for a cell of a table."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"
@@ -59,7 +59,7 @@ def short_duration(seconds: float) -> str:
 
 
 def megabytes(count: float) -> str:
-    """In the unit that shows at least one digit."""
+    """A number of bytes in the unit that shows at least one digit."""
     for unit, size in (("GB", 1e9), ("MB", 1e6)):
         if count >= size:
             return f"{count / size:.1f} {unit}"

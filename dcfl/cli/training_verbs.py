@@ -1,4 +1,4 @@
-"""`dcfl run`, `dcfl resume` and `dcfl compare`."""
+"""`dcfl run` and `dcfl resume`."""
 
 from __future__ import annotations
 
@@ -10,30 +10,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcfl.cli.comparison_output import CSVFile, LatexFile, Output, Target, print_standing
 from dcfl.cli.options import (
     AsJSON,
     Folder,
     MethodFile,
     ModelFile,
     Out,
-    OutFolder,
-    Parallel,
-    PlanOnly,
     Settings,
-    comma_separated,
     experiment_of,
     print_json,
     run_own_files,
-    whole_numbers,
 )
-from dcfl.errors import ConfigError, RunFolderError, TooFewClients
+from dcfl.errors import ConfigError, RunFolderError
 from dcfl.system.processes import stopped_by_signals
 from dcfl.system.wording import printable, printable_lines, say
 
 if TYPE_CHECKING:
-    from dcfl.comparisons.comparison import Comparison
-    from dcfl.comparisons.standing import Standing
     from dcfl.experiment import Experiment
     from dcfl.runs.rows import Summary
     from dcfl.runs.run import Run
@@ -51,11 +43,6 @@ Rounds = Annotated[
 DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Show all settings and what the run would cost, and stop."),
-]
-MethodNames = Annotated[str, typer.Option(metavar="A,B,C", help="Which methods.")]
-Seeds = Annotated[str, typer.Option(metavar="0,1,2", help="One run of each method per seed.")]
-OwnMixes = Annotated[
-    bool, typer.Option("--own-mixes", help="MAX and EMA on the clients' own mixes of classes.")
 ]
 
 
@@ -137,58 +124,6 @@ def resume(
     _print_result(resumed, as_json)
 
 
-def compare(
-    settings: Settings = None,
-    methods: MethodNames = "fedavg,dcfl-sw,dcfl-pw",
-    seeds: Seeds = "",
-    own_mixes: OwnMixes = False,
-    plan: PlanOnly = False,
-    parallel: Parallel = 0,
-    method_file: MethodFile = None,
-    model_file: ModelFile = None,
-    out: OutFolder = None,
-    target: Target = None,
-    csv: CSVFile = None,
-    latex: LatexFile = None,
-    as_json: AsJSON = False,
-) -> None:
-    """Several methods; those of a seed share its split, client schedule and initial weights.
-
-    A different seed also means a different split; data.seed=0 keeps one split for all of them.
-    Finished runs of the folder are not trained again, interrupted ones continue where they
-    stopped: methods and seeds may be added later.
-    """
-    from dcfl.cli.plans import print_comparison_plan
-    from dcfl.comparisons.comparison import plan_comparison
-    from dcfl.comparisons.crew import MixedCrew
-    from dcfl.comparisons.progress import Progress
-    from dcfl.comparisons.standing import Standing
-    from dcfl.system.locks import locked
-
-    output = Output(as_json, csv, latex)
-    planned = plan_comparison(
-        experiment_of(settings, method_file, model_file, out),
-        comma_separated(methods),
-        whole_numbers(seeds) if seeds else (),
-    )
-    if plan:
-        print_comparison_plan(planned, parallel, as_json)
-        return
-    planned.check()
-    planned.make_folder()
-    with locked(planned.folder):
-        todo = planned.todo
-        crew = MixedCrew(todo, parallel)
-        with stopped_by_signals(crew.stop):
-            failures = planned.train(crew, Progress(todo).after)
-        compared = planned.result(failures, target)
-    for name, error in failures.items():
-        print(printable(f"dcfl: {name}: {error}"), file=sys.stderr)
-    _print_comparison(compared, Standing(compared.groups, own_mixes, target), output)
-    if failures:
-        raise typer.Exit(TooFewClients.exit_code)
-
-
 def train(label: str, run: Run) -> None:
     """Train round by round, showing progress; a signal stops the run after its current round."""
     from dcfl.cli.live_progress import progress
@@ -213,12 +148,3 @@ def _print_ended(summary: Summary, folder: Path, as_json: bool) -> None:
         print_json({**summary.to_json(), "folder": str(folder)})
     else:
         print(printable(f"{folder}: {summary.ending}"))
-
-
-def _print_comparison(compared: Comparison, standing: Standing, output: Output) -> None:
-    if not output.printed:  # before files, which a full disk may refuse
-        print_standing(standing)
-    output.write(standing, {"folder": str(compared.folder)})
-    if not output.printed:
-        output.tell()
-        print(printable(f"report  {compared.report}"))

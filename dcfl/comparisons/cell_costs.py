@@ -15,7 +15,7 @@ from dcfl.system.memory import anonymous_bytes
 
 @dataclass(frozen=True)
 class PlannedCosts:
-    """Of cells that are trained `processes` at a time."""
+    """What cells cost that are trained `processes` at a time."""
 
     by_cell: dict[str, float]  # seconds
     seconds: float  # of all
@@ -31,7 +31,7 @@ class CellMeter:
         self._known: dict[tuple[object, ...], tuple[Prepared, Rates]] = {}
 
     def seconds(self, cell: CellFolder[Cell]) -> float:
-        """Of the rounds that are left of it, beside as many other cells."""
+        """How long the rounds that are left of it take, beside as many other cells."""
         prepared, rates = self._rates(cell.experiment)
         own = cell.cell.experiment
         alike = replace(prepared.experiment, federation=own.federation, training=own.training)
@@ -39,7 +39,7 @@ class CellMeter:
         return total_seconds(replace(prepared, experiment=alike), rates, done)
 
     def peak_bytes(self, experiment: Experiment) -> int:
-        """Of all processes that train cells of this kind."""
+        """The memory of all processes that train cells of this kind."""
         # The trial's processes are copies of one that has torch loaded; a cell's load their own.
         own = (self._processes - 1) * anonymous_bytes()
         return peak_bytes(*self._rates(experiment)) + own

@@ -13,48 +13,46 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from dcfl.comparisons.progress import AfterRound
+from dcfl.comparisons.cells import CellFolder, PlainCell
+from dcfl.comparisons.progress import News
 from dcfl.comparisons.trainer import SentFile, Trainer, register_sent
 from dcfl.config import from_toml
-from dcfl.errors import DCFLError, Interrupted, SettingsWarning
+from dcfl.errors import DCFLError, SettingsWarning
+from dcfl.experiment import Experiment
 from dcfl.system.processes import stop_when_signalled
 from dcfl.system.streams import forgiving_streams
 from dcfl.system.wording import print_warning, printable_lines
 
-Answer = dict[str, Any]
-Jobs = SimpleQueue[Answer]
+Job = dict[str, Any]  # empty: there are no more
 
 
-def answers(
-    trainer: Trainer, folder: Path, config: str, own: Sequence[SentFile] = ()
-) -> Iterator[Answer]:
-    """Train one cell. `own`: the user's files that it needs."""
+def trained(trainer: Trainer, job: Job) -> Iterator[News]:
+    """Train one cell, with the user's files that it needs."""
+    path = Path(job["folder"])
+    cell_folder = CellFolder(PlainCell(path.name, Experiment()), path)
     try:
-        register_sent(own)
-        for row in trainer.rounds(folder, from_toml(config)):
-            yield asdict(AfterRound.of(row))
-        yield {"state": "finished"}
-    except Interrupted:
-        yield {"state": "pruned" if trainer.pruned(folder) else "stopped"}
-    except DCFLError as error:
-        yield {"state": "failed", "why": str(error), "kind": type(error).__name__}
+        register_sent([SentFile(*sent) for sent in job["own"]])
+        experiment = from_toml(job["config"])
+        cell_folder = CellFolder(PlainCell(path.name, experiment), path, experiment.output.report)
+        yield from trainer.train(cell_folder)
     except Exception as error:
-        print(printable_lines(traceback.format_exc()), file=sys.stderr)
-        yield {"state": "failed", "why": f"{type(error).__name__}: {error}"}
+        if not isinstance(error, DCFLError):
+            print(printable_lines(traceback.format_exc()), file=sys.stderr)
+        yield News.failure(cell_folder, error)
 
 
-def say(answer: Answer) -> None:
-    """May go unheard if the parent is gone: the round still gets its checkpoint."""
-    print(json.dumps(answer), flush=True)
+def say(news: News) -> None:
+    """Nobody hears it if the parent is gone: the round still gets its checkpoint."""
+    ending = {"state": news.state, "why": news.why, "kind": news.kind}
+    print(json.dumps(news.row.to_json() if news.row else ending), flush=True)
 
 
-def listen(trainer: Trainer, jobs: Jobs) -> None:
+def listen(trainer: Trainer, jobs: SimpleQueue[Job]) -> None:
     # Not sys.stdin: processes forked by an engine close it first, and would wait for the lock that
     # this thread holds while it reads.
     with os.fdopen(os.dup(sys.stdin.fileno()), encoding="utf-8") as lines:
@@ -68,21 +66,15 @@ def listen(trainer: Trainer, jobs: Jobs) -> None:
     jobs.put({})
 
 
-def received(jobs: Jobs) -> Iterator[Answer]:
-    while job := jobs.get():
-        yield job
-
-
 def main() -> None:
     warnings.showwarning = print_warning
     warnings.simplefilter("ignore", SettingsWarning)  # whoever planned the cells has been warned
-    trainer, jobs = Trainer(), Jobs()
+    trainer, jobs = Trainer(), SimpleQueue[Job]()
     stop_when_signalled(trainer.stop)
     threading.Thread(target=listen, args=(trainer, jobs), daemon=True).start()
-    for job in received(jobs):
-        own = [SentFile(*sent) for sent in job["own"]]
-        for answer in answers(trainer, Path(job["folder"]), job["config"], own):
-            say(answer)
+    while job := jobs.get():
+        for news in trained(trainer, job):
+            say(news)
         if trainer.stopping:
             return
 

@@ -1,4 +1,4 @@
-"""Finished runs in folders that a person has named: the same experiment is not trained twice."""
+"""Cells: an experiment, a name and the folder of its run, where it may be trained already."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dcfl.comparisons.groups import setting
 from dcfl.config import as_tables
 from dcfl.data import load_dataset
 from dcfl.data.catalogue import PUBLIC
-from dcfl.errors import ConfigError, RunFolderError, RunMissing
+from dcfl.errors import RunFolderError, RunMissing
 from dcfl.experiment import Experiment
 from dcfl.report import find_runs
 from dcfl.runs.fingerprint import own_code
@@ -43,7 +43,7 @@ def _mark(key: str, value: Any) -> str:
 
 
 def folder_name(*parts: str) -> str:
-    """Cut short, with a hash of the rest, where it would be too long for a file system."""
+    """A name, cut short with a hash of all of it where it is too long for a file system."""
     name = "-".join(parts)
     if len(name) <= LONGEST_NAME:
         return name
@@ -92,7 +92,7 @@ class CellFolder(Generic[Kind]):
 
     @cached_property
     def run(self) -> RecordedRun | None:
-        """As it was when first read; None if it has not begun."""
+        """The run as it was when first read; None if it has not begun."""
         if not self.begun:
             return None
         run = RecordedRun.open(self.path)
@@ -163,7 +163,7 @@ def difference_to(experiment: Experiment, run: RecordedRun, ignored: Sequence[st
 
 
 def _asked(experiment: Experiment) -> Experiment:
-    """With what "auto" stands for where that is known without reading the data."""
+    """The experiment with what "auto" stands for where that is known without reading the data."""
     data, federation = experiment.data.with_own_split(), experiment.federation
     if data.dataset in PUBLIC:
         data = replace(data, clients=data.population)
@@ -174,26 +174,31 @@ def _asked(experiment: Experiment) -> Experiment:
 BY_SITES = ("data.partition", "data.clients")  # what data that comes as sites decides
 
 
+SEEDS = ("federation.seed", "data.seed")
+
+
+def refuse_another_study(
+    kind: str, folder: Path, experiment: Experiment, run: RecordedRun, ignored: Sequence[str]
+) -> None:
+    """A run in the folder of a study differs from its others in the `ignored` keys and its seed."""
+    if different := difference_to(experiment, run, (*ignored, *SEEDS)):
+        raise RunFolderError(
+            f"{folder} holds another {kind}: in {run.folder.name}, {different}; "
+            f"choose another folder with --out"
+        )
+
+
+def runs_inside(folder: Path) -> list[RecordedRun]:
+    """The runs directly below a folder, which need not exist."""
+    return find_runs(folder) if any(folder.glob("*/config.toml")) else []
+
+
 def require_free(folder: Path, ours: Collection[str]) -> None:
     """Refuse a folder with anything in it but these, which a command that was killed early may have
     left."""
     inside = [path.name for path in folder.iterdir()] if folder.is_dir() else [""]
     if not {LOCK, *ours}.issuperset(inside):
         require_unused(folder)
-
-
-def matching(cells: Iterable[CellFolder[Kind]], only: Sequence[str]) -> list[CellFolder[Kind]]:
-    """The cells whose name contains one of the texts; each once, though recipes may share them."""
-    unique = {cell.name: cell for cell in cells}
-    if not only:
-        return list(unique.values())
-    for text in only:
-        if not any(text in name for name in unique):
-            raise ConfigError(
-                f"--only {text}: no such cell; the first is {next(iter(unique))}, and "
-                f"`--plan --json` names all {len(unique)}"
-            )
-    return [cell for cell in unique.values() if any(text in cell.name for text in only)]
 
 
 INSIDE = ("", "cells", "trials", "chosen")  # where comparisons, reproductions and sweeps keep runs
@@ -225,14 +230,9 @@ class Shelf:
 
 
 def _finished(folder: Path) -> list[RecordedRun]:
-    """Of a run folder, or of one that holds run folders."""
-    places = [folder / inside for inside in INSIDE]
-    runs = [
-        run
-        for place in places
-        if (place / "config.toml").is_file() or any(place.glob("*/config.toml"))
-        for run in find_runs(place)
-    ]
+    """The finished runs of a run folder, or of one that holds run folders."""
+    own = find_runs(folder) if (folder / "config.toml").is_file() else []
+    runs = [*own, *(run for inside in INSIDE for run in runs_inside(folder / inside))]
     if not runs:
         raise RunMissing(f"{folder} holds no run that could be used again")
     return [run for run in runs if run.finished]

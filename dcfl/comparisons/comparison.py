@@ -6,23 +6,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcfl.comparisons.cells import Cell, CellFolder, PlainCell, difference_to, require_free
-from dcfl.comparisons.crew import Crew, MixedCrew, until_it_fails
+from dcfl.comparisons.cells import (
+    Cell,
+    CellFolder,
+    PlainCell,
+    refuse_another_study,
+    require_free,
+    runs_inside,
+)
+from dcfl.comparisons.crew import Crew, Guard, MixedCrew, until_it_fails
 from dcfl.comparisons.groups import Group, group_runs
 from dcfl.comparisons.progress import Show, shown_in_notebooks
 from dcfl.comparisons.standing import Standing
 from dcfl.comparisons.trainer import Trainer, note_divergence
 from dcfl.comparisons.verdict import verdict
 from dcfl.config import apply, load_experiment, method_named
-from dcfl.errors import ConfigError, RunFolderError, TooFewClients
+from dcfl.errors import ConfigError, TooFewClients
 from dcfl.experiment import Experiment
 from dcfl.methods import Method
 from dcfl.methods.method import require_plain_name
-from dcfl.report import find_runs, write_report
+from dcfl.report import write_report
 from dcfl.report.notebook_html import groups_html
 from dcfl.runs.folder import RecordedRun, new_folder
 from dcfl.runs.rows import data_frame
@@ -81,17 +89,14 @@ class ComparisonPlan:
 
     def check(self) -> None:
         """Refuse a folder that holds anything but this comparison, before anything is trained."""
-        if not self._runs_inside():
+        inside = runs_inside(self.folder)
+        if not inside:
             require_free(self.folder, [cell.name for cell in self.cells])
         for cell in self.cells:
             cell.check()
-        experiment = self.cells[0].cell.experiment
-        for run in self._runs_inside():
-            if different := difference_to(experiment, run, ("method.", *SEEDS)):
-                raise RunFolderError(
-                    f"{self.folder} holds another comparison: in {run.folder.name}, {different}; "
-                    f"choose another folder with --out"
-                )
+        for run in inside:
+            experiment = self.cells[0].cell.experiment
+            refuse_another_study("comparison", self.folder, experiment, run, ["method."])
 
     @property
     def todo(self) -> list[CellFolder[Cell]]:
@@ -104,8 +109,23 @@ class ComparisonPlan:
         with storage(self.folder):  # fails now rather than after the first hour
             self.folder.mkdir(parents=True, exist_ok=True)
 
+    def carry_out(
+        self,
+        parallel: int = 0,
+        show: Show = lambda news: None,
+        guard: Guard = lambda crew: nullcontext(),
+        target: float | None = None,
+    ) -> Comparison:
+        """Train what is left; `target` is for the report."""
+        self.make_folder()
+        with locked(self.folder):
+            crew = MixedCrew(self.todo, parallel)
+            with guard(crew):
+                failures = self.train(crew, show)
+            return self.result(failures, target)
+
     def train(self, crew: Crew, show: Show = lambda news: None) -> dict[str, TooFewClients]:
-        """Those that lost their clients, now or before. Anything else that fails ends it all."""
+        """Returns the runs that lost their clients, now or before. Other failures end all runs."""
         failures = self.failed_before()
         for news in until_it_fails(crew, show, f"the same command with --out {self.folder}"):
             if isinstance(news.error, TooFewClients):
@@ -113,60 +133,35 @@ class ComparisonPlan:
         return failures
 
     def result(self, failures: dict[str, TooFewClients], target: float | None = None) -> Comparison:
-        """Of all that the folder holds: those asked for, in their order, then what was there."""
+        """Compares all that the folder holds: the runs asked for first, in their order."""
         asked = [RecordedRun.open(cell.path) for cell in self.cells if cell.begun]
         paths = {run.folder for run in asked}
-        others = [run for run in self._runs_inside() if run.folder not in paths and run.finished]
-        runs = [*asked, *others]
+        inside = runs_inside(self.folder)
+        runs = [*asked, *(run for run in inside if run.folder not in paths and run.finished)]
         write_report(*(run.folder for run in runs), out=self.folder / "report.html", target=target)
         return Comparison(self.folder, group_runs(runs), failures)
-
-    def _runs_inside(self) -> list[RecordedRun]:
-        inside = self.folder.is_dir() and any(self.folder.glob("*/config.toml"))
-        return find_runs(self.folder) if inside else []
-
-
-SEEDS = ("federation.seed", "data.seed")
 
 
 def plan_comparison(
     experiment: Experiment, methods: Sequence[str | Method], seeds: Sequence[int]
 ) -> ComparisonPlan:
-    """In the folder that the config names, or in a new one."""
-    given = experiment.output.dir
-    folder = Path(given) if given else new_folder(f"{experiment.data.dataset}-comparison")
-    planned = plan(experiment, methods, seeds or [experiment.federation.seed], folder)
+    """Runs in the folder that the config names, or in a new one. The experiment's own method keeps
+    its fields; other methods named get their defaults."""
+    output = experiment.output
+    folder = Path(output.dir or new_folder(f"{experiment.data.dataset}-comparison"))
+    with_methods = [_with_method(experiment, method) for method in methods]
+    planned = {
+        f"{chosen.method.name}-seed{seed}": apply(chosen, {"federation": {"seed": seed}})
+        for seed in seeds or [experiment.federation.seed]
+        for chosen in with_methods
+    }
+    if len(planned) < len(methods) * max(len(seeds), 1):
+        raise ConfigError("each method and each seed may be named once")
     cells = [
-        CellFolder(PlainCell(name, one), folder / name, experiment.output.report)
+        CellFolder(PlainCell(name, one), folder / name, output.report)
         for name, one in planned.items()
     ]
     return ComparisonPlan(folder, cells)
-
-
-def plan(
-    experiment: Experiment, methods: Sequence[str | Method], seeds: Sequence[int], folder: Path
-) -> dict[str, Experiment]:
-    """One experiment per method and seed, keyed by the name of its run folder in `folder`.
-
-    The experiment's own method keeps its fields; other methods named get their defaults.
-    """
-    with_methods = [
-        _with_method(experiment, method) for method in methods
-    ]  # refuses bad names first
-    planned = {
-        f"{chosen.method.name}-seed{seed}": apply(
-            chosen,
-            {
-                "federation": {"seed": seed},
-                "output": {"dir": str(folder / f"{chosen.method.name}-seed{seed}")},
-            },
-        )
-        for seed in seeds
-        for chosen in with_methods
-    }
-    if len(planned) < len(methods) * len(seeds):
-        raise ConfigError("each method and each seed may be named once")
-    return planned
 
 
 def _with_method(experiment: Experiment, method: str | Method) -> Experiment:
@@ -177,7 +172,7 @@ def _with_method(experiment: Experiment, method: str | Method) -> Experiment:
 
 
 def _trained_by(train: Train, cells: Sequence[CellFolder[Cell]]) -> dict[str, TooFewClients]:
-    """By the caller's own loop, in this process."""
+    """Lets the caller's own loop train the cells, in this process."""
     trainer, failures = Trainer(), {}
     for cell in cells:
         try:
@@ -236,11 +231,9 @@ def compare(
         overrides["output.dir"] = str(out)
     plan = plan_comparison(load_experiment(experiment_or_path, **overrides), methods, seeds)
     plan.check()
+    if train is None:
+        with shown_in_notebooks("compare", plan.todo) as show:
+            return plan.carry_out(parallel, show)
     plan.make_folder()
     with locked(plan.folder):
-        if train is not None:
-            failures = plan.failed_before() | _trained_by(train, plan.todo)
-        else:
-            with shown_in_notebooks("compare", plan.todo) as show:
-                failures = plan.train(MixedCrew(plan.todo, parallel), show)
-        return plan.result(failures)
+        return plan.result(plan.failed_before() | _trained_by(train, plan.todo))

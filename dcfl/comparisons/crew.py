@@ -6,19 +6,21 @@ import json
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
+from pathlib import Path
 from queue import SimpleQueue
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import torch
 
 from dcfl.comparisons.cells import Cell, CellFolder
-from dcfl.comparisons.progress import AfterRound, News, Show
+from dcfl.comparisons.progress import News, Show
 from dcfl.comparisons.trainer import Trainer, as_text, can_travel, files_to_send
 from dcfl.engines.placement import available_cores
-from dcfl.errors import DCFLError, Interrupted, TooFewClients, WorkersLost
+from dcfl.errors import Interrupted, TooFewClients, WorkersLost
 from dcfl.experiment import Experiment
+from dcfl.runs.rows import RoundRow
 from dcfl.system.processes import python
 
 PATIENCE = 5.0  # seconds for what a killed process has started to let go of its output
@@ -37,12 +39,14 @@ def in_turn(cells: Sequence[CellFolder[Cell]]) -> Take:
 
 
 class Runner:
+    """Trains cells in processes of their own."""
+
     def __init__(self, take: Take, processes: int) -> None:
         self._take = take
         self._heard: SimpleQueue[tuple[int, News]] = SimpleQueue()
         self.stopping = False
         self._processes: set[subprocess.Popen[str]] = set()
-        self._training: dict[str, subprocess.Popen[str]] = {}  # by the name of the cell
+        self._training: dict[Path, subprocess.Popen[str]] = {}  # by the folder of the cell
         # With a cell in each process, a cell needs no processes of its own.
         self._alone = processes > 1
         self._orders: list[SimpleQueue[CellFolder[Cell] | None]] = [
@@ -59,11 +63,11 @@ class Runner:
         for process in list(self._processes):
             process.terminate()
 
-    def prune(self, cell_folder: CellFolder[Cell]) -> None:
-        """Let this cell end its round and write a checkpoint; the others go on."""
-        process = self._training.get(cell_folder.name)
+    def prune(self, folder: Path) -> None:
+        """Let the cell in this folder end its round and write a checkpoint; the others go on."""
+        process = self._training.get(folder)
         if process is not None:
-            _send(process, {"prune": str(cell_folder.path)})
+            _send(process, {"prune": str(folder)})
 
     def news(self) -> Iterator[News]:
         """Train all cells; ends when all are done, or stopped. Cells are taken here, after the
@@ -106,9 +110,9 @@ class Runner:
                     process = self._started()
                 news = self._trained(process, cell_folder, number)
             except OSError as error:  # no process could be started
-                news = News(cell_folder, "failed", why=str(error), kind=WorkersLost.__name__)
+                news = News.failure(cell_folder, WorkersLost(str(error)))
             except Exception as error:  # whoever waits for news of this cell must hear of it
-                news = News(cell_folder, "failed", why=f"{type(error).__name__}: {error}")
+                news = News.failure(cell_folder, error)
             self._heard.put((number, news))
         if process is not None:
             self._end(process)
@@ -136,7 +140,7 @@ class Runner:
     def _trained(
         self, process: subprocess.Popen[str], cell_folder: CellFolder[Cell], number: int
     ) -> News:
-        self._training[cell_folder.name] = process
+        self._training[cell_folder.path] = process
         experiment = self._with_its_share(cell_folder.experiment, number)
         job = {
             "folder": str(cell_folder.path),
@@ -150,22 +154,21 @@ class Runner:
                 if "state" in answer:
                     break
                 if "round" in answer:
-                    after = AfterRound.from_answer(answer)
-                    self._heard.put((number, News(cell_folder, "round", after)))
-        del self._training[cell_folder.name]
+                    row = RoundRow.from_json(answer, cell_folder.path)
+                    self._heard.put((number, News(cell_folder, "round", row)))
+        del self._training[cell_folder.path]
         state = answer.get("state")
         if state in ("finished", "pruned", "failed"):
-            why, kind = answer.get("why", ""), answer.get("kind", "")
-            return News(cell_folder, state, why=why, kind=kind)
+            return News(cell_folder, state, why=answer["why"], kind=answer["kind"])
         process.wait()  # it takes no more cells
         self._processes.discard(process)
         if self.stopping or state == "stopped":
             return News(cell_folder, "stopped")
-        why = f"its process ended with {process.returncode}"
-        return News(cell_folder, "failed", why=why, kind=WorkersLost.__name__)
+        lost = WorkersLost(f"its process ended with {process.returncode}")
+        return News.failure(cell_folder, lost)
 
     def _with_its_share(self, experiment: Experiment, number: int) -> Experiment:
-        """With its share of the GPUs and cores."""
+        """The experiment with its share of the GPUs and cores."""
         if not self._alone:
             return experiment
         engine = replace(experiment.engine, workers=1)
@@ -189,7 +192,7 @@ def pipe(stream: IO[str] | None) -> IO[str]:
 
 
 def _answer(line: str) -> dict[str, Any]:
-    """Empty for lines that a library printed on the worker's output."""
+    """What a worker says; empty for lines that a library printed on its output."""
     try:
         answer = json.loads(line)
     except ValueError:
@@ -197,57 +200,26 @@ def _answer(line: str) -> dict[str, Any]:
     return answer if isinstance(answer, dict) else {}
 
 
-class ThisProcess:
+class ThisProcess(Trainer):
+    """Trains cells one after the other, here."""
+
     def __init__(self, take: Take) -> None:
+        super().__init__()
         self._take = take
-        self._trainer = Trainer()
-
-    @property
-    def stopping(self) -> bool:
-        return self._trainer.stopping
-
-    def stop(self) -> None:
-        self._trainer.stop()
-
-    def prune(self, cell_folder: CellFolder[Cell]) -> None:
-        self._trainer.prune(cell_folder.path)
 
     def news(self) -> Iterator[News]:
         """Errors that are not dcfl's own are raised."""
         while not self.stopping and (cell_folder := self._take()) is not None:
-            try:
-                for row in self._trainer.rounds(cell_folder.path, cell_folder.experiment):
-                    yield News(cell_folder, "round", AfterRound.of(row))
-            except Interrupted:
-                pruned = self._trainer.pruned(cell_folder.path)
-                yield News(cell_folder, "pruned" if pruned else "stopped")
-            except DCFLError as error:
-                yield News(cell_folder, "failed", why=str(error), kind=type(error).__name__)
-            else:
-                yield News(cell_folder, "finished")
+            yield from self.train(cell_folder)
 
 
-class Crew(Protocol):
-    @property
-    def stopping(self) -> bool: ...
-
-    def stop(self) -> None:
-        """Let every cell end its round and write a checkpoint."""
-
-    def prune(self, cell_folder: CellFolder[Cell]) -> None:
-        """Let this cell end its round and write a checkpoint; the others go on."""
-
-    def news(self) -> Iterator[News]:
-        """Train all cells; ends when all are done, or stopped."""
-
-
-def crew_for(take: Take, processes: int) -> Crew:
+def crew_for(take: Take, processes: int) -> Runner | ThisProcess:
     return Runner(take, processes) if processes > 1 else ThisProcess(take)
 
 
 def processes_for(cells: Sequence[CellFolder[Cell]], parallel: int) -> int:
-    """As many as were asked for (0: as there are cores for), but not more than cells; one if some
-    of them can be trained here only."""
+    """How many processes: as asked for (0: as there are cores for), but not more than cells; one
+    if some of them can be trained here only."""
     if not cells or not all(map(leaves_this_process, cells)):
         return 1
     return min(parallel or useful_processes(cells[0].cell.experiment.engine.threads), len(cells))
@@ -265,7 +237,7 @@ class MixedCrew:
         able = [cell for cell in cells if leaves_this_process(cell)]
         processes = processes_for(able, parallel)
         here = [cell for cell in cells if processes == 1 or not leaves_this_process(cell)]
-        self._crews: list[Crew] = []
+        self._crews: list[Runner | ThisProcess] = []
         if processes > 1:
             self._crews.append(crew_for(in_turn(able), processes))
         if here:
@@ -279,13 +251,17 @@ class MixedCrew:
         for crew in self._crews:
             crew.stop()
 
-    def prune(self, cell_folder: CellFolder[Cell]) -> None:
+    def prune(self, folder: Path) -> None:
         for crew in self._crews:
-            crew.prune(cell_folder)
+            crew.prune(folder)
 
     def news(self) -> Iterator[News]:
         for crew in self._crews:
             yield from crew.news()
+
+
+Crew = Runner | ThisProcess | MixedCrew
+Guard = Callable[[Crew], AbstractContextManager[None]]  # surrounds training; may stop the crew
 
 
 def followed(crew: Crew, show: Show, again: str = "the same command") -> Iterator[News]:
@@ -301,8 +277,8 @@ def followed(crew: Crew, show: Show, again: str = "the same command") -> Iterato
 
 
 def until_it_fails(crew: Crew, show: Show, again: str) -> Iterator[News]:
-    """As `followed`. A failure other than lost clients, which are a cell's own affair, stops all
-    cells and is raised: the others would fail too."""
+    """The news, as `followed` gives them. A failure other than lost clients, which are a cell's own
+    affair, stops all cells and is raised: the others would fail too."""
     failed: Exception | None = None
     try:
         for news in followed(crew, show, again):

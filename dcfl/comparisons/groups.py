@@ -11,8 +11,8 @@ from statistics import fmean
 from typing import Any
 
 from dcfl.comparisons.pairs import Spread
+from dcfl.comparisons.space import plain
 from dcfl.data.settings import images_scored
-from dcfl.evaluation import max_and_ema
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.identity import BUILT_IN, Settings, complete, differences, flat, of_kind
 from dcfl.runs.rows import Row
@@ -42,18 +42,15 @@ class Outcome:
     @classmethod
     def of(cls, run: RecordedRun) -> Outcome:
         rows = run.rounds
-        evaluated = [row for row in rows if row.accuracy is not None]
-        last = evaluated[-1] if evaluated else None
-        # Computed from the rounds, because older folders did not record these two.
-        client_max, client_ema = max_and_ema(row.client_accuracy for row in evaluated)
+        last = next((row for row in reversed(rows) if row.accuracy is not None), None)
         return cls(
             rounds=rows[-1].round if rows else 0,
             max_accuracy=_known(last, "max_accuracy"),
             ema_accuracy=_known(last, "ema_accuracy"),
             final_accuracy=_known(last, "accuracy"),
             client_accuracy=_known(last, "client_accuracy"),
-            max_client_accuracy=math.nan if client_max is None else client_max,
-            ema_client_accuracy=math.nan if client_ema is None else client_ema,
+            max_client_accuracy=_known(last, "max_client_accuracy"),
+            ema_client_accuracy=_known(last, "ema_client_accuracy"),
             worst_decile_accuracy=_known(last, "worst_decile_accuracy"),
             personal_accuracy=_known(run.summary, "personal_accuracy"),
             bytes_up=sum(row.bytes_up for row in rows),
@@ -119,7 +116,7 @@ class Group:
         return means
 
     def scores(self, quantity: str) -> dict[Seeds, float]:
-        """By seed, for comparison with another group. Runs that repeat a seed count once."""
+        """The quantity by seed, to compare groups. Runs that repeat a seed count once."""
         return {seeds_of(run): getattr(out, quantity) for run, out in self.outcomes.items()}
 
     def to_json(self) -> dict[str, Any]:
@@ -229,7 +226,7 @@ def _different(
     """The settings in which some of the groups differ, as text."""
     keys = {key for group in groups for key, _, _ in differences(settings, group, "result")}
     return {
-        key: f"{key.removeprefix('method.')}={_plain(value)}"
+        key: f"{key.removeprefix('method.')}={plain(value)}"
         for key, value in settings.items()
         if key in keys and wanted(key)
     }
@@ -237,7 +234,3 @@ def _different(
 
 def _is_task(key: str) -> bool:
     return key.startswith("data.") and key not in AUGMENTATION
-
-
-def _plain(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

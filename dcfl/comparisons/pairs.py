@@ -53,7 +53,7 @@ class Paired:
 
     @classmethod
     def of(cls, mine: Mapping[Name, float], theirs: Mapping[Name, float]) -> Paired | None:
-        """By seed; None if no seed has a number on both sides."""
+        """Pairs scores by seed; None if no seed has a number on both sides."""
         differences = [mine[seed] - theirs[seed] for seed in mine if seed in theirs]
         known = tuple(difference for difference in differences if math.isfinite(difference))
         return cls(known) if known else None
@@ -148,8 +148,8 @@ def _resampled(values: Sequence[float], confidence: float, method: str) -> Inter
     import numpy as np
     from scipy.stats import bootstrap
 
-    with warnings.catch_warnings():  # it returns NaN, too, where a method does not work
-        warnings.simplefilter("ignore")
+    # It returns NaN, too, where a method does not work.
+    with warnings.catch_warnings(action="ignore"):
         interval = bootstrap(
             (values,),
             np.mean,
@@ -167,14 +167,13 @@ def _sign_test(count: int) -> float:
 
 
 def _seeds_for(effect: float, level: float) -> int | None:
-    """For Student's paired t-test; `effect`: the mean in standard deviations."""
+    """How many seeds Student's paired t-test needs; `effect`: the mean in standard deviations."""
     import numpy as np
     from scipy.stats import nct, t
 
     counts: Any = np.arange(2, MOST_SEEDS + 1)
     critical, shift = t.isf(level / 2, counts - 1), effect * np.sqrt(counts)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         power = nct.sf(critical, counts - 1, shift) + nct.cdf(-critical, counts - 1, shift)
     # Where the shift is too large for the noncentral t, the difference cannot be overlooked.
     enough = np.where(np.isnan(power), shift > critical, power >= POWER)
@@ -216,7 +215,7 @@ class Pair:
 
     @cached_property
     def seeds_needed(self) -> int | None:
-        """To tell these two apart among as many pairs; None: more than MOST_SEEDS, or unknown."""
+        """How many tell these two apart among as many pairs; None: above MOST_SEEDS, or unknown."""
         own = self.paired.p_value
         if not own or not self.p_value:
             return self.paired.seeds_needed()
@@ -250,7 +249,7 @@ class AllPairs:
 
     @classmethod
     def of(cls, scores: Mapping[str, Mapping[Name, float]]) -> AllPairs:
-        """Of each method's scores by seed."""
+        """Pairs all methods, given their scores by seed."""
         found = {
             (method, other): paired
             for other, method in combinations(scores, 2)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from dcfl import errors
 from dcfl.comparisons.cells import Cell, CellFolder
@@ -31,39 +31,18 @@ State = Literal["round", "finished", "stopped", "pruned", "failed"]
 
 
 @dataclass(frozen=True)
-class AfterRound:
-    """What others hear of a round: the cell may be trained by another process."""
-
-    round: int
-    accuracy: float | None = None
-    max_accuracy: float | None = None
-    ema_accuracy: float | None = None
-    lost: int = 0  # clients without a usable reply
-    notices: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, row: RoundRow) -> AfterRound:
-        return cls(
-            row.round,
-            row.accuracy,
-            row.max_accuracy,
-            row.ema_accuracy,
-            row.sampled - row.ok,
-            tuple(row.notices),
-        )
-
-    @classmethod
-    def from_answer(cls, answer: dict[str, Any]) -> AfterRound:
-        return cls(**{**answer, "notices": tuple(answer["notices"])})
-
-
-@dataclass(frozen=True)
 class News:
     cell_folder: CellFolder[Cell]
     state: State
-    after: AfterRound | None = None
+    row: RoundRow | None = None
     why: str = ""
     kind: str = ""  # the name of the error's class, if it failed
+
+    @classmethod
+    def failure(cls, cell_folder: CellFolder[Cell], error: Exception) -> News:
+        kind = type(error).__name__
+        why = str(error) if isinstance(error, DCFLError) else f"{kind}: {error}"
+        return cls(cell_folder, "failed", why=why, kind=kind)
 
     @property
     def name(self) -> str:
@@ -71,7 +50,7 @@ class News:
 
     @property
     def round(self) -> int:
-        return self.after.round if self.after else 0
+        return self.row.round if self.row else 0
 
     @property
     def error(self) -> Exception | None:
@@ -85,8 +64,6 @@ class News:
 
 
 Show = Callable[[News], None]
-
-
 SIGN_OF_LIFE = 600.0  # seconds between two lines, where there is no terminal
 
 
@@ -105,8 +82,8 @@ class Progress:
         self._terminal = sys.stderr.isatty()
 
     def after(self, news: News) -> None:
-        if news.after is not None:
-            self._after_round(news, news.after)
+        if news.row is not None:
+            self._after_round(news, news.row)
             return
         name = news.name
         self._running.pop(name, None)
@@ -122,19 +99,19 @@ class Progress:
         line = f"[{self.ended}/{self.cells}] {printable(name)}  {news.state}  {text}".rstrip()
         self._say(line + "\n")
 
-    def _after_round(self, news: News, after: AfterRound) -> None:
-        total = news.cell_folder.cell.experiment.federation.rounds
+    def _after_round(self, news: News, row: RoundRow) -> None:
+        name, total = printable(news.name), news.cell_folder.cell.experiment.federation.rounds
         self.done += 1
-        self._reached[news.name] = after.round
+        self._reached[news.name] = row.round
         if news.name not in self._warnings:
-            warn = partial(self._warn, printable(news.name))
+            warn = partial(self._warn, name)
             self._warnings[news.name] = Warnings(news.cell_folder.path, warn)
-        self._warnings[news.name].after(after.round, after.lost, after.notices)
-        said = f"{printable(news.name)}  round {after.round}/{total}"
-        if after.accuracy is not None:
-            said += f"  {after.accuracy:.1f} %"
-        if after.lost:
-            said += f"  {lost_words(after.lost)}"
+        self._warnings[news.name](row)
+        said = f"{name}  round {row.round}/{total}"
+        if row.accuracy is not None:
+            said += f"  {row.accuracy:.1f} %"
+        if lost := row.sampled - row.ok:
+            said += f"  {lost_words(lost)}"
         self._running[news.name] = said
         self._alive()
 
@@ -147,7 +124,7 @@ class Progress:
             self._say(text + "\n")
 
     def _warn(self, name: str, text: str) -> None:
-        """Also for people who want it quiet."""
+        """Warnings are also for people who want it quiet."""
         start = "\r\x1b[K" if self._terminal else ""
         warn_on_stderr(f"{start}{name}  {text}")
 

@@ -11,18 +11,18 @@ import math
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
 
-from dcfl.comparisons.progress import AfterRound
-from dcfl.comparisons.space import Choices, Dimension, Point, Space, plain
+from dcfl.comparisons.space import Choices, Dimension, Point, Space, frozen, plain
 from dcfl.comparisons.trials import QUANTITIES, By, Trial
 from dcfl.errors import ConfigError, RunFolderError
+from dcfl.runs.rows import RoundRow
 from dcfl.system.storage import strict_json, write_whole
 
 Kind = Literal["grid", "random", "tune"]
@@ -38,19 +38,19 @@ class Search:
 
     @classmethod
     def named(cls, text: str) -> Search:
-        """From `grid`, `random 20` or `tune 20`."""
+        """The search that `grid`, `random 20` or `tune 20` names."""
         found = re.fullmatch(r"grid|(random|tune) ([1-9]\d{0,5})", text)
         if found is None:
             raise ConfigError(f"search={text!r}: must be 'grid', 'random 20' or 'tune 20'")
         return cls("tune" if found[1] == "tune" else "random", int(found[2])) if found[1] else cls()
 
     def points(self, space: Space) -> list[Point]:
-        """All of them. Optuna's are not known beforehand: as many that cost about the same."""
+        """All points. Optuna's are not known beforehand: as many that cost about the same."""
         return grid(space) if self.kind == "grid" else list(drawn(space, self.count, self.seed))
 
 
 def key_of(point: Point) -> str:
-    """Equal for equal points."""
+    """A text that equal points share."""
     return repr(sorted(point.items()))
 
 
@@ -90,6 +90,8 @@ def drawn(space: Space, count: int, seed: int) -> Iterator[Point]:
 POINTS = "tune.json"
 # No trial is ended before so many have finished, nor in the first third of its rounds.
 FINISHED_FIRST, SPARED = 4, 3
+# Optuna warns of what it calls experimental, and of values that were reported twice.
+quietly = partial(warnings.catch_warnings, action="ignore")
 
 
 def optuna() -> ModuleType:
@@ -102,8 +104,6 @@ def optuna() -> ModuleType:
 
 
 class Tuner:
-    prunes = True
-
     def __init__(self, space: Space, search: Search, rounds: int, by: By, folder: Path) -> None:
         self._optuna = optuna()
         self._space, self._search, self._by = space, search, by
@@ -132,14 +132,14 @@ class Tuner:
         self._known.add(key_of(point))
         return point
 
-    def report(self, number: int, after: AfterRound) -> bool:
+    def report(self, number: int, row: RoundRow) -> bool:
         """Whether the curve is so bad that the trial should end."""
-        value = getattr(after, _FIELDS[self._by])
+        value = row[_FIELDS[self._by]]
         if value is None:
             return False
         trial = self._asked[number]
         with quietly():
-            trial.report(value, after.round)
+            trial.report(value, row.round)
             return bool(trial.should_prune())
 
     def end(self, trial: Trial) -> None:
@@ -157,7 +157,7 @@ class Tuner:
                 self._study.tell(asked, state=states.PRUNED)
 
     def _new_point(self, number: int) -> Point | None:
-        """None if there is no other point: a small space has been tried whole."""
+        """A point that is new; None if a small space has been tried whole."""
         for attempt in range(OPTUNA_ATTEMPTS):
             # A sampler of its own for each trial: it does not depend on what was drawn before an
             # interruption.
@@ -226,22 +226,10 @@ class PointsFile:
             content = json.loads(self._path.read_text("utf-8"))
             before, points = list(map(str, content["space"])), list(content["points"])
             if before == self._space:
-                return [{key: _frozen(point[key]) for key in keys} for point in points]
+                return [{key: frozen(point[key]) for key in keys} for point in points]
         except (ValueError, KeyError, TypeError) as error:
             raise RunFolderError(f"{self._path}: not as it was written ({error})") from error
         raise RunFolderError(
             f"{self._path.parent} holds a search over {'; '.join(before)}: choose another folder "
             f"with --out"
         )
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
-
-
-@contextmanager
-def quietly() -> Iterator[None]:
-    """Optuna warns of what it calls experimental, and of values that were reported twice."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

@@ -6,7 +6,7 @@ import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from dcfl.config import CHOICES, NOT_TOML, Tables, apply, parse_settings
@@ -32,7 +32,7 @@ class Choices:
         return self.values
 
     def at(self, share: float) -> Any:
-        """Of 0 to 1, evenly."""
+        """The value at a share from 0 to 1, evenly spread."""
         return self.values[min(int(share * len(self.values)), len(self.values) - 1)]
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class Range:
         return (self.at(0.0), self.at(1.0))
 
     def at(self, share: float) -> float | int:
-        """Of 0 to 1, evenly."""
+        """The value at a share from 0 to 1, evenly spread."""
         low, high = (self.low - 0.5, self.high + 0.5) if self.whole else (self.low, self.high)
         if self.log:
             value = math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
@@ -95,7 +95,7 @@ def plain(value: Any) -> str:
 
 
 def short_names(keys: Iterable[str]) -> list[str]:
-    """Without their tables, unless two would be the same."""
+    """Keys without their tables, unless two would be the same."""
     keys = list(keys)
     names = [key.partition(".")[2] for key in keys]
     return names if len({*names}) == len(names) else keys
@@ -114,15 +114,9 @@ def tables_of(point: Mapping[str, Any]) -> Tables:
 
 def split_settings(settings: Iterable[str]) -> tuple[list[str], Space]:
     """What is fixed, as it came, and what is varied."""
-    fixed: list[str] = []
-    varied: list[Dimension] = []
-    for setting in settings:
-        dimension = read_setting(setting)
-        if dimension is None:
-            fixed.append(setting)
-        else:
-            varied.append(dimension)
-    return fixed, _space(varied)
+    read = [(setting, read_setting(setting)) for setting in settings]
+    fixed = [setting for setting, dimension in read if dimension is None]
+    return fixed, _space([dimension for _, dimension in read if dimension is not None])
 
 
 def split_values(settings: Mapping[str, Any]) -> tuple[Tables, Space]:
@@ -131,7 +125,7 @@ def split_values(settings: Mapping[str, Any]) -> tuple[Tables, Space]:
     varied: list[Dimension] = []
     for key, value in settings.items():
         if isinstance(value, list | tuple):
-            varied.append(_choices(key, tuple(_frozen(one) for one in value)))
+            varied.append(_choices(key, tuple(frozen(one) for one in value)))
         elif isinstance(value, str) and LIKE_A_RANGE.fullmatch(value):
             varied.append(_range(key, value))
         else:
@@ -140,7 +134,7 @@ def split_values(settings: Mapping[str, Any]) -> tuple[Tables, Space]:
 
 
 def read_setting(setting: str) -> Dimension | None:
-    """None if the setting has one value. Keys that change no result, such as paths, have."""
+    """What the setting varies; None if it has one value, as keys that change no result have."""
     parse_settings([setting])  # refuses what is no section.key=value
     key, _, text = (part.strip() for part in setting.partition("="))
     if kind_of(key) == "place" or _toml(text) is not None:
@@ -168,7 +162,7 @@ def _space(varied: Sequence[Dimension]) -> Space:
 
 
 def _toml(text: str) -> Any:
-    """None if it is no TOML value."""
+    """The value; None if the text is no TOML value."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except NOT_TOML:
@@ -189,20 +183,16 @@ def _range(key: str, text: str) -> Range:
         raise ConfigError(f"{key}={text}: a logarithmic range begins above 0")
     if "int" in words and not (low.is_integer() and high.is_integer()):
         raise ConfigError(f"{key}={text}: the ends of a range of whole numbers are whole")
-    return _typed(Range(key, low, high, "log" in words, "int" in words))
-
-
-def _typed(dimension: Range) -> Range:
-    if not dimension.whole:
-        return dimension
-    return replace(dimension, low=int(dimension.low), high=int(dimension.high))
+    if "int" in words:
+        low, high = int(low), int(high)
+    return Range(key, low, high, "log" in words, "int" in words)
 
 
 def _choices_in(key: str, text: str) -> Choices:
     parts = _parts(text)
     if not all(parts):
         raise ConfigError(f"{key}={text}: there is an empty value between the commas")
-    values = (part if (value := _toml(part)) is None else _frozen(value) for part in parts)
+    values = (part if (value := _toml(part)) is None else frozen(value) for part in parts)
     return _choices(key, tuple(values))
 
 
@@ -214,8 +204,8 @@ def _choices(key: str, values: tuple[Any, ...]) -> Choices:
     return Choices(key, values)
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
+def frozen(value: Any) -> Any:
+    return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value
 
 
 def _parts(text: str) -> list[str]:
@@ -259,14 +249,11 @@ CHOOSERS = tuple(f"{section}.{key}" for section, (key, _) in CHOICES.items())
 
 def _fitted(dimension: Dimension, experiment: Experiment) -> Dimension:
     if isinstance(dimension, Range) and not dimension.whole and _takes_whole(dimension, experiment):
-        dimension = _range(dimension.key, f"{dimension.low}:{dimension.high}{_words(dimension)}")
+        words = ":log:int" if dimension.log else ":int"
+        dimension = _range(dimension.key, f"{dimension.low}:{dimension.high}{words}")
     for value in dimension.ends:
         apply(experiment, tables_of({dimension.key: value}))
     return dimension
-
-
-def _words(dimension: Range) -> str:
-    return ":log:int" if dimension.log else ":int"
 
 
 def _takes_whole(dimension: Range, experiment: Experiment) -> bool:

@@ -27,8 +27,8 @@ class Ranking:
 
     @classmethod
     def of(cls, scores: Mapping[str, Mapping[str, float]]) -> Ranking | None:
-        """Of the scores by task and method; methods that lack a task are left out. None for fewer
-        than three methods or two tasks."""
+        """Ranks methods by their scores in each task; methods that lack a task are left out. None
+        for fewer than three methods or two tasks."""
         from scipy.stats import friedmanchisquare, rankdata  # type: ignore[import-untyped]
 
         tasks = [{m: s for m, s in task.items() if math.isfinite(s)} for task in scores.values()]
@@ -100,16 +100,18 @@ def client_seconds_so_far(run: RecordedRun) -> list[float]:
 
 
 @dataclass(frozen=True)
-class Cost:
-    """Of training up to some round."""
+class CostToReach:
+    """What training up to some round took."""
 
     rounds: float
     bytes: float  # up and down
     client_seconds: float
 
 
-def cost_to_reach(run: RecordedRun, target: float, quantity: str = "ema_accuracy") -> Cost | None:
-    """Up to the first scored round in which the quantity reaches the target; None if none does.
+def cost_to_reach(
+    run: RecordedRun, target: float, quantity: str = "ema_accuracy"
+) -> CostToReach | None:
+    """What it took until the quantity reached the target in a scored round; None if it never did.
 
     The moving average, because a single lucky round is not an accuracy reached.
     """
@@ -117,7 +119,7 @@ def cost_to_reach(run: RecordedRun, target: float, quantity: str = "ema_accuracy
         value = row[quantity]
         if row.accuracy is not None and value is not None and value >= target:
             sent, worked = bytes_so_far(run)[index], client_seconds_so_far(run)[index]
-            return Cost(row.round, sent, worked)
+            return CostToReach(row.round, sent, worked)
     return None
 
 
@@ -125,19 +127,19 @@ def cost_to_reach(run: RecordedRun, target: float, quantity: str = "ema_accuracy
 class Reached:
     """The costs of one method's runs; None for a run that did not reach the target."""
 
-    costs: Sequence[Cost | None]
+    costs: Sequence[CostToReach | None]
 
     @property
     def count(self) -> int:
         return sum(cost is not None for cost in self.costs)
 
     @property
-    def mean(self) -> Cost | None:
-        """Over the runs that reached it."""
+    def mean(self) -> CostToReach | None:
+        """The mean over the runs that reached it."""
         known = [cost for cost in self.costs if cost is not None]
         if not known:
             return None
-        return Cost(
+        return CostToReach(
             fmean(cost.rounds for cost in known),
             fmean(cost.bytes for cost in known),
             fmean(cost.client_seconds for cost in known),
@@ -177,14 +179,14 @@ class Standing:
 
     @cached_property
     def pairs(self) -> dict[str, AllPairs]:
-        """By task."""
+        """All pairs of methods, by task."""
         return {
             task: AllPairs.of({group.method: group.scores(self.quantity) for group in groups})
             for task, groups in self.tasks.items()
         }
 
     def gain(self, group: Group) -> Pair | None:
-        """Against the reference; None for the reference itself, and without a common seed."""
+        """Its pair with the reference; None for the reference, and without a common seed."""
         reference = self.reference(group)
         return self.pairs[group.task].between(group.method, reference.method)
 
@@ -198,7 +200,7 @@ class Standing:
 
     @cached_property
     def ranking(self) -> Ranking | None:
-        """Over the tasks; None if there are too few of them, or of methods."""
+        """The ranks over the tasks; None if there are too few tasks or methods."""
         return Ranking.of(
             {
                 task: comparable_means({g.method: g.scores(self.quantity) for g in groups})

@@ -42,8 +42,8 @@ class Importance:
 
     @property
     def share(self) -> float:
-        """Of the variance of the scores that goes with this key alone, from 0 to 1, corrected for
-        what as many levels would explain by chance (epsilon squared). NaN if there are too few
+        """The share of the scores' variance that goes with this key alone, from 0 to 1, corrected
+        for what as many levels would explain by chance (epsilon squared). NaN if there are too few
         trials to say."""
         scores = [score for level in self.levels for score in level.scores]
         spare = len(scores) - len(self.levels)  # degrees of freedom within levels
@@ -94,7 +94,7 @@ def levels(
 
 
 def _parts(values: Sequence[float], scores: Sequence[float], count: int) -> tuple[Level, ...]:
-    """Equally many trials in each."""
+    """Levels of equally many trials."""
     order = sorted(range(len(values)), key=lambda index: values[index])
     parts = np.array_split(np.array(order), count)
     return tuple(
@@ -108,7 +108,7 @@ def _parts(values: Sequence[float], scores: Sequence[float], count: int) -> tupl
 
 @dataclass(frozen=True)
 class FinalScore:
-    """Of the chosen point, in percent of the test images."""
+    """The score of the chosen point, in percent of the test images."""
 
     spread: Spread | None  # over the seeds; None if training failed
     quantity: str
@@ -140,7 +140,7 @@ class SweepResult:
 
     @property
     def experiment(self) -> Experiment:
-        """With the chosen setting; without the images kept back, unless it needs them."""
+        """The chosen setting, without images kept back unless it needs them."""
         tried, wanted = self.chosen.experiment, self.wanted
         holdout = tried.data.holdout if needs_holdout(tried) else wanted.data.holdout
         return replace(

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from dcfl.comparisons.cells import Cell, CellFolder, Shelf, difference_to, require_free
-from dcfl.comparisons.crew import Crew, MixedCrew, crew_for, processes_for, until_it_fails
+from dcfl.comparisons.cells import (
+    Cell,
+    CellFolder,
+    Shelf,
+    refuse_another_study,
+    require_free,
+    runs_inside,
+)
+from dcfl.comparisons.crew import Crew, Guard, MixedCrew, crew_for, processes_for, until_it_fails
 from dcfl.comparisons.pairs import Spread
-from dcfl.comparisons.progress import AfterRound, News, Show, shown_in_notebooks
+from dcfl.comparisons.progress import News, Show, shown_in_notebooks
 from dcfl.comparisons.searches import POINTS, Search, Tuner, optuna
 from dcfl.comparisons.space import CHOOSERS, Point, Space, fitted, split_values
 from dcfl.comparisons.sweep_result import FinalScore, SweepResult
@@ -30,9 +37,8 @@ from dcfl.comparisons.trials import (
 )
 from dcfl.config import apply, experiment_from, load_experiment
 from dcfl.data import load_dataset
-from dcfl.errors import ConfigError, RunFolderError, TooFewClients
+from dcfl.errors import ConfigError, TooFewClients
 from dcfl.experiment import Experiment
-from dcfl.report import find_runs
 from dcfl.runs.folder import new_folder
 from dcfl.runs.model_file import Which
 from dcfl.system.locks import locked
@@ -41,43 +47,14 @@ from dcfl.system.storage import storage, write_whole
 BELOW_MEDIAN = "its best score so far was below the median of the other trials in that round"
 
 
-class Source(Protocol):
-    """Where points come from."""
-
-    @property
-    def prunes(self) -> bool:
-        """Whether bad trials end early. The seeds of a point are then trained one by one, and the
-        first decides."""
-
-    def next(self, number: int) -> Point | None: ...
-
-    def report(self, number: int, after: AfterRound) -> bool:
-        """Whether the trial should end."""
-
-    def end(self, trial: Trial) -> None: ...
-
-
-class Listed:
-    """Points that are known beforehand."""
-
-    prunes = False
-
-    def __init__(self, points: Sequence[Point]) -> None:
-        self._points = points
-
-    def next(self, number: int) -> Point | None:
-        return self._points[number] if number < len(self._points) else None
-
-    def report(self, number: int, after: AfterRound) -> bool:
-        return False
-
-    def end(self, trial: Trial) -> None:
-        pass
-
-
 class SearchLoop:
-    def __init__(self, trials: Trials, source: Source, budget: Budget) -> None:
-        self._make, self._source, self._budget = trials, source, budget
+    """Decides which cell is next. With a tuner, bad trials end early: the seeds of a point are
+    then trained one by one, and the first decides."""
+
+    def __init__(
+        self, trials: Trials, points: Sequence[Point], tuner: Tuner | None, budget: Budget
+    ) -> None:
+        self._make, self._points, self._tuner, self._budget = trials, points, tuner, budget
         self.trials: list[Trial] = []
         self.out_of_time = False
         self._waiting: deque[CellFolder[TrialCell]] = deque()
@@ -93,18 +70,22 @@ class SearchLoop:
                 else:
                     self.out_of_time = True
                     return None
-            point = self._source.next(len(self.trials))
+            number = len(self.trials)
+            if self._tuner:
+                point = self._tuner.next(number)
+            else:
+                point = self._points[number] if number < len(self._points) else None
             if point is None:
                 return None
-            self._begin(self._make.trial(len(self.trials), point))
+            self._begin(self._make.trial(number, point))
         return None
 
     def heard(self, news: News, crew: Crew) -> None:
         trial = self.trials[_number(news)]
-        if news.after is not None:
-            first = self._source.prunes and news.name == trial.cells[0].name
-            if first and self._source.report(trial.number, news.after):
-                crew.prune(news.cell_folder)
+        if news.row is not None:
+            first = news.name == trial.cells[0].name
+            if self._tuner and first and self._tuner.report(trial.number, news.row):
+                crew.prune(news.cell_folder.path)
             return
         if news.state == "stopped":
             return
@@ -114,28 +95,31 @@ class SearchLoop:
             write_whole(news.cell_folder.path / PRUNED, BELOW_MEDIAN + "\n")
         lost = news.why if isinstance(news.error, TooFewClients) else ""
         trial = self.trials[trial.number] = trial.read_again(lost)
-        if self._is_over(trial):
-            self._source.end(trial)
-        elif self._source.prunes:
-            self._waiting.append(trial.todo[0])
+        if self._tuner:
+            self._tune(self._tuner, trial)
 
     def _begin(self, trial: Trial) -> None:
         """A trial that may have been trained before, or in part."""
         for cell in trial.cells:
             cell.check()
         self.trials.append(trial)
+        if self._tuner is None:
+            self._waiting.extend([] if self._is_over(trial) else trial.todo)
+            return
+        if not self._is_over(trial) and trial.cells[0].run:
+            for row in trial.cells[0].run.rounds:
+                self._tuner.report(trial.number, row)
+        self._tune(self._tuner, trial)
+
+    def _tune(self, tuner: Tuner, trial: Trial) -> None:
         if self._is_over(trial):
-            self._source.end(trial)
-        elif self._source.prunes:
-            for row in trial.cells[0].run.rounds if trial.cells[0].run else ():
-                self._source.report(trial.number, AfterRound.of(row))
-            self._waiting.append(trial.todo[0])
+            tuner.end(trial)
         else:
-            self._waiting.extend(trial.todo)
+            self._waiting.append(trial.todo[0])
 
     def _is_over(self, trial: Trial) -> bool:
         """Trials that Optuna ended are trained on by searches that end none."""
-        over = ("finished", "failed", "pruned") if self._source.prunes else ("finished", "failed")
+        over = ("finished", "failed", "pruned") if self._tuner else ("finished", "failed")
         return trial.state in over
 
 
@@ -146,8 +130,6 @@ def _number(news: News) -> int:
 
 
 HOLDOUT = 0.1  # share of the training images that trials are scored on, unless the config says
-SEEDS = ("federation.seed", "data.seed")
-Guard = Callable[[Crew], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
@@ -190,24 +172,14 @@ class SweepPlan:
         anything is trained."""
         self.wanted.data.require_here()
         _ = self.planned
-        inside = [
-            run
-            for where in ("trials", "chosen")
-            if any((self.folder / where).glob("*/config.toml"))
-            for run in find_runs(self.folder / where)
-        ]
+        inside = [run for where in ("trials", "chosen") for run in runs_inside(self.folder / where)]
         if not inside:
             require_free(self.folder, ("trials", "chosen", POINTS))
         sections = {f"{key.partition('.')[0]}." for key in self.space.keys if key in CHOOSERS}
-        ignored = (*self.space.keys, *sections, *SEEDS)
         for run in inside:
-            chosen = run.folder.parent.name == "chosen"
-            also = ("data.holdout",) if chosen else ()
-            if different := difference_to(self.trials.experiment, run, (*ignored, *also)):
-                raise RunFolderError(
-                    f"{self.folder} holds another sweep: in {run.folder.name}, {different}; "
-                    f"choose another folder with --out"
-                )
+            also = ["data.holdout"] if run.folder.parent.name == "chosen" else []
+            ignored = [*self.space.keys, *sections, *also]
+            refuse_another_study("sweep", self.folder, self.trials.experiment, run, ignored)
 
     def carry_out(
         self,
@@ -216,15 +188,18 @@ class SweepPlan:
         show: Show = lambda news: None,
         guard: Guard = lambda crew: nullcontext(),
     ) -> SweepResult:
-        """`limit`: seconds. `guard` surrounds each phase of training; it may stop the crew."""
+        """`limit`: seconds. `guard` surrounds each phase of training."""
         self.check()
         processes = processes_for(self.todo, parallel)
         with storage(self.folder):  # fails now rather than after the first hour
             (self.folder / "trials").mkdir(parents=True, exist_ok=True)
         with locked(self.folder):
-            loop = SearchLoop(
-                self.trials, self._source(), Budget(limit, processes, len(self.trials.seeds))
-            )
+            tuner = None
+            if self.search.kind == "tune":
+                tuner = Tuner(self.space, self.search, self.rounds, self.by, self.folder)
+            budget = Budget(limit, processes, len(self.trials.seeds))
+            points = [trial.point for trial in self.planned]
+            loop = SearchLoop(self.trials, points, tuner, budget)
             crew = crew_for(loop.take, processes)
             with guard(crew):
                 for news in until_it_fails(crew, show, self._again):
@@ -239,11 +214,6 @@ class SweepPlan:
     @property
     def _again(self) -> str:
         return f"the same command with --out {self.folder}"
-
-    def _source(self) -> Source:
-        if self.search.kind == "tune":
-            return Tuner(self.space, self.search, self.rounds, self.by, self.folder)
-        return Listed([trial.point for trial in self.planned])
 
     def _best(self, loop: SearchLoop) -> Trial:
         finished = [trial for trial in loop.trials if trial.state == "finished"]
@@ -294,7 +264,7 @@ def plan_sweep(
     by: By = "ema",
     reuse: Sequence[Path] = (),
 ) -> SweepPlan:
-    """In the folder that the config names, or in a new one."""
+    """A sweep in the folder that the config names, or in a new one."""
     if search.kind == "tune":
         optuna()  # refuses if it is not installed
     if len({*seeds}) < len(seeds):

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from dcfl.comparisons.cells import FAILED
+from dcfl.comparisons.cells import FAILED, Cell, CellFolder
+from dcfl.comparisons.progress import News
 from dcfl.config import as_tables, from_toml, to_toml
 from dcfl.data import Dataset, DataSettings, load_dataset
-from dcfl.errors import NO_LONGER_FINITE, ConfigError, TooFewClients
+from dcfl.errors import NO_LONGER_FINITE, ConfigError, DCFLError, Interrupted, TooFewClients
 from dcfl.experiment import Experiment
 from dcfl.methods import METHODS, Method
 from dcfl.methods.loading import register_methods
@@ -39,8 +40,7 @@ def can_travel(experiment: Experiment) -> bool:
         kind = type(choice)
         if not kind.__module__.startswith("dcfl.") and own_file_of(kind) is None:
             return False
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         try:
             return from_toml(as_text(experiment)) == experiment
         except (ConfigError, TypeError):  # TypeError: a field that no config file can hold
@@ -87,12 +87,22 @@ class Trainer:
         if self._run is not None and self._run.folder == folder:
             self._run.stop()
 
-    def pruned(self, folder: Path) -> bool:
-        """Whether that is why it ended."""
-        return self._pruned == folder and not self.stopping
+    def train(self, cell_folder: CellFolder[Cell]) -> Iterator[News]:
+        """Errors that are not dcfl's own are raised."""
+        path = cell_folder.path
+        try:
+            for row in self._rounds(path, cell_folder.experiment):
+                yield News(cell_folder, "round", row)
+        except Interrupted:
+            pruned = self._pruned == path and not self.stopping
+            yield News(cell_folder, "pruned" if pruned else "stopped")
+        except DCFLError as error:
+            yield News.failure(cell_folder, error)
+        else:
+            yield News(cell_folder, "finished")
 
-    def rounds(self, folder: Path, experiment: Experiment) -> Iterator[RoundRow]:
-        """Those that are left: none if another process has finished it meanwhile."""
+    def _rounds(self, folder: Path, experiment: Experiment) -> Iterator[RoundRow]:
+        """The rounds that are left: none if another process has finished it meanwhile."""
         if (folder / "config.toml").is_file() and RecordedRun.open(folder).finished:
             return
         self._run = run = self.begun_or_resumed(folder, experiment.seeded)

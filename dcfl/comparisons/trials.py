@@ -1,4 +1,4 @@
-"""How much time a sweep may take: no trial begins that would not end in time."""
+"""The trials of a sweep, and how much time they may take."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TrialCell:
 
 @dataclass(frozen=True)
 class Trial:
-    """As it was when its folders were first read."""
+    """A point and its runs, as they were when their folders were first read."""
 
     number: int
     point: Point
@@ -49,7 +49,7 @@ class Trial:
 
     @property
     def experiment(self) -> Experiment:
-        """With its first seed."""
+        """The trial's experiment with its first seed."""
         return self.cells[0].cell.experiment
 
     @cached_property
@@ -63,16 +63,16 @@ class Trial:
 
     @cached_property
     def why(self) -> str:
-        """It failed; empty if it did not."""
+        """Why it failed; empty if it did not."""
         return next((cell.failed for cell in self.cells if cell.failed), self.lost)
 
     @cached_property
     def outcomes(self) -> list[Outcome]:
-        """Of the seeds that have begun."""
+        """The outcomes of the seeds that have begun."""
         return [Outcome.of(cell.run) for cell in self.cells if cell.run is not None]
 
     def scores(self, by: By) -> list[float]:
-        """Of the seeds that have begun."""
+        """The scores of the seeds that have begun."""
         return [getattr(outcome, QUANTITIES[by]) for outcome in self.outcomes]
 
     def spread(self, by: By) -> Spread:
@@ -141,7 +141,7 @@ UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
 def seconds_in(text: str) -> float:
-    """Of `90s`, `30m`, `2h` or `1.5d`."""
+    """The seconds that `90s`, `30m`, `2h` or `1.5d` stand for."""
     found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+) ?(s|m|min|h|d)", text.strip())
     if found is None or not float(found[1]):
         raise ConfigError(f"--budget {text}: a time such as 90s, 30m, 2h or 1d")
@@ -149,7 +149,7 @@ def seconds_in(text: str) -> float:
 
 
 class Budget:
-    """Without a limit, nothing is measured."""
+    """The time that is left for trials. Without a limit, nothing is measured."""
 
     def __init__(self, limit: float | None, processes: int, seeds: int) -> None:
         self.limit = limit

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from dcfl.comparisons.cells import CellFolder, matching
+from dcfl.comparisons.cells import CellFolder
 from dcfl.config import Tables, apply, as_tables, parse_settings
 from dcfl.errors import ConfigError
-from dcfl.paper.recipe import Cell, Recipe
+from dcfl.paper.recipe import Recipe, RecipeCell
 from dcfl.paper.results import Results
 from dcfl.paper.scales import Scale
 from dcfl.runs.identity import flat, kind_of
 
 
-def with_settings(recipe: Recipe, cells: Sequence[Cell], settings: Sequence[str]) -> list[Cell]:
+def with_settings(
+    recipe: Recipe, cells: Sequence[RecipeCell], settings: Sequence[str]
+) -> list[RecipeCell]:
     """The cells with these settings; a method's field only where the method has it."""
     changes = parse_settings(settings)
     if changes:
@@ -28,7 +30,7 @@ def with_settings(recipe: Recipe, cells: Sequence[Cell], settings: Sequence[str]
 
 
 def described_changes(
-    before: Sequence[Cell], after: Sequence[Cell], settings: Sequence[str]
+    before: Sequence[RecipeCell], after: Sequence[RecipeCell], settings: Sequence[str]
 ) -> list[str]:
     """Each setting that can change a result, with the rows that it changed if not all of them."""
     changes = []
@@ -46,18 +48,18 @@ def described_changes(
     return changes
 
 
-def _for_cell(cell: Cell, changes: Tables) -> Tables:
+def _for_cell(cell: RecipeCell, changes: Tables) -> Tables:
     known = _fields(cell)
     method = {key: value for key, value in changes.get("method", {}).items() if key in known}
     other_tables = {name: table for name, table in changes.items() if name != "method"}
     return {**other_tables, "method": method} if method else other_tables
 
 
-def _fields(cell: Cell) -> list[str]:
+def _fields(cell: RecipeCell) -> list[str]:
     return [field.name for field in fields(cell.experiment.method)]
 
 
-def _refuse_unknown_fields(recipe: Recipe, cells: Sequence[Cell], changes: Tables) -> None:
+def _refuse_unknown_fields(recipe: Recipe, cells: Sequence[RecipeCell], changes: Tables) -> None:
     known = {name for cell in cells for name in _fields(cell)}
     for key in changes.get("method", {}):
         if key not in known:
@@ -67,28 +69,25 @@ def _refuse_unknown_fields(recipe: Recipe, cells: Sequence[Cell], changes: Table
             )
 
 
-def _refuse_what_the_recipe_sets(recipe: Recipe, cells: Sequence[Cell], changes: Tables) -> None:
+def _refuse_what_the_recipe_sets(
+    recipe: Recipe, cells: Sequence[RecipeCell], changes: Tables
+) -> None:
     """The settings in which a recipe's cells differ, and those that place a cell in its tables, are
     not the user's to change."""
     place = {"method.name", "output.dir", *flat(cells[0].where.tables)}
     for key in flat(changes):
-        differ = any(len(set(values)) > 1 for values in _by_method(cells, key))
+        # Method by method: two may have a field in common, and a scale may give one its own head.
+        values: dict[str, set[str]] = {}
+        for cell in cells:
+            values.setdefault(cell.experiment.method.name, set()).add(str(_value(cell, key)))
+        differ = any(len(of_method) > 1 for of_method in values.values())
         if differ or key in place or kind_of(key) == "seed":
             raise ConfigError(
                 f"{key} is for the recipe {recipe.name} to choose: its tables would not be true"
             )
 
 
-def _by_method(cells: Sequence[Cell], key: str) -> Iterator[list[str]]:
-    """The cells' values, method by method: two methods may have a field in common, and a scale may
-    give one a head of its own."""
-    values: dict[str, list[str]] = {}
-    for cell in cells:
-        values.setdefault(cell.experiment.method.name, []).append(str(_value(cell, key)))
-    yield from values.values()
-
-
-def _value(cell: Cell, key: str) -> Any:
+def _value(cell: RecipeCell, key: str) -> Any:
     return flat(as_tables(cell.experiment)).get(key)
 
 
@@ -97,8 +96,8 @@ class RecipePlan:
     recipe: Recipe
     scale: Scale
     settings: Sequence[str]  # KEY=VALUE, on top of the scale's own
-    unchanged: Sequence[Cell]  # without those settings
-    cells: Sequence[CellFolder[Cell]]
+    unchanged: Sequence[RecipeCell]  # without those settings
+    cells: Sequence[CellFolder[RecipeCell]]
 
     def results(self) -> Results:
         """Reads the folders again: cells may have been trained since they were first read."""
@@ -119,9 +118,17 @@ def plan_recipe(
     return RecipePlan(recipe, scale, settings, unchanged, cells)
 
 
-def chosen_cells(plans: Sequence[RecipePlan], only: Sequence[str]) -> list[CellFolder[Cell]]:
-    """The cells of all plans, each once; checked, and narrowed to those that `only` names."""
+def chosen_cells(plans: Sequence[RecipePlan], only: Sequence[str]) -> list[CellFolder[RecipeCell]]:
+    """The cells of all plans, each once; checked, and narrowed to those whose name contains one of
+    the texts of `only`."""
     unique = {cell.name: cell for plan in plans for cell in plan.cells}
     for cell in unique.values():
         cell.check()
-    return matching(unique.values(), only)
+    for text in only:
+        if not any(text in name for name in unique):
+            raise ConfigError(
+                f"--only {text}: no such cell; the first is {next(iter(unique))}, and "
+                f"`--plan --json` names all {len(unique)}"
+            )
+    chosen = only or [""]  # which is in every name
+    return [cell for name, cell in unique.items() if any(text in name for text in chosen)]

@@ -1,12 +1,11 @@
-"""What a recipe is: a function of a scale and seeds that returns cells, which are experiments with
-their place in a grid of blocks, rows and columns."""
+"""What a recipe is: places, and what is trained in each of them; its cells are experiments with
+their position in a grid of blocks, rows and columns."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from dcfl.comparisons.cells import marks
 from dcfl.config import Table, Tables, as_tables
@@ -31,7 +30,7 @@ REFERENCE = "FedAvg"
 
 
 @dataclass(frozen=True)
-class Cell:
+class RecipeCell:
     """One run, and its place in a grid. Recipes that need the same run share its folder."""
 
     block: str
@@ -61,29 +60,6 @@ class Cell:
         return marks(changed, settings)
 
 
-Cells = Iterator[Cell]
-Plan = Callable[[Scale, Sequence[int]], Cells]
-
-
-@dataclass(frozen=True)
-class Recipe:
-    name: str
-    title: str
-    question: str
-    cells: Plan
-    columns: str  # what the columns are
-    published: str = ""  # the table of the paper that has the same rows, blocks and columns
-    picture: str = ""  # "lines" over the columns, "map" or "similarity"
-    chooses: bool = False  # the best column of each row is the answer
-
-
-def recipe(
-    name: str, title: str, question: str, columns: str = "split", **rest: Any
-) -> Callable[[Plan], Recipe]:
-    """Turns a plan into a recipe."""
-    return lambda plan: Recipe(name, title, question, plan, columns, **rest)
-
-
 @dataclass(frozen=True)
 class CellFactory:
     """Makes the cells of one data set, split, participation and seed."""
@@ -95,13 +71,34 @@ class CellFactory:
     def cell(
         self,
         row: str,
-        column: str,
-        method: str,
+        column: str | None = None,
+        method: str = "",
         fields: Table | None = None,
         changes: Tables | None = None,
-    ) -> Cell:
-        """With `fields` of the method and `changes` to other tables on top of the scale's own."""
-        where, seed = self.where, self.seed
+    ) -> RecipeCell:
+        """A cell with `fields` of the method and `changes` to other tables over the scale's own. By
+        default the column is the split's, and the method that of the row."""
+        where, seed, method = self.where, self.seed, method or ROWS[row]
         plain = self.scale.experiment(where, method, seed, {}, {})
         experiment = self.scale.experiment(where, method, seed, fields or {}, changes or {})
-        return Cell(where.dataset, row, column, seed, where, plain, experiment)
+        column = where.split if column is None else column
+        return RecipeCell(where.dataset, row, column, seed, where, plain, experiment)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    name: str
+    title: str
+    question: str
+    places: Sequence[Where]
+    trained: Callable[[CellFactory], Iterator[RecipeCell]]  # in each place, with each seed
+    columns: str = "split"  # what the columns are
+    published: str = ""  # the table of the paper that has the same rows, blocks and columns
+    picture: str = ""  # "lines" over the columns, "map" or "similarity"
+    chooses: bool = False  # the best column of each row is the answer
+    one_seed: bool = False  # the first of those asked for is enough
+
+    def cells(self, scale: Scale, seeds: Sequence[int]) -> Iterator[RecipeCell]:
+        for where in self.places:
+            for seed in seeds[:1] if self.one_seed else seeds:
+                yield from self.trained(CellFactory(scale, where, seed))

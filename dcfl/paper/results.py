@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import resources
@@ -16,7 +16,7 @@ from dcfl.comparisons.cells import CellFolder
 from dcfl.comparisons.groups import Group, Outcome, setting
 from dcfl.comparisons.pairs import AllPairs, Pair, Spread
 from dcfl.comparisons.standing import Ranking, comparable_means
-from dcfl.paper.recipe import REFERENCE, ROWS, Cell, Recipe
+from dcfl.paper.recipe import REFERENCE, ROWS, Recipe, RecipeCell
 from dcfl.paper.scales import Scale
 from dcfl.runs.folder import RecordedRun
 
@@ -44,14 +44,14 @@ def published() -> dict[str, Any]:
 
 
 def figures(table: str, row: str, dataset: str, split: str) -> Figures | None:
-    """None where the paper has no such cell."""
+    """The paper's figures; None where it has no such cell."""
     tables = published()["tables"]
     cell = tables.get(table, {}).get(row, {}).get(dataset, {}).get(split)
     return Figures(**cell) if cell else None
 
 
 def papers_mu(row: str, dataset: str) -> str:
-    """Empty where the paper gives none."""
+    """The paper's mu as text; empty where it gives none."""
     method = "dcfl" if row.startswith("DCFL") else row.lower()
     mu = published()["mu"].get(method, {}).get(dataset)
     return "" if mu is None else f"{mu:g}"
@@ -68,10 +68,6 @@ class Score:
 
     ours: Mapping[int, float]  # by seed
     paper: float
-
-    def mean(self, seeds: Collection[int]) -> float:
-        """Over these seeds, for comparison with another method; over all if there are none."""
-        return fmean([self.ours[seed] for seed in seeds] or self.ours.values())
 
 
 Contest = tuple[str, str, str, str]  # table, data set, split and measure
@@ -95,10 +91,8 @@ class ClaimCheck:
             for scores in contests.values()
             if low in scores and high in scores
         ]
-        ours = 0
-        for a, b in pairs:
-            seeds = a.ours.keys() & b.ours.keys()
-            ours += a.mean(seeds) < b.mean(seeds)
+        means = [comparable_means({low: a.ours, high: b.ours}) for a, b in pairs]
+        ours = sum(mean[low] < mean[high] for mean in means)
         return cls(low, high, ours, sum(a.paper < b.paper for a, b in pairs), len(pairs))
 
 
@@ -119,8 +113,7 @@ class Leaders:
 
     @classmethod
     def of(cls, place: Contest, scores: Mapping[str, Score]) -> Leaders:
-        seeds = set.intersection(*(set(score.ours) for score in scores.values()))
-        ours = ranks({row: score.mean(seeds) for row, score in scores.items()})
+        ours = ranks(comparable_means({row: score.ours for row, score in scores.items()}))
         papers = ranks({row: score.paper for row, score in scores.items()})
 
         def at(rank: int, by_row: dict[str, int]) -> tuple[str, ...]:
@@ -139,7 +132,7 @@ class Leaders:
 
 
 def leaders(contests: Contests) -> list[Leaders]:
-    """Of the places where DCFL is compared with another method."""
+    """The leaders of the places where DCFL is compared with another method."""
     return [
         Leaders.of(place, scores)
         for place, scores in contests.items()
@@ -158,7 +151,7 @@ class Lead:
 
 
 def leads(all_leaders: Iterable[Leaders]) -> list[Lead]:
-    """By the number of methods compared: to be the best of four is worth less than of ten."""
+    """Leads by the number of methods: to be the best of four is worth less than of ten."""
     by_count: dict[int, list[Leaders]] = {}
     for place in all_leaders:
         by_count.setdefault(place.methods, []).append(place)
@@ -235,17 +228,12 @@ class Entry:
     def spread(self, metric: Metric) -> Spread:
         return Spread.of(list(self.values(metric).values()))
 
-    def mean(self, metric: Metric, seeds: Collection[int]) -> float:
-        """Over these seeds, for comparison with another entry; over all if there are none."""
-        values = self.values(metric)
-        return fmean([values[seed] for seed in seeds] or values.values())
-
     def published(self, metric: Metric) -> float | None:
         """The paper has one MAX and one EMA, and does not say on which test data."""
         return getattr(self.paper, metric.removeprefix("client-")) if self.paper else None
 
     def fluctuation(self) -> Spread:
-        """From one scored round to the next, in the second half of training."""
+        """How far accuracies move between scored rounds, in the second half of training."""
         return Spread.of([fluctuation(run) for run in self.runs.values()])
 
     @property
@@ -272,12 +260,12 @@ def ema_at(run: RecordedRun, share: float) -> float:
 class Results:
     recipe: Recipe
     scale: Scale
-    cells: Sequence[CellFolder[Cell]]  # all that the recipe asks for
+    cells: Sequence[CellFolder[RecipeCell]]  # all that the recipe asks for
     changes: Sequence[str] = ()  # KEY=VALUE, where not the scale's own
 
     @cached_property
     def entries(self) -> dict[Place, dict[str, Entry]]:
-        """Those with a finished run, in the recipe's order whichever finished first."""
+        """The entries with a finished run, in the recipe's order whichever finished first."""
         runs: dict[Place, dict[str, dict[int, RecordedRun]]] = {}
         for cell_folder in self.cells:
             cell = cell_folder.cell
@@ -295,7 +283,7 @@ class Results:
         return {place: rows for place, rows in entries.items() if rows}
 
     def metrics(self, block: str) -> tuple[Metric, ...]:
-        """Those that all runs in the block have: older ones lack the clients' own mixes."""
+        """The metrics that all runs in the block have."""
         spreads = [
             entry.spread("client-max").mean
             for (other_block, _), rows in self.entries.items()
@@ -323,21 +311,18 @@ class Results:
         return list(dict.fromkeys(block for block, _ in self.entries))
 
     def columns(self, block: str) -> list[str]:
-        """In the recipe's order, without the unnamed one that only the reference may be in."""
-        asked = dict.fromkeys(
-            cell_folder.cell.column for cell_folder in self.cells if cell_folder.cell.block == block
-        )
-        return [column for column in asked if column and (block, column) in self.entries]
+        """The columns in the recipe's order, without the unnamed one that only FedAvg may be in."""
+        return [column for other, column in self.entries if other == block and column]
 
     def rows(self, block: str) -> list[str]:
-        return list(
-            dict.fromkeys(
-                cell_folder.cell.row
-                for cell_folder in self.cells
-                if cell_folder.cell.block == block
-                and cell_folder.cell.row in self.entries.get((block, cell_folder.cell.column), {})
+        inside = (cell_folder.cell for cell_folder in self.cells if cell_folder.cell.block == block)
+        return [
+            *dict.fromkeys(
+                cell.row
+                for cell in inside
+                if cell.row in self.entries.get((block, cell.column), {})
             )
-        )
+        ]
 
     def reference(self, place: Place) -> Entry | None:
         """FedAvg in the same place, or the block's only one."""
@@ -356,7 +341,7 @@ class Results:
 
     @cached_property
     def _pairs(self) -> dict[tuple[Place, Metric], AllPairs]:
-        """Those that somebody has asked for."""
+        """The pairs that somebody has asked for."""
         return {}
 
     def against_reference(self, place: Place, entry: Entry, metric: Metric) -> Pair | None:
@@ -366,7 +351,7 @@ class Results:
         return self.pairs(place, metric).between(entry.row, reference.row)
 
     def ranking(self, metric: Metric) -> Ranking | None:
-        """Over all places."""
+        """The mean ranks over all places."""
         return Ranking.of(
             {
                 ", ".join(place): comparable_means({r: e.values(metric) for r, e in rows.items()})
@@ -378,8 +363,7 @@ class Results:
         """Among the rows that the paper has too, if any, because its ranks are among those."""
         entries = self.entries[place]
         shared = {row: entry for row, entry in entries.items() if entry.paper} or entries
-        seeds = set.intersection(*(set(entry.runs) for entry in shared.values()))
-        return ranks({row: entry.mean(metric, seeds) for row, entry in shared.items()})
+        return ranks(comparable_means({row: e.values(metric) for row, e in shared.items()}))
 
     def papers_ranks(self, place: Place, metric: Metric) -> dict[str, int]:
         entries = self.entries[place].items()
@@ -417,5 +401,5 @@ class Results:
 
 
 def combined_contests(all_results: Iterable[Results]) -> Contests:
-    """Over the cells of several tables."""
+    """The contests of several tables."""
     return {place: scores for results in all_results for place, scores in results.contests.items()}

@@ -26,7 +26,7 @@ class Where:
 
     @property
     def tables(self) -> Tables:
-        """As the config has it."""
+        """The tables of a config that say this."""
         return {
             "data": {"dataset": self.dataset, "alpha": self.alpha},
             "federation": {"participation": self.participation},
@@ -63,9 +63,8 @@ class Scale:
                 "method": {"name": method, **self.methods.get(method, {}), **fields},
             },
         )
-        with warnings.catch_warnings():
-            # Recipes also try settings that do not train, to show that they do not.
-            warnings.simplefilter("ignore", SettingsWarning)
+        # Recipes also try settings that do not train, to show that they do not.
+        with warnings.catch_warnings(action="ignore", category=SettingsWarning):
             tables = merge(self.tables, self.datasets.get(where.dataset, {}))
             return experiment_from(None, merge(merge(tables, chosen), changes))
 

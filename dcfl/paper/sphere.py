@@ -1,7 +1,4 @@
-"""The contrastive loss with M negatives against its limit: drawn, and summed up.
-
-The notation is that of sphere.py.
-"""
+"""The contrastive loss with M negatives against its limit: drawn, and summed up."""
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ class Sphere:
 
     @cached_property
     def limit(self) -> float:
-        """Of the loss minus log M."""
+        """The limit of the loss minus log M."""
         return self.uniformity - 1 / self.temperature
 
     @cached_property

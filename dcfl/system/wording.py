@@ -1,4 +1,4 @@
-"""Settings as a person types them after a command, and names as a person may have meant them."""
+"""Text for people: printable, quiet if asked; how to install; names that were meant."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MAX_CHARACTERS = 2000
 
 
 def printable(text: object, longest: int = MAX_CHARACTERS) -> str:
-    """On one line, with nothing that acts on a terminal, a page or a file: control characters, line
-    breaks, marks that reorder text and broken Unicode become escapes.
+    """Text on one line, with nothing that acts on a terminal, a page or a file: control characters,
+    line breaks, marks that reorder text and broken Unicode become escapes.
 
     Text that is too long loses its middle: names differ at the end, and messages end with advice.
     """
@@ -35,12 +35,12 @@ def one_line(message: object) -> str:
 
 
 def print_warning(message: Warning | str, *_: object, **__: object) -> None:
-    """In place of `warnings.showwarning`: one line on standard error."""
+    """Print a warning as one line on standard error; replaces `warnings.showwarning`."""
     print(printable(f"dcfl: warning: {one_line(message)}"), file=sys.stderr)
 
 
 def printable_lines(text: str) -> str:
-    """The same for text of any length that may have several lines."""
+    """As `printable`, for text of any length that may have several lines."""
     return "\n".join(map(escaped, text.split("\n")))
 
 
@@ -57,7 +57,7 @@ _quiet = False
 
 
 def be_quiet(quiet: bool) -> None:
-    """From now on, in this process."""
+    """Whether `say` is silent from now on, in this process."""
     global _quiet
     _quiet = quiet
 
@@ -95,7 +95,7 @@ CLONE = Path(__file__).parents[2]  # where it is one, and not the site-packages 
 
 
 def install_command(extra: str) -> str:
-    """Of dcfl, by name: pip finds the installed dcfl and adds what the extra needs."""
+    """How to install an extra: pip finds the installed dcfl and adds what the extra needs."""
     constraints = CLONE / "constraints.txt"
     here = Path.cwd() == CLONE
     tested = ["-c", constraints.name if here else str(constraints)] if constraints.is_file() else []

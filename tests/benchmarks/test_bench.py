@@ -6,15 +6,21 @@ import json
 import os
 from pathlib import Path
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.bench import harness
-from benchmarks.bench.__main__ import bench
-from benchmarks.bench.harness import time_jobs, time_methods
+from benchmarks.bench import __main__ as harness
+from benchmarks.bench.__main__ import bench, time_jobs, time_methods
 from benchmarks.bench.jobs import JOBS, tiny
-from benchmarks.bench.measure import BenchmarkFailed, Contender, measure_all
-from benchmarks.bench.measurements import from_json, jobs_table, methods_table
+from benchmarks.bench.measure import (
+    BenchmarkFailed,
+    Contender,
+    from_json,
+    jobs_table,
+    measure_all,
+    methods_table,
+)
 from dcfl.errors import ConfigError
 
 
@@ -76,15 +82,15 @@ def test_a_contender_that_fails_or_takes_other_steps_is_said(tmp_path: Path) -> 
         measure_all([contender("a", 5), contender("b", 6)], tmp_path, 1, print)
 
 
-@pytest.mark.parametrize(("cores", "warns"), [(0.1, False), (1.9, True)])
+@pytest.mark.parametrize(("percent", "warns"), [(5, False), (95, True)])
 def test_a_busy_machine_is_said_before_anything_is_measured(
-    cores: float,
+    percent: float,
     warns: bool,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(harness, "busy_cores", lambda: cores)
+    monkeypatch.setattr(psutil, "cpu_percent", lambda seconds: percent)
     monkeypatch.setattr(harness, "measure_all", lambda *_: {"floor": []})
     time_jobs("J3", 1, None, None, True)
     assert ("1.9 of 2 cores are at work on something else" in capsys.readouterr().err) == warns

@@ -18,7 +18,6 @@ import dcfl.cli.main
 from dcfl.analysis.analysis_page import cautions, claim, headline, similarity_csv, write_analysis
 from dcfl.analysis.figures import plane_figure
 from dcfl.analysis.findings import Analysis, analyse_runs, labels
-from dcfl.cli.analyse_verb import analyse
 from dcfl.report.plots import as_svg
 from dcfl.runs.folder import RecordedRun
 from dcfl.testing.toys import toy_model
@@ -37,11 +36,8 @@ class Mine(dcfl.Method):
 
 
 @pytest.fixture
-def cli(cli: Call, monkeypatch: pytest.MonkeyPatch) -> Call:
+def cli(cli: Call) -> Call:
     """`dcfl analyse WORDS`."""
-    monkeypatch.setattr(dcfl.cli.main, "app", dcfl.cli.main.typer.Typer(add_completion=False))
-    dcfl.cli.main.app.command()(analyse)
-    dcfl.cli.main.app.callback()(lambda: None)
     return partial(cli, "analyse")
 
 
@@ -320,6 +316,6 @@ def test_a_method_of_ones_own_is_named(cli: Call, fedavg: RecordedRun, tmp_path:
 
 
 def test_the_command_line_starts_without_torch() -> None:
-    code = "import dcfl.cli.analyse_verb, sys; print(*sys.modules)"
+    code = "import dcfl.cli.main, sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"torch", "numpy", "matplotlib"} & set(done.stdout.split())

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from dcfl.cli import tables, terminal
-from dcfl.cli.comparison_output import print_standing
+from dcfl.cli.study_verbs import print_standing
 from dcfl.comparisons.groups import group_runs
 from dcfl.comparisons.standing import Standing
 from dcfl.report import plots

@@ -7,7 +7,6 @@ import os
 import pty
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import click
@@ -15,7 +14,6 @@ import pytest
 import typer
 from rich.console import Console
 
-from benchmarks.bench.load import busy_cores
 from dcfl.cli.main import app
 from dcfl.cli.terminal import duration, new_table, short_duration
 from dcfl.runs.folder import RecordedRun
@@ -193,21 +191,3 @@ def test_one_second_is_one_second() -> None:
     ]  # fmt: skip
     shown = [short_duration(s) for s in (0, 0.4, 1, 59, 120, 7200, 1e6)]
     assert shown == ["< 1 s", "< 1 s", "1 s", "59 s", "2.0 min", "2.0 h", "11.6 d"]
-
-
-def test_work_elsewhere_is_seen() -> None:
-    spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    try:
-        time.sleep(0.2)
-        assert busy_cores(0.5) > 0.3
-    finally:
-        spinning.kill()
-        spinning.wait()
-
-
-def test_a_system_that_counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.bench.load.COUNTED", Path("/nowhere"))
-    monkeypatch.setattr(os, "getloadavg", lambda: (1.5, 0, 0))
-    assert busy_cores() == 1.5
-    monkeypatch.delattr(os, "getloadavg")
-    assert busy_cores() == 0.0

@@ -197,13 +197,18 @@ def test_a_folder_that_cannot_be_written_is_said_at_once(reproduce: Call, tmp_pa
         (("ablations",), "no recipe 'ablations'"),
         (("ablation", "--scale", "big"), "must be one of paper, mini, smoke"),
         (("ablation", "--seeds", "a"), "--seeds takes whole numbers"),
-        (("ablation", "--only", "nosuch"), "no such cell"),
+        (("ablation", "--only", "cifar10-iid", "--only", "nosuch"), "--only nosuch: no such cell"),
         (("ablation", "federation.round=2"), "did you mean rounds"),
         (("ablation", "rounds"), "not of the form section.key=value"),
         (("ablation", "federation.seed=3"), "federation.seed is for the recipe ablation to choose"),
         (("ablation", "data.seed=3"), "data.seed is for the recipe ablation to choose"),
         (("ablation", "method.name=moon"), "method.name is for the recipe ablation to choose"),
         (("ablation", "data.alpha=0.1"), "data.alpha is for the recipe ablation to choose"),
+        (("positives", "training.batch_size=32"), "is for the recipe positives to choose"),
+        (("server-side", "server.optimizer=fedadam"), "is for the recipe server-side to choose"),
+        (("sample-wise", "training.lr=0.5"), "is for the recipe sample-wise to choose"),
+        (("mu-search", "method.mu=3"), "is for the recipe mu-search to choose"),
+        (("similarity", "method.rho=2"), "no method of the recipe similarity has such a field"),
     ],
 )
 def test_mistakes_are_one_line(words: tuple[str, ...], said: str, reproduce: Call) -> None:
@@ -222,28 +227,6 @@ def test_the_figure(reproduce: Call, tmp_path: Path) -> None:
     pages = list((tmp_path / "out").rglob("similarity*/*.html"))
     assert pages
     assert all(str(tmp_path) not in page.read_text() for page in pages)
-
-
-@pytest.mark.parametrize(
-    ("recipe", "word"),
-    [
-        ("positives", "training.batch_size=32"),
-        ("server-side", "server.optimizer=fedadam"),
-        ("sample-wise", "training.lr=0.5"),
-        ("mu-search", "method.mu=3"),
-    ],
-)
-def test_what_a_recipe_is_about_is_not_for_others_to_set(
-    recipe: str, word: str, reproduce: Call
-) -> None:
-    said = one_line(reproduce(recipe, word, *SMOKE), 2)
-    assert f"{word.partition('=')[0]} is for the recipe {recipe} to choose" in said
-
-
-def test_every_word_of_only_must_mean_something(reproduce: Call) -> None:
-    words = ("--only", "cifar10-iid", "--only", "nonsense")
-    said = one_line(reproduce("ablation", *SMOKE, *words), 2)
-    assert "--only nonsense: no such cell" in said
 
 
 @pytest.mark.parametrize(
@@ -296,31 +279,14 @@ def planned(reproduce: Call, *words: str) -> set[str]:
     return set(json.loads(out))
 
 
-@pytest.mark.parametrize(
-    "word", ["data.path=elsewhere", "engine.device=cpu", "engine.workers=1", "output.checkpoint=3"]
-)
-def test_where_the_work_is_done_changes_no_name_and_no_caption(
-    word: str, reproduce: Call, tmp_path: Path
-) -> None:
-    plain = {cell.name for cell in cells_of("similarity")}
-    assert planned(reproduce, "similarity", *SMOKE, word) == plain
-    assert reproduce("similarity", *SMOKE, word, "--no-train")[0] == 0
-    assert "Not the settings" not in (tmp_path / "out" / "similarity.md").read_text()
-
-
-def test_a_word_that_says_what_is_so_anyway_changes_nothing(
+def test_places_and_what_is_so_anyway_change_no_name_and_no_caption(
     reproduce: Call, tmp_path: Path
 ) -> None:
-    words = ("similarity", *SMOKE, "method.temperature=0.5", "federation.rounds=2")
+    places = ("data.path=elsewhere", "engine.device=cpu", "engine.workers=1", "output.checkpoint=3")
+    words = ("similarity", *SMOKE, *places, "method.temperature=0.5", "federation.rounds=2")
     assert planned(reproduce, *words) == {cell.name for cell in cells_of("similarity")}
     assert reproduce(*words, "--no-train")[0] == 0
     assert "Not the settings" not in (tmp_path / "out" / "similarity.md").read_text()
-
-
-def test_a_field_that_no_method_of_the_recipe_has_is_refused(reproduce: Call) -> None:
-    said = one_line(reproduce("similarity", *SMOKE, "method.rho=2"), 2)
-    assert "method.rho: no method of the recipe similarity has such a field" in said
-    assert "temperature" in said
 
 
 def test_settings_of_one_name_in_two_tables_are_told_apart() -> None:

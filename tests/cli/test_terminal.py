@@ -22,7 +22,7 @@ def test_a_comparison_of_the_clients_own_mixes(tmp_path: Path) -> None:
         write_run(tmp_path / method, [value], method=method)
         for method, value in (("fedavg", 50.0), ("fedprox", 53.0))
     ]
-    changed = {1: {"client_accuracy": 51.5}}
+    changed = {1: {"max_client_accuracy": 51.5, "ema_client_accuracy": 51.5}}
     runs.append(write_run(tmp_path / "moon", [54.0], method="moon", row_changes=changed))
     table = comparison_table(Standing(group_runs(runs), own_mixes=True))
     assert "own mixes" in str(table.title)

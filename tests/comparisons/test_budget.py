@@ -6,12 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from dcfl.comparisons import cell_costs
 from dcfl.comparisons import trials as budget
-from dcfl.comparisons.cell_costs import CellMeter
+from dcfl.comparisons.cell_costs import CellMeter, planned_costs
 from dcfl.comparisons.cells import Cell, CellFolder
 from dcfl.comparisons.trials import Budget, seconds_in
+from dcfl.engines.placement import Placement
 from dcfl.errors import ConfigError
+from dcfl.runs.estimate import Rates
+from dcfl.runs.prepare import Prepared
 from tests.comparisons.small_sweeps import tiny_sweep
+from tests.paper.hand_made import cell_folders_in, cells_of, pretend
+from tests.runs.rates import KNOWN, RATES
 
 
 @pytest.mark.parametrize(
@@ -82,3 +88,42 @@ def test_a_sweep_that_runs_out_of_time(clock: Clock, tmp_path: Path) -> None:
     assert [trial.state for trial in more.trials] == ["finished"] * 4
     with pytest.raises(ConfigError, match="not even one trial"):
         tiny_sweep(tmp_path / "none").carry_out(1, limit=19.0)
+
+
+Measured = list[tuple[str, int]]  # the method, and how many processes trained at once
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
+    found: Measured = []
+
+    def measure(prepared: Prepared, placement: Placement | None = None) -> Rates:
+        processes = len((placement or prepared.placement).devices)
+        found.append((prepared.experiment.method.name, processes))
+        return RATES
+
+    monkeypatch.setattr(cell_costs, "measure", measure)
+    return found
+
+
+def test_each_kind_is_measured_once(measured: Measured, tmp_path: Path) -> None:
+    cells = cell_folders_in(tmp_path, cells_of("tiny-imagenet"))
+    shown: list[str] = []
+    costs = planned_costs(cells, 2, shown.append)
+    methods = {cell.cell.experiment.method.name for cell in cells}
+    assert sorted(measured) == sorted((name, 2) for name in methods)
+    assert len(shown) == len(methods)
+    assert costs.by_cell.keys() == {cell.name for cell in cells}
+    assert costs.seconds == pytest.approx(sum(costs.by_cell.values()) / 2)
+    assert costs.peak_bytes > KNOWN.peak
+
+
+@pytest.mark.usefixtures("measured")
+def test_rounds_that_are_done_are_not_counted(tmp_path: Path) -> None:
+    one, two = cell_folders_in(tmp_path, cells_of("tiny-imagenet"))[:2]
+    before = planned_costs([one, two], 1, lambda text: None).by_cell
+    pretend(one, [1.0], finished=False)
+    again = cell_folders_in(tmp_path, cells_of("tiny-imagenet"))[:2]
+    after = planned_costs(again, 1, lambda text: None).by_cell
+    assert after[two.name] == before[two.name]
+    assert after[one.name] < before[one.name]

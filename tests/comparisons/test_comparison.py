@@ -1,4 +1,3 @@
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -131,24 +130,6 @@ def test_curves_and_plain_values_are_means_over_seeds(tmp_path: Path) -> None:
     assert shown["max_accuracy"]["mean"] == 45.0
     assert shown["gain"]["mean"] == pytest.approx(15.0)
     assert reference["gain"] is None
-
-
-def test_max_and_ema_on_the_clients_own_mixes(tmp_path: Path) -> None:
-    """Derived from the rounds, so that folders that were written without them have them too."""
-    run = write_run(tmp_path / "run", [30.0, 60.0, 50.0])  # each client accuracy is one less
-    assert run.rounds[-1].max_client_accuracy is None
-    outcome = Outcome.of(run)
-    assert outcome.max_client_accuracy == 59.0
-    assert outcome.ema_client_accuracy == pytest.approx(0.81 * 29 + 0.09 * 59 + 0.1 * 49)
-
-
-def test_rounds_without_a_client_accuracy_are_left_out(tmp_path: Path) -> None:
-    unknown = {"client_accuracy": None}
-    run = write_run(tmp_path / "some", [30.0, 60.0], row_changes={2: unknown})
-    assert (Outcome.of(run).max_client_accuracy, Outcome.of(run).ema_client_accuracy) == (29, 29)
-    none = write_run(tmp_path / "none", [30.0], row_changes={1: unknown})
-    assert math.isnan(Outcome.of(none).max_client_accuracy)
-    assert math.isnan(Outcome.of(none).ema_client_accuracy)
 
 
 def test_the_clients_own_mixes_are_in_the_plain_values(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import dcfl
-from dcfl.comparisons.comparison import Comparison, plan, plan_comparison
+from dcfl.comparisons.comparison import Comparison, plan_comparison
 from dcfl.comparisons.crew import MixedCrew
 from dcfl.comparisons.progress import News
 from dcfl.comparisons.trainer import can_travel, files_to_send, register_sent
@@ -36,16 +36,18 @@ def weights(compared: Comparison) -> dict[str, str]:
 
 
 def test_a_plan_has_one_run_per_method_and_seed() -> None:
-    planned = plan(Experiment(), ["fedavg", "dcfl-pw"], [3, 4], Path("out"))
-    assert list(planned) == ["fedavg-seed3", "dcfl-pw-seed3", "fedavg-seed4", "dcfl-pw-seed4"]
-    one = planned["fedavg-seed4"]
+    cells = plan_comparison(tiny(Path("out")), ["fedavg", "dcfl-pw"], [3, 4]).cells
+    names = [cell.name for cell in cells]
+    assert names == ["fedavg-seed3", "dcfl-pw-seed3", "fedavg-seed4", "dcfl-pw-seed4"]
+    one = cells[2].experiment
     assert (one.method.name, one.federation.seed) == ("fedavg", 4)
     assert Path(one.output.dir) == Path("out/fedavg-seed4")
-    assert len({experiment.data for experiment in planned.values()}) == 1
-    with pytest.raises(ConfigError, match="named once"):
-        plan(Experiment(), ["fedavg", "fedavg"], [0], Path("out"))
+    assert len({cell.experiment.data for cell in cells}) == 1
+    for methods, seeds in ((["fedavg", "fedavg"], [0]), (["fedavg"], [1, 1])):
+        with pytest.raises(ConfigError, match="named once"):
+            plan_comparison(Experiment(), methods, seeds)
     with pytest.raises(ConfigError, match="no method"):
-        plan(Experiment(), ["fedavg", "nope"], [0], Path("out"))
+        plan_comparison(Experiment(), ["fedavg", "nope"], [0])
 
 
 @pytest.fixture(scope="module")

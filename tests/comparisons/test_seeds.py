@@ -10,6 +10,7 @@ import pytest
 
 import dcfl
 import dcfl.cli.main
+from dcfl.comparisons.comparison import plan_comparison
 from dcfl.config import experiment_from, parse_settings
 from dcfl.data import DataSettings, load_dataset
 from dcfl.errors import ConfigError
@@ -61,53 +62,23 @@ def test_from_python_too(tmp_path: Path) -> None:
     assert made.seeded.seeded == made.seeded
 
 
-def held_out(run: RecordedRun) -> str:
-    return load_dataset(run.experiment.data).fingerprint
-
-
-COMPARE = (
-    "compare",
-    *FAST,
-    "--methods",
-    "fedavg,fedprox",
-    "--seeds",
-    "0,4",
-    "--parallel",
-    "1",
-    "--out",
-    "cmp",
+@pytest.mark.parametrize(
+    ("word", "splits"), [("data.holdout=0.2", {0: 0, 4: 4}), ("data.seed=7", {0: 7, 4: 7})]
 )
-
-
-def compared() -> dict[str, RecordedRun]:
-    return {
-        name: RecordedRun.open(Path("cmp") / name)
-        for name in ("fedavg-seed0", "fedprox-seed0", "fedavg-seed4", "fedprox-seed4")
-    }
-
-
-def test_compare_gives_every_seed_a_split_that_its_methods_share(cli: Call) -> None:
-    assert cli(*COMPARE, "data.holdout=0.2")[0] == 0
-    runs = compared()
-    for name, run in runs.items():
-        assert run.partition_sha256 == split_of(int(name[-1]), holdout=0.2)
-    for seed in (0, 4):
-        assert held_out(runs[f"fedavg-seed{seed}"]) == held_out(runs[f"fedprox-seed{seed}"])
-    assert len({held_out(run) for run in runs.values()}) == 2
-
-
-def test_compare_keeps_a_split_that_was_asked_for(cli: Call) -> None:
-    assert cli(*COMPARE, "data.seed=7")[0] == 0
-    runs = compared()
-    assert {run.partition_sha256 for run in runs.values()} == {split_of(7)}
-    # The rest of the seed still counts.
-    weights = {run.summary["weights_sha256"] for name, run in runs.items() if "fedavg" in name}
-    assert len(weights) == 2
-
-
-def test_partition_shows_the_split_that_a_run_would_have(
-    cli: Call,
+def test_compare_gives_every_seed_a_split_that_its_methods_share(
+    word: str, splits: dict[int, int]
 ) -> None:
+    """Which also decides what is kept back; unless a split was asked for."""
+    experiment = experiment_from(None, parse_settings([*FAST, word]))
+    seeded = [
+        cell.experiment.seeded
+        for cell in plan_comparison(experiment, ["fedavg", "fedprox"], [*splits]).cells
+    ]
+    assert [one.federation.seed for one in seeded] == [0, 0, 4, 4]
+    assert all(one.data.seed == splits[one.federation.seed] for one in seeded)
+
+
+def test_partition_shows_the_split_that_a_run_would_have(cli: Call) -> None:
     _, out, _ = cli("partition", "data.clients=4", "federation.seed=3", "--json")
     assert json.loads(out)["sha256"] == split_of(3)
 

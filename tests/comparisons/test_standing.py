@@ -6,7 +6,13 @@ from typing import Any
 import pytest
 
 from dcfl.comparisons.groups import group_runs, scored_on
-from dcfl.comparisons.standing import Cost, Reached, Standing, comparable_means, cost_to_reach
+from dcfl.comparisons.standing import (
+    CostToReach,
+    Reached,
+    Standing,
+    comparable_means,
+    cost_to_reach,
+)
 from dcfl.runs.folder import RecordedRun
 from tests.report.folders import write_run
 
@@ -23,20 +29,20 @@ def seconds(*by_round: float) -> list[dict[str, Any]]:
 def test_what_it_took_to_reach_an_accuracy(tmp_path: Path) -> None:
     """EMA is 20, 24, 26.6; three megabytes a round."""
     run = write_run(tmp_path / "run", [20.0, 60.0, 50.0], clients=seconds(1.0, 2.0, 4.0))
-    assert cost_to_reach(run, 20.0) == Cost(1, 3e6, 1.0)
-    assert cost_to_reach(run, 25.0) == Cost(3, 9e6, 7.0)  # although round 2 had 60 %
+    assert cost_to_reach(run, 20.0) == CostToReach(1, 3e6, 1.0)
+    assert cost_to_reach(run, 25.0) == CostToReach(3, 9e6, 7.0)  # although round 2 had 60 %
     assert cost_to_reach(run, 26.7) is None
 
 
 def test_rounds_that_were_not_scored_do_not_reach_anything(tmp_path: Path) -> None:
     changes = {2: {"accuracy": None}}
     run = write_run(tmp_path / "run", [20.0, 60.0, 50.0], row_changes=changes)
-    assert cost_to_reach(run, 22.0) == Cost(3, 9e6, 0.0)
+    assert cost_to_reach(run, 22.0) == CostToReach(3, 9e6, 0.0)
 
 
 def test_costs_are_means_over_the_seeds_that_reach_it() -> None:
-    reached = Reached([Cost(2, 10.0, 1.0), None, Cost(5, 30.0, 2.0)])
-    assert (reached.count, reached.mean) == (2, Cost(3.5, 20.0, 1.5))
+    reached = Reached([CostToReach(2, 10.0, 1.0), None, CostToReach(5, 30.0, 2.0)])
+    assert (reached.count, reached.mean) == (2, CostToReach(3.5, 20.0, 1.5))
     assert Reached([None]).mean is None
 
 

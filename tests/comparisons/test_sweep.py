@@ -39,7 +39,7 @@ def nothing_trains(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError(f"{folder} was trained")
         yield
 
-    monkeypatch.setattr(Trainer, "rounds", refuse)
+    monkeypatch.setattr(Trainer, "_rounds", refuse)
 
 
 def test_four_trials_and_a_choice(swept: SweepResult) -> None:

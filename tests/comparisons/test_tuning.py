@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dcfl.comparisons.progress import AfterRound
 from dcfl.comparisons.searches import POINTS, Search, Tuner, key_of
 from dcfl.comparisons.space import Choices, Range, Space
 from dcfl.comparisons.trials import Trial
 from dcfl.errors import RunFolderError
+from dcfl.runs.rows import RoundRow
+from tests.report import folders
 
 pytest.importorskip("optuna")
 
@@ -33,10 +35,9 @@ class Ended(Trial):
 
 
 def report(tuner: Tuner, number: int, value: float) -> list[bool]:
-    rounds = range(1, ROUNDS + 1)
-    return [
-        tuner.report(number, AfterRound(round, value, value, value + round)) for round in rounds
-    ]
+    row = RoundRow.from_json(folders.row(1, [value]), Path("rounds.jsonl"))
+    rows = (replace(row, round=n, ema_accuracy=value + n) for n in range(1, ROUNDS + 1))
+    return [tuner.report(number, one) for one in rows]
 
 
 def test_a_curve_below_the_median_ends_after_a_third(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from dcfl.cli.cards import run_card
-from dcfl.cli.evaluate_verb import evaluate
+from dcfl.cli.model_verbs import evaluate
 from dcfl.client import LocalTraining
 from dcfl.config import as_tables, to_toml
 from dcfl.data.settings import DataSettings

@@ -8,18 +8,20 @@ from typing import Any
 
 from dcfl.comparisons.cells import CellFolder
 from dcfl.paper.plans import with_settings
-from dcfl.paper.recipe import Cell
+from dcfl.paper.recipe import RecipeCell
 from dcfl.paper.recipe_book import RECIPES
 from dcfl.paper.scales import SMOKE
 from tests.report.folders import as_recorded, write_run
 
 
-def cells_of(recipe: str, seeds: Sequence[int] = (0,), words: Sequence[str] = ()) -> list[Cell]:
+def cells_of(
+    recipe: str, seeds: Sequence[int] = (0,), words: Sequence[str] = ()
+) -> list[RecipeCell]:
     """As `dcfl reproduce RECIPE --scale smoke --seeds SEEDS WORDS` has them."""
     return with_settings(RECIPES[recipe], list(RECIPES[recipe].cells(SMOKE, seeds)), words)
 
 
-def cell_folders_in(out: Path, cells: Sequence[Cell]) -> list[CellFolder[Cell]]:
+def cell_folders_in(out: Path, cells: Sequence[RecipeCell]) -> list[CellFolder[RecipeCell]]:
     return [CellFolder(cell, out / "cells" / cell.name) for cell in cells]
 
 

@@ -16,7 +16,7 @@ from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
 from dcfl.models import ModelSettings
 from dcfl.paper.plans import with_settings
-from dcfl.paper.recipe import Cell
+from dcfl.paper.recipe import RecipeCell
 from dcfl.paper.recipe_book import RECIPES
 from dcfl.paper.results import (
     ACCURACY_TABLES,
@@ -36,16 +36,16 @@ NAMES = [
 BOTH = pytest.mark.parametrize("scale", SCALES.values(), ids=list(SCALES))
 
 
-def cells(name: str, scale: Scale = PAPER, seeds: tuple[int, ...] = (0,)) -> list[Cell]:
+def cells(name: str, scale: Scale = PAPER, seeds: tuple[int, ...] = (0,)) -> list[RecipeCell]:
     return _cells(name, scale.name, seeds)
 
 
 @cache
-def _cells(name: str, scale: str, seeds: tuple[int, ...]) -> list[Cell]:
+def _cells(name: str, scale: str, seeds: tuple[int, ...]) -> list[RecipeCell]:
     return list(RECIPES[name].cells(SCALES[scale], seeds))
 
 
-def found(name: str, **wanted: Any) -> Cell:
+def found(name: str, **wanted: Any) -> RecipeCell:
     """The one cell in that place, with seed 0."""
     (cell,) = (
         cell

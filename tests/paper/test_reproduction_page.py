@@ -126,7 +126,7 @@ def test_runs_that_do_not_know_the_own_mixes_have_no_tables_of_them(
     results = some_results(tmp_path, recipe)
     for cell_folder in results.cells:
         path = cell_folder.path / "rounds.jsonl"
-        path.write_text(path.read_text().replace('"client_accuracy"', '"something"'))
+        path.write_text(path.read_text().replace('"max_client_accuracy"', '"something"'))
     texts = written(results, tmp_path)
     check_all(texts, tmp_path)
     assert "own mixes" not in texts[".md"]

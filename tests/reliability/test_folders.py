@@ -26,7 +26,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from dcfl.cli import analyse_verb as analysis
+from dcfl.cli import model_verbs as analysis
 from dcfl.cli.options import experiment_of
 from dcfl.cli.tables import comparison_table
 from dcfl.comparisons.groups import group_runs

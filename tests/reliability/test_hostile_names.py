@@ -29,7 +29,7 @@ from rich.console import Console
 
 import dcfl.cli.main
 from dcfl.cli import live_progress, tables, terminal
-from dcfl.comparisons.comparison import plan
+from dcfl.comparisons.comparison import plan_comparison
 from dcfl.comparisons.groups import group_runs
 from dcfl.comparisons.progress import Progress
 from dcfl.comparisons.standing import Standing
@@ -371,7 +371,7 @@ def test_a_method_has_a_plain_name(name: object) -> None:
     if isinstance(name, str):
         refused = pytest.raises(ConfigError, match="is no name for a method")
         with patch.dict(METHODS, {name: method_called(name)}), refused:
-            plan(Experiment(), [name], [0], Path("out"))
+            plan_comparison(Experiment(), [name], [0])
 
 
 @pytest.mark.parametrize("name", ["fedavg", "my_method-2.0", "_private", "Grüße", "7", "x" * 50])
@@ -460,11 +460,13 @@ def test_a_warning_is_one_plain_line(here: Path) -> None:
 def test_the_progress_of_a_reproduction(capsys: pytest.CaptureFixture[str]) -> None:
     from dcfl.comparisons.cells import CellFolder
     from dcfl.comparisons.progress import News
-    from dcfl.paper.recipe import Cell
+    from dcfl.paper.recipe import RecipeCell
     from dcfl.paper.scales import Where
 
     where, plain = Where("digits", 0.3, 0.5), Experiment()
-    cell_folder = CellFolder(Cell("digits", "r", "c", 0, where, plain, plain), Path("nowhere"))
+    cell_folder = CellFolder(
+        RecipeCell("digits", "r", "c", 0, where, plain, plain), Path("nowhere")
+    )
     Progress([cell_folder]).after(News(cell_folder, "failed", why="\x1b[31m\nred\udcff"))
     told = f"[1/1] {cell_folder.cell.name}  failed  \\x1b[31m\\nred\\udcff\n"
     assert capsys.readouterr().err == told

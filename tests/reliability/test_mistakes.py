@@ -89,7 +89,12 @@ MISTAKES: list[tuple[tuple[str, ...], int, str]] = [
     ((*RUN, "data.dataset=npz:folder"), 2, "folder"),
     ((*RUN, "data.dataset=folder:folder"), 2, "folder"),
     ((*RUN, "data.dataset=sites:file"), 2, "file"),
-    ((*RUN, "data.dataset=cifar10"), 2, "dcfl data get cifar10"),
+    ((*RUN, "data.dataset=folder:nowhere"), 2, "nowhere: no such folder"),
+    ((*RUN, "data.dataset=npz:none.npz"), 2, "none.npz: no such file"),
+    *(
+        ((*RUN, f"data.dataset={name}"), 2, f"dcfl data get {name}")
+        for name in ("cifar10", "cifar100", "tiny-imagenet")
+    ),
     ((*RUN, "data.dataset=remote"), 2, "`dcfl flower run`"),
     *((words, 2, "`dcfl flower run`: the images are at the sites") for words in WITHOUT_SITES),
     ((*RUN, "--method-file", "none.py"), 2, "none.py: no such file"),
@@ -107,9 +112,11 @@ MISTAKES: list[tuple[tuple[str, ...], int, str]] = [
     (("resume", "damaged"), 2, "not valid TOML"),
     (("resume",), 2, "Missing argument"),
     (("report", "nowhere"), 2, "nowhere"),
+    (("report",), 2, "Missing argument"),
     (("report", "folder"), 2, "holds no run"),
     (("report", "file"), 2, "file"),
     (("partition", "--picture", "none/p.svg"), 2, "there is no folder"),
+    (("partition", "--picture", "p.txt"), 2, "must end in .svg"),
     # numbers
     ((*RUN, "data.alpha=0"), 2, "data.alpha must be above 0"),
     ((*RUN, "data.alpha=-1"), 2, "data.alpha must be above 0"),
@@ -127,6 +134,9 @@ MISTAKES: list[tuple[tuple[str, ...], int, str]] = [
     ((*RUN, "training.epochs=0"), 2, "training.epochs"),
     ((*RUN, "training.momentum=1"), 2, "training.momentum"),
     ((*RUN, "federation.participation=1.5"), 2, "must lie in (0, 1]"),
+    ((*RUN, "federation.participation=0"), 2, "must lie in (0, 1]"),
+    ((*RUN, "data.partition=pathological", "data.per_client=11"), 2, "data.per_client"),
+    ((*RUN, "data.image_size=3"), 2, "data.image_size"),
     ((*RUN, "federation.participation=0.001"), 2, "samples nobody"),
     ((*RUN, "federation.rounds=0"), 2, "federation.rounds"),
     ((*RUN, "federation.seed=-1"), 2, "federation.seed"),
@@ -151,6 +161,8 @@ MISTAKES: list[tuple[tuple[str, ...], int, str]] = [
     ((*RUN, "dta.alpha=1"), 2, "did you mean data"),
     ((*RUN, "alpha=1"), 2, "not of the form section.key=value"),
     ((*RUN, "=1"), 2, "not of the form section.key=value"),
+    (("run", "data.broken", "=", "skip"), 2, "write data.broken=skip, without spaces"),
+    (("run", "a.toml", "data.alpha", "=", "1"), 2, "write data.alpha=1, without spaces"),
     ((*RUN, "data.dataset=mnist"), 2, "unknown data set 'mnist'"),
     ((*RUN, "data.flip=maybe"), 2, "data.flip must be"),
     ((*RUN, "data.clients=[3]"), 2, "must be a whole number"),
@@ -169,7 +181,11 @@ MISTAKES: list[tuple[tuple[str, ...], int, str]] = [
     (("run", "--rounds", "3"), 2, "No such option"),
     (("compare", "--seeds", "0,x"), 2, "whole numbers"),
     (("compare", "--methods", ""), 2, "no method"),
+    (("compare", "--methods", "fedavg,nope"), 2, "no method 'nope'"),
     (("methods", "none"), 2, "no method 'none'"),
+    (("check", "nope"), 2, "no method 'nope'"),
+    (("check", "nope.py"), 2, "nope.py: no such file"),
+    (("data", "get", "mnist"), 2, "mnist"),
     (("new", "method", "9 lives"), 2, "is not a name"),
 ]
 

@@ -1,0 +1,354 @@
+"""`dcfl compare`, `dcfl sweep` and `dcfl report`: several runs, and where their comparison goes."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dcfl.cli.options import (
+    AsJSON,
+    Folders,
+    MethodFile,
+    ModelFile,
+    OutFolder,
+    Parallel,
+    PlanOnly,
+    Settings,
+    comma_separated,
+    experiment_of,
+    print_json,
+    whole_numbers,
+)
+from dcfl.errors import ConfigError, TooFewClients
+from dcfl.system.processes import stopped_by_signals
+from dcfl.system.wording import printable, say
+
+if TYPE_CHECKING:
+    from dcfl.comparisons.progress import Progress
+    from dcfl.comparisons.searches import Search
+    from dcfl.comparisons.standing import Standing
+    from dcfl.comparisons.sweep_result import SweepResult
+    from dcfl.comparisons.sweeping import SweepPlan
+    from dcfl.comparisons.trials import By
+
+STDOUT = Path("-")
+
+CSVFile = Annotated[
+    Path | None,
+    typer.Option("--csv", metavar="FILE", help="Write a row per method; - prints it instead."),
+]
+LatexFile = Annotated[
+    Path | None,
+    typer.Option("--latex", metavar="FILE", help="Write tables for LaTeX; - prints them instead."),
+]
+Target = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        max=100,
+        metavar="PERCENT",
+        help="Show what it takes to reach this accuracy; by default the first method's EMA.",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class ComparisonOutput:
+    """What the user asked for. Made before anything is trained, so that mistakes cost nothing."""
+
+    as_json: bool = False
+    csv: Path | None = None
+    latex: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self._printed > 1:
+            raise ConfigError("--json, --csv - and --latex - all print: choose one of them")
+        for option, path in self._files.items():
+            if path.is_dir():
+                raise ConfigError(f"{option} {path}: that is a folder, name a file")
+            if (path.parent / "rounds.jsonl").exists():
+                raise ConfigError(f"{option} {path}: {path.parent} is a run, name another folder")
+            nearest = next(folder for folder in path.absolute().parents if folder.exists())
+            if not nearest.is_dir():
+                raise ConfigError(f"{option} {path}: {nearest} is not a folder")
+
+    @property
+    def printed(self) -> bool:
+        """Does standard output belong to another program?"""
+        return self._printed > 0
+
+    @property
+    def _printed(self) -> int:
+        return self.as_json + (self.csv == STDOUT) + (self.latex == STDOUT)
+
+    @property
+    def _files(self) -> dict[str, Path]:
+        asked = {"--csv": self.csv, "--latex": self.latex}
+        return {option: path for option, path in asked.items() if path not in (None, STDOUT)}
+
+    def write(self, standing: Standing, folder: dict[str, Any]) -> None:
+        """`folder` is what JSON has beside the numbers."""
+        from dcfl.comparisons.verdict import verdict
+        from dcfl.report.comparison_section import csv_text, latex_text
+        from dcfl.system.storage import storage, write_whole
+
+        for path, text_of in ((self.csv, csv_text), (self.latex, latex_text)):
+            if path == STDOUT:
+                print(text_of(standing), end="")
+            elif path is not None:
+                with storage(path):
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(path, text_of(standing))
+        if self.as_json:
+            print_json({**standing.to_json(), "verdict": verdict(standing), **folder})
+
+    def tell(self) -> None:
+        for option, path in self._files.items():
+            print(printable(f"{option.removeprefix('--'):6}  {path}"))
+
+
+def print_standing(standing: Standing) -> None:
+    """The table of methods, what an accuracy costs, and the verdict."""
+    from dcfl.cli.tables import comparison_table, plain_table
+    from dcfl.cli.terminal import stdout
+    from dcfl.comparisons.verdict import verdict
+    from dcfl.report.comparison_section import costs_table
+
+    stdout.print(comparison_table(standing))
+    if len(standing.groups) > 1:
+        for task in standing.tasks:
+            print()
+            stdout.print(plain_table(costs_table(standing, task)))
+    if sentences := verdict(standing):
+        print()
+        for sentence in sentences:  # whole lines for a pipe, whole words for a person
+            stdout.print(printable(sentence), soft_wrap=not stdout.is_terminal)
+        print()
+
+
+def report(
+    folders: Folders,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The page to write.")] = None,
+    target: Target = None,
+    csv: CSVFile = None,
+    latex: LatexFile = None,
+    as_json: AsJSON = False,
+) -> None:
+    """One self-contained HTML page about one or several runs; their comparison as a file."""
+    from dcfl.comparisons.groups import group_runs
+    from dcfl.comparisons.standing import Standing
+    from dcfl.report import find_all_runs, write_report
+
+    output = ComparisonOutput(as_json, csv, latex)
+    page = write_report(*folders, out=out, target=target)
+    output.write(Standing(group_runs(find_all_runs(folders)), target=target), {"report": str(page)})
+    if not output.printed:
+        output.tell()
+        print(printable(f"report  {page}"))
+
+
+MethodNames = Annotated[str, typer.Option(metavar="A,B,C", help="Which methods.")]
+Seeds = Annotated[str, typer.Option(metavar="0,1,2", help="One run of each method per seed.")]
+OwnMixes = Annotated[
+    bool, typer.Option("--own-mixes", help="MAX and EMA on the clients' own mixes of classes.")
+]
+
+
+def compare(
+    settings: Settings = None,
+    methods: MethodNames = "fedavg,dcfl-sw,dcfl-pw",
+    seeds: Seeds = "",
+    own_mixes: OwnMixes = False,
+    plan: PlanOnly = False,
+    parallel: Parallel = 0,
+    method_file: MethodFile = None,
+    model_file: ModelFile = None,
+    out: OutFolder = None,
+    target: Target = None,
+    csv: CSVFile = None,
+    latex: LatexFile = None,
+    as_json: AsJSON = False,
+) -> None:
+    """Several methods; those of a seed share its split, client schedule and initial weights.
+
+    A different seed also means a different split; data.seed=0 keeps one split for all of them.
+    Finished runs of the folder are not trained again, interrupted ones continue where they
+    stopped: methods and seeds may be added later.
+    """
+    from dcfl.cli.plans import print_comparison_plan
+    from dcfl.comparisons.comparison import plan_comparison
+    from dcfl.comparisons.progress import Progress
+    from dcfl.comparisons.standing import Standing
+
+    output = ComparisonOutput(as_json, csv, latex)
+    planned = plan_comparison(
+        experiment_of(settings, method_file, model_file, out),
+        comma_separated(methods),
+        whole_numbers(seeds) if seeds else (),
+    )
+    if plan:
+        print_comparison_plan(planned, parallel, as_json)
+        return
+    planned.check()
+    show = Progress(planned.todo).after
+    compared = planned.carry_out(parallel, show, lambda crew: stopped_by_signals(crew.stop), target)
+    for name, error in compared.failures.items():
+        print(printable(f"dcfl: {name}: {error}"), file=sys.stderr)
+    standing = Standing(compared.groups, own_mixes, target)
+    if not output.printed:  # before files, which a full disk may refuse
+        print_standing(standing)
+    output.write(standing, {"folder": str(compared.folder)})
+    if not output.printed:
+        output.tell()
+        print(printable(f"report  {compared.report}"))
+    if compared.failures:
+        raise typer.Exit(TooFewClients.exit_code)
+
+
+Varied = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[CONFIG.toml] KEY=A,B,C|LOW:HIGH[:log][:int]...",
+        show_default=False,
+        help="A config file, settings with several values or a range, which are varied, and "
+        "settings with one value, which are not.",
+    ),
+]
+Random = Annotated[int, typer.Option(min=0, metavar="N", help="Try N points drawn at random.")]
+Tune = Annotated[
+    int,
+    typer.Option(min=0, metavar="N", help="Try N points that Optuna proposes; end bad ones early."),
+]
+SearchSeed = Annotated[int, typer.Option(min=0, help="Of --random and --tune.")]
+PointSeeds = Annotated[str, typer.Option(metavar="0,1,2", help="Train each point with each seed.")]
+Score = Annotated[str, typer.Option(metavar="ema|max|final", help="What points are chosen by.")]
+BudgetText = Annotated[
+    str, typer.Option(metavar="2h", help="Begin no trial that would not end in time.")
+]
+Reuse = Annotated[
+    list[Path] | None,
+    typer.Option(metavar="DIR", help="Use finished runs in DIR; may be repeated."),
+]
+SHOWN = 10  # trials on the terminal
+
+
+def sweep(
+    settings: Varied = None,
+    random: Random = 0,
+    tune: Tune = 0,
+    search_seed: SearchSeed = 0,
+    seeds: PointSeeds = "",
+    by: Score = "ema",
+    budget: BudgetText = "",
+    plan: PlanOnly = False,
+    reuse: Reuse = None,
+    parallel: Parallel = 0,
+    method_file: MethodFile = None,
+    model_file: ModelFile = None,
+    out: OutFolder = None,
+    as_json: AsJSON = False,
+) -> None:
+    """Search for good settings on images that are kept back; test the chosen one once.
+
+    Without --random or --tune: every combination. The same command continues where it stopped.
+    """
+    from dcfl.cli.plans import print_sweep_plan
+    from dcfl.comparisons.space import split_settings
+    from dcfl.comparisons.sweeping import plan_sweep
+    from dcfl.comparisons.trials import seconds_in
+
+    limit = seconds_in(budget) if budget else None
+    files = [text for text in settings or () if "=" not in text]
+    fixed, space = split_settings(text for text in settings or () if "=" in text)
+    planned = plan_sweep(
+        experiment_of([*files, *fixed], method_file, model_file, out),
+        space,
+        _search(random, tune, search_seed),
+        whole_numbers(seeds) if seeds else (),
+        _score(by),
+        reuse or (),
+    )
+    if plan:
+        print_sweep_plan(planned, parallel, as_json)
+        return
+    planned.check()
+    _announce_sweep(planned)
+    progress = _progress(planned)
+    result = planned.carry_out(
+        parallel, limit, progress.after, lambda crew: stopped_by_signals(crew.stop)
+    )
+    _print_sweep(result, as_json)
+    if result.test.spread is None:
+        raise typer.Exit(TooFewClients.exit_code)
+
+
+def _search(random: int, tune: int, seed: int) -> Search:
+    from dcfl.comparisons.searches import Search
+
+    if random and tune:
+        raise ConfigError("--random or --tune: choose one")
+    if tune:
+        return Search("tune", tune, seed)
+    return Search("random", random, seed) if random else Search()
+
+
+def _score(text: str) -> By:
+    from dcfl.comparisons.trials import QUANTITIES
+
+    for by in QUANTITIES:
+        if text == by:
+            return by
+    raise ConfigError(f"--by {text}: must be one of {', '.join(QUANTITIES)}")
+
+
+def _announce_sweep(planned: SweepPlan) -> None:
+    share = planned.trials.experiment.data.holdout
+    given = "" if planned.wanted.data.holdout else ", by default"
+    say(
+        f"trials are scored on {100 * share:g} % of the training images, kept back "
+        f"(data.holdout = {share:g}{given}); the test images are for the chosen setting"
+    )
+    say(printable(f"in {planned.folder}"))
+
+
+def _progress(planned: SweepPlan) -> Progress:
+    """The progress of all trials, and of the chosen setting's runs, which come last."""
+    from dcfl.comparisons.progress import Progress
+
+    seeds, rounds = len(planned.trials.seeds), planned.rounds
+    if planned.search.kind == "tune":
+        cells = (planned.search.count + 1) * seeds
+        return Progress([], cells, cells * rounds)
+    return Progress(planned.todo, seeds, seeds * rounds)
+
+
+def _print_sweep(result: SweepResult, as_json: bool) -> None:
+    from dcfl.cli.terminal import new_table, stdout
+    from dcfl.comparisons.space import plain
+    from dcfl.comparisons.sweep_page import headline
+
+    if as_json:
+        print_json(result.as_json())
+        return
+    table = new_table("trial", *result.space.keys, "kept back %", "rounds", "state")
+    for trial in result.ranked[:SHOWN]:
+        score = f"{trial.spread(result.by)}" if trial.outcomes else ""
+        values = [plain(value) for value in trial.point.values()]
+        table.add_row(str(trial.number), *values, score, str(trial.rounds), trial.state)
+    stdout.print(table)
+    if len(result.ranked) > SHOWN:
+        print(f"and {len(result.ranked) - SHOWN} more in trials.csv")
+    known = [one for one in result.importances if not math.isnan(one.share)]
+    if len(known) > 1:
+        shares = ", ".join(f"{one.key} {100 * one.share:.0f} %" for one in known)
+        print(printable(f"share of the variance between trials: {shares}"))
+    if result.out_of_time:
+        print("the budget ended the search; the same command with a larger one goes on")
+    print(printable(headline(result)))
+    print(printable(f"config  {result.config}"))
+    print(printable(f"report  {result.report}"))

@@ -6,37 +6,72 @@ import csv
 import io
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dcfl.analysis.drift import Drift
-from dcfl.analysis.figures import (
-    DRIFTS,
-    EDGES,
-    NAMED,
-    DriftQuantity,
-    apart,
-    coloured_classes,
-    cosine_range,
-    drift_figure,
-    paper_figure,
-    plane_figure,
-    separation_figure,
-    spectrum_figure,
-)
 from dcfl.analysis.findings import Analysis
 from dcfl.analysis.similarity import BINS, PERCENTILES
 from dcfl.comparisons.groups import setting
 from dcfl.report import charts
-from dcfl.report.charts import Chart, series
-from dcfl.report.document import Picture, Section, Table, render_document
+from dcfl.report.charts import Chart, histogram, series
+from dcfl.report.document import Page, Picture, Section, Table, write_page
 from dcfl.report.text import listed, number, plural, without_folders
-from dcfl.system.storage import storage, strict_json, write_whole
+from dcfl.system.storage import strict_json, write_whole
 
+NAMED = 10  # classes with a colour of their own; the eye does not tell more apart
+EDGES = np.linspace(-1, 1, BINS + 1)
 PLANE_HEIGHT = 320  # pixels
+
+
+def cosine_range(analyses: Sequence[Analysis]) -> tuple[float, float]:
+    """[-1, 1], or [0, 1] where nothing is negative: after a ReLU."""
+    negative = any(
+        cosines.counts[: BINS // 2].any() for analysis in analyses for _, cosines in analysis.kinds
+    )
+    return (-1.0 if negative else 0.0), 1.0
+
+
+def coloured_classes(classes: int) -> list[int]:
+    """At most NAMED classes, spread over all of them."""
+    return sorted({int(at) for at in np.linspace(0, classes - 1, min(classes, NAMED))})
+
+
+class DriftQuantity(NamedTuple):
+    title: str
+    label: str
+    values: Callable[[Drift], Sequence[float]]
+    owners: Callable[[Drift], Sequence[str]]
+    distance: bool = True  # never below 0
+
+
+def _clients(drift: Drift) -> list[str]:
+    return [f"client {client.client}" for client in drift.clients]
+
+
+def _pairs(drift: Drift) -> list[str]:
+    return [f"clients {one} and {other}" for one, other in drift.pairs]
+
+
+DRIFTS = (
+    DriftQuantity(
+        "weights", "distance", lambda drift: [one.weights for one in drift.clients], _clients
+    ),
+    DriftQuantity(
+        "features", "1 − cosine", lambda drift: [one.features for one in drift.clients], _clients
+    ),
+    DriftQuantity(
+        "update cosine", "cosine", lambda drift: drift.update_cosines.tolist(), _pairs, False
+    ),
+)
+
+
+def apart(values: Sequence[float]) -> NDArray[np.float64]:
+    """Shifts up and down in a fixed pattern, so that equal values are two dots."""
+    return np.float64(0.12) * (np.arange(len(values)) % 3 - 1)
 
 
 def separation_chart(analyses: Sequence[Analysis]) -> Chart:
@@ -47,7 +82,7 @@ def separation_chart(analyses: Sequence[Analysis]) -> Chart:
         {
             "title": f"{one.label}: overlap {number(100 * one.similarity.overlap, 1)} %",
             "series": [
-                series(name, EDGES[first:-1], cosines.density[first:], colour, "steps")
+                histogram(name, EDGES[first:], cosines.density[first:], colour)
                 for colour, (name, (_, cosines)) in enumerate(
                     zip(("same class", "different classes"), one.kinds, strict=True)
                 )
@@ -146,10 +181,7 @@ LabelledDrift = tuple[str, Drift]
 
 
 def similarity_section(analyses: Sequence[Analysis]) -> Section:
-    pictures = [
-        *(_separation_picture(panels) for panels in _in_panels(analyses)),
-        *(_paper_picture(panels) for panels in _in_panels(analyses) if len(analyses) > 1),
-    ]
+    pictures = [_separation_picture(panels) for panels in _in_panels(analyses)]
     return Section("Cosine similarity", claim(analyses), [_cosines_table(analyses)], pictures)
 
 
@@ -177,22 +209,10 @@ def _cosines_table(analyses: Sequence[Analysis]) -> Table:
 def _separation_picture(analyses: Sequence[Analysis]) -> Picture:
     return Picture(
         "Within classes and between them",
-        partial(separation_figure, analyses),
         f"Histograms of cosines of same-class and different-class pairs. {_spoken(analyses)}",
         "All pairs of images by the cosine of their embeddings. A representation that "
         "separates the classes has one hill near 1 and the other well to the left of it.",
         separation_chart(analyses),
-    )
-
-
-def _paper_picture(analyses: Sequence[Analysis]) -> Picture:
-    return Picture(
-        "Intra-class above, inter-class below",
-        partial(paper_figure, analyses),
-        f"Histograms of cosines in the layout of the paper. {_spoken(analyses)}",
-        "The same histograms as the paper's figure arranges them: densities, on the same "
-        "axes in all runs. The line marks the mean.",
-        covered=True,
     )
 
 
@@ -279,7 +299,6 @@ def sphere_section(analyses: Sequence[Analysis]) -> Section:
 def dimensions_section(analyses: Sequence[Analysis]) -> Section:
     picture = Picture(
         "Variance held by the first directions",
-        partial(spectrum_figure, analyses),
         "Line chart of the cumulated variance over the principal directions.",
         "The share of the variance that the first principal directions hold together. A line that "
         "is at 1 early belongs to a model that uses few directions: at best, about as many as "
@@ -343,7 +362,6 @@ def _plane_picture(analyses: Sequence[Analysis]) -> Picture:
     coloured = f" Coloured are {NAMED} of the {classes} classes." if classes > NAMED else ""
     return Picture(
         "The embeddings, in two dimensions",
-        partial(plane_figure, analyses),
         f"Scatter plot of the images' embeddings, coloured by class. {explained}",
         f"Each point is an image{sample}: its unit vector, projected on the two directions in "
         "which the run's unit vectors vary most. Every run has axes of its own, in the same scale. "
@@ -362,7 +380,6 @@ def drift_sections(analyses: Sequence[Analysis]) -> list[Section]:
         return []
     picture = Picture(
         "Drift, client by client",
-        partial(drift_figure, drifts),
         "Dot plot of the drift of each client in weights and features, and of the cosine between "
         "the updates of each pair of clients.",
         "Each dot is a client (for the cosine a pair of clients), and the bar is the mean.",
@@ -418,16 +435,13 @@ def _spread(values: list[float], digits: int) -> str:
     return f"{number(float(np.mean(values)), digits)} ({low} to {high})"
 
 
-def write_analysis(analyses: Sequence[Analysis], out: Path) -> Path:
+def write_analysis(analyses: Sequence[Analysis], out: Path, figures: Path | None = None) -> Path:
     """Write analysis.html, analysis.json and similarity.csv into `out`; returns the page."""
-    page = render(analyses)
-    with storage(out):
-        out.mkdir(parents=True, exist_ok=True)
+    page = write_page(page_about(analyses), out / "analysis.html", figures)
     numbers = strict_json([analysis.as_json() for analysis in analyses], indent=1)
     write_whole(out / "analysis.json", numbers + "\n")
     write_whole(out / "similarity.csv", similarity_csv(analyses))
-    write_whole(out / "analysis.html", page)
-    return out / "analysis.html"
+    return page
 
 
 def similarity_csv(analyses: Sequence[Analysis]) -> str:
@@ -452,7 +466,7 @@ def similarity_csv(analyses: Sequence[Analysis]) -> str:
     return stream.getvalue()
 
 
-def render(analyses: Sequence[Analysis]) -> str:
+def page_about(analyses: Sequence[Analysis]) -> Page:
     sections = [
         similarity_section(analyses),
         sphere_section(analyses),
@@ -461,7 +475,7 @@ def render(analyses: Sequence[Analysis]) -> str:
         *drift_sections(analyses),
     ]
     names = listed([analysis.label for analysis in analyses])
-    return render_document(
+    return Page(
         f"The representation of {names}",
         _facts(analyses),
         headline(analyses),

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcfl.cli.options import AsJSON, Folders, MethodFile, ModelFile, print_json, run_own_files
+from dcfl.cli.options import (
+    AsJSON,
+    FiguresFolder,
+    Folders,
+    MethodFile,
+    ModelFile,
+    print_json,
+    run_own_files,
+)
 from dcfl.system.wording import printable, say
 
 if TYPE_CHECKING:
@@ -47,6 +55,7 @@ UniformityT = Annotated[
 def analyse(
     folders: Folders,
     out: AnalysisFolder = None,
+    figures: FiguresFolder = None,
     clients: DriftClients = 10,
     drift: WithDrift = True,
     alpha: AlignmentAlpha = 2.0,
@@ -72,7 +81,7 @@ def analyse(
         require_own(out)
     runs = {run.folder.resolve(): run for folder in folders for run in find_runs(folder)}
     analyses = analyse_runs(list(runs.values()), clients, drift, _tell, exponents)
-    page = write_analysis(analyses, out)
+    page = write_analysis(analyses, out, figures)
     if as_json:
         print_json({"runs": [analysis.as_json() for analysis in analyses], "page": str(page)})
     else:

@@ -13,6 +13,7 @@ import typer
 from dcfl.cli.comparison_output import CSVFile, LatexFile, Output, Target
 from dcfl.cli.options import (
     AsJSON,
+    FiguresFolder,
     Folders,
     MethodFile,
     ModelFile,
@@ -50,6 +51,7 @@ def report(
     target: Target = None,
     csv: CSVFile = None,
     latex: LatexFile = None,
+    figures: FiguresFolder = None,
     as_json: AsJSON = False,
 ) -> None:
     """One self-contained HTML page about one or several runs; their comparison as a file."""
@@ -58,7 +60,7 @@ def report(
     from dcfl.report import find_all_runs, write_report
 
     output = Output(as_json, csv, latex)
-    page = write_report(*folders, out=out, target=target)
+    page = write_report(*folders, out=out, target=target, figures=figures)
     output.write(Standing(group_runs(find_all_runs(folders)), target=target), {"report": str(page)})
     if not output.printed:
         output.tell()
@@ -166,13 +168,14 @@ def _save_split(data: DataSettings, dataset: Dataset, split: Partition, path: Pa
 
 
 def _draw_partition(counts: NDArray[np.int64], class_names: Sequence[str], picture: Path) -> None:
-    from dcfl.report.plots import partition_figure
+    from dcfl.report.charts import partition_chart
+    from dcfl.report.figures import figure, save
 
     if picture.suffix not in PICTURE_FORMATS:
         raise ConfigError(f"--picture {picture}: the name must end in .svg, .png or .pdf")
     if not picture.parent.is_dir():
         raise ConfigError(f"--picture {picture}: there is no folder {picture.parent}")
-    partition_figure(counts, class_names).savefig(picture, dpi=150)
+    save(figure(partition_chart(counts, class_names)), picture)
 
 
 data = typer.Typer(help="Data sets: get them, look at them.", no_args_is_help=True)

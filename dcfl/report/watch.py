@@ -19,7 +19,6 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from markupsafe import Markup
@@ -27,8 +26,8 @@ from markupsafe import Markup
 from dcfl.comparisons.groups import Outcome, setting
 from dcfl.errors import ConfigError, DCFLError
 from dcfl.report import natural, reference_first, text
-from dcfl.report.document import Section, Table, content, whole_page
-from dcfl.report.run_page import names_of, shown
+from dcfl.report.document import Page, Section, Table, whole_page
+from dcfl.report.run_page import names_of, page_of
 from dcfl.runs.evaluations import STEM, read_evaluations
 from dcfl.runs.folder import FILES, RecordedRun
 from dcfl.system.storage import strict_json
@@ -81,26 +80,21 @@ class Following:
         if not runs:
             return self._waiting(troubles)
         try:
-            return shown(runs, _state_of, _progress(runs, names_of(runs), silent), troubles)
+            progress = _progress(runs, names_of(runs), silent)
+            return _state_of(page_of(runs, progress=[progress], troubles=troubles))
         except (DCFLError, OSError) as error:  # files that are gone since they were read
             return self._waiting([*troubles, text.without_folders(str(error))])
 
     def _waiting(self, troubles: list[str]) -> State:
         places = text.listed([printable(str(folder)) for folder in self._folders])
-        return _state_of(
-            "document.html.j2",
-            title="Waiting for a run",
-            facts=[],
-            headline=f"There is no run to show in {places} yet. It appears here when it begins.",
-            cautions=troubles,
-            sections=[],
-        )
+        headline = f"There is no run to show in {places} yet. It appears here when it begins."
+        return _state_of(Page("Waiting for a run", [], headline, [], troubles))
 
 
-def _state_of(template: str, title: str, **values: Any) -> State:
-    body = content(template, stills=False, title=title, **values)
+def _state_of(page: Page) -> State:
+    body = page.content
     version = hashlib.sha256(body.encode("utf-8", "replace")).hexdigest()[:16]
-    return State(version, title, body)
+    return State(version, page.title, body)
 
 
 def _run_folders(folders: Iterable[Path]) -> list[Path]:

@@ -25,7 +25,7 @@ NAMED_CURVES = 5  # the best; the others are grey
 FEW_VALUES = 4  # are named below their axis; of more, the first and the last
 
 
-def scores_chart(dimensions: Sequence[Dimension], trials: Sequence[Trial], by: By) -> Chart | None:
+def scores_chart(dimensions: Sequence[Dimension], trials: Sequence[Trial], by: By) -> Chart:
     """Of finished trials, the best first."""
     if len(dimensions) == 1:
         return _over_one_key(dimensions[0], trials, by)

@@ -100,7 +100,8 @@ def partition_chart(
         "share of its largest class (%)": 100 * split.largest_shares,
     }
     panels = [
-        {"x": {"label": label}, "series": [_over_clients(one)]} for label, one in values.items()
+        {"x": {"label": label, "whole": True}, "series": [_over_clients(one)]}
+        for label, one in values.items()
     ]
     return plot({"label": ""}, {"label": "clients", "floor": 0}, panels, height=200)
 

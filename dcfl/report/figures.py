@@ -239,7 +239,7 @@ def _set_axis(axes: Axes, which: str, spec: dict[str, Any]) -> None:
     axis.set_label_text(spec["label"])
     if spec.get("log"):
         (axes.set_xscale if which == "x" else axes.set_yscale)("log")
-        axis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0), numticks=8))
+        axis.set_major_locator(LogLocator(10, numticks=8))
         axis.set_minor_formatter(NullFormatter())
     if "low" in spec:
         set_limits(spec["low"], spec["high"])
@@ -276,10 +276,11 @@ def _name(axes: Axes, which: str, names: Sequence[str], most: int = MANY_NAMES) 
 
 def _add_legend(drawn: Figure, grid: Iterable[Axes]) -> None:
     """Above the axes, where there is something to tell apart."""
-    found: dict[str, Any] = {}
-    for axes in grid:
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
+    found: dict[str, Any] = {
+        label: handle
+        for axes in grid
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
     if len(found) > 1:
         names = [printable(label, 60) for label in found]
         columns = max(1, int(13 * drawn.get_figwidth() / (max(map(len, names)) + 6)))

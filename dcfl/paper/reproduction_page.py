@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dcfl.comparisons.pairs import Pair
 from dcfl.paper.order_page import order_section, split_name
 from dcfl.paper.recipe import REFERENCE
-from dcfl.paper.results import Entry, Metric, Place, Results, papers_mu
+from dcfl.paper.results import Metric, Place, ResultRow, Results, papers_mu
 from dcfl.report import charts
 from dcfl.report.charts import accuracy_chart, chart_note
 from dcfl.report.comparison_section import pairs_table, ranking_section
@@ -148,7 +148,7 @@ def _table_beside_the_paper(
     return Table(columns, rows, title, note=ABOUT_PAIRS)
 
 
-def _compared(entry: Entry, metric: Metric) -> list[str]:
+def _compared(entry: ResultRow, metric: Metric) -> list[str]:
     spread = entry.spread(metric)
     paper = entry.published(metric)
     if paper is None:
@@ -156,7 +156,7 @@ def _compared(entry: Entry, metric: Metric) -> list[str]:
     return [with_deviation(spread), number(paper), signed(spread.mean - paper)]
 
 
-def _gain(results: Results, place: Place, entry: Entry, metric: Metric = "ema") -> list[str]:
+def _gain(results: Results, place: Place, entry: ResultRow, metric: Metric = "ema") -> list[str]:
     pair = results.against_reference(place, entry, metric)
     if pair is None:
         return ["–", "–", "–"]

@@ -63,7 +63,7 @@ DUELS = tuple((other, variant) for other in ROWS if other not in DCFL for varian
 
 
 @dataclass(frozen=True)
-class Score:
+class MethodScore:
     """One method's result in one place, by one measure."""
 
     ours: Mapping[int, float]  # by seed
@@ -75,7 +75,7 @@ class Score:
 
 
 Contest = tuple[str, str, str, str]  # table, data set, split and measure
-Contests = Mapping[Contest, Mapping[str, Score]]  # in each place, by method
+Contests = Mapping[Contest, Mapping[str, MethodScore]]  # in each place, by method
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Leaders:
     papers_second: tuple[str, ...]
 
     @classmethod
-    def of(cls, place: Contest, scores: Mapping[str, Score]) -> Leaders:
+    def of(cls, place: Contest, scores: Mapping[str, MethodScore]) -> Leaders:
         seeds = set.intersection(*(set(score.ours) for score in scores.values()))
         ours = ranks({row: score.mean(seeds) for row, score in scores.items()})
         papers = ranks({row: score.paper for row, score in scores.items()})
@@ -176,14 +176,14 @@ def leads(all_leaders: Iterable[Leaders]) -> list[Lead]:
 @cache
 def published_contests() -> Contests:
     """All cells of the paper's accuracy tables, with the paper's figures as ours too."""
-    contests: dict[Contest, dict[str, Score]] = {}
+    contests: dict[Contest, dict[str, MethodScore]] = {}
     for table in ACCURACY_TABLES:
         for row, datasets in published()["tables"][table].items():
             for dataset, splits in datasets.items():
                 for split, metrics in splits.items():
                     for metric, value in metrics.items():
                         place = (table, dataset, split, metric)
-                        contests.setdefault(place, {})[row] = Score({0: value}, value)
+                        contests.setdefault(place, {})[row] = MethodScore({0: value}, value)
     return contests
 
 
@@ -218,7 +218,7 @@ Place = tuple[str, str]  # block and column: where methods are compared
 
 
 @dataclass(frozen=True)
-class Entry:
+class ResultRow:
     """A row in one place, over its finished seeds."""
 
     row: str
@@ -276,7 +276,7 @@ class Results:
     changes: Sequence[str] = ()  # KEY=VALUE, where not the scale's own
 
     @cached_property
-    def entries(self) -> dict[Place, dict[str, Entry]]:
+    def entries(self) -> dict[Place, dict[str, ResultRow]]:
         """Those with a finished run, in the recipe's order whichever finished first."""
         runs: dict[Place, dict[str, dict[int, RecordedRun]]] = {}
         for cell_folder in self.cells:
@@ -286,7 +286,7 @@ class Results:
                 by_seed[cell.seed] = cell_folder.run
         entries = {
             place: {
-                row: Entry(row, by_seed, self._paper(place, row))
+                row: ResultRow(row, by_seed, self._paper(place, row))
                 for row, by_seed in rows.items()
                 if by_seed
             }
@@ -339,7 +339,7 @@ class Results:
             )
         )
 
-    def reference(self, place: Place) -> Entry | None:
+    def reference(self, place: Place) -> ResultRow | None:
         """FedAvg in the same place, or the block's only one."""
         block, _ = place
         here = self.entries.get(place, {})
@@ -359,7 +359,7 @@ class Results:
         """Those that somebody has asked for."""
         return {}
 
-    def against_reference(self, place: Place, entry: Entry, metric: Metric) -> Pair | None:
+    def against_reference(self, place: Place, entry: ResultRow, metric: Metric) -> Pair | None:
         reference = self.reference(place)
         if reference is None:
             return None
@@ -391,7 +391,7 @@ class Results:
         """The places in which rows that the paper has too can be put in order."""
         return {
             (self.recipe.name, *place, metric): {
-                row: Score(entry.values(metric), figure)
+                row: MethodScore(entry.values(metric), figure)
                 for row, entry in rows.items()
                 if (figure := entry.published(metric)) is not None
             }

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
@@ -56,7 +56,6 @@ STYLE: Any = {
     "legend.frameon": False,
 }
 LEAST_POINTS = 5  # percentage points on an axis; fewer would make noise look like progress
-MANY_METHODS = 4  # more crowd the axes, and are drawn thinner
 MANY_NAMES, LONGEST_NAME = 12, 16  # names along an axis, and their characters
 MANY_NUMBERS = 150  # more cells are too small for a number
 MANY_POINTS = 400  # more would make a file of megabytes, and become pixels
@@ -69,46 +68,14 @@ def write_figures(sections: Iterable[Section], folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
     for section in sections:
         for picture in section.pictures:
-            if picture.chart is None:
-                continue
-            axes = (
-                [one["name"] for one in picture.chart["x"]] if _is_curves(picture.chart) else [""]
-            )
-            for at, across in enumerate(axes):
+            chart = picture.chart or {"kind": "", "x": []}
+            axes = [one["name"] for one in chart["x"]] if chart["kind"] == "curves" else [""]
+            for at, across in enumerate(axes if picture.chart else []):
                 name = _file_name(f"{section.title} {picture.title} {across if at else ''}", paths)
                 for ending in (".svg", ".pdf"):
                     paths.append(folder / f"{name}{ending}")
-                    save(figure(picture.chart, across), paths[-1])
+                    save(figure(chart, across), paths[-1])
     return paths
-
-
-def save(drawn: Figure, path: Path) -> None:
-    """In the format that the file's name ends in."""
-    date = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix)
-    with style(), storage(path), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        drawn.savefig(path, dpi=150 if path.suffix == ".png" else 300, metadata=date)
-
-
-def figure(chart: Chart, across: str = "") -> Figure:
-    """`across`: what curves are drawn over; otherwise rounds."""
-    clean = shown(dict(chart))
-    with style():
-        if _is_curves(clean):
-            return _curves(clean, across or clean["x"][0]["name"])
-        return _panels(clean) if clean["kind"] == "plot" else _matrix(clean)
-
-
-@contextmanager
-def style() -> Iterator[None]:
-    with mpl.rc_context():
-        mpl.rcdefaults()
-        mpl.rcParams.update(STYLE)
-        yield
-
-
-def _is_curves(chart: Chart) -> bool:
-    return bool(chart["kind"] == "curves")
 
 
 def _file_name(words: str, taken: Sequence[Path]) -> str:
@@ -118,42 +85,65 @@ def _file_name(words: str, taken: Sequence[Path]) -> str:
     return next(name for name in (plain, *numbered) if name not in names)
 
 
-def _curves(chart: Chart, across: str) -> Figure:
+def save(drawn: Figure, path: Path) -> None:
+    """In the format that the file's name ends in."""
+    date = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix)
+    with _style(), storage(path), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        drawn.savefig(path, dpi=150 if path.suffix == ".png" else 300, metadata=date)
+
+
+def figure(chart: Chart, across: str = "") -> Figure:
+    """`across`: what curves are drawn over; otherwise rounds."""
+    clean = shown(dict(chart))
+    if chart["kind"] == "curves":
+        clean = _panels_of_curves(clean, across or clean["x"][0]["name"])
+    with _style():
+        return _matrix(clean) if clean["kind"] == "matrix" else _panels(clean)
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(STYLE)
+        yield
+
+
+def _panels_of_curves(chart: Chart, across: str) -> Chart:
     """Every round pale, the moving average bold; over rounds, below it the differences to the first
-    method."""
-    quantity, rounds = chart["y"][0], across == "round"
+    method, seed by seed."""
+    quantity, column = chart["y"][0], chart["y"][0]["ema"] or chart["y"][0]["name"]
     methods = [(at, one) for at, one in enumerate(chart["methods"]) if not one.get("hidden")]
-    leads = _leads(methods, quantity) if rounds else {}
-    drawn = Figure(figsize=(COLUMN, 3.6 if leads else 2.3), layout="constrained")
-    main, *below = drawn.subplots(
-        2 if leads else 1, height_ratios=(5, 3) if leads else None, squeeze=False
-    )[:, 0]
+    axis = next(one for one in chart["x"] if one["name"] == across)
+    curves, leads = list[dict[str, Any]](), list[dict[str, Any]]()
+    first = {run["seed"]: _points(run, "round", column) for run in _counted(methods[0][1])}
     for at, method in methods:
-        bold = [_points(run, across, _smooth(quantity)) for run in method["runs"] if run["counted"]]
         if len(method["runs"]) > 1 or quantity["ema"]:
-            for run in method["runs"]:
-                line = [*_points(run, across, quantity["name"]).values()]
-                _line(main, at, np.array(line).reshape(-1, 2).T, linewidth=0.6, alpha=0.4)
-        _mean(main, at, bold, 0.9 if len(methods) > MANY_METHODS else 1.4, method["label"])
-    _set_axis(main, "x", {"label": _named(chart["x"], across)["label"], "whole": rounds})
-    _set_axis(main, "y", quantity)
-    for axes in below:
-        axes.axhline(0, color=GREY, linewidth=0.6)
-        for at, points in leads.items():
-            _mean(axes, at, points, 1.0)
-        unit = "points" if quantity.get("percent") else "loss"
-        _set_axis(axes, "x", {"label": "round", "whole": True})
-        _set_axis(axes, "y", {"label": f"difference to\n{methods[0][1]['label']} ({unit})"})
-    _add_legend(drawn, [main])
-    return drawn
+            pale = [_points(run, across, quantity["name"]) for run in method["runs"]]
+            curves += [{**_mean("", at, [run]), "pale": True} for run in pale]
+        runs = [_points(run, across, column) for run in _counted(method)]
+        curves.append(_mean(method["label"], at, runs))
+        gains = [
+            {
+                n: (x, y - other[n][1])
+                for n, (x, y) in _points(run, "round", column).items()
+                if n in other
+            }
+            for run in _counted(method)
+            if (other := first.get(run["seed"]))
+        ]
+        leads += [_mean("", at, gains)] if across == "round" and method is not methods[0][1] else []
+    unit = "points" if quantity.get("percent") else "loss"
+    panels = [{"x": {**axis, "whole": across == "round"}, "y": quantity, "series": curves}]
+    if leads:
+        level = {"label": f"difference to\n{methods[0][1]['label']} ({unit})", "zero": True}
+        panels.append({"x": {"label": "round", "whole": True}, "y": level, "series": leads})
+    return {"kind": "plot", "panels": panels, "stacked": True, "height": 300}
 
 
-def _named(axes: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
-    return next(one for one in axes if one["name"] == name)
-
-
-def _smooth(quantity: dict[str, Any]) -> str:
-    return str(quantity["ema"] or quantity["name"])
+def _counted(method: dict[str, Any]) -> list[dict[str, Any]]:
+    return [run for run in method["runs"] if run["counted"]]
 
 
 def _points(run: dict[str, Any], across: str, name: str) -> Points:
@@ -161,100 +151,83 @@ def _points(run: dict[str, Any], across: str, name: str) -> Points:
     return {round: (x, y) for round, x, y in places if x is not None and y is not None}
 
 
-def _leads(
-    methods: Sequence[tuple[int, dict[str, Any]]], quantity: dict[str, Any]
-) -> dict[int, list[Points]]:
-    """What each method is above the first one, seed by seed."""
-    column = _smooth(quantity)
-    (_, first), *others = methods
-    theirs = {run["seed"]: _points(run, "round", column) for run in first["runs"] if run["counted"]}
-    found: dict[int, list[Points]] = {}
-    for at, method in others:
-        for run in method["runs"]:
-            if run["counted"] and (other := theirs.get(run["seed"])):
-                own = _points(run, "round", column).items()
-                lead = {n: (x, y - other[n][1]) for n, (x, y) in own if n in other}
-                found.setdefault(at, []).append(lead)
-    return found
-
-
-def _mean(axes: Axes, at: int, runs: Sequence[Points], width: float, label: str = "") -> None:
+def _mean(label: str, colour: int, runs: Sequence[Points]) -> dict[str, Any]:
     """The mean over the runs where all have a value, in a band from least to greatest."""
     common = sorted(set.intersection(*map(set, runs))) if runs else []
-    stacked = np.array([[points[round] for round in common] for points in runs])
-    x, y = stacked.mean(axis=0).reshape(-1, 2).T if common else np.empty((2, 0))
-    if len(runs) > 1 and common:
-        ends = stacked[:, :, 1].min(axis=0), stacked[:, :, 1].max(axis=0)
-        axes.fill_between(x, *ends, color=COLOURS[at % len(COLOURS)], alpha=0.15, linewidth=0)
-    _line(axes, at, np.array([x, y]), linewidth=width, label=label)
-
-
-def _line(axes: Axes, at: int, points: NDArray[np.float64], **look: Any) -> None:
-    marker = "o" if points.shape[1] == 1 else ""  # a line through one point is invisible
-    dashes = DASHES[at // len(COLOURS) % len(DASHES)]
-    axes.plot(*points, color=COLOURS[at % len(COLOURS)], linestyle=dashes, marker=marker, **look)
+    stacked = np.array([[points[n] for n in common] for points in runs]).reshape(-1, len(common), 2)
+    x, y = stacked.mean(axis=0).T if common else ([], [])
+    line = {"label": label, "x": x, "y": y, "colour": colour, "style": "band"}
+    ends = {"low": stacked[..., 1].min(axis=0), "high": stacked[..., 1].max(axis=0)}
+    return {**line, **ends} if len(runs) > 1 and common else line
 
 
 def _panels(chart: Chart) -> Figure:
-    panels = chart["panels"]
-    height = chart.get("height", 300) / 130
-    size = (COLUMN if len(panels) == 1 else BOTH_COLUMNS, height)
-    drawn = Figure(figsize=size, layout="constrained")
-    grid = drawn.subplots(1, len(panels), squeeze=False)[0]
+    panels, stacked = chart["panels"], chart.get("stacked")
+    tall = len(panels) if stacked else 1
+    size = (COLUMN if stacked or len(panels) == 1 else BOTH_COLUMNS, chart.get("height", 300) / 130)
+    drawn = Figure(figsize=(size[0], size[1] + 1.3 * (tall - 1)), layout="constrained")
+    ratios = (5, 3)[:tall]
+    grid = drawn.subplots(tall, len(panels) // tall, squeeze=False, height_ratios=ratios).ravel()
     for axes, panel in zip(grid, panels, strict=True):
         for one in panel["series"]:
             _draw_series(axes, one)
         axes.set_title(panel.get("title", ""))
-        _set_axis(axes, "x", panel.get("x", chart["x"]))
-        _set_axis(axes, "y", chart["y"] if axes is grid[0] else {**chart["y"], "label": ""})
+        up = panel.get("y") or (chart["y"] if axes is grid[0] else {**chart["y"], "label": ""})
+        _set_axis(axes, "x", panel.get("x") or chart["x"])
+        _set_axis(axes, "y", up)
     _add_legend(drawn, grid)
     return drawn
 
 
 def _draw_series(axes: Axes, one: dict[str, Any]) -> None:
     x, y = (np.array(one[name], dtype=float) for name in "xy")
-    dots, index = one["style"] == "points", one["colour"]
-    palette, look = DOTS if dots else COLOURS, dict[str, Any]()
-    colour, label = GREY if index < 0 else palette[index % len(palette)], one["label"]
+    style, index, label = one["style"], one["colour"], one["label"] or None
+    palette = DOTS if style == "points" else COLOURS
+    colour = GREY if index < 0 else palette[index % len(palette)]
+    dashes = DASHES[one.get("dash", max(index, 0) // len(COLOURS) % len(DASHES))]
+    faint = index < 0 or one.get("pale")
+    look: dict[str, Any] = {"color": colour, "label": label, "linewidth": 0.6 if faint else 1.2}
     if "low" in one:
         low, high = (np.array(one[name], dtype=float) for name in ("low", "high"))
-        axes.vlines(x, low, high, color=colour, alpha=0.4, linewidth=2.5)
-    if dots:
+        if style == "band":
+            axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+        else:
+            axes.vlines(x, low, high, color=colour, alpha=0.4, linewidth=2.5)
+    if style == "points":
         many = len(x) > MANY_POINTS
-        look = {"markersize": 1.5 if many else 3.0, "alpha": 0.6 if len(x) > 60 else 0.85}
-        axes.plot(x, y, "o", color=colour, mew=0, label=label, rasterized=many, **look)
-    elif one["style"] == "steps":
+        look |= {"markersize": 1.5 if many else 3.0, "alpha": 0.6 if len(x) > 60 else 0.85}
+        axes.plot(x, y, "o", mew=0, rasterized=many, **look)
+    elif style == "steps":
         axes.fill_between(x, y, step="post", color=colour, alpha=0.28, linewidth=0)
-        axes.step(x, y, where="post", color=colour, linewidth=0.8, label=label)
-    else:
-        dashes = DASHES[one.get("dash", max(index, 0) // len(COLOURS) % len(DASHES))]
-        marker, faint = "o" if 2 < len(x) < 12 else "", index < 0
-        look = {"linewidth": 0.6, "alpha": 0.45} if faint else {"linewidth": 1.2}
-        axes.plot(x, y, dashes, color=colour, marker=marker, markersize=2.5, label=label, **look)
+        axes.step(x, y, where="post", **look)
+    else:  # a line through one point is invisible
+        dotted = len(x) == 1 or (style == "line" and 2 < len(x) < 12)
+        alpha = 0.45 if faint else 1.0
+        axes.plot(x, y, dashes, marker="o" if dotted else "", markersize=2.5, alpha=alpha, **look)
 
 
-def _set_axis(axes: Axes, which: str, spec: dict[str, Any]) -> None:
+def _set_axis(axes: Axes, which: Literal["x", "y"], spec: dict[str, Any]) -> None:
     axis = axes.xaxis if which == "x" else axes.yaxis
-    set_limits = axes.set_xlim if which == "x" else axes.set_ylim
+    low, high = axes.dataLim.intervalx if which == "x" else axes.dataLim.intervaly
     axis.set_label_text(spec["label"])
+    if spec.get("zero"):
+        axes.axhline(0, color=GREY, linewidth=0.6, zorder=1)
     if spec.get("log"):
-        (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+        axes.set(**{f"{which}scale": "log"})
         axis.set_major_locator(LogLocator(10, numticks=8))
         axis.set_minor_formatter(NullFormatter())
     if "low" in spec:
-        set_limits(spec["low"], spec["high"])
+        axes.set(**{f"{which}lim": (spec["low"], spec["high"])})
     elif "floor" in spec:
-        set_limits(spec["floor"])
-    elif spec.get("percent"):
-        low, high = axes.dataLim.intervalx if which == "x" else axes.dataLim.intervaly
-        if low <= high:
-            margin = max(0.06 * (high - low), (LEAST_POINTS - (high - low)) / 2)
-            set_limits(max(low - margin, 0.0), min(high + margin, 100.0))
+        axes.set(**{f"{which}lim": (spec["floor"], None)})
+    elif spec.get("percent") and low <= high:
+        margin = max(0.06 * (high - low), (LEAST_POINTS - (high - low)) / 2)
+        axes.set(**{f"{which}lim": (max(low - margin, 0.0), min(high + margin, 100.0))})
     if spec.get("bare"):
         axis.set_ticks([])
     elif "names" in spec:
         _name(axes, which, spec["names"])
-        axes.grid(visible=bool(spec.get("rules")), axis="x" if which == "x" else "y")
+        axes.grid(visible=bool(spec.get("rules")), axis=which)
     else:
         if spec.get("whole"):
             axis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
@@ -283,10 +256,9 @@ def _add_legend(drawn: Figure, grid: Iterable[Axes]) -> None:
     }
     if len(found) > 1:
         names = [printable(label, 60) for label in found]
-        columns = max(1, int(13 * drawn.get_figwidth() / (max(map(len, names)) + 6)))
-        drawn.legend(found.values(), names, loc="outside upper left", ncols=min(columns, 5))
-        rows = math.ceil(len(names) / min(columns, 5))
-        drawn.set_figheight(drawn.get_figheight() + 0.17 * rows)
+        columns = min(5, max(1, int(13 * drawn.get_figwidth() / (max(map(len, names)) + 6))))
+        drawn.legend(found.values(), names, loc="outside upper left", ncols=columns)
+        drawn.set_figheight(drawn.get_figheight() + 0.17 * math.ceil(len(names) / columns))
 
 
 def _matrix(chart: Chart) -> Figure:

@@ -51,7 +51,7 @@ class State:
     content: Markup
 
 
-class Following:
+class FollowedRuns:
     """Folders, which need not exist yet, and the page about the runs that are in them."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
@@ -203,13 +203,13 @@ HEADERS = {
 }
 
 
-class Server(ThreadingHTTPServer):
+class WatchServer(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
 
     def __init__(self, folders: Sequence[Path], port: int) -> None:
         self.token = secrets.token_urlsafe(18)
-        self._following = Following(folders)
+        self._following = FollowedRuns(folders)
         self._one_at_a_time = threading.Lock()
         try:
             super().__init__((LOOPBACK, port), Handler)
@@ -229,7 +229,7 @@ class Server(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    server: Server
+    server: WatchServer
     server_version, sys_version = "dcfl", ""
     timeout = 30  # seconds until a silent connection is closed
 
@@ -277,9 +277,9 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def watching(folders: Sequence[Path], port: int = 0) -> Iterator[Server]:
+def watching(folders: Sequence[Path], port: int = 0) -> Iterator[WatchServer]:
     """A server that answers until this ends. Port 0: any that is free."""
-    server = Server(folders, port)
+    server = WatchServer(folders, port)
     thread = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True)
     thread.start()
     try:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dcfl.analysis.drift import Drift
 from dcfl.analysis.findings import Analysis
@@ -25,6 +22,7 @@ from dcfl.system.storage import strict_json, write_whole
 NAMED = 10  # classes with a colour of their own; the eye does not tell more apart
 EDGES = np.linspace(-1, 1, BINS + 1)
 PLANE_HEIGHT = 320  # pixels
+LabelledDrift = tuple[str, Drift]
 
 
 def cosine_range(analyses: Sequence[Analysis]) -> tuple[float, float]:
@@ -67,11 +65,6 @@ DRIFTS = (
         "update cosine", "cosine", lambda drift: drift.update_cosines.tolist(), _pairs, False
     ),
 )
-
-
-def apart(values: Sequence[float]) -> NDArray[np.float64]:
-    """Shifts up and down in a fixed pattern, so that equal values are two dots."""
-    return np.float64(0.12) * (np.arange(len(values)) % 3 - 1)
 
 
 def separation_chart(analyses: Sequence[Analysis]) -> Chart:
@@ -128,37 +121,30 @@ def plane_chart(analyses: Sequence[Analysis]) -> Chart:
     )
 
 
-def drift_chart(drifts: Sequence[tuple[str, Drift]]) -> Chart:
+def drift_chart(drifts: Sequence[LabelledDrift]) -> Chart:
     """A row of dots per run in each panel, and its mean as a bar. The legend names the rows."""
     panels = []
     for quantity in DRIFTS:
-        dots = [_drift_dots(quantity, at, *labelled) for at, labelled in enumerate(drifts)]
-        means = [_mean_bar(one, -at) for at, one in enumerate(dots) if one["x"]]
-        axis = {"label": quantity.label, **_drift_range(quantity, dots)}
+        dots, means, edges = list[dict[str, Any]](), list[dict[str, Any]](), dict[str, float]()
+        for at, (label, drift) in enumerate(drifts):
+            values = quantity.values(drift)
+            notes = [
+                f"{who}\n{quantity.label} {number(value, 4)}"
+                for who, value in zip(quantity.owners(drift), values, strict=True)
+            ]
+            # In a fixed pattern up and down, so that equal values are two dots.
+            heights = 0.12 * (np.arange(len(values)) % 3 - 1) - at
+            dots.append(series(label, values, heights, at, "points", notes=notes))
+            if len(values):
+                mean = float(np.mean(values))
+                means.append(series(label, [mean, mean], [-at - 0.3, 0.3 - at], 6, dash=0))
+        if quantity.distance:  # which begins at 0
+            highest = max((value for one in dots for value in one["x"]), default=1.0) or 1.0
+            edges = {"low": -0.03 * highest, "high": 1.06 * highest}
+        axis = {"label": quantity.label, **edges}
         panels.append({"title": quantity.title, "x": axis, "series": [*means, *dots]})
     rows = {"label": "", "low": 0.6 - len(drifts), "high": 0.4, "bare": True}
     return charts.plot({"label": ""}, rows, panels, height=110 + 26 * len(drifts))
-
-
-def _drift_dots(quantity: DriftQuantity, at: int, label: str, drift: Drift) -> dict[str, Any]:
-    values = quantity.values(drift)
-    notes = [
-        f"{who}\n{quantity.label} {number(value, 4)}"
-        for who, value in zip(quantity.owners(drift), values, strict=True)
-    ]
-    return series(label, values, apart(values) - at, at, "points", notes=notes)
-
-
-def _drift_range(quantity: DriftQuantity, dots: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Distances begin at 0."""
-    values = [value for one in dots for value in one["x"]]
-    highest = max(values, default=1.0) or 1.0
-    return {"low": -0.03 * highest, "high": 1.06 * highest} if quantity.distance else {}
-
-
-def _mean_bar(dots: dict[str, Any], row: float) -> dict[str, Any]:
-    mean = float(np.mean(dots["x"]))
-    return series(dots["label"], [mean, mean], [row - 0.3, row + 0.3], 6, dash=0)
 
 
 def _classes(one: Analysis, names: Sequence[str], chosen: Sequence[int]) -> list[dict[str, Any]]:
@@ -177,7 +163,6 @@ def _classes(one: Analysis, names: Sequence[str], chosen: Sequence[int]) -> list
 
 
 ACROSS = 3  # panels beside each other: more are too small to read
-LabelledDrift = tuple[str, Drift]
 
 
 def similarity_section(analyses: Sequence[Analysis]) -> Section:
@@ -346,10 +331,6 @@ def _dimensions_table(analyses: Sequence[Analysis]) -> Table:
     return Table(columns, rows, note=note)
 
 
-def picture_section(analyses: Sequence[Analysis]) -> Section:
-    return Section("Picture", pictures=[_plane_picture(panels) for panels in _in_panels(analyses)])
-
-
 def _plane_picture(analyses: Sequence[Analysis]) -> Picture:
     first = analyses[0]
     explained = " ".join(
@@ -446,24 +427,20 @@ def write_analysis(analyses: Sequence[Analysis], out: Path, figures: Path | None
 
 def similarity_csv(analyses: Sequence[Analysis]) -> str:
     """The histograms: a row per run, kind of pairs and bin."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["run", "pairs", "from", "to", "count", "density"])
-    for analysis in analyses:
-        for kind, cosines in analysis.kinds:
-            density = cosines.density
-            writer.writerows(
-                [
-                    analysis.label,
-                    kind,
-                    f"{EDGES[at]:.2f}",
-                    f"{EDGES[at + 1]:.2f}",
-                    int(count),
-                    f"{density[at]:.6g}",
-                ]
-                for at, count in enumerate(cosines.counts)
-            )
-    return stream.getvalue()
+    rows = [
+        [
+            analysis.label,
+            kind,
+            f"{EDGES[at]:.2f}",
+            f"{EDGES[at + 1]:.2f}",
+            str(count),
+            f"{density:.6g}",
+        ]
+        for analysis in analyses
+        for kind, cosines in analysis.kinds
+        for at, (count, density) in enumerate(zip(cosines.counts, cosines.density, strict=True))
+    ]
+    return Table(["run", "pairs", "from", "to", "count", "density"], rows).csv()
 
 
 def page_about(analyses: Sequence[Analysis]) -> Page:
@@ -471,7 +448,7 @@ def page_about(analyses: Sequence[Analysis]) -> Page:
         similarity_section(analyses),
         sphere_section(analyses),
         dimensions_section(analyses),
-        picture_section(analyses),
+        Section("Picture", pictures=[_plane_picture(panels) for panels in _in_panels(analyses)]),
         *drift_sections(analyses),
     ]
     names = listed([analysis.label for analysis in analyses])

@@ -15,7 +15,7 @@ from dcfl.comparisons.groups import Outcome
 from dcfl.comparisons.pairs import Pair
 from dcfl.paper.order_page import leaders_csv, order_csv
 from dcfl.paper.reproduction_page import markdown_page, page_about, sections_of
-from dcfl.paper.results import Results, ema_at, fluctuation
+from dcfl.paper.results import QUANTITIES, Results, ema_at, fluctuation
 from dcfl.report.document import Table, latex_tables, write_page
 from dcfl.runs.folder import RecordedRun
 from dcfl.system.storage import write_whole
@@ -113,7 +113,7 @@ def write_results(results: Results, folder: Path, figures: Path | None = None) -
 
 def _csv_rows(results: Results) -> Iterator[list[str]]:
     for place, entries in results.entries.items():
-        for metric in results.metrics(place[0]):
+        for metric in QUANTITIES:
             ours, papers = results.ranks(place, metric), results.papers_ranks(place, metric)
             for row, entry in entries.items():
                 spread, published = entry.spread(metric), entry.published(metric)

@@ -104,11 +104,10 @@ def _cautions(results: Results) -> list[str]:
 
 
 def _beside_the_paper(results: Results, place: Place) -> Section:
-    tables = [_table_beside_the_paper(results, place, "max", "ema")]
-    if "client-ema" in results.metrics(place[0]):
-        tables.append(
-            _table_beside_the_paper(results, place, "client-max", "client-ema", ON_OWN_MIXES)
-        )
+    tables = [
+        _table_beside_the_paper(results, place, "max", "ema"),
+        _table_beside_the_paper(results, place, "client-max", "client-ema", ON_OWN_MIXES),
+    ]
     title = f"{place[0]}, {split_name(place[1])}"
     groups = [entry.group for entry in results.entries[place].values()]
     picture = Picture(
@@ -186,7 +185,6 @@ def _grid_section(results: Results, block: str) -> Section:
     tables = [
         Table(head, [[row, *(cell(row, c, False, metric) for c in over)] for row in rows], title)
         for metric, title in TITLES.items()
-        if metric in results.metrics(block)
     ]
     if results.recipe.chooses:
         tables.insert(0, _best(results, block))

@@ -206,8 +206,7 @@ def ranks(values: Mapping[str, float]) -> dict[str, int]:
 
 Metric = Literal["max", "ema", "client-max", "client-ema"]
 METRICS: tuple[Metric, ...] = ("max", "ema")
-# Each client on its own mix of classes, then the mean: the paper split its test data too.
-OWN_MIXES: tuple[Metric, ...] = ("client-max", "client-ema")
+# Of a client: each on its own mix of classes, then the mean, as the paper split its test data too.
 QUANTITIES: dict[Metric, str] = {
     "max": "max_accuracy",
     "ema": "ema_accuracy",
@@ -293,16 +292,6 @@ class Results:
             for place, rows in runs.items()
         }
         return {place: rows for place, rows in entries.items() if rows}
-
-    def metrics(self, block: str) -> tuple[Metric, ...]:
-        """Those that all runs in the block have: older ones lack the clients' own mixes."""
-        spreads = [
-            entry.spread("client-max").mean
-            for (other_block, _), rows in self.entries.items()
-            if other_block == block
-            for entry in rows.values()
-        ]
-        return METRICS if any(map(math.isnan, spreads)) else METRICS + OWN_MIXES
 
     def _paper(self, place: Place, row: str) -> Figures | None:
         return figures(self.recipe.published, row, *place)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 
@@ -126,11 +124,8 @@ def csv_text(result: TheoryResult) -> str:
             *result.temperatures,
         ]
     ]
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(row for number, row in enumerate(rows) if row not in rows[:number])
-    return stream.getvalue()
+    once = [row for number, row in enumerate(rows) if row not in rows[:number]]
+    return Table(list(rows[0]), [[str(value) for value in row.values()] for row in once]).csv()
 
 
 def short(value: float, digits: int = 3) -> str:

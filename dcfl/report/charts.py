@@ -139,32 +139,36 @@ MANY_CURVES = 12  # more cannot be told apart
 DRAWN_OF_MANY = 5
 Across = Callable[[RecordedRun], Sequence[float]]
 
+PERCENT = {"percent": True, "smoothing": 0.9}
 ACCURACIES: tuple[dict[str, Any], ...] = (
-    {"name": "accuracy", "ema": "ema_accuracy", "label": "accuracy (%)"},
+    {"name": "accuracy", "ema": "ema_accuracy", "label": "accuracy (%)", **PERCENT},
     {
         "name": "client_accuracy",
         "ema": "ema_client_accuracy",
         "label": "accuracy on clients’ own mixes (%)",
+        **PERCENT,
     },
-    {"name": "worst_decile_accuracy", "ema": "", "label": "accuracy, worst tenth of clients (%)"},
+    {
+        "name": "worst_decile_accuracy",
+        "ema": "",
+        "label": "accuracy, worst tenth of clients (%)",
+        **PERCENT,
+    },
 )
+LOSS = {"ema": "", "percent": False, "smoothing": 0}
 LOSSES: tuple[dict[str, Any], ...] = (
-    {"name": "loss", "ema": "", "label": "loss of the global model"},
-    {"name": "train_loss", "ema": "", "label": "training loss of the clients"},
+    {"name": "loss", "label": "loss of the global model", **LOSS},
+    {"name": "train_loss", "label": "training loss of the clients", **LOSS},
 )
 
 
 def accuracy_chart(groups: Sequence[Group]) -> Chart | None:
-    known = [{**one, "percent": True, "smoothing": 0.9} for one in _measured(groups, ACCURACIES)]
-    return _curves(groups, known)
+    """None where no round has been scored."""
+    return _curves(groups, ACCURACIES)
 
 
 def loss_chart(groups: Sequence[Group]) -> Chart | None:
-    known = [
-        {**one, "percent": False, "smoothing": 0, "log": _spans_decades(groups, one["name"])}
-        for one in _measured(groups, LOSSES)
-    ]
-    return _curves(groups, known)
+    return _curves(groups, LOSSES)
 
 
 def chart_note(groups: Sequence[Group]) -> str:
@@ -193,7 +197,14 @@ def drawn_first(groups: Sequence[Group]) -> set[str]:
     return {one.label for one in (groups[0], *best[:DRAWN_OF_MANY])}
 
 
-def _curves(groups: Sequence[Group], quantities: Sequence[dict[str, Any]]) -> Chart | None:
+def _curves(groups: Sequence[Group], known: Sequence[dict[str, Any]]) -> Chart | None:
+    """Of those quantities that some run has."""
+    found = [(one, _values(groups, one["name"])) for one in known]
+    quantities = [
+        {**one, "log": not one["percent"] and max(values) > LOG_FROM * min(values) > 0}
+        for one, values in found
+        if values
+    ]
     if not quantities:
         return None
     axes, across = _axes(groups)
@@ -210,7 +221,7 @@ def _curves(groups: Sequence[Group], quantities: Sequence[dict[str, Any]]) -> Ch
         }
         for group in groups
     ]
-    return {"kind": "curves", "x": axes, "y": list(quantities), "methods": methods}
+    return {"kind": "curves", "x": axes, "y": quantities, "methods": methods}
 
 
 def _run(
@@ -249,13 +260,6 @@ def _axes(groups: Sequence[Group]) -> tuple[list[dict[str, str]], dict[str, Acro
     return axes, across
 
 
-def _measured(
-    groups: Sequence[Group], quantities: Sequence[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """Those that some run has: older ones lack some."""
-    return [one for one in quantities if any(True for _ in _values(groups, one["name"]))]
-
-
 def _values(groups: Sequence[Group], name: str) -> list[float]:
     return [
         row[name]
@@ -264,11 +268,6 @@ def _values(groups: Sequence[Group], name: str) -> list[float]:
         for row in _scored(run)
         if row[name] is not None and math.isfinite(row[name])
     ]
-
-
-def _spans_decades(groups: Sequence[Group], name: str) -> bool:
-    values = _values(groups, name)
-    return min(values) > 0 and max(values) > LOG_FROM * min(values)
 
 
 def _scored(run: RecordedRun) -> list[RoundRow]:

@@ -163,7 +163,8 @@ def _class_table(names: tuple[str, ...], groups: Sequence[Group]) -> Table:
         ]
         for row in order
     ]
-    columns = ["Class", scored_on(runs).capitalize(), *(_column(group, groups) for group in groups)]
+    recalls = ["Recall, %"] if len(groups) == 1 else [f"{group.label}, %" for group in groups]
+    columns = ["Class", scored_on(runs).capitalize(), *recalls]
     return Table(columns, rows, title, " ".join([CLASS_NOTE, *_site_sentences(runs)]))
 
 
@@ -172,10 +173,6 @@ def _site_sentences(runs: Sequence[RecordedRun]) -> list[str]:
     records = filter(None, map(scored_by_sites, runs))
     notes = dict.fromkeys(note for record in records for note in record.site_notes)
     return [f"{note[0].upper()}{note[1:]}." for note in map(printable, notes)]
-
-
-def _column(group: Group, groups: Sequence[Group]) -> str:
-    return "Recall, %" if len(groups) == 1 else f"{group.label}, %"
 
 
 def _means(names: tuple[str, ...], group: Group) -> list[float | None]:
@@ -217,7 +214,7 @@ def personal_section(
 
 def _personal_table(rows: Sequence[PersonalRow], run: str) -> Table:
     scored = [
-        (own, common, _client_name(row))
+        (own, common, printable(row.site) if row.site else f"client {row.client}")
         for row in rows
         if (own := row.personal_accuracy) is not None
         and (common := row.global_accuracy) is not None
@@ -238,10 +235,6 @@ def _personal_table(rows: Sequence[PersonalRow], run: str) -> Table:
 
 def _cells(name: str, common: float, own: float) -> list[str]:
     return [name, text.number(common), text.number(own), text.signed(own - common)]
-
-
-def _client_name(row: PersonalRow) -> str:
-    return printable(row.site) if row.site else f"client {row.client}"
 
 
 MOST_CLASSES = 12  # with a column each

@@ -55,12 +55,7 @@ def test_of_many_classes_the_lowest(tmp_path: Path) -> None:
     section = class_section(group_runs([write_run(tmp_path / "x", recalls=many)]))
     assert section is not None
     assert [row[0] for row in section.tables[0].rows] == [f"c{number}" for number in range(30)]
-
-
-def test_runs_of_earlier_versions_have_no_such_section(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "old")
-    assert class_section(group_runs([run])) is None
-    assert "Each class" not in page_of([run]).html
+    assert class_section(group_runs([write_run(tmp_path / "unscored")])) is None
 
 
 def test_the_card_names_them_all_or_the_lowest() -> None:

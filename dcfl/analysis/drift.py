@@ -74,12 +74,10 @@ class Drift:
 
     @property
     def weights(self) -> float:
-        """Mean over the clients."""
         return _mean([client.weights for client in self.clients])
 
     @property
     def features(self) -> float:
-        """Mean over the clients."""
         return _mean([client.features for client in self.clients])
 
     @property
@@ -108,7 +106,7 @@ def _mean(values: list[float]) -> float:
 def measure_drift(
     subject: Subject, clients: int = 10, tell: Callable[[str], None] = lambda _: None
 ) -> Drift:
-    """For at most `clients` of them, drawn like the cohort of a round."""
+    """The drift of at most `clients` of them, drawn like the cohort of a round."""
     round = subject.round + 1
     seed = subject.experiment.federation.seed
     with _honest_clients(subject, clients) as (engine, count):
@@ -246,7 +244,7 @@ def trainable(model: FeatureModel) -> list[str]:
 
 
 def flat(tensors: Tensors, names: list[str]) -> Tensor:
-    """As one vector, float64 on the CPU."""
+    """The tensors as one vector, float64 on the CPU."""
     return torch.cat([tensors[name].detach().double().cpu().reshape(-1) for name in names])
 
 

@@ -61,7 +61,6 @@ class Analysis:
         return [("intra", self.similarity.intra), ("inter", self.similarity.inter)]
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
         return {
             "run": self.label,
             "method": self.method,

@@ -26,7 +26,7 @@ FEW_VALUES = 4  # are named below their axis; of more, the first and the last
 
 
 def scores_chart(dimensions: Sequence[Dimension], trials: Sequence[Trial], by: By) -> Chart:
-    """Of finished trials, the best first."""
+    """The scores of finished trials, the best first, by their settings."""
     if len(dimensions) == 1:
         return _over_one_key(dimensions[0], trials, by)
     if lists := two_lists(dimensions):
@@ -175,7 +175,7 @@ def point_text(trial: Trial) -> str:
 
 
 def _short(trial: Trial) -> str:
-    """For a legend."""
+    """The settings of a trial for a legend."""
     values = zip(short_names(trial.point), trial.point.values(), strict=True)
     return ", ".join(f"{name} = {plain(value)}" for name, value in values)
 

@@ -134,7 +134,7 @@ def _csv_rows(results: Results) -> Iterator[list[str]]:
 
 
 def _gain_cells(pair: Pair | None) -> list[str]:
-    """From `gain` to `pairs` of CSV_COLUMNS."""
+    """The cells from `gain` to `pairs` of CSV_COLUMNS."""
     if pair is None:
         return [""] * 10
     paired, p_value = pair.paired, pair.p_value
@@ -148,7 +148,7 @@ def _gain_cells(pair: Pair | None) -> list[str]:
 
 
 def plain_results(results: Results) -> dict[str, Any]:
-    """For programs: what the CSV holds, and the order of the methods."""
+    """What the CSV holds and the order of the methods, for programs."""
     rows = (dict(zip(CSV_COLUMNS, row, strict=True)) for row in _csv_rows(results))
     return {
         "finished": results.finished,

@@ -70,7 +70,7 @@ class MethodScore:
     paper: float
 
     def mean(self, seeds: Collection[int]) -> float:
-        """Over these seeds, for comparison with another method; over all if there are none."""
+        """The mean over these seeds, to be compared with another; over all if there are none."""
         return fmean([self.ours[seed] for seed in seeds] or self.ours.values())
 
 
@@ -139,7 +139,7 @@ class Leaders:
 
 
 def leaders(contests: Contests) -> list[Leaders]:
-    """Of the places where DCFL is compared with another method."""
+    """The leaders of the places where DCFL is compared with another method."""
     return [
         Leaders.of(place, scores)
         for place, scores in contests.items()
@@ -158,7 +158,7 @@ class Lead:
 
 
 def leads(all_leaders: Iterable[Leaders]) -> list[Lead]:
-    """By the number of methods compared: to be the best of four is worth less than of ten."""
+    """Leads by the number of methods compared: to be the best of four is less than of ten."""
     by_count: dict[int, list[Leaders]] = {}
     for place in all_leaders:
         by_count.setdefault(place.methods, []).append(place)
@@ -235,7 +235,7 @@ class ResultRow:
         return Spread.of(list(self.values(metric).values()))
 
     def mean(self, metric: Metric, seeds: Collection[int]) -> float:
-        """Over these seeds, for comparison with another entry; over all if there are none."""
+        """The mean over these seeds, to be compared with another; over all if there are none."""
         values = self.values(metric)
         return fmean([values[seed] for seed in seeds] or values.values())
 
@@ -244,7 +244,7 @@ class ResultRow:
         return getattr(self.paper, metric.removeprefix("client-")) if self.paper else None
 
     def fluctuation(self) -> Spread:
-        """From one scored round to the next, in the second half of training."""
+        """The change from one scored round to the next, in the second half of training."""
         return Spread.of([fluctuation(run) for run in self.runs.values()])
 
     @property
@@ -276,7 +276,7 @@ class Results:
 
     @cached_property
     def entries(self) -> dict[Place, dict[str, ResultRow]]:
-        """Those with a finished run, in the recipe's order whichever finished first."""
+        """The rows with a finished run, in the recipe's order whichever finished first."""
         runs: dict[Place, dict[str, dict[int, RecordedRun]]] = {}
         for cell_folder in self.cells:
             cell = cell_folder.cell
@@ -312,7 +312,7 @@ class Results:
         return list(dict.fromkeys(block for block, _ in self.entries))
 
     def columns(self, block: str) -> list[str]:
-        """In the recipe's order, without the unnamed one that only the reference may be in."""
+        """The columns in the recipe's order, without the unnamed one of the reference alone."""
         asked = dict.fromkeys(
             cell_folder.cell.column for cell_folder in self.cells if cell_folder.cell.block == block
         )
@@ -345,7 +345,7 @@ class Results:
 
     @cached_property
     def _pairs(self) -> dict[tuple[Place, Metric], AllPairs]:
-        """Those that somebody has asked for."""
+        """The pairs that somebody has asked for."""
         return {}
 
     def against_reference(self, place: Place, entry: ResultRow, metric: Metric) -> Pair | None:
@@ -355,7 +355,7 @@ class Results:
         return self.pairs(place, metric).between(entry.row, reference.row)
 
     def ranking(self, metric: Metric) -> Ranking | None:
-        """Over all places."""
+        """Mean ranks over all places."""
         return Ranking.of(
             {
                 ", ".join(place): comparable_means({r: e.values(metric) for r, e in rows.items()})
@@ -364,7 +364,7 @@ class Results:
         )
 
     def ranks(self, place: Place, metric: Metric) -> dict[str, int]:
-        """Among the rows that the paper has too, if any, because its ranks are among those."""
+        """Ranks among the rows that the paper has too, if any: its own are among those."""
         entries = self.entries[place]
         shared = {row: entry for row, entry in entries.items() if entry.paper} or entries
         seeds = set.intersection(*(set(entry.runs) for entry in shared.values()))
@@ -406,5 +406,5 @@ class Results:
 
 
 def combined_contests(all_results: Iterable[Results]) -> Contests:
-    """Over the cells of several tables."""
+    """The contests in the cells of several tables."""
     return {place: scores for results in all_results for place, scores in results.contests.items()}

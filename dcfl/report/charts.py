@@ -198,7 +198,7 @@ def drawn_first(groups: Sequence[Group]) -> set[str]:
 
 
 def _curves(groups: Sequence[Group], known: Sequence[dict[str, Any]]) -> Chart | None:
-    """Of those quantities that some run has."""
+    """A chart of those quantities that some run has."""
     found = [(one, _values(groups, one["name"])) for one in known]
     quantities = [
         {**one, "log": not one["percent"] and max(values) > LOG_FROM * min(values) > 0}

@@ -176,7 +176,7 @@ def _site_sentences(runs: Sequence[RecordedRun]) -> list[str]:
 
 
 def _means(names: tuple[str, ...], group: Group) -> list[float | None]:
-    """Of each class, over the group's runs with these classes."""
+    """The mean recall of each class, over the group's runs with these classes."""
     runs = [_recalls(run) for run in group.counted if _names(run) == names]
     by_class = [
         [one.recall for one in own if one.recall is not None] for own in zip(*runs, strict=True)

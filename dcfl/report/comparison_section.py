@@ -61,7 +61,7 @@ def comparison_sections(standing: Standing) -> Iterator[Section]:
 
 
 def _noted_once(tables: Sequence[Table]) -> list[Table]:
-    """With the last table's note only: they say the same."""
+    """The tables with the last one's note only: all notes say the same."""
     return [*(replace(table, note="") for table in tables[:-1]), *tables[-1:]]
 
 

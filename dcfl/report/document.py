@@ -193,7 +193,7 @@ def json_in_html(value: Any) -> Markup:
 
 
 def shown(value: Any) -> Any:
-    """With nothing in its texts that acts on a page or a terminal; our own markup stays."""
+    """The value with nothing in its texts that acts on a page; our own markup stays."""
     if isinstance(value, str):
         return value if isinstance(value, Markup) else printable_lines(value)
     if isinstance(value, dict):

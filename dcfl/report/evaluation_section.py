@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dcfl.report import charts, text
 from dcfl.report.charts import LONGEST_CLASS, MOST_CELLS, Chart, series
@@ -22,7 +22,6 @@ from dcfl.system.wording import printable
 
 MOST_NAMES, LONGEST_NAME = 12, 8  # class names that fit below an axis, and their characters
 MANY_DOWN = 25  # classes in a picture; of more, those with the lowest recall
-PERCENT = {"low": 0, "high": 100}
 
 
 def reliability_chart(scores: Scores) -> Chart:
@@ -43,15 +42,14 @@ def reliability_chart(scores: Scores) -> Chart:
     )
     line = series("as sure as right", [0, 100], [0, 100], 6, dash=1)
     return charts.plot(
-        {"label": "confidence: the probability of the answer (%)", **PERCENT},
-        {"label": "right answers (%)", **PERCENT},
+        {"label": "confidence: the probability of the answer (%)", "low": 0, "high": 100},
+        {"label": "right answers (%)", "low": 0, "high": 100},
         [{"series": [dots, line]}],
     )
 
 
 def class_chart(rows: Sequence[ClassRow]) -> Chart:
     """Recall and precision of each class, in the order of the rows."""
-    names = [printable(row.name, LONGEST_NAME) for row in rows]
     notes = [
         f"{row.name}\n{plural(round(row.images), 'image')}\nrecall {number(row.recall)} %, "
         f"precision {number(row.precision)} %"
@@ -62,42 +60,33 @@ def class_chart(rows: Sequence[ClassRow]) -> Chart:
         series("recall", places, [row.recall for row in rows], 0, "points", notes=notes),
         series("precision", places, [row.precision for row in rows], 1, "points", notes=notes),
     ]
-    axis = {"label": "class", "low": -0.5, "high": len(rows) - 0.5}
-    return charts.plot(
-        {**axis, **({"names": names} if len(names) <= MOST_NAMES else {"whole": True})},
-        {"label": "%", "low": -3, "high": 103},
-        [{"series": dots}],
-    )
+    return _by_name("class", [row.name for row in rows], "%", dots)
 
 
 def clients_chart(clients: Sequence[ClientScore], mean: float) -> Chart:
     """Each client's accuracy, the worst first."""
     ordered = sorted(clients, key=lambda client: client.accuracy)
-    named = len(ordered) <= MOST_NAMES
-    first = 0 if named else 1  # places of names count from 0
-    dots = series(
-        "clients",
-        range(first, len(ordered) + first),
-        [client.accuracy for client in ordered],
-        0,
-        "points",
-        notes=[
-            f"{client.name}\n{number(client.accuracy)} % of {plural(client.images, 'image')}"
-            for client in ordered
-        ],
+    notes = [
+        f"{client.name}\n{number(client.accuracy)} % of {plural(client.images, 'image')}"
+        for client in ordered
+    ]
+    accuracies = [client.accuracy for client in ordered]
+    shown = [
+        series("clients", range(len(ordered)), accuracies, 0, "points", notes=notes),
+        series("mean", [-0.5, len(ordered) - 0.5], [mean, mean], 6, dash=1),
+    ]
+    names = [client.name for client in ordered]
+    return _by_name("clients, the worst first", names, "right answers (%)", shown)
+
+
+def _by_name(label: str, names: Sequence[str], up: str, shown: Sequence[dict[str, Any]]) -> Chart:
+    """Percentages over places that have a name each, below the axis if there is room."""
+    few = len(names) <= MOST_NAMES
+    fitted = (
+        {"names": [printable(name, LONGEST_NAME) for name in names]} if few else {"whole": True}
     )
-    edges = {"low": first - 0.5, "high": len(ordered) + first - 0.5}
-    line = series("mean", list(edges.values()), [mean, mean], 6, dash=1)
-    names = [printable(client.name, LONGEST_NAME) for client in ordered]
-    return charts.plot(
-        {
-            "label": "clients, the worst first",
-            **edges,
-            **({"names": names} if named else {"whole": True}),
-        },
-        {"label": "right answers (%)", "low": -3, "high": 103},
-        [{"series": [dots, line]}],
-    )
+    across = {"label": label, "low": -0.5, "high": len(names) - 0.5, **fitted}
+    return charts.plot(across, {"label": up, "low": -3, "high": 103}, [{"series": shown}])
 
 
 SHOWN = 3  # evaluations with pictures
@@ -183,7 +172,7 @@ def _paragraphs(found: Sequence[Titled]) -> list[str]:
 
 
 def some_names(names: Sequence[str]) -> str:
-    """Of classes: all, or the first and how many more."""
+    """The names of classes: all, or the first and how many more."""
     shown = [printable(name, LONGEST_CLASS) for name in names[:MOST_NAMED]]
     more = [f"{len(names) - MOST_NAMED:,} more"] if len(names) > MOST_NAMED else []
     return text.listed([*shown, *more])

@@ -86,7 +86,7 @@ def _file_name(words: str, taken: Sequence[Path]) -> str:
 
 
 def save(drawn: Figure, path: Path) -> None:
-    """In the format that the file's name ends in."""
+    """Write the figure in the format that the file's name ends in."""
     date = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix)
     with _style(), storage(path), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")

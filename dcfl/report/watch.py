@@ -98,7 +98,7 @@ def _state_of(page: Page) -> State:
 
 
 def _run_folders(folders: Iterable[Path]) -> list[Path]:
-    """Those that have begun, each once."""
+    """The folders of runs that have begun, each once."""
     found = dict.fromkeys(path for folder in folders for path in _below(folder, DEEPEST))
     return list(found)[:MOST_RUNS]
 

@@ -172,23 +172,25 @@ def similarity_section(analyses: Sequence[Analysis]) -> Section:
 
 def _cosines_table(analyses: Sequence[Analysis]) -> Table:
     rows = [
-        [
-            f"{analysis.label}, {'same class' if kind == 'intra' else 'different classes'}",
-            f"{cosines.pairs:,}",
-            number(cosines.mean, 3),
-            number(cosines.deviation, 3),
-            *(number(value, 3) for value in cosines.percentiles),
-            number(100 * analysis.similarity.overlap, 1) if kind == "intra" else "",
-        ]
-        for analysis in analyses
-        for kind, cosines in analysis.kinds
+        {
+            "pairs of": f"{one.label}, {'same class' if kind == 'intra' else 'different classes'}",
+            "pairs": f"{cosines.pairs:,}",
+            "mean": number(cosines.mean, 3),
+            "deviation": number(cosines.deviation, 3),
+            **{
+                f"{at} %": number(value, 3)
+                for at, value in zip(PERCENTILES, cosines.percentiles, strict=True)
+            },
+            "overlap %": number(100 * one.similarity.overlap, 1) if kind == "intra" else "",
+        }
+        for one in analyses
+        for kind, cosines in one.kinds
     ]
-    return Table(
-        ["pairs of", "pairs", "mean", "deviation", *(f"{at} %" for at in PERCENTILES), "overlap %"],
-        rows,
-        note="Mean and deviation are exact, over all pairs; percentiles are good to 0.0001. The "
-        f"overlap is the area that both histograms cover, in bins of {2 / BINS:g}.",
+    note = (
+        "Mean and deviation are exact, over all pairs; percentiles are good to 0.0001. The "
+        f"overlap is the area that both histograms cover, in bins of {2 / BINS:g}."
     )
+    return Table.of(rows, note=note)
 
 
 def _separation_picture(analyses: Sequence[Analysis]) -> Picture:
@@ -252,21 +254,14 @@ def _verdicts(analyses: Sequence[Analysis]) -> str:
 
 def sphere_section(analyses: Sequence[Analysis]) -> Section:
     rows = [
-        [
-            analysis.label,
-            number(analysis.similarity.alignment, 3),
-            number(analysis.similarity.view_alignment, 3),
-            number(analysis.similarity.uniformity, 3),
-            number(analysis.similarity.inter_uniformity, 3),
-        ]
+        {
+            "run": analysis.label,
+            "alignment, same class": number(analysis.similarity.alignment, 3),
+            "alignment, two views": number(analysis.similarity.view_alignment, 3),
+            "uniformity": number(analysis.similarity.uniformity, 3),
+            "uniformity, different classes": number(analysis.similarity.inter_uniformity, 3),
+        }
         for analysis in analyses
-    ]
-    columns = [
-        "run",
-        "alignment, same class",
-        "alignment, two views",
-        "uniformity",
-        "uniformity, different classes",
     ]
     exponents = analyses[0].similarity.exponents
     distance = "squared distance" if exponents.alpha == 2 else "distance, to the power alpha,"
@@ -278,7 +273,7 @@ def sphere_section(analyses: Sequence[Analysis]) -> Section:
         "pairs of different classes, where they do not."
     )
     note = f"Alignment with alpha = {exponents.alpha:g}, uniformity with t = {exponents.t:g}."
-    return Section("Alignment and uniformity", [text], [Table(columns, rows, note=note)])
+    return Section("Alignment and uniformity", [text], [Table.of(rows, note=note)])
 
 
 def dimensions_section(analyses: Sequence[Analysis]) -> Section:
@@ -300,27 +295,17 @@ def _dimensions_table(analyses: Sequence[Analysis]) -> Table:
         needed = int(np.searchsorted(dimensions.explained, 0.95)) + 1
         needed = needed if dimensions.effective_rank else 0
         rows.append(
-            [
-                analysis.label,
-                f"{dimensions.width}",
-                f"{dimensions.zero}",
-                f"{dimensions.still}",
-                f"{number(100 * dimensions.moving_share, 1)} %",
-                number(dimensions.effective_rank, 1),
-                f"{number(100 * dimensions.rank_share, 1)} %",
-                f"{min(needed, dimensions.width)}",
-            ]
+            {
+                "run": analysis.label,
+                "width": f"{dimensions.width}",
+                "always zero": f"{dimensions.zero}",
+                "constant": f"{dimensions.still}",
+                "moving": f"{number(100 * dimensions.moving_share, 1)} %",
+                "effective rank": number(dimensions.effective_rank, 1),
+                "of the width": f"{number(100 * dimensions.rank_share, 1)} %",
+                "for 95 %": f"{min(needed, dimensions.width)}",
+            }
         )
-    columns = [
-        "run",
-        "width",
-        "always zero",
-        "constant",
-        "moving",
-        "effective rank",
-        "of the width",
-        "for 95 %",
-    ]
     note = (
         "Always zero: coordinates of z that are 0 for every image. Constant: those whose "
         "value is the same for every image, the zeros included; moving are the others. "
@@ -328,7 +313,7 @@ def _dimensions_table(analyses: Sequence[Analysis]) -> Table:
         "vectors, taken as shares. For 95 %: principal directions that hold so much of the "
         "variance."
     )
-    return Table(columns, rows, note=note)
+    return Table.of(rows, note=note)
 
 
 def _plane_picture(analyses: Sequence[Analysis]) -> Picture:
@@ -373,20 +358,17 @@ def drift_sections(analyses: Sequence[Analysis]) -> list[Section]:
 
 def _drift_table(drifts: Sequence[LabelledDrift]) -> Table:
     rows = [
-        [
-            label,
-            f"{len(drift.clients)}",
-            _spread([client.weights for client in drift.clients], 4),
-            _spread([client.features for client in drift.clients], 4),
-            number(drift.agreement, 3),
-        ]
+        {
+            "run": label,
+            "clients": f"{len(drift.clients)}",
+            "weights": _spread([client.weights for client in drift.clients], 4),
+            "features": _spread([client.features for client in drift.clients], 4),
+            "cosine of two updates": number(drift.agreement, 3),
+        }
         for label, drift in drifts
     ]
-    return Table(
-        ["run", "clients", "weights", "features", "cosine of two updates"],
-        rows,
-        note="Mean over the clients, and in brackets from the least to the greatest.",
-    )
+    note = "Mean over the clients, and in brackets from the least to the greatest."
+    return Table.of(rows, note=note)
 
 
 def _drift_text(drifts: Sequence[LabelledDrift]) -> list[str]:

@@ -147,26 +147,17 @@ def _temperatures(result: TheoryResult) -> Section:
         "Where the bound is loose",
         ["e^(2/τ) is the square of the largest weight that a sample can have. Almost none has it."],
         [
-            Table(
-                columns=[
-                    "τ",
-                    "RMS of a draw",
-                    "first term",
-                    "second term",
-                    "bound / RMS",
-                    "any deviation is below",
-                    "bound says something from M",
-                ],
-                rows=[
-                    [
-                        f"{sphere.temperature:g}",
-                        short(point.rms),
-                        short(point.positive_bound),
-                        short(point.sampling_bound),
-                        short(point.bound / point.rms, 2),
-                        short(sphere.certain_range(point.negatives)),
-                        short(sphere.bound_informs_from, 2),
-                    ]
+            Table.of(
+                [
+                    {
+                        "τ": f"{sphere.temperature:g}",
+                        "RMS of a draw": short(point.rms),
+                        "first term": short(point.positive_bound),
+                        "second term": short(point.sampling_bound),
+                        "bound / RMS": short(point.bound / point.rms, 2),
+                        "any deviation is below": short(sphere.certain_range(point.negatives)),
+                        "bound says something from M": short(sphere.bound_informs_from, 2),
+                    }
                     for sphere, point in result.temperatures
                 ],
                 title=f"M = {point.negatives}, dimension {sphere.dimension}",

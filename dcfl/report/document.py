@@ -6,7 +6,7 @@ import base64
 import csv
 import hashlib
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -65,6 +65,11 @@ class Table:
     title: str = ""
     note: str = ""  # Markup, or text
     sentences: bool = False  # cells are words, not numbers
+
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, str]], title: str = "", note: str = "") -> Table:
+        """A row for each mapping, of which there is at least one; its keys are the columns."""
+        return cls(list(rows[0]), [list(row.values()) for row in rows], title, note)
 
     def markdown(self) -> str:
         aligned = ["---", *("---:" for _ in self.columns[1:])]

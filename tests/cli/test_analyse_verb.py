@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -313,9 +311,3 @@ def test_a_method_of_ones_own_is_named(cli: Call, fedavg: RecordedRun, tmp_path:
         assert (code, "mine" in out) == (0, True)
     finally:
         dcfl.METHODS.pop("mine", None)
-
-
-def test_the_command_line_starts_without_torch() -> None:
-    code = "import dcfl.cli.analyse_verb, sys; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"torch", "numpy", "matplotlib"} & set(done.stdout.split())

@@ -3,8 +3,6 @@
 import csv
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -119,9 +117,3 @@ def test_mistakes_are_one_line_and_nothing_is_written(
     assert said in str(done.exception)
     assert "\n" not in str(done.exception)
     assert not (tmp_path / "none").exists()
-
-
-def test_the_verb_costs_nothing_until_it_is_called() -> None:
-    code = "import dcfl.cli.paper_verbs, sys; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"torch", "matplotlib", "numpy"} & set(done.stdout.split())

@@ -95,6 +95,8 @@ def row(number: int, accuracies: Sequence[float]) -> dict[str, Any]:
         "max_accuracy": max(so_far),
         "ema_accuracy": ema(so_far),
         "client_accuracy": so_far[-1] - 1.0,
+        "max_client_accuracy": max(so_far) - 1.0,
+        "ema_client_accuracy": ema(so_far) - 1.0,
         "worst_decile_accuracy": so_far[-1] / 10,
         "loss": 2.0 / number,
         "train_loss": 1.0,
@@ -105,6 +107,7 @@ def row(number: int, accuracies: Sequence[float]) -> dict[str, Any]:
         "ok": 2,
         "failed": 0,
         "rejected": 0,
+        "used": 2,
     }
 
 

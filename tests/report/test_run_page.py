@@ -154,7 +154,7 @@ def test_failures_are_summed_up_by_reason(tmp_path: Path) -> None:
         {"round": 3, "client": 1, "outcome": "ok", "reason": ""},
         {"round": 2, "client": 7, "outcome": "rejected", "reason": "weights are not finite"},
     ]
-    write_run(tmp_path / "run", clients=clients, row_changes={2: {"ok": 0, "train_loss": None}})
+    write_run(tmp_path / "run", clients=clients, row_changes={2: {"used": 0, "train_loss": None}})
     page = page_of(tmp_path / "run")
     assert page.rows[-2:] == [
         ["run", "failed", "no memory for …/x", "2", "2, 5", "1, 3"],

@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import Any
 
 from dcfl.paper.order_page import claims_table
-from dcfl.paper.results import CLAIMS, Contests, Place, Score, checks, figures
+from dcfl.paper.results import CLAIMS, Contests, MethodScore, Place, checks, figures
 from dcfl.report.document import Table
 
 ROOT = Path(__file__).parent.parent
@@ -105,7 +105,7 @@ def contests(recipe: str) -> Contests:
             own[int(run["seed"])] = float(run[metric])
     return {
         (table, block, column, metric): {
-            row: Score(own, getattr(paper, metric))
+            row: MethodScore(own, getattr(paper, metric))
             for row, own in rows.items()
             if (paper := figures(table, row, block, column))
         }

@@ -83,8 +83,15 @@ def test_importing_dcfl_is_cheap() -> None:
     assert not {"torch", "matplotlib", "numpy"} & modules_after("import dcfl, dcfl.cli.main")
 
 
-def test_training_needs_no_plots() -> None:
-    assert "matplotlib" not in modules_after("import dcfl; dcfl.run; dcfl.METHODS; dcfl.Experiment")
+def test_only_figures_for_print_need_matplotlib(tmp_path: Path) -> None:
+    folder = f"Path({str(tmp_path / 'run')!r})"
+    assert "matplotlib" not in modules_after(
+        "import dcfl; dcfl.run; dcfl.METHODS; dcfl.Experiment\n"
+        "import dcfl.analysis.analysis_page, dcfl.paper.reproduction_files\n"
+        "from pathlib import Path; from dcfl.report import write_report\n"
+        f"from tests.report.folders import write_run; write_run({folder}); write_report({folder})"
+    )
+    assert (tmp_path / "run" / "report.html").is_file()
 
 
 def test_rooms_can_be_reached_by_their_dotted_name() -> None:

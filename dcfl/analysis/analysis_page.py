@@ -2,41 +2,69 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dcfl.analysis.drift import Drift
-from dcfl.analysis.figures import (
-    DRIFTS,
-    EDGES,
-    NAMED,
-    DriftQuantity,
-    apart,
-    coloured_classes,
-    cosine_range,
-    drift_figure,
-    paper_figure,
-    plane_figure,
-    separation_figure,
-    spectrum_figure,
-)
 from dcfl.analysis.findings import Analysis
 from dcfl.analysis.similarity import BINS, PERCENTILES
 from dcfl.comparisons.groups import setting
 from dcfl.report import charts
-from dcfl.report.charts import Chart, series
-from dcfl.report.document import Picture, Section, Table, render_document
+from dcfl.report.charts import Chart, histogram, series
+from dcfl.report.document import Page, Picture, Section, Table, write_page
 from dcfl.report.text import listed, number, plural, without_folders
-from dcfl.system.storage import storage, strict_json, write_whole
+from dcfl.system.storage import strict_json, write_whole
 
+NAMED = 10  # classes with a colour of their own; the eye does not tell more apart
+EDGES = np.linspace(-1, 1, BINS + 1)
 PLANE_HEIGHT = 320  # pixels
+LabelledDrift = tuple[str, Drift]
+
+
+def cosine_range(analyses: Sequence[Analysis]) -> tuple[float, float]:
+    """[-1, 1], or [0, 1] where nothing is negative: after a ReLU."""
+    negative = any(
+        cosines.counts[: BINS // 2].any() for analysis in analyses for _, cosines in analysis.kinds
+    )
+    return (-1.0 if negative else 0.0), 1.0
+
+
+def coloured_classes(classes: int) -> list[int]:
+    """At most NAMED classes, spread over all of them."""
+    return sorted({int(at) for at in np.linspace(0, classes - 1, min(classes, NAMED))})
+
+
+class DriftQuantity(NamedTuple):
+    title: str
+    label: str
+    values: Callable[[Drift], Sequence[float]]
+    owners: Callable[[Drift], Sequence[str]]
+    distance: bool = True  # never below 0
+
+
+def _clients(drift: Drift) -> list[str]:
+    return [f"client {client.client}" for client in drift.clients]
+
+
+def _pairs(drift: Drift) -> list[str]:
+    return [f"clients {one} and {other}" for one, other in drift.pairs]
+
+
+DRIFTS = (
+    DriftQuantity(
+        "weights", "distance", lambda drift: [one.weights for one in drift.clients], _clients
+    ),
+    DriftQuantity(
+        "features", "1 − cosine", lambda drift: [one.features for one in drift.clients], _clients
+    ),
+    DriftQuantity(
+        "update cosine", "cosine", lambda drift: drift.update_cosines.tolist(), _pairs, False
+    ),
+)
 
 
 def separation_chart(analyses: Sequence[Analysis]) -> Chart:
@@ -47,7 +75,7 @@ def separation_chart(analyses: Sequence[Analysis]) -> Chart:
         {
             "title": f"{one.label}: overlap {number(100 * one.similarity.overlap, 1)} %",
             "series": [
-                series(name, EDGES[first:-1], cosines.density[first:], colour, "steps")
+                histogram(name, EDGES[first:], cosines.density[first:], colour)
                 for colour, (name, (_, cosines)) in enumerate(
                     zip(("same class", "different classes"), one.kinds, strict=True)
                 )
@@ -93,37 +121,30 @@ def plane_chart(analyses: Sequence[Analysis]) -> Chart:
     )
 
 
-def drift_chart(drifts: Sequence[tuple[str, Drift]]) -> Chart:
+def drift_chart(drifts: Sequence[LabelledDrift]) -> Chart:
     """A row of dots per run in each panel, and its mean as a bar. The legend names the rows."""
     panels = []
     for quantity in DRIFTS:
-        dots = [_drift_dots(quantity, at, *labelled) for at, labelled in enumerate(drifts)]
-        means = [_mean_bar(one, -at) for at, one in enumerate(dots) if one["x"]]
-        axis = {"label": quantity.label, **_drift_range(quantity, dots)}
+        dots, means, edges = list[dict[str, Any]](), list[dict[str, Any]](), dict[str, float]()
+        for at, (label, drift) in enumerate(drifts):
+            values = quantity.values(drift)
+            notes = [
+                f"{who}\n{quantity.label} {number(value, 4)}"
+                for who, value in zip(quantity.owners(drift), values, strict=True)
+            ]
+            # In a fixed pattern up and down, so that equal values are two dots.
+            heights = 0.12 * (np.arange(len(values)) % 3 - 1) - at
+            dots.append(series(label, values, heights, at, "points", notes=notes))
+            if len(values):
+                mean = float(np.mean(values))
+                means.append(series(label, [mean, mean], [-at - 0.3, 0.3 - at], 6, dash=0))
+        if quantity.distance:  # which begins at 0
+            highest = max((value for one in dots for value in one["x"]), default=1.0) or 1.0
+            edges = {"low": -0.03 * highest, "high": 1.06 * highest}
+        axis = {"label": quantity.label, **edges}
         panels.append({"title": quantity.title, "x": axis, "series": [*means, *dots]})
     rows = {"label": "", "low": 0.6 - len(drifts), "high": 0.4, "bare": True}
     return charts.plot({"label": ""}, rows, panels, height=110 + 26 * len(drifts))
-
-
-def _drift_dots(quantity: DriftQuantity, at: int, label: str, drift: Drift) -> dict[str, Any]:
-    values = quantity.values(drift)
-    notes = [
-        f"{who}\n{quantity.label} {number(value, 4)}"
-        for who, value in zip(quantity.owners(drift), values, strict=True)
-    ]
-    return series(label, values, apart(values) - at, at, "points", notes=notes)
-
-
-def _drift_range(quantity: DriftQuantity, dots: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Distances begin at 0."""
-    values = [value for one in dots for value in one["x"]]
-    highest = max(values, default=1.0) or 1.0
-    return {"low": -0.03 * highest, "high": 1.06 * highest} if quantity.distance else {}
-
-
-def _mean_bar(dots: dict[str, Any], row: float) -> dict[str, Any]:
-    mean = float(np.mean(dots["x"]))
-    return series(dots["label"], [mean, mean], [row - 0.3, row + 0.3], 6, dash=0)
 
 
 def _classes(one: Analysis, names: Sequence[str], chosen: Sequence[int]) -> list[dict[str, Any]]:
@@ -142,57 +163,43 @@ def _classes(one: Analysis, names: Sequence[str], chosen: Sequence[int]) -> list
 
 
 ACROSS = 3  # panels beside each other: more are too small to read
-LabelledDrift = tuple[str, Drift]
 
 
 def similarity_section(analyses: Sequence[Analysis]) -> Section:
-    pictures = [
-        *(_separation_picture(panels) for panels in _in_panels(analyses)),
-        *(_paper_picture(panels) for panels in _in_panels(analyses) if len(analyses) > 1),
-    ]
+    pictures = [_separation_picture(panels) for panels in _in_panels(analyses)]
     return Section("Cosine similarity", claim(analyses), [_cosines_table(analyses)], pictures)
 
 
 def _cosines_table(analyses: Sequence[Analysis]) -> Table:
     rows = [
-        [
-            f"{analysis.label}, {'same class' if kind == 'intra' else 'different classes'}",
-            f"{cosines.pairs:,}",
-            number(cosines.mean, 3),
-            number(cosines.deviation, 3),
-            *(number(value, 3) for value in cosines.percentiles),
-            number(100 * analysis.similarity.overlap, 1) if kind == "intra" else "",
-        ]
-        for analysis in analyses
-        for kind, cosines in analysis.kinds
+        {
+            "pairs of": f"{one.label}, {'same class' if kind == 'intra' else 'different classes'}",
+            "pairs": f"{cosines.pairs:,}",
+            "mean": number(cosines.mean, 3),
+            "deviation": number(cosines.deviation, 3),
+            **{
+                f"{at} %": number(value, 3)
+                for at, value in zip(PERCENTILES, cosines.percentiles, strict=True)
+            },
+            "overlap %": number(100 * one.similarity.overlap, 1) if kind == "intra" else "",
+        }
+        for one in analyses
+        for kind, cosines in one.kinds
     ]
-    return Table(
-        ["pairs of", "pairs", "mean", "deviation", *(f"{at} %" for at in PERCENTILES), "overlap %"],
-        rows,
-        note="Mean and deviation are exact, over all pairs; percentiles are good to 0.0001. The "
-        f"overlap is the area that both histograms cover, in bins of {2 / BINS:g}.",
+    note = (
+        "Mean and deviation are exact, over all pairs; percentiles are good to 0.0001. The "
+        f"overlap is the area that both histograms cover, in bins of {2 / BINS:g}."
     )
+    return Table.of(rows, note=note)
 
 
 def _separation_picture(analyses: Sequence[Analysis]) -> Picture:
     return Picture(
         "Within classes and between them",
-        partial(separation_figure, analyses),
         f"Histograms of cosines of same-class and different-class pairs. {_spoken(analyses)}",
         "All pairs of images by the cosine of their embeddings. A representation that "
         "separates the classes has one hill near 1 and the other well to the left of it.",
         separation_chart(analyses),
-    )
-
-
-def _paper_picture(analyses: Sequence[Analysis]) -> Picture:
-    return Picture(
-        "Intra-class above, inter-class below",
-        partial(paper_figure, analyses),
-        f"Histograms of cosines in the layout of the paper. {_spoken(analyses)}",
-        "The same histograms as the paper's figure arranges them: densities, on the same "
-        "axes in all runs. The line marks the mean.",
-        covered=True,
     )
 
 
@@ -247,21 +254,14 @@ def _verdicts(analyses: Sequence[Analysis]) -> str:
 
 def sphere_section(analyses: Sequence[Analysis]) -> Section:
     rows = [
-        [
-            analysis.label,
-            number(analysis.similarity.alignment, 3),
-            number(analysis.similarity.view_alignment, 3),
-            number(analysis.similarity.uniformity, 3),
-            number(analysis.similarity.inter_uniformity, 3),
-        ]
+        {
+            "run": analysis.label,
+            "alignment, same class": number(analysis.similarity.alignment, 3),
+            "alignment, two views": number(analysis.similarity.view_alignment, 3),
+            "uniformity": number(analysis.similarity.uniformity, 3),
+            "uniformity, different classes": number(analysis.similarity.inter_uniformity, 3),
+        }
         for analysis in analyses
-    ]
-    columns = [
-        "run",
-        "alignment, same class",
-        "alignment, two views",
-        "uniformity",
-        "uniformity, different classes",
     ]
     exponents = analyses[0].similarity.exponents
     distance = "squared distance" if exponents.alpha == 2 else "distance, to the power alpha,"
@@ -273,13 +273,12 @@ def sphere_section(analyses: Sequence[Analysis]) -> Section:
         "pairs of different classes, where they do not."
     )
     note = f"Alignment with alpha = {exponents.alpha:g}, uniformity with t = {exponents.t:g}."
-    return Section("Alignment and uniformity", [text], [Table(columns, rows, note=note)])
+    return Section("Alignment and uniformity", [text], [Table.of(rows, note=note)])
 
 
 def dimensions_section(analyses: Sequence[Analysis]) -> Section:
     picture = Picture(
         "Variance held by the first directions",
-        partial(spectrum_figure, analyses),
         "Line chart of the cumulated variance over the principal directions.",
         "The share of the variance that the first principal directions hold together. A line that "
         "is at 1 early belongs to a model that uses few directions: at best, about as many as "
@@ -296,27 +295,17 @@ def _dimensions_table(analyses: Sequence[Analysis]) -> Table:
         needed = int(np.searchsorted(dimensions.explained, 0.95)) + 1
         needed = needed if dimensions.effective_rank else 0
         rows.append(
-            [
-                analysis.label,
-                f"{dimensions.width}",
-                f"{dimensions.zero}",
-                f"{dimensions.still}",
-                f"{number(100 * dimensions.moving_share, 1)} %",
-                number(dimensions.effective_rank, 1),
-                f"{number(100 * dimensions.rank_share, 1)} %",
-                f"{min(needed, dimensions.width)}",
-            ]
+            {
+                "run": analysis.label,
+                "width": f"{dimensions.width}",
+                "always zero": f"{dimensions.zero}",
+                "constant": f"{dimensions.still}",
+                "moving": f"{number(100 * dimensions.moving_share, 1)} %",
+                "effective rank": number(dimensions.effective_rank, 1),
+                "of the width": f"{number(100 * dimensions.rank_share, 1)} %",
+                "for 95 %": f"{min(needed, dimensions.width)}",
+            }
         )
-    columns = [
-        "run",
-        "width",
-        "always zero",
-        "constant",
-        "moving",
-        "effective rank",
-        "of the width",
-        "for 95 %",
-    ]
     note = (
         "Always zero: coordinates of z that are 0 for every image. Constant: those whose "
         "value is the same for every image, the zeros included; moving are the others. "
@@ -324,11 +313,7 @@ def _dimensions_table(analyses: Sequence[Analysis]) -> Table:
         "vectors, taken as shares. For 95 %: principal directions that hold so much of the "
         "variance."
     )
-    return Table(columns, rows, note=note)
-
-
-def picture_section(analyses: Sequence[Analysis]) -> Section:
-    return Section("Picture", pictures=[_plane_picture(panels) for panels in _in_panels(analyses)])
+    return Table.of(rows, note=note)
 
 
 def _plane_picture(analyses: Sequence[Analysis]) -> Picture:
@@ -343,7 +328,6 @@ def _plane_picture(analyses: Sequence[Analysis]) -> Picture:
     coloured = f" Coloured are {NAMED} of the {classes} classes." if classes > NAMED else ""
     return Picture(
         "The embeddings, in two dimensions",
-        partial(plane_figure, analyses),
         f"Scatter plot of the images' embeddings, coloured by class. {explained}",
         f"Each point is an image{sample}: its unit vector, projected on the two directions in "
         "which the run's unit vectors vary most. Every run has axes of its own, in the same scale. "
@@ -362,7 +346,6 @@ def drift_sections(analyses: Sequence[Analysis]) -> list[Section]:
         return []
     picture = Picture(
         "Drift, client by client",
-        partial(drift_figure, drifts),
         "Dot plot of the drift of each client in weights and features, and of the cosine between "
         "the updates of each pair of clients.",
         "Each dot is a client (for the cosine a pair of clients), and the bar is the mean.",
@@ -375,20 +358,17 @@ def drift_sections(analyses: Sequence[Analysis]) -> list[Section]:
 
 def _drift_table(drifts: Sequence[LabelledDrift]) -> Table:
     rows = [
-        [
-            label,
-            f"{len(drift.clients)}",
-            _spread([client.weights for client in drift.clients], 4),
-            _spread([client.features for client in drift.clients], 4),
-            number(drift.agreement, 3),
-        ]
+        {
+            "run": label,
+            "clients": f"{len(drift.clients)}",
+            "weights": _spread([client.weights for client in drift.clients], 4),
+            "features": _spread([client.features for client in drift.clients], 4),
+            "cosine of two updates": number(drift.agreement, 3),
+        }
         for label, drift in drifts
     ]
-    return Table(
-        ["run", "clients", "weights", "features", "cosine of two updates"],
-        rows,
-        note="Mean over the clients, and in brackets from the least to the greatest.",
-    )
+    note = "Mean over the clients, and in brackets from the least to the greatest."
+    return Table.of(rows, note=note)
 
 
 def _drift_text(drifts: Sequence[LabelledDrift]) -> list[str]:
@@ -418,50 +398,43 @@ def _spread(values: list[float], digits: int) -> str:
     return f"{number(float(np.mean(values)), digits)} ({low} to {high})"
 
 
-def write_analysis(analyses: Sequence[Analysis], out: Path) -> Path:
+def write_analysis(analyses: Sequence[Analysis], out: Path, figures: Path | None = None) -> Path:
     """Write analysis.html, analysis.json and similarity.csv into `out`; returns the page."""
-    page = render(analyses)
-    with storage(out):
-        out.mkdir(parents=True, exist_ok=True)
+    page = write_page(page_about(analyses), out / "analysis.html", figures)
     numbers = strict_json([analysis.as_json() for analysis in analyses], indent=1)
     write_whole(out / "analysis.json", numbers + "\n")
     write_whole(out / "similarity.csv", similarity_csv(analyses))
-    write_whole(out / "analysis.html", page)
-    return out / "analysis.html"
+    return page
 
 
 def similarity_csv(analyses: Sequence[Analysis]) -> str:
     """The histograms: a row per run, kind of pairs and bin."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["run", "pairs", "from", "to", "count", "density"])
-    for analysis in analyses:
-        for kind, cosines in analysis.kinds:
-            density = cosines.density
-            writer.writerows(
-                [
-                    analysis.label,
-                    kind,
-                    f"{EDGES[at]:.2f}",
-                    f"{EDGES[at + 1]:.2f}",
-                    int(count),
-                    f"{density[at]:.6g}",
-                ]
-                for at, count in enumerate(cosines.counts)
-            )
-    return stream.getvalue()
+    rows = [
+        [
+            analysis.label,
+            kind,
+            f"{EDGES[at]:.2f}",
+            f"{EDGES[at + 1]:.2f}",
+            str(count),
+            f"{density:.6g}",
+        ]
+        for analysis in analyses
+        for kind, cosines in analysis.kinds
+        for at, (count, density) in enumerate(zip(cosines.counts, cosines.density, strict=True))
+    ]
+    return Table(["run", "pairs", "from", "to", "count", "density"], rows).csv()
 
 
-def render(analyses: Sequence[Analysis]) -> str:
+def page_about(analyses: Sequence[Analysis]) -> Page:
     sections = [
         similarity_section(analyses),
         sphere_section(analyses),
         dimensions_section(analyses),
-        picture_section(analyses),
+        Section("Picture", pictures=[_plane_picture(panels) for panels in _in_panels(analyses)]),
         *drift_sections(analyses),
     ]
     names = listed([analysis.label for analysis in analyses])
-    return render_document(
+    return Page(
         f"The representation of {names}",
         _facts(analyses),
         headline(analyses),

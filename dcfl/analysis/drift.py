@@ -74,12 +74,10 @@ class Drift:
 
     @property
     def weights(self) -> float:
-        """Mean over the clients."""
         return _mean([client.weights for client in self.clients])
 
     @property
     def features(self) -> float:
-        """Mean over the clients."""
         return _mean([client.features for client in self.clients])
 
     @property
@@ -108,12 +106,11 @@ def _mean(values: list[float]) -> float:
 def measure_drift(
     subject: Subject, clients: int = 10, tell: Callable[[str], None] = lambda _: None
 ) -> Drift:
-    """For at most `clients` of them, drawn like the cohort of a round."""
+    """The drift of at most `clients` of them, drawn like the cohort of a round."""
     round = subject.round + 1
     seed = subject.experiment.federation.seed
-    with _honest_clients(subject, clients) as honest:
-        share = min(clients / honest.count, 1.0)
-        cohort = sample_cohort(honest.count, share, seed, round)
+    with _honest_clients(subject, clients) as (engine, count):
+        cohort = sample_cohort(count, min(clients / count, 1.0), seed, round)
         weights = to_host(named.canonical(named.snapshot(subject.model)))
         method = subject.experiment.method
         shared: Tensors = {}
@@ -121,22 +118,12 @@ def measure_drift(
         if rehearsed:
             tell(f"{len(cohort)} clients rehearse")
             first = Broadcast(round, weights, {})
-            shared = _rehearsed(honest.engine, method, first, cohort)
+            shared = _rehearsed(engine, method, first, cohort)
         tell(f"{len(cohort)} clients train")
         broadcast = Broadcast(round, weights, shared)
         images, preparation = some_images(subject, MOST_IMAGES), subject.dataset.preparation
         beheld = Beheld(subject.model, trainable(subject.model), images, preparation)
-        return replace(
-            compare_clients(beheld, honest.engine, broadcast, cohort), rehearsed=rehearsed
-        )
-
-
-@dataclass(frozen=True)
-class HonestClients:
-    """All clients of a run, ready to train one more round."""
-
-    engine: Engine
-    count: int
+        return replace(compare_clients(beheld, engine, broadcast, cohort), rehearsed=rehearsed)
 
 
 def keeps_state(method: Method) -> bool:
@@ -145,8 +132,9 @@ def keeps_state(method: Method) -> bool:
 
 
 @contextmanager
-def _honest_clients(subject: Subject, most: int) -> Iterator[HonestClients]:
-    """The run's engine with its clients, of which `most` will train at a time."""
+def _honest_clients(subject: Subject, most: int) -> Iterator[tuple[Engine, int]]:
+    """The run's engine, ready to train one more round, and how many clients it has, of which `most`
+    will train at a time."""
     dataset = subject.dataset.to(torch.device("cpu"))
     partition = _same_partition(subject, dataset)
     experiment = resolved(_honest(subject.experiment), dataset, partition)
@@ -160,7 +148,7 @@ def _honest_clients(subject: Subject, most: int) -> Iterator[HonestClients]:
     with TemporaryDirectory() as folder, reproducible(experiment.engine.threads):
         session = Session("analysis", experiment, runner, placement, Path(folder) / "memories")
         with connect(session) as engine:
-            yield HonestClients(engine, len(partition))
+            yield engine, len(partition)
 
 
 def _same_partition(subject: Subject, dataset: Dataset) -> Partition:
@@ -256,7 +244,7 @@ def trainable(model: FeatureModel) -> list[str]:
 
 
 def flat(tensors: Tensors, names: list[str]) -> Tensor:
-    """As one vector, float64 on the CPU."""
+    """The tensors as one vector, float64 on the CPU."""
     return torch.cat([tensors[name].detach().double().cpu().reshape(-1) for name in names])
 
 

@@ -23,6 +23,7 @@ from dcfl.analysis.similarity import (
 )
 from dcfl.comparisons.groups import setting
 from dcfl.models.output import Embedding
+from dcfl.report.run_page import names_of
 from dcfl.runs.folder import RecordedRun
 from dcfl.system.wording import printable
 from dcfl.trained.subject import Subject, kind_of_images, open_subject
@@ -60,7 +61,6 @@ class Analysis:
         return [("intra", self.similarity.intra), ("inter", self.similarity.inter)]
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
         return {
             "run": self.label,
             "method": self.method,
@@ -112,15 +112,10 @@ def analyse_runs(
 def labels(runs: Sequence[RecordedRun]) -> list[str]:
     """The method's name, or the folder's where two runs share a method."""
     methods = [str(setting(run, "method.name")) for run in runs]
-    uses = Counter(methods)
-    names = [
-        method if uses[method] == 1 else run.folder.resolve().name
-        for run, method in zip(runs, methods, strict=True)
-    ]
-    uses = Counter(names)
+    uses, names = Counter(methods), names_of(runs)
     return [
-        printable(name if uses[name] == 1 else f"{run.folder.resolve().parent.name}/{name}")
-        for run, name in zip(runs, names, strict=True)
+        printable(method) if uses[method] == 1 else names[run]
+        for run, method in zip(runs, methods, strict=True)
     ]
 
 

@@ -37,7 +37,7 @@ class Features(NamedTuple):
 
 
 def features_of(subject: Subject, which: Embedding = "features") -> Features:
-    """Of all test images, in their order."""
+    """The features of all test images, in their order."""
     dataset = subject.dataset
     embeddings, logits = embed(subject.model, dataset.test, dataset.preparation, which)
     if not embeddings.isfinite().all():

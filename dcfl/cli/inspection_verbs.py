@@ -143,13 +143,14 @@ def _save_split(data: DataSettings, dataset: Dataset, split: Partition, path: Pa
 
 
 def _draw_partition(counts: NDArray[np.int64], class_names: Sequence[str], picture: Path) -> None:
-    from dcfl.report.plots import partition_figure
+    from dcfl.report.charts import partition_chart
+    from dcfl.report.figures import figure, save
 
     if picture.suffix not in PICTURE_FORMATS:
         raise ConfigError(f"--picture {picture}: the name must end in .svg, .png or .pdf")
     if not picture.parent.is_dir():
         raise ConfigError(f"--picture {picture}: there is no folder {picture.parent}")
-    partition_figure(counts, class_names).savefig(picture, dpi=150)
+    save(figure(partition_chart(counts, class_names)), picture)
 
 
 data = typer.Typer(help="Data sets: get them, look at them.", no_args_is_help=True)

@@ -18,6 +18,7 @@ from dcfl.cli.options import (
     AsJSON,
     Best,
     ClientNumber,
+    FiguresFolder,
     Folder,
     Folders,
     MethodFile,
@@ -415,6 +416,7 @@ UniformityT = Annotated[
 def analyse(
     folders: Folders,
     out: AnalysisFolder = None,
+    figures: FiguresFolder = None,
     clients: DriftClients = 10,
     drift: WithDrift = True,
     alpha: AlignmentAlpha = 2.0,
@@ -444,7 +446,7 @@ def analyse(
         require_own(out)
     runs = {run.folder.resolve(): run for folder in folders for run in find_runs(folder)}
     analyses = analyse_runs(list(runs.values()), clients, drift, tell, exponents)
-    page = write_analysis(analyses, out)
+    page = write_analysis(analyses, out, figures)
     if as_json:
         print_json({"runs": [analysis.as_json() for analysis in analyses], "page": str(page)})
     else:

@@ -47,6 +47,10 @@ ClientNumber = Annotated[
         help="The model of client K, counted from 0 (federation.personal).",
     ),
 ]
+FiguresFolder = Annotated[
+    Path | None,
+    typer.Option("--figures", metavar="DIR", help="Also write its charts for print (SVG, PDF)."),
+]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 MethodFile = Annotated[
     Path | None,

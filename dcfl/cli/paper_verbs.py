@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcfl.cli.options import AsJSON, OutFolder, Parallel, PlanOnly, print_json, whole_numbers
+from dcfl.cli.options import (
+    AsJSON,
+    FiguresFolder,
+    OutFolder,
+    Parallel,
+    PlanOnly,
+    print_json,
+    whole_numbers,
+)
 from dcfl.errors import ConfigError, TooFewClients
 from dcfl.system.processes import stopped_by_signals
 from dcfl.system.wording import printable, say
@@ -39,23 +47,23 @@ def theory(
     repetitions: Annotated[int, typer.Option(help="Draws of the loss for each M.")] = 10_000,
     seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
     out: TheoryFolder = Path("theory"),
+    figures: FiguresFolder = None,
     as_json: AsJSON = False,
 ) -> None:
     """The paper's theorem and proposition measured: the loss with M negatives, and its limit."""
     from dcfl.cli.tables import plain_table
     from dcfl.cli.terminal import stdout
-    from dcfl.paper.theory_page import render
+    from dcfl.paper.theory_page import page_about
     from dcfl.paper.theory_study import measure_theory
     from dcfl.paper.theory_tables import batches_table, claims, csv_text, points_table, slopes_table
-    from dcfl.system.storage import storage, strict_json, write_whole
+    from dcfl.report.document import write_page
+    from dcfl.system.storage import strict_json, write_whole
 
     dimensions = whole_numbers(dimension, "--dimension")
     negatives = whole_numbers(samples, "--samples")
     result = measure_theory(temperature, dimensions, negatives, repetitions, seed)
     values = result.as_json()
-    with storage(out):
-        out.mkdir(parents=True, exist_ok=True)
-    write_whole(out / "theory.html", render(result))
+    write_page(page_about(result), out / "theory.html", figures)
     write_whole(out / "theory.csv", csv_text(result))
     write_whole(out / "theory.json", strict_json(values, indent=2) + "\n")
     if as_json:
@@ -106,6 +114,7 @@ def reproduce(
     plan: PlanOnly = False,
     train: Train = True,
     out: OutFolder = None,
+    figures: FiguresFolder = None,
     as_json: AsJSON = False,
 ) -> None:
     """A table or figure of the paper, ours beside theirs. Without a name: a list of them.
@@ -129,7 +138,7 @@ def reproduce(
         (folder / "cells").mkdir(parents=True, exist_ok=True)
     with locked(folder) if train else nullcontext():
         failures = _train(cells, _announce_cost(cells, parallel).processes) if train else 0
-        _write_results([recipe_plan.results() for recipe_plan in plans], folder, as_json)
+        _write_results([recipe_plan.results() for recipe_plan in plans], folder, figures, as_json)
     if failures:
         raise typer.Exit(TooFewClients.exit_code)
 
@@ -227,17 +236,19 @@ def _train(cells: Sequence[CellFolder[RecipeCell]], processes: int) -> int:
     return sum(one.state == "failed" for one in news)
 
 
-def _write_results(all_results: Sequence[Results], folder: Path, as_json: bool) -> None:
+def _write_results(
+    all_results: Sequence[Results], folder: Path, figures: Path | None, as_json: bool
+) -> None:
     from dcfl.paper.reproduction_files import plain_results, write_results, write_similarity
 
-    written = [path for results in all_results for path in write_results(results, folder)]
+    written = [path for results in all_results for path in write_results(results, folder, figures)]
     order = ""
     if len(all_results) > 1:
         order = _write_order(all_results, folder)
         written.append(folder / "order.md")
     for results in all_results:  # last, because it needs the data again
         if results.recipe.picture == "similarity":
-            written += write_similarity(results, folder)
+            written += write_similarity(results, folder, figures)
     if as_json:
         recipes = {results.recipe.name: plain_results(results) for results in all_results}
         print_json({"recipes": recipes, "files": [str(path) for path in written]})

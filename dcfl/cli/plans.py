@@ -15,7 +15,7 @@ from dcfl.comparisons.cells import CellFolder
 from dcfl.comparisons.comparison import ComparisonPlan
 from dcfl.comparisons.crew import processes_for
 from dcfl.comparisons.space import plain
-from dcfl.comparisons.sweep_figures import two_lists
+from dcfl.comparisons.sweep_page import two_lists
 from dcfl.comparisons.sweeping import SweepPlan
 from dcfl.errors import DatasetMissing
 from dcfl.paper.plans import RecipePlan

@@ -12,6 +12,7 @@ import typer
 
 from dcfl.cli.options import (
     AsJSON,
+    FiguresFolder,
     Folders,
     MethodFile,
     ModelFile,
@@ -137,6 +138,7 @@ def report(
     target: Target = None,
     csv: CSVFile = None,
     latex: LatexFile = None,
+    figures: FiguresFolder = None,
     as_json: AsJSON = False,
 ) -> None:
     """One self-contained HTML page about one or several runs; their comparison as a file."""
@@ -145,7 +147,7 @@ def report(
     from dcfl.report import find_all_runs, write_report
 
     output = ComparisonOutput(as_json, csv, latex)
-    page = write_report(*folders, out=out, target=target)
+    page = write_report(*folders, out=out, target=target, figures=figures)
     output.write(Standing(group_runs(find_all_runs(folders)), target=target), {"report": str(page)})
     if not output.printed:
         output.tell()

@@ -4,35 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dcfl.comparisons.groups import Group
 from dcfl.comparisons.space import Choices, Dimension, plain, short_names
-from dcfl.comparisons.sweep_figures import (
-    NAMED_CURVES,
-    SCORE,
-    curves_figure,
-    places_of,
-    score_table,
-    scores_figure,
-    shares_of,
-    two_lists,
-)
 from dcfl.comparisons.sweep_result import SweepResult
 from dcfl.comparisons.trials import By, Trial
 from dcfl.report import charts
 from dcfl.report.charts import GREY, Chart, accuracy_chart, chart_note, series
-from dcfl.report.document import Picture, Section, Table, render_document
+from dcfl.report.document import Page, Picture, Section, Table
 from dcfl.report.text import listed, number, plural, with_deviation
 
 MOST_CURVES = 20  # in a legend; a reader looks for the good ones
 MARGIN = 0.04  # beside the first and the last value, as a share of the axis
+SCORE = "kept-back accuracy (%)"
+NAMED_CURVES = 5  # the best; the others are grey
 FEW_VALUES = 4  # are named below their axis; of more, the first and the last
 
 
-def scores_chart(dimensions: Sequence[Dimension], trials: Sequence[Trial], by: By) -> Chart | None:
-    """Of finished trials, the best first."""
+def scores_chart(dimensions: Sequence[Dimension], trials: Sequence[Trial], by: By) -> Chart:
+    """The scores of finished trials, the best first, by their settings."""
     if len(dimensions) == 1:
         return _over_one_key(dimensions[0], trials, by)
     if lists := two_lists(dimensions):
@@ -40,6 +34,25 @@ def scores_chart(dimensions: Sequence[Dimension], trials: Sequence[Trial], by: B
         table = score_table(*lists, trials, by)
         return charts.matrix(table, rows, columns, "accuracy, %", "range", digits=2)
     return _parallel_coordinates(dimensions, trials, by)
+
+
+def two_lists(dimensions: Sequence[Dimension]) -> tuple[Choices, Choices] | None:
+    """The sweeps that a table shows."""
+    if len(dimensions) != 2:
+        return None
+    down, across = dimensions
+    return (down, across) if isinstance(down, Choices) and isinstance(across, Choices) else None
+
+
+def score_table(
+    down: Choices, across: Choices, trials: Sequence[Trial], by: By
+) -> NDArray[np.float64]:
+    """NaN where no trial has finished."""
+    table = np.full((len(down.values), len(across.values)), np.nan)
+    for trial in trials:
+        row = down.values.index(trial.point[down.key])
+        table[row, across.values.index(trial.point[across.key])] = trial.score(by)
+    return table
 
 
 def trial_groups(ranked: Sequence[Trial], labels: Sequence[str]) -> list[Group]:
@@ -115,6 +128,23 @@ def _parallel_coordinates(
     return charts.plot(across, up, [{"series": drawn}])
 
 
+def shares_of(dimension: Dimension, values: Sequence[Any]) -> list[float]:
+    """Where values lie on an axis from 0 to 1."""
+    if isinstance(dimension, Choices):
+        last = max(len(dimension.values) - 1, 1)
+        return [dimension.values.index(value) / last for value in values]
+    scale = math.log if dimension.log else float
+    low, high = scale(dimension.low), scale(dimension.high)
+    return [(scale(value) - low) / (high - low) for value in values]
+
+
+def places_of(dimension: Dimension, trials: Sequence[Trial]) -> list[float]:
+    values = [trial.point[dimension.key] for trial in trials]
+    if isinstance(dimension, Choices):
+        return [float(dimension.values.index(value)) for value in values]
+    return [float(value) for value in values]
+
+
 def _values(dimension: Dimension) -> str:
     if isinstance(dimension, Choices) and len(dimension.values) <= FEW_VALUES:
         return ", ".join(map(plain, dimension.values))
@@ -134,12 +164,10 @@ ABOUT_SHARES = (
 )
 
 
-def sweep_page(result: SweepResult) -> str:
+def sweep_page(result: SweepResult) -> Page:
     method = result.experiment.method.name
     title = f"Sweep of {method} on {result.wanted.data.dataset}"
-    return render_document(
-        title, _facts(result), headline(result), list(_sections(result)), _cautions(result)
-    )
+    return Page(title, _facts(result), headline(result), list(_sections(result)), _cautions(result))
 
 
 def point_text(trial: Trial) -> str:
@@ -147,7 +175,7 @@ def point_text(trial: Trial) -> str:
 
 
 def _short(trial: Trial) -> str:
-    """For a legend."""
+    """The settings of a trial for a legend."""
     values = zip(short_names(trial.point), trial.point.values(), strict=True)
     return ", ".join(f"{name} = {plain(value)}" for name, value in values)
 
@@ -208,16 +236,14 @@ def _sections(result: SweepResult) -> Iterator[Section]:
     finished = [trial for trial in result.ranked if trial.state == "finished"]
     yield _chosen_section(result)
     over_seeds = ", mean over seeds" if len(result.chosen.cells) > 1 else ""
-    shown = (result.space.dimensions, finished, result.by)
     yield Section(
         "Scores",
         pictures=[
             Picture(
                 f"Accuracy over {listed(result.space.keys)}",
-                partial(scores_figure, *shown),
                 "Each trial's score by its settings",
                 f"{SCORES[result.by]} of finished trials on kept-back images{over_seeds}.",
-                scores_chart(*shown),
+                scores_chart(result.space.dimensions, finished, result.by),
             )
         ],
     )
@@ -231,7 +257,6 @@ def _curves(result: SweepResult) -> Picture:
     groups = trial_groups(result.ranked, labels)
     return Picture(
         "Accuracy over rounds",
-        partial(curves_figure, result.ranked, labels),
         "Line chart of the accuracy on kept-back images over rounds, a line per trial",
         f"{_about_curves(result, len(groups))}{chart_note(groups)}",
         accuracy_chart(groups),
@@ -242,11 +267,10 @@ def _about_curves(result: SweepResult, curves: int) -> str:
     sentences = ["Bold is the moving average of the accuracy on kept-back images."]
     if len(result.chosen.cells) > 1:
         sentences.append(
-            "With scripts it is the mean over seeds, and the band runs from the lowest to the "
-            "highest; the picture without scripts has the first seed."
+            "It is the mean over seeds, and the band runs from the lowest to the highest."
         )
     if curves < len([trial for trial in result.trials if trial.rounds]):
-        sentences.append(f"With scripts, the {curves} best trials are in the legend.")
+        sentences.append(f"The {curves} best trials are in the legend.")
     if any(trial.state == "pruned" for trial in result.trials):
         sentences.append("A trial that was pruned ends early.")
     return " ".join(sentences)

@@ -199,7 +199,7 @@ class SweepResult:
 
         write_whole(self.config, self._config_text())
         write_whole(self.folder / "trials.csv", trials_table(self).csv())
-        write_whole(self.report, sweep_page(self))
+        write_whole(self.report, sweep_page(self).html)
         return self
 
     def _config_text(self) -> str:

@@ -152,7 +152,7 @@ def _personal(group: Group) -> str:
 
 
 def _not_distinguishable(level: Sequence[Pair], others: int) -> str:
-    """From all others or from some; where it is one, with the numbers."""
+    """A sentence that names some of the others or all; where it is one, with the numbers."""
     names = listed([pair.other for pair in level], last="or")
     whom = names if len(level) < others or others == 1 else "any other method"
     if max(pair.paired.seeds for pair in level) == 1:

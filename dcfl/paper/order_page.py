@@ -24,7 +24,7 @@ COUNTED = ("ours", "paper, same cells", "paper, all cells")
 
 
 def order_section(contests: Contests) -> Section:
-    """Without tables if nothing can be compared."""
+    """The tables of the order; none if nothing can be compared."""
     places = leaders(contests)
     tables = [
         claims_table(checks(CLAIMS, contests)),

@@ -14,25 +14,25 @@ from dcfl.analysis.findings import analyse_runs
 from dcfl.comparisons.groups import Outcome
 from dcfl.comparisons.pairs import Pair
 from dcfl.paper.order_page import leaders_csv, order_csv
-from dcfl.paper.reproduction_page import (
-    html_page,
-    markdown_page,
-    sections_of,
-)
-from dcfl.paper.results import Results, ema_at, fluctuation
-from dcfl.report.document import Table, latex_tables
+from dcfl.paper.reproduction_page import markdown_page, page_about, sections_of
+from dcfl.paper.results import QUANTITIES, Results, ema_at, fluctuation
+from dcfl.report.document import Table, latex_tables, write_page
 from dcfl.runs.folder import RecordedRun
-from dcfl.system.storage import storage, write_whole
+from dcfl.system.storage import write_whole
 
 
-def write_similarity(results: Results, folder: Path) -> list[Path]:
-    """similarity-seedN/ for every seed that has a finished run."""
+def write_similarity(results: Results, folder: Path, figures: Path | None = None) -> list[Path]:
+    """similarity-seedN/ for every seed that has a finished run, also in the folder `figures`."""
     by_seed: dict[int, list[RecordedRun]] = {}
     for cell_folder in results.cells:
         if cell_folder.finished and cell_folder.run is not None:
             by_seed.setdefault(cell_folder.cell.seed, []).append(cell_folder.run)
     return [
-        write_analysis(analyse_runs(runs), folder / f"similarity-seed{seed}")
+        write_analysis(
+            analyse_runs(runs),
+            folder / f"similarity-seed{seed}",
+            figures and figures / f"similarity-seed{seed}",
+        )
         for seed, runs in by_seed.items()
     ]
 
@@ -88,32 +88,32 @@ RUN_COLUMNS = (
 )
 
 
-def write_results(results: Results, folder: Path) -> list[Path]:
+def write_results(results: Results, folder: Path, figures: Path | None = None) -> list[Path]:
     """NAME.md, .tex, .html and .csv, NAME-runs.csv with a row for every run; NAME-order.csv and
-    NAME-best.csv where the paper has an order."""
+    NAME-best.csv where the paper has an order. The charts go into NAME/ in the folder `figures`."""
     sections = list(sections_of(results))
     title = f"{results.recipe.title} ({results.scale.name} scale)"
     texts = {
         ".md": markdown_page(title, results, sections),
         ".tex": latex_tables(sections),
-        ".html": html_page(title, results, sections),
         ".csv": Table(CSV_COLUMNS, list(_csv_rows(results))).csv(),
         "-runs.csv": Table(RUN_COLUMNS, list(_run_rows(results))).csv(),
     }
     if results.recipe.published:
         texts["-order.csv"] = order_csv(results.contests)
         texts["-best.csv"] = leaders_csv(results.contests)
-    with storage(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{results.recipe.name}{ending}" for ending in texts]
+    name = results.recipe.name
+    page = page_about(title, results, sections)
+    html = write_page(page, folder / f"{name}.html", figures and figures / name)
+    paths = [folder / f"{name}{ending}" for ending in texts]
     for path, text in zip(paths, texts.values(), strict=True):
         write_whole(path, text)
-    return paths
+    return [*paths[:2], html, *paths[2:]]
 
 
 def _csv_rows(results: Results) -> Iterator[list[str]]:
     for place, entries in results.entries.items():
-        for metric in results.metrics(place[0]):
+        for metric in QUANTITIES:
             ours, papers = results.ranks(place, metric), results.papers_ranks(place, metric)
             for row, entry in entries.items():
                 spread, published = entry.spread(metric), entry.published(metric)
@@ -134,7 +134,7 @@ def _csv_rows(results: Results) -> Iterator[list[str]]:
 
 
 def _gain_cells(pair: Pair | None) -> list[str]:
-    """From `gain` to `pairs` of CSV_COLUMNS."""
+    """The cells from `gain` to `pairs` of CSV_COLUMNS."""
     if pair is None:
         return [""] * 10
     paired, p_value = pair.paired, pair.p_value
@@ -148,7 +148,7 @@ def _gain_cells(pair: Pair | None) -> list[str]:
 
 
 def plain_results(results: Results) -> dict[str, Any]:
-    """For programs: what the CSV holds, and the order of the methods."""
+    """What the CSV holds and the order of the methods, for programs."""
     rows = (dict(zip(CSV_COLUMNS, row, strict=True)) for row in _csv_rows(results))
     return {
         "finished": results.finished,

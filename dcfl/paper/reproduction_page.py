@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dcfl.comparisons.pairs import Pair
 from dcfl.paper.order_page import order_section, split_name
-from dcfl.paper.recipe_figures import (
-    client_time_figure,
-    gain_chart,
-    gain_figure,
-    lead_figure,
-    weights_chart,
-    weights_figure,
-)
-from dcfl.paper.results import Entry, Metric, Place, Results, papers_mu
-from dcfl.report.charts import accuracy_chart
+from dcfl.paper.recipe import REFERENCE
+from dcfl.paper.results import Metric, Place, ResultRow, Results, papers_mu
+from dcfl.report import charts
+from dcfl.report.charts import accuracy_chart, chart_note
 from dcfl.report.comparison_section import pairs_table, ranking_section
-from dcfl.report.document import Picture, Section, Table, render_document
-from dcfl.report.plots import accuracy_figure, traffic_figure
+from dcfl.report.document import Page, Picture, Section, Table
 from dcfl.report.text import interval, number, p_cell, plural, signed, with_deviation
 from dcfl.system.wording import printable
 
@@ -54,9 +49,8 @@ def sections_of(results: Results) -> Iterator[Section]:
         yield order
 
 
-def html_page(title: str, results: Results, sections: Sequence[Section]) -> str:
-    facts, headline = _facts(results), _headline(results)
-    return render_document(title, facts, headline, sections, _cautions(results))
+def page_about(title: str, results: Results, sections: Sequence[Section]) -> Page:
+    return Page(title, _facts(results), _headline(results), sections, _cautions(results))
 
 
 def markdown_page(title: str, results: Results, sections: Sequence[Section]) -> str:
@@ -110,54 +104,25 @@ def _cautions(results: Results) -> list[str]:
 
 
 def _beside_the_paper(results: Results, place: Place) -> Section:
-    tables = [_table_beside_the_paper(results, place, "max", "ema")]
-    if "client-ema" in results.metrics(place[0]):
-        tables.append(
-            _table_beside_the_paper(results, place, "client-max", "client-ema", ON_OWN_MIXES)
-        )
+    tables = [
+        _table_beside_the_paper(results, place, "max", "ema"),
+        _table_beside_the_paper(results, place, "client-max", "client-ema", ON_OWN_MIXES),
+    ]
     title = f"{place[0]}, {split_name(place[1])}"
     groups = [entry.group for entry in results.entries[place].values()]
-    pictures = [
-        Picture(
-            "Over rounds",
-            partial(accuracy_figure, groups),
-            f"Accuracy over rounds, {title}",
-            "EMA bold.",
-            accuracy_chart(groups),
-        ),
-        *_lead_over_rounds(results, place, title),
-        Picture(
-            "Over bytes",
-            partial(traffic_figure, groups),
-            f"Accuracy over bytes sent, {title}",
-            "What methods send beside the weights moves their curve to the right.",
-            covered=True,
-        ),
-        Picture(
-            "Over the clients' time",
-            partial(client_time_figure, groups),
-            f"Accuracy over seconds of clients' work, {title}",
-            "Seconds that clients have trained, all together. Only runs that had the machine to "
-            "themselves, or as many others beside them, can be compared.",
-            covered=True,
-        ),
-    ]
+    picture = Picture(
+        "Accuracy over rounds, bytes and the clients' time",
+        f"Accuracy over rounds, {title}",
+        "EMA bold. Over bytes, what methods send beside the weights moves their curve to the "
+        "right. Over the seconds that clients have trained, all together, only runs that had the "
+        "machine to themselves, or as many others beside them, can be compared."
+        f"{chart_note(groups)}",
+        accuracy_chart(groups),
+    )
     pairs = results.pairs(place, "ema")
     if len(pairs.pairs) > 1 and any(pair.paired.seeds > 1 for pair in pairs.pairs):
         tables.append(pairs_table(pairs, "Every pair of methods"))
-    return Section(title, tables=tables, pictures=pictures)
-
-
-def _lead_over_rounds(results: Results, place: Place, title: str) -> Iterator[Picture]:
-    reference = results.reference(place)
-    if reference is not None and len(results.entries[place]) > 1:
-        yield Picture(
-            "Against FedAvg over rounds",
-            partial(lead_figure, list(results.entries[place].values()), reference),
-            f"EMA against FedAvg over rounds, {title}",
-            "Points of EMA over FedAvg after each scored round, seed by seed, then the mean.",
-            covered=True,
-        )
+    return Section(title, tables=tables, pictures=[picture])
 
 
 def _table_beside_the_paper(
@@ -182,7 +147,7 @@ def _table_beside_the_paper(
     return Table(columns, rows, title, note=ABOUT_PAIRS)
 
 
-def _compared(entry: Entry, metric: Metric) -> list[str]:
+def _compared(entry: ResultRow, metric: Metric) -> list[str]:
     spread = entry.spread(metric)
     paper = entry.published(metric)
     if paper is None:
@@ -190,7 +155,7 @@ def _compared(entry: Entry, metric: Metric) -> list[str]:
     return [with_deviation(spread), number(paper), signed(spread.mean - paper)]
 
 
-def _gain(results: Results, place: Place, entry: Entry, metric: Metric = "ema") -> list[str]:
+def _gain(results: Results, place: Place, entry: ResultRow, metric: Metric = "ema") -> list[str]:
     pair = results.against_reference(place, entry, metric)
     if pair is None:
         return ["–", "–", "–"]
@@ -220,7 +185,6 @@ def _grid_section(results: Results, block: str) -> Section:
     tables = [
         Table(head, [[row, *(cell(row, c, False, metric) for c in over)] for row in rows], title)
         for metric, title in TITLES.items()
-        if metric in results.metrics(block)
     ]
     if results.recipe.chooses:
         tables.insert(0, _best(results, block))
@@ -247,13 +211,40 @@ def _best(results: Results, block: str) -> Table:
 
 
 def _pictures(results: Results, block: str) -> Iterator[Picture]:
-    if results.recipe.picture == "lines":
-        figure = partial(gain_figure, results, block)
-        text = f"EMA against FedAvg over {results.recipe.columns}, {block}"
-        about = "Points of EMA over FedAvg; bars in the picture: from least to most."
-        yield Picture("", figure, text, about, gain_chart(results, block))
+    """What each method gains over FedAvg, by column."""
+    if results.recipe.picture not in ("lines", "map"):
+        return
+    columns, across = results.columns(block), results.recipe.columns
+    rows = [row for row in results.rows(block) if row != REFERENCE]
+    mean, low, high = _gains(results, block, rows)
     if results.recipe.picture == "map":
-        figure = partial(weights_figure, results, block)
-        text = f"EMA against FedAvg over mu and {results.recipe.columns}, {block}"
+        text = f"EMA against FedAvg over mu and {across}, {block}"
         about = "Points of EMA over FedAvg: blue is better."
-        yield Picture("", figure, text, about, weights_chart(results, block))
+        named = (("method", rows), (across, columns))
+        chart = charts.matrix(mean, *named, "EMA, points", "signed", digits=1)
+    else:
+        text = f"EMA against FedAvg over {across}, {block}"
+        about = "Points of EMA over FedAvg; bars: from least to most."
+        lines = [
+            charts.series(row, range(len(columns)), mean[at], at, low=low[at], high=high[at])
+            for at, row in enumerate(rows)
+        ]
+        axis = {"label": across, "names": columns, "low": -0.3, "high": len(columns) - 0.7}
+        chart = charts.plot(axis, {"label": "EMA against FedAvg (points)"}, [{"series": lines}])
+    yield Picture("", text, about, chart)
+
+
+def _gains(results: Results, block: str, rows: Sequence[str]) -> NDArray[np.float64]:
+    """Points of EMA over FedAvg by row and column: the mean over seeds, the least and the greatest;
+    NaN where there is nothing to compare."""
+    columns = results.columns(block)
+    gains = np.full((3, len(rows), len(columns)), np.nan)
+    for across, column in enumerate(columns):
+        for down, row in enumerate(rows):
+            entry = results.entries.get((block, column), {}).get(row)
+            pair = entry and results.against_reference((block, column), entry, "ema")
+            if pair:
+                differences = pair.paired.differences
+                ends = (min(differences), max(differences))
+                gains[:, down, across] = (pair.paired.spread.mean, *ends)
+    return gains

@@ -63,7 +63,7 @@ DUELS = tuple((other, variant) for other in ROWS if other not in DCFL for varian
 
 
 @dataclass(frozen=True)
-class Score:
+class MethodScore:
     """One method's result in one place, by one measure."""
 
     ours: Mapping[int, float]  # by seed
@@ -71,7 +71,7 @@ class Score:
 
 
 Contest = tuple[str, str, str, str]  # table, data set, split and measure
-Contests = Mapping[Contest, Mapping[str, Score]]  # in each place, by method
+Contests = Mapping[Contest, Mapping[str, MethodScore]]  # in each place, by method
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Leaders:
     papers_second: tuple[str, ...]
 
     @classmethod
-    def of(cls, place: Contest, scores: Mapping[str, Score]) -> Leaders:
+    def of(cls, place: Contest, scores: Mapping[str, MethodScore]) -> Leaders:
         ours = ranks(comparable_means({row: score.ours for row, score in scores.items()}))
         papers = ranks({row: score.paper for row, score in scores.items()})
 
@@ -169,14 +169,14 @@ def leads(all_leaders: Iterable[Leaders]) -> list[Lead]:
 @cache
 def published_contests() -> Contests:
     """All cells of the paper's accuracy tables, with the paper's figures as ours too."""
-    contests: dict[Contest, dict[str, Score]] = {}
+    contests: dict[Contest, dict[str, MethodScore]] = {}
     for table in ACCURACY_TABLES:
         for row, datasets in published()["tables"][table].items():
             for dataset, splits in datasets.items():
                 for split, metrics in splits.items():
                     for metric, value in metrics.items():
                         place = (table, dataset, split, metric)
-                        contests.setdefault(place, {})[row] = Score({0: value}, value)
+                        contests.setdefault(place, {})[row] = MethodScore({0: value}, value)
     return contests
 
 
@@ -199,8 +199,7 @@ def ranks(values: Mapping[str, float]) -> dict[str, int]:
 
 Metric = Literal["max", "ema", "client-max", "client-ema"]
 METRICS: tuple[Metric, ...] = ("max", "ema")
-# Each client on its own mix of classes, then the mean: the paper split its test data too.
-OWN_MIXES: tuple[Metric, ...] = ("client-max", "client-ema")
+# Of a client: each on its own mix of classes, then the mean, as the paper split its test data too.
 QUANTITIES: dict[Metric, str] = {
     "max": "max_accuracy",
     "ema": "ema_accuracy",
@@ -211,7 +210,7 @@ Place = tuple[str, str]  # block and column: where methods are compared
 
 
 @dataclass(frozen=True)
-class Entry:
+class ResultRow:
     """A row in one place, over its finished seeds."""
 
     row: str
@@ -264,8 +263,8 @@ class Results:
     changes: Sequence[str] = ()  # KEY=VALUE, where not the scale's own
 
     @cached_property
-    def entries(self) -> dict[Place, dict[str, Entry]]:
-        """The entries with a finished run, in the recipe's order whichever finished first."""
+    def entries(self) -> dict[Place, dict[str, ResultRow]]:
+        """The rows with a finished run, in the recipe's order whichever finished first."""
         runs: dict[Place, dict[str, dict[int, RecordedRun]]] = {}
         for cell_folder in self.cells:
             cell = cell_folder.cell
@@ -274,23 +273,13 @@ class Results:
                 by_seed[cell.seed] = cell_folder.run
         entries = {
             place: {
-                row: Entry(row, by_seed, self._paper(place, row))
+                row: ResultRow(row, by_seed, self._paper(place, row))
                 for row, by_seed in rows.items()
                 if by_seed
             }
             for place, rows in runs.items()
         }
         return {place: rows for place, rows in entries.items() if rows}
-
-    def metrics(self, block: str) -> tuple[Metric, ...]:
-        """The metrics that all runs in the block have."""
-        spreads = [
-            entry.spread("client-max").mean
-            for (other_block, _), rows in self.entries.items()
-            if other_block == block
-            for entry in rows.values()
-        ]
-        return METRICS if any(map(math.isnan, spreads)) else METRICS + OWN_MIXES
 
     def _paper(self, place: Place, row: str) -> Figures | None:
         return figures(self.recipe.published, row, *place)
@@ -324,7 +313,7 @@ class Results:
             )
         ]
 
-    def reference(self, place: Place) -> Entry | None:
+    def reference(self, place: Place) -> ResultRow | None:
         """FedAvg in the same place, or the block's only one."""
         block, _ = place
         here = self.entries.get(place, {})
@@ -344,7 +333,7 @@ class Results:
         """The pairs that somebody has asked for."""
         return {}
 
-    def against_reference(self, place: Place, entry: Entry, metric: Metric) -> Pair | None:
+    def against_reference(self, place: Place, entry: ResultRow, metric: Metric) -> Pair | None:
         reference = self.reference(place)
         if reference is None:
             return None
@@ -360,7 +349,7 @@ class Results:
         )
 
     def ranks(self, place: Place, metric: Metric) -> dict[str, int]:
-        """Among the rows that the paper has too, if any, because its ranks are among those."""
+        """Ranks among the rows that the paper has too, if any: its own are among those."""
         entries = self.entries[place]
         shared = {row: entry for row, entry in entries.items() if entry.paper} or entries
         return ranks(comparable_means({row: e.values(metric) for row, e in shared.items()}))
@@ -375,7 +364,7 @@ class Results:
         """The places in which rows that the paper has too can be put in order."""
         return {
             (self.recipe.name, *place, metric): {
-                row: Score(entry.values(metric), figure)
+                row: MethodScore(entry.values(metric), figure)
                 for row, entry in rows.items()
                 if (figure := entry.published(metric)) is not None
             }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 
@@ -21,32 +19,20 @@ EXPECTED = {
 
 def points_table(study: Study) -> Table:
     sphere = study.sphere
-    return Table(
-        columns=[
-            "M",
-            "mean deviation",
-            "± its error",
-            "spread",
-            "RMS",
-            "bound",
-            "first term",
-            "second term",
-            "bound / RMS",
-            "bound / mean",
-        ],
-        rows=[
-            [
-                str(point.negatives),
-                short(point.deviation),
-                short(point.deviation_error, 1),
-                short(point.spread),
-                short(point.rms),
-                short(point.bound),
-                short(point.positive_bound),
-                short(point.sampling_bound),
-                short(point.bound / point.rms, 2),
-                short(point.bound / abs(point.deviation), 2),
-            ]
+    return Table.of(
+        [
+            {
+                "M": str(point.negatives),
+                "mean deviation": short(point.deviation),
+                "± its error": short(point.deviation_error, 1),
+                "spread": short(point.spread),
+                "RMS": short(point.rms),
+                "bound": short(point.bound),
+                "first term": short(point.positive_bound),
+                "second term": short(point.sampling_bound),
+                "bound / RMS": short(point.bound / point.rms, 2),
+                "bound / mean": short(point.bound / abs(point.deviation), 2),
+            }
             for point in study.points
         ],
         title=f"Deviation from the limit {short(sphere.limit, 6)}, dimension {sphere.dimension}",
@@ -126,11 +112,8 @@ def csv_text(result: TheoryResult) -> str:
             *result.temperatures,
         ]
     ]
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(row for number, row in enumerate(rows) if row not in rows[:number])
-    return stream.getvalue()
+    once = [row for number, row in enumerate(rows) if row not in rows[:number]]
+    return Table(list(rows[0]), [[str(value) for value in row.values()] for row in once]).csv()
 
 
 def short(value: float, digits: int = 3) -> str:

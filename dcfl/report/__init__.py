@@ -1,4 +1,4 @@
-"""Recorded runs as one self-contained HTML page: no network, no scripts, no other files."""
+"""Recorded runs as one self-contained HTML page: no network, no other files."""
 
 from __future__ import annotations
 
@@ -8,34 +8,36 @@ from pathlib import Path
 
 from dcfl.errors import RunFolderError, RunMissing
 from dcfl.runs.folder import FILES, RecordedRun
-from dcfl.system.storage import storage, write_whole
 
 __all__ = ["find_all_runs", "find_runs", "write_report"]
 
 
-def write_report(*folders: Path, out: Path | None = None, target: float | None = None) -> Path:
+def write_report(
+    *folders: Path,
+    out: Path | None = None,
+    target: float | None = None,
+    figures: Path | None = None,
+) -> Path:
     """Write the page about all runs in `folders`; returns its path.
 
     The order of the folders is the order on the page; differences are taken against the first
     method, and so is the accuracy whose cost is shown, unless there is a `target`. Without `out`
-    it is report.html, inside the folder if there is only one.
+    it is report.html, inside the folder if there is only one. The folder `figures` gets its charts
+    as SVG and PDF, for print.
     """
-    from dcfl.report.run_page import render  # here, because `find_runs` does not need matplotlib
+    from dcfl.report.document import write_page  # here, because `find_runs` needs no pages
+    from dcfl.report.run_page import page_of
 
     runs = find_all_runs(folders)
     if out is None:
         out = folders[0] / "report.html" if len(folders) == 1 else Path("report.html")
     if out.name in FILES and out.parent.resolve() in {run.folder.resolve() for run in runs}:
         raise RunFolderError(f"{out} belongs to the run: give the page another name")
-    page = render(runs, target)
-    with storage(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(out, page)
-    return out
+    return write_page(page_of(runs, target), out, figures)
 
 
 def find_all_runs(folders: Sequence[Path]) -> list[RecordedRun]:
-    """Each run once."""
+    """All runs in these folders, each once."""
     runs = {run.folder.resolve(): run for folder in folders for run in find_runs(folder)}
     if not runs:
         raise RunFolderError("no folder given: name a run folder, or a folder of run folders")

@@ -44,7 +44,8 @@ const dcflPanels = (() => {
       const x = panel.x ?? this.spec.x;
       const tables = panel.series.map((one) => sparse(one.x, one.y));
       const series = panel.series.map((one) => this.seriesOf(one));
-      const range = ({ low, high, log, percent }, whenLog) => (low !== undefined ? () => [low, high] : log ? whenLog : percent ? percentRange : looseRange);
+      const above = (floor) => (self, low, high) => [floor, looseRange(self, floor, high)[1]];
+      const range = ({ low, high, floor, log, percent }, whenLog) => (low !== undefined ? () => [low, high] : floor !== undefined ? above(floor) : log ? whenLog : percent ? percentRange : looseRange);
       const scale = (one, whenLog) => ({ range: range(one, whenLog), time: false, ...(one.log ? { distr: 3 } : {}) });
       const options = {
         series: [{}, ...series],
@@ -54,6 +55,7 @@ const dcflPanels = (() => {
         ],
         scales: { x: scale(x, wholeRange), y: scale(y, logRange) },
         cursor: { dataIdx: nearestValue, points: { show: !panel.series.every((one) => one.style === "points") } },
+        hooks: { drawAxes: [(self) => this.drawIntervals(self, panel)] },
       };
       const read = panel.series.some((one) => one.notes) ? (self) => this.readPoint(self, panel) : (self) => this.readLines(self, panel);
       plot.draw(options, together(tables), read, () => {
@@ -72,6 +74,21 @@ const dcflPanels = (() => {
       }
       const paint = () => seriesColour(one.colour, one.colour < 0 ? 0.45 : 1);
       return { ...base, stroke: paint, width: one.colour < 0 ? 1 : 2, points: { show: one.y.length > 2 && one.y.length < 12, size: 6, stroke: paint, fill: paint } };
+    }
+
+    drawIntervals(self, panel) {
+      for (const one of panel.series.filter(({ low, label }) => low && this.legend.shows(label))) {
+        self.ctx.strokeStyle = seriesColour(one.colour, 0.4, one.style === "points");
+        self.ctx.lineWidth = 5 * devicePixelRatio;
+        one.x.forEach((x, at) => {
+          if (one.low[at] === null || one.high[at] === null) return;
+          const [across, bottom, top] = [[x, "x"], [one.low[at], "y"], [one.high[at], "y"]].map(([value, scale]) => self.valToPos(value, scale, true));
+          self.ctx.beginPath();
+          self.ctx.moveTo(across, bottom);
+          self.ctx.lineTo(across, top);
+          self.ctx.stroke();
+        });
+      }
     }
 
     // The point nearest to the pointer, if it is near.

@@ -1,4 +1,8 @@
-"""Curves of training as a chart: every run after every round, over rounds, traffic or time."""
+"""The data of charts: a page draws them by its scripts, `figures.py` draws them for print.
+
+There are three kinds: "curves" of training, over rounds, traffic or time; "plot", lines and points
+in panels; "matrix", numbers by row and column.
+"""
 
 from __future__ import annotations
 
@@ -10,39 +14,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcfl.comparisons.groups import Group, seeds_of
-from dcfl.comparisons.standing import client_seconds_so_far
-from dcfl.report.plots import LOG_FROM
+from dcfl.comparisons.standing import bytes_so_far, client_seconds_so_far
+from dcfl.data.dataset_summary import MANY_CLIENTS, Overview
 from dcfl.report.text import counted, data_unit
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.rows import RoundRow
-from dcfl.system.wording import printable_lines
 
 Chart = Mapping[str, Any]
+Numbers = Sequence[float] | NDArray[Any]
 
+LONGEST_CLASS = 16  # characters of a class's name beside an axis
 MOST_CELLS = 40_000  # of a matrix; more are smaller than a pixel
+MANY_BARS = 60  # of a histogram; more are too thin
 GREY = -1  # a colour that is no method's
 NUMBERED_CELLS = 600  # more leave no room for a number in each
-
-
-def shown_chart(value: Any) -> Any:
-    """With nothing in its texts that acts on a page."""
-    if isinstance(value, str):
-        return printable_lines(value)
-    if isinstance(value, Mapping):
-        return {key: shown_chart(inner) for key, inner in value.items()}
-    return [shown_chart(inner) for inner in value] if isinstance(value, list | tuple) else value
+LOG_FROM = 50  # ratio of largest to smallest loss, above which a linear axis hides the small
 
 
 def series(
-    label: str,
-    x: Sequence[float] | NDArray[Any],
-    y: Sequence[float] | NDArray[Any],
-    colour: int,
-    style: str = "line",
-    **more: Any,
+    label: str, x: Numbers, y: Numbers, colour: int, style: str = "line", **more: Any
 ) -> dict[str, Any]:
-    """`style` is "line", "points" or "steps". Also `dash`, and `notes`: a text for each point, its
-    first line the title."""
+    """`style` is "line", "points" or "steps". Also `dash`; `notes`, a text for each point, its
+    first line the title; `low` and `high`, the ends of an interval about each point."""
+    for end in {"low", "high"} & more.keys():
+        more[end] = _rounded(more[end])
     return {
         "label": label,
         "x": _rounded(x),
@@ -51,6 +46,10 @@ def series(
         "style": style,
         **more,
     }
+
+
+def histogram(label: str, edges: Numbers, heights: Numbers, colour: int) -> dict[str, Any]:
+    return series(label, edges, [*heights, 0.0], colour, "steps")
 
 
 def plot(x: Mapping[str, Any], y: Mapping[str, Any], panels: Sequence[Chart], **more: Any) -> Chart:
@@ -67,13 +66,11 @@ def matrix(
     value: str,
     shade: str = "",
     **more: Any,
-) -> Chart | None:
-    """Numbers by row and column; None if there are too many. `rows` and `columns` say what they
-    are and their names. `shade`: "row" for shares of the row, "signed" for gains and losses,
-    "range" for scores, from the lowest to the highest; else they are counts. Also `sizes`: bars
-    with the columns' sums; `digits` of each number."""
-    if cells.size > MOST_CELLS:
-        return None
+) -> Chart:
+    """Numbers by row and column. `rows` and `columns` say what they are and their names. `shade`:
+    "row" for shares of the row, "signed" for gains and losses, "range" for scores, from the lowest
+    to the highest; else they are counts. Also `sizes`: bars with the columns' sums; `digits` of
+    each number."""
     return {
         "kind": "matrix",
         "cells": [_rounded(row) for row in cells],
@@ -88,7 +85,42 @@ def matrix(
     }
 
 
-def _rounded(values: Sequence[float] | NDArray[Any]) -> list[float | None]:
+def partition_chart(
+    counts: NDArray[np.int64], class_names: Sequence[str], clients_called: Sequence[str] = ()
+) -> Chart:
+    """Samples per client and class [clients, classes]; for many clients, histograms."""
+    if not summed_up(counts):
+        clients = clients_called or [str(client) for client in range(len(counts))]
+        named = (("class", class_names), ("client", clients))
+        return matrix(counts.T, *named, "samples", sizes=True)
+    split = Overview(counts)
+    values = {
+        "samples of a client": split.sizes,
+        "classes of a client": split.held,
+        "share of its largest class (%)": 100 * split.largest_shares,
+    }
+    panels = [
+        {"x": {"label": label, "whole": True}, "series": [_over_clients(one)]}
+        for label, one in values.items()
+    ]
+    return plot({"label": ""}, {"label": "clients", "floor": 0}, panels, height=200)
+
+
+def summed_up(counts: NDArray[np.int64]) -> bool:
+    return len(counts) > MANY_CLIENTS or counts.size > MOST_CELLS
+
+
+def _over_clients(values: NDArray[Any]) -> dict[str, Any]:
+    """Whole numbers get a bar each as long as there is room."""
+    low, high = float(values.min()), float(values.max())
+    width = max(1.0, (high - low) / MANY_BARS)
+    if values.dtype.kind == "i":
+        width = math.ceil(width)
+    edges = np.arange(low - 0.5, high + 0.5 + width, width)
+    return histogram("clients", edges, np.histogram(values, edges)[0], GREY)
+
+
+def _rounded(values: Numbers) -> list[float | None]:
     """To six significant digits; what is not finite is None."""
     return [rounded(float(value)) for value in values]
 
@@ -107,56 +139,52 @@ MANY_CURVES = 12  # more cannot be told apart
 DRAWN_OF_MANY = 5
 Across = Callable[[RecordedRun], Sequence[float]]
 
+PERCENT = {"percent": True, "smoothing": 0.9}
 ACCURACIES: tuple[dict[str, Any], ...] = (
-    {"name": "accuracy", "ema": "ema_accuracy", "label": "accuracy (%)"},
+    {"name": "accuracy", "ema": "ema_accuracy", "label": "accuracy (%)", **PERCENT},
     {
         "name": "client_accuracy",
         "ema": "ema_client_accuracy",
         "label": "accuracy on clients’ own mixes (%)",
+        **PERCENT,
     },
-    {"name": "worst_decile_accuracy", "ema": "", "label": "accuracy, worst tenth of clients (%)"},
+    {
+        "name": "worst_decile_accuracy",
+        "ema": "",
+        "label": "accuracy, worst tenth of clients (%)",
+        **PERCENT,
+    },
 )
+LOSS = {"ema": "", "percent": False, "smoothing": 0}
 LOSSES: tuple[dict[str, Any], ...] = (
-    {"name": "loss", "ema": "", "label": "loss of the global model"},
-    {"name": "train_loss", "ema": "", "label": "training loss of the clients"},
+    {"name": "loss", "label": "loss of the global model", **LOSS},
+    {"name": "train_loss", "label": "training loss of the clients", **LOSS},
 )
 
 
 def accuracy_chart(groups: Sequence[Group]) -> Chart | None:
-    known = [{**one, "percent": True, "smoothing": 0.9} for one in _measured(groups, ACCURACIES)]
-    return _curves(groups, known)
+    """None where no round has been scored."""
+    return _curves(groups, ACCURACIES)
 
 
 def loss_chart(groups: Sequence[Group]) -> Chart | None:
-    known = [
-        {**one, "percent": False, "smoothing": 0, "log": _spans_decades(groups, one["name"])}
-        for one in _measured(groups, LOSSES)
-    ]
-    return _curves(groups, known)
+    return _curves(groups, LOSSES)
 
 
 def chart_note(groups: Sequence[Group]) -> str:
     """What a reader must know of a chart of many curves or rounds; empty where all are drawn."""
-    return _which_curves(groups) + _which_rounds(groups)
-
-
-def _which_curves(groups: Sequence[Group]) -> str:
-    if len(drawn_first(groups)) == len(groups):
-        return ""
-    return (
-        f" With scripts: the first curve and those with the {counted(DRAWN_OF_MANY)} highest EMA "
-        "are drawn, and the legend adds the others."
-    )
-
-
-def _which_rounds(groups: Sequence[Group]) -> str:
-    step = _step(groups)
-    if step == 1:
-        return ""
-    return (
-        f" With scripts: of the rounds that were scored, one in {step} is drawn, the last, and "
-        "the best and worst of every run; the moving averages are over all of them."
-    )
+    note, step = "", _step(groups)
+    if len(drawn_first(groups)) < len(groups):
+        note = (
+            f" The first curve and those with the {counted(DRAWN_OF_MANY)} highest EMA are drawn, "
+            "and the legend adds the others."
+        )
+    if step > 1:
+        note += (
+            f" Of the rounds that were scored, one in {step} is drawn, the last, and the best and "
+            "worst of every run; the moving averages are over all of them."
+        )
+    return note
 
 
 def drawn_first(groups: Sequence[Group]) -> set[str]:
@@ -169,7 +197,14 @@ def drawn_first(groups: Sequence[Group]) -> set[str]:
     return {one.label for one in (groups[0], *best[:DRAWN_OF_MANY])}
 
 
-def _curves(groups: Sequence[Group], quantities: Sequence[dict[str, Any]]) -> Chart | None:
+def _curves(groups: Sequence[Group], known: Sequence[dict[str, Any]]) -> Chart | None:
+    """A chart of those quantities that some run has."""
+    found = [(one, _values(groups, one["name"])) for one in known]
+    quantities = [
+        {**one, "log": not one["percent"] and max(values) > LOG_FROM * min(values) > 0}
+        for one, values in found
+        if values
+    ]
     if not quantities:
         return None
     axes, across = _axes(groups)
@@ -186,7 +221,7 @@ def _curves(groups: Sequence[Group], quantities: Sequence[dict[str, Any]]) -> Ch
         }
         for group in groups
     ]
-    return {"kind": "curves", "x": axes, "y": list(quantities), "methods": methods}
+    return {"kind": "curves", "x": axes, "y": quantities, "methods": methods}
 
 
 def _run(
@@ -209,7 +244,7 @@ def _run(
 def _axes(groups: Sequence[Group]) -> tuple[list[dict[str, str]], dict[str, Across]]:
     """What curves can be drawn over, and how it is measured."""
     runs = [run for group in groups for run in group.runs]
-    unit = data_unit(max((sum(_sent(run)) for run in runs), default=0.0))
+    unit = data_unit(max((sent[-1] for run in runs if (sent := bytes_so_far(run))), default=0.0))
     axes = [
         {"name": "round", "label": "round", "unit": ""},
         {"name": "sent", "label": f"{unit.name} sent, up and down", "unit": unit.name},
@@ -218,22 +253,11 @@ def _axes(groups: Sequence[Group]) -> tuple[list[dict[str, str]], dict[str, Acro
     ]
     across: dict[str, Across] = {
         "round": lambda run: [row.round for row in run.rounds],
-        "sent": lambda run: list(np.cumsum(_sent(run)) / unit.bytes),
+        "sent": lambda run: [sent / unit.bytes for sent in bytes_so_far(run)],
         "seconds": lambda run: list(np.cumsum([row.seconds for row in run.rounds])),
         "work": client_seconds_so_far,
     }
     return axes, across
-
-
-def _sent(run: RecordedRun) -> list[int]:
-    return [row.bytes_up + row.bytes_down for row in run.rounds]
-
-
-def _measured(
-    groups: Sequence[Group], quantities: Sequence[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """Those that some run has: older ones lack some."""
-    return [one for one in quantities if any(True for _ in _values(groups, one["name"]))]
 
 
 def _values(groups: Sequence[Group], name: str) -> list[float]:
@@ -244,11 +268,6 @@ def _values(groups: Sequence[Group], name: str) -> list[float]:
         for row in _scored(run)
         if row[name] is not None and math.isfinite(row[name])
     ]
-
-
-def _spans_decades(groups: Sequence[Group], name: str) -> bool:
-    values = _values(groups, name)
-    return min(values) > 0 and max(values) > LOG_FROM * min(values)
 
 
 def _scored(run: RecordedRun) -> list[RoundRow]:

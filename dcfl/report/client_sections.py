@@ -1,22 +1,20 @@
-"""What sites elsewhere have, as far as they chose to send it, as a section of a run page."""
+"""What a run page says of each client, each class and each site."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import fmean
 
 import numpy as np
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from dcfl.comparisons.groups import Group, scored_on
 from dcfl.data.dataset_summary import Overview
 from dcfl.data.settings import images_scored
 from dcfl.report import charts, text
+from dcfl.report.charts import LONGEST_CLASS
 from dcfl.report.document import Picture, Section, Table
-from dcfl.report.plots import COLOURS, LONGEST_CLASS, LONGEST_LABEL, WIDTH, styled
 from dcfl.runs.evaluations import read_evaluations, scored_by_sites
 from dcfl.runs.folder import PERSONAL_ROWS, RecordedRun
 from dcfl.runs.rows import ClassRecall, PersonalRow
@@ -37,7 +35,10 @@ class Dot:
 
 def client_mix_picture(groups: Sequence[Group]) -> Picture | None:
     """None if no run has scored its clients on their own mixes."""
-    found = {group.label: _dots(group) for group in groups}
+    found = {
+        group.label: [dot for run in group.counted for dot in _dots_of(run, len(group.counted) > 1)]
+        for group in groups
+    }
     total = sum(map(len, found.values()))
     if not total:
         return None
@@ -46,17 +47,12 @@ def client_mix_picture(groups: Sequence[Group]) -> Picture | None:
     fewer = f" Shown is every {step}th." if step > 1 else ""
     return Picture(
         "Clients, over their mix of classes",
-        partial(client_mix_figure, shown),
         f"Dots of {text.plural(total, 'client')}: accuracy over the share of the largest class.",
         "Each dot is a client of a run: the accuracy of the global model, the images weighted to "
         "the client’s mix of classes, after the last scored round that it took part in. To the "
         f"right are clients with little more than one class.{fewer}",
         _chart(shown),
     )
-
-
-def _dots(group: Group) -> list[Dot]:
-    return [dot for run in group.counted for dot in _dots_of(run, len(group.counted) > 1)]
 
 
 def _dots_of(run: RecordedRun, several: bool) -> list[Dot]:
@@ -106,23 +102,6 @@ def _chart(shown: dict[str, list[Dot]]) -> charts.Chart:
         {"label": "accuracy on its mix (%)", "low": -3, "high": 103},
         [{"series": lines}],
     )
-
-
-@styled
-def client_mix_figure(shown: dict[str, list[Dot]]) -> Figure:
-    figure = Figure(figsize=(WIDTH, 0.62 * WIDTH), layout="constrained")
-    axes = figure.add_subplot()
-    for (label, dots), colour in zip(shown.items(), COLOURS * len(shown), strict=False):
-        places = [(dot.share, dot.accuracy) for dot in dots]
-        if places:
-            name = printable(label, LONGEST_LABEL)
-            axes.plot(*zip(*places, strict=True), "o", color=colour, alpha=0.6, mew=0, label=name)
-    axes.set_ylim(-3, 103)
-    axes.set_xlabel("share of its largest class (%)")
-    axes.set_ylabel("accuracy on its mix (%)")
-    if len(shown) > 1:
-        figure.legend(loc="outside upper left", ncols=3, fontsize=9.5)
-    return figure
 
 
 SHOWN_CLASSES = 30  # classes; of more, those with the lowest recall
@@ -184,7 +163,8 @@ def _class_table(names: tuple[str, ...], groups: Sequence[Group]) -> Table:
         ]
         for row in order
     ]
-    columns = ["Class", scored_on(runs).capitalize(), *(_column(group, groups) for group in groups)]
+    recalls = ["Recall, %"] if len(groups) == 1 else [f"{group.label}, %" for group in groups]
+    columns = ["Class", scored_on(runs).capitalize(), *recalls]
     return Table(columns, rows, title, " ".join([CLASS_NOTE, *_site_sentences(runs)]))
 
 
@@ -195,12 +175,8 @@ def _site_sentences(runs: Sequence[RecordedRun]) -> list[str]:
     return [f"{note[0].upper()}{note[1:]}." for note in map(printable, notes)]
 
 
-def _column(group: Group, groups: Sequence[Group]) -> str:
-    return "Recall, %" if len(groups) == 1 else f"{group.label}, %"
-
-
 def _means(names: tuple[str, ...], group: Group) -> list[float | None]:
-    """Of each class, over the group's runs with these classes."""
+    """The mean recall of each class, over the group's runs with these classes."""
     runs = [_recalls(run) for run in group.counted if _names(run) == names]
     by_class = [
         [one.recall for one in own if one.recall is not None] for own in zip(*runs, strict=True)
@@ -238,7 +214,7 @@ def personal_section(
 
 def _personal_table(rows: Sequence[PersonalRow], run: str) -> Table:
     scored = [
-        (own, common, _client_name(row))
+        (own, common, printable(row.site) if row.site else f"client {row.client}")
         for row in rows
         if (own := row.personal_accuracy) is not None
         and (common := row.global_accuracy) is not None
@@ -261,10 +237,6 @@ def _cells(name: str, common: float, own: float) -> list[str]:
     return [name, text.number(common), text.number(own), text.signed(own - common)]
 
 
-def _client_name(row: PersonalRow) -> str:
-    return printable(row.site) if row.site else f"client {row.client}"
-
-
 MOST_CLASSES = 12  # with a column each
 UNTOLD = "–"
 SITE_NOTE = (
@@ -283,7 +255,9 @@ def site_section(runs: Sequence[RecordedRun], names: Mapping[RecordedRun, str]) 
 
 def _site_table(run: RecordedRun, title: str) -> Table:
     trained = {row.client: row.num_examples for row in run.clients if row.num_examples}
-    sites = {row.client: _site_name(row.client, row.site) for row in run.clients}
+    sites = {
+        row.client: printable(row.site) if row.site else f"site {row.client}" for row in run.clients
+    }
     tested = {score.client: score.images for row in run.rounds for score in row.sites}
     counts = _class_counts(run)
     classes = run.class_names if counts and len(run.class_names) <= MOST_CLASSES else []
@@ -298,10 +272,6 @@ def _site_table(run: RecordedRun, title: str) -> Table:
     ]
     columns = [f"{printable(name, LONGEST_CLASS)}, test" for name in classes]
     return Table(("Site", "Training images", "Test images", *columns), rows, title, SITE_NOTE)
-
-
-def _site_name(client: int, site: str) -> str:
-    return printable(site) if site else f"site {client}"
 
 
 def _class_counts(run: RecordedRun) -> dict[str, list[int | None]]:

@@ -1,4 +1,4 @@
-"""A self-contained page of sections, tables and pictures; and its tables as text."""
+"""A self-contained page of sections, tables and charts; and its tables as text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 import csv
 import hashlib
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -15,11 +15,9 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
-from dcfl.report import plots, text
-from dcfl.report.charts import Chart, shown_chart
-from dcfl.system.storage import strict_json
+from dcfl.report.charts import Chart
+from dcfl.system.storage import storage, strict_json, write_whole
 from dcfl.system.wording import printable, printable_lines
 
 HERE = Path(__file__).parent
@@ -27,103 +25,6 @@ UPLOT = HERE / "vendor" / "uplot"
 CHART = '<script type="application/json">'  # begins a chart's data; foreign text cannot
 START = "dcflPage.start();"
 CHARTS = ("chart_parts.js", "chart_curves.js", "chart_panels.js", "chart_matrix.js", "charts.js")
-
-
-def rendered(template: str, **values: Any) -> str:
-    """A whole page. The template makes its content."""
-    return whole_page(values["title"], content(template, **values))
-
-
-def content(template: str, *, stills: bool = True, **values: Any) -> Markup:
-    """What stands on a page. Without `stills`, pictures that have a chart are not drawn."""
-    return Markup(_environment().get_template(template).render(stills=stills, **values))
-
-
-def whole_page(title: str, body: Markup, follow: str = "") -> str:
-    """`follow` is a script that keeps the page up to date; it may ask the page's own server."""
-    styles, scripts = ["page.css"], ["page.js"]
-    if CHART in body or follow:
-        styles, scripts = ["uplot.css", *styles], ["uplot.js", *CHARTS, *scripts]
-    style = Markup("\n".join(map(_asset, styles)))
-    script = Markup("\n".join([*map(_asset, scripts), START, follow]))
-    return (
-        _environment()
-        .get_template("base.html.j2")
-        .render(
-            title=title,
-            body=body,
-            style=style,
-            script=script,
-            policy=_policy([style], [script], bool(follow)),
-            has_charts=len(scripts) > 1,
-            follows=bool(follow),
-            version=version("dcfl"),
-        )
-    )
-
-
-def json_in_html(value: Any) -> Markup:
-    """JSON for a script element: no character in it can end the element or begin a comment."""
-    safe = strict_json(value)
-    for char in "<>&":
-        safe = safe.replace(char, f"\\u{ord(char):04x}")
-    return Markup(safe)
-
-
-def _policy(styles: Sequence[str], scripts: Sequence[str], follows: bool) -> str:
-    rules = {
-        "default-src": ["'none'"],
-        "img-src": ["data:"],
-        "style-src": [_hash(style) for style in styles],
-        "script-src": [_hash(script) for script in scripts],
-        "connect-src": ["'self'"] if follows else ["'none'"],
-        "base-uri": ["'none'"],
-        "form-action": ["'none'"],
-    }
-    return "; ".join(" ".join([name, *sources]) for name, sources in rules.items())
-
-
-def _hash(content: str) -> str:
-    digest = hashlib.sha256(content.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
-
-
-@cache
-def _asset(name: str) -> str:
-    """uPlot comes with its licence."""
-    if name == "uplot.js":
-        licence = (UPLOT / "LICENSE").read_text("utf-8")
-        return f"/*! uPlot\n{licence}\n*/\n{(UPLOT / 'uPlot.iife.min.js').read_text('utf-8')}"
-    path = UPLOT / "uPlot.min.css" if name == "uplot.css" else HERE / name
-    return path.read_text("utf-8")
-
-
-@cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("dcfl.report", ""),
-        # Names of classes, folders and methods are other people's text.
-        autoescape=True,
-        finalize=_shown,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
-        number=text.number,
-        signed=text.signed,
-        deviation=text.deviation,
-        interval=text.interval,
-        on_images=text.on_images,
-        plural=text.plural,
-    )
-    return environment
-
-
-def _shown(value: Any) -> Any:
-    foreign = isinstance(value, str) and not isinstance(value, Markup)  # Markup is ours
-    return printable_lines(value) if foreign else value
-
 
 # Characters that LaTeX would misread, and how they are written instead.
 LATEX = {
@@ -141,34 +42,34 @@ LATEX = {
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure, and the chart that takes its place where scripts run."""
+    """A chart, what it shows in words, and how to read it."""
 
     title: str
-    draw: Callable[[], Figure]  # called only if the page shows it
     alt: str
     explanation: str
-    chart: Chart | None = None
-    covered: bool = False  # another picture's chart shows this too
-
-    @property
-    def source(self) -> str:
-        """A data: address."""
-        encoded = base64.b64encode(plots.as_svg(self.draw())).decode("ascii")
-        return f"data:image/svg+xml;base64,{encoded}"
+    chart: Chart | None  # None: there is nothing to draw yet
+    wide: bool = False  # as wide as the page, also beside others
 
     @property
     def chart_json(self) -> Markup:
-        return json_in_html(shown_chart(self.chart or {}))
+        return json_in_html(shown(self.chart))
 
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as text; the first column names the row."""
+    """Cells as text; the first column names the row. On a page, what follows a line's end in a cell
+    is smaller."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     title: str = ""
-    note: str = ""
+    note: str = ""  # Markup, or text
+    sentences: bool = False  # cells are words, not numbers
+
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, str]], title: str = "", note: str = "") -> Table:
+        """A row for each mapping, of which there is at least one; its keys are the columns."""
+        return cls(list(rows[0]), [list(row.values()) for row in rows], title, note)
 
     def markdown(self) -> str:
         aligned = ["---", *("---:" for _ in self.columns[1:])]
@@ -197,11 +98,64 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Detail:
+    """What opens at a click: texts with their headings."""
+
+    summary: str
+    paragraph: str
+    texts: Sequence[tuple[str, str]]
+    tag: str = ""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A small image with what is said of it."""
+
+    source: str  # a data: address
+    label: str
+    note: str
+    good: bool
+
+
+@dataclass(frozen=True)
 class Section:
     title: str
     paragraphs: Sequence[str] = ()
     tables: Sequence[Table] = ()
     pictures: Sequence[Picture] = ()
+    tiles: Sequence[Sequence[Tile]] = ()  # in rows
+    details: Sequence[Detail] = ()
+
+
+@dataclass(frozen=True)
+class Page:
+    title: str
+    facts: Sequence[tuple[str, str]]
+    headline: str
+    sections: Sequence[Section]
+    cautions: Sequence[str] = ()
+
+    @property
+    def content(self) -> Markup:
+        """What stands on it, without the scripts and styles that every page has."""
+        return Markup(_environment().get_template("content.html.j2").render(page=self))
+
+    @property
+    def html(self) -> str:
+        return whole_page(self.title, self.content)
+
+
+def write_page(page: Page, out: Path, figures: Path | None = None) -> Path:
+    """The page as one file; in the folder `figures`, its charts as figures for print."""
+    html = page.html
+    with storage(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(out, html)
+    if figures is not None:
+        from dcfl.report.figures import write_figures  # the only place that needs matplotlib
+
+        write_figures(page.sections, figures)
+    return out
 
 
 def latex_tables(sections: Iterable[Section]) -> str:
@@ -214,20 +168,82 @@ def latex_tables(sections: Iterable[Section]) -> str:
     return "\n".join(parts)
 
 
-def render_document(
-    title: str,
-    facts: Sequence[tuple[str, str]],
-    headline: str,
-    sections: Sequence[Section],
-    cautions: Sequence[str] = (),
-) -> str:
-    return rendered(
-        "document.html.j2",
+def whole_page(title: str, body: Markup, follow: str = "") -> str:
+    """`follow` is a script that keeps the page up to date; it may ask the page's own server."""
+    has_charts = CHART in body or bool(follow)
+    styles, scripts = ["page.css"], ["page.js"]
+    if has_charts:
+        styles, scripts = ["uplot.css", *styles], ["uplot.js", *CHARTS, *scripts]
+    style = Markup("\n".join(map(_asset, styles)))
+    script = Markup("\n".join([*map(_asset, scripts), START, follow]))
+    template = _environment().get_template("base.html.j2")
+    return template.render(
         title=title,
-        facts=facts,
-        headline=headline,
-        sections=sections,
-        cautions=cautions,
+        body=body,
+        style=style,
+        script=script,
+        policy=_policy(style, script, bool(follow)),
+        has_charts=has_charts,
+        follows=bool(follow),
+        version=version("dcfl"),
+    )
+
+
+def json_in_html(value: Any) -> Markup:
+    """JSON for a script element: no character in it can end the element or begin a comment."""
+    safe = strict_json(value)
+    for char in "<>&":
+        safe = safe.replace(char, f"\\u{ord(char):04x}")
+    return Markup(safe)
+
+
+def shown(value: Any) -> Any:
+    """The value with nothing in its texts that acts on a page; our own markup stays."""
+    if isinstance(value, str):
+        return value if isinstance(value, Markup) else printable_lines(value)
+    if isinstance(value, dict):
+        return {key: shown(inner) for key, inner in value.items()}
+    return [shown(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def _policy(style: str, script: str, follows: bool) -> str:
+    rules = {
+        "default-src": "'none'",
+        "img-src": "data:",
+        "style-src": _hash(style),
+        "script-src": _hash(script),
+        "connect-src": "'self'" if follows else "'none'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+    return "; ".join(f"{name} {source}" for name, source in rules.items())
+
+
+def _hash(content: str) -> str:
+    digest = hashlib.sha256(content.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
+
+
+@cache
+def _asset(name: str) -> str:
+    """uPlot comes with its licence."""
+    if name == "uplot.js":
+        licence = (UPLOT / "LICENSE").read_text("utf-8")
+        return f"/*! uPlot\n{licence}\n*/\n{(UPLOT / 'uPlot.iife.min.js').read_text('utf-8')}"
+    path = UPLOT / "uPlot.min.css" if name == "uplot.css" else HERE / name
+    return path.read_text("utf-8")
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("dcfl.report", ""),
+        # Names of classes, folders and methods are other people's text.
+        autoescape=True,
+        finalize=shown,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
 
 

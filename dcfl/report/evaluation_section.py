@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import NamedTuple
-
-import matplotlib as mpl
-import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, PercentFormatter
-from numpy.typing import NDArray
+from typing import Any, NamedTuple
 
 from dcfl.report import charts, text
-from dcfl.report.charts import Chart, series
+from dcfl.report.charts import LONGEST_CLASS, MOST_CELLS, Chart, series
 from dcfl.report.document import Picture, Section, Table
-from dcfl.report.plots import COLOURS, INK, LONGEST_CLASS, MANY_DOWN, WIDTH, styled, thinned
 from dcfl.report.text import number, plural
 from dcfl.runs.evaluations import (
     ClassRow,
@@ -27,130 +17,11 @@ from dcfl.runs.evaluations import (
     worst_words,
 )
 from dcfl.runs.folder import RecordedRun
-from dcfl.scores import CONFIDENCE_BINS, Scores
+from dcfl.scores import Scores
 from dcfl.system.wording import printable
 
-NUMBERED_CLASSES = 12  # more leave no room for a number in each cell
-MANY_TURNED = 8  # class names along an axis that still need not be turned
-RECALL, PRECISION = COLOURS[5], COLOURS[1]
-PALE = "#b9c0c6"
-EMPTY = "#eceef0"
-
-
-@styled
-def confusion_figure(scores: Scores, class_names: Sequence[str]) -> Figure:
-    """A row per class: how its images were answered."""
-    counts: NDArray[np.float64] = scores.confusion.numpy()
-    totals = counts.sum(axis=1, keepdims=True)
-    absent = np.broadcast_to(totals == 0, counts.shape)
-    shares = counts / np.where(totals > 0, totals, 1)
-    side = min(max(0.3 * len(counts), 3.2), WIDTH - 0.6)
-    figure = Figure(figsize=(WIDTH, side + 0.8), layout="constrained")
-    axes = figure.add_subplot()
-    shades = mpl.colormaps["Blues"].with_extremes(bad=EMPTY)
-    image = axes.imshow(
-        np.ma.masked_array(shares, absent), shades, vmin=0, vmax=1, interpolation="none"
-    )
-    if len(counts) <= NUMBERED_CLASSES:
-        _write_counts(axes, counts, shares)
-    _name_classes(axes, class_names)
-    axes.set_xlabel("answer")
-    axes.set_ylabel("class")
-    axes.grid(visible=False)
-    axes.spines[["top", "right"]].set_visible(True)
-    figure.colorbar(image, label="share of the class", shrink=0.8, format=PercentFormatter(1.0, 0))
-    return figure
-
-
-def _write_counts(axes: Axes, counts: NDArray[np.float64], shares: NDArray[np.float64]) -> None:
-    for row, column in np.argwhere(counts > 0):
-        dark = shares[row, column] > 0.55
-        text = number(counts[row, column], 0)
-        colour = "white" if dark else INK
-        axes.text(column, row, text, color=colour, fontsize=8, ha="center", va="center")
-
-
-def _name_classes(axes: Axes, class_names: Sequence[str]) -> None:
-    places = thinned(len(class_names), MANY_DOWN)
-    names = [printable(class_names[place], LONGEST_CLASS) for place in places]
-    turned = len(names) > MANY_TURNED and max(map(len, names)) > 2
-    axes.set_xticks(places, names, rotation=90 if turned else 0)
-    axes.set_yticks(places, names)
-    axes.tick_params(length=2)
-
-
-@styled
-def reliability_figure(scores: Scores) -> Figure:
-    """Accuracy against confidence, and below how many images have which confidence."""
-    figure = Figure(figsize=(WIDTH, 0.85 * WIDTH), layout="constrained")
-    upper, lower = figure.subplots(2, sharex=True, height_ratios=(3, 1))
-    edges = np.linspace(0, 100, CONFIDENCE_BINS + 1)
-    confidence, accuracy = (values.numpy() for values in scores.reliability)
-    upper.stairs(np.nan_to_num(accuracy), edges, fill=True, color=COLOURS[5], alpha=0.55)
-    upper.plot([0, 100], [0, 100], color=INK, linewidth=1, linestyle="--")
-    upper.plot(confidence, accuracy, "o", color=COLOURS[0], markersize=4.5, clip_on=False)
-    upper.set_ylim(0, 100)
-    upper.set_ylabel("right answers (%)")
-    images = scores.confidence[0].numpy()
-    lower.stairs(100 * images / max(images.sum(), 1e-9), edges, fill=True, color=PALE)
-    lower.set_xlim(0, 100)
-    lower.set_ylim(bottom=0)
-    lower.yaxis.set_major_locator(MaxNLocator(3, integer=True))
-    lower.set_ylabel("images (%)")
-    lower.set_xlabel("confidence: the probability of the answer (%)")
-    figure.align_ylabels([upper, lower])
-    return figure
-
-
-@styled
-def class_figure(rows: Sequence[ClassRow]) -> Figure:
-    """Recall as bars, precision as dots, in the order of the rows from the top."""
-    figure = Figure(figsize=(WIDTH, 0.9 + 0.24 * len(rows)), layout="constrained")
-    axes = figure.add_subplot()
-    places = np.arange(len(rows))
-    axes.barh(places, [row.recall for row in rows], color=RECALL, alpha=0.55)
-    precision = [row.precision for row in rows]
-    axes.plot(precision, places, "D", color=PRECISION, markersize=4, clip_on=False)
-    axes.set_yticks(places, [printable(row.name, LONGEST_CLASS) for row in rows])
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_xlim(0, 100)
-    axes.set_xlabel("%")
-    axes.grid(visible=False, axis="y")
-    axes.tick_params(axis="y", length=0)
-    handles = [
-        Line2D([], [], color=RECALL, linewidth=6, alpha=0.55),
-        Line2D([], [], color=PRECISION, linestyle="", marker="D", markersize=4),
-    ]
-    figure.legend(handles, ["recall", "precision"], loc="outside upper left", ncols=2)
-    return figure
-
-
-@styled
-def clients_figure(clients: Sequence[ClientScore], mean: float) -> Figure:
-    """Each client's accuracy, the worst first."""
-    figure = Figure(figsize=(WIDTH, 0.5 * WIDTH), layout="constrained")
-    axes = figure.add_subplot()
-    accuracies = sorted(client.accuracy for client in clients)
-    places = range(1, len(accuracies) + 1)
-    axes.plot(places, accuracies, "o", color=COLOURS[0], markersize=4, clip_on=False)
-    axes.axhline(mean, color=INK, linewidth=1, linestyle="--")
-    axes.set_xlim(0.5, len(accuracies) + 0.5)
-    axes.set_ylim(0, 100)
-    axes.set_xlabel("clients, the worst first")
-    axes.set_ylabel("right answers (%)")
-    axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
-    axes.grid(visible=False, axis="x")
-    return figure
-
-
 MOST_NAMES, LONGEST_NAME = 12, 8  # class names that fit below an axis, and their characters
-PERCENT = {"low": 0, "high": 100}
-
-
-def confusion_chart(record: EvaluationRecord) -> Chart | None:
-    names = record.class_names
-    confusion = record.scores.confusion.numpy()
-    return charts.matrix(confusion, ("class", names), ("answer", names), "images", "row")
+MANY_DOWN = 25  # classes in a picture; of more, those with the lowest recall
 
 
 def reliability_chart(scores: Scores) -> Chart:
@@ -171,15 +42,14 @@ def reliability_chart(scores: Scores) -> Chart:
     )
     line = series("as sure as right", [0, 100], [0, 100], 6, dash=1)
     return charts.plot(
-        {"label": "confidence: the probability of the answer (%)", **PERCENT},
-        {"label": "right answers (%)", **PERCENT},
+        {"label": "confidence: the probability of the answer (%)", "low": 0, "high": 100},
+        {"label": "right answers (%)", "low": 0, "high": 100},
         [{"series": [dots, line]}],
     )
 
 
 def class_chart(rows: Sequence[ClassRow]) -> Chart:
     """Recall and precision of each class, in the order of the rows."""
-    names = [printable(row.name, LONGEST_NAME) for row in rows]
     notes = [
         f"{row.name}\n{plural(round(row.images), 'image')}\nrecall {number(row.recall)} %, "
         f"precision {number(row.precision)} %"
@@ -190,42 +60,33 @@ def class_chart(rows: Sequence[ClassRow]) -> Chart:
         series("recall", places, [row.recall for row in rows], 0, "points", notes=notes),
         series("precision", places, [row.precision for row in rows], 1, "points", notes=notes),
     ]
-    axis = {"label": "class", "low": -0.5, "high": len(rows) - 0.5}
-    return charts.plot(
-        {**axis, **({"names": names} if len(names) <= MOST_NAMES else {"whole": True})},
-        {"label": "%", "low": -3, "high": 103},
-        [{"series": dots}],
-    )
+    return _by_name("class", [row.name for row in rows], "%", dots)
 
 
 def clients_chart(clients: Sequence[ClientScore], mean: float) -> Chart:
     """Each client's accuracy, the worst first."""
     ordered = sorted(clients, key=lambda client: client.accuracy)
-    named = len(ordered) <= MOST_NAMES
-    first = 0 if named else 1  # places of names count from 0
-    dots = series(
-        "clients",
-        range(first, len(ordered) + first),
-        [client.accuracy for client in ordered],
-        0,
-        "points",
-        notes=[
-            f"{client.name}\n{number(client.accuracy)} % of {plural(client.images, 'image')}"
-            for client in ordered
-        ],
+    notes = [
+        f"{client.name}\n{number(client.accuracy)} % of {plural(client.images, 'image')}"
+        for client in ordered
+    ]
+    accuracies = [client.accuracy for client in ordered]
+    shown = [
+        series("clients", range(len(ordered)), accuracies, 0, "points", notes=notes),
+        series("mean", [-0.5, len(ordered) - 0.5], [mean, mean], 6, dash=1),
+    ]
+    names = [client.name for client in ordered]
+    return _by_name("clients, the worst first", names, "right answers (%)", shown)
+
+
+def _by_name(label: str, names: Sequence[str], up: str, shown: Sequence[dict[str, Any]]) -> Chart:
+    """Percentages over places that have a name each, below the axis if there is room."""
+    few = len(names) <= MOST_NAMES
+    fitted = (
+        {"names": [printable(name, LONGEST_NAME) for name in names]} if few else {"whole": True}
     )
-    edges = {"low": first - 0.5, "high": len(ordered) + first - 0.5}
-    line = series("mean", list(edges.values()), [mean, mean], 6, dash=1)
-    names = [printable(client.name, LONGEST_NAME) for client in ordered]
-    return charts.plot(
-        {
-            "label": "clients, the worst first",
-            **edges,
-            **({"names": names} if named else {"whole": True}),
-        },
-        {"label": "right answers (%)", "low": -3, "high": 103},
-        [{"series": [dots, line]}],
-    )
+    across = {"label": label, "low": -0.5, "high": len(names) - 0.5, **fitted}
+    return charts.plot(across, {"label": up, "low": -3, "high": 103}, [{"series": shown}])
 
 
 SHOWN = 3  # evaluations with pictures
@@ -311,7 +172,7 @@ def _paragraphs(found: Sequence[Titled]) -> list[str]:
 
 
 def some_names(names: Sequence[str]) -> str:
-    """Of classes: all, or the first and how many more."""
+    """The names of classes: all, or the first and how many more."""
     shown = [printable(name, LONGEST_CLASS) for name in names[:MOST_NAMED]]
     more = [f"{len(names) - MOST_NAMED:,} more"] if len(names) > MOST_NAMED else []
     return text.listed([*shown, *more])
@@ -342,21 +203,22 @@ def _client_table(record: EvaluationRecord, title: str) -> Table:
 
 
 def _pictures(record: EvaluationRecord, title: str) -> list[Picture]:
-    scores = record.scores
+    scores, names = record.scores, record.class_names
+    confusion = scores.confusion.numpy()
     pictures = [
         Picture(
             _headed("which class is taken for which", title),
-            partial(confusion_figure, scores, record.class_names),
             f"Confusion matrix of {scores.classes:,} classes: {text.number(scores.accuracy)} % lie "
             f"on the diagonal.",
             "Each row is a class, each column an answer: the deeper, the greater the share of the "
-            f"class’s images. The diagonal is right.{' Grey: no images.' if record.absent else ''}"
+            f"class’s images. The diagonal is right."
             f"{' Numbers are of images as they are weighted.' if record.weighted else ''}",
-            confusion_chart(record),
+            charts.matrix(confusion, ("class", names), ("answer", names), "images", "row")
+            if confusion.size <= MOST_CELLS
+            else None,
         ),
         Picture(
             _headed("is it as right as it is sure?", title),
-            partial(reliability_figure, scores),
             "Reliability diagram: accuracy against confidence; the expected calibration error is "
             f"{text.number(scores.calibration_error)} %.",
             "Each dot is the images whose answer had such a probability, and how many of those "
@@ -373,7 +235,6 @@ def _pictures(record: EvaluationRecord, title: str) -> list[Picture]:
         pictures.append(
             Picture(
                 _headed("each client", title),
-                partial(clients_figure, record.clients, mean),
                 f"Accuracies of {text.plural(len(record.clients), 'client')}: "
                 f"{text.number(mean)} % on average, {text.number(tenth)} % the {worst}.",
                 f"The share of right answers on {record.clients_kind}, client by client. Dashed is "
@@ -397,8 +258,7 @@ def _class_picture(record: EvaluationRecord, title: str) -> Picture:
     worst = min(rows, key=lambda row: row.recall)
     return Picture(
         _headed("recall and precision", title),
-        partial(class_figure, rows),
-        f"Bars of the recall of {which}. The lowest is {text.number(worst.recall)} %, of "
+        f"Recall and precision of {which}. The lowest is {text.number(worst.recall)} %, of "
         f"{printable(worst.name)}.",
         "Recall (blue): the share of a class’s images that are recognised. Precision (orange): the "
         f"share of right answers among those that name the class. Shown are {which}.",

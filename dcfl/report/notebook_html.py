@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
+
+from markupsafe import Markup, escape
 
 from dcfl.comparisons.groups import Group, scored_on
 from dcfl.comparisons.standing import Standing
@@ -57,12 +58,8 @@ def groups_html(groups: Sequence[Group], folder: Path | None = None) -> str:
     )
 
 
-class _Markup(str):
-    """Our own HTML; everything else is escaped."""
-
-
-def _cell(text: str) -> str:
-    return text if isinstance(text, _Markup) else escape(printable(text))
+def _cell(text: str) -> Markup:
+    return escape(text if isinstance(text, Markup) else printable(text))
 
 
 def _table(
@@ -90,7 +87,7 @@ def _curve(values: Sequence[float]) -> str:
         f"{place * step:.1f},{HEIGHT - 1 - (value - low) * scale:.1f}"
         for place, value in enumerate(values)
     )
-    return _Markup(
+    return Markup(
         f'<svg width="{WIDTH}" height="{HEIGHT}" role="img" aria-label="the course of the '
         f'accuracy"><polyline points="{points}" fill="none" stroke="currentColor"/></svg>'
     )

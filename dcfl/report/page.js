@@ -1,5 +1,5 @@
 "use strict";
-// What every page of dcfl does: the theme, tables that sort, and charts in place of pictures.
+// What every page of dcfl does: the theme, tables that sort, and charts.
 
 const dcflPage = (() => {
   const MISSING = ["", "–"];
@@ -77,6 +77,17 @@ const dcflPage = (() => {
       show();
     });
     system.addEventListener("change", show);
+    let chosen; // paper is white, and charts are painted
+    window.addEventListener("beforeprint", () => {
+      chosen = root.dataset.theme;
+      root.dataset.theme = "light";
+      show();
+    });
+    window.addEventListener("afterprint", () => {
+      if (chosen) root.dataset.theme = chosen;
+      else delete root.dataset.theme;
+      show();
+    });
     document.body.prepend(button);
     show();
   }

@@ -1,15 +1,13 @@
-"""The page about runs: what they have in common, who did how well, the pictures, the fine print."""
+"""The page about runs: what they have in common, who did how well, the charts, the fine print."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import TypeVar
 
 import numpy as np
+from markupsafe import Markup
 
 from dcfl.comparisons.groups import (
     Group,
@@ -22,12 +20,18 @@ from dcfl.comparisons.groups import (
 )
 from dcfl.comparisons.standing import Standing
 from dcfl.comparisons.verdict import headline
-from dcfl.data.dataset_summary import MANY_CLIENTS, Overview
+from dcfl.data.dataset_summary import Overview
 from dcfl.data.settings import dataset_words, images_scored
 from dcfl.data.splits.partition import split_words
 from dcfl.federation import cohort_size
-from dcfl.report import charts, plots, text
-from dcfl.report.charts import accuracy_chart, chart_note, loss_chart
+from dcfl.report import text
+from dcfl.report.charts import (
+    accuracy_chart,
+    chart_note,
+    loss_chart,
+    partition_chart,
+    summed_up,
+)
 from dcfl.report.client_sections import (
     class_cautions,
     class_section,
@@ -36,7 +40,7 @@ from dcfl.report.client_sections import (
     site_section,
 )
 from dcfl.report.comparison_section import comparison_sections
-from dcfl.report.document import Picture, Section, rendered
+from dcfl.report.document import Detail, Page, Picture, Section, Table
 from dcfl.report.evaluation_section import evaluation_section
 from dcfl.runs.evaluations import ENOUGH_CLIENTS, WEIGHTING, worst_words
 from dcfl.runs.folder import RecordedRun
@@ -45,73 +49,289 @@ from dcfl.runs.summaries import replies_used, seldom_there
 from dcfl.system.wording import printable
 
 MOST_LISTED = 6  # clients, or rounds
+SHOWN_PARTITIONS = 4
+SHOWN_FAILURES = 50
+LONGEST_SITE = 20  # characters of its name below a column
+MOST_ABSENT = 10  # sites of a run, each with a caution
+
+Names = Mapping[RecordedRun, str]
 
 
-@dataclass(frozen=True)
-class Failure:
-    """One thing that went wrong in one run, however often."""
-
-    run: str
-    outcome: str
-    reason: str
-    times: int
-    clients: str
-    rounds: str
-
-
-@dataclass(frozen=True)
-class Judge:
-    """A site that scores the model on test images of its own."""
-
-    run: str
-    site: str  # its name, or its number if it has none
-    accuracy: float  # after the last round in which it reported
-    round: int
-    images: int
-    share: float  # of its weight in the run's accuracy then, percent
-
-
-@dataclass(frozen=True)
-class Detail:
-    """What it takes to repeat a run and to check that the result is the same."""
-
-    name: str
-    status: str
-    weights_sha256: str
-    partition_sha256: str
-    config: str
-    environment: str
+def page_of(
+    runs: Sequence[RecordedRun],
+    target: float | None = None,
+    progress: Sequence[Section] = (),
+    troubles: Sequence[str] = (),
+) -> Page:
+    groups, names = group_runs(runs), names_of(runs)
+    standing = Standing(groups, target=target)
+    sections = [
+        *progress,
+        _result_section(standing, runs),
+        *comparison_sections(standing),
+        _training_section(groups) if any(run.rounds for run in runs) else None,
+        class_section(groups),
+        personal_section(runs, names),
+        evaluation_section(runs, names),
+        site_section(runs, names),
+        _partition_section(runs, names),
+        _judges_section(runs, names),
+        _failures_section(runs, names),
+        _details_section(runs, names),
+    ]
+    return Page(
+        _title(groups, runs),
+        _facts(runs),
+        headline(standing),
+        [section for section in sections if section],
+        [*_cautions(groups, runs, names), *troubles],
+    )
 
 
-def failures_of(runs: Sequence[RecordedRun], names: dict[RecordedRun, str]) -> list[Failure]:
-    rows: dict[tuple[str, str, str], list[ClientRow]] = {}
+def _result_section(standing: Standing, runs: Sequence[RecordedRun]) -> Section:
+    groups, worst = standing.groups, _worst(runs)
+    comparing, personal = len(groups) > 1, any(group.has_personal for group in groups)
+    unit = text.data_unit(
+        max(max(group.spread("bytes_up").mean, group.spread("bytes_down").mean) for group in groups)
+    )
+    digits = 1 if max(group.spread("seconds").mean for group in groups) < 1000 else 0
+    accuracies = {
+        "Final, %": "final_accuracy",
+        "Clients’ own MAX, %": "max_client_accuracy",
+        "Clients’ own EMA, %": "ema_client_accuracy",
+        "Clients’ own final, %": "client_accuracy",
+        f"{worst.capitalize()}, %": "worst_decile_accuracy",
+        **({"Personal models, %": "personal_accuracy"} if personal else {}),
+    }
+    against = [f"EMA against {groups[0].method}"] if comparing else []
+    sent = [f"Sent up, {unit.name}", f"Sent down, {unit.name}"]
+    columns = ["Method", "Seeds", "MAX, %", "EMA, %", *against, *accuracies, *sent, "Time, s"]
+    rows = []
+    for group in groups:
+        above = [_gain(standing, group)] if comparing else []
+        way = [group.spread(name).mean / unit.bytes for name in ("bytes_up", "bytes_down")]
+        rows.append(
+            [
+                f"{group.label} (unfinished)" if group.unfinished else group.label,
+                str(group.seeds),
+                *(_with_deviation(group, name) for name in ("max_accuracy", "ema_accuracy")),
+                *above,
+                *(_with_deviation(group, name) for name in accuracies.values()),
+                *map(text.number, way),
+                text.number(group.spread("seconds").mean, digits),
+            ]
+        )
+    note = _about_results(standing, runs, worst, personal)
+    return Section("Result", tables=[Table(columns, rows, note=note)])
+
+
+def _with_deviation(group: Group, name: str) -> str:
+    return text.with_deviation(group.spread(name)).replace(" ", "\n", 1)
+
+
+def _gain(standing: Standing, group: Group) -> str:
+    gain = standing.gain(group)
+    if gain is None:
+        return "–"
+    mean, ends = text.signed(gain.paired.spread.mean), gain.paired.interval
+    return mean if ends is None else f"{mean}\n{text.interval(ends)}"
+
+
+def _about_results(
+    standing: Standing, runs: Sequence[RecordedRun], worst: str, personal: bool
+) -> Markup:
+    groups, images = standing.groups, scored_on(runs)
+    at_sites = any(row.sites for run in runs for row in run.rounds)
+    own = (
+        "is the accuracy of each site on its own test images, averaged over all sites"
+        if at_sites
+        else f"weighs the {images} to each client’s own mix of classes, and then averages over all "
+        "clients"
+    )
+    sentences = [
+        f"<b>MAX</b> is the best {text.on_images('accuracy', images)} of any round that was "
+        "scored. <b>EMA</b> is its exponential moving average (each round weighs 0.1, all earlier "
+        "ones 0.9): steadier than a single round, and below the curve while that still climbs. "
+        f"<b>Final</b> is the accuracy after the last round. <b>Clients’ own</b> {own}; the "
+        f"<b>{worst}</b> of them fares like that after the last round."
+    ]
+    if personal:
+        sentences.append(
+            "<b>Personal models</b> are the clients’ own after the last round, each on its own mix "
+            "of classes, averaged over the clients that have trained; the other numbers are of the "
+            "global model, whose personal part is the initial one."
+        )
+    if any(group.seeds > 1 for group in groups):
+        sentences.append("With several seeds, numbers are means ± the sample standard deviation.")
+    note = Markup(" ".join(sentences))
+    if len(groups) == 1:
+        return note
+    same = " on the same data" if len(standing.tasks) > 1 else ""
+    return note + Markup(
+        " Differences are in percentage points, taken seed by seed against {}{}, then averaged, "
+        "with their 95 % interval."
+    ).format(printable(groups[0].method), same)
+
+
+def _training_section(groups: Sequence[Group]) -> Section:
+    finals = "; ".join(
+        f"{group.label}: MAX {_percent(group, 'max_accuracy')}, "
+        f"EMA {_percent(group, 'ema_accuracy')}"
+        for group in groups
+    )
+    several = any(len(group.runs) > 1 for group in groups)
+    band = " Over several seeds, bold is the mean and the band runs from the lowest to the highest."
+    ring = " A ring marks MAX." if len(groups) == 1 else ""
+    rounds = max(Outcome.of(run).rounds for group in groups for run in group.runs)
+    images = scored_on(run for group in groups for run in group.runs)
+    accuracy, loss = (text.on_images(quantity, images) for quantity in ("accuracy", "loss"))
+    pictures = [
+        Picture(
+            "Accuracy over rounds",
+            f"Line chart of {accuracy} over {text.plural(rounds, 'round')}. {finals}.",
+            f"Thin: the share of {images} that the global model gets right after each round. "
+            f"Bold: its moving average, EMA.{band if several else ''}{ring}"
+            f"{chart_note(groups)}",
+            accuracy_chart(groups),
+            wide=True,
+        ),
+        Picture(
+            f"{loss[0].upper()}{loss[1:]} over rounds",
+            f"Line chart of {loss} over {text.plural(rounds, 'round')}.",
+            f"The mean cross-entropy on the {images}; lower is better. It rises when a model is "
+            f"wrong and sure of it, even while the accuracy holds.{band if several else ''}",
+            loss_chart(groups),
+        ),
+        client_mix_picture(groups),
+    ]
+    return Section("Training", pictures=[picture for picture in pictures if picture])
+
+
+def _percent(group: Group, quantity: str) -> str:
+    return f"{text.number(group.spread(quantity).mean)} %"
+
+
+def _partition_section(runs: Sequence[RecordedRun], names: Names) -> Section | None:
+    """None where nobody knows the samples of the clients."""
+    by_partition = runs_by_partition([run for run in runs if run.samples_known])
+    several = len(by_partition) > 1
+    pictures = [
+        _partition_picture(
+            users[0], f"{sha256[:8]}: {_some([names[run] for run in users])}" if several else ""
+        )
+        for sha256, users in list(by_partition.items())[:SHOWN_PARTITIONS]
+    ]
+    if not pictures:
+        return None
+    return Section("Who owned which samples", _about_partitions(runs), pictures=pictures)
+
+
+def _some(names: list[str], most: int = 3) -> str:
+    return text.listed(names if len(names) <= most else [*names[:2], f"{len(names) - 2} more"])
+
+
+def _partition_picture(run: RecordedRun, title: str) -> Picture:
+    counts, class_names = run.partition_counts, run.class_names
+    clients, classes = counts.shape
+    split = Overview(counts)
+    sizes = split.sizes
+    size = f"{sizes.min():,}" if np.ptp(sizes) == 0 else f"{sizes.min():,} to {sizes.max():,}"
+    held = f"{np.median(split.held):g} of {classes} classes"
+    labels = [
+        printable(run.site_names.get(client, f"{client}"), LONGEST_SITE)
+        for client in range(clients)
+    ]
+    if summed_up(counts):
+        alt = (
+            f"Histograms over {text.plural(clients, 'client')} of their samples, their classes "
+            f"and the share of the largest class."
+        )
+        explanation = (
+            f"How many of the {clients:,} clients have so many samples ({size}), so many classes "
+            f"(the median client holds {held}), and such a share of one class. The smallest is "
+            f"client {split.smallest}, the largest client {split.largest}; partition.npz has all."
+        )
+    else:
+        alt = (
+            f"Heat map of samples per client and class: {text.plural(clients, 'client')} with "
+            f"{size} samples each; the median client holds {held}."
+        )
+        explanation = (
+            "Each column is a client, each row a class: the deeper the colour, the more samples. "
+            f"The bars above are the clients' sizes: {size} samples. The median client holds "
+            f"{held}."
+        )
+    chart = partition_chart(counts, class_names, labels)
+    return Picture(title, alt, explanation, chart, wide=True)
+
+
+def _about_partitions(runs: Sequence[RecordedRun]) -> list[str]:
+    count = len(runs_by_partition(runs))
+    if count < 2:
+        return []
+    if each_seed_has_one_partition(runs):
+        effect = "one for each seed, so that differences seed by seed do not come from the split"
+    else:
+        effect = "so part of a difference between two runs may come from the split"
+    hidden = f" The first {SHOWN_PARTITIONS} are shown." if count > SHOWN_PARTITIONS else ""
+    return [f"These runs use {count} different partitions, {effect}.{hidden}"]
+
+
+def _judges_section(runs: Sequence[RecordedRun], names: Names) -> Section | None:
+    """The sites that score the model on test images of their own, after their last report."""
+    judges: dict[tuple[str, int], list[str]] = {}
+    for run in runs:
+        for row in run.rounds:
+            total = sum(site.images * site.weight for site in row.sites) or 1
+            for site in row.sites:
+                judges[names[run], site.client] = [
+                    names[run],
+                    printable(run.site_names.get(site.client, f"{site.client}")),
+                    text.number(site.accuracy),
+                    str(row.round),
+                    str(site.images),
+                    text.number(100 * site.images * site.weight / total),
+                ]
+    if not judges:
+        return None
+    columns = ("Run", "Site", "Accuracy, %", "Round", "Images", "Share of the say, %")
+    paragraph = (
+        "There is no common test set: a site counts its own right answers, and nobody else can "
+        f"check them. In the accuracy above, {WEIGHTING}."
+    )
+    table = Table(columns, [judges[key] for key in sorted(judges)], sentences=True)
+    return Section("Each site’s own test images", [paragraph], [table])
+
+
+def _failures_section(runs: Sequence[RecordedRun], names: Names) -> Section | None:
+    """What went wrong in each run, however often."""
+    found: dict[tuple[str, str, str], list[ClientRow]] = {}
     for run in runs:
         for row in run.clients:
             if row.outcome != "ok":
                 reason = text.without_folders(row.reason)
-                rows.setdefault((names[run], row.outcome, reason), []).append(row)
-    return [
-        Failure(*key, len(same), _clients(same), _span(same, "round")) for key, same in rows.items()
+                found.setdefault((names[run], row.outcome, reason), []).append(row)
+    empty = {run: sum(not row.used for row in run.rounds) for run in runs}
+    sentences = [
+        f"{names[run]}: {text.plural(count, 'round')} with too few usable replies; "
+        f"the model stayed as it was."
+        for run, count in empty.items()
+        if count
     ]
-
-
-def judges_of(runs: Sequence[RecordedRun], names: dict[RecordedRun, str]) -> list[Judge]:
-    judges: dict[tuple[str, int], Judge] = {}
-    for run in runs:
-        for row in run.rounds:
-            sites = row.sites
-            total = sum(site.images * site.weight for site in sites) or 1
-            for site in sites:
-                share = 100 * site.images * site.weight / total
-                judges[names[run], site.client] = Judge(
-                    names[run],
-                    printable(run.site_names.get(site.client, f"{site.client}")),
-                    site.accuracy,
-                    row.round,
-                    site.images,
-                    share,
-                )
-    return [judges[key] for key in sorted(judges)]
+    if not found and not sentences:
+        return None
+    rows = [
+        [*key, str(len(same)), _clients(same), _span(same, "round")] for key, same in found.items()
+    ]
+    more = len(rows) - SHOWN_FAILURES
+    note = f"And {more} more, in the runs' clients.jsonl." if more > 0 else ""
+    columns = ("Run", "Outcome", "Reason", "Times", "Clients", "Rounds")
+    about = (
+        "Clients whose reply did not come (failed) or could not be used (rejected); the rounds "
+        "went on without them."
+    )
+    tables = [Table(columns, rows[:SHOWN_FAILURES], note=note, sentences=True)] if rows else []
+    return Section("Failures", [about, *sentences], tables)
 
 
 def _clients(rows: Sequence[ClientRow]) -> str:
@@ -128,203 +348,28 @@ def _span(rows: Sequence[ClientRow], key: str) -> str:
     return ", ".join(map(str, values))
 
 
-def empty_rounds(runs: Sequence[RecordedRun], names: dict[RecordedRun, str]) -> list[str]:
-    empty = {run: sum(not row.used for row in run.rounds) for run in runs}
-    return [
-        f"{names[run]}: {text.plural(count, 'round')} with too few usable replies; "
-        f"the model stayed as it was."
-        for run, count in empty.items()
-        if count
-    ]
+def _details_section(runs: Sequence[RecordedRun], names: Names) -> Section:
+    about = "The settings that repeat a run, and the hashes that show whether it came out the same."
+    return Section("Details", [about], details=[_detail(run, names[run]) for run in runs])
 
 
-def detail_of(run: RecordedRun, name: str) -> Detail:
+def _detail(run: RecordedRun, name: str) -> Detail:
+    hashes = {
+        "Weights": run.summary.weights_sha256 if run.summary else "",
+        "Partition": run.partition_sha256,
+    }
+    code = Markup("{}, SHA-256: <code>{}</code>")
     return Detail(
         name,
-        "finished" if run.finished else "unfinished",
-        run.summary.weights_sha256 if run.summary else "",
-        run.partition_sha256,
-        text.without_folders(run.config_text.strip()),
-        text.without_folders(json.dumps(run.environment, indent=2)),
-    )
-
-
-SHOWN_PARTITIONS = 4
-LONGEST_SITE = 20  # characters of its name below a column
-
-
-def curve_pictures(groups: Sequence[Group]) -> list[Picture]:
-    finals = "; ".join(
-        f"{group.label}: MAX {percent(group, 'max_accuracy')}, EMA {percent(group, 'ema_accuracy')}"
-        for group in groups
-    )
-    several = any(len(group.runs) > 1 for group in groups)
-    band = " Over several seeds, bold is the mean and the band runs from the lowest to the highest."
-    ring = " A ring marks MAX." if len(groups) == 1 else ""
-    rounds = max(Outcome.of(run).rounds for group in groups for run in group.runs)
-    images = scored_on(run for group in groups for run in group.runs)
-    accuracy, loss = (text.on_images(quantity, images) for quantity in ("accuracy", "loss"))
-    return [
-        Picture(
-            "Accuracy over rounds",
-            partial(plots.accuracy_figure, groups),
-            f"Line chart of {accuracy} over {text.plural(rounds, 'round')}. {finals}.",
-            f"Thin: the share of {images} that the global model gets right after each round. "
-            f"Bold: its moving average, EMA.{band if several else ''}{ring}"
-            f"{chart_note(groups)}",
-            accuracy_chart(groups),
+        Markup("<br>").join(
+            code.format(what, printable(sha)) for what, sha in hashes.items() if sha
         ),
-        Picture(
-            f"{loss[0].upper()}{loss[1:]} over rounds",
-            partial(plots.loss_figure, groups),
-            f"Line chart of {loss} over {text.plural(rounds, 'round')}.",
-            f"The mean cross-entropy on the {images}; lower is better. It rises when a model is "
-            f"wrong and sure of it, even while the accuracy holds.{band if several else ''}",
-            loss_chart(groups),
-        ),
-        Picture(
-            "Accuracy against traffic",
-            partial(plots.traffic_figure, groups),
-            f"Line chart of {accuracy} against the data sent. {finals}.",
-            "The moving average against all that clients and server have sent each other so far: "
-            "further left is cheaper.",
-            covered=True,
-        ),
-    ]
-
-
-def percent(group: Group, quantity: str) -> str:
-    return f"{text.number(group.spread(quantity).mean)} %"
-
-
-def partition_pictures(runs: Sequence[RecordedRun], names: dict[RecordedRun, str]) -> list[Picture]:
-    by_partition = runs_by_partition([run for run in runs if run.samples_known])
-    titles = {
-        sha256: f"{sha256[:8]}: {_some([names[run] for run in users])}"
-        for sha256, users in by_partition.items()
-    }
-    return [
-        _partition_picture(users, titles[sha256] if len(by_partition) > 1 else "")
-        for sha256, users in list(by_partition.items())[:SHOWN_PARTITIONS]
-    ]
-
-
-def _some(names: list[str], most: int = 3) -> str:
-    return text.listed(names if len(names) <= most else [*names[:2], f"{len(names) - 2} more"])
-
-
-def _partition_picture(users: Sequence[RecordedRun], title: str) -> Picture:
-    counts, class_names = users[0].partition_counts, users[0].class_names
-    clients, classes = counts.shape
-    split = Overview(counts)
-    sizes = split.sizes
-    size = f"{sizes.min():,}" if np.ptp(sizes) == 0 else f"{sizes.min():,} to {sizes.max():,}"
-    held = f"{np.median(split.held):g} of {classes} classes"
-    sites = users[0].site_names
-    labels = [printable(sites.get(client, f"{client}"), LONGEST_SITE) for client in range(clients)]
-    figure = partial(plots.partition_figure, counts, class_names, labels)
-    if clients > MANY_CLIENTS:
-        return Picture(
-            title,
-            figure,
-            f"Histograms over {text.plural(clients, 'client')} of their samples, their classes "
-            f"and the share of the largest class.",
-            f"How many of the {clients:,} clients have so many samples ({size}), so many classes "
-            f"(the median client holds {held}), and such a share of one class. The smallest is "
-            f"client {split.smallest}, the largest client {split.largest}; partition.npz has all.",
-        )
-    return Picture(
-        title,
-        figure,
-        f"Heat map of samples per client and class: {text.plural(clients, 'client')} with {size} "
-        f"samples each; the median client holds {held}.",
-        "Each column is a client, each row a class: the deeper the colour, the more samples. The "
-        f"bars above are the clients' sizes: {size} samples. The median client holds {held}.",
-        charts.matrix(
-            counts.T,
-            ("class", class_names),
-            ("client", labels),
-            "samples",
-            sizes=True,
-        ),
+        [
+            ("Settings", text.without_folders(run.config_text.strip())),
+            ("Environment", text.without_folders(json.dumps(run.environment, indent=2))),
+        ],
+        "" if run.finished else "unfinished",
     )
-
-
-def partition_note(runs: Sequence[RecordedRun]) -> str:
-    count = len(runs_by_partition(runs))
-    if count < 2:
-        return ""
-    if each_seed_has_one_partition(runs):
-        effect = "one for each seed, so that differences seed by seed do not come from the split"
-    else:
-        effect = "so part of a difference between two runs may come from the split"
-    hidden = f" The first {SHOWN_PARTITIONS} are shown." if count > SHOWN_PARTITIONS else ""
-    return f"These runs use {count} different partitions, {effect}.{hidden}"
-
-
-SHOWN_FAILURES = 50
-MOST_ABSENT = 10  # sites of a run, each with a caution
-SECTIONS = (personal_section, evaluation_section, site_section)
-T = TypeVar("T")
-
-
-def render(runs: Sequence[RecordedRun], target: float | None = None) -> str:
-    return shown(runs, rendered, target=target)
-
-
-def shown(
-    runs: Sequence[RecordedRun],
-    show: Callable[..., T],
-    progress: Section | None = None,
-    troubles: Sequence[str] = (),
-    target: float | None = None,
-) -> T:
-    """What `show` makes of the template and its values."""
-    groups, names = group_runs(runs), names_of(runs)
-    standing = Standing(groups, target=target)
-    failures = failures_of(runs, names)
-    sent = max(
-        max(group.spread("bytes_up").mean, group.spread("bytes_down").mean) for group in groups
-    )
-    return show(
-        "page.html.j2",
-        title=_title(groups, runs),
-        facts=_facts(runs),
-        headline=headline(standing),
-        cautions=[*_cautions(groups, runs, names), *troubles],
-        progress=progress,
-        groups=groups,
-        worst=_worst(runs),
-        personal=any(group.has_personal for group in groups),
-        standing=standing,
-        images=scored_on(runs),
-        comparison=list(comparison_sections(standing)),
-        unit=text.data_unit(sent),
-        time_digits=1 if max(group.spread("seconds").mean for group in groups) < 1000 else 0,
-        curves=_training_pictures(groups) if any(run.rounds for run in runs) else [],
-        sections=_sections(groups, runs, names),
-        partitions=partition_pictures(runs, names),
-        partition_note=partition_note(runs),
-        judges=judges_of(runs, names),
-        weighting=WEIGHTING,
-        failures=failures[:SHOWN_FAILURES],
-        more_failures=len(failures) - SHOWN_FAILURES,
-        empty_rounds=empty_rounds(runs, names),
-        details=[detail_of(run, names[run]) for run in runs],
-    )
-
-
-def _sections(
-    groups: Sequence[Group], runs: Sequence[RecordedRun], names: Mapping[RecordedRun, str]
-) -> list[Section]:
-    """Each where it has something to say."""
-    found = [class_section(groups), *(section(runs, names) for section in SECTIONS)]
-    return [section for section in found if section]
-
-
-def _training_pictures(groups: Sequence[Group]) -> list[Picture]:
-    mixes = client_mix_picture(groups)
-    return [*curve_pictures(groups), *([mixes] if mixes else [])]
 
 
 def names_of(runs: Sequence[RecordedRun]) -> dict[RecordedRun, str]:

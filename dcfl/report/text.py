@@ -74,7 +74,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def counted(count: int, noun: str = "") -> str:
-    """As `plural` in running text: small numbers as words. Without a noun, the number alone."""
+    """Like `plural`, with small numbers as words. Without a noun, the number alone."""
     figure = WORDS[count] if count < len(WORDS) else f"{count:,}"
     return " ".join(filter(None, (figure, noun and plural(count, noun).split(" ", 1)[1])))
 

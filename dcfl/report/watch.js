@@ -34,7 +34,7 @@ const dcflWatch = (() => {
     const spec = dcflPage.chartOf(fresh);
     if (!earlier?.dcflChart || earlier.dcflChart.spec.kind !== spec.kind) return;
     earlier.querySelector("figcaption").replaceWith(fresh.querySelector("figcaption"));
-    earlier.className = `${fresh.className} live`;
+    earlier.className = fresh.className;
     fresh.replaceWith(earlier);
     earlier.dcflChart.update(spec);
   }

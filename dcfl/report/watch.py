@@ -19,7 +19,6 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from markupsafe import Markup
@@ -27,8 +26,8 @@ from markupsafe import Markup
 from dcfl.comparisons.groups import Outcome, setting
 from dcfl.errors import ConfigError, DCFLError
 from dcfl.report import natural, reference_first, text
-from dcfl.report.document import Section, Table, content, whole_page
-from dcfl.report.run_page import names_of, shown
+from dcfl.report.document import Page, Section, Table, whole_page
+from dcfl.report.run_page import names_of, page_of
 from dcfl.runs.evaluations import STEM, read_evaluations
 from dcfl.runs.folder import FILES, RecordedRun
 from dcfl.system.storage import strict_json
@@ -52,7 +51,7 @@ class State:
     content: Markup
 
 
-class Following:
+class FollowedRuns:
     """Folders, which need not exist yet, and the page about the runs that are in them."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
@@ -81,30 +80,25 @@ class Following:
         if not runs:
             return self._waiting(troubles)
         try:
-            return shown(runs, _state_of, _progress(runs, names_of(runs), silent), troubles)
+            progress = _progress(runs, names_of(runs), silent)
+            return _state_of(page_of(runs, progress=[progress], troubles=troubles))
         except (DCFLError, OSError) as error:  # files that are gone since they were read
             return self._waiting([*troubles, text.without_folders(str(error))])
 
     def _waiting(self, troubles: list[str]) -> State:
         places = text.listed([printable(str(folder)) for folder in self._folders])
-        return _state_of(
-            "document.html.j2",
-            title="Waiting for a run",
-            facts=[],
-            headline=f"There is no run to show in {places} yet. It appears here when it begins.",
-            cautions=troubles,
-            sections=[],
-        )
+        headline = f"There is no run to show in {places} yet. It appears here when it begins."
+        return _state_of(Page("Waiting for a run", [], headline, [], troubles))
 
 
-def _state_of(template: str, title: str, **values: Any) -> State:
-    body = content(template, stills=False, title=title, **values)
+def _state_of(page: Page) -> State:
+    body = page.content
     version = hashlib.sha256(body.encode("utf-8", "replace")).hexdigest()[:16]
-    return State(version, title, body)
+    return State(version, page.title, body)
 
 
 def _run_folders(folders: Iterable[Path]) -> list[Path]:
-    """Those that have begun, each once."""
+    """The folders of runs that have begun, each once."""
     found = dict.fromkeys(path for folder in folders for path in _below(folder, DEEPEST))
     return list(found)[:MOST_RUNS]
 
@@ -209,13 +203,13 @@ HEADERS = {
 }
 
 
-class Server(ThreadingHTTPServer):
+class WatchServer(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
 
     def __init__(self, folders: Sequence[Path], port: int) -> None:
         self.token = secrets.token_urlsafe(18)
-        self._following = Following(folders)
+        self._following = FollowedRuns(folders)
         self._one_at_a_time = threading.Lock()
         try:
             super().__init__((LOOPBACK, port), Handler)
@@ -235,7 +229,7 @@ class Server(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    server: Server
+    server: WatchServer
     server_version, sys_version = "dcfl", ""
     timeout = 30  # seconds until a silent connection is closed
 
@@ -283,9 +277,9 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def watching(folders: Sequence[Path], port: int = 0) -> Iterator[Server]:
+def watching(folders: Sequence[Path], port: int = 0) -> Iterator[WatchServer]:
     """A server that answers until this ends. Port 0: any that is free."""
-    server = Server(folders, port)
+    server = WatchServer(folders, port)
     thread = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True)
     thread.start()
     try:

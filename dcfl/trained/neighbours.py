@@ -19,10 +19,9 @@ from torch import Tensor
 from dcfl.data import Images
 from dcfl.errors import ConfigError
 from dcfl.models.output import Embedding
-from dcfl.report.document import rendered
+from dcfl.report.document import Page, Section, Tile, write_page
 from dcfl.report.text import number, plural, without_folders
 from dcfl.seeding import generator_for
-from dcfl.system.storage import storage, write_whole
 from dcfl.system.wording import printable
 from dcfl.trained.subject import Subject, embed
 
@@ -110,32 +109,9 @@ def _pixels(images: Images, row: int) -> NDArray[np.uint8]:
 LONGEST_LABEL = 24  # characters under an image
 
 
-@dataclass(frozen=True)
-class Tile:
-    source: str  # a data: address
-    label: str
-    note: str
-    good: bool  # of the class of the row's test image
-
-
-@dataclass(frozen=True)
-class Section:
-    title: str
-    paragraph: str
-    rows: Sequence[Sequence[Tile]]  # the test image first
-
-
 def write_neighbours(
     subject: Subject, found: Neighbourhood, layer: Embedding, which: str, out: Path
 ) -> Path:
-    page = render(subject, found, layer, which)
-    with storage(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(out, page)
-    return out
-
-
-def render(subject: Subject, found: Neighbourhood, layer: Embedding, which: str) -> str:
     held_out = subject.experiment.data.holdout > 0
     kind = "kept-back training images" if held_out else "test images"
     seen = "what the method's term sees" if layer == "projection" else "the classifier's input"
@@ -147,37 +123,31 @@ def render(subject: Subject, found: Neighbourhood, layer: Embedding, which: str)
         ("Accuracy", f"{number(found.accuracy)} % of {found.images:,} {kind}"),
         ("Searched", plural(found.searched, "training image")),
     ]
-    return rendered(
-        "neighbours.html.j2",
-        title=f"Nearest neighbours of {subject.run.folder.resolve().name}",
-        facts=facts,
-        headline=f"The most similar training image has the right class for "
+    page = Page(
+        f"Nearest neighbours of {subject.run.folder.resolve().name}",
+        facts,
+        f"The most similar training image has the right class for "
         f"{number(found.agreement, 1)} % of the {kind}.",
-        cautions=[],
-        sections=_sections(found, subject.dataset.class_names, kind),
+        _sections(found, subject.dataset.class_names, kind),
     )
+    return write_page(page, out)
 
 
 def _sections(found: Neighbourhood, names: Sequence[str], kind: str) -> list[Section]:
-    sections = [
-        Section(
-            "Drawn at random",
-            f"Left one of the {kind} with what the model says of it; beside it the training images "
-            f"of the highest cosine, in order. Green (✓): right, or of the same class; orange (✗): "
-            f"not.",
-            [_row(query, names) for query in found.drawn],
-        )
+    drawn = (
+        f"Left one of the {kind} with what the model says of it; beside it the training images of "
+        f"the highest cosine, in order. Green (✓): right, or of the same class; orange (✗): not."
+    )
+    wrong = (
+        "Drawn from those that the model gets wrong. Where the neighbours are green all the same, "
+        "it is the classifier that errs, not the embedding."
+    )
+    shown = (("Drawn at random", drawn, found.drawn), ("Classified wrongly", wrong, found.wrong))
+    return [
+        Section(title, [text], tiles=[_row(query, names) for query in queries])
+        for title, text, queries in shown
+        if queries
     ]
-    if found.wrong:
-        sections.append(
-            Section(
-                "Classified wrongly",
-                "Drawn from those that the model gets wrong. Where the neighbours are green all "
-                "the same, it is the classifier that errs, not the embedding.",
-                [_row(query, names) for query in found.wrong],
-            )
-        )
-    return sections
 
 
 def _row(query: Query, names: Sequence[str]) -> list[Tile]:

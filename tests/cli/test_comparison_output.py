@@ -13,15 +13,13 @@ from dcfl.cli import tables, terminal
 from dcfl.cli.study_verbs import print_standing
 from dcfl.comparisons.groups import group_runs
 from dcfl.comparisons.standing import Standing
-from dcfl.report import plots
 from tests.command_line import Call
 from tests.report.folders import write_run
 
 
 @pytest.fixture
-def report(cli: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Call:
+def report(cli: Call, tmp_path: Path) -> Call:
     """`dcfl report both WORDS` about two methods with two seeds each."""
-    monkeypatch.setattr(plots, "as_svg", lambda figure: b"<svg/>")
     for method, values in {"fedavg": (50.0, 54.0), "moon": (52.0, 58.0)}.items():
         for seed, value in enumerate(values):
             write_run(tmp_path / "both" / f"{method}{seed}", [value], method=method, seed=seed)
@@ -29,7 +27,7 @@ def report(cli: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Call:
 
 
 def test_files_are_written_beside_the_page(report: Call, tmp_path: Path) -> None:
-    code, out, _ = report("--csv", "new/a.csv", "--latex", "a.tex")
+    code, out, _ = report("--csv", "new/a.csv", "--latex", "a.tex", "--figures", "print")
     assert (code, out) == (
         0,
         "csv     new/a.csv\nlatex   a.tex\nreport  both/report.html\n",
@@ -37,6 +35,9 @@ def test_files_are_written_beside_the_page(report: Call, tmp_path: Path) -> None
     rows = list(csv.DictReader((tmp_path / "new" / "a.csv").open()))
     assert [row["method"] for row in rows] == ["fedavg", "moon"]
     assert r"\toprule" in (tmp_path / "a.tex").read_text()
+    drawn = tmp_path / "print" / "training-accuracy-over-rounds.svg"
+    assert "fedavg" in drawn.read_text()
+    assert drawn.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
 
 
 def test_a_dash_prints_that_and_nothing_else(report: Call) -> None:

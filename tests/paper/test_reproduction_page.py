@@ -17,7 +17,7 @@ from dcfl.paper.results import Results
 from dcfl.paper.scales import SMOKE
 from tests.paper.hand_made import cell_folders_in, cells_of, pretend
 
-GRIDS = ["mu-search", "server-side", "sample-wise", "heterogeneity", "positives", "weights"]
+GRIDS = ["mu-search", "server-side", "heterogeneity", "weights"]  # one of each layout
 
 
 def some_results(
@@ -119,25 +119,6 @@ def test_the_clients_own_mixes_are_beside_the_paper_too(
     assert "own mixes of classes" in ablation[1][".md"]
 
 
-@pytest.mark.parametrize("recipe", ["ablation", "server-side"])
-def test_runs_that_do_not_know_the_own_mixes_have_no_tables_of_them(
-    recipe: str, tmp_path: Path
-) -> None:
-    results = some_results(tmp_path, recipe)
-    for cell_folder in results.cells:
-        path = cell_folder.path / "rounds.jsonl"
-        path.write_text(path.read_text().replace('"max_client_accuracy"', '"something"'))
-    texts = written(results, tmp_path)
-    check_all(texts, tmp_path)
-    assert "own mixes" not in texts[".md"]
-    assert {row["metric"] for row in rows_of(texts[".csv"])} == {"max", "ema"}
-
-
-def test_what_is_missing_is_said(ablation: tuple[Results, dict[str, str]]) -> None:
-    assert "1 cell of 60 is not finished." in ablation[1][".md"]
-    assert "1 cell of 60 is not finished." in ablation[1][".html"]
-
-
 def test_no_heading_is_said_twice(ablation: tuple[Results, dict[str, str]]) -> None:
     lines = [line.strip("#* ") for line in ablation[1][".md"].splitlines() if line.strip()]
     assert all(a != b for a, b in pairwise(lines))
@@ -189,13 +170,15 @@ def check_all(texts: dict[str, str], out: Path) -> None:
     for text in texts.values():
         assert str(out) not in text
         assert not re.search(r"(?<![\w.])/(?:tmp|home|root|work|Users)/", text)
-        assert not re.search(r"\bnan\b", re.sub(r"base64,[^\"]*", "", text))
+        assert not re.search(r"\bnan\b", text)
 
 
 def test_tables_are_whole_in_every_format(ablation: tuple[Results, dict[str, str]]) -> None:
     results, texts = ablation
     check_all(texts, results.cells[0].path.parent.parent)
     assert check_markdown(texts[".md"]) == 3 * 6 + 1  # with all pairs; and the ranks
+    for page in (texts[".md"], texts[".html"]):
+        assert "1 cell of 60 is not finished." in page
 
 
 @pytest.mark.parametrize("recipe", GRIDS)
@@ -213,7 +196,7 @@ def test_grids_are_whole_with_missing_cells_too(recipe: str, tmp_path: Path) -> 
         assert f"{float(row['ours']):.1f}" in texts[".md"]
 
 
-@pytest.mark.parametrize("recipe", sorted(set(RECIPES) - {"similarity"}))
+@pytest.mark.parametrize("recipe", ["participation-2", "ablation", "lr-search", "weights"])
 def test_nothing_is_finished_yet(recipe: str, tmp_path: Path) -> None:
     folders = cell_folders_in(tmp_path, cells_of(recipe))
     texts = written(Results(RECIPES[recipe], SMOKE, folders), tmp_path)

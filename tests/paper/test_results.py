@@ -18,8 +18,8 @@ from dcfl.paper.reproduction_files import write_results
 from dcfl.paper.results import (
     CLAIMS,
     Leaders,
+    MethodScore,
     Results,
-    Score,
     checks,
     combined_contests,
     leaders,
@@ -211,7 +211,7 @@ def test_the_best_and_the_second_best_of_every_place(table: tuple[Results, Value
 def test_to_be_level_is_not_to_lead() -> None:
     def leading(**ours: float) -> Leaders:
         place = ("table", "cifar10", "iid", "ema")
-        named = {name.replace("_", "-"): Score({0: mine}, 1.0) for name, mine in ours.items()}
+        named = {name.replace("_", "-"): MethodScore({0: mine}, 1.0) for name, mine in ours.items()}
         return Leaders.of(place, named)
 
     assert leading(MOON=1.0, DCFL_SW=2.0, DCFL_PW=2.0).dcfl_leads

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from dcfl.comparisons.groups import Group, group_runs
 from dcfl.comparisons.standing import client_seconds_so_far
 from dcfl.report import charts
-from dcfl.report import charts as curve_chart
 from dcfl.report.charts import MANY_CURVES, accuracy_chart, chart_note, loss_chart
 from dcfl.report.client_sections import client_mix_picture
 from dcfl.report.document import Picture
 from dcfl.runs.folder import RecordedRun
-from tests.report.folders import write_run
+from tests.report.folders import TEN, write_run
 
 
 def group(folder: Path, *curves: list[float], **more: object) -> list[Group]:
@@ -56,8 +56,8 @@ def test_rounds_that_were_not_scored_and_quantities_that_no_run_has(tmp_path: Pa
 def test_long_runs_are_thinned_alike_and_keep_their_extremes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(curve_chart, "MOST_POINTS", 50)
-    monkeypatch.setattr(curve_chart, "FEWEST_POINTS", 10)
+    monkeypatch.setattr(charts, "MOST_POINTS", 50)
+    monkeypatch.setattr(charts, "FEWEST_POINTS", 10)
     rng = np.random.default_rng(1)
     curves = [rng.uniform(10, 90, 407).round(3).tolist() for _ in range(2)]
     groups = group(tmp_path, *curves)
@@ -132,25 +132,40 @@ def test_a_client_is_a_dot_at_its_mix_after_its_last_scored_round(tmp_path: Path
     (dots,) = picture.chart["panels"][0]["series"]
     assert (dots["x"], dots["y"]) == ([50, 100], [40, 75])
     assert dots["notes"][0] == "client 0\n40.00 % after round 2\n10 samples: 0 50 %, 3 30 %, 1 10 %"
-    assert picture.draw()
     assert client_mix_picture(group(tmp_path / "none", [1.0])) is None
 
 
-def test_a_matrix_that_nobody_could_read_is_left_to_its_picture() -> None:
-    def chart(size: int) -> charts.Chart | None:
-        names = [str(number) for number in range(size)]
-        return charts.matrix(np.eye(size), ("row", names), ("column", names), "images")
-
-    small, large = chart(20), chart(200)
-    assert small is not None
-    assert large is not None
-    assert (small["numbers"], large["numbers"]) == (True, False)
-    assert chart(201) is None
+def test_only_small_matrices_have_numbers_in_their_cells() -> None:
+    names = [str(number) for number in range(200)]
+    for size, numbered in ((20, True), (200, False)):
+        of = (("row", names[:size]), ("column", names[:size]))
+        assert charts.matrix(np.eye(size), *of, "images")["numbers"] == numbered
 
 
 def test_what_is_not_a_number_is_null_and_names_are_made_safe() -> None:
     line = charts.series("a\x1b\u202eb", [1, 2], [float("nan"), 1e-7 / 3], 0)
-    figure = Picture("", lambda: None, "", "", {"series": [line]})  # type: ignore[arg-type, return-value]
-    read = json.loads(figure.chart_json)["series"][0]
+    read = json.loads(Picture("", "", "", {"series": [line]}).chart_json)["series"][0]
     assert read["label"] == "a\\x1b\\u202eb"
     assert read["y"] == [None, 3.33333e-08]
+
+
+def spread_counts(clients: int) -> NDArray[np.int64]:
+    rng = np.random.default_rng(0)
+    return rng.integers(0, 40, (clients, 10)) * (rng.random((clients, 10)) < 0.4)
+
+
+def test_many_clients_are_histograms_in_which_nobody_is_missing() -> None:
+    counts = spread_counts(20_000)
+    chart = charts.partition_chart(counts, TEN)
+    histograms = [panel["series"][0] for panel in chart["panels"]]
+    assert [sum(one["y"]) for one in histograms] == [20_000] * 3
+    held = np.bincount((counts > 0).sum(axis=1))
+    assert histograms[1]["y"] == [*held[held.nonzero()[0][0] :].tolist(), 0]
+    assert charts.partition_chart(np.ones((300, 200), dtype=int), TEN)["kind"] == "plot"
+    assert charts.partition_chart(spread_counts(300), TEN)["kind"] == "matrix"
+
+
+@pytest.mark.parametrize("counts", [np.ones((301, 2)), np.zeros((400, 3)), np.full((301, 2), 2e9)])
+def test_many_clients_that_are_all_alike(counts: NDArray[np.float64]) -> None:
+    for panel in charts.partition_chart(counts.astype(np.int64), TEN)["panels"]:
+        assert sum(panel["series"][0]["y"]) == len(counts)

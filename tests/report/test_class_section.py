@@ -6,7 +6,7 @@ from typing import Any
 from dcfl.cli.cards import class_lines
 from dcfl.comparisons.groups import group_runs
 from dcfl.report.client_sections import class_section
-from dcfl.report.run_page import render
+from dcfl.report.run_page import page_of
 from dcfl.runs.rows import ClassRecall
 from tests.report.folders import write_run
 
@@ -20,12 +20,14 @@ def recalls(**values: tuple[int, float | None]) -> list[dict[str, Any]]:
 
 def test_a_class_that_is_never_recognised_is_a_caution_on_top(tmp_path: Path) -> None:
     hidden = recalls(benign=(30, 100.0), malignant=(12, 0.0), unsure=(0, None))
-    page = render([write_run(tmp_path / "trial", recalls=hidden)])
+    page = page_of([write_run(tmp_path / "trial", recalls=hidden)]).html
     caution = "The model never recognises malignant (12 test images)."
     assert caution in page
     assert page.index(caution) < page.index("<h2>")
     assert "unsure (0" not in page
-    both = render([write_run(tmp_path / name, recalls=hidden) for name in ("first", "second")])
+    both = page_of(
+        [write_run(tmp_path / name, recalls=hidden) for name in ("first", "second")]
+    ).html
     assert "second never recognises malignant (12 test images)." in both
 
 
@@ -53,12 +55,7 @@ def test_of_many_classes_the_lowest(tmp_path: Path) -> None:
     section = class_section(group_runs([write_run(tmp_path / "x", recalls=many)]))
     assert section is not None
     assert [row[0] for row in section.tables[0].rows] == [f"c{number}" for number in range(30)]
-
-
-def test_runs_of_earlier_versions_have_no_such_section(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "old")
-    assert class_section(group_runs([run])) is None
-    assert "Each class" not in render([run])
+    assert class_section(group_runs([write_run(tmp_path / "unscored")])) is None
 
 
 def test_the_card_names_them_all_or_the_lowest() -> None:

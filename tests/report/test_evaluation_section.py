@@ -30,10 +30,6 @@ def page_of(folder: Path, *records: EvaluationRecord) -> str:
     return write_report(folder).read_text()
 
 
-def test_a_run_without_an_evaluation_has_no_such_section(tmp_path: Path) -> None:
-    assert "<h2>Evaluation</h2>" not in page_of(tmp_path / "run")
-
-
 def test_one_evaluation_has_its_numbers_and_pictures(tmp_path: Path) -> None:
     clients = tuple(ClientScore(f"client {n}", 10, 10.0 * n) for n in range(8))
     one = record(clients=clients, clients_kind="images that it trained on")
@@ -62,7 +58,5 @@ def test_many_classes_and_many_evaluations_stay_readable(tmp_path: Path) -> None
     assert "Pictures of the first 3 are shown." in page
     assert page.count("recall and precision") == 3
 
-
-def test_some_names() -> None:
     assert some_names(["a", "b"]) == "a and b"
     assert some_names([str(n) for n in range(12)]).endswith("8, 9 and 2 more")

@@ -16,7 +16,7 @@ import pytest
 
 from dcfl.errors import ConfigError
 from dcfl.report import watch as following
-from dcfl.report.watch import Following, Server, watching
+from dcfl.report.watch import FollowedRuns, WatchServer, watching
 from tests.report.folders import row, write_run
 
 
@@ -27,20 +27,20 @@ class Answer(NamedTuple):
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+def server(tmp_path: Path) -> Iterator[WatchServer]:
     write_run(tmp_path / "runs" / "a", [20.0, 30.0], finished=False)
     with watching([tmp_path / "runs"]) as started:
         yield started
 
 
-def ask(server: Server, path: str, method: str = "GET", **headers: str) -> Answer:
+def ask(server: WatchServer, path: str, method: str = "GET", **headers: str) -> Answer:
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
     connection.request(method, path, headers=headers)
     answer = connection.getresponse()
     return Answer(answer.status, answer.read().decode(), answer.headers)
 
 
-def test_only_who_knows_the_token_and_the_name_is_answered(server: Server) -> None:
+def test_only_who_knows_the_token_and_the_name_is_answered(server: WatchServer) -> None:
     own = f"/{server.token}/"
     assert ask(server, own).status == 200
     assert ask(server, own, Host=f"localhost:{server.server_port}").status == 200
@@ -62,7 +62,7 @@ def test_only_who_knows_the_token_and_the_name_is_answered(server: Server) -> No
     assert len(server.token) >= 20
 
 
-def test_the_page_may_ask_its_own_server_alone_and_is_not_kept(server: Server) -> None:
+def test_the_page_may_ask_its_own_server_alone_and_is_not_kept(server: WatchServer) -> None:
     answer = ask(server, f"/{server.token}/")
     assert "connect-src &#39;self&#39;" in answer.text
     assert "unsafe" not in answer.text.partition("</head>")[0].partition("<style>")[0]
@@ -72,7 +72,7 @@ def test_the_page_may_ask_its_own_server_alone_and_is_not_kept(server: Server) -
     assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
 
 
-def test_news_are_sent_once(server: Server, tmp_path: Path) -> None:
+def test_news_are_sent_once(server: WatchServer, tmp_path: Path) -> None:
     state = f"/{server.token}/state"
     first = json.loads(ask(server, state).text)
     assert "2 of 2" in first["content"]
@@ -89,7 +89,7 @@ def append(folder: Path, number: int, accuracies: list[float]) -> None:
         log.write(json.dumps(row(number, accuracies)) + "\n")
 
 
-def test_a_port_that_is_taken_is_a_mistake_of_the_users(server: Server) -> None:
+def test_a_port_that_is_taken_is_a_mistake_of_the_users(server: WatchServer) -> None:
     for port in (server.server_port, 99_999):
         with pytest.raises(ConfigError, match=f"--port {port}"), watching([], port):
             pass
@@ -99,7 +99,7 @@ def test_a_port_that_is_taken_is_a_mistake_of_the_users(server: Server) -> None:
 
 
 def test_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
-    page = Following([tmp_path / "later"])
+    page = FollowedRuns([tmp_path / "later"])
     assert "There is no run to show in" in page.state().content
     write_run(tmp_path / "later" / "deep" / "deeper" / "run", [50.0])
     assert "fedavg on digits" in page.state().title
@@ -109,7 +109,7 @@ def test_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
 def test_half_written_files_are_told_and_the_rest_is_shown(tmp_path: Path) -> None:
     write_run(tmp_path / "whole", [50.0])
     half = write_run(tmp_path / "half", [60.0], finished=False).folder
-    page = Following([tmp_path])
+    page = FollowedRuns([tmp_path])
     good = (half / "partition.npz").read_bytes()
     (half / "partition.npz").write_bytes(good[:100])
     said = page.state().content
@@ -127,7 +127,7 @@ def test_half_written_files_are_told_and_the_rest_is_shown(tmp_path: Path) -> No
 
 def test_end_resume_and_removal_are_followed(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", [20.0, 30.0, 40.0], finished=False).folder
-    page = Following([tmp_path])
+    page = FollowedRuns([tmp_path])
     assert "3 of 3" in page.state().content
     lines = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)
     (folder / "rounds.jsonl").write_text(lines[0])  # resumed from a checkpoint before the kill
@@ -144,7 +144,7 @@ def test_nothing_is_read_again_while_nothing_changes(
 ) -> None:
     write_run(tmp_path / "a", [20.0])
     second = write_run(tmp_path / "b", [30.0], finished=False).folder
-    page, read = Following([tmp_path]), following._read
+    page, read = FollowedRuns([tmp_path]), following._read
     first = page.state()
     asked: list[str] = []
     monkeypatch.setattr(
@@ -158,7 +158,7 @@ def test_nothing_is_read_again_while_nothing_changes(
 
 def test_a_run_without_a_sign_of_life_is_called_silent(tmp_path: Path) -> None:
     log = write_run(tmp_path / "run", [20.0], finished=False).folder / "rounds.jsonl"
-    page = Following([tmp_path])
+    page = FollowedRuns([tmp_path])
     assert ">training<" in page.state().content
     long_ago = time.time() - 3600
     os.utime(log, (long_ago, long_ago))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import dcfl
-from dcfl.analysis.course import follow
+from benchmarks.course import follow
 from dcfl.analysis.drift import mean_turn
 from dcfl.analysis.similarity import embed, measure_similarity
 from dcfl.runs.model_file import load_model

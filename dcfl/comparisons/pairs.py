@@ -1,4 +1,4 @@
-"""Every pair of methods that were trained on the same task, compared seed by seed."""
+"""Methods that were trained on the same task, compared seed by seed: one pair, or all of them."""
 
 from __future__ import annotations
 

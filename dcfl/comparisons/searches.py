@@ -1,6 +1,6 @@
-"""Optuna proposes the points, and ends trials whose curve is bad.
+"""The points that a sweep tries: a grid, drawn at random, or proposed by Optuna.
 
-It keeps nothing itself: the points are in a file, the curves in the run folders, so the same
+Optuna also ends trials whose curve is bad. It keeps nothing itself: the points are in a file, the curves in the run folders, so the same
 command goes on after a kill.
 """
 

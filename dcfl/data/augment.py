@@ -1,4 +1,4 @@
-"""How images of one's own become inputs: normalised by what they are, augmented as is usual."""
+"""How images become inputs: normalised, and augmented while they train."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What bfloat16 is worth on this CPU, measured."""
+"""Half precision on this CPU: which instructions work, and what bfloat16 is worth, measured."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a site refuses by its own rules, each as one line that the server may read.
+"""What the server learns of a site that fails or refuses: a code, or one line of the site's rules.
 
-A line names settings and reveals nothing of the site's data. The braces are filled with words of
+A refusal names settings and reveals nothing of the site's data. The braces are filled with words of
 the run's own config or of the site's rules.
 """
 

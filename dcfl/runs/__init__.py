@@ -1,1 +1,1 @@
-"""Prepares, trains, records, reads back and compares runs."""
+"""One run from beginning to end: prepared, trained, recorded, resumed, read back."""

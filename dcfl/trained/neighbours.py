@@ -1,4 +1,4 @@
-"""The page that shows test images beside the training images most similar to them."""
+"""Test images beside the training images most similar to them: found, and shown on a page."""
 
 from __future__ import annotations
 

@@ -186,7 +186,11 @@ def test_a_broken_connection_goes_on_where_it_ended(site: Site, tmp_path: Path) 
     assert sorted(calls, key=lambda call: call[0]) == calls
 
 
-@pytest.mark.parametrize(("there", "asked"), [(9_000, ["bytes=9000-"]), (len(OFFICIAL), [])])
+@pytest.mark.parametrize(
+    ("there", "asked"),
+    [(9_000, ["bytes=9000-"]), (len(OFFICIAL), [])],
+    ids=["a part", "all of it"],
+)
 def test_the_next_start_goes_on_too(
     site: Site, tmp_path: Path, there: int, asked: list[str]
 ) -> None:

@@ -1,4 +1,5 @@
-"""Clients that own whole groups of samples, such as all pictures of a patient."""
+"""Samples that belong together, such as all pictures of a patient: which they are, and that they
+stay together between training and testing and between clients."""
 
 from __future__ import annotations
 

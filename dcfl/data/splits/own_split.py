@@ -1,4 +1,4 @@
-"""The forms that a split's file may have, read and written.
+"""A split of one's own: read from a file, fitted to the data set, and written.
 
 .json   lists of image numbers, one per client; or an object with a list for each client, as
         flwr-datasets' `partition_id_to_indices` becomes in JSON; or what `dcfl partition --save`

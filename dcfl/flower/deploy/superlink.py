@@ -1,4 +1,4 @@
-"""Which nodes a SuperLink knows by their keys, and which of them are online."""
+"""What is asked of a SuperLink: runs submitted, followed and stopped; nodes registered and online."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The points that a sweep tries: a grid, drawn at random, or proposed by Optuna.
 
-Optuna also ends trials whose curve is bad. It keeps nothing itself: the points are in a file, the curves in the run folders, so the same
+Optuna also ends trials whose curve is bad. It keeps nothing itself: the points are in a file, the
+curves in the run folders, so the same
 command goes on after a kill.
 """
 

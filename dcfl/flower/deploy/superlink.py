@@ -1,4 +1,4 @@
-"""What is asked of a SuperLink: runs submitted, followed and stopped; nodes registered and online."""
+"""What is asked of a SuperLink: runs submitted, followed, stopped; nodes registered and online."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dcfl.client import LocalTraining
 from dcfl.config import (
     CHOICES,
     apply,
@@ -21,6 +20,7 @@ from dcfl.config import (
 from dcfl.data import DataSettings
 from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
+from dcfl.local_training import LocalTraining
 from dcfl.methods import METHODS
 from dcfl.methods.dcfl import DCFLSampleWise
 from dcfl.models import ModelSettings

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from dcfl.client import Client, LocalTraining
+from dcfl.client import Client
 from dcfl.config import as_tables, experiment_from, parse_settings, to_toml
 from dcfl.data import DataSettings, load_dataset
 from dcfl.engines.attacks import attack_on
 from dcfl.engines.runner import ClientRunner, client_runner
 from dcfl.errors import ConfigError
 from dcfl.experiment import AttackSettings, Experiment
+from dcfl.local_training import LocalTraining
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods import METHODS, Method
 from dcfl.runs.prepare import resolved

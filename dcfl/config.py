@@ -41,23 +41,6 @@ SECTIONS = {field.name: field for field in fields(Experiment)}
 SERVER_KEYS = [field.name for field in fields(ServerSettings) if field.name != "optimizer"]
 
 
-# Removed keys, which old run folders still contain, with the value at which they had no effect.
-GONE: dict[tuple[str, str], object] = {("privacy", "prototype_clip"): 0.0}
-
-
-def is_gone(section: str, key: str, value: object) -> bool:
-    return (section, key) in GONE and GONE[section, key] == value
-
-
-def as_of_old(tables: Tables) -> Tables:
-    """Recorded settings, with what a version meant that had no such key, where it is not today's
-    default: pictures in subfolders were divided one by one."""
-    data = tables.get("data", {})
-    if "group" in data or str(data.get("dataset")).partition(":")[0] not in ("folder", "sites"):
-        return tables
-    return {**tables, "data": {**data, "group": "none"}}
-
-
 def read_toml(path: Path, errors: Literal["strict", "surrogateescape"] = "strict") -> Tables:
     """Read the tables of a config file without checking them. `errors`: how to treat bytes that are
     not UTF-8."""

@@ -23,6 +23,7 @@ from dcfl.methods import METHODS, Method
 from dcfl.methods.method import require_plain_name
 from dcfl.server import ServerSettings
 from dcfl.server.optimizers import OPTIMIZERS
+from dcfl.settings import LARGEST_INTEGER
 from dcfl.system.wording import nearest, typed
 
 if TYPE_CHECKING:
@@ -97,8 +98,12 @@ def merge(base: Tables, changes: Tables) -> Tables:
     return merged
 
 
-def apply(experiment: Experiment, tables: Mapping[str, Table]) -> Experiment:
-    """The experiment with its settings replaced by those in the tables."""
+DEFAULT = Experiment()
+
+
+def apply(experiment: Experiment, tables: Mapping[str, Table], anew: bool = False) -> Experiment:
+    """The experiment with its settings replaced by those in the tables. `anew`: its method starts
+    from the values for the data set, though it keeps its name."""
     for name in tables:
         if name not in SECTIONS:
             raise ConfigError(f"unknown table [{name}]{nearest(name, SECTIONS)}")
@@ -109,16 +114,16 @@ def apply(experiment: Experiment, tables: Mapping[str, Table]) -> Experiment:
     }
     if "method" in tables:
         dataset = changed.get("data", experiment.data).dataset
-        changed["method"] = _changed_method(experiment.method, tables["method"], dataset)
+        changed["method"] = _changed_method(experiment.method, tables["method"], dataset, anew)
     if "server" in tables:
         changed["server"] = _changed_server(experiment.server, tables["server"])
-    return replace(experiment, **changed)
+    return replace(experiment, **changed) if changed else experiment
 
 
-def _changed_method(current: Method, table: Table, dataset: str) -> Method:
+def _changed_method(current: Method, table: Table, dataset: str, anew: bool) -> Method:
     fields_only = {key: value for key, value in table.items() if key != "name"}
     name = table.get("name", current.name)
-    if name != current.name:
+    if anew or name != current.name:
         current = _new_method(method_named(name), dataset)
     return _changed(current, fields_only, "method", also=("name",) if fields(current) else ())
 
@@ -180,7 +185,7 @@ def _changed(
         value = tuple(value) if isinstance(value, list) else value  # frozen, like the rest
         for text in value if isinstance(value, tuple) else (value,):
             _require_writable(text, f"{section}.{key}")
-        if isinstance(value, int) and abs(value) >= 2**31:
+        if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
             raise ConfigError(f"{section}.{key} = {value} is out of range")
         try:
             values[key] = TypeAdapter(hints[key]).validate_python(value, strict=True)
@@ -238,10 +243,7 @@ def experiment_from(
     if isinstance(source, Experiment):
         return apply(source, changes or {})
     tables = merge({} if source is None else read_toml(Path(source)), changes or {})
-    default = Experiment()
-    dataset = tables.get("data", {}).get("dataset", default.data.dataset)
-    method = type(default.method).for_dataset(str(dataset))
-    return apply(replace(default, method=method), tables)
+    return apply(DEFAULT, {"method": {}, **tables}, anew=True)
 
 
 def load_experiment(
@@ -287,7 +289,9 @@ def load_experiment(
                 f"a name or a settings object ({', '.join(kinds)})"
             )
     on_top = {name: tables.pop(name) for name in settings_objects if name in tables}
-    experiment = replace(experiment_from(experiment_or_path, tables), **settings_objects)
+    experiment = experiment_from(experiment_or_path, tables)
+    if settings_objects:
+        experiment = replace(experiment, **settings_objects)
     return apply(experiment, on_top)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import ClassVar, Literal
 
 from dcfl.data import DataSettings
@@ -254,9 +255,9 @@ class Experiment:
             f"looks at the test images; leave out one of the two",
         )
 
-    @property
-    def seeded(self) -> Experiment:
-        """This experiment with the seed of the split filled in."""
+    @cached_property
+    def seeded_data(self) -> DataSettings:
+        """The [data] table with the seed of the split filled in."""
         if self.data.seed != "federation":
-            return self
-        return replace(self, data=replace(self.data, seed=self.federation.seed))
+            return self.data
+        return replace(self.data, seed=self.federation.seed)

@@ -215,7 +215,7 @@ class Shelf:
             return None
         # What "auto" stands for: in a method here, in the augmentation below.
         method = experiment.server.fitted(experiment.method)
-        wanted = replace(experiment.seeded, method=method)
+        wanted = replace(experiment, method=method)
         for run in self._runs:
             if not difference_to(wanted, run) and self._same_views(wanted, run):
                 return run.folder

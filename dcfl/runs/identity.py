@@ -11,8 +11,7 @@ from dataclasses import fields
 from functools import cache
 from typing import Any, NamedTuple
 
-from dcfl.config import SECTIONS, Tables, as_tables, experiment_from
-from dcfl.experiment import Experiment
+from dcfl.config import CHOICES, DEFAULT, SECTIONS, Tables, as_tables, experiment_from
 from dcfl.methods import METHODS
 from dcfl.runs.folder import RecordedRun
 from dcfl.server.optimizers import OPTIMIZERS
@@ -25,8 +24,8 @@ BUILT_IN = "built in"  # stands in for the hash that the user's own code has
 KINDS: dict[str, Kind] = {
     f"{section}.{field.name}": kind_of_field(field)
     for section in SECTIONS
-    if section not in ("method", "server")
-    for field in fields(getattr(Experiment(), section))
+    if section not in CHOICES
+    for field in fields(getattr(DEFAULT, section))
 }
 # Hashes of what the user brought along, and the setting that each of them stands for.
 CONTENTS = {

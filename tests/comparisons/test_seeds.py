@@ -58,8 +58,7 @@ def test_from_python_too(tmp_path: Path) -> None:
     result = dcfl.run(out=tmp_path / "run", training={"epochs": 1}, **tables)
     assert result.summary["partition_sha256"] == split_of(5)
     made = Experiment(federation=dcfl.experiment.FederationSettings(seed=5))
-    assert made.seeded.data.seed == 5
-    assert made.seeded.seeded == made.seeded
+    assert made.seeded_data.seed == 5
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -23,15 +23,12 @@ from dcfl.methods import METHODS, Method
 from dcfl.methods.method import require_plain_name
 from dcfl.server import ServerSettings
 from dcfl.server.optimizers import OPTIMIZERS
-from dcfl.settings import LARGEST_INTEGER
+from dcfl.settings import LARGEST_INTEGER, Settings
 from dcfl.system.wording import nearest, typed
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 Table = dict[str, Any]
 Tables = dict[str, Table]
-Settings = TypeVar("Settings", bound="DataclassInstance")
+AnySettings = TypeVar("AnySettings", bound=Settings)
 
 # Tables whose fields depend on a choice by name: the key of that choice and its default.
 CHOICES = {"method": ("name", "dcfl-pw"), "server": ("optimizer", "fedavg")}
@@ -108,7 +105,7 @@ def apply(experiment: Experiment, tables: Mapping[str, Table], anew: bool = Fals
         if name not in SECTIONS:
             raise ConfigError(f"unknown table [{name}]{nearest(name, SECTIONS)}")
     changed = {
-        name: _changed(getattr(experiment, name), table, name)
+        name: _changed(getattr(experiment, name), table)
         for name, table in tables.items()
         if name not in ("method", "server")
     }
@@ -125,7 +122,7 @@ def _changed_method(current: Method, table: Table, dataset: str, anew: bool) -> 
     name = table.get("name", current.name)
     if anew or name != current.name:
         current = _new_method(method_named(name), dataset)
-    return _changed(current, fields_only, "method", also=("name",) if fields(current) else ())
+    return _changed(current, fields_only, also=("name",) if fields(current) else ())
 
 
 def _new_method(method_class: type[Method], dataset: str) -> Method:
@@ -165,18 +162,18 @@ def _changed_server(current: ServerSettings, table: Table) -> ServerSettings:
             )
         optimizer = OPTIMIZERS[name]()
     general = {key: values.pop(key) for key in list(values) if key in SERVER_KEYS}
-    optimizer = _changed(optimizer, values, "server", also=("optimizer", *SERVER_KEYS))
-    return replace(_changed(current, general, "server"), optimizer=optimizer)
+    optimizer = _changed(optimizer, values, also=("optimizer", *SERVER_KEYS))
+    return replace(_changed(current, general), optimizer=optimizer)
 
 
 def _changed(
-    current: Settings, table: Mapping[str, Any], section: str, also: tuple[str, ...] = ()
-) -> Settings:
+    current: AnySettings, table: Mapping[str, Any], also: tuple[str, ...] = ()
+) -> AnySettings:
     """Settings with values from a table, after checking that keys exist and types match.
 
     `also`: keys of the same table that belong to other settings, for the hint on a misspelt key.
     """
-    hints = get_type_hints(type(current))
+    hints, section = get_type_hints(type(current)), current.table_name
     names = [field.name for field in fields(current)]
     values = {}
     for key, value in table.items():

@@ -43,7 +43,9 @@ class Key(NamedTuple):
 
     @property
     def bounds(self) -> str:
-        """In words: `be at least 1`, `lie in [0, 1)`."""
+        """In words: `be at least 1`, `lie in [0, 1)`; empty if any number will do."""
+        if self.ge is None and self.gt is None:
+            return ""
         low = _number(self.gt if self.ge is None else self.ge or 0)
         low = f"{low} ({self.zero})" if self.zero else low
         high = self.lt if self.le is None else self.le

@@ -17,7 +17,7 @@ from dcfl.runs.folder import RecordedRun
 from dcfl.runs.identity import (
     BUILT_IN,
     CONTENTS,
-    Settings,
+    Identity,
     across_seeds,
     complete,
     differences,
@@ -168,7 +168,7 @@ def group_runs(runs: Sequence[RecordedRun]) -> list[Group]:
     Labels have the settings that tell the groups of a method apart, as in a sweep; those of the
     data are the task: accuracies on different data are not compared.
     """
-    members: list[tuple[Settings, list[RecordedRun]]] = []
+    members: list[tuple[Identity, list[RecordedRun]]] = []
     for run in runs:
         settings = across_seeds(run)
         same = next((alike for first, alike in members if first == settings), None)
@@ -207,7 +207,7 @@ def _end_of(run: RecordedRun) -> tuple[object, ...]:
     return seeds_of(run), weights, tuple((row.round, row.accuracy, row.loss) for row in run.rounds)
 
 
-def _shown(identity: Settings, run: RecordedRun) -> Settings:
+def _shown(identity: Identity, run: RecordedRun) -> Identity:
     """The settings of a group as its label has them: with names and hashes of the user's own."""
     own = {
         fact: str(identity[fact]) for fact in CONTENTS if identity.get(fact, BUILT_IN) != BUILT_IN
@@ -223,7 +223,7 @@ def _shown(identity: Settings, run: RecordedRun) -> Settings:
     return {**plain, **{CONTENTS[fact]: text for fact, text in own.items()}}
 
 
-def _label(settings: Settings, groups: Sequence[Settings]) -> tuple[str, str]:
+def _label(settings: Identity, groups: Sequence[Identity]) -> tuple[str, str]:
     """Method and task: the settings of the data that differ between groups, and for the method
     those that differ between groups of its task. Its own fields are compared with groups of that
     method, other settings with all groups."""
@@ -240,7 +240,7 @@ def _label(settings: Settings, groups: Sequence[Settings]) -> tuple[str, str]:
 
 
 def _different(
-    settings: Settings, groups: Sequence[Settings], wanted: Callable[[str], bool]
+    settings: Identity, groups: Sequence[Identity], wanted: Callable[[str], bool]
 ) -> dict[str, str]:
     """The settings in which some of the groups differ, as text."""
     keys = {key for group in groups for key, _, _ in differences(settings, group)}

@@ -17,7 +17,7 @@ from dcfl.runs.folder import RecordedRun
 from dcfl.server.optimizers import OPTIMIZERS
 from dcfl.settings import Kind, kind_of_field
 
-Settings = dict[str, Any]  # by dotted key
+Identity = dict[str, Any]  # settings by dotted key, and facts
 BUILT_IN = "built in"  # stands in for the hash that the user's own code has
 
 # Without [method] and [server]: their fields depend on the choice by name, and all change numbers.
@@ -48,7 +48,7 @@ def kind_of(key: str) -> Kind:
     return KINDS.get(key, "result")
 
 
-def identity(described: Mapping[str, Any]) -> Settings:
+def identity(described: Mapping[str, Any]) -> Identity:
     """All that decides the numbers of a run. `described`: its settings by dotted key, and facts,
     whose names have no dot: those of CONTENTS, and of the machine where bits matter."""
     settings = complete({key: value for key, value in described.items() if "." in key})
@@ -58,14 +58,14 @@ def identity(described: Mapping[str, Any]) -> Settings:
     return {**of_kind(settings, "result", "seed"), **facts}
 
 
-def of_run(run: RecordedRun) -> Settings:
+def of_run(run: RecordedRun) -> Identity:
     """A recorded run as `identity` wants it described."""
     built_in = {"method": BUILT_IN, "model": BUILT_IN}
     contents = {fact: run.environment.get(fact, built_in.get(fact)) for fact in CONTENTS}
     return {**flat(run.config), **contents}
 
 
-def across_seeds(run: RecordedRun) -> Settings:
+def across_seeds(run: RecordedRun) -> Identity:
     """The identity that a run shares with those that repeat it with other seeds."""
     described = of_run(run)
     if run.holdout:  # what is left to train on, and so its hash, is drawn by the seed
@@ -73,7 +73,7 @@ def across_seeds(run: RecordedRun) -> Settings:
     return of_kind(identity(described), "result")
 
 
-def flat(tables: Mapping[str, Mapping[str, Any]]) -> Settings:
+def flat(tables: Mapping[str, Mapping[str, Any]]) -> Identity:
     """Flatten tables into dotted keys, in order."""
     return {
         f"{section}.{key}": value
@@ -82,7 +82,7 @@ def flat(tables: Mapping[str, Mapping[str, Any]]) -> Settings:
     }
 
 
-def complete(settings: Mapping[str, Any]) -> Settings:
+def complete(settings: Mapping[str, Any]) -> Identity:
     """Add the default of every missing key: another version may have written the settings. Lists,
     which files hold, become tuples."""
     completed = {**defaults(settings), **settings}
@@ -95,7 +95,7 @@ def complete(settings: Mapping[str, Any]) -> Settings:
     }
 
 
-def defaults(settings: Mapping[str, Any]) -> Settings:
+def defaults(settings: Mapping[str, Any]) -> Identity:
     """The defaults of an experiment with this method, server optimiser and data set."""
     method, optimizer = str(settings.get("method.name")), str(settings.get("server.optimizer"))
     return _defaults(
@@ -106,7 +106,7 @@ def defaults(settings: Mapping[str, Any]) -> Settings:
 
 
 @cache
-def _defaults(dataset: str, method: str, optimizer: str) -> Settings:
+def _defaults(dataset: str, method: str, optimizer: str) -> Identity:
     chosen: Tables = {"data": {"dataset": dataset}}
     if method:
         chosen["method"] = {"name": method}
@@ -118,7 +118,7 @@ def _defaults(dataset: str, method: str, optimizer: str) -> Settings:
     return values
 
 
-def of_kind(settings: Mapping[str, Any], *kinds: Kind) -> Settings:
+def of_kind(settings: Mapping[str, Any], *kinds: Kind) -> Identity:
     return {key: value for key, value in settings.items() if kind_of(key) in kinds}
 
 

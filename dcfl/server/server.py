@@ -32,7 +32,7 @@ class ServerSettings(Settings):
     # steps; the others withstand attackers.
     aggregation: Aggregation = "uniform"
     optimizer: ServerOptimizer = ServerOptimizer()  # its fields stand in the same table
-    # Share of the clients that may be attackers, for the robust aggregations; see robust.py.
+    # Share of the clients that may be attackers, for the robust aggregations.
     byzantine: float = key(0.2, ge=0, lt=0.5, hint="no rule withstands a majority")
     # Bound of "norm-clipping"; 0: the median of the round's norms.
     clip_norm: float = key(0.0, ge=0, zero="the median of a round's norms")

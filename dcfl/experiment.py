@@ -56,7 +56,7 @@ class FederationSettings(Settings):
 
     @property
     def share(self) -> float:
-        """Of the clients in each round, where the data has no say in it."""
+        """The share of the clients in each round, where the data has no say in it."""
         return USUAL_PARTICIPATION if self.participation == "auto" else self.participation
 
     def evaluates(self, round: int) -> bool:

@@ -209,18 +209,17 @@ def _end_of(run: RecordedRun) -> tuple[object, ...]:
 
 def _shown(identity: Identity, run: RecordedRun) -> Identity:
     """The settings of a group as its label has them: with names and hashes of the user's own."""
-    own = {
-        fact: str(identity[fact]) for fact in CONTENTS if identity.get(fact, BUILT_IN) != BUILT_IN
+    shown = {key: value for key, value in identity.items() if key not in CONTENTS}
+    kind, colon, path = str(setting(run, "data.dataset")).partition(":")
+    texts = {
+        "data": f"{kind}{colon}{PurePath(path).name} ({identity.get('data')})",
+        "split": f"file ({str(identity.get('split'))[:16]})",
+        "weights": str(identity.get("weights"))[:16],
     }
-    kind, _, path = str(setting(run, "data.dataset")).partition(":")
-    if "data" in own:
-        own["data"] = f"{kind}:{PurePath(path).name} ({own['data']})"
-    if "split" in own:
-        own["split"] = f"file ({own['split'][:16]})"
-    if "weights" in own:
-        own["weights"] = own["weights"][:16]
-    plain = {key: value for key, value in identity.items() if key not in CONTENTS}
-    return {**plain, **{CONTENTS[fact]: text for fact, text in own.items()}}
+    for fact, key in CONTENTS.items():
+        if identity.get(fact, BUILT_IN) != BUILT_IN:
+            shown[key] = texts.get(fact, identity[fact])
+    return shown
 
 
 def _label(settings: Identity, groups: Sequence[Identity]) -> tuple[str, str]:

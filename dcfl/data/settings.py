@@ -31,7 +31,7 @@ def accuracy_words(holdout: float) -> str:
 
 
 def dataset_words(name: str) -> str:
-    """For people."""
+    """The data set's name as people read it."""
     return "the sites' own images" if name == "remote" else name
 
 

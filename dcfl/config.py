@@ -30,8 +30,12 @@ Table = dict[str, Any]
 Tables = dict[str, Table]
 AnySettings = TypeVar("AnySettings", bound=Settings)
 
+DEFAULT = Experiment()
 # Tables whose fields depend on a choice by name: the key of that choice and its default.
-CHOICES = {"method": ("name", "dcfl-pw"), "server": ("optimizer", "fedavg")}
+CHOICES = {
+    "method": ("name", DEFAULT.method.name),
+    "server": ("optimizer", DEFAULT.server.optimizer.name),
+}
 # tomllib raises ValueError for numbers of thousands of digits, RecursionError for deep nesting.
 NOT_TOML = (tomllib.TOMLDecodeError, ValueError, RecursionError)
 SECTIONS = {field.name: field for field in fields(Experiment)}
@@ -93,9 +97,6 @@ def merge(base: Tables, changes: Tables) -> Tables:
                 old = {field: old[field] for field in old if field in general}
         merged[name] = {**old, **table}
     return merged
-
-
-DEFAULT = Experiment()
 
 
 def apply(experiment: Experiment, tables: Mapping[str, Table], anew: bool = False) -> Experiment:

@@ -52,7 +52,7 @@ class Decoupled(OnEmbeddings):
             warnings.warn(
                 f"align + uniform = {self.align + self.uniform:g}; the paper asks for 1",
                 SettingsWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
 
 

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -23,39 +23,24 @@ from dcfl.methods import METHODS, Method
 from dcfl.methods.method import require_plain_name
 from dcfl.server import ServerSettings
 from dcfl.server.optimizers import OPTIMIZERS
+from dcfl.settings import LARGEST_INTEGER, Settings
 from dcfl.system.wording import nearest, typed
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 Table = dict[str, Any]
 Tables = dict[str, Table]
-Settings = TypeVar("Settings", bound="DataclassInstance")
+AnySettings = TypeVar("AnySettings", bound=Settings)
 
+DEFAULT = Experiment()
 # Tables whose fields depend on a choice by name: the key of that choice and its default.
-CHOICES = {"method": ("name", "dcfl-pw"), "server": ("optimizer", "fedavg")}
+CHOICES = {
+    "method": ("name", DEFAULT.method.name),
+    "server": ("optimizer", DEFAULT.server.optimizer.name),
+}
 # tomllib raises ValueError for numbers of thousands of digits, RecursionError for deep nesting.
 NOT_TOML = (tomllib.TOMLDecodeError, ValueError, RecursionError)
 SECTIONS = {field.name: field for field in fields(Experiment)}
 # The keys of [server] other than the optimiser and its fields.
 SERVER_KEYS = [field.name for field in fields(ServerSettings) if field.name != "optimizer"]
-
-
-# Removed keys, which old run folders still contain, with the value at which they had no effect.
-GONE: dict[tuple[str, str], object] = {("privacy", "prototype_clip"): 0.0}
-
-
-def is_gone(section: str, key: str, value: object) -> bool:
-    return (section, key) in GONE and GONE[section, key] == value
-
-
-def as_of_old(tables: Tables) -> Tables:
-    """Recorded settings, with what a version meant that had no such key, where it is not today's
-    default: pictures in subfolders were divided one by one."""
-    data = tables.get("data", {})
-    if "group" in data or str(data.get("dataset")).partition(":")[0] not in ("folder", "sites"):
-        return tables
-    return {**tables, "data": {**data, "group": "none"}}
 
 
 def read_toml(path: Path, errors: Literal["strict", "surrogateescape"] = "strict") -> Tables:
@@ -114,30 +99,31 @@ def merge(base: Tables, changes: Tables) -> Tables:
     return merged
 
 
-def apply(experiment: Experiment, tables: Mapping[str, Table]) -> Experiment:
-    """The experiment with its settings replaced by those in the tables."""
+def apply(experiment: Experiment, tables: Mapping[str, Table], anew: bool = False) -> Experiment:
+    """The experiment with its settings replaced by those in the tables. `anew`: its method starts
+    from the values for the data set, though it keeps its name."""
     for name in tables:
         if name not in SECTIONS:
             raise ConfigError(f"unknown table [{name}]{nearest(name, SECTIONS)}")
     changed = {
-        name: _changed(getattr(experiment, name), table, name)
+        name: _changed(getattr(experiment, name), table)
         for name, table in tables.items()
         if name not in ("method", "server")
     }
     if "method" in tables:
         dataset = changed.get("data", experiment.data).dataset
-        changed["method"] = _changed_method(experiment.method, tables["method"], dataset)
+        changed["method"] = _changed_method(experiment.method, tables["method"], dataset, anew)
     if "server" in tables:
         changed["server"] = _changed_server(experiment.server, tables["server"])
-    return replace(experiment, **changed)
+    return replace(experiment, **changed) if changed else experiment
 
 
-def _changed_method(current: Method, table: Table, dataset: str) -> Method:
+def _changed_method(current: Method, table: Table, dataset: str, anew: bool) -> Method:
     fields_only = {key: value for key, value in table.items() if key != "name"}
     name = table.get("name", current.name)
-    if name != current.name:
+    if anew or name != current.name:
         current = _new_method(method_named(name), dataset)
-    return _changed(current, fields_only, "method", also=("name",) if fields(current) else ())
+    return _changed(current, fields_only, also=("name",) if fields(current) else ())
 
 
 def _new_method(method_class: type[Method], dataset: str) -> Method:
@@ -177,18 +163,18 @@ def _changed_server(current: ServerSettings, table: Table) -> ServerSettings:
             )
         optimizer = OPTIMIZERS[name]()
     general = {key: values.pop(key) for key in list(values) if key in SERVER_KEYS}
-    optimizer = _changed(optimizer, values, "server", also=("optimizer", *SERVER_KEYS))
-    return replace(_changed(current, general, "server"), optimizer=optimizer)
+    optimizer = _changed(optimizer, values, also=("optimizer", *SERVER_KEYS))
+    return replace(_changed(current, general), optimizer=optimizer)
 
 
 def _changed(
-    current: Settings, table: Mapping[str, Any], section: str, also: tuple[str, ...] = ()
-) -> Settings:
+    current: AnySettings, table: Mapping[str, Any], also: tuple[str, ...] = ()
+) -> AnySettings:
     """Settings with values from a table, after checking that keys exist and types match.
 
     `also`: keys of the same table that belong to other settings, for the hint on a misspelt key.
     """
-    hints = get_type_hints(type(current))
+    hints, section = get_type_hints(type(current)), current.table_name
     names = [field.name for field in fields(current)]
     values = {}
     for key, value in table.items():
@@ -197,7 +183,7 @@ def _changed(
         value = tuple(value) if isinstance(value, list) else value  # frozen, like the rest
         for text in value if isinstance(value, tuple) else (value,):
             _require_writable(text, f"{section}.{key}")
-        if isinstance(value, int) and abs(value) >= 2**31:
+        if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
             raise ConfigError(f"{section}.{key} = {value} is out of range")
         try:
             values[key] = TypeAdapter(hints[key]).validate_python(value, strict=True)
@@ -255,10 +241,7 @@ def experiment_from(
     if isinstance(source, Experiment):
         return apply(source, changes or {})
     tables = merge({} if source is None else read_toml(Path(source)), changes or {})
-    default = Experiment()
-    dataset = tables.get("data", {}).get("dataset", default.data.dataset)
-    method = type(default.method).for_dataset(str(dataset))
-    return apply(replace(default, method=method), tables)
+    return apply(DEFAULT, {"method": {}, **tables}, anew=True)
 
 
 def load_experiment(
@@ -304,7 +287,9 @@ def load_experiment(
                 f"a name or a settings object ({', '.join(kinds)})"
             )
     on_top = {name: tables.pop(name) for name in settings_objects if name in tables}
-    experiment = replace(experiment_from(experiment_or_path, tables), **settings_objects)
+    experiment = experiment_from(experiment_or_path, tables)
+    if settings_objects:
+        experiment = replace(experiment, **settings_objects)
     return apply(experiment, on_top)
 
 

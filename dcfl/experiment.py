@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from functools import cached_property
+from typing import ClassVar, Literal
 
-from dcfl.client import LocalTraining
 from dcfl.data import DataSettings
 from dcfl.errors import require
 from dcfl.federation import cohort_size
+from dcfl.local_training import LocalTraining
 from dcfl.methods import METHODS
 from dcfl.methods.method import Method, require_plain_name
 from dcfl.models import ModelSettings
 from dcfl.privacy import PrivacySettings
 from dcfl.server import ServerSettings
+from dcfl.settings import Settings, key
 
 TrackerName = Literal["tensorboard", "mlflow", "wandb", "trackio", "csv"]
 USUAL_PARTICIPATION = 0.25
@@ -22,61 +24,39 @@ Precision = Literal["float32", "bfloat16", "float16"]
 
 
 @dataclass(frozen=True)
-class FederationSettings:
+class FederationSettings(Settings):
     """The [federation] table."""
 
-    rounds: int = 80  # how many
+    table_name: ClassVar = "federation"
+
+    rounds: int = key(80, ge=1)  # how many
     # Share of the clients in each round. "auto": all, where the data comes as sites; a quarter of
     # other clients, and two at least where their number is chosen by the data.
-    participation: float | Literal["auto"] = "auto"
+    participation: float | Literal["auto"] = key(
+        "auto", gt=0, le=1, hint="0.05 samples 5 % of the clients in each round"
+    )
     # Seeds the initial weights, the client schedule, batch order and augmentation; also the split,
     # unless data.seed is set.
-    seed: int = 0
-    deadline: float = 0.0  # seconds to wait for a round's replies; 0: no limit
-    minimum_replies: int = 1  # a round with fewer does not change the model
+    seed: int = key(0, ge=0, kind="seed")
+    # Seconds to wait for a round's replies, after which late clients are left out; 0: no limit.
+    deadline: float = key(0.0, ge=0, le=10**6, zero="none")
+    minimum_replies: int = key(1, ge=1)  # a round with fewer does not change the model
     # Parts of the model that every client has for itself and never sends: "norms" (all
     # normalisation layers) or names of modules, such as "classifier".
     personal: tuple[str, ...] = ()
-    evaluate_every: int = 1  # score the model after every so many rounds, and after the last
-    patience: int = 0  # end the run after so many scores in a row without a new best; 0: never
-    target_accuracy: float = 0.0  # end the run once it is reached, in percent; 0: never
+    # Score the model after every so many rounds, and after the last: MAX and EMA depend on it.
+    evaluate_every: int = key(1, ge=1)
+    # End the run after so many scores in a row without a new best; 0: never.
+    patience: int = key(0, ge=0, zero="no end")
+    # End the run once it is reached, in percent; 0: never.
+    target_accuracy: float = key(0.0, ge=0, le=100, zero="none")
     # The images that decide when a run ends early and which of its models is the best: training
     # images that data.holdout keeps back, or the test images, whose accuracy is then too high.
-    choose_by: Literal["holdout", "test"] = "holdout"
-
-    def __post_init__(self) -> None:
-        require(self.rounds >= 1, f"federation.rounds must be at least 1, not {self.rounds}")
-        require(
-            0 < self.share <= 1,
-            f"federation.participation must lie in (0, 1], not {self.share:g}: "
-            f"0.05 samples 5 % of the clients in each round",
-        )
-        require(self.seed >= 0, f"federation.seed must not be negative: {self.seed}")
-        require(
-            0 <= self.deadline <= 10**6,
-            f"federation.deadline must lie in 0 (none) to 1,000,000 seconds, not {self.deadline:g}",
-        )
-        require(
-            self.minimum_replies >= 1,
-            f"federation.minimum_replies must be at least 1, not {self.minimum_replies}",
-        )
-        require(
-            self.evaluate_every >= 1,
-            f"federation.evaluate_every must be 1 round or more, not {self.evaluate_every}",
-        )
-        require(
-            self.patience >= 0,
-            f"federation.patience must be 0 (no end) or more scores, not {self.patience}",
-        )
-        require(
-            0 <= self.target_accuracy <= 100,
-            f"federation.target_accuracy must lie in 0 (none) to 100 percent, "
-            f"not {self.target_accuracy:g}",
-        )
+    choose_by: Literal["holdout", "test"] = key("holdout", kind="place")
 
     @property
     def share(self) -> float:
-        """Of the clients in each round, where the data has no say in it."""
+        """The share of the clients in each round, where the data has no say in it."""
         return USUAL_PARTICIPATION if self.participation == "auto" else self.participation
 
     def evaluates(self, round: int) -> bool:
@@ -107,41 +87,32 @@ class FederationSettings:
 
 
 @dataclass(frozen=True)
-class EngineSettings:
-    """The [engine] table."""
+class EngineSettings(Settings):
+    """The [engine] table. All engines agree to the last bit."""
+
+    table_name: ClassVar = "engine"
 
     # "flower-simulation": Flower's simulation on Ray; "flower": SuperNodes, by `dcfl flower run`.
-    name: Literal["embedded", "flower-simulation", "flower"] = "embedded"
-    workers: int | Literal["auto"] = "auto"  # processes; 1: only this one. Does not change results
-    threads: int = 1  # torch threads per client; changes the last bits of results
-    device: str = "auto"  # "cpu", "cuda", "cuda:0,1"; "auto" uses all GPUs
+    name: Literal["embedded", "flower-simulation", "flower"] = key("embedded", kind="place")
+    # Processes; 1: only this one. Does not change results.
+    workers: int | Literal["auto"] = key("auto", ge=1, le=1024, kind="place")
+    threads: int = key(1, ge=1, le=1024)  # torch threads per client; changes the last bits
+    # "cpu", "cuda", "cuda:0,1"; "auto" uses all GPUs. CPU and GPU differ only in rounding, as two
+    # versions of torch do; a run resumes only on the kind of device it was begun on.
+    device: str = key("auto", kind="place")
     # Processes that share a GPU, if `workers` is "auto"; "auto": as many as fit into its memory.
-    workers_per_device: int | Literal["auto"] = 1
+    workers_per_device: int | Literal["auto"] = key(1, ge=1, le=64, kind="place")
     # Of the network. bfloat16 pays on CPUs that have units for it (`dcfl doctor`), both on GPUs.
     precision: Precision = "float32"
     compile: bool = False  # the model, by torch.compile: pays off on GPUs in runs of hours
-    memory_budget: int = 1024  # MB of RAM for clients' memories (MOON, SCAFFOLD); the rest: disk
+    # MB of RAM for clients' memories (MOON, SCAFFOLD); the rest: disk.
+    memory_budget: int = key(1024, ge=0, kind="place")
 
     def __post_init__(self) -> None:
-        require(
-            1 <= self.threads <= 1024, f"engine.threads must lie in 1 to 1024, not {self.threads}"
-        )
+        super().__post_init__()
         require(
             re.fullmatch(r"auto|cpu|cuda(:\d{1,3}(,\d{1,3})*)?", self.device) is not None,
             f'engine.device must be "auto", "cpu", "cuda" or "cuda:0,1", not {self.device!r}',
-        )
-        require(
-            self.workers == "auto" or 1 <= self.workers <= 1024,
-            f'engine.workers must be "auto" or lie in 1 to 1024, not {self.workers}',
-        )
-        require(
-            self.workers_per_device == "auto" or 1 <= self.workers_per_device <= 64,
-            f'engine.workers_per_device must be "auto" or lie in 1 to 64, '
-            f"not {self.workers_per_device}",
-        )
-        require(
-            self.memory_budget >= 0,
-            f"engine.memory_budget must be 0 MB or more, not {self.memory_budget}",
         )
 
     @property
@@ -151,27 +122,26 @@ class EngineSettings:
 
 
 @dataclass(frozen=True)
-class OutputSettings:
+class OutputSettings(Settings):
     """The [output] table."""
 
-    dir: str = ""  # the run's folder; empty: a new one below runs/
+    table_name: ClassVar = "output"
+
+    dir: str = key("", kind="place")  # the run's folder; empty: a new one below runs/
     # Rounds between checkpoints for `dcfl resume`; 0: none; "auto": by elapsed time.
-    checkpoint: int | Literal["auto"] = "auto"
-    report: bool = True  # write report.html at the end
+    checkpoint: int | Literal["auto"] = key("auto", ge=0, zero="none", kind="place")
+    report: bool = key(True, kind="place")  # write report.html at the end
     # Keep the model of the round with the best accuracy too, in best.safetensors; by which images
     # is federation.choose_by.
-    keep_best: bool = False
+    keep_best: bool = key(False, kind="place")
     # Keep the last checkpoint of a finished run, with what its clients remember, so that
     # `dcfl resume --rounds` can make the run longer.
-    keep_checkpoint: bool = True
+    keep_checkpoint: bool = key(True, kind="place")
     # Programs that follow the run, each an extra of its own. One that fails costs a warning.
-    trackers: tuple[TrackerName, ...] = ()
+    trackers: tuple[TrackerName, ...] = key((), kind="place")
 
     def __post_init__(self) -> None:
-        require(
-            self.checkpoint == "auto" or self.checkpoint >= 0,
-            f'output.checkpoint must be "auto" or 0 rounds or more, not {self.checkpoint}',
-        )
+        super().__post_init__()
         require(
             len(set(self.trackers)) == len(self.trackers),
             "output.trackers: each may be named once",
@@ -179,19 +149,21 @@ class OutputSettings:
 
 
 @dataclass(frozen=True)
-class FaultSettings:
+class FaultSettings(Settings):
     """The [faults] table: the share of a round's clients that fail in each way, for tests."""
 
-    crash: float = 0.0  # raise an exception
-    memory: float = 0.0  # run out of memory
-    exit: float = 0.0  # end their process
-    hang: float = 0.0  # never answer; needs federation.deadline
+    table_name: ClassVar = "faults"
+
+    crash: float = key(0.0, ge=0, le=1)  # raise an exception
+    memory: float = key(0.0, ge=0, le=1)  # run out of memory
+    exit: float = key(0.0, ge=0, le=1)  # end their process
+    hang: float = key(0.0, ge=0, le=1)  # never answer; needs federation.deadline
 
     def __post_init__(self) -> None:
-        rates = (self.crash, self.memory, self.exit, self.hang)
+        super().__post_init__()
         require(
-            all(0 <= rate <= 1 for rate in rates) and sum(rates) <= 1,
-            "faults: each share must lie in 0 to 1, and all together too",
+            self.crash + self.memory + self.exit + self.hang <= 1,
+            "faults: all shares together must lie in 0 to 1",
         )
 
     @property
@@ -201,20 +173,16 @@ class FaultSettings:
 
 
 @dataclass(frozen=True)
-class AttackSettings:
+class AttackSettings(Settings):
     """The [attack] table."""
+
+    table_name: ClassVar = "attack"
 
     # What attackers do.
     kind: Literal["none", "sign-flip", "noise", "scaling", "label-flip", "prototype-flip"] = "none"
-    share: float = 0.2  # of the clients that attack, rounded up
-    strength: float = 10.0  # how strongly; what it multiplies depends on the kind
-
-    def __post_init__(self) -> None:
-        require(0 < self.share <= 1, f"attack.share must lie in (0, 1], not {self.share:g}")
-        require(
-            0 < self.strength <= 1e6,
-            f"attack.strength must be above 0 and at most 1,000,000, not {self.strength:g}",
-        )
+    share: float = key(0.2, gt=0, le=1)  # of the clients that attack, rounded up
+    # How strongly; what it multiplies depends on the kind.
+    strength: float = key(10.0, gt=0, le=10**6)
 
 
 @dataclass(frozen=True)
@@ -287,9 +255,9 @@ class Experiment:
             f"looks at the test images; leave out one of the two",
         )
 
-    @property
-    def seeded(self) -> Experiment:
-        """This experiment with the seed of the split filled in."""
+    @cached_property
+    def seeded_data(self) -> DataSettings:
+        """The [data] table with the seed of the split filled in."""
         if self.data.seed != "federation":
-            return self
-        return replace(self, data=replace(self.data, seed=self.federation.seed))
+            return self.data
+        return replace(self.data, seed=self.federation.seed)

@@ -1,22 +1,24 @@
-"""The local training loop, which all methods share."""
+"""The local training loop, which all methods share, and its settings."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim.sgd import sgd
 
-from dcfl.client import Client, LocalTraining
+from dcfl.client import Client
 from dcfl.data.client_data import ClientData
 from dcfl.errors import NO_LONGER_FINITE, ConfigError, Diverged
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
-from dcfl.methods.method import Method
 from dcfl.models.output import FeatureModel
 from dcfl.models.parts import (
     NORMALISATIONS,
@@ -26,6 +28,7 @@ from dcfl.models.parts import (
     with_personal,
 )
 from dcfl.seeding import derived_seed
+from dcfl.settings import Settings, key
 from dcfl.tensors import (
     apart_from,
     canonical,
@@ -37,7 +40,61 @@ from dcfl.tensors import (
     totals,
 )
 
-__all__ = ["LocalTraining", "norms_and_biases", "train_client"]
+if TYPE_CHECKING:
+    from dcfl.methods.method import Method
+
+
+@dataclass(frozen=True)
+class LocalTraining(Settings):
+    """The [training] table: SGD on every client, with a fresh optimiser in each round."""
+
+    table_name: ClassVar = "training"
+
+    epochs: int = key(5, ge=1)  # passes over a client's images in a round
+    # Images in a step.
+    batch_size: int = key(64, ge=2, hint="a single image has no batch statistics and no pairs")
+    lr: float = key(0.01, gt=0)  # the learning rate of round 1
+    lr_decay: float = key(0.998, gt=0, le=1)  # factor on the rate after each round
+    # "round+epoch": decays after each local epoch too, as in FedRCL's and FedACG's code
+    lr_decay_per: Literal["round", "round+epoch"] = "round"
+    momentum: float = key(0.9, ge=0, lt=1)  # of SGD
+    weight_decay: float = key(5e-4, ge=0)  # of SGD, in L2
+    decay_norm_and_bias: bool = True  # false: no weight decay of normalisation layers and biases
+    # A longer gradient is cut to this; 0: none is.
+    max_grad_norm: float = key(10.0, ge=0, zero="off")
+    # First train the personal part alone for so many epochs, then the rest alone for `epochs`, as
+    # in FedRep; 0: both together.
+    head_epochs: int = key(0, ge=0, zero="off")
+
+    @property
+    def all_epochs(self) -> int:
+        """How often a client goes over its images in a round."""
+        return self.head_epochs + self.epochs
+
+    def lr_in(self, round: int, epoch: int = 0) -> float:
+        """The learning rate of a local epoch, counted from 0."""
+        return self.lr * self.lr_decay ** (round - 1) * self._share_of(epoch)
+
+    def _share_of(self, epoch: int) -> float:
+        """An epoch's rate as a fraction of the first epoch's."""
+        return self.lr_decay**epoch if self.lr_decay_per == "round+epoch" else 1.0
+
+    def effective_steps(self, steps: int) -> float:
+        """FedNova's a_i: how many plain steps at the first epoch's rate have the same effect.
+
+        Momentum repeats each gradient in all later steps, with weights 1, m, m^2, ... and their
+        rates.
+        """
+        if self.lr_decay_per == "round":
+            return self._with_momentum(steps)
+        # Sums over epochs, not steps: a client may claim any number of steps.
+        ends = [self._with_momentum(steps * done / self.epochs) for done in range(self.epochs + 1)]
+        gained = [after - before for before, after in pairwise(ends)]
+        return sum(self._share_of(epoch) * steps for epoch, steps in enumerate(gained))
+
+    def _with_momentum(self, steps: float) -> float:
+        m = self.momentum
+        return (steps - m * (1 - math.pow(m, steps)) / (1 - m)) / (1 - m)
 
 
 def train_client(

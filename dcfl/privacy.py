@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import ceil, floor, inf, log10, pi, sqrt
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -26,44 +26,36 @@ from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import Method
 from dcfl.models.parts import sent_modules
 from dcfl.server.validation import check_like
+from dcfl.settings import Settings, key
 from dcfl.system.transfers import on_device
 from dcfl.system.wording import install_command
 from dcfl.tensors import cast_like, clip_share
 
-LARGEST_SETTING = (
-    1e6  # clip, noise or sensitivity: the product of two still passes the server's checks
-)
+# Of clip, noise or sensitivity: the product of two still passes the server's checks.
+LARGEST_SETTING = 10**6
 LARGEST_EPSILON = 500.0  # beyond it a guarantee says nothing
 BY_SIZE = ("samples", "fednova")  # aggregations that ask how many images or steps a client has
 
 
 @dataclass(frozen=True)
-class PrivacySettings:
+class PrivacySettings(Settings):
     """The [privacy] table; off unless `clip` is set."""
 
-    clip: float = 0.0  # the longest change of all parameters together, in L2; 0: off
-    noise: float = 0.0  # standard deviation, as a multiple of the clip; 0: no guarantee
-    epsilon: float = 0.0  # what the whole run may spend per client; 0: no limit
-    delta: float = 1e-5  # far below one over the number of clients
+    table_name: ClassVar = "privacy"
+
+    # The longest change of all parameters together, in L2; 0: off.
+    clip: float = key(0.0, ge=0, le=LARGEST_SETTING, zero="off")
+    # Standard deviation, as a multiple of the clip; 0: no guarantee.
+    noise: float = key(0.0, ge=0, le=LARGEST_SETTING, zero="off")
+    # What the whole run may spend per client; 0: no limit.
+    epsilon: float = key(0.0, ge=0, le=LARGEST_EPSILON, zero="no limit")
+    delta: float = key(1e-5, ge=1e-12, lt=1)  # far below one over the number of clients
     # True: noise that nobody can reproduce, as at SuperNodes always. False, for simulations: it
     # follows from federation.seed, which the operator knows.
     secret: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("clip", "noise"):
-            value = getattr(self, name)
-            require(
-                0 <= value <= LARGEST_SETTING,
-                f"privacy.{name} must lie in 0 (off) to {LARGEST_SETTING:,.0f}, not {value:g}",
-            )
-        require(
-            0 <= self.epsilon <= LARGEST_EPSILON,
-            f"privacy.epsilon must lie in 0 (no limit) to {LARGEST_EPSILON:g}, "
-            f"not {self.epsilon:g}",
-        )
-        require(
-            1e-12 <= self.delta < 1, f"privacy.delta must lie in 1e-12 to 1, not {self.delta:g}"
-        )
+        super().__post_init__()
         require(
             self.active or not self.noise,
             "privacy.noise without privacy.clip: set privacy.clip, the longest change of "

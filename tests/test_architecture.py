@@ -14,7 +14,7 @@ PACKAGE = Path(dcfl.__file__).parent
 
 # From the ground up. A file may import from its own layer and from those before it.
 LAYERS = {
-    "the vocabulary": "errors messages tensors seeding system",
+    "the vocabulary": "errors messages settings tensors seeding system",
     "the mathematics": "losses",
     "what is trained, on what": "models data",
     "a client's half of a round": "client methods local_training",

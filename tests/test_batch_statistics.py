@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from dcfl import evaluation
 from dcfl.analysis.similarity import embed
-from dcfl.client import Client, LocalTraining
+from dcfl.client import Client
 from dcfl.data import ClientData, Dataset, DataSettings, Images, client_data, load_dataset
 from dcfl.data.client_data import clean_batches
 from dcfl.evaluation import Evaluation, score_model, scored_parts
+from dcfl.local_training import LocalTraining
 from dcfl.methods.dcfl import DCFLPrototypeWise
 from dcfl.models import FeatureModel, ModelSettings, build_model
 from dcfl.testing.toys import toy_images

@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dcfl.client import LocalTraining
 from dcfl.config import (
-    CHOICES,
     apply,
     as_tables,
     experiment_from,
@@ -21,6 +19,7 @@ from dcfl.config import (
 from dcfl.data import DataSettings
 from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
+from dcfl.local_training import LocalTraining
 from dcfl.methods import METHODS
 from dcfl.methods.dcfl import DCFLSampleWise
 from dcfl.models import ModelSettings
@@ -182,13 +181,6 @@ def test_naming_another_optimiser_drops_the_fields_of_the_first(tmp_path: Path) 
     assert experiment_from(file, parse_settings(["server.beta1=0.5"])).server.optimizer == FedAdam(
         lr=0.1, beta1=0.5
     )
-
-
-def test_the_choices_are_the_defaults() -> None:
-    tables = as_tables(Experiment())
-    assert {name: tables[name][key] for name, (key, _) in CHOICES.items()} == {
-        name: default for name, (_, default) in CHOICES.items()
-    }
 
 
 def test_the_server_table_holds_the_optimisers_fields(tmp_path: Path) -> None:

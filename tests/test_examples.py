@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import dcfl
-from dcfl.client import LocalTraining
 from dcfl.config import experiment_from
 from dcfl.experiment import Experiment
+from dcfl.local_training import LocalTraining
 from tests.site.blocks import PAGES
 
 ROOT = Path(__file__).parent.parent

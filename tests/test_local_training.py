@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dcfl.client import Client, LocalTraining, evaluating
+from dcfl.client import Client, evaluating
 from dcfl.data import Augmentation
 from dcfl.errors import ConfigError, Diverged
-from dcfl.local_training import _SGD, _own_randomness, norms_and_biases, train_client
+from dcfl.local_training import _SGD, LocalTraining, _own_randomness, norms_and_biases, train_client
 from dcfl.messages import Broadcast
 from dcfl.methods import METHODS
 from dcfl.models import NETWORKS, FeatureModel, ModelSettings, build_model

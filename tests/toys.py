@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from dcfl.client import LocalTraining
 from dcfl.data import Augmentation, Dataset, FederatedData, Partition
 from dcfl.data.augment import Preparation
 from dcfl.engines.embedded import Embedded
 from dcfl.engines.memories import Memories
 from dcfl.engines.runner import ClientRunner
+from dcfl.local_training import LocalTraining
 from dcfl.methods import METHODS
 from dcfl.models import FeatureModel
 from dcfl.testing.toys import CLASSES, TRAINING, toy_images

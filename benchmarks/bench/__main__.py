@@ -27,12 +27,12 @@ from benchmarks.bench.measure import (
     peer_environment,
 )
 from dcfl.cli.options import AsJSON, print_json
-from dcfl.client import LocalTraining
 from dcfl.config import method_named
 from dcfl.data import Augmentation, Dataset, DataSettings, Images, Partition
 from dcfl.data.augment import Preparation
 from dcfl.errors import ConfigError
 from dcfl.experiment import EngineSettings, Experiment, FederationSettings, OutputSettings
+from dcfl.local_training import LocalTraining
 from dcfl.methods import METHODS
 from dcfl.models import ModelSettings
 from dcfl.runs.run import Run

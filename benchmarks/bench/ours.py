@@ -13,7 +13,6 @@ from torch import Tensor
 from benchmarks.bench.floor import say
 from benchmarks.bench.jobs import Job, read_job
 from dcfl import local_training
-from dcfl.client import LocalTraining
 from dcfl.data import DataSettings
 from dcfl.experiment import (
     EngineSettings,
@@ -22,6 +21,7 @@ from dcfl.experiment import (
     OutputSettings,
     Precision,
 )
+from dcfl.local_training import LocalTraining
 from dcfl.methods import METHODS
 from dcfl.models import ModelSettings
 from dcfl.runs.folder import RecordedRun

@@ -84,7 +84,7 @@ def partition(
     """Who would own what: samples per client and class."""
     from dcfl.data import load_dataset
 
-    data = experiment_of(settings).seeded.data
+    data = experiment_of(settings).seeded_data
     data.require_here()
     dataset = load_dataset(data)
     split = data.split(dataset)
@@ -181,7 +181,7 @@ def check(settings: Settings = None, as_json: AsJSON = False) -> None:
     from dcfl.data.catalogue import load_dataset
     from dcfl.data.dataset_summary import summarise_dataset
 
-    data_settings = experiment_of(settings).seeded.data
+    data_settings = experiment_of(settings).seeded_data
     data_settings.require_here()
     summary = summarise_dataset(load_dataset(data_settings), data_settings)
     if as_json:

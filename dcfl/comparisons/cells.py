@@ -18,9 +18,9 @@ from dcfl.data.catalogue import PUBLIC
 from dcfl.errors import RunFolderError, RunMissing
 from dcfl.experiment import Experiment
 from dcfl.report import find_runs
-from dcfl.runs.fingerprint import own_code
+from dcfl.runs.fingerprint import own_contents
 from dcfl.runs.folder import RecordedRun, own_files, require_unused
-from dcfl.runs.identity import complete, differences, flat
+from dcfl.runs.identity import CONTENTS, differences, flat, identity, of_run
 from dcfl.system.locks import LOCK
 
 LONGEST_NAME = 150  # characters; file systems allow about 255 bytes
@@ -145,20 +145,18 @@ def difference_to(experiment: Experiment, run: RecordedRun, ignored: Sequence[st
     """In what a recorded run is another experiment or has another seed; empty if in nothing.
     `ignored`: keys that may differ, or whole tables, such as `method.`."""
     experiment = _asked(experiment)
-    wanted, recorded = complete(flat(as_tables(experiment))), complete(flat(run.config))
-    if split := experiment.data.own_split:  # by its content, wherever it lies
-        wanted["data.partition"] = split.sha256
-        recorded["data.partition"] = run.environment.get("split", recorded["data.partition"])
-    for key, value, before in differences(wanted, recorded, "result", "seed"):
+    facts = own_contents(experiment)
+    wanted = identity({**flat(as_tables(experiment)), **facts})
+    recorded = identity({**of_run(run), "data": None, "model": None})  # which are not known here
+    for fact, value, before in differences(wanted, recorded):
+        key = CONTENTS.get(fact, fact)
         # A recorded config has what "auto" stood for, and how many sites there were.
         left_open = value == "auto" or (key in BY_SITES and setting(run, BY_SITES[0]) == "given")
-        if not left_open and key not in ignored and f"{key.partition('.')[0]}." not in ignored:
-            return f"{key} was {before!r} and would be {value!r}"
-    if "method." in ignored:
-        return ""
-    own = own_code(experiment.method, None)["method"]
-    if run.environment.get("method", own) != own:
-        return f"the code of {experiment.method.name} was another"
+        if left_open or key in ignored or f"{key.partition('.')[0]}." in ignored:
+            continue
+        if fact == "method":
+            return f"the code of {experiment.method.name} was another"
+        return f"{key} was {before!r} and would be {value!r}"
     return ""
 
 
@@ -217,7 +215,7 @@ class Shelf:
             return None
         # What "auto" stands for: in a method here, in the augmentation below.
         method = experiment.server.fitted(experiment.method)
-        wanted = replace(experiment.seeded, method=method)
+        wanted = replace(experiment, method=method)
         for run in self._runs:
             if not difference_to(wanted, run) and self._same_views(wanted, run):
                 return run.folder

@@ -176,7 +176,7 @@ def _trained_by(train: Train, cells: Sequence[CellFolder[Cell]]) -> dict[str, To
     trainer, failures = Trainer(), {}
     for cell in cells:
         try:
-            train(cell.name, trainer.begun_or_resumed(cell.path, cell.experiment.seeded))
+            train(cell.name, trainer.begun_or_resumed(cell.path, cell.experiment))
         except TooFewClients as error:
             note_divergence(cell.path, error)
             failures[cell.name] = error

@@ -14,7 +14,16 @@ from dcfl.comparisons.pairs import Spread
 from dcfl.comparisons.space import plain
 from dcfl.data.settings import images_scored
 from dcfl.runs.folder import RecordedRun
-from dcfl.runs.identity import BUILT_IN, Settings, complete, differences, flat, of_kind
+from dcfl.runs.identity import (
+    BUILT_IN,
+    CONTENTS,
+    Identity,
+    across_seeds,
+    complete,
+    differences,
+    flat,
+    of_kind,
+)
 from dcfl.runs.rows import Row
 from dcfl.system.wording import printable
 
@@ -81,8 +90,12 @@ class Group:
 
     @cached_property
     def counted(self) -> tuple[RecordedRun, ...]:
-        """The finished runs, because partial ones would distort a mean; if none finished, all."""
-        return tuple(run for run in self.runs if run.finished) or self.runs
+        """The finished runs, because partial ones would distort a mean; if none finished, all. A
+        run that two folders hold, copied or trained twice to the same end, counts once."""
+        firsts: dict[object, RecordedRun] = {}
+        for run in [run for run in self.runs if run.finished] or self.runs:
+            firsts.setdefault(_end_of(run), run)
+        return tuple(firsts.values())
 
     @cached_property
     def outcomes(self) -> dict[RecordedRun, Outcome]:
@@ -91,6 +104,11 @@ class Group:
     @property
     def seeds(self) -> int:
         return len({seeds_of(run) for run in self.counted})
+
+    @property
+    def copies(self) -> bool:
+        """Whether several folders hold the same run."""
+        return len({_end_of(run) for run in self.runs}) < len(self.runs)
 
     @property
     def unfinished(self) -> bool:
@@ -150,20 +168,19 @@ def group_runs(runs: Sequence[RecordedRun]) -> list[Group]:
     Labels have the settings that tell the groups of a method apart, as in a sweep; those of the
     data are the task: accuracies on different data are not compared.
     """
-    members: list[tuple[Settings, list[RecordedRun]]] = []
+    members: list[tuple[Identity, list[RecordedRun]]] = []
     for run in runs:
-        settings = _results(run)
-        similar = (alike for first, alike in members if not differences(first, settings, "result"))
-        same = next(similar, None)
+        settings = across_seeds(run)
+        same = next((alike for first, alike in members if first == settings), None)
         if same is None:
             members.append((settings, [run]))
         else:
             same.append(run)
-    firsts = [first for first, _ in members]
+    shown = [_shown(settings, alike[0]) for settings, alike in members]
     return [
         Group(method, tuple(alike), task)
-        for first, alike in members
-        for method, task in [_label(first, firsts)]
+        for one, (_, alike) in zip(shown, members, strict=True)
+        for method, task in [_label(one, shown)]
     ]
 
 
@@ -184,27 +201,28 @@ def seeds_of(run: RecordedRun) -> Seeds:
     return tuple(of_kind(complete(flat(run.config)), "seed").values())
 
 
-def _results(run: RecordedRun) -> Settings:
-    """The settings that change numbers. If the run recorded it, the content of the user's own
-    images and split replaces their path, and the source of the user's own code and the hash of the
-    initial weights are added."""
-    settings = of_kind(complete(flat(run.config)), "result")
-    kind, colon, path = str(settings["data.dataset"]).partition(":")
-    content = run.environment.get("data")
-    if colon and content and not settings["data.holdout"]:  # a holdout differs with every seed
-        settings["data.dataset"] = f"{kind}:{PurePath(path).name} ({content})"
-    for code in ("method", "model"):
-        source = run.environment.get(code, BUILT_IN)
-        if source != BUILT_IN:
-            settings[f"{code}.source"] = source
-    if split := run.environment.get("split"):
-        settings["data.partition"] = f"file ({str(split)[:16]})"
-    if weights := run.environment.get("weights"):
-        settings["model.weights.sha256"] = str(weights)[:16]
-    return settings
+def _end_of(run: RecordedRun) -> tuple[object, ...]:
+    """Tells runs of a group apart: their seeds, what they ended with, and the way there."""
+    weights = run.summary.weights_sha256 if run.summary else ""
+    return seeds_of(run), weights, tuple((row.round, row.accuracy, row.loss) for row in run.rounds)
 
 
-def _label(settings: Settings, groups: Sequence[Settings]) -> tuple[str, str]:
+def _shown(identity: Identity, run: RecordedRun) -> Identity:
+    """The settings of a group as its label has them: with names and hashes of the user's own."""
+    shown = {key: value for key, value in identity.items() if key not in CONTENTS}
+    kind, colon, path = str(setting(run, "data.dataset")).partition(":")
+    texts = {
+        "data": f"{kind}{colon}{PurePath(path).name} ({identity.get('data')})",
+        "split": f"file ({str(identity.get('split'))[:16]})",
+        "weights": str(identity.get("weights"))[:16],
+    }
+    for fact, key in CONTENTS.items():
+        if identity.get(fact, BUILT_IN) != BUILT_IN:
+            shown[key] = texts.get(fact, identity[fact])
+    return shown
+
+
+def _label(settings: Identity, groups: Sequence[Identity]) -> tuple[str, str]:
     """Method and task: the settings of the data that differ between groups, and for the method
     those that differ between groups of its task. Its own fields are compared with groups of that
     method, other settings with all groups."""
@@ -221,10 +239,10 @@ def _label(settings: Settings, groups: Sequence[Settings]) -> tuple[str, str]:
 
 
 def _different(
-    settings: Settings, groups: Sequence[Settings], wanted: Callable[[str], bool]
+    settings: Identity, groups: Sequence[Identity], wanted: Callable[[str], bool]
 ) -> dict[str, str]:
     """The settings in which some of the groups differ, as text."""
-    keys = {key for group in groups for key, _, _ in differences(settings, group, "result")}
+    keys = {key for group in groups for key, _, _ in differences(settings, group)}
     return {
         key: f"{key.removeprefix('method.')}={plain(value)}"
         for key, value in settings.items()

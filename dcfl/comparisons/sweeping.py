@@ -251,7 +251,7 @@ def _tested_as_it_is(trial: Trial) -> FinalScore:
     accuracies = []
     which: Which = "best" if trial.experiment.output.keep_best else "last"
     for cell in trial.cells:
-        images = load_dataset(replace(cell.cell.experiment.seeded.data, holdout=0.0))
+        images = load_dataset(replace(cell.cell.experiment.seeded_data, holdout=0.0))
         accuracies.append(evaluate(cell.path, images, which=which).accuracy)
     return FinalScore(Spread.of(accuracies), f"{which} model", trial)
 

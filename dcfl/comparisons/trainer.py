@@ -105,7 +105,7 @@ class Trainer:
         """The rounds that are left: none if another process has finished it meanwhile."""
         if (folder / "config.toml").is_file() and RecordedRun.open(folder).finished:
             return
-        self._run = run = self.begun_or_resumed(folder, experiment.seeded)
+        self._run = run = self.begun_or_resumed(folder, experiment)
         if self.stopping:  # asked to before there was a run
             run.stop()
         try:
@@ -117,7 +117,7 @@ class Trainer:
             self._run = None
 
     def begun_or_resumed(self, folder: Path, experiment: Experiment) -> Run:
-        dataset = self._dataset(experiment.data)
+        dataset = self._dataset(experiment.seeded_data)
         if not (folder / "config.toml").is_file():
             return Run(experiment, dataset)
         with _known(experiment.method):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf, isfinite
-from typing import Literal
+from math import inf
+from typing import ClassVar, Literal
 
 from dcfl.data.augment import Augmentation
 from dcfl.data.datasets import Dataset
@@ -14,6 +14,7 @@ from dcfl.data.splits.grouping import SUBFOLDER, check_grouping, whole_groups
 from dcfl.data.splits.own_split import OwnSplit, read_own_split
 from dcfl.data.splits.partition import SCHEMES, Integers, Partition, split
 from dcfl.errors import ConfigError, PartitionError, require
+from dcfl.settings import Settings, key
 
 USUAL_CLIENTS = 20
 IMAGES_EACH = 50  # of a client at least, where the number of clients is chosen by the data
@@ -30,118 +31,80 @@ def accuracy_words(holdout: float) -> str:
 
 
 def dataset_words(name: str) -> str:
-    """For people."""
+    """The data set's name as people read it."""
     return "the sites' own images" if name == "remote" else name
 
 
 @dataclass(frozen=True)
-class DataSettings:
+class DataSettings(Settings):
     """What is trained on, and who owns it."""
+
+    table_name: ClassVar = "data"
 
     # "digits", "cifar10", "cifar100", "tiny-imagenet", "folder:PATH", "npz:PATH", "sites:PATH";
     # "remote": every Flower node has its own
     dataset: str = "digits"
-    path: str = "data"  # where downloaded data sets are
+    path: str = key("data", kind="place")  # where downloaded data sets are
     # How many. "auto": 20, and as many as images of the user's own can carry; sites:PATH has as
     # many as there are folders
-    clients: int | Literal["auto"] = "auto"
+    clients: int | Literal["auto"] = key("auto", ge=1)
     # "dirichlet-balanced", "dirichlet-capped", "dirichlet-uncapped", "iid", "shards",
     # "pathological" or "quantity"; "file:PATH": a split of one's own, as .json, .csv or FL-bench's
     # .pkl
     partition: str = "dirichlet-balanced"
-    alpha: float = 0.3  # Dirichlet's: the smaller, the more one-sided the clients; inf: IID
-    per_client: int = 2  # shards or classes, for "shards" and "pathological"
-    min_size: int = 10  # no client gets fewer samples
+    # Dirichlet's: the smaller, the more one-sided the clients; inf: IID.
+    alpha: float = key(0.3, gt=0, le=inf, hint="inf is an IID split")
+    per_client: int = key(2, ge=1)  # shards or classes, for "shards" and "pathological"
+    # No client gets fewer samples.
+    min_size: int = key(10, ge=2, hint="a client with a single sample cannot take a step")
     # Of the split, and of what is held out; "federation": as federation.seed, so that another seed
     # is another split too. A number keeps the split while the training's seed changes.
-    seed: int | Literal["federation"] = "federation"
+    seed: int | Literal["federation"] = key("federation", ge=0, kind="seed")
     # Share of the training images that is kept back and evaluated on, instead of the test images:
     # for choosing settings without looking at those.
-    holdout: float = 0.0
+    holdout: float = key(0.0, ge=0, le=0.9, zero="none")
     # Images that stay together in the test split, in client splits and in data.holdout, such as a
     # patient's: "subfolder": CLASS/patient_07/1.png; "none"; a regular expression whose first
     # group, or whole match, in the path below the class folder is the name; or a .csv file with the
     # columns file and group.
     group: str = SUBFOLDER
     # Train on so many of the images, the same ones for every method; 0: on all of them.
-    train_images: int = 0
-    classes: int = 0  # keep the images of the first so many classes; 0: of all
+    train_images: int = key(0, ge=0, zero="all")
+    # Keep the images of the first so many classes; 0: of all.
+    classes: int = key(0, ge=0, zero="all")
     # Score on so many of the images, the same ones for every seed and method; 0: on all of them.
-    test_images: int = 0
-    crop: int | Literal["auto"] = "auto"  # pixels of padding; "auto": what suits the data set
+    test_images: int = key(0, ge=0, zero="all")
+    # Pixels of padding; "auto": what suits the data set.
+    crop: int | Literal["auto"] = key("auto", ge=0)
     flip: bool | Literal["auto"] = "auto"  # mirror half of the images; "auto": where it makes sense
-    rotation: float = 0.0  # turn images by up to so many degrees either way
-    cutout: int = 0  # side of a square that is blanked out
-    image_size: int = 32  # pixels; of folder: and sites:, which may hold any size
+    # Turn images by up to so many degrees either way.
+    rotation: float = key(0.0, ge=0, le=180)
+    cutout: int = key(0, ge=0)  # side of a square that is blanked out
+    # Pixels; of folder: and sites:, which may hold any size.
+    image_size: int = key(32, ge=4, le=1024)
     # How a picture becomes a square: squeezed, its centre cut out, or with black borders.
     fit: Literal["resize", "crop", "pad"] = "resize"
     # Centre and width of the grey levels that are told apart, for DICOM and for more than 8 bits;
     # empty: the DICOM file's own, or the full range of the file's bits.
-    window: tuple[float, ...] = ()
+    window: tuple[float, ...] = key(())
     broken: Literal["refuse", "skip"] = "refuse"  # what to do with files that are not images
     # In this order, agreed beforehand instead of read from the names of folders.
     class_names: tuple[str, ...] = ()
     # What pixels are normalised by, from 0 to 1 for each channel; empty: what suits the data set.
     # For each number of feature vectors, or one for all of them.
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()  # likewise
+    mean: tuple[float, ...] = key(())
+    std: tuple[float, ...] = key((), gt=0)  # likewise
 
     def __post_init__(self) -> None:
-        self._check_split()
-        self._check_augmentation()
-        self._check_images()
-
-    def _check_split(self) -> None:
-        require(self.population >= 1, f"data.clients must be at least 1, not {self.clients}")
+        super().__post_init__()
         require(
             self.partition in SCHEMES or self.split_file != "",
             f"data.partition must be {', '.join(SCHEMES)} or file:PATH, not {self.partition!r}",
         )
-        require(
-            self.alpha > 0, f"data.alpha must be above 0 (inf for an IID split), not {self.alpha:g}"
-        )
-        require(self.per_client >= 1, f"data.per_client must be at least 1, not {self.per_client}")
-        require(
-            self.min_size >= 2,
-            f"data.min_size must be at least 2, not {self.min_size}: "
-            f"a client with a single sample cannot take a step",
-        )
-        require(
-            self.seed == "federation" or self.seed >= 0,
-            f"data.seed must not be negative: {self.seed}",
-        )
-        require(
-            0 <= self.holdout <= 0.9,
-            f"data.holdout must lie in 0 (none) to 0.9, not {self.holdout:g}",
-        )
-        for key in ("train_images", "test_images"):
-            count = getattr(self, key)
-            require(count >= 0, f"data.{key} must be 0 (all) or more, not {count}")
-        require(
-            self.classes == 0 or self.classes >= 2,
-            f"data.classes must be 0 (all), or 2 or more, not {self.classes}",
-        )
-
+        require(self.classes != 1, "data.classes must be 0 (all), or 2 or more, not 1")
         check_grouping(self.group)
-
-    def _check_augmentation(self) -> None:
         require(
-            self.crop == "auto" or self.crop >= 0, f"data.crop must not be negative: {self.crop}"
-        )
-        require(
-            0 <= self.rotation <= 180,
-            f"data.rotation must lie between 0 and 180 degrees, not {self.rotation:g}",
-        )
-        require(self.cutout >= 0, f"data.cutout must not be negative: {self.cutout}")
-
-    def _check_images(self) -> None:
-        require(
-            4 <= self.image_size <= 1024,
-            f"data.image_size must lie between 4 and 1024 pixels, not {self.image_size}",
-        )
-        require(
-            not self.window
-            or (len(self.window) == 2 and all(map(isfinite, self.window)) and self.window[1] > 0),
+            not self.window or (len(self.window) == 2 and self.window[1] > 0),
             f"data.window must be [centre, width], with a width above 0, not {list(self.window)}",
         )
         require(
@@ -151,10 +114,6 @@ class DataSettings:
         require(
             len(self.mean) == len(self.std),
             "data.mean and data.std must have one number for each channel, both of them",
-        )
-        require(
-            all(abs(mean) < inf for mean in self.mean) and all(0 < std < inf for std in self.std),
-            "data.mean must be numbers, and data.std above 0",
         )
 
     def require_here(self) -> None:

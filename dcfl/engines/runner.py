@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from dcfl.client import LocalTraining, evaluating
+from dcfl.client import evaluating
 from dcfl.data import Dataset, Partition
 from dcfl.data.client_data import FederatedData
 from dcfl.engines.attacks import Attack, attack_on, strike
@@ -24,7 +24,7 @@ from dcfl.engines.memories import Memories
 from dcfl.engines.placement import choose_devices
 from dcfl.errors import ClientFailure, ConfigError, DCFLError, Diverged
 from dcfl.experiment import EngineSettings, Experiment, FaultSettings
-from dcfl.local_training import train_client
+from dcfl.local_training import LocalTraining, train_client
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import Method
 from dcfl.models import FeatureModel, Output, build_model

@@ -244,11 +244,11 @@ def site_from_config(context: Context) -> Site:
     require_guard(node.app_sha256)
     for line in run_app_code(str(context.run_config.get("code", "")), node.code_sha256):
         print(line, file=sys.stderr)  # the site's log
-    experiment = _experiment(context).seeded
+    asked = _experiment(context)
     # Initial weights are the server's to read: it sends them, and a run opens no file of a site's.
-    model = replace(experiment.model, weights="", weights_skip=())
-    privacy = at_site(experiment.privacy)
-    experiment = replace(experiment, model=model, privacy=privacy)
+    model = replace(asked.model, weights="", weights_skip=())
+    privacy = at_site(asked.privacy)
+    experiment = replace(asked, data=asked.seeded_data, model=model, privacy=privacy)
     check_run(node.rules.withheld, experiment)
     dataset, partition = node.load(experiment.data)
     runner = client_runner(experiment, dataset, partition)

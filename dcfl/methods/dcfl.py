@@ -27,19 +27,18 @@ from dcfl.errors import SettingsWarning
 from dcfl.losses import cosine_similarity, decoupled_contrastive
 from dcfl.methods.method import Objective, OnEmbeddings
 from dcfl.methods.prototypes import PrototypeMethod
+from dcfl.settings import key
 
 
 @dataclass(frozen=True)
 class Decoupled(OnEmbeddings):
     """The hyper-parameters of both variants."""
 
-    mu: float = 0.1  # weight of the contrastive term
-    temperature: float = 0.5  # tau: the smaller, the more the nearest negatives count
-    align: float = 0.9  # lambda_a, the weight of attraction to positives
-    uniform: float = 0.1  # lambda_u, the weight of repulsion from negatives
+    mu: float = key(0.1, ge=0)  # weight of the contrastive term
+    temperature: float = key(0.5, gt=0)  # tau: the smaller, the more the nearest negatives count
+    align: float = key(0.9, ge=0)  # lambda_a, the weight of attraction to positives
+    uniform: float = key(0.1, ge=0)  # lambda_u, the weight of repulsion from negatives
 
-    at_least_zero: ClassVar = ("mu", "align", "uniform")
-    above_zero: ClassVar = ("temperature",)
     neutral: ClassVar = {"mu": 0.0}
     published: ClassVar = {
         "cifar10": {"mu": 10.0},
@@ -53,7 +52,7 @@ class Decoupled(OnEmbeddings):
             warnings.warn(
                 f"align + uniform = {self.align + self.uniform:g}; the paper asks for 1",
                 SettingsWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
 
 

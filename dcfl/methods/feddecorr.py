@@ -22,20 +22,20 @@ from dcfl.client import Batch, Client
 from dcfl.losses import decorrelation, squared_correlation
 from dcfl.methods.method import Objective, OnEmbeddings
 from dcfl.models.output import Embedding
+from dcfl.settings import key
 
 
 @dataclass(frozen=True)
 class FedDecorr(OnEmbeddings):
     """Keeps the dimensions of the features uncorrelated."""
 
-    mu: float = 0.01  # weight of the penalty
+    mu: float = key(0.01, ge=0)  # weight of the penalty
     # Of the penalty: the released code's is about a batch size larger than the paper's.
     form: Literal["released", "paper"] = "released"
     # What the classifier sees, as published, or the output of a side head.
     embedding: Embedding = field(default="features", kw_only=True)
 
     equation: ClassVar = "L = L_CE + mu * mean_{a != b} C_ab^2 / N,  C = Z^T Z, Z standardised"
-    at_least_zero: ClassVar = ("mu",)
     neutral: ClassVar = {"mu": 0.0}
     published: ClassVar = {
         dataset: {"mu": 0.01} for dataset in ("cifar10", "cifar100", "tiny-imagenet")

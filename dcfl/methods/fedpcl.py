@@ -26,14 +26,15 @@ from dcfl.losses import cosine_similarity, decoupled_contrastive
 from dcfl.messages import Tensors
 from dcfl.methods.method import Cost, Objective
 from dcfl.methods.prototypes import PrototypeMethod, Prototypes
+from dcfl.settings import key
 
 
 @dataclass(frozen=True)
 class FedPCL(PrototypeMethod):
     """Every embedding near its class's prototypes, the global one and each client's own."""
 
-    mu: float = 0.1  # weight of the contrastive term
-    temperature: float = 0.07  # tau: the smaller, the more the nearest prototypes count
+    mu: float = key(0.1, ge=0)  # weight of the contrastive term
+    temperature: float = key(0.07, gt=0)  # tau: the smaller, the more the nearest prototypes count
 
     equation: ClassVar = (
         "L = L_CE + mu * mean_i( l_i(c^0) + mean_p l_i(c^p) ),"
@@ -44,8 +45,6 @@ class FedPCL(PrototypeMethod):
         up="4 * classes * d + 8 * classes",
         down="(1 + cohort) * (4 * classes * d + classes)",
     )
-    at_least_zero: ClassVar = ("mu",)
-    above_zero: ClassVar = ("temperature",)
     neutral: ClassVar = {"mu": 0.0}
 
     def objective(self, client: Client) -> Objective:

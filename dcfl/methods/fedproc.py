@@ -16,34 +16,29 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from dcfl.errors import require
 from dcfl.losses import supervised_contrastive
 from dcfl.methods.prototypes import PrototypeMethod
+from dcfl.settings import key
 
 
 @dataclass(frozen=True)
 class FedProc(PrototypeMethod):
     """Every embedding near the global prototype of its class, against all the others."""
 
-    mu: float = 0.1  # weight of the contrastive term, with the fixed schedule
-    temperature: float = 0.5  # tau: the smaller, the more near prototypes count; 1 as published
+    mu: float = key(0.1, ge=0)  # weight of the contrastive term, with the fixed schedule
+    # tau: the smaller, the more near prototypes count; 1 as published
+    temperature: float = key(0.5, gt=0)
     # "published": from the contrastive term to cross-entropy over `ramp` rounds, without mu.
     schedule: Literal["fixed", "published"] = "fixed"
-    ramp: int = 100  # rounds until the published schedule is pure cross-entropy
+    ramp: int = key(100, ge=1)  # rounds until the published schedule is pure cross-entropy
 
     equation: ClassVar = (
         "L = L_CE + mu * mean_i -log( exp(sim(z_i, c_{y_i})/tau) / sum_g exp(sim(z_i, c_g)/tau) )"
     )
-    at_least_zero: ClassVar = ("mu",)
-    above_zero: ClassVar = ("temperature",)
     neutral: ClassVar = {"mu": 0.0}
     published: ClassVar = {
         dataset: {"mu": 10.0} for dataset in ("cifar10", "cifar100", "tiny-imagenet")
     }
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.ramp >= 1, f"method.ramp must be at least 1, not {self.ramp}")
 
     def against_prototypes(
         self, round: int, cross_entropy: Tensor, similarity: Tensor, same: Tensor, others: Tensor

@@ -17,16 +17,16 @@ from torch import Tensor
 
 from dcfl.client import Batch, Client
 from dcfl.methods.method import Method, Objective
+from dcfl.settings import key
 
 
 @dataclass(frozen=True)
 class FedProx(Method):
     """A pull back to the weights that were received."""
 
-    mu: float = 0.01  # weight of the pull back
+    mu: float = key(0.01, ge=0)  # weight of the pull back
 
     equation: ClassVar = "L = L_CE + mu/2 * ||w - w_received||^2"
-    at_least_zero: ClassVar = ("mu",)
     neutral: ClassVar = {"mu": 0.0}
     published: ClassVar = {
         "cifar10": {"mu": 0.01},

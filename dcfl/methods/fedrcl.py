@@ -18,41 +18,32 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dcfl.client import Batch, Client
-from dcfl.errors import ConfigError, require
+from dcfl.errors import ConfigError
 from dcfl.losses import relaxed_contrastive
 from dcfl.methods.method import Method, Objective
+from dcfl.settings import key
 
 
 @dataclass(frozen=True)
 class FedRCL(Method):
     """The hardest pairs on every level of the network, and no collapse within a class."""
 
-    mu: float = 1.0  # weight of contrast and penalty together
-    temperature: float = 0.05  # tau: the smaller, the more the hardest pairs count
-    hardest_positives: int = 1  # how many count; the term is divided by their number
-    hardest_negatives: int = 2  # how many count
-    threshold: float = 0.7  # similarity above which a pair of one class is pushed apart
-    penalty: float = 1.0  # weight of that push; beta
-    levels: tuple[int, ...] = ()  # stages to use, counted from 0; empty: all
+    mu: float = key(1.0, ge=0)  # weight of contrast and penalty together
+    temperature: float = key(0.05, gt=0)  # tau: the smaller, the more the hardest pairs count
+    hardest_positives: int = key(1, ge=1)  # how many count; the term is divided by their number
+    hardest_negatives: int = key(2, ge=1)  # how many count
+    threshold: float = key(0.7)  # similarity above which a pair of one class is pushed apart
+    penalty: float = key(1.0, ge=0)  # weight of that push; beta
+    levels: tuple[int, ...] = key((), ge=0)  # stages to use, counted from 0; empty: all
 
     equation: ClassVar = (
         "L = L_CE + mu * mean over levels of mean_i [ log(1 + sum_n exp((s_in - s_ip)/tau))"
         " + penalty * log(1 + exp((q_i - 1)/tau)) ]"
     )
-    at_least_zero: ClassVar = ("mu", "penalty")
-    above_zero: ClassVar = ("temperature",)
     neutral: ClassVar = {"mu": 0.0}
     published: ClassVar = {
         dataset: {"mu": 1.0} for dataset in ("cifar10", "cifar100", "tiny-imagenet")
     }
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
-            min(self.hardest_positives, self.hardest_negatives) >= 1,
-            "method.hardest_positives and method.hardest_negatives must be at least 1",
-        )
-        require(all(level >= 0 for level in self.levels), "method.levels are counted from 0")
 
     def objective(self, client: Client) -> Objective:
         def loss(batch: Batch) -> Tensor:

@@ -21,22 +21,21 @@ from torch import Tensor
 from dcfl.client import Batch, Client
 from dcfl.losses import cosine_similarity, supervised_contrastive
 from dcfl.methods.method import Objective, OnEmbeddings
+from dcfl.settings import key
 
 
 @dataclass(frozen=True)
 class FedSCL(OnEmbeddings):
     """Supervised contrastive learning as a local regulariser."""
 
-    mu: float = 1.0  # weight of the contrastive term
-    temperature: float = 0.5  # tau: the smaller, the more the nearest images count
+    mu: float = key(1.0, ge=0)  # weight of the contrastive term
+    temperature: float = key(0.5, gt=0)  # tau: the smaller, the more the nearest images count
     reduction: Literal["mean", "sum"] = "mean"  # over the positives; "sum" is Eq. 3 as printed
 
     equation: ClassVar = (
         "L = L_CE + mu * mean_i -mean_{p in P_i} log( exp(sim(z_i, z_p)/tau)"
         " / sum_{k != i} exp(sim(z_i, z_k)/tau) )"
     )
-    at_least_zero: ClassVar = ("mu",)
-    above_zero: ClassVar = ("temperature",)
     neutral: ClassVar = {"mu": 0.0}
 
     def objective(self, client: Client) -> Objective:

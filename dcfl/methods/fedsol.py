@@ -22,6 +22,7 @@ from torch import Tensor
 from dcfl.client import Batch, Client, observe, perturbed, without_statistics
 from dcfl.errors import ConfigError
 from dcfl.methods.method import Cost, Method, Objective
+from dcfl.settings import key
 
 ROUND_OFF = 1e-7  # a shorter gradient is noise: at the first step w = w_received and g_p = 0
 
@@ -30,19 +31,17 @@ ROUND_OFF = 1e-7  # a shorter gradient is noise: at the first step w = w_receive
 class FedSOL(Method):
     """The gradient of the task at weights perturbed against forgetting."""
 
-    rho: float = 1.0  # length of the perturbation
+    rho: float = key(1.0, ge=0)  # length of the perturbation
     # "adaptive": parameters that have moved more are perturbed more.
     variant: Literal["adaptive", "fixed"] = "adaptive"
     perturb: Literal["all", "head"] = "all"  # which parameters; "head": the classifier's
-    temperature: float = 3.0  # of the distillation
+    temperature: float = key(3.0, gt=0)  # of the distillation
 
     equation: ClassVar = (
         "g = grad L_CE(w + e),  e = rho * Lambda * g_p/||g_p||,"
         "  g_p = grad KL(received || local), Lambda ~ |w - w_received|"
     )
     cost: ClassVar = Cost(forwards=3, backwards=2, copies=2)
-    at_least_zero: ClassVar = ("rho",)
-    above_zero: ClassVar = ("temperature",)
     neutral: ClassVar = {"rho": 0.0}
 
     def gradient(self, client: Client, objective: Objective, batch: Batch) -> Tensor:

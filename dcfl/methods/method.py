@@ -11,10 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dcfl.client import LARGEST_FLOAT32, Batch, Client, LocalTraining
+from dcfl.client import Batch, Client
 from dcfl.errors import require
+from dcfl.local_training import LocalTraining
 from dcfl.messages import ClientUpdate, Tensors
 from dcfl.models.output import Embedding, Output
+from dcfl.settings import Settings
 from dcfl.tensors import RunningMean, clip_share
 
 
@@ -90,7 +92,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Method:
+class Method(Settings):
     """A federated method; derive your own as a frozen dataclass. The defaults are FedAvg.
 
     Its fields are hyper-parameters; the hooks it overrides are the algorithm. Store nothing about a
@@ -120,11 +122,10 @@ class Method:
         'smoothed'
     """
 
+    table_name: ClassVar = "method"
     name: ClassVar[str]  # the key in METHODS; by default the class's name in lower case
     equation: ClassVar[str] = "L = L_CE"
     cost: ClassVar[Cost] = Cost()
-    at_least_zero: ClassVar[tuple[str, ...]] = ()  # names of fields
-    above_zero: ClassVar[tuple[str, ...]] = ()
     neutral: ClassVar[Mapping[str, object]] = {}  # field values that turn it into FedAvg
     published: ClassVar[Mapping[str, Mapping[str, float]]] = {}  # the DCFL paper's, by data set
 
@@ -141,15 +142,6 @@ class Method:
     def overrides(cls, hook: str) -> bool:
         """Whether this method defines the hook itself instead of using the default."""
         return getattr(cls, hook) is not getattr(Method, hook)
-
-    def __post_init__(self) -> None:
-        """Check field values here; an override must call super().__post_init__()."""
-        for name in self.at_least_zero + self.above_zero:
-            value, zero = getattr(self, name), name in self.at_least_zero
-            require(
-                0 <= value < LARGEST_FLOAT32 and (zero or value > 0),
-                f"method.{name} must be {'0 or more' if zero else 'above 0'}, not {value:g}",
-            )
 
     @property
     def second_view(self) -> bool:

@@ -22,6 +22,7 @@ from dcfl.client import Batch, Client, observe
 from dcfl.losses import model_contrastive
 from dcfl.messages import Tensors
 from dcfl.methods.method import Cost, Objective, OnEmbeddings
+from dcfl.settings import key
 from dcfl.tensors import snapshot
 
 
@@ -29,16 +30,15 @@ from dcfl.tensors import snapshot
 class MOON(OnEmbeddings):
     """Features near the global model's, away from those of the client's previous model."""
 
-    mu: float = 1.0  # weight of the contrastive term
-    temperature: float = 0.5  # tau: the smaller, the sharper the choice between the two models
+    mu: float = key(1.0, ge=0)  # weight of the contrastive term
+    # tau: the smaller, the sharper the choice between the two models
+    temperature: float = key(0.5, gt=0)
 
     equation: ClassVar = (
         "L = L_CE + mu * mean_i -log( exp(sim(z_i, z_i^global)/tau)"
         " / (exp(sim(z_i, z_i^global)/tau) + exp(sim(z_i, z_i^previous)/tau)) )"
     )
     cost: ClassVar = Cost(forwards=3, copies=2, kept="weights")
-    at_least_zero: ClassVar = ("mu",)
-    above_zero: ClassVar = ("temperature",)
     neutral: ClassVar = {"mu": 0.0}
     published: ClassVar = {
         "cifar10": {"mu": 5.0},

@@ -20,12 +20,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dcfl.client import Batch, Client, LocalTraining, evaluating
-from dcfl.errors import ProtocolError, require
+from dcfl.client import Batch, Client, evaluating
+from dcfl.errors import ProtocolError
+from dcfl.local_training import LocalTraining
 from dcfl.losses import cosine_similarity
 from dcfl.messages import ClientUpdate, Tensors
 from dcfl.methods.method import Cost, Objective, OnEmbeddings
 from dcfl.models.output import FeatureModel
+from dcfl.settings import key
 
 ENOUGH_VOTES = 3  # a majority against one liar
 
@@ -53,26 +55,15 @@ class PrototypeMethod(OnEmbeddings):
         "counts"  # weights of the clients in a class's mean
     )
     prototype_normalize: bool = False  # scale embeddings to unit length before summing
-    prototype_momentum: float = 0.0  # weight of the old prototype
+    prototype_momentum: float = key(0.0, ge=0, lt=1)  # weight of the old prototype
     # "median" withstands forged prototypes; "auto" uses it if server.aggregation is robust.
     prototype_merge: Literal["auto", "mean", "median"] = "auto"
     # Clients withhold classes with fewer images: the mean of one image *is* its embedding.
-    min_class_count: int = 1
+    min_class_count: int = key(1, ge=1)
 
     cost: ClassVar = Cost(
         passes=1, up="4 * classes * d + 8 * classes", down="4 * classes * d + classes"
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
-            0 <= self.prototype_momentum < 1,
-            f"method.prototype_momentum must lie in [0, 1), not {self.prototype_momentum:g}",
-        )
-        require(
-            self.min_class_count >= 1,
-            f"method.min_class_count must be at least 1, not {self.min_class_count}",
-        )
 
     def against_prototypes(
         self, round: int, cross_entropy: Tensor, similarity: Tensor, same: Tensor, others: Tensor

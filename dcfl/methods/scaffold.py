@@ -23,17 +23,17 @@ from dcfl import tensors as named
 from dcfl.client import Batch, Client
 from dcfl.messages import Tensors
 from dcfl.methods.method import Cost, MeanUpload, Method, Objective
+from dcfl.settings import key
 
 
 @dataclass(frozen=True)
 class Scaffold(Method):
     """Every step corrected by how this client's direction differs from everybody's."""
 
-    correction: float = 1.0  # factor on the correction c - c_i; 0 is FedAvg
+    correction: float = key(1.0, ge=0)  # factor on the correction c - c_i; 0 is FedAvg
 
     equation: ClassVar = "w <- w - lr * (g - c_i + c),  c_i <- c_i - c + (w_received - w) / (lr K)"
     cost: ClassVar = Cost(up="parameters", down="parameters", kept="parameters")
-    at_least_zero: ClassVar = ("correction",)
     neutral: ClassVar = {"correction": 0.0}
 
     def objective(self, client: Client) -> Objective:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -14,6 +14,7 @@ from dcfl.models.networks import CNN, MLP, LeNet, LinearModel, ResNet8, ResNet18
 from dcfl.models.output import FeatureModel, Output
 from dcfl.models.own_models import BUILT_IN, NAMED, OWN_MODELS, library_model, with_head
 from dcfl.seeding import derived_seed
+from dcfl.settings import Settings, key
 
 __all__ = [
     "CNN",
@@ -37,34 +38,37 @@ NETWORKS: dict[str, type[CNN | ResNet8 | ResNet18]] = {
 
 
 @dataclass(frozen=True)
-class ModelSettings:
+class ModelSettings(Settings):
     """The [model] table. Norm and head do not depend on the method, so all share one backbone."""
+
+    table_name: ClassVar = "model"
 
     # "cnn", "lenet", "resnet8", "resnet18", "timm:NAME", "torchvision:NAME", or the name of a
     # network whose file was given with --model-file. "linear" and "mlp" are for feature vectors.
     name: str = "cnn"
     # Channels of the first layer, which later layers double; "auto": 32 (cnn), 16 (resnet8) or 64
     # (resnet18). Of mlp: the units of its hidden layer, 256.
-    width: int | Literal["auto"] = "auto"
+    width: int | Literal["auto"] = key("auto", ge=2, le=1024)
     norm: Norm = "batch"  # "group" (2 groups), or "batch-nostats": no running statistics
     # "mlp256": a projection head before the classifier, as in MOON. "side256": beside it, as in
     # SupCon; terms on embeddings see the head's output, the classifier does not. Or another width.
     head: str = "none"
     # Initial weights: a .safetensors file, or the folder of a run; empty: they follow from the seed
-    weights: str = ""
+    weights: str = key("", kind="place")
     weights_skip: tuple[str, ...] = ()  # parts that keep the seed's, such as ["classifier"]
     freeze: tuple[str, ...] = ()  # parts that are neither trained nor sent, such as ["stem"]
 
     def __post_init__(self) -> None:
-        self._require_known()
+        super().__post_init__()
+        require(
+            self.built_in or self.name in OWN_MODELS or NAMED.fullmatch(self.name) is not None,
+            f"model.name: there is no network {self.name!r}: use {', '.join(BUILT_IN)}, timm:NAME "
+            f"or torchvision:NAME, or give the file of your own with --model-file",
+        )
         require_head(self.head)
         require(
             not self.weights_skip or bool(self.weights),
             "model.weights_skip without model.weights: there is nothing to skip",
-        )
-        require(
-            self.width == "auto" or 2 <= self.width <= 1024,
-            f'model.width must lie in 2 to 1024, or be "auto", not {self.width}',
         )
         require(
             self.norm != "group" or self.width == "auto" or self.width % 2 == 0,
@@ -84,13 +88,6 @@ class ModelSettings:
     def built_in(self) -> bool:
         """Whether the network is dcfl's own."""
         return self.name in BUILT_IN
-
-    def _require_known(self) -> None:
-        require(
-            self.built_in or self.name in OWN_MODELS or NAMED.fullmatch(self.name) is not None,
-            f"model.name: there is no network {self.name!r}: use {', '.join(BUILT_IN)}, timm:NAME "
-            f"or torchvision:NAME, or give the file of your own with --model-file",
-        )
 
     @property
     def takes_vectors(self) -> bool:

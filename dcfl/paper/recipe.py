@@ -11,7 +11,7 @@ from dcfl.comparisons.cells import marks
 from dcfl.config import Table, Tables, as_tables
 from dcfl.experiment import Experiment
 from dcfl.paper.scales import Scale, Where
-from dcfl.runs.identity import defaults, differences, flat
+from dcfl.runs.identity import defaults, differences, flat, of_kind
 
 # As the paper's tables name them, in their order.
 ROWS = {
@@ -54,7 +54,7 @@ class RecipeCell:
         plain = {**defaults(settings), **flat(as_tables(self.plain))}
         changed = {
             key: value
-            for key, value, _ in differences(settings, plain, "result")
+            for key, value, _ in differences(of_kind(settings, "result"), of_kind(plain, "result"))
             if key in settings
         }
         return marks(changed, settings)

@@ -467,8 +467,10 @@ def _cautions(
     cautions = class_cautions(runs, names)
     for run in runs:
         cautions += _about_run(run, names[run] if len(runs) > 1 else "")
-    if any(len(group.counted) < len(group.runs) for group in groups):
+    if any(len({run.finished for run in group.runs}) > 1 for group in groups):
         cautions.append("Means are over finished runs only; the curves show all.")
+    if any(group.copies for group in groups):
+        cautions.append("Some folders hold the same run; it counts once.")
     if any(group.seeds < len(group.counted) for group in groups):
         cautions.append("Some runs repeat the same settings and seed; each of them counts.")
     if len(groups) > 1 and min(group.seeds for group in groups) == 1:

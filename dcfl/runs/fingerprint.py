@@ -22,6 +22,7 @@ from dcfl.experiment import Experiment
 from dcfl.methods import Method
 from dcfl.models import FeatureModel
 from dcfl.models.adapted import AdaptedModel
+from dcfl.models.warm_start import weights_sha256
 from dcfl.runs.identity import BUILT_IN, flat, of_kind
 from dcfl.system.own_files import OwnFile, own_file_of
 
@@ -49,6 +50,17 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return list(value)
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def own_contents(experiment: Experiment) -> dict[str, str | None]:
+    """Hashes of what the user brought along, as far as they are known without loading the data and
+    building the model."""
+    weights, split = experiment.model.weights, experiment.data.own_split
+    return {
+        "method": own_code(experiment.method, None)["method"],
+        "weights": weights_sha256(weights) if weights else None,
+        "split": split.sha256 if split else None,
+    }
 
 
 def own_code(

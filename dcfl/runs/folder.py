@@ -193,17 +193,12 @@ class RecordedRun:
             if name not in tables:
                 raise RunFolderError(f"{path} has no [{name}]")
         validated(SHOWN_TABLES, tables, path)
-        return {
-            name: {k: v for k, v in table.items() if not config.is_gone(name, k, v)}
-            for name, table in tables.items()
-        }
+        return tables
 
     @property
     def experiment(self) -> Experiment:
         """The recorded experiment, with the folder's current path."""
-        tables = config.merge(
-            config.as_of_old(self.config), {"output": {"dir": str(self.folder.resolve())}}
-        )
+        tables = config.merge(self.config, {"output": {"dir": str(self.folder.resolve())}})
         return config.experiment_from(None, tables)
 
     @property

@@ -1,110 +1,39 @@
-"""Decides which settings make two runs different experiments: a table of all keys of the config.
+"""What makes two runs the same: one definition for resuming, comparing, grouping and sharing cells.
 
-Resuming, comparing, grouping and sharing the cells of a reproduction all use this one table;
-`groups` also compares the content of the user's images, split and initial weights and the source of
-the user's code.
+The kind of each key is declared beside it. What the user brought along counts by its content:
+images, split, initial weights and code, wherever they lie.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from dcfl.config import Tables, as_of_old, as_tables, experiment_from, is_gone
+from dcfl.config import CHOICES, DEFAULT, SECTIONS, Tables, as_tables, experiment_from
 from dcfl.methods import METHODS
+from dcfl.runs.folder import RecordedRun
 from dcfl.server.optimizers import OPTIMIZERS
+from dcfl.settings import Kind, kind_of_field
 
-Kind = Literal[
-    "result",  # changes numbers, if only their last bits
-    "place",  # where and how the work is done; does not change numbers
-    "seed",  # runs that differ only in seeds repeat one experiment
-]
-Settings = dict[str, Any]  # by dotted key
+Identity = dict[str, Any]  # settings by dotted key, and facts
 BUILT_IN = "built in"  # stands in for the hash that the user's own code has
 
 # Without [method] and [server]: their fields depend on the choice by name, and all change numbers.
 KINDS: dict[str, Kind] = {
-    "data.dataset": "result",
-    "data.path": "place",
-    "data.clients": "result",
-    "data.partition": "result",  # of a file, its content: the hash is among the facts of a run
-    "data.alpha": "result",
-    "data.per_client": "result",
-    "data.min_size": "result",
-    "data.seed": "seed",
-    "data.holdout": "result",
-    "data.group": "result",
-    "data.train_images": "result",
-    "data.classes": "result",
-    "data.test_images": "result",
-    "data.crop": "result",
-    "data.flip": "result",
-    "data.rotation": "result",
-    "data.cutout": "result",
-    "data.image_size": "result",
-    "data.fit": "result",
-    "data.window": "result",
-    "data.broken": "result",
-    "data.class_names": "result",
-    "data.mean": "result",
-    "data.std": "result",
-    "model.name": "result",
-    "model.width": "result",
-    "model.norm": "result",
-    "model.head": "result",
-    "model.weights": "place",  # the file may move: its hash is among the facts of a run
-    "model.weights_skip": "result",
-    "model.freeze": "result",
-    "training.epochs": "result",
-    "training.batch_size": "result",
-    "training.lr": "result",
-    "training.lr_decay": "result",
-    "training.lr_decay_per": "result",
-    "training.momentum": "result",
-    "training.weight_decay": "result",
-    "training.decay_norm_and_bias": "result",
-    "training.max_grad_norm": "result",
-    "training.head_epochs": "result",
-    "federation.rounds": "result",
-    "federation.participation": "result",
-    "federation.seed": "seed",
-    "federation.deadline": "result",  # late clients are left out
-    "federation.minimum_replies": "result",
-    "federation.personal": "result",
-    "federation.evaluate_every": "result",  # of MAX and EMA, though not of the weights
-    "federation.patience": "result",
-    "federation.target_accuracy": "result",
-    "federation.choose_by": "place",  # says what data.holdout decides
-    "engine.name": "place",  # engines agree to the last bit
-    "engine.workers": "place",
-    "engine.threads": "result",  # changes the order of sums
-    # A name such as "auto" or "cuda:1" does not identify the hardware, and CPU and GPU differ only
-    # in rounding, as two versions of torch do: it is the same experiment. Bits do differ, so a run
-    # resumes only on the kind of device it was begun on (`start.require_resumable`).
-    "engine.device": "place",
-    "engine.workers_per_device": "place",
-    "engine.precision": "result",
-    "engine.compile": "result",
-    "engine.memory_budget": "place",
-    "privacy.clip": "result",
-    "privacy.noise": "result",
-    "privacy.epsilon": "result",
-    "privacy.delta": "result",
-    "privacy.secret": "result",
-    "output.dir": "place",
-    "output.checkpoint": "place",
-    "output.report": "place",
-    "output.keep_best": "place",
-    "output.keep_checkpoint": "place",
-    "output.trackers": "place",
-    "faults.crash": "result",
-    "faults.memory": "result",
-    "faults.exit": "result",
-    "faults.hang": "result",
-    "attack.kind": "result",
-    "attack.share": "result",
-    "attack.strength": "result",
+    f"{section}.{field.name}": kind_of_field(field)
+    for section in SECTIONS
+    if section not in CHOICES
+    for field in fields(getattr(DEFAULT, section))
+}
+# Hashes of what the user brought along, and the setting that each of them stands for.
+CONTENTS = {
+    "data": "data.dataset",
+    "split": "data.partition",
+    "weights": "model.weights.sha256",
+    "method": "method.source",
+    "model": "model.source",
 }
 
 
@@ -119,7 +48,32 @@ def kind_of(key: str) -> Kind:
     return KINDS.get(key, "result")
 
 
-def flat(tables: Mapping[str, Mapping[str, Any]]) -> Settings:
+def identity(described: Mapping[str, Any]) -> Identity:
+    """All that decides the numbers of a run. `described`: its settings by dotted key, and facts,
+    whose names have no dot: those of CONTENTS, and of the machine where bits matter."""
+    settings = complete({key: value for key, value in described.items() if "." in key})
+    facts = {key: fact for key, fact in described.items() if "." not in key and fact is not None}
+    for key in (CONTENTS[fact] for fact in ("data", "split") if fact in facts):
+        settings[key] = str(settings[key]).partition(":")[0]  # the hash replaces the path
+    return {**of_kind(settings, "result", "seed"), **facts}
+
+
+def of_run(run: RecordedRun) -> Identity:
+    """A recorded run as `identity` wants it described."""
+    built_in = {"method": BUILT_IN, "model": BUILT_IN}
+    contents = {fact: run.environment.get(fact, built_in.get(fact)) for fact in CONTENTS}
+    return {**flat(run.config), **contents}
+
+
+def across_seeds(run: RecordedRun) -> Identity:
+    """The identity that a run shares with those that repeat it with other seeds."""
+    described = of_run(run)
+    if run.holdout:  # what is left to train on, and so its hash, is drawn by the seed
+        described["data"] = None
+    return of_kind(identity(described), "result")
+
+
+def flat(tables: Mapping[str, Mapping[str, Any]]) -> Identity:
     """Flatten tables into dotted keys, in order."""
     return {
         f"{section}.{key}": value
@@ -128,12 +82,10 @@ def flat(tables: Mapping[str, Mapping[str, Any]]) -> Settings:
     }
 
 
-def complete(settings: Mapping[str, Any]) -> Settings:
-    """Add the default of every missing key, because an older version may have written the settings.
-    Lists, which files hold, become tuples."""
-    completed = {**defaults(settings), **_of_old(settings), **settings}
-    for key in [key for key in completed if is_gone(*key.partition(".")[::2], completed[key])]:
-        del completed[key]
+def complete(settings: Mapping[str, Any]) -> Identity:
+    """Add the default of every missing key: another version may have written the settings. Lists,
+    which files hold, become tuples."""
+    completed = {**defaults(settings), **settings}
     if not str(completed["model.head"]).startswith("side"):  # then it plays no part
         completed.pop("method.embedding", None)
     if completed["data.seed"] == "federation":
@@ -143,14 +95,7 @@ def complete(settings: Mapping[str, Any]) -> Settings:
     }
 
 
-def _of_old(settings: Mapping[str, Any]) -> Settings:
-    tables: Tables = {"data": {"dataset": settings.get("data.dataset", "digits")}}
-    if "data.group" in settings:
-        tables["data"]["group"] = settings["data.group"]
-    return flat(as_of_old(tables))
-
-
-def defaults(settings: Mapping[str, Any]) -> Settings:
+def defaults(settings: Mapping[str, Any]) -> Identity:
     """The defaults of an experiment with this method, server optimiser and data set."""
     method, optimizer = str(settings.get("method.name")), str(settings.get("server.optimizer"))
     return _defaults(
@@ -161,7 +106,7 @@ def defaults(settings: Mapping[str, Any]) -> Settings:
 
 
 @cache
-def _defaults(dataset: str, method: str, optimizer: str) -> Settings:
+def _defaults(dataset: str, method: str, optimizer: str) -> Identity:
     chosen: Tables = {"data": {"dataset": dataset}}
     if method:
         chosen["method"] = {"name": method}
@@ -173,16 +118,14 @@ def _defaults(dataset: str, method: str, optimizer: str) -> Settings:
     return values
 
 
-def of_kind(settings: Mapping[str, Any], *kinds: Kind) -> Settings:
+def of_kind(settings: Mapping[str, Any], *kinds: Kind) -> Identity:
     return {key: value for key, value in settings.items() if kind_of(key) in kinds}
 
 
-def differences(
-    first: Mapping[str, Any], second: Mapping[str, Any], *kinds: Kind
-) -> list[Difference]:
-    """The keys of these kinds in which two complete settings differ, in order."""
+def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Difference]:
+    """The keys in which two identities differ, in order."""
     return [
         Difference(key, first.get(key), second.get(key))
-        for key in of_kind({**first, **second}, *kinds)
+        for key in {**first, **second}
         if first.get(key) != second.get(key)
     ]

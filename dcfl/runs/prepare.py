@@ -81,8 +81,7 @@ def prepare(
 ) -> Prepared:
     """Load and split the data, resolve the config, build the model and choose the processes.
     `dataset` and `model` replace those that the config names."""
-    experiment = experiment.seeded
-    data = experiment.data
+    data = experiment.seeded_data
     if not experiment.engine.at_sites:
         data.require_here()
     dataset = load_dataset(data) if dataset is None else data.fitted(dataset)
@@ -118,8 +117,8 @@ def prepare(
 
 
 def resolved(experiment: Experiment, dataset: Dataset, partition: Partition) -> Experiment:
-    """Fill in what the config leaves open: the data's name, clients and augmentation, the file of
-    the initial weights, and how the server merges what the method sends."""
+    """Fill in all that the config leaves open: the seed of the split, the data's name, clients and
+    augmentation, the file of the initial weights, and how the server merges what methods send."""
     augmentation = experiment.data.augmentation(dataset.preparation.augmentation)
     _check_augmentation(augmentation, experiment.method, dataset)
     share = _participation(experiment, dataset, len(partition))
@@ -128,17 +127,18 @@ def resolved(experiment: Experiment, dataset: Dataset, partition: Partition) -> 
     cohort = cohort_size(len(partition), share)
     experiment.server.require_replies(cohort, len(partition))
     weights = experiment.model.weights and str(weights_path(experiment.model.weights))
-    own_split = experiment.data.with_own_split()
+    data = experiment.seeded_data
+    split = data.partition if data.own_split is None else str(data.own_split)
     complete = replace(
         experiment,
         model=replace(experiment.model, weights=weights),
         method=experiment.server.fitted(experiment.method),
         federation=federation,
         data=replace(
-            own_split,
+            data,
             dataset=dataset.name,
             clients=len(partition),
-            partition=own_split.partition if dataset.partition is None else "given",
+            partition=split if dataset.partition is None else "given",
             **asdict(augmentation),
         ),
     )

@@ -15,14 +15,13 @@ from uuid import uuid4
 
 from dcfl import tensors as named
 from dcfl.config import Tables, as_tables
-from dcfl.data.catalogue import OWN
 from dcfl.engines.engine import Engine
 from dcfl.engines.memories import Index
 from dcfl.errors import CheckpointError, ConfigError, RunFolderError, require
 from dcfl.experiment import EngineSettings, Experiment, FederationSettings, OutputSettings
 from dcfl.runs.checkpoints import Best, Checkpoint, Checkpoints, SavedProgress
 from dcfl.runs.folder import RecordedRun
-from dcfl.runs.identity import Settings, complete, differences, of_kind
+from dcfl.runs.identity import differences, identity
 from dcfl.runs.prepare import Prepared
 from dcfl.runs.recorder import Recorder
 from dcfl.runs.rows import RoundRow
@@ -79,9 +78,6 @@ def _require_checkpoint(recorded: RecordedRun, rounds: int) -> None:
         f"{recorded.folder} cannot be made longer: {reason}; train it anew with "
         f"federation.rounds={rounds}"
     )
-
-
-NOT_KNOWN = "not recorded"  # by the dcfl version that wrote the checkpoint
 
 
 @dataclass
@@ -194,13 +190,14 @@ def require_resumable(
 ) -> None:
     """Refuse to resume with another fingerprint, because the result would differ from that of an
     uninterrupted run. Names every key that differs and is not in `allowed`."""
-    facts = {key: NOT_KNOWN for key in now if "." not in key}
-    before, after = complete({**facts, **begun_with}), complete(now)
-    keys = sorted(of_kind({**before, **after}, "result", "seed"))
+    before, after = identity(begun_with), identity(now)
+    keys = sorted({**before, **after})
     for key in allowed:
         if key not in keys:
             raise ConfigError(f"--allow {key}: there is no such key; known: {', '.join(keys)}")
-    different = sorted(differences(_compared(before), _compared(after), "result", "seed"))
+    # A checkpoint holds for any number of rounds.
+    allowed = {*allowed, "federation.rounds"}
+    different = sorted(differences(before, after))
     refused = [difference for difference in different if difference.key not in allowed]
     if refused:
         changes = "; ".join(f"{key} was {was!r} and is {now!r}" for key, was, now in refused)
@@ -209,16 +206,6 @@ def require_resumable(
             f"the run was begun with something else: {changes}. It would not end as it should; "
             f"{options} resumes all the same"
         )
-
-
-def _compared(settings: Settings) -> Settings:
-    """Ignores the number of rounds, because a checkpoint holds for any, and the paths of the user's
-    own images and split: they may have moved, and `data` and `split` hash them."""
-    settings = {key: value for key, value in settings.items() if key != "federation.rounds"}
-    kinds = {
-        key: str(settings[key]).partition(":")[0] for key in ("data.dataset", "data.partition")
-    }
-    return {**settings, **{key: kind for key, kind in kinds.items() if kind in (*OWN, "file")}}
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Literal
 from torch import Tensor
 
 from dcfl import tensors as named
-from dcfl.client import LocalTraining
+from dcfl.local_training import LocalTraining
 from dcfl.messages import ClientUpdate, Tensors
 from dcfl.server import robust
 from dcfl.server.fold import Defence, Fold, Folded, Names

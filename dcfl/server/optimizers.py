@@ -12,23 +12,23 @@ al., "Measuring the Effects of Non-Identical Data Distribution", 2019 (FedAvgM);
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from dcfl import tensors as named
-from dcfl.errors import require
 from dcfl.messages import Tensors
+from dcfl.settings import Settings, key
 
 Step = tuple[Tensors, Tensors]  # the new weights and slots
 
 
 @dataclass(frozen=True)
-class ServerOptimizer:
+class ServerOptimizer(Settings):
     """FedAvg: move to the clients' mean."""
 
+    table_name: ClassVar = "server"
     name: ClassVar[str] = "fedavg"
 
     def outgoing(self, weights: Tensors, slots: Tensors) -> Tensors:
@@ -44,13 +44,11 @@ class ServerOptimizer:
 class FedAvgM(ServerOptimizer):
     """Momentum on the server."""
 
-    momentum: float = 0.9  # share of the last step that is repeated
-    dampening: float = 0.0  # cuts the new direction; 0.9 with momentum 0.9 is the damped form
+    momentum: float = key(0.9, ge=0, lt=1)  # share of the last step that is repeated
+    # Cuts the new direction; 0.9 with momentum 0.9 is the damped form.
+    dampening: float = key(0.0, ge=0, lt=1)
 
     name: ClassVar = "fedavgm"
-
-    def __post_init__(self) -> None:
-        _check_below_one(momentum=self.momentum, dampening=self.dampening)
 
     def step(self, weights: Tensors, direction: Tensors, slots: Tensors) -> Step:
         """m <- momentum * m + (1 - dampening) * direction;  w <- w + m"""
@@ -65,12 +63,10 @@ class FedACG(ServerOptimizer):
     The published method also has a proximal term on the clients: FedProx with mu = 0.002.
     """
 
-    momentum: float = 0.85  # lambda: share of the last step that clients start ahead by
+    # lambda: share of the last step that clients start ahead by
+    momentum: float = key(0.85, ge=0, lt=1)
 
     name: ClassVar = "fedacg"
-
-    def __post_init__(self) -> None:
-        _check_below_one(momentum=self.momentum)
 
     def outgoing(self, weights: Tensors, slots: Tensors) -> Tensors:
         """w + momentum * m"""
@@ -93,14 +89,9 @@ class Adaptive(ServerOptimizer):
     Without bias correction; v starts at epsilon^2.
     """
 
-    lr: float = 0.01  # the server's learning rate
-    beta1: float = 0.9  # memory of the mean direction
-    epsilon: float = 1e-3  # tau: the larger, the less the steps adapt
-
-    def __post_init__(self) -> None:
-        require(0 < self.lr < inf, f"server.lr must be above 0, not {self.lr:g}")
-        require(0 < self.epsilon < inf, f"server.epsilon must be above 0, not {self.epsilon:g}")
-        _check_below_one(beta1=self.beta1)
+    lr: float = key(0.01, gt=0)  # the server's learning rate
+    beta1: float = key(0.9, ge=0, lt=1)  # memory of the mean direction
+    epsilon: float = key(1e-3, gt=0)  # tau: the larger, the less the steps adapt
 
     def second_moment(self, v: Tensor, squared: Tensor) -> Tensor:
         raise TypeError(f"{type(self).__name__} must define second_moment")
@@ -122,7 +113,7 @@ class Adaptive(ServerOptimizer):
 class FedAdagrad(Adaptive):
     """v <- v + direction^2"""
 
-    beta1: float = 0.0  # memory of the mean direction
+    beta1: float = key(0.0, ge=0, lt=1)  # memory of the mean direction
 
     name: ClassVar = "fedadagrad"
 
@@ -134,13 +125,9 @@ class FedAdagrad(Adaptive):
 class FedAdam(Adaptive):
     """v <- beta2 * v + (1 - beta2) * direction^2"""
 
-    beta2: float = 0.99  # memory of the squared directions
+    beta2: float = key(0.99, ge=0, lt=1)  # memory of the squared directions
 
     name: ClassVar = "fedadam"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_below_one(beta2=self.beta2)
 
     def second_moment(self, v: Tensor, squared: Tensor) -> Tensor:
         return self.beta2 * v + (1 - self.beta2) * squared
@@ -167,8 +154,3 @@ def _velocity(momentum: float, slots: Tensors, direction: Tensors, gain: float =
     return {
         name: momentum * slots.get(name, 0.0) + gain * change for name, change in direction.items()
     }
-
-
-def _check_below_one(**values: float) -> None:
-    for name, value in values.items():
-        require(0 <= value < 1, f"server.{name} must lie in [0, 1), not {value:g}")

@@ -6,44 +6,36 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
 from dcfl import tensors as named
-from dcfl.client import LARGEST_FLOAT32, LocalTraining
 from dcfl.errors import ClientFailure, ConfigError, ProtocolError, require
+from dcfl.local_training import LocalTraining
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic
 from dcfl.methods.method import Method, UploadsSoFar
 from dcfl.server.aggregation import AGGREGATIONS, ROBUST, Aggregation, replies_needed
 from dcfl.server.fold import Defence, Folded
 from dcfl.server.optimizers import ServerOptimizer
 from dcfl.server.validation import Schema, check_update
+from dcfl.settings import Settings, key
 
 
 @dataclass(frozen=True)
-class ServerSettings:
+class ServerSettings(Settings):
     """The [server] table."""
+
+    table_name: ClassVar = "server"
 
     # The plain mean as in Algorithm 1; "samples": weighted by n_k, as in Eq. 1; "fednova": by their
     # steps; the others withstand attackers.
     aggregation: Aggregation = "uniform"
     optimizer: ServerOptimizer = ServerOptimizer()  # its fields stand in the same table
-    # For the robust aggregations; see robust.py.
-    byzantine: float = 0.2  # share of the clients that may be attackers
-    clip_norm: float = 0.0  # bound of "norm-clipping"; 0: the median of the round's norms
-
-    def __post_init__(self) -> None:
-        require(
-            0 <= self.byzantine < 0.5,
-            f"server.byzantine must lie in [0, 0.5), not {self.byzantine:g}: "
-            f"no rule withstands a majority",
-        )
-        require(
-            0 <= self.clip_norm < LARGEST_FLOAT32,
-            f"server.clip_norm must be 0 (the median of a round's norms) or more, "
-            f"not {self.clip_norm:g}",
-        )
+    # Share of the clients that may be attackers, for the robust aggregations.
+    byzantine: float = key(0.2, ge=0, lt=0.5, hint="no rule withstands a majority")
+    # Bound of "norm-clipping"; 0: the median of the round's norms.
+    clip_norm: float = key(0.0, ge=0, zero="the median of a round's norms")
 
     def defence(self, population: int) -> Defence:
         return Defence(self.byzantine, self.clip_norm, population)

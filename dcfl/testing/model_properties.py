@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from safetensors.torch import load, save
 from torch import Tensor
 
-from dcfl.client import LocalTraining, evaluating
+from dcfl.client import evaluating
 from dcfl.data import Augmentation, ClientData, Images
 from dcfl.data.augment import Preparation
-from dcfl.local_training import train_client
+from dcfl.local_training import LocalTraining, train_client
 from dcfl.messages import Broadcast
 from dcfl.methods import METHODS
 from dcfl.models import FeatureModel, ModelSettings, Output, build_model

@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 import torch
 
-from dcfl.client import LocalTraining
 from dcfl.data import Augmentation, ClientData, Images
 from dcfl.data.augment import Preparation
-from dcfl.local_training import train_client
+from dcfl.local_training import LocalTraining, train_client
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods import Method
 from dcfl.models import CNN, FeatureModel

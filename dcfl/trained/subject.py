@@ -31,7 +31,7 @@ def data_settings(run: RecordedRun) -> DataSettings:
     method may be in a file that is not at hand."""
     seed = run.config["federation"].get("seed", 0)
     tables = {"data": run.config["data"], "federation": {"seed": seed}}
-    return config.experiment_from(None, tables).seeded.data
+    return config.experiment_from(None, tables).seeded_data
 
 
 def inputs_of(model: FeatureModel) -> tuple[Preparation, tuple[int, int, int]]:

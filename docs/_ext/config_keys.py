@@ -2,11 +2,9 @@
 
 import re
 from dataclasses import MISSING, Field, fields
-from functools import cache
-from pathlib import Path
 from typing import Any, get_type_hints
 
-from commented_fields import as_sentence, meanings
+from commented_fields import meanings
 from markdown_tables import key_table
 
 from dcfl.config import CHOICES, SECTIONS, describe_type, to_toml
@@ -15,8 +13,8 @@ from dcfl.methods import METHODS
 from dcfl.runs.identity import kind_of
 from dcfl.server import ServerSettings
 from dcfl.server.optimizers import OPTIMIZERS
+from dcfl.settings import Key
 
-EXAMPLE = Path(__file__).parents[2] / "configs" / "digits.toml"
 HEAD = ("key", "default", "changes results", "type, meaning")
 CHANGES = {"result": "yes", "place": "no", "seed": "seed"}
 ABOUT = {  # of each table, and where to read on
@@ -83,10 +81,12 @@ def _optimizer_tables() -> list[str]:
 
 def row(settings: Any, field: Field[Any], section: str) -> list[str]:
     key = f"{section}.{field.name}"
-    meaning = meanings(type(settings)).get(field.name) or example_comments().get(key, "")
+    meaning = meanings(type(settings)).get(field.name)
     if not meaning:
         raise ValueError(f"{key}: say in a comment beside the field what it means")
     kind = describe_type(get_type_hints(type(settings))[field.name])
+    bounds = field.metadata.get("key", Key()).bounds
+    kind += bounds and f", {bounds.removeprefix('be ').removeprefix('lie ')}"
     default = getattr(settings, field.name) if field.default is MISSING else field.default
     return _cells(key, kind, to_toml(default), meaning)
 
@@ -94,21 +94,3 @@ def row(settings: Any, field: Field[Any], section: str) -> list[str]:
 def _cells(key: str, kind: str, default: str, meaning: str) -> list[str]:
     kind = re.sub(r'"[^"]*"', lambda match: f"`{match[0]}`", f"{kind[0].upper()}{kind[1:]}")
     return [f"`{key}`", f"`{default}`", CHANGES[kind_of(key)], f"{kind}. {meaning}"]
-
-
-@cache
-def example_comments() -> dict[str, str]:
-    """What configs/digits.toml says behind its keys, over several lines where it must."""
-    found: dict[str, str] = {}
-    section = key = ""
-    for line in EXAMPLE.read_text(encoding="utf-8").splitlines():
-        if table := re.match(r"\[(\w+)\]", line):
-            section, key = table[1], ""
-        elif pair := re.match(r"(\w+) = .*?  +# (.*)", line):
-            key = f"{section}.{pair[1]}"
-            found[key] = pair[2]
-        elif key and (more := re.match(r" +# (.*)", line)):
-            found[key] += f" {more[1]}"
-        else:
-            key = ""
-    return {name: as_sentence(text) for name, text in found.items()}

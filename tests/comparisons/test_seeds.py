@@ -58,8 +58,7 @@ def test_from_python_too(tmp_path: Path) -> None:
     result = dcfl.run(out=tmp_path / "run", training={"epochs": 1}, **tables)
     assert result.summary["partition_sha256"] == split_of(5)
     made = Experiment(federation=dcfl.experiment.FederationSettings(seed=5))
-    assert made.seeded.data.seed == 5
-    assert made.seeded.seeded == made.seeded
+    assert made.seeded_data.seed == 5
 
 
 @pytest.mark.parametrize(
@@ -70,12 +69,12 @@ def test_compare_gives_every_seed_a_split_that_its_methods_share(
 ) -> None:
     """Which also decides what is kept back; unless a split was asked for."""
     experiment = experiment_from(None, parse_settings([*FAST, word]))
-    seeded = [
-        cell.experiment.seeded
+    planned = [
+        cell.experiment
         for cell in plan_comparison(experiment, ["fedavg", "fedprox"], [*splits]).cells
     ]
-    assert [one.federation.seed for one in seeded] == [0, 0, 4, 4]
-    assert all(one.data.seed == splits[one.federation.seed] for one in seeded)
+    assert [one.federation.seed for one in planned] == [0, 0, 4, 4]
+    assert all(one.seeded_data.seed == splits[one.federation.seed] for one in planned)
 
 
 def test_partition_shows_the_split_that_a_run_would_have(cli: Call) -> None:

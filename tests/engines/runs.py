@@ -10,7 +10,6 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dcfl.client import LocalTraining
 from dcfl.data import Dataset, Partition
 from dcfl.engines.engine import Connect
 from dcfl.experiment import (
@@ -20,6 +19,7 @@ from dcfl.experiment import (
     FederationSettings,
     OutputSettings,
 )
+from dcfl.local_training import LocalTraining
 from dcfl.methods import Method
 from dcfl.models import FeatureModel, Output
 from dcfl.runs.connect import connect

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from dcfl.client import Client, LocalTraining
+from dcfl.client import Client
 from dcfl.config import as_tables, experiment_from, parse_settings, to_toml
 from dcfl.data import DataSettings, load_dataset
 from dcfl.engines.attacks import attack_on
 from dcfl.engines.runner import ClientRunner, client_runner
 from dcfl.errors import ConfigError
 from dcfl.experiment import AttackSettings, Experiment
+from dcfl.local_training import LocalTraining
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods import METHODS, Method
 from dcfl.runs.prepare import resolved
@@ -186,8 +187,8 @@ def _flat() -> Flat:
         (["attack.kind=flip"], "attack.kind must be"),
         (["attack.share=0"], r"attack.share must lie in \(0, 1\]"),
         (["attack.share=1.5"], r"attack.share must lie in \(0, 1\]"),
-        (["attack.strength=0"], "attack.strength must be above 0"),
-        (["attack.strength=inf"], "attack.strength must be above 0"),
+        (["attack.strength=0"], r"attack.strength must lie in \(0, 1,000,000\]"),
+        (["attack.strength=inf"], r"attack.strength must lie in \(0, 1,000,000\]"),
         (["method.name=fedavg", "attack.kind=prototype-flip"], "fedavg sends no prototypes"),
         (["attack.king=noise"], "did you mean kind"),
     ],

@@ -273,7 +273,7 @@ def test_cores_without_affinity_are_all(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("engine.workers=0", r'engine.workers must be "auto" or lie in 1 to 1024, not 0'),
+        ("engine.workers=0", r'engine.workers must lie in 1 to 1024, or be "auto", not 0'),
         ("engine.workers=1025", "not 1025"),
         ("engine.workers=many", "engine.workers must be a whole number or \"auto\", not 'many'"),
         ("engine.workers=1.5", "engine.workers must be"),
@@ -284,10 +284,10 @@ def test_cores_without_affinity_are_all(monkeypatch: pytest.MonkeyPatch) -> None
         ("engine.device=cuda:-1", "engine.device must be"),
         ("engine.device=cuda:a", "engine.device must be"),
         ("engine.device=gpu", "engine.device must be"),
-        ("engine.workers_per_device=0", '.*must be "auto" or lie in 1 to 64, not 0'),
+        ("engine.workers_per_device=0", '.*must lie in 1 to 64, or be "auto", not 0'),
         ("engine.workers_per_device=65", "not 65"),
         ("engine.workers_per_device=half", "engine.workers_per_device must be a whole number"),
-        ("engine.memory_budget=-1", "engine.memory_budget must be 0 MB or more"),
+        ("engine.memory_budget=-1", "engine.memory_budget must be 0 or more"),
         ("engine.precision=float64", "engine.precision must be"),
     ],
 )

@@ -21,11 +21,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dcfl.client import LocalTraining
 from dcfl.errors import CODES, ClientFailure, ProtocolError, ProtocolMismatch
 from dcfl.evaluation import Score
 from dcfl.flower import codec
 from dcfl.flower.codec import Claim, Task
+from dcfl.local_training import LocalTraining
 from dcfl.messages import Broadcast, ClientUpdate
 from dcfl.methods import METHODS
 from dcfl.server.validation import Schema, check_update

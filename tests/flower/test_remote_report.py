@@ -12,7 +12,6 @@ from PIL import Image
 
 from dcfl.cli.cards import run_card
 from dcfl.cli.model_verbs import evaluate
-from dcfl.client import LocalTraining
 from dcfl.config import as_tables, to_toml
 from dcfl.data.settings import DataSettings
 from dcfl.engines.engine import Session
@@ -21,6 +20,7 @@ from dcfl.flower.client_app import app
 from dcfl.flower.deploy.server_app import named_sites
 from dcfl.flower.engine import GridEngine
 from dcfl.flower.roster import Roster
+from dcfl.local_training import LocalTraining
 from dcfl.runs.evaluations import read_evaluations
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.round_progress import Warnings, lost_words

@@ -6,7 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from dcfl.client import Client, LocalTraining
+from dcfl.client import Client
+from dcfl.local_training import LocalTraining
 from dcfl.messages import Broadcast
 from dcfl.methods.fedavg import FedAvg
 from dcfl.methods.fedprox import FedProx

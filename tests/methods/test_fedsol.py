@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dcfl.client import Batch, Client, LocalTraining
+from dcfl.client import Batch, Client
 from dcfl.data import ClientData
 from dcfl.data.augment import Preparation
-from dcfl.local_training import train_client
+from dcfl.local_training import LocalTraining, train_client
 from dcfl.messages import Broadcast
 from dcfl.methods.fedavg import FedAvg
 from dcfl.methods.fedsol import FedSOL

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dcfl.client import Batch, Client, LocalTraining
+from dcfl.client import Batch, Client
 from dcfl.data import ClientData
 from dcfl.data.augment import Preparation
-from dcfl.local_training import train_client
+from dcfl.local_training import LocalTraining, train_client
 from dcfl.methods.fedavg import FedAvg
 from dcfl.methods.scaffold import Scaffold
 from dcfl.models import FeatureModel

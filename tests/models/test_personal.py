@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dcfl.client import LocalTraining
 from dcfl.data import Augmentation
 from dcfl.errors import ConfigError
+from dcfl.local_training import LocalTraining
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods import METHODS
 from dcfl.methods.method import Method

@@ -127,7 +127,7 @@ MISTAKES: list[tuple[tuple[str, ...], int, str]] = [
     ((*RUN, f"data.clients={'9' * 5000}"), 2, "data.clients"),
     ((*RUN, "data.clients=2.5"), 2, "must be a whole number"),
     ((*RUN, "training.lr=nan"), 2, "training.lr must be"),
-    ((*RUN, "training.lr=inf"), 2, "training.lr must be"),
+    ((*RUN, "training.lr=inf"), 2, "training.lr = inf is out of range"),
     ((*RUN, "training.lr=-0.1"), 2, "training.lr must be"),
     ((*RUN, "training.lr=fast"), 2, "training.lr must be a number"),
     ((*RUN, "training.batch_size=1"), 2, "no batch statistics"),

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcfl import tensors as named
-from dcfl.client import LocalTraining
 from dcfl.engines.placement import Placement
 from dcfl.errors import ConfigError, RunFolderError, TooFewClients
 from dcfl.experiment import (
@@ -23,6 +22,7 @@ from dcfl.experiment import (
     OutputSettings,
 )
 from dcfl.federation import sample_cohort
+from dcfl.local_training import LocalTraining
 from dcfl.methods import METHODS, Method
 from dcfl.runs import estimate as estimates
 from dcfl.runs.estimate import (

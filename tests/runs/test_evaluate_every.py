@@ -98,7 +98,7 @@ def test_the_subset_is_the_same_for_every_seed_and_order() -> None:
 
 
 def test_bad_values_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"evaluate_every must be 1 round or more, not 0"):
+    with pytest.raises(ConfigError, match=r"evaluate_every must be at least 1, not 0"):
         FederationSettings(evaluate_every=0)
     with pytest.raises(ConfigError, match=r"test_images must be 0 \(all\) or more, not -1"):
         DataSettings(test_images=-1)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dcfl.client import LocalTraining
+from dcfl.local_training import LocalTraining
 from dcfl.messages import ClientUpdate
 from dcfl.server.aggregation import AGGREGATIONS
 from dcfl.server.fold import Defence, Folded

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from dcfl.client import LocalTraining
 from dcfl.errors import ConfigError
+from dcfl.local_training import LocalTraining
 from dcfl.messages import Broadcast, ClientUpdate
 from dcfl.methods import METHODS
 from dcfl.server import Server, ServerSettings, ServerState

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.optimize import minimize
 
-from dcfl.client import LocalTraining
 from dcfl.errors import ConfigError
+from dcfl.local_training import LocalTraining
 from dcfl.messages import ClientUpdate
 from dcfl.server import ServerSettings, robust
 from dcfl.server.aggregation import AGGREGATIONS, replies_needed

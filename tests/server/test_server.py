@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dcfl.client import LocalTraining
 from dcfl.errors import ClientFailure, ConfigError
+from dcfl.local_training import LocalTraining
 from dcfl.messages import Broadcast, ClientUpdate
 from dcfl.methods import METHODS
 from dcfl.methods.dcfl import DCFLPrototypeWise

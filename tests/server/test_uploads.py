@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dcfl import tensors as named
-from dcfl.client import LocalTraining
 from dcfl.errors import ConfigError
+from dcfl.local_training import LocalTraining
 from dcfl.messages import ClientUpdate, Tensors
 from dcfl.methods import METHODS, Method
 from dcfl.methods.method import MeanUpload

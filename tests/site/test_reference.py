@@ -29,7 +29,7 @@ def test_every_config_key_is_there_with_its_kind() -> None:
 
 def test_a_default_is_the_one_of_the_code() -> None:
     page = made("config_keys").page()
-    assert "| `data.alpha` | `0.3` | yes | A number. " in page
+    assert "| `data.alpha` | `0.3` | yes | A number, above 0. " in page
     assert '| `method.name` | `"dcfl-pw"` | yes |' in page
 
 

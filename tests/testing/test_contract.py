@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dcfl.client import Batch, Client, LocalTraining
+from dcfl.client import Batch, Client
 from dcfl.errors import ProtocolError
+from dcfl.local_training import LocalTraining
 from dcfl.messages import ClientUpdate, Tensors
 from dcfl.methods import METHODS, Method, Objective
 from dcfl.methods.prototypes import PrototypeMethod

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test quick test-slow test-flower test-newest-flower smoke docs lint clean
+.PHONY: run test quick coverage test-slow test-flower test-newest-flower smoke docs lint clean
 
 # Few classes for each client and two clients a round: a setting in which methods differ.
 run: $(VENV)/core
@@ -22,6 +22,10 @@ quick: $(VENV)/dev
 QUICK := tests/losses tests/methods tests/models tests/server tests/parity tests/report tests/runs/test_rows.py \
 	tests/test_architecture.py tests/test_config.py tests/test_evaluation.py tests/test_federation.py \
 	tests/test_local_training.py tests/test_seeding.py tests/test_tensors.py
+
+# The share of lines and branches that `make test` runs, file by file.
+coverage: $(VENV)/dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not flower and not slow" --cov --cov-report=term
 
 # What takes tens of seconds each: compilers, attacks on sampled clients, kills of whole commands.
 test-slow: $(VENV)/dev

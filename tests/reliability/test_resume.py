@@ -276,10 +276,9 @@ def test_the_first_signal_finishes_the_round_and_says_how_to_resume(
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_the_second_signal_stops_at_once(number: signal.Signals, code: int, tmp_path: Path) -> None:
     folder, said = tmp_path / "run", tmp_path / "said"
-    with slow_from(3, 60):
+    with slow_from(1, 60, tmp_path / "reached"):
         process = command("run", *SMALL, "--out", str(folder), said=said)
-        assert until(lambda: rows_in(folder) == 2)
-        time.sleep(0.1)
+        assert until((tmp_path / "reached").exists)
         assert process.pid
         os.kill(process.pid, number)
         assert until(lambda: "stopping after this round" in said.read_text())

@@ -295,12 +295,15 @@ def command(*words: str, said: Path) -> BaseProcess:
 
 
 @contextmanager
-def slow_from(round: int, seconds: float) -> Iterator[None]:
-    """Clients take their time from this round on, in processes that are forked meanwhile."""
+def slow_from(round: int, seconds: float, reached: Path | None = None) -> Iterator[None]:
+    """Clients take their time from this round on, in processes that are forked meanwhile; the first
+    of them makes the file `reached`."""
     original = ClientRunner.train
 
     def slow(self: ClientRunner, broadcast: Broadcast, client: int, memory: Tensors) -> Any:
         if broadcast.round >= round:
+            if reached:
+                reached.touch()
             time.sleep(seconds)
         return original(self, broadcast, client, memory)
 

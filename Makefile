@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test quick test-slow test-flower test-newest-flower smoke docs lint clean
+.PHONY: run test quick coverage test-slow test-flower test-newest-flower smoke docs lint clean
 
 # Few classes for each client and two clients a round: a setting in which methods differ.
 run: $(VENV)/core
@@ -15,13 +15,23 @@ run: $(VENV)/core
 test: $(VENV)/dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not flower and not slow"
 
-# About a minute, for the inner loop: what a change of the mathematics or of a value would break.
+# Half a minute, for the inner loop: what a change of the mathematics or of a value would break.
 quick: $(VENV)/dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not flower and not slow" $(QUICK)
 
-QUICK := tests/losses tests/methods tests/models tests/server tests/parity tests/report tests/runs/test_rows.py \
-	tests/test_architecture.py tests/test_config.py tests/test_evaluation.py tests/test_federation.py \
-	tests/test_local_training.py tests/test_seeding.py tests/test_tensors.py
+QUICK := tests/losses tests/methods \
+	$(addprefix tests/,models/test_models.py models/test_freezing.py models/test_personal.py) \
+	$(addprefix tests/server/test_,aggregation.py optimizers.py robust.py server.py) \
+	$(addprefix tests/data/test_,augment.py client_data.py partition.py) \
+	$(addprefix tests/comparisons/test_,all_pairs.py pairs.py ranking.py standing.py) \
+	$(addprefix tests/,engines/test_memories.py flower/test_codec.py parity/test_flower.py) \
+	$(addprefix tests/runs/test_,identity.py rows.py) \
+	$(addprefix tests/test_,architecture.py config.py evaluation.py federation.py local_training.py) \
+	$(addprefix tests/test_,privacy.py scores.py seeding.py tensors.py)
+
+# The share of lines and branches that `make test` runs, file by file.
+coverage: $(VENV)/dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not flower and not slow" --cov --cov-report=term
 
 # What takes tens of seconds each: compilers, attacks on sampled clients, kills of whole commands.
 test-slow: $(VENV)/dev

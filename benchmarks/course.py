@@ -10,10 +10,7 @@ runs at a time; those that the file has already are not repeated. docs/why.md sh
 from __future__ import annotations
 
 import argparse
-import json
-import multiprocessing
 from collections.abc import Collection, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -22,7 +19,7 @@ from typing import Any
 
 from torch import Tensor
 
-from benchmarks.bench.measure import machine
+from benchmarks.records import keep, kept_runs, side_by_side
 from dcfl import tensors as named
 from dcfl.analysis.drift import Beheld, compare_clients, mean_turn, trainable
 from dcfl.analysis.similarity import drawn, look_at, measure_similarity
@@ -177,18 +174,14 @@ def followed(cell: Cell, data: str) -> dict[str, Any]:
 
 
 def measure(data: str, out: Path) -> None:
-    done = json.loads(out.read_text(encoding="utf-8"))["runs"] if out.exists() else []
+    done = kept_runs(out)
     have = {(run["row"], run["seed"]) for run in done}
     missing = [(row, seed) for seed in SEEDS for row in METHODS if (row, seed) not in have]
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(2, context, max_tasks_per_child=1) as pool:
-        for future in as_completed([pool.submit(followed, cell, data) for cell in missing]):
-            done.append(future.result())
-            print(done[-1]["row"], done[-1]["seed"], done[-1]["moments"][-1], flush=True)
-            order = list(METHODS)
-            ordered = sorted(done, key=lambda run: (run["seed"], order.index(run["row"])))
-            text = json.dumps({"machine": machine(), "runs": ordered}, indent=1)
-            out.write_text(text + "\n", encoding="utf-8")
+    order = list(METHODS)
+    for (row, seed), found in side_by_side(followed, missing, data):
+        done.append(found)
+        print(row, seed, found["moments"][-1], flush=True)
+        keep(out, runs=sorted(done, key=lambda run: (run["seed"], order.index(run["row"]))))
 
 
 def main() -> None:

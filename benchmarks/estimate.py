@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.bench.measure import machine, table
+from benchmarks.bench.measure import table
+from benchmarks.records import keep
 from dcfl.system.memory import MemoryWatch
 from dcfl.system.processes import python
 
@@ -118,9 +119,8 @@ def main() -> None:
         for name, one in found.items()
     ]
     print(table(["estimated / true", "seconds", "ratio", "GB", "ratio", "measured in, s"], rows))
-    out = Path(files[0] if files else "benchmarks/results/estimate.json")
-    stored = {"machine": machine(), "cores": len(os.sched_getaffinity(0)), "runs": found}
-    out.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+    out = files[0] if files else "benchmarks/results/estimate.json"
+    keep(out, cores=len(os.sched_getaffinity(0)), runs=found)
 
 
 if __name__ == "__main__":

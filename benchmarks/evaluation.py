@@ -9,7 +9,6 @@ with all test images and with ten of them, in turn.
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 import time
@@ -19,8 +18,9 @@ from pathlib import Path
 import torch
 
 from benchmarks.bench.jobs import Job, read_job, write_job
-from benchmarks.bench.measure import machine, spread
+from benchmarks.bench.measure import spread
 from benchmarks.bench.ours import experiment
+from benchmarks.records import keep
 from dcfl.data import Images
 from dcfl.models import ModelSettings
 from dcfl.runs.run import Run
@@ -56,8 +56,7 @@ def main() -> None:
     ratios = [a / b for a, b in zip(*found.values(), strict=True)]
     print(f"{model}: {spread(found['with evaluation'])} s a round, {spread(ratios)} of one without")
     if len(sys.argv) > 3:
-        text = json.dumps({"machine": machine(), "model": model, "seconds": found}, indent=1)
-        Path(sys.argv[3]).write_text(text + "\n", encoding="utf-8")
+        keep(sys.argv[3], model=model, seconds=found)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,8 @@ from statistics import median
 import numpy as np
 
 from benchmarks.bench.jobs import Job, write_job
-from benchmarks.bench.measure import Contender, machine, measure, table
+from benchmarks.bench.measure import Contender, measure, table
+from benchmarks.records import keep
 from dcfl.data import Partition
 from dcfl.federation import sample_cohort
 from dcfl.methods import METHODS
@@ -101,8 +102,7 @@ def main() -> None:
     print(table(["clients a round", "ms / client", "peak PSS GB"], rows))
     print(json.dumps(million, indent=1))
     if chosen.file:
-        stored = {"machine": machine(), "trained": found, "a_million_clients": million}
-        chosen.file.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+        keep(chosen.file, trained=found, a_million_clients=million)
 
 
 if __name__ == "__main__":

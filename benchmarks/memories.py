@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench.jobs import Job, read_job, write_job
-from benchmarks.bench.measure import machine, table
+from benchmarks.bench.measure import table
 from benchmarks.bench.ours import experiment
+from benchmarks.records import keep
 from dcfl.runs.run import Run
 from dcfl.system.memory import memory_of
 
@@ -87,8 +88,7 @@ def main() -> None:
     ]
     print(table(["memories", "s / round", "peak PSS GB", "GB on disk"], rows))
     if len(sys.argv) > 1:
-        text = json.dumps({"machine": machine(), "budgets": found}, indent=1)
-        Path(sys.argv[1]).write_text(text + "\n", encoding="utf-8")
+        keep(sys.argv[1], budgets=found)
 
 
 if __name__ == "__main__":

@@ -9,16 +9,13 @@ back. Two runs at a time, as the scale's cells are trained. docs/recipes.md show
 from __future__ import annotations
 
 import argparse
-import json
-import multiprocessing
 import tempfile
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import dcfl
-from benchmarks.bench.measure import machine
+from benchmarks.records import keep, side_by_side
 from dcfl.paper.recipe_book import HARD
 from dcfl.paper.scales import MINI
 
@@ -66,14 +63,11 @@ def main() -> None:
     parser.add_argument("--data", default="data")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    context = multiprocessing.get_context("spawn")
-    rows = []
-    with ProcessPoolExecutor(2, context, max_tasks_per_child=1) as pool:
-        for row in pool.map(measured, NETWORKS, [options.data] * len(NETWORKS)):
-            print(row, flush=True)
-            rows.append(row)
-    text = json.dumps({"machine": machine(), "rounds": ROUNDS, "runs": rows}, indent=1)
-    options.out.write_text(text + "\n", encoding="utf-8")
+    rows = {}
+    for network, row in side_by_side(measured, NETWORKS, options.data):
+        print(row, flush=True)
+        rows[network] = row
+    keep(options.out, rounds=ROUNDS, runs=[rows[network] for network in NETWORKS])
 
 
 if __name__ == "__main__":

@@ -10,16 +10,13 @@ the file has already are not repeated. docs/speed.md shows the table.
 from __future__ import annotations
 
 import argparse
-import json
-import multiprocessing
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
 import dcfl
-from benchmarks.bench.measure import machine
+from benchmarks.records import keep, kept_runs, side_by_side
 from dcfl.methods import METHODS
 
 SEEDS = range(5)
@@ -55,20 +52,13 @@ def accuracies(cell: Cell, data: str) -> dict[str, float]:
 
 
 def measure(data: str, out: Path, jobs: int) -> None:
-    done = json.loads(out.read_text())["runs"] if out.exists() else []
-    have = {(row["dataset"], row["method"], row["seed"], row["precision"]) for row in done}
+    done, names = kept_runs(out), ("dataset", "method", "seed", "precision")
+    have = {tuple(row[name] for name in names) for row in done}
     missing = [cell for cell in cells() if cell not in have]
-    # A process for each run: torch's threads do not survive a fork.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context, max_tasks_per_child=1) as pool:
-        running = {pool.submit(accuracies, cell, data): cell for cell in missing}
-        for number, future in enumerate(as_completed(running), start=1):
-            names = ("dataset", "method", "seed", "precision")
-            done.append({**dict(zip(names, running[future], strict=True)), **future.result()})
-            ordered = sorted(done, key=lambda row: [row[name] for name in names])
-            text = json.dumps({"machine": machine(), "runs": ordered}, indent=1)
-            out.write_text(text + "\n", encoding="utf-8")
-            print(f"{number}/{len(missing)} {done[-1]}", flush=True)
+    for number, (cell, found) in enumerate(side_by_side(accuracies, missing, data, jobs), start=1):
+        done.append({**dict(zip(names, cell, strict=True)), **found})
+        keep(out, runs=sorted(done, key=lambda row: [row[name] for name in names]))
+        print(f"{number}/{len(missing)} {done[-1]}", flush=True)
 
 
 def cells() -> Iterator[Cell]:

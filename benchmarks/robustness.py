@@ -21,7 +21,8 @@ from statistics import mean, stdev
 from typing import Any
 
 import dcfl
-from benchmarks.bench.measure import machine, table
+from benchmarks.bench.measure import table
+from benchmarks.records import keep
 
 SEEDS = (0, 1, 2)
 RULES = (
@@ -111,8 +112,7 @@ def main() -> None:
     print(shown(rules, "aggregation"), shown(merges, "merge"), sep="\n\n")
     if path:
         seconds = stored.get("seconds", 0.0) + time.perf_counter() - began
-        stored = {"machine": machine(), "seconds": seconds, "rules": rules, "merges": merges}
-        path.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+        keep(path, seconds=seconds, rules=rules, merges=merges)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.bench.measure import machine
+from benchmarks.records import keep
 from dcfl.config import experiment_from
 from dcfl.runs.run import Run
 from dcfl.system.memory import memory_of
@@ -49,8 +49,7 @@ def main() -> None:
     verdict = {"megabytes_per_100_rounds": 100 * slope, "steady": steady, "seconds": seconds}
     print(json.dumps(verdict))
     if len(sys.argv) > 2:
-        stored = {"machine": machine(), "rounds": rounds, **verdict, "seen": seen}
-        Path(sys.argv[2]).write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+        keep(sys.argv[2], rounds=rounds, **verdict, seen=seen)
     sys.exit(0 if steady and 100 * slope < 1 else 1)
 
 

@@ -8,7 +8,6 @@ time that `import torch` takes alone. The first run fills the cache and is not c
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -16,7 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.bench.measure import machine, spread
+from benchmarks.bench.measure import spread
+from benchmarks.records import keep
 from dcfl.system.processes import python
 
 FIRST_STEP = """
@@ -61,8 +61,7 @@ def main() -> None:
     for name, seconds in found.items():
         print(f"{name}: {spread(seconds)} s")
     if len(sys.argv) > 3:
-        text = json.dumps({"machine": machine(), "seconds": found}, indent=1)
-        Path(sys.argv[3]).write_text(text + "\n", encoding="utf-8")
+        keep(sys.argv[3], seconds=found)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """What the README and the examples show, runs as shown."""
 
+import ast
 import re
 import runpy
 from pathlib import Path
@@ -15,13 +16,32 @@ from tests.site.blocks import PAGES
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("name", ["quickstart.py", "your_method.py", "your_model.py"])
+EXAMPLES = {path.stem: path for path in sorted((ROOT / "examples").glob("*.py"))}
+ON_RAY = pytest.param("flower_simulation", marks=pytest.mark.flower)
+
+
+@pytest.mark.parametrize("name", [*sorted(EXAMPLES.keys() - {"flower_simulation"}), ON_RAY])
 def test_examples_run(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
-    assert "accuracy" in capsys.readouterr().out
+    short = re.sub(r'"rounds": \d+', '"rounds": 1', EXAMPLES[name].read_text())
+    copy = tmp_path / f"{name}.py"
+    copy.write_text(short.replace("seeds=[0, 1, 2]", "seeds=[0, 1]"))
+    runpy.run_path(str(copy), run_name="__main__")
+    shown = capsys.readouterr().out
+    assert "accuracy" in shown
+    assert "bit: False" not in shown
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_use_public_names_alone(name: str) -> None:
+    for node in ast.walk(ast.parse(EXAMPLES[name].read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "dcfl":
+            assert node.module == "dcfl"
+            assert {alias.name for alias in node.names} <= {*dcfl.__all__}
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            assert node.value.id != "dcfl" or node.attr in dcfl.__all__
 
 
 def test_the_readme_shows_the_method_of_the_example() -> None:

@@ -10,9 +10,8 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
-import click
 import typer
 
 from dcfl.cli import check_verbs, inspection_verbs, model_verbs, study_verbs, training_verbs
@@ -32,6 +31,7 @@ from dcfl.system.wording import (
 
 EXTRA = ("flwr", "ray", "httpx", "cryptography")  # what dcfl[flower] installs
 INTERRUPTED = 130
+USAGE_ERROR: Any = typer.BadParameter.__mro__[1]  # click's; newer versions of typer have their own
 QUIET, DEBUG = "--quiet", "--debug"  # are understood anywhere in a command
 
 app = typer.Typer(
@@ -103,10 +103,10 @@ def _program() -> NoReturn:
         if code == INTERRUPTED:  # what typer makes of Ctrl-C
             _fail("interrupted", INTERRUPTED)
         raise SystemExit(code)
-    except click.exceptions.NoArgsIsHelpError as error:
-        print(error.format_message())
-        raise SystemExit(2) from None
-    except click.UsageError as error:
+    except USAGE_ERROR as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error.format_message())
+            raise SystemExit(2) from None
         command = error.ctx.command_path if error.ctx else "dcfl"
         _fail(f"{one_line(error.format_message())} (see {command} --help)", 2)
     except Exception as error:

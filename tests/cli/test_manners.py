@@ -8,11 +8,12 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-import click
 import pytest
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from dcfl.cli.main import app
 from dcfl.cli.terminal import duration, new_table, short_duration
@@ -167,8 +168,8 @@ WITHOUT_TABLE = {
 }  # fmt: skip
 
 
-def verbs(command: click.Command, name: str = "") -> dict[str, click.Command]:
-    if not isinstance(command, click.Group):
+def verbs(command: Any, name: str = "") -> dict[str, Any]:
+    if not isinstance(command, TyperGroup):
         return {name: command}
     inside = [verbs(inner, f"{name} {word}".strip()) for word, inner in command.commands.items()]
     own = {name: command} if name and command.invoke_without_command else {}

@@ -80,7 +80,7 @@ def test_fifty_rounds_with_a_third_of_the_clients_lost(tmp_path: Path) -> None:
     assert recorded.summary["ok"] + len(lost) == 150
 
 
-@pytest.mark.parametrize("method", ["fedavg", "moon", "scaffold", "dcfl-pw"])
+@pytest.mark.parametrize("method", ["scaffold", "dcfl-pw"])
 def test_same_seeds_same_faults(method: str, tmp_path: Path) -> None:
     """On any number of workers; and in a run that was stopped in between."""
     settings: dict[str, Any] = {"method": method, "rounds": 6, "faults": WITHOUT_A_CLOCK}
@@ -109,12 +109,9 @@ def test_another_seed_other_faults(tmp_path: Path) -> None:
     assert 30 < len(struck(0)) < 90
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_round_without_a_reply_leaves_the_model_alone_and_says_so(
-    workers: int, tmp_path: Path
-) -> None:
+def test_a_round_without_a_reply_leaves_the_model_alone_and_says_so(tmp_path: Path) -> None:
     """Also what the server shares, its slots, and what clients keep."""
-    what = experiment(tmp_path / "run", "moon", workers, rounds=40, faults=FaultSettings(crash=0.7))
+    what = experiment(tmp_path / "run", "moon", rounds=40, faults=FaultSettings(crash=0.7))
     run, states = Run(what, DATA, MODEL), {}
     try:
         for _ in run.rounds():
@@ -156,8 +153,10 @@ ENGINES: dict[str, tuple[int, Connect]] = {
 }
 
 
-@pytest.mark.parametrize("method", ["moon", "scaffold"])
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("method", "engine"),
+    [("scaffold", "alone"), ("moon", "pool"), ("moon", "flower"), ("scaffold", "flower")],
+)
 def test_a_round_that_was_not_used_is_nothing_to_remember(
     engine: str, method: str, tmp_path: Path
 ) -> None:
@@ -189,33 +188,19 @@ def test_a_round_that_was_not_used_is_nothing_to_remember(
     same(tmp_path / "again", outcome(tmp_path / "run"))
 
 
-def test_three_rounds_alone_end_the_run_and_it_can_be_resumed(tmp_path: Path) -> None:
-    """Round 1 to 3 have nobody; with fewer faults it goes on from there."""
-    folder = tmp_path / "run"
-    what = experiment(folder, rounds=6, faults=FaultSettings(crash=1.0))
-    with pytest.raises(TooFewClients) as lost:
-        train(what)
-    assert lost.value.exit_code == 4
-    assert "\n" not in str(lost.value)
-    assert "an injected fault" in str(lost.value)
-    assert rows_in(folder) == 3
-    edited(folder, "crash = 1.0", "crash = 0.0")
-    resume(folder, allow=["faults.crash"])
-    rows = RecordedRun.open(folder).rounds
-    assert [row["ok"] for row in rows] == [0, 0, 0, 3, 3, 3]
-
-
 def test_too_few_clients_through_the_command_line(tmp_path: Path) -> None:
     folder, said = tmp_path / "run", tmp_path / "said"
     words = (*SMALL, "faults.crash=1.0")
     assert exit_code(command("run", *words, "--out", str(folder), said=said)) == 4
     lines = said.read_text().splitlines()
     assert lines[-1].startswith("dcfl: no client has given a usable reply for 3 rounds")
+    assert "an injected fault" in lines[-1]
     assert "Traceback" not in said.read_text()
+    assert rows_in(folder) == 3
     edited(folder, "crash = 1.0", "crash = 0.0")
     again = command("resume", str(folder), "--allow", "faults.crash", said=said)
     assert exit_code(again) == 0, said.read_text()
-    assert rows_in(folder) == 5
+    assert [row["ok"] for row in RecordedRun.open(folder).rounds] == [0, 0, 0, 2, 2]
 
 
 @pytest.mark.parametrize("method", METHODS)

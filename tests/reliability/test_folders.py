@@ -44,6 +44,7 @@ from dcfl.trained.subject import open_subject
 from tests.reliability.victims import (
     DATA,
     SLOW,
+    damaged,
     experiment,
     flat,
     interrupted,
@@ -74,27 +75,12 @@ NASTY_TOML = [
 
 
 def of_bytes(path: Path, rng: random.Random) -> None:
-    data = bytearray(path.read_bytes() or b"\0")
-    at = rng.randrange(len(data))
-    kind = rng.choice(["bit", "cut", "gone", "zeros", "insert", "twice", "folder"])
-    if kind == "gone":
-        path.unlink()
-        return
-    if kind == "folder":
-        path.unlink()
+    data, kind = path.read_bytes(), rng.randrange(8)
+    path.unlink()
+    if kind == 0:
         path.mkdir()
-        return
-    if kind == "bit":
-        data[at] ^= 1 << rng.randrange(8)
-    elif kind == "cut":
-        del data[at:]
-    elif kind == "zeros":
-        data[at : at + 64] = bytes(len(data[at : at + 64]))
-    elif kind == "insert":
-        data[at:at] = rng.randbytes(rng.choice([1, 7, 300]))
-    else:
-        data[at:at] = data[: rng.randrange(len(data))]
-    path.write_bytes(bytes(data))
+    elif kind > 1:
+        path.write_bytes(damaged(data, rng))
 
 
 def somewhere(value: Any, rng: random.Random) -> tuple[Any, Any]:

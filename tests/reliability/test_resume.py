@@ -170,21 +170,12 @@ def delays(name: str, seconds: float, number: int = 3) -> list[float]:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_three_random_kills_of_every_method(
+def test_every_method_is_stopped_and_resumed(
     method: str, untouched: Callable[..., Any], tmp_path: Path
 ) -> None:
-    settings = {"method": method, "rounds": 6}
-    wanted = untouched(**settings)
-    workers = 1 + list(METHODS).index(method) % 2
-    what = experiment(tmp_path / "run", **settings, workers=workers)
-    kills = 0
-    for attempt in range(20):
-        shutil.rmtree(tmp_path / "run", ignore_errors=True)
-        kills += survive(what, delays(f"{method} {attempt}", wanted["seconds"]))
-        same(tmp_path / "run", wanted)
-        if kills >= 3:
-            break
-    assert kills >= 3
+    folder = stopped(experiment(tmp_path / "run", method), 2)
+    resume(folder)
+    same(folder, untouched(method=method))
 
 
 @pytest.mark.parametrize("settings", STATEFUL.values(), ids=STATEFUL)
@@ -194,28 +185,27 @@ def test_random_kills_of_what_has_state(
     settings = {**settings, "rounds": 6}
     wanted = untouched(**settings)
     what = experiment(tmp_path / "run", **settings)
-    survive(what, delays(str(settings), wanted["seconds"]))
-    same(tmp_path / "run", wanted)
+    kills = 0
+    for attempt in range(20):
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        kills += survive(what, delays(f"{settings} {attempt}", wanted["seconds"]))
+        same(tmp_path / "run", wanted)
+        if kills >= 2:
+            break
+    assert kills >= 2
 
 
 @pytest.mark.parametrize("method", ["moon", "scaffold", "dcfl-pw"])
-def test_random_kills_at_flower_nodes(method: str, tmp_path: Path) -> None:
+def test_random_kills_at_flower_nodes(
+    method: str, untouched: Callable[..., Any], tmp_path: Path
+) -> None:
     began = time.perf_counter()
     train(experiment(tmp_path / "whole", method, rounds=5), at_nodes())
     seconds = time.perf_counter() - began
     what = experiment(tmp_path / "run", method, rounds=5)
     survive(what, delays(method, seconds), at_nodes())
     same(tmp_path / "run", outcome(tmp_path / "whole"))
-
-
-@pytest.mark.parametrize("method", ["moon", "scaffold", "dcfl-pw"])
-def test_flower_nodes_and_this_process_end_with_the_same_weights(
-    method: str, untouched: Callable[..., Any], tmp_path: Path
-) -> None:
-    settings = {"method": method, "rounds": 4}
-    folder = stopped(experiment(tmp_path / "run", **settings), 2, at_nodes())
-    resume(folder, at_nodes())
-    assert outcome(folder)["model"] == untouched(**settings)["model"]
+    assert outcome(tmp_path / "run")["model"] == untouched(method=method, rounds=5)["model"]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -241,11 +231,11 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return outcome(place / "run")
 
 
-def test_five_kills_through_the_command_line(small: dict[str, Any], tmp_path: Path) -> None:
+def test_kills_through_the_command_line(small: dict[str, Any], tmp_path: Path) -> None:
     """Each before another round, and each resumed."""
     folder, said = tmp_path / "run", tmp_path / "said"
     words = ["run", *SMALL, "--out", str(folder)]
-    for rows in range(5):
+    for rows in (0, 1, 4):
         with slow_from(rows + 1, 60):  # the victim does not get beyond these rows
             victim = command(*words, said=said)
             assert until(lambda rows=rows: rows_in(folder) == rows and folder.exists())  # type: ignore[misc]
@@ -284,14 +274,11 @@ def test_the_first_signal_finishes_the_round_and_says_how_to_resume(
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_the_second_signal_stops_at_once(
-    number: signal.Signals, code: int, small: dict[str, Any], tmp_path: Path
-) -> None:
+def test_the_second_signal_stops_at_once(number: signal.Signals, code: int, tmp_path: Path) -> None:
     folder, said = tmp_path / "run", tmp_path / "said"
-    with slow_from(3, 60):
+    with slow_from(1, 60, tmp_path / "reached"):
         process = command("run", *SMALL, "--out", str(folder), said=said)
-        assert until(lambda: rows_in(folder) == 2)
-        time.sleep(0.1)
+        assert until((tmp_path / "reached").exists)
         assert process.pid
         os.kill(process.pid, number)
         assert until(lambda: "stopping after this round" in said.read_text())
@@ -302,8 +289,6 @@ def test_the_second_signal_stops_at_once(
     text = said.read_text()
     assert "Traceback" not in text
     assert "terminated" in text or "interrupted" in text
-    assert exit_code(command("resume", str(folder), said=said)) == 0
-    same(folder, small)
 
 
 def test_a_run_that_has_ended_has_nothing_to_resume(tmp_path: Path) -> None:
@@ -377,8 +362,9 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("flower", [False, True])
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(
+    ("damage", "flower"), [*((damage, False) for damage in DAMAGES), ("one bit", True)]
+)
 @pytest.mark.filterwarnings("default::UserWarning")
 def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
     damage: str, flower: bool, tmp_path: Path
@@ -431,21 +417,6 @@ def test_two_damaged_checkpoints_are_one_line_and_exit_3(tmp_path: Path) -> None
     assert "checkpoint-000002" in str(error)
     after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert {**after, folder / ".lock": b""} == {**before, folder / ".lock": b""}
-
-
-def test_no_whole_checkpoint_through_the_command_line(tmp_path: Path) -> None:
-    folder, said = tmp_path / "run", tmp_path / "said"
-    with slow_from(3, 60):
-        victim = command("run", *SMALL, "--out", str(folder), said=said)
-        assert until(lambda: len(Checkpoints(folder).paths()) == 2 and rows_in(folder) == 2)
-        victim.kill()
-        assert exit_code(victim) == -9
-    for path in Checkpoints(folder).paths():
-        path.write_bytes(b"")
-    assert exit_code(command("resume", str(folder), said=said)) == 3
-    lines = said.read_text().splitlines()
-    assert len(lines) == 1
-    assert lines[0].startswith("dcfl: no checkpoint is whole: ")
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -581,6 +552,13 @@ def test_refusals_and_allow_through_the_command_line(tmp_path: Path) -> None:
         assert until(lambda: len(Checkpoints(folder).paths()) == 1 and rows_in(folder) == 1)
         victim.kill()
         assert exit_code(victim) == -9
+    (whole,) = Checkpoints(folder).paths()
+    content = whole.read_bytes()
+    whole.write_bytes(b"")
+    assert exit_code(command("resume", str(folder), said=said)) == 3
+    assert said.read_text().startswith("dcfl: no checkpoint is whole: ")
+    assert said.read_text().count("\n") == 1
+    whole.write_bytes(content)
     edited(folder, "lr = 0.01", "lr = 0.02")
     assert exit_code(command("resume", str(folder), said=said)) == 2
     assert said.read_text().startswith("dcfl: the run was begun with something else: training.lr")
@@ -602,7 +580,7 @@ def checkpoints_seen(what: Experiment) -> list[str]:
 
 @pytest.mark.parametrize(
     ("every", "wanted"),
-    [(0, []), (1, ["000001", "000002", "000003"]), (2, ["000002"]), (9, []), ("auto", [])],
+    [(0, []), (1, ["000001", "000002", "000003"]), (2, ["000002"]), ("auto", [])],
 )
 def test_how_often_there_is_a_checkpoint(every: Any, wanted: list[str], tmp_path: Path) -> None:
     """A run as short as this one gets none of its own by the clock."""
@@ -628,7 +606,7 @@ def test_the_two_newest_stay(tmp_path: Path) -> None:
     assert kept == needed
 
 
-@pytest.mark.parametrize("every", [0, 9, "auto"])
+@pytest.mark.parametrize("every", [0, "auto"])
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(
     every: Any, untouched: Callable[..., Any], tmp_path: Path
 ) -> None:

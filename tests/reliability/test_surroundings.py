@@ -77,11 +77,6 @@ def resumed(folder: Path, *words: str, first: Sequence[Path] = (), **variables: 
     return done.stderr
 
 
-def test_nothing_has_changed(tmp_path: Path) -> None:
-    begun(tmp_path / "run")
-    assert "something else" not in resumed(tmp_path / "run")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["STRENGTH = 2.0", "STRENGTH = 1.0  # the same"])
 def test_an_edited_method_file(tmp_path: Path, part: str) -> None:
@@ -142,7 +137,7 @@ def test_another_processor_or_less_of_it(tmp_path: Path, variable: str) -> None:
     resumed(tmp_path / "run", "--allow", "cpu", **{name: value})
 
 
-def test_another_version_of_dcfl(tmp_path: Path) -> None:
+def test_another_version_of_dcfl_is_refused_and_the_same_goes_on(tmp_path: Path) -> None:
     begun(tmp_path / "run")
     other = tmp_path / "other" / "dcfl-9.9.9.dist-info"
     other.mkdir(parents=True)
@@ -150,6 +145,7 @@ def test_another_version_of_dcfl(tmp_path: Path) -> None:
     said = resumed(tmp_path / "run", first=[tmp_path / "other"])
     assert "dcfl was " in said
     assert "and is '9.9.9'" in said
+    assert "something else" not in resumed(tmp_path / "run")
 
 
 # From Python --------------------------------------------------------------------------------------

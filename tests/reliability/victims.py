@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import random
 import re
 import signal
 import sys
@@ -294,12 +295,15 @@ def command(*words: str, said: Path) -> BaseProcess:
 
 
 @contextmanager
-def slow_from(round: int, seconds: float) -> Iterator[None]:
-    """Clients take their time from this round on, in processes that are forked meanwhile."""
+def slow_from(round: int, seconds: float, reached: Path | None = None) -> Iterator[None]:
+    """Clients take their time from this round on, in processes that are forked meanwhile; the first
+    of them makes the file `reached`."""
     original = ClientRunner.train
 
     def slow(self: ClientRunner, broadcast: Broadcast, client: int, memory: Tensors) -> Any:
         if broadcast.round >= round:
+            if reached:
+                reached.touch()
             time.sleep(seconds)
         return original(self, broadcast, client, memory)
 
@@ -331,6 +335,28 @@ def edited(folder: Path, old: str, new: str) -> None:
     text = path.read_text()
     assert text.count(old) == 1, text
     path.write_text(text.replace(old, new))
+
+
+def damaged(data: bytes, rng: random.Random, limit: int = 0) -> bytes:
+    """One to three changes of bytes, all of them before `limit` if there is one."""
+    changed = bytearray(data)
+    for _ in range(rng.randint(1, 3)):
+        changed = changed or bytearray(1)
+        at = rng.randrange(min(limit or len(changed), len(changed)))
+        kind = rng.randrange(6)
+        if kind == 0:
+            changed[at] ^= 1 << rng.randrange(8)
+        elif kind == 1:
+            changed[at] = rng.choice(b"0123456789[]{}\"'=.,:#-\n\\ \x00\xff")
+        elif kind == 2:
+            del changed[at : at + rng.choice([1, 3, 8, len(changed)])]
+        elif kind == 3:
+            changed[at:at] = rng.randbytes(rng.choice([1, 7, 300]))
+        elif kind == 4:
+            changed[at : at + 64] = bytes(len(changed[at : at + 64]))
+        else:
+            changed[at:at] = changed[: rng.randrange(len(changed))]
+    return bytes(changed)
 
 
 def facts_of(path: Path) -> dict[str, Any]:

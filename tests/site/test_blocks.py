@@ -4,13 +4,14 @@ import ast
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
-import click
 import pytest
 import typer
+from typer.core import TyperGroup
 
-from dcfl.cli.main import DEBUG, QUIET, app
+from dcfl.cli.main import DEBUG, QUIET, USAGE_ERROR, app
 from dcfl.config import CHOICES, SECTIONS
 from dcfl.experiment import Experiment
 from dcfl.methods import METHODS
@@ -53,18 +54,18 @@ def test_python_can_be_read(block: Block) -> None:
 
 
 @cache
-def program() -> click.Command:
+def program() -> Any:
     return typer.main.get_command(app)
 
 
 def understand(words: list[str]) -> None:
     """Fails for a verb, an option or a config key that does not exist."""
     command = program()
-    while isinstance(command, click.Group) and words and words[0] in command.commands:
+    while isinstance(command, TyperGroup) and words and words[0] in command.commands:
         command, words = command.commands[words[0]], words[1:]
-    if isinstance(command, click.Group):
+    if isinstance(command, TyperGroup):
         assert all(word.startswith("-") for word in words[:1]), f"no verb {words[0]}"
-    command.make_parser(click.Context(command)).parse_args(list(words))
+    command.make_parser(typer.Context(command)).parse_args(list(words))
     for word in words:
         if setting := SETTING.match(word):
             assert setting[2] in keys(setting[1]), word
@@ -85,7 +86,7 @@ def keys(section: str) -> set[str]:
     "line", ["run metod.name=moon", "run method.mood=1", "rum", "run --sedes 1"]
 )
 def test_a_mistake_would_be_found(line: str) -> None:
-    with pytest.raises((AssertionError, click.UsageError)):
+    with pytest.raises((AssertionError, USAGE_ERROR)):
         understand(line.split())
 
 

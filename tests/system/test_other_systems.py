@@ -16,7 +16,7 @@ ROOT = Path(dcfl.__file__).parents[1]
 WITHOUT_UNIX = """
 import concurrent.futures.thread, multiprocessing.connection, os, pathlib, platform, random, signal
 import subprocess, sys, tempfile
-import torch, numpy, matplotlib
+import torch, numpy, matplotlib, psutil
 for name in ("fcntl", "resource", "pwd", "grp", "termios"):
     sys.modules[name] = None
 for name in ("fork", "geteuid", "register_at_fork", "sched_getaffinity", "memfd_create"):

@@ -20,7 +20,7 @@ from dcfl.flower.deploy.kit_writing import Kits, constraints
 from dcfl.flower.node_config import KEYS, NodeConfig
 
 SITES = ("north", "south")
-WHEEL = "dcfl-0.1.0-py3-none-any.whl"
+WHEEL = "dcfl-0.2.0-py3-none-any.whl"
 
 
 @pytest.fixture(scope="module")

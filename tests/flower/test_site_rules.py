@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from math import sqrt
@@ -164,7 +165,7 @@ def test_what_a_budget_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     )
     answered(rules, noise=4.0)
     with monkeypatch.context() as patch:
-        patch.setattr("dcfl.privacy.importlib.import_module", _missing)
+        patch.setitem(sys.modules, "dp_accounting.pld.privacy_loss_mechanism", None)
         refused(lambda: answered(rules, noise=4.0), Refusal.NOT_ACCOUNTED)
         answered(SiteRules(log=log), noise=4.0)  # recorded all the same, with its noise
     last = log.read().entries[-1]
@@ -174,10 +175,6 @@ def test_what_a_budget_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     answered(SiteRules(budget=rules.budget, log=log), client=1, noise=4.0)
     log.path.write_text("\n".join(log.path.read_text().splitlines()[1:]) + "\n")
     refused(lambda: answered(rules, client=1, noise=4.0), Refusal.RECORD_CHANGED)
-
-
-def _missing(name: str) -> Any:
-    raise ModuleNotFoundError(name)
 
 
 def test_a_site_that_judges_alone_demands_nothing() -> None:

@@ -1,11 +1,15 @@
 """Each key of the config once: its type, default, bounds and kind in one declaration.
 
-Its meaning is the comment beside it. Checks, the reference of all keys and what makes two runs the
-same are made from the declarations: a new key is one line.
+Its meaning is the comment beside it. Checks, `dcfl new config`, the reference of all keys and what
+makes two runs the same are made from the declarations: a new key is one line.
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
+import re
+import textwrap
 from dataclasses import Field, dataclass, field, fields
 from math import inf
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
@@ -113,3 +117,34 @@ class Settings:
         given = f"{number:g}" if isinstance(number, float) else number
         hint = f": {declared.hint}" if declared.hint else ""
         return f"{self.table_name}.{name} must {declared.bounds}{instead}, not {given}{hint}"
+
+
+def comments(owner: type) -> dict[str, str]:
+    """By field of a dataclass and its bases, the comment behind it or the one above it, if any."""
+    found: dict[str, str] = {}
+    for one in reversed(owner.__mro__):
+        if one.__module__.startswith("dcfl"):
+            found |= _own_comments(one)
+    return found
+
+
+def _own_comments(owner: type) -> dict[str, str]:
+    source = textwrap.dedent(inspect.getsource(owner))
+    lines = source.splitlines()
+    found = {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            behind = (
+                line.partition("  # ")[2] for line in lines[node.lineno - 1 : node.end_lineno]
+            )
+            text = " ".join(filter(None, behind)) or _above(lines, node.lineno - 1)
+            found[node.target.id] = re.sub(r"(  # )?type: ignore\S*", "", text).strip()
+    return {name: text for name, text in found.items() if text}
+
+
+def _above(lines: list[str], number: int) -> str:
+    """The block of comment lines that ends just before this line."""
+    start = number
+    while lines[start - 1].strip().startswith("# "):
+        start -= 1
+    return " ".join(line.strip().removeprefix("# ") for line in lines[start:number])

@@ -9,7 +9,6 @@ import pytest
 
 import dcfl
 from dcfl.config import experiment_from
-from dcfl.experiment import Experiment
 from dcfl.local_training import LocalTraining
 from tests.site.blocks import PAGES
 
@@ -57,10 +56,6 @@ def test_the_readmes_python_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     names: dict[str, object] = {}
     exec(code, names)  # the point is that a reader can paste it
     assert isinstance(names["model"], dcfl.models.FeatureModel)
-
-
-def test_the_digits_config_is_the_default_written_out() -> None:
-    assert experiment_from(ROOT / "configs" / "digits.toml") == Experiment()
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "tiny-imagenet"])

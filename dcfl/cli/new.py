@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import keyword
 import re
+import textwrap
 from pathlib import Path
+from typing import Literal, get_origin, get_type_hints
 
 import dcfl
+from dcfl.config import as_tables, describe_type, to_toml
 from dcfl.errors import ConfigError
+from dcfl.experiment import Experiment
 from dcfl.methods import METHODS
 from dcfl.models.own_models import BUILT_IN
+from dcfl.settings import comments
 from dcfl.system.storage import write_whole
 from dcfl.system.wording import nearest
 
 PACKAGE = Path(dcfl.__file__).parent
 # A wheel has a copy of the clone's folder inside the package.
 PLACES = (PACKAGE / "configs", PACKAGE.parent / "configs")
+DEFAULTS = "digits"  # the config that is made of the declared settings
+WIDTH = 100  # of a line in it
 
 
 def config_names() -> list[str]:
-    return sorted(path.stem for path in _folder().glob("*.toml"))
+    folder = next((place for place in PLACES if (place / "own-images.toml").is_file()), None)
+    if folder is None:
+        raise ConfigError("the configs that come with dcfl are missing: install it again")
+    return sorted([DEFAULTS, *(path.stem for path in folder.glob("*.toml"))])
 
 
 def new_config(name: str, folder: Path) -> tuple[Path, str]:
@@ -30,16 +40,36 @@ def new_config(name: str, folder: Path) -> tuple[Path, str]:
     path = folder / f"{name}.toml"
     if path.exists():
         raise ConfigError(f"{path} is there already")
-    text = (_folder() / path.name).read_text(encoding="utf-8")
-    write_whole(path, text.replace(f"configs/{path.name}", path.name))
+    if name == DEFAULTS:
+        text = all_keys(Experiment())
+    else:
+        kept = next(place / path.name for place in PLACES if (place / path.name).is_file())
+        text = kept.read_text(encoding="utf-8").replace(f"configs/{path.name}", path.name)
+    write_whole(path, text)
     return path, "dcfl flower run" if 'dataset = "remote"' in text else "dcfl run"
 
 
-def _folder() -> Path:
-    found = next((place for place in PLACES if (place / "digits.toml").is_file()), None)
-    if found is None:
-        raise ConfigError("the configs that come with dcfl are missing: install it again")
-    return found
+def all_keys(experiment: Experiment) -> str:
+    """The experiment as a config, with what each key means as a comment."""
+    lines = ["# What `dcfl run` does without a config, written out: every key, at its default."]
+    for section, table in as_tables(experiment).items():
+        owner = type(getattr(experiment, section))
+        types, meanings = get_type_hints(owner), comments(owner)
+        if section == "method":
+            meanings["name"] = "`dcfl methods` lists them all with their fields"
+        lines += ["", f"[{section}]"]
+        for key, value in table.items():
+            line, meaning = f"{key} = {to_toml(value)}", meanings.get(key, "")
+            if get_origin(types.get(key)) is Literal:
+                meaning = f"{describe_type(types[key])}: {meaning}"
+            if len(f"{line:35} # {meaning}") <= WIDTH:
+                lines.append(f"{line:35} # {meaning}".removesuffix(" # ").rstrip())
+            else:
+                lines += [
+                    *textwrap.wrap(meaning, WIDTH, initial_indent="# ", subsequent_indent="# ")
+                ]
+                lines.append(line)
+    return "\n".join(lines) + "\n"
 
 
 METHOD = '''"""{title}: what it is for, in one sentence.

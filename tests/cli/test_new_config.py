@@ -1,5 +1,6 @@
 """`dcfl new config` writes what is in configs/, and hints name a command that works."""
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 from dcfl.cli import new as module
 from dcfl.cli.new import config_names, new_config
-from dcfl.config import experiment_from
+from dcfl.config import as_tables, experiment_from, read_toml
 from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
 from dcfl.system import wording as installing
@@ -18,13 +19,28 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_all_that_a_clone_has_can_be_written(tmp_path: Path) -> None:
-    assert config_names() == sorted(path.stem for path in (ROOT / "configs").glob("*.toml"))
-    for name in config_names():
+    kept = {path.stem for path in (ROOT / "configs").glob("*.toml")}
+    assert config_names() == sorted({"digits", *kept})
+    for name in kept:
         path, _ = new_config(name, tmp_path)
         assert path == tmp_path / f"{name}.toml"
         assert experiment_from(path) == experiment_from(ROOT / "configs" / path.name)
         assert "configs/" not in path.read_text().split("[data]")[0]
+
+
+def test_the_digits_config_is_the_default_with_a_comment_at_every_key(tmp_path: Path) -> None:
+    text = new_config("digits", tmp_path)[0].read_text()
     assert experiment_from(tmp_path / "digits.toml") == Experiment()
+    assert read_toml(tmp_path / "digits.toml") == {
+        section: {
+            key: list(value) if isinstance(value, tuple) else value for key, value in table.items()
+        }
+        for section, table in as_tables(Experiment()).items()
+    }
+    lines = text.splitlines()
+    keys = [number for number, line in enumerate(lines) if re.match(r"\w+ = ", line)]
+    assert all(" # " in lines[number] or lines[number - 1].startswith("# ") for number in keys)
+    assert max(map(len, lines)) <= 100
 
 
 def test_the_verb_that_runs_it(tmp_path: Path) -> None:

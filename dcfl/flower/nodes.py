@@ -47,11 +47,11 @@ class Nodes:
         self._sent_at_join = {"unsent": unsent} if unsent is not None else {}
         self._messenger, self._run, self.classes, self.roster = messenger, run, classes, roster
         self._members: dict[int, int] = {}  # node ids by partition id
-        self._successors: dict[int, int] = {}  # the same: without keys, who takes over
+        self._successors: dict[int, int] = {}  # likewise: without keys, who takes over
         self._keys: dict[int, str] = {}  # fingerprints by node id, of those online
         self._inquiries: dict[int, Inquiry] = {}  # by node id
         self._problems: dict[int, str] = {}  # by node id: why it cannot be used
-        self._sites: dict[int, int] = {}  # by node id: which site such a node says it is
+        self._sites: dict[int, int] = {}  # by node id: which site it says it is, without keys
         self.images: dict[int, list[int]] = {}  # test images by partition id, as first declared
         self.withheld: dict[int, frozenset[str]] = {}  # by partition id
         self.notices: list[str] = []  # for people
@@ -124,7 +124,7 @@ class Nodes:
         self._sites = {node: site for node, site in self._sites.items() if node in online}
 
     def _is_invited(self, node: int) -> bool:
-        """With keys, nobody but the sites is even asked."""
+        """Whether a node may be asked who it is; with keys, only the run's sites may."""
         if self.roster.keys and self._place_of(node) is None:
             self.notify(f"{self._node_title(node)} is not one of this run's sites: it gets nothing")
             return False
@@ -134,7 +134,7 @@ class Nodes:
         return self.roster.place_of(self._keys.get(node, ""))
 
     def _site_of(self, node: int) -> int | None:
-        """By its key or, without keys, by its own word."""
+        """Which site a node is: by its key or, without keys, as its config says."""
         return self._place_of(node) if self.roster.keys else self._sites.get(node)
 
     def _title(self, node: int) -> str:
@@ -147,7 +147,8 @@ class Nodes:
         return f"node {node} (key {self._keys.get(node) or 'unreadable'})"
 
     def _ask(self, strangers: Sequence[int]) -> None:
-        """Again after a while: a node that cannot be used may be repaired."""
+        """Ask new nodes who they are; again after a while those that cannot be used, which may have
+        been repaired."""
         now = time.monotonic()
         due = {
             node: Task(self._run, round=0, client=0).ticketed()
@@ -212,7 +213,7 @@ class Nodes:
             )
 
     def _join(self) -> None:
-        """Wait until all sites are known, or will not be."""
+        """Wait until every site has joined or said why it cannot, for a limited time."""
         end = time.monotonic() + JOIN_SECONDS
         while len(self._members) < self.roster.count and time.monotonic() <= end:
             self.refresh()
@@ -220,14 +221,14 @@ class Nodes:
                 break
             time.sleep(0.05)
         if not self._members:
-            reasons = "; ".join(f"{self._title(node)}: {why}" for node, why in self._by_site())
+            reasons = "; ".join(f"{self._title(node)}: {why}" for node, why in self._unusable())
             raise NetworkError(
                 f"no node can be used: {reasons}"
                 if reasons
                 else f"no node has come up within {JOIN_SECONDS} s"
             )
 
-    def _by_site(self) -> list[tuple[int, str]]:
+    def _unusable(self) -> list[tuple[int, str]]:
         """The nodes that cannot be used, and why."""
         sites = {node: self._site_of(node) for node in self._problems}
         return sorted(self._problems.items(), key=lambda one: (sites[one[0]] or 0, one[0]))

@@ -69,7 +69,8 @@ def planned(recorded: RecordedRun, rounds: int | None) -> Experiment:
 
 
 def _require_checkpoint(recorded: RecordedRun, rounds: int) -> None:
-    """A run of one round that is scored only because it is the last starts again."""
+    """Refuse to make a run longer that has no checkpoint to go on from. A run of one round that was
+    scored only because it is the last needs none: it starts again."""
     every = recorded.experiment.federation.evaluate_every
     if Checkpoints(recorded.folder).paths() or (len(recorded.rounds) == 1 and every > 1):
         return
@@ -154,6 +155,7 @@ def _from_checkpoint(
     checkpoints.drop_after(progress.round)
     recorder.plan_rounds(wanted)
     recorder.truncate_logs(progress.lengths)
+    # Once more: the lengths come from the checkpoint, and must leave exactly its rounds.
     rounds = _read_again(recorded.each_round(), progress.round, federation, recorder.folder)
     start = Start(progress.run, progress.index, progress.seconds, progress.again + repeated)
     return Position(checkpoint.state, best, rounds), start
@@ -210,6 +212,8 @@ def require_resumable(
 
 @dataclass(frozen=True)
 class Saver:
+    """Writes the checkpoints of a run: begun when due, committed once what they name is there."""
+
     prepared: Prepared
     recorder: Recorder
     checkpoints: Checkpoints
@@ -223,7 +227,7 @@ class Saver:
         federation, every = experiment.federation, experiment.output.checkpoint
         before_last = round == federation.rounds - 1
         if round == federation.rounds and not federation.on_schedule(round):
-            return None  # see `longer`
+            return None  # scored only because it is the last: a longer run would not score it
         kept = self.keeps and before_last and not federation.on_schedule(federation.rounds)
         due = self.checkpoints.begin_if_due(every, round) or (stopping and every) or kept
         return engine.memories.save() if due else None

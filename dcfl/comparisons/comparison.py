@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +23,6 @@ from dcfl.comparisons.crew import Crew, Guard, MixedCrew, until_it_fails
 from dcfl.comparisons.groups import Group, group_runs
 from dcfl.comparisons.progress import Show, shown_in_notebooks
 from dcfl.comparisons.standing import Standing
-from dcfl.comparisons.trainer import Trainer, note_divergence
 from dcfl.comparisons.verdict import verdict
 from dcfl.config import apply, load_experiment, method_named
 from dcfl.errors import ConfigError, TooFewClients
@@ -34,7 +33,6 @@ from dcfl.report import write_report
 from dcfl.report.notebook_html import groups_html
 from dcfl.runs.folder import RecordedRun, new_folder
 from dcfl.runs.rows import data_frame
-from dcfl.runs.run import Run
 from dcfl.system.locks import locked
 from dcfl.system.storage import storage
 
@@ -43,7 +41,6 @@ if TYPE_CHECKING:
 
 
 USUAL = ("fedavg", "dcfl-sw", "dcfl-pw")
-Train = Callable[[str, Run], None]
 
 
 @dataclass(frozen=True)
@@ -102,13 +99,6 @@ class ComparisonPlan:
     def todo(self) -> list[CellFolder[Cell]]:
         return [cell for cell in self.cells if not cell.ended]
 
-    def failed_before(self) -> dict[str, TooFewClients]:
-        return {cell.name: TooFewClients(cell.failed) for cell in self.cells if cell.failed}
-
-    def make_folder(self) -> None:
-        with storage(self.folder):  # fails now rather than after the first hour
-            self.folder.mkdir(parents=True, exist_ok=True)
-
     def carry_out(
         self,
         parallel: int = 0,
@@ -117,7 +107,8 @@ class ComparisonPlan:
         target: float | None = None,
     ) -> Comparison:
         """Train what is left; `target` is for the report."""
-        self.make_folder()
+        with storage(self.folder):  # fails now rather than after the first hour
+            self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder):
             crew = MixedCrew(self.todo, parallel)
             with guard(crew):
@@ -126,7 +117,7 @@ class ComparisonPlan:
 
     def train(self, crew: Crew, show: Show = lambda news: None) -> dict[str, TooFewClients]:
         """Returns the runs that lost their clients, now or before. Other failures end all runs."""
-        failures = self.failed_before()
+        failures = {cell.name: TooFewClients(cell.failed) for cell in self.cells if cell.failed}
         for news in until_it_fails(crew, show, f"the same command with --out {self.folder}"):
             if isinstance(news.error, TooFewClients):
                 failures[news.name] = news.error
@@ -171,25 +162,12 @@ def _with_method(experiment: Experiment, method: str | Method) -> Experiment:
     return apply(experiment, {"method": {"name": method_named(method).name}})
 
 
-def _trained_by(train: Train, cells: Sequence[CellFolder[Cell]]) -> dict[str, TooFewClients]:
-    """Lets the caller's own loop train the cells, in this process."""
-    trainer, failures = Trainer(), {}
-    for cell in cells:
-        try:
-            train(cell.name, trainer.begun_or_resumed(cell.path, cell.experiment))
-        except TooFewClients as error:
-            note_divergence(cell.path, error)
-            failures[cell.name] = error
-    return failures
-
-
 def compare(
     experiment_or_path: Experiment | str | Path | None = None,
     *,
     methods: Sequence[str | Method] = USUAL,
     seeds: Sequence[int] = (),
     out: str | Path | None = None,
-    train: Train | None = None,
     parallel: int = 0,
     **overrides: Any,
 ) -> Comparison:
@@ -205,8 +183,6 @@ def compare(
         seeds: One run of each method per seed; by default the experiment's own.
         out: The folder for the run folders and the report, new or with runs of this comparison;
             by default a new one in `runs/`.
-        train: Trains one run, given its name, in this process; by default all of its rounds, with
-            a bar in a notebook.
         parallel: Runs at the same time, each in a process of its own; 0: as many as there are
             cores for; 1: one after the other, in this process. Methods given as objects of a
             class in a notebook or a script are trained in this process.
@@ -231,9 +207,5 @@ def compare(
         overrides["output.dir"] = str(out)
     plan = plan_comparison(load_experiment(experiment_or_path, **overrides), methods, seeds)
     plan.check()
-    if train is None:
-        with shown_in_notebooks("compare", plan.todo) as show:
-            return plan.carry_out(parallel, show)
-    plan.make_folder()
-    with locked(plan.folder):
-        return plan.result(plan.failed_before() | _trained_by(train, plan.todo))
+    with shown_in_notebooks("compare", plan.todo) as show:
+        return plan.carry_out(parallel, show)

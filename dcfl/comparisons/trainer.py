@@ -105,18 +105,19 @@ class Trainer:
         """The rounds that are left: none if another process has finished it meanwhile."""
         if (folder / "config.toml").is_file() and RecordedRun.open(folder).finished:
             return
-        self._run = run = self.begun_or_resumed(folder, experiment)
+        self._run = run = self._begun_or_resumed(folder, experiment)
         if self.stopping:  # asked to before there was a run
             run.stop()
         try:
             yield from run.rounds()
         except TooFewClients as error:
-            note_divergence(folder, error)
+            if NO_LONGER_FINITE in str(error):  # a result, the same every time
+                write_whole(folder / FAILED, printable(error))
             raise
         finally:
             self._run = None
 
-    def begun_or_resumed(self, folder: Path, experiment: Experiment) -> Run:
+    def _begun_or_resumed(self, folder: Path, experiment: Experiment) -> Run:
         dataset = self._dataset(experiment.seeded_data)
         if not (folder / "config.toml").is_file():
             return Run(experiment, dataset)
@@ -128,12 +129,6 @@ class Trainer:
         if self._loaded is None or self._loaded[0] != settings:
             self._loaded = (settings, load_dataset(settings))
         return self._loaded[1]
-
-
-def note_divergence(folder: Path, error: TooFewClients) -> None:
-    """Divergence is a result, the same every time; other losses are worth another attempt."""
-    if NO_LONGER_FINITE in str(error):
-        write_whole(folder / FAILED, printable(error))
 
 
 @contextmanager

@@ -16,7 +16,6 @@ from dcfl.paper.results import (
     leaders,
     leads,
     published_contests,
-    published_order,
 )
 from dcfl.report.document import Section, Table
 
@@ -67,12 +66,11 @@ def duels_table(duels: Sequence[ClaimCheck]) -> Table:
 
 
 def _counts(check: ClaimCheck) -> list[str]:
-    pair = (check.low, check.high)
-    holds, cells = published_order([pair])[pair]
+    everywhere = ClaimCheck.over(check.low, check.high, published_contests())
     return [
         f"{check.ours} of {check.of}",
         f"{check.papers} of {check.of}",
-        f"{holds} of {cells}",
+        f"{everywhere.papers} of {everywhere.of}",
     ]
 
 

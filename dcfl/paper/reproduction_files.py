@@ -15,7 +15,17 @@ from dcfl.comparisons.groups import Outcome
 from dcfl.comparisons.pairs import Pair
 from dcfl.paper.order_page import leaders_csv, order_csv
 from dcfl.paper.reproduction_page import markdown_page, page_about, sections_of
-from dcfl.paper.results import QUANTITIES, Results, ema_at, fluctuation
+from dcfl.paper.results import (
+    CLAIMS,
+    DUELS,
+    QUANTITIES,
+    Results,
+    checks,
+    ema_at,
+    fluctuation,
+    leaders,
+    leads,
+)
 from dcfl.report.document import Table, latex_tables, write_page
 from dcfl.runs.folder import RecordedRun
 from dcfl.system.storage import write_whole
@@ -150,14 +160,15 @@ def _gain_cells(pair: Pair | None) -> list[str]:
 def plain_results(results: Results) -> dict[str, Any]:
     """What the CSV holds and the order of the methods, for programs."""
     rows = (dict(zip(CSV_COLUMNS, row, strict=True)) for row in _csv_rows(results))
+    places = leaders(results.contests)
     return {
         "finished": results.finished,
         "cells": len(results.cells),
         "rows": [{key: _value(key, text) for key, text in row.items()} for row in rows],
-        "order": [asdict(check) for check in results.order() if check.of],
-        "duels": [asdict(check) for check in results.duels() if check.of],
-        "leaders": [asdict(leaders) for leaders in results.leaders()],
-        "leads": [asdict(lead) for lead in results.leads()],
+        "order": [asdict(check) for check in checks(CLAIMS, results.contests) if check.of],
+        "duels": [asdict(check) for check in checks(DUELS, results.contests) if check.of],
+        "leaders": [asdict(place) for place in places],
+        "leads": [asdict(lead) for lead in leads(places)],
     }
 
 

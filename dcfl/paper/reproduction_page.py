@@ -10,7 +10,16 @@ from numpy.typing import NDArray
 from dcfl.comparisons.pairs import Pair
 from dcfl.paper.order_page import order_section, split_name
 from dcfl.paper.recipe import REFERENCE
-from dcfl.paper.results import Metric, Place, ResultRow, Results, papers_mu
+from dcfl.paper.results import (
+    CLAIMS,
+    Metric,
+    Place,
+    ResultRow,
+    Results,
+    checks,
+    leaders,
+    papers_mu,
+)
 from dcfl.report import charts
 from dcfl.report.charts import accuracy_chart, chart_note
 from dcfl.report.comparison_section import pairs_table, ranking_section
@@ -73,14 +82,14 @@ def _facts(results: Results) -> list[tuple[str, str]]:
 
 def _headline(results: Results) -> str:
     """How the paper's claims fare; for a recipe without claims, its question."""
-    checks, places = [check for check in results.order() if check.of], results.leaders()
-    sentences = []
-    if checks:
-        held, of = sum(check.ours for check in checks), sum(check.of for check in checks)
+    claims = [check for check in checks(CLAIMS, results.contests) if check.of]
+    places, sentences = leaders(results.contests), []
+    if claims:
+        held, of = sum(check.ours for check in claims), sum(check.of for check in claims)
         sentences.append(
             f"{held} of the {of} inequalities that the paper's order of the methods claims in "
             f"these cells hold here; in the paper's own figures "
-            f"{sum(check.papers for check in checks)} do."
+            f"{sum(check.papers for check in claims)} do."
         )
     if places:
         sentences.append(

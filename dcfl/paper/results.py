@@ -180,16 +180,6 @@ def published_contests() -> Contests:
     return contests
 
 
-def published_order(
-    claims: Iterable[tuple[str, str]] = CLAIMS,
-) -> dict[tuple[str, str], tuple[int, int]]:
-    """For each claim, in how many of the paper's cells it holds, and of how many."""
-    return {
-        (check.low, check.high): (check.papers, check.of)
-        for check in checks(claims, published_contests())
-    }
-
-
 def ranks(values: Mapping[str, float]) -> dict[str, int]:
     """1 is the best; equal values share a rank."""
     return {
@@ -371,22 +361,6 @@ class Results:
             for place, rows in self.entries.items()
             for metric in METRICS
         }
-
-    def order(self) -> list[ClaimCheck]:
-        """Each of the paper's inequalities, over the places with results for both sides."""
-        return checks(CLAIMS, self.contests)
-
-    def duels(self) -> list[ClaimCheck]:
-        """Both DCFL variants against every other method."""
-        return checks(DUELS, self.contests)
-
-    def leaders(self) -> list[Leaders]:
-        """The best and the second best of each place, ours and the paper's."""
-        return leaders(self.contests)
-
-    def leads(self) -> list[Lead]:
-        """In how many places the better DCFL variant is above every other method."""
-        return leads(self.leaders())
 
 
 def combined_contests(all_results: Iterable[Results]) -> Contests:

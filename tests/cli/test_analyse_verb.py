@@ -269,7 +269,7 @@ def test_data_that_has_changed(cli: Call, tmp_path: Path) -> None:
                                "federation.participation": 0.5})  # fmt: skip
     np.savez(tmp_path / "own.npz", **{**arrays, "y_test": (np.arange(40) + 1) % 4})
     refused(cli("run"), "are not those that the run was trained and scored on")
-    environment = tmp_path / "run" / "environment.json"  # of an older version: without a hash
+    environment = tmp_path / "run" / "environment.json"  # damaged: without a hash
     recorded = json.loads(environment.read_text())
     del recorded["data"]
     environment.write_text(json.dumps(recorded))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from dcfl.experiment import Experiment
 from dcfl.methods import METHODS
 from dcfl.methods.loading import load_methods, register_methods
 from dcfl.runs.folder import RecordedRun
+from dcfl.runs.rows import RoundRow
 from dcfl.runs.run import Run
 from tests.comparisons.small_sweeps import TINY
 
@@ -64,35 +65,31 @@ def test_the_bits_do_not_depend_on_who_trains(compared: Comparison, tmp_path: Pa
     assert weights(compared)["fedprox-seed0"] == alone.summary.weights_sha256
 
 
-def test_own_loops_still_train(compared: Comparison, tmp_path: Path) -> None:
-    names = []
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the runs that are trained in this process."""
+    names: list[str] = []
+    rounds = Run.rounds
 
-    def train(name: str, run: Run) -> None:
-        names.append((name, len(list(run.rounds()))))
+    def noted(run: Run) -> Iterator[RoundRow]:
+        names.append(run.folder.name)
+        return rounds(run)
 
-    here = dcfl.compare(tiny(tmp_path), methods=["fedavg", "fedprox"], train=train)
-    assert names == [("fedavg-seed0", 2), ("fedprox-seed0", 2)]
-    assert weights(here) == weights(compared)
-
-
-def train_none(name: str, run: Run) -> None:
-    raise AssertionError(f"{name} was trained again")
+    monkeypatch.setattr(Run, "rounds", noted)
+    return names
 
 
-def test_methods_and_seeds_may_be_added(tmp_path: Path) -> None:
+def test_methods_and_seeds_may_be_added(tmp_path: Path, trained: list[str]) -> None:
     first = dcfl.compare(tiny(tmp_path), methods=["fedavg"], parallel=1)
     assert [group.label for group in first.groups] == ["fedavg"]
-    names: list[str] = []
-
-    def train(name: str, run: Run) -> None:
-        names.append(name)
-        list(run.rounds())
-
-    more = dcfl.compare(tiny(tmp_path), methods=["fedavg", "moon"], seeds=(0, 1), train=train)
-    assert names == ["moon-seed0", "fedavg-seed1", "moon-seed1"]
+    trained.clear()
+    more = dcfl.compare(tiny(tmp_path), methods=["fedavg", "moon"], seeds=(0, 1), parallel=1)
+    assert trained == ["moon-seed0", "fedavg-seed1", "moon-seed1"]
     assert [(group.label, group.seeds) for group in more.groups] == [("fedavg", 2), ("moon", 2)]
     # What was there before belongs to the comparison, though it was not asked for this time.
-    again = dcfl.compare(tiny(tmp_path), methods=["moon"], train=train_none)
+    trained.clear()
+    again = dcfl.compare(tiny(tmp_path), methods=["moon"], parallel=1)
+    assert not trained
     assert [(group.label, group.seeds) for group in again.groups] == [("moon", 2), ("fedavg", 2)]
     assert "fedavg" in again.report.read_text()
 
@@ -131,7 +128,7 @@ def test_stopped_it_goes_on(compared: Comparison, tmp_path: Path) -> None:
     assert weights(again) == weights(compared)
 
 
-def test_lost_clients_cost_one_method(tmp_path: Path) -> None:
+def test_lost_clients_cost_one_method(tmp_path: Path, trained: list[str]) -> None:
     wrecked = tiny(
         tmp_path,
         method={"name": "dcfl-sw", "mu": 1e37},
@@ -141,7 +138,9 @@ def test_lost_clients_cost_one_method(tmp_path: Path) -> None:
     found = dcfl.compare(wrecked, methods=["dcfl-sw", "fedavg"], parallel=1)
     assert list(found.failures) == ["dcfl-sw-seed0"]
     assert isinstance(found.failures["dcfl-sw-seed0"], TooFewClients)
-    again = dcfl.compare(wrecked, methods=["dcfl-sw", "fedavg"], train=train_none)
+    trained.clear()
+    again = dcfl.compare(wrecked, methods=["dcfl-sw", "fedavg"], parallel=1)
+    assert not trained
     assert str(again.failures["dcfl-sw-seed0"]) == str(found.failures["dcfl-sw-seed0"])
 
 

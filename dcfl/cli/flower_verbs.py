@@ -324,15 +324,17 @@ def _roster_text(sites: str, home: Path, remote: bool) -> str:
 def _follow(submitted: Submitted, experiment: Experiment, logs: SiteLogs | None) -> None:
     """Show the rounds as they end, and what the sites' logs say where they are at hand; whoever
     stops waiting stops the run."""
-    from dcfl.cli.live_progress import progress
+    from dcfl.cli import terminal
     from dcfl.runs.folder import RecordedRun
+    from dcfl.runs.progress import shown
 
     def explain() -> None:
         for line in logs.news() if logs else ():
             warnings.warn(line, stacklevel=1)
 
     try:
-        with progress(experiment.method.name, experiment, submitted.folder) as show:
+        label = experiment.method.name
+        with shown(label, experiment, submitted.folder, console=terminal.stderr) as show:
             for row in submitted.rows():
                 show(row)
                 explain()

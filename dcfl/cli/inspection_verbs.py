@@ -166,7 +166,7 @@ def get(
     ),
 ) -> None:
     """Download a data set, verify and unpack it. One that is complete already is left alone."""
-    from dcfl.cli.live_progress import download_progress
+    from dcfl.cli.terminal import download_progress
     from dcfl.data.downloads import get_dataset
 
     with download_progress(name) as show:

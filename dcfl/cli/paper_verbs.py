@@ -225,7 +225,7 @@ def _print_plan(
 def _train(cells: Sequence[CellFolder[RecipeCell]], processes: int) -> int:
     """Train the cells that have not ended; returns how many failed."""
     from dcfl.comparisons.crew import Runner, followed, in_turn
-    from dcfl.comparisons.progress import Progress
+    from dcfl.runs.progress import Progress
 
     todo = [cell for cell in cells if not cell.ended]
     if not todo:

@@ -30,12 +30,12 @@ from dcfl.system.processes import stopped_by_signals
 from dcfl.system.wording import printable, say
 
 if TYPE_CHECKING:
-    from dcfl.comparisons.progress import Progress
     from dcfl.comparisons.searches import Search
     from dcfl.comparisons.standing import Standing
     from dcfl.comparisons.sweep_result import SweepResult
     from dcfl.comparisons.sweeping import SweepPlan
     from dcfl.comparisons.trials import By
+    from dcfl.runs.progress import Progress
 
 STDOUT = Path("-")
 
@@ -184,8 +184,8 @@ def compare(
     """
     from dcfl.cli.plans import print_comparison_plan
     from dcfl.comparisons.comparison import plan_comparison
-    from dcfl.comparisons.progress import Progress
     from dcfl.comparisons.standing import Standing
+    from dcfl.runs.progress import Progress
 
     output = ComparisonOutput(as_json, csv, latex)
     planned = plan_comparison(
@@ -320,7 +320,7 @@ def _announce_sweep(planned: SweepPlan) -> None:
 
 def _progress(planned: SweepPlan) -> Progress:
     """The progress of all trials, and of the chosen setting's runs, which come last."""
-    from dcfl.comparisons.progress import Progress
+    from dcfl.runs.progress import Progress
 
     seeds, rounds = len(planned.trials.seeds), planned.rounds
     if planned.search.kind == "tune":

@@ -1,16 +1,17 @@
-"""The console, and how numbers and tables look on it."""
+"""The console, and how numbers, tables and downloads look on it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from dcfl.system.wording import printable
+from dcfl.system.wording import printable, quiet, say
 
 
 def _console(**options: Any) -> Console:
@@ -105,3 +106,37 @@ def new_table(*columns: str, title: str | None = None, gap: int = 2) -> Table:
     for position, column in enumerate(columns):
         table.add_column(_cell(column), justify="left" if position == 0 else "right", no_wrap=True)
     return table
+
+
+ShowBytes = Callable[[int, int | None], None]
+BYTES_PER_LINE = 50_000_000  # where the size of a download is unknown
+
+
+@contextmanager
+def download_progress(label: str) -> Iterator[ShowBytes]:
+    """Show bytes as they arrive: a bar on a terminal, a line every ten percent elsewhere."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    label = printable(label, LONGEST_NAME)
+    if stderr.is_terminal and not quiet():
+        name = TextColumn("{task.description}", markup=False)
+        columns = (name, BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=stderr) as bar:
+            task = bar.add_task(label, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+    else:
+        yield _download_lines(label)
+
+
+def _download_lines(label: str) -> ShowBytes:
+    last_shown = -1
+
+    def show(done: int, total: int | None) -> None:
+        nonlocal last_shown
+        tenth = 10 * done // total if total else done // BYTES_PER_LINE
+        if tenth != last_shown:
+            last_shown = tenth
+            of = f" of {total / 1e6:.0f}" if total else ""
+            say(f"{label}  {done / 1e6:.0f}{of} MB")
+
+    return show

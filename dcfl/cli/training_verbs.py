@@ -126,9 +126,13 @@ def resume(
 
 def train(label: str, run: Run) -> None:
     """Train round by round, showing progress; a signal stops the run after its current round."""
-    from dcfl.cli.live_progress import progress
+    from dcfl.cli import terminal
+    from dcfl.runs.progress import shown
 
-    with progress(label, run.experiment, run.folder) as show, stopped_by_signals(run.stop):
+    with (
+        shown(label, run.experiment, run.folder, console=terminal.stderr) as show,
+        stopped_by_signals(run.stop),
+    ):
         for row in run.rounds():
             show(row)
 

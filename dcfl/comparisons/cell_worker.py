@@ -19,8 +19,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from dcfl.comparisons.cells import CellFolder, PlainCell
-from dcfl.comparisons.progress import News
-from dcfl.comparisons.trainer import SentFile, Trainer, register_sent
+from dcfl.comparisons.trainer import News, SentFile, Trainer, register_sent
 from dcfl.config import from_toml
 from dcfl.errors import DCFLError, SettingsWarning
 from dcfl.experiment import Experiment

@@ -21,8 +21,8 @@ from dcfl.comparisons.cells import (
 )
 from dcfl.comparisons.crew import Crew, Guard, MixedCrew, until_it_fails
 from dcfl.comparisons.groups import Group, group_runs
-from dcfl.comparisons.progress import Show, shown_in_notebooks
 from dcfl.comparisons.standing import Standing
+from dcfl.comparisons.trainer import Show
 from dcfl.comparisons.verdict import verdict
 from dcfl.config import apply, load_experiment, method_named
 from dcfl.errors import ConfigError, TooFewClients
@@ -32,6 +32,7 @@ from dcfl.methods.method import require_plain_name
 from dcfl.report import write_report
 from dcfl.report.notebook_html import groups_html
 from dcfl.runs.folder import RecordedRun, new_folder
+from dcfl.runs.progress import shown_in_notebooks
 from dcfl.runs.rows import data_frame
 from dcfl.system.locks import locked
 from dcfl.system.storage import storage

@@ -15,8 +15,7 @@ from typing import IO, Any
 import torch
 
 from dcfl.comparisons.cells import Cell, CellFolder
-from dcfl.comparisons.progress import News, Show
-from dcfl.comparisons.trainer import Trainer, as_text, can_travel, files_to_send
+from dcfl.comparisons.trainer import News, Show, Trainer, as_text, can_travel, files_to_send
 from dcfl.engines.placement import available_cores
 from dcfl.errors import Interrupted, TooFewClients, WorkersLost
 from dcfl.experiment import Experiment

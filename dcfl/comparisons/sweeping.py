@@ -20,10 +20,10 @@ from dcfl.comparisons.cells import (
 )
 from dcfl.comparisons.crew import Crew, Guard, MixedCrew, crew_for, processes_for, until_it_fails
 from dcfl.comparisons.pairs import Spread
-from dcfl.comparisons.progress import News, Show, shown_in_notebooks
 from dcfl.comparisons.searches import POINTS, Search, Tuner, optuna
 from dcfl.comparisons.space import CHOOSERS, Point, Space, fitted, split_values
 from dcfl.comparisons.sweep_result import FinalScore, SweepResult
+from dcfl.comparisons.trainer import News, Show
 from dcfl.comparisons.trials import (
     PRUNED,
     QUANTITIES,
@@ -41,6 +41,7 @@ from dcfl.errors import ConfigError, TooFewClients
 from dcfl.experiment import Experiment
 from dcfl.runs.folder import new_folder
 from dcfl.runs.model_file import Which
+from dcfl.runs.progress import shown_in_notebooks
 from dcfl.system.locks import locked
 from dcfl.system.storage import storage, write_whole
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from dcfl import errors
 from dcfl.comparisons.cells import FAILED, Cell, CellFolder
-from dcfl.comparisons.progress import News
+from dcfl.comparisons.groups import Outcome
 from dcfl.config import as_tables, from_toml, to_toml
 from dcfl.data import Dataset, DataSettings, load_dataset
 from dcfl.errors import NO_LONGER_FINITE, ConfigError, DCFLError, Interrupted, TooFewClients
@@ -66,6 +68,52 @@ def register_sent(files: Sequence[SentFile]) -> None:
             register_methods(Path(path))
         else:
             register_model(Path(path))
+
+
+State = Literal["round", "finished", "stopped", "pruned", "failed"]
+
+
+@dataclass(frozen=True)
+class News:
+    """What a crew says of a cell: a round of it, or how it ended."""
+
+    cell_folder: CellFolder[Cell]
+    state: State
+    row: RoundRow | None = None
+    why: str = ""
+    kind: str = ""  # the name of the error's class, if it failed
+
+    @classmethod
+    def failure(cls, cell_folder: CellFolder[Cell], error: Exception) -> News:
+        kind = type(error).__name__
+        why = str(error) if isinstance(error, DCFLError) else f"{kind}: {error}"
+        return cls(cell_folder, "failed", why=why, kind=kind)
+
+    @property
+    def name(self) -> str:
+        return self.cell_folder.name
+
+    @property
+    def round(self) -> int:
+        return self.row.round if self.row else 0
+
+    @property
+    def outcome(self) -> Outcome:
+        """Of a finished cell."""
+        return Outcome.of(RecordedRun.open(self.cell_folder.path))
+
+    @property
+    def error(self) -> Exception | None:
+        """Why it failed, as the error that was raised where it was trained."""
+        if self.state != "failed":
+            return None
+        kind = getattr(errors, self.kind, None)
+        if isinstance(kind, type) and issubclass(kind, DCFLError):
+            return kind(self.why)
+        return RuntimeError(f"{self.name}: {self.why}")
+
+
+Show = Callable[[News], None]
 
 
 class Trainer:

@@ -12,7 +12,7 @@ from dcfl.config import load_experiment
 from dcfl.data import Dataset
 from dcfl.experiment import Experiment
 from dcfl.models import FeatureModel, ModelSettings
-from dcfl.runs.round_progress import shown
+from dcfl.runs.progress import shown
 from dcfl.runs.rows import RoundRow
 from dcfl.runs.run import Result, Run
 from dcfl.trackers import Tracker

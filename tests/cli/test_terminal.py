@@ -5,13 +5,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from dcfl.cli import terminal
-from dcfl.cli.live_progress import progress
 from dcfl.cli.tables import comparison_table, partition_table
 from dcfl.cli.terminal import sparkline, stdout
 from dcfl.comparisons.groups import group_runs
 from dcfl.comparisons.standing import Standing
 from dcfl.experiment import Experiment, FederationSettings
+from dcfl.runs.progress import shown
 from dcfl.runs.rows import RoundRow
 from tests.report import folders
 from tests.report.folders import write_run
@@ -41,12 +40,12 @@ def test_sparklines_go_from_lowest_to_highest() -> None:
 
 
 def test_what_a_person_should_know_of_is_said_with_its_round(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(terminal, "stderr", Console(stderr=True, highlight=False, markup=False))
+    console = Console(stderr=True, highlight=False, markup=False)
     row = RoundRow.from_json(folders.row(3, [50.0, 50.0, 50.0]), Path("rounds.jsonl"))
     experiment = Experiment(federation=FederationSettings(1000))
-    with progress("fedavg", experiment, tmp_path) as show:
+    with shown("fedavg", experiment, tmp_path, console=console) as show:
         show(replace(row, notices=("node 7 [bold]is a stranger[/bold] " + 100 * "x",)))
         show(row)
     said = capsys.readouterr().err

@@ -16,8 +16,7 @@ import pytest
 
 from dcfl.comparisons.cells import Cell, CellFolder
 from dcfl.comparisons.crew import Runner, ThisProcess, in_turn
-from dcfl.comparisons.progress import News
-from dcfl.comparisons.trainer import Trainer
+from dcfl.comparisons.trainer import News, Trainer
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.run import Run
 from tests.comparisons.small_sweeps import tiny_sweep

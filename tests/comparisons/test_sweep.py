@@ -15,10 +15,9 @@ import dcfl
 from dcfl.comparisons import searches as tuning
 from dcfl.comparisons.crew import Crew
 from dcfl.comparisons.groups import setting
-from dcfl.comparisons.progress import News
 from dcfl.comparisons.searches import Search
 from dcfl.comparisons.sweep_result import SweepResult
-from dcfl.comparisons.trainer import Trainer
+from dcfl.comparisons.trainer import News, Trainer
 from dcfl.comparisons.trials import PRUNED
 from dcfl.config import experiment_from
 from dcfl.errors import ConfigError, Interrupted, RunFolderError, TooFewClients

@@ -23,7 +23,7 @@ from dcfl.flower.roster import Roster
 from dcfl.local_training import LocalTraining
 from dcfl.runs.evaluations import read_evaluations
 from dcfl.runs.folder import RecordedRun
-from dcfl.runs.round_progress import Warnings, lost_words
+from dcfl.runs.progress import Warnings, lost_words
 from dcfl.runs.run import Run
 from tests.flower.in_process import InProcessGrid
 

@@ -26,10 +26,9 @@ from PIL import Image
 from rich.console import Console
 
 import dcfl.cli.main
-from dcfl.cli import live_progress, tables, terminal
+from dcfl.cli import tables, terminal
 from dcfl.comparisons.comparison import plan_comparison
 from dcfl.comparisons.groups import group_runs
-from dcfl.comparisons.progress import Progress
 from dcfl.comparisons.standing import Standing
 from dcfl.comparisons.verdict import verdict
 from dcfl.config import apply, as_tables, experiment_from, from_toml, to_toml
@@ -40,7 +39,9 @@ from dcfl.methods import METHODS, Method
 from dcfl.report import write_report
 from dcfl.report.comparison_section import csv_text
 from dcfl.report.document import Table
+from dcfl.runs import progress
 from dcfl.runs.folder import RecordedRun, new_folder
+from dcfl.runs.progress import Progress
 from dcfl.runs.rows import RoundRow
 from dcfl.server.validation import Schema, check_update
 from dcfl.testing.toys import TRAINING
@@ -212,11 +213,14 @@ def test_tables_and_bars_on_a_terminal(names: list[str]) -> None:
     shown = io.StringIO()
     console = Console(file=shown, force_terminal=True, width=200, color_system="truecolor")
     console.print(tables.partition_table(counts, names, names[:2]))
-    with patch.object(terminal, "stderr", Console(file=shown, force_terminal=True, width=200)):
-        with live_progress.progress(names[0], Experiment(), Path()) as show:
-            show(RoundRow.from_json(folders.row(1, [50.0]), Path("rounds.jsonl")))
-        with live_progress.download_progress(names[1]) as arrived:
-            arrived(1, 2)
+    stderr = Console(file=shown, force_terminal=True, width=200)
+    with progress.shown(names[0], Experiment(), Path(), console=stderr) as show:
+        show(RoundRow.from_json(folders.row(1, [50.0]), Path("rounds.jsonl")))
+    with (
+        patch.object(terminal, "stderr", stderr),
+        terminal.download_progress(names[1]) as arrived,
+    ):
+        arrived(1, 2)
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", shown.getvalue())  # colours and the bar's own
     assert_plain(text)
     assert "\x1b]8" not in shown.getvalue()
@@ -456,7 +460,7 @@ def test_a_warning_is_one_plain_line(here: Path) -> None:
 
 def test_the_progress_of_a_reproduction(capsys: pytest.CaptureFixture[str]) -> None:
     from dcfl.comparisons.cells import CellFolder
-    from dcfl.comparisons.progress import News
+    from dcfl.comparisons.trainer import News
     from dcfl.paper.recipe import RecipeCell
     from dcfl.paper.scales import Where
 

@@ -15,7 +15,7 @@ from dcfl.comparisons.comparison import Comparison
 from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment, FederationSettings
 from dcfl.report.notebook_html import run_html
-from dcfl.runs.round_progress import Bar, in_notebook, shown
+from dcfl.runs.progress import Bar, in_notebook, shown
 from dcfl.runs.rows import Summary
 from dcfl.runs.run import Result
 

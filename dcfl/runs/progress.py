@@ -1,0 +1,281 @@
+"""What a person sees while rounds are trained, of one run and of many: lines of text, a bar on a
+terminal, a bar in a notebook."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dcfl.data.settings import accuracy_words
+from dcfl.experiment import Experiment
+from dcfl.runs.folder import RecordedRun
+from dcfl.runs.rows import ClientRow, RoundRow
+from dcfl.system.wording import printable, quiet, say
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from dcfl.comparisons.cells import Cell, CellFolder
+    from dcfl.comparisons.trainer import News
+
+LONGEST_LABEL = 60  # characters
+SECONDS_BETWEEN_UPDATES = 0.2  # of a notebook's bar
+SIGN_OF_LIFE = 600.0  # seconds between two lines about many runs, where there is no terminal
+
+ShowRound = Callable[[RoundRow], None]
+
+
+def _warn_on_stderr(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def lost_words(clients: int) -> str:
+    return f"{clients:,} client{'' if clients == 1 else 's'} lost"
+
+
+class Warnings:
+    """A round's notices, and why clients are lost, unless a notice says so: once, or it would hide
+    everything else."""
+
+    def __init__(self, folder: Path, warn: Callable[[str], None] = _warn_on_stderr) -> None:
+        self.folder, self.warn, self.told = folder, warn, False
+
+    def __call__(self, row: RoundRow) -> None:
+        self.after(row.round, row.sampled - row.ok, row.notices)
+
+    def after(self, round: int, lost: int, notices: Sequence[str]) -> None:
+        for notice in notices:
+            self.warn(printable(f"dcfl: warning: {notice}"))
+        if lost and not self.told:
+            self.told = True
+            of_round = (row for row in RecordedRun(self.folder).each_client() if row.round == round)
+            rows = [row for row in of_round if row.outcome != "ok"]
+            if not all(any(row.reason in notice for notice in notices) for row in rows):
+                self.warn(printable(f"dcfl: warning: {_first_loss(rows)}"))
+
+
+def _first_loss(lost: Sequence[ClientRow]) -> str:
+    first = lost[0]
+    who = first.site or f"client {first.client}"
+    why = f"{first.outcome}: {first.reason}" if first.reason else first.outcome
+    more = f"; {len(lost)} clients were lost" if len(lost) > 1 else ""
+    return f"round {first.round}: {who} {why}{more}; clients.jsonl has every reason"
+
+
+class RoundStatus:
+    """Accuracy, speed and the time left, from the rounds seen so far."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.rounds, self.began = experiment.federation.rounds, time.perf_counter()
+        self._words = accuracy_words(experiment.data.holdout)
+        self.first: int | None = None
+        self.accuracy = "not scored yet"
+        self.clients = 0
+
+    def after(self, row: RoundRow) -> tuple[str, float]:
+        """The status as text, and the seconds left."""
+        self.first = row.round - 1 if self.first is None else self.first
+        self.clients += row.sampled
+        elapsed = max(time.perf_counter() - self.began, 1e-9)
+        left = elapsed / (row.round - self.first) * (self.rounds - row.round)
+        lost = row.sampled - row.ok
+        if row.accuracy is not None:
+            self.accuracy = f"{self._words} {row.accuracy:.1f} %"
+        rate = self.clients / elapsed
+        text = f"{self.accuracy}  {rate:.{0 if rate >= 10 else 1}f} clients/s"
+        text += f"  {lost_words(lost)}" if lost else ""
+        return text + ("" if row.used else "  the model stays as it was"), left
+
+
+@contextmanager
+def shown(
+    label: str,
+    experiment: Experiment,
+    folder: Path,
+    progress: bool | None = None,
+    console: Console | None = None,
+) -> Iterator[ShowRound]:
+    """Show each round of the run in `folder` as it ends, and warnings: on a console that is a
+    terminal as a live bar, in a notebook as a bar, elsewhere as about ten lines. `progress` None:
+    only in a notebook."""
+    label, rounds = printable(label, LONGEST_LABEL), experiment.federation.rounds
+    warn = partial(console.print, soft_wrap=True) if console else _warn_on_stderr
+    warn_of, status = Warnings(folder, warn), RoundStatus(experiment)
+
+    def drawn(draw: Callable[[int, str, float], object]) -> ShowRound:
+        def show(row: RoundRow) -> None:
+            warn_of(row)
+            draw(row.round, *status.after(row))
+
+        return show
+
+    def line(done: int, text: str, left: float) -> None:
+        if done % max(1, rounds // 10) == 0 or done in (1, rounds):
+            say(f"{label}  round {done}/{rounds}  {text}  {left:.0f} s left")
+
+    if console is None and progress is not False and in_notebook():
+        with notebook_bar(label, rounds) as bar:
+            try:
+                yield drawn(lambda done, text, left: bar.show(done, f"{text}  {left:.0f} s left"))
+                bar.text = status.accuracy
+            except BaseException:
+                bar.text = f"{status.accuracy}, stopped"
+                raise
+    elif console and console.is_terminal and not quiet():
+        with _live_bar(label, rounds, console) as update:
+            yield drawn(lambda done, text, left: update(completed=done, status=text))
+    else:
+        yield drawn(line) if progress or console else lambda row: None
+
+
+@contextmanager
+def _live_bar(label: str, rounds: int, console: Console) -> Iterator[Callable[..., None]]:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    texts = ("{task.description}", "round {task.completed}/{task.total}", "{task.fields[status]}")
+    name, count, status = (TextColumn(text, markup=False) for text in texts)
+    columns = (name, BarColumn(bar_width=24), count, status, TimeRemainingColumn(compact=True))
+    with Progress(*columns, console=console) as bar:
+        yield partial(bar.update, bar.add_task(label, total=rounds, status=""))
+
+
+def in_notebook() -> bool:
+    """Whether this is a kernel of Jupyter, Colab or the like."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    return any(kind.__name__ == "ZMQInteractiveShell" for kind in type(shell).__mro__)
+
+
+class Bar:
+    """A notebook's bar as HTML, and as text where a frontend shows no HTML."""
+
+    def __init__(self, label: str, rounds: int) -> None:
+        self.label, self.rounds = printable(label, LONGEST_LABEL), rounds
+        self.done, self.text = 0, "starts"
+        self.update: Callable[[Bar], None] = lambda bar: None
+        self._updated = time.monotonic()
+
+    def show(self, done: int, text: str) -> None:
+        self.done, self.text = done, text
+        if time.monotonic() - self._updated >= SECONDS_BETWEEN_UPDATES:
+            self._updated = time.monotonic()
+            self.update(self)
+
+    def __repr__(self) -> str:
+        return f"{self.label}  round {self.done}/{self.rounds}  {self.text}"
+
+    def _repr_html_(self) -> str:
+        return (
+            f"<div>{escape(self.label)} "
+            f'<progress max="{self.rounds}" value="{self.done}"></progress> '
+            f"round {self.done}/{self.rounds} &nbsp; {escape(self.text)}</div>"
+        )
+
+
+@contextmanager
+def notebook_bar(label: str, rounds: int) -> Iterator[Bar]:
+    """Shown below the cell that runs; its last state stays there."""
+    from IPython.display import display
+
+    bar = Bar(label, rounds)
+    handle: Any = display(bar, display_id=True)  # type: ignore[no-untyped-call]
+    if handle:
+        bar.update = handle.update
+    try:
+        yield bar
+    finally:
+        bar.update(bar)
+
+
+class Progress:
+    """Of many runs: a line for each that has ended, and what is being trained. That line is
+    overwritten on a terminal, and is the text of a notebook's bar."""
+
+    def __init__(
+        self,
+        todo: Sequence[CellFolder[Cell]],
+        more_cells: int = 0,
+        more_rounds: int = 0,
+        bar: Bar | None = None,
+    ) -> None:
+        """`more_cells`, `more_rounds`: that are not planned yet."""
+        self.began = self._said = time.perf_counter()
+        self.cells, self.ended = len(todo) + more_cells, 0
+        self.rounds = sum(cell_folder.rounds_left for cell_folder in todo) + more_rounds
+        self.done = 0  # rounds, with those that nobody needs any more
+        self._reached: dict[str, int] = {}  # the last round of each
+        self._running: dict[str, str] = {}  # what is said of those that are being trained
+        self._warnings: dict[str, Warnings] = {}
+        self._bar, self._live = bar, bar is not None or sys.stderr.isatty()
+        self._start = "\r\x1b[K" if self._live and bar is None else ""
+
+    def after(self, news: News) -> None:
+        name, total = news.name, news.cell_folder.cell.experiment.federation.rounds
+        if news.row is not None:
+            self._after_round(news, news.row, total)
+            return
+        self._running.pop(name, None)
+        if news.state != "stopped":
+            self.done += total - self._reached.get(name, 0)
+        self.ended += 1
+        text = printable(news.why) if news.state == "failed" else ""
+        if news.state == "finished":
+            outcome = news.outcome
+            text = f"MAX {outcome.max_accuracy:.2f}  EMA {outcome.ema_accuracy:.2f}"
+            text += f"  {self._left()} left"
+        line = f"[{self.ended}/{self.cells}] {printable(name)}  {news.state}  {text}".rstrip()
+        self._say(line + "\n")
+
+    def _after_round(self, news: News, row: RoundRow, total: int) -> None:
+        """Cells may take hours, so that a sign of life is wanted between two that end."""
+        name = printable(news.name)
+        self.done += 1
+        self._reached[news.name] = row.round
+        if news.name not in self._warnings:  # which are also for people who want it quiet
+            self._warnings[news.name] = Warnings(
+                news.cell_folder.path, lambda text: _warn_on_stderr(f"{self._start}{name}  {text}")
+            )
+        self._warnings[news.name](row)
+        said = f"{name}  round {row.round}/{total}"
+        if row.accuracy is not None:
+            said += f"  {row.accuracy:.1f} %"
+        if lost := row.sampled - row.ok:
+            said += f"  {lost_words(lost)}"
+        self._running[news.name] = said
+        text = "   ".join([f"{self._left()} left", *self._running.values()])
+        if self._live:
+            self._say(text[: shutil.get_terminal_size().columns - 1])
+        elif time.perf_counter() - self._said > SIGN_OF_LIFE:
+            self._say(text + "\n")
+
+    def _say(self, text: str) -> None:
+        self._said = time.perf_counter()
+        if self._bar is None:
+            say(self._start + text, end="")
+        else:
+            self._bar.rounds = max(self.rounds, self.done)
+            self._bar.show(self.done, text.strip())
+
+    def _left(self) -> str:
+        left = max(self.rounds - self.done, 0)
+        seconds = (time.perf_counter() - self.began) * left / max(self.done, 1)
+        return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
+
+
+@contextmanager
+def shown_in_notebooks(
+    label: str, todo: Sequence[CellFolder[Cell]]
+) -> Iterator[Callable[[News], None]]:
+    """Elsewhere, studies begun from Python are silent."""
+    if not in_notebook():
+        yield lambda news: None
+        return
+    with notebook_bar(label, sum(cell.rounds_left for cell in todo)) as bar:
+        yield Progress(todo, bar=bar).after

@@ -12,11 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from dcfl.cli.terminal import BARS, new_table, sparkline, stdout
-from dcfl.comparisons.groups import Group
 from dcfl.comparisons.standing import Standing
 from dcfl.data.dataset_summary import MANY_CLIENTS, PERCENTILES, Overview
 from dcfl.report.evaluation_section import some_names
-from dcfl.report.text import number, wins_ties_losses
+from dcfl.report.methods_table import methods_table
+from dcfl.report.text import number
 from dcfl.runs.evaluations import EvaluationRecord, worst_words
 from dcfl.system.wording import printable
 
@@ -31,45 +31,21 @@ FIRST_COLUMNS_WIDTH = 34  # of a partition table
 
 
 def comparison_table(standing: Standing) -> Table:
-    """A row per method. Differences are to the first method's EMA, seed by seed."""
-    first = standing.groups[0]
+    """A row per method. Where there is no room for a curve too, numbers are worth more."""
+    first, groups = standing.groups[0], standing.groups
     titles = ["on the clients' own mixes of classes"] if standing.own_mixes else []
     titles += ["on kept-back images"] if first.runs[0].holdout else []
     titles += [f"{first.seeds} seeds, mean ± deviation"] if first.seeds > 1 else []
-    own = ["personal %"] if any(group.has_personal for group in standing.groups) else []
-    columns = ["MAX %", "EMA %", f"vs {first.method}", "w/t/l", "worst %", *own, "MB", "s"]
-    width = _curve_width(first.seeds)
-    shown = [*columns, "curve"] if width else columns
-    table = new_table("method", *shown, title=", ".join(titles) or None)
-    for group in standing.groups:
-        gain = standing.gain(group)
-        paired = gain.paired if gain else None
-        sent = group.spread("bytes_up").mean + group.spread("bytes_down").mean
-        table.add_row(
-            group.label,
-            f"{group.spread(f'max_{standing.accuracy}')}",
-            f"{group.spread(standing.quantity)}",
-            f"{paired.spread:+}" if paired else "",
-            wins_ties_losses(paired) if paired else "",
-            f"{group.spread('worst_decile_accuracy').mean:.1f}",
-            *([_personal(group)] if own else []),
-            f"{sent / 1e6:.0f}",
-            f"{group.spread('seconds').mean:.0f}",
-            *([sparkline(group.curve, width)] if width else []),
-        )
+    own = ["personal"] if any(group.has_personal for group in groups) else []
+    names = ["label", "MAX", "EMA", "gain", "w/t/l", "worst mean", *own, "sent", "seconds"]
+    found = methods_table(standing, groups, names, short=True)
+    narrow, wide = (8, 20) if first.seeds == 1 else (0, 8)
+    width = wide if stdout.width >= ROOMY else narrow
+    curve = ["curve"] if width else []
+    table = new_table(*found.columns, *curve, title=", ".join(titles) or None)
+    for row, group in zip(found.rows, groups, strict=True):
+        table.add_row(*row, *(sparkline(group.curve, width) for _ in curve))
     return table
-
-
-def _personal(group: Group) -> str:
-    """The accuracy of the clients' own models."""
-    return f"{group.spread('personal_accuracy')}" if group.has_personal else ""
-
-
-def _curve_width(seeds: int) -> int:
-    """Where there is no room for deviations and a curve, numbers are worth more."""
-    if stdout.width < ROOMY:
-        return 8 if seeds == 1 else 0
-    return 20 if seeds == 1 else 8
 
 
 def plain_table(table: document.Table) -> Table:

@@ -12,6 +12,7 @@ from dcfl.comparisons.standing import Ranking, Standing
 from dcfl.comparisons.verdict import MANY_METHODS, about_correction, pair_sentences
 from dcfl.report import charts
 from dcfl.report.document import Picture, Section, Table, latex_tables
+from dcfl.report.methods_table import methods_table
 from dcfl.report.text import (
     counted,
     data_unit,
@@ -21,7 +22,6 @@ from dcfl.report.text import (
     p_in_words,
     signed,
     wins_ties_losses,
-    with_deviation,
 )
 
 MANY_PAIRS = 10  # of five methods; more make too long a list
@@ -63,40 +63,6 @@ def comparison_sections(standing: Standing) -> Iterator[Section]:
 def _noted_once(tables: Sequence[Table]) -> list[Table]:
     """The tables with the last one's note only: all notes say the same."""
     return [*(replace(table, note="") for table in tables[:-1]), *tables[-1:]]
-
-
-def results_section(standing: Standing) -> Section:
-    tables = [_results_table(standing, task) for task in standing.tasks]
-    return Section("Results", tables=tables)
-
-
-def _results_table(standing: Standing, task: str) -> Table:
-    groups = standing.tasks[task]
-    against = f"EMA against {groups[0].method}"
-    columns = ["Method", "seeds", "MAX, %", "EMA, %", against, "95 % interval", "p", "w/t/l"]
-    rows = [
-        [
-            group.method,
-            str(group.seeds),
-            *(with_deviation(group.spread(f"{k}_{standing.accuracy}")) for k in ("max", "ema")),
-            *_gain_cells(standing.gain(group)),
-            with_deviation(group.spread("worst_decile_accuracy")),
-        ]
-        for group in groups
-    ]
-    return Table([*columns, "worst tenth, %"], rows, title=task)
-
-
-def _gain_cells(gain: Pair | None) -> list[str]:
-    if gain is None:
-        return ["–"] * 4
-    paired = gain.paired
-    return [
-        signed(paired.spread.mean),
-        "–" if paired.interval is None else interval(paired.interval),
-        p_cell(gain.p_value),
-        wins_ties_losses(paired),
-    ]
 
 
 def pairs_table(pairs: AllPairs, title: str = "") -> Table:
@@ -256,5 +222,10 @@ def _plain(value: Any) -> str:
 
 
 def latex_text(standing: Standing) -> str:
-    """The tables of the page, with the rules of booktabs."""
-    return latex_tables([results_section(standing), *comparison_sections(standing)])
+    """The tables of the page, with the rules of booktabs; of the results, what papers show."""
+    names = ("method", "seeds", "MAX", "EMA", "gain", "interval", "p", "w/t/l", "worst")
+    tables = [
+        replace(methods_table(standing, groups, names), title=task)
+        for task, groups in standing.tasks.items()
+    ]
+    return latex_tables([Section("Results", tables=tables), *comparison_sections(standing)])

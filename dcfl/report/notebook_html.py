@@ -9,6 +9,7 @@ from markupsafe import Markup, escape
 
 from dcfl.comparisons.groups import Group, scored_on
 from dcfl.comparisons.standing import Standing
+from dcfl.report.methods_table import methods_table
 from dcfl.report.text import number, plural
 from dcfl.runs.rows import RoundRow, Summary
 from dcfl.system.wording import printable
@@ -38,22 +39,16 @@ def run_html(summary: Summary, rounds: Sequence[RoundRow], images: str, folder: 
 
 
 def groups_html(groups: Sequence[Group], folder: Path | None = None) -> str:
-    """A row per method; differences are to the first one's EMA, seed by seed."""
-    first = groups[0] if groups else None
-    columns = ["method", "seeds", "MAX %", "EMA %"]
-    columns += [f"vs {first.label}"] if first and len(groups) > 1 else []
-    rows, standing = [], Standing(groups)
-    for group in groups:
-        spreads = [f"{group.spread(name)}" for name in ("max_accuracy", "ema_accuracy")]
-        cells = [group.label, str(group.seeds), *spreads]
-        if first and len(groups) > 1:
-            gain = standing.gain(group)
-            cells.append(f"{gain.paired.spread:+}" if gain else "")
-        rows.append([*map(_cell, cells), _cell(_curve(group.curve))])
+    """A row per method."""
+    names = ["label", "seeds", "MAX", "EMA", *(["gain"] if len(groups) > 1 else [])]
+    table = methods_table(Standing(groups), groups, names, short=True)
     return _table(
         f"Accuracy on {scored_on(run for group in groups for run in group.runs)}",
-        [*columns, "course"],
-        rows,
+        [*table.columns, "course"],
+        [
+            [*map(_cell, row), _cell(_curve(group.curve))]
+            for row, group in zip(table.rows, groups, strict=True)
+        ],
         [str(folder)] if folder else [],
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from markupsafe import Markup
@@ -42,7 +43,8 @@ from dcfl.report.client_sections import (
 from dcfl.report.comparison_section import comparison_sections
 from dcfl.report.document import Detail, Page, Picture, Section, Table
 from dcfl.report.evaluation_section import evaluation_section
-from dcfl.runs.evaluations import ENOUGH_CLIENTS, WEIGHTING, worst_words
+from dcfl.report.methods_table import methods_table, worst_clients
+from dcfl.runs.evaluations import WEIGHTING
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.rows import ClientRow
 from dcfl.runs.summaries import replies_used, seldom_there
@@ -89,52 +91,21 @@ def page_of(
 
 
 def _result_section(standing: Standing, runs: Sequence[RecordedRun]) -> Section:
-    groups, worst = standing.groups, _worst(runs)
-    comparing, personal = len(groups) > 1, any(group.has_personal for group in groups)
-    unit = text.data_unit(
-        max(max(group.spread("bytes_up").mean, group.spread("bytes_down").mean) for group in groups)
-    )
-    digits = 1 if max(group.spread("seconds").mean for group in groups) < 1000 else 0
-    accuracies = {
-        "Final, %": "final_accuracy",
-        "Clients’ own MAX, %": "max_client_accuracy",
-        "Clients’ own EMA, %": "ema_client_accuracy",
-        "Clients’ own final, %": "client_accuracy",
-        f"{worst.capitalize()}, %": "worst_decile_accuracy",
-        **({"Personal models, %": "personal_accuracy"} if personal else {}),
-    }
-    against = [f"EMA against {groups[0].method}"] if comparing else []
-    sent = [f"Sent up, {unit.name}", f"Sent down, {unit.name}"]
-    columns = ["Method", "Seeds", "MAX, %", "EMA, %", *against, *accuracies, *sent, "Time, s"]
-    rows = []
-    for group in groups:
-        above = [_gain(standing, group)] if comparing else []
-        way = [group.spread(name).mean / unit.bytes for name in ("bytes_up", "bytes_down")]
-        rows.append(
-            [
-                f"{group.label} (unfinished)" if group.unfinished else group.label,
-                str(group.seeds),
-                *(_with_deviation(group, name) for name in ("max_accuracy", "ema_accuracy")),
-                *above,
-                *(_with_deviation(group, name) for name in accuracies.values()),
-                *map(text.number, way),
-                text.number(group.spread("seconds").mean, digits),
-            ]
-        )
-    note = _about_results(standing, runs, worst, personal)
-    return Section("Result", tables=[Table(columns, rows, note=note)])
-
-
-def _with_deviation(group: Group, name: str) -> str:
-    return text.with_deviation(group.spread(name)).replace(" ", "\n", 1)
-
-
-def _gain(standing: Standing, group: Group) -> str:
-    gain = standing.gain(group)
-    if gain is None:
-        return "–"
-    mean, ends = text.signed(gain.paired.spread.mean), gain.paired.interval
-    return mean if ends is None else f"{mean}\n{text.interval(ends)}"
+    groups = standing.groups
+    personal = any(group.has_personal for group in groups)
+    names = ["label", "seeds", "MAX", "EMA", *(["gain and interval"] if len(groups) > 1 else [])]
+    names += ["final", "own MAX", "own EMA", "own final", "worst"]
+    names += [*(["personal"] if personal else []), "up", "down", "time"]
+    table = methods_table(standing, groups, names)
+    rows = [
+        [
+            f"{label} (unfinished)" if group.unfinished else label,
+            *(cell.replace(" ", "\n", 1) for cell in cells),
+        ]
+        for group, (label, *cells) in zip(groups, table.rows, strict=True)
+    ]
+    note = _about_results(standing, runs, worst_clients(groups), personal)
+    return Section("Result", tables=[replace(table, rows=rows, note=note)])
 
 
 def _about_results(
@@ -419,13 +390,6 @@ def _groups(run: RecordedRun) -> str | None:
 def _broken_images(run: RecordedRun) -> str | None:
     count = run.environment.get("broken_images")
     return f"{count:,}" if isinstance(count, int) else None
-
-
-def _worst(runs: Sequence[RecordedRun]) -> str:
-    """How the worst of their clients are called."""
-    counts = [setting(run, "data.clients") for run in runs]
-    known = [count for count in counts if isinstance(count, int)]
-    return worst_words(max(known, default=ENOUGH_CLIENTS))
 
 
 def _scored(run: RecordedRun) -> str | None:

@@ -14,7 +14,7 @@ from rich.text import Text
 from dcfl.cli.terminal import BARS, new_table, sparkline, stdout
 from dcfl.comparisons.standing import Standing
 from dcfl.data.dataset_summary import MANY_CLIENTS, PERCENTILES, Overview
-from dcfl.report.evaluation_section import some_names
+from dcfl.report.evaluation_section import client_table, some_names
 from dcfl.report.methods_table import methods_table
 from dcfl.report.text import number
 from dcfl.runs.evaluations import EvaluationRecord, worst_words
@@ -105,7 +105,6 @@ def _mix(counts: NDArray[np.int64], top: int) -> str:
 
 RUNS_PER_TABLE = 4  # more do not fit beside each other on a terminal
 MOST_CLASSES = 20  # rows of a table; of more classes the worst are shown
-WORST = 5  # clients that are named
 LONGEST_CLASS = 24  # characters of a name
 
 
@@ -116,14 +115,14 @@ def print_evaluation(record: EvaluationRecord) -> None:
         print(printable(note))
     print()
     for name, value in _scores(record):
-        print(f"{name:19}{value}")
+        print(f"{printable(name):19}{value}")
     print()
     stdout.print(class_table(record))
     if record.absent:
         print(f"\nwithout images, and in no mean: {some_names(record.absent)}")
     if len(record.clients) > 1:
         print()
-        stdout.print(client_table(record))
+        stdout.print(plain_table(client_table(record)))
     print()
 
 
@@ -166,17 +165,6 @@ def class_table(record: EvaluationRecord) -> Table:
         percentages = [number(value) for value in (row.recall, row.precision, row.f1)]
         name = printable(row.name, LONGEST_CLASS)
         table.add_row(name, number(row.images, 0), *percentages, number(row.auc, 4))
-    return table
-
-
-def client_table(record: EvaluationRecord) -> Table:
-    """A row per client; of many clients, the worst."""
-    several = len(record.clients) > WORST
-    title = f"the worst {WORST} of {len(record.clients)} clients" if several else None
-    table = new_table("client", "images", "accuracy %", title=title)
-    for client in record.some_clients(WORST):
-        name = printable(client.name, LONGEST_CLASS)
-        table.add_row(name, f"{client.images:,}", number(client.accuracy))
     return table
 
 

@@ -123,7 +123,7 @@ def evaluation_section(
     tables = [Table(COLUMNS, [_row(*one) for one in found], note=NOTE)]
     several = len(found) > 1
     shown = [(one.record, one.title if several else "") for one in found[:SHOWN]]
-    tables += [_client_table(*one) for one in shown if one[0].clients]
+    tables += [client_table(*one) for one in shown if one[0].clients]
     pictures = [picture for one in shown for picture in _pictures(*one)]
     return Section("Evaluation", _paragraphs(found), tables, pictures)
 
@@ -178,7 +178,8 @@ def some_names(names: Sequence[str]) -> str:
     return text.listed([*shown, *more])
 
 
-def _client_table(record: EvaluationRecord, title: str) -> Table:
+def client_table(record: EvaluationRecord, title: str = "") -> Table:
+    """A row per client, or of many clients the worst, and means."""
     rows = [
         [printable(client.name), f"{client.images:,}", text.number(client.accuracy)]
         for client in record.some_clients(WORST)

@@ -122,7 +122,7 @@ def print_evaluation(record: EvaluationRecord) -> None:
         print(f"\nwithout images, and in no mean: {some_names(record.absent)}")
     if len(record.clients) > 1:
         print()
-        stdout.print(plain_table(client_table(record)))
+        stdout.print(plain_table(client_table(record, means=False)))
     print()
 
 

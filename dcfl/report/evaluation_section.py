@@ -178,12 +178,16 @@ def some_names(names: Sequence[str]) -> str:
     return text.listed([*shown, *more])
 
 
-def client_table(record: EvaluationRecord, title: str = "") -> Table:
-    """A row per client, or of many clients the worst, and means."""
+def client_table(record: EvaluationRecord, title: str = "", means: bool = True) -> Table:
+    """A row per client, or of many clients the worst; then the means of all."""
     rows = [
         [printable(client.name), f"{client.images:,}", text.number(client.accuracy)]
         for client in record.some_clients(WORST)
     ]
+    several, columns = len(record.clients) > WORST, ("Client", "Images", "Accuracy, %")
+    which = f"the worst {WORST} of {len(record.clients):,} clients" if several else "the clients"
+    if not means:
+        return Table(columns, rows, which if several else "")
     mean, tenth = record.fairness
     if len(record.clients) > 1 and mean is not None and tenth is not None:
         rows.append(["mean of all", "", text.number(mean)])
@@ -197,10 +201,7 @@ def client_table(record: EvaluationRecord, title: str = "") -> Table:
     if tuned is not None:
         words = text.plural(record.fine_tuned, "epoch")
         rows.append([f"mean after {words} of its own", "in its mix of classes", text.number(tuned)])
-    several = len(record.clients) > WORST
-    which = f"the worst {WORST} of {len(record.clients):,} clients" if several else "the clients"
-    heading = _headed(f"{which}, each on {record.clients_kind}", title)
-    return Table(("Client", "Images", "Accuracy, %"), rows, heading)
+    return Table(columns, rows, _headed(f"{which}, each on {record.clients_kind}", title))
 
 
 def _pictures(record: EvaluationRecord, title: str) -> list[Picture]:

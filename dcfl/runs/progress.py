@@ -48,17 +48,14 @@ class Warnings:
         self.folder, self.warn, self.told = folder, warn, False
 
     def __call__(self, row: RoundRow) -> None:
-        self.after(row.round, row.sampled - row.ok, row.notices)
-
-    def after(self, round: int, lost: int, notices: Sequence[str]) -> None:
-        for notice in notices:
+        for notice in row.notices:
             self.warn(printable(f"dcfl: warning: {notice}"))
-        if lost and not self.told:
+        if row.sampled > row.ok and not self.told:
             self.told = True
-            of_round = (row for row in RecordedRun(self.folder).each_client() if row.round == round)
-            rows = [row for row in of_round if row.outcome != "ok"]
-            if not all(any(row.reason in notice for notice in notices) for row in rows):
-                self.warn(printable(f"dcfl: warning: {_first_loss(rows)}"))
+            clients = RecordedRun(self.folder).each_client()
+            lost = [one for one in clients if one.round == row.round and one.outcome != "ok"]
+            if not all(any(one.reason in notice for notice in row.notices) for one in lost):
+                self.warn(printable(f"dcfl: warning: {_first_loss(lost)}"))
 
 
 def _first_loss(lost: Sequence[ClientRow]) -> str:

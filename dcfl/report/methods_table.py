@@ -11,7 +11,7 @@ from dcfl.report import text
 from dcfl.report.document import Table
 from dcfl.runs.evaluations import ENOUGH_CLIENTS, worst_words
 
-Cell = Callable[[Group], str]
+ShowCell = Callable[[Group], str]
 
 
 def methods_table(
@@ -20,15 +20,15 @@ def methods_table(
     """A row per group, with the columns of these names. `short`: for a terminal or a notebook.
     Differences are to the first group's EMA, seed by seed."""
 
-    def spread(quantity: str) -> Cell:
+    def spread(quantity: str) -> ShowCell:
         return lambda group: text.with_deviation(group.spread(quantity))
 
-    def mean(digits: int, unit: float, *quantities: str) -> Cell:
+    def mean(digits: int, unit: float, *quantities: str) -> ShowCell:
         return lambda group: text.number(
             sum(group.spread(quantity).mean for quantity in quantities) / unit, digits
         )
 
-    def gain(show: Callable[[Pair], str]) -> Cell:
+    def gain(show: Callable[[Pair], str]) -> ShowCell:
         def cell(group: Group) -> str:
             pair = standing.gain(group)
             return show(pair) if pair else "" if short else "–"
@@ -48,7 +48,7 @@ def methods_table(
     unit, slowest = text.data_unit(max(sent)), max(group.spread("seconds").mean for group in groups)
     comma, personal = ("", "personal") if short else (",", "Personal models,")
     against = f"{'vs' if short else 'EMA against'} {groups[0].method}"
-    columns: dict[str, tuple[str, Cell]] = {
+    columns: dict[str, tuple[str, ShowCell]] = {
         "method": ("Method", lambda group: group.method),
         "label": ("method" if short else "Method", lambda group: group.label),
         "seeds": ("seeds" if short else "Seeds", lambda group: str(group.seeds)),

@@ -43,10 +43,6 @@ def order_csv(contests: Contests) -> str:
     return Table(claims.columns, [*claims.rows, *named]).csv()
 
 
-def leaders_csv(contests: Contests) -> str:
-    return leaders_table(leaders(contests)).csv()
-
-
 def claims_table(claim_checks: Sequence[ClaimCheck]) -> Table:
     rows = [[f"{check.low} < {check.high}", *_counts(check)] for check in claim_checks if check.of]
     note = "Each data set and split counts twice: once for MAX and once for EMA, means over seeds."

@@ -13,7 +13,7 @@ from dcfl.analysis.analysis_page import write_analysis
 from dcfl.analysis.findings import analyse_runs
 from dcfl.comparisons.groups import Outcome
 from dcfl.comparisons.pairs import Pair
-from dcfl.paper.order_page import leaders_csv, order_csv
+from dcfl.paper.order_page import leaders_table, order_csv
 from dcfl.paper.reproduction_page import markdown_page, page_about, sections_of
 from dcfl.paper.results import (
     CLAIMS,
@@ -111,7 +111,7 @@ def write_results(results: Results, folder: Path, figures: Path | None = None) -
     }
     if results.recipe.published:
         texts["-order.csv"] = order_csv(results.contests)
-        texts["-best.csv"] = leaders_csv(results.contests)
+        texts["-best.csv"] = leaders_table(leaders(results.contests)).csv()
     name = results.recipe.name
     page = page_about(title, results, sections)
     html = write_page(page, folder / f"{name}.html", figures and figures / name)

@@ -263,16 +263,13 @@ class Results:
                 by_seed[cell.seed] = cell_folder.run
         entries = {
             place: {
-                row: ResultRow(row, by_seed, self._paper(place, row))
+                row: ResultRow(row, by_seed, figures(self.recipe.published, row, *place))
                 for row, by_seed in rows.items()
                 if by_seed
             }
             for place, rows in runs.items()
         }
         return {place: rows for place, rows in entries.items() if rows}
-
-    def _paper(self, place: Place, row: str) -> Figures | None:
-        return figures(self.recipe.published, row, *place)
 
     @property
     def finished(self) -> int:

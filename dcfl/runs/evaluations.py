@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, Field, InstanceOf, TypeAdapter
 from torch import Tensor
 
 from dcfl.engines.engine import OwnScores
@@ -72,18 +72,18 @@ class ClassRow(NamedTuple):
 class EvaluationRecord:
     """A run's model on one data set."""
 
-    data: str  # the name of the data set
-    own_data: bool  # that of the run, not another data set
-    kind: str  # of its images: "test images", ...
-    which: Literal["last", "best"] | int  # of the run's models; a number: that of a client
-    weights_sha256: str
-    class_names: tuple[str, ...]
-    scores: Scores
+    data: Text  # the name of the data set
+    own_data: Flag  # that of the run, not another data set
+    kind: Text  # of its images: "test images", ...
+    which: Literal["last", "best"] | Count  # of the run's models; a number: that of a client
+    weights_sha256: Text
+    class_names: tuple[Text, ...]
+    scores: InstanceOf[Scores]
     clients: tuple[ClientScore, ...] = ()
-    clients_kind: str = ""  # of the clients' own images
-    fine_tuned: int = 0  # for so many epochs, by each client for itself
+    clients_kind: Text = ""  # of the clients' own images
+    fine_tuned: Count = 0  # for so many epochs, by each client for itself
     # By site: what it keeps to itself, and for which it is not among the clients.
-    withheld: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    withheld: Mapping[Text, tuple[Text, ...]] = field(default_factory=dict)
 
     @property
     def file_name(self) -> str:
@@ -266,30 +266,27 @@ def read_evaluations(folder: Path) -> list[EvaluationRecord]:
 
 
 def read_evaluation(path: Path) -> EvaluationRecord:
-    stored = validated(STORED, parsed(path.read_bytes(), path), path)
-    names = tuple(row.name for row in stored.classes)
+    stored = parsed(path.read_bytes(), path)
+    clients = stored.get("clients")
     try:
-        scores = stored.counts.scores(len(names))
-    except (ValueError, RuntimeError) as error:
+        names = [row["name"] for row in stored["classes"]]
+        stored |= {
+            "class_names": names,
+            "clients": [] if clients is None else clients["scores"],
+            "clients_kind": "" if clients is None else clients["kind"],
+        }
+        if len(names) > MOST_CLASSES:
+            raise ValueError(f"{len(names)} classes")
+        counts = validated(COUNTS, stored["counts"], path)
+        stored["scores"] = counts.scores(len(names))
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise damaged(path, str(error)) from error
-    if not scores.images:
+    record = validated(EVALUATION, stored, path)
+    if not record.scores.images:
         raise damaged(path, "it counts no image")
-    clients = stored.clients.scores if stored.clients else []
-    if any(client.by_class and len(client.by_class) != len(names) for client in clients):
+    if any(client.by_class and len(client.by_class) != len(names) for client in record.clients):
         raise damaged(path, "a client's images are not of these classes")
-    return EvaluationRecord(
-        data=stored.data,
-        own_data=stored.own_data,
-        kind=stored.kind,
-        which=stored.which,
-        weights_sha256=stored.weights_sha256,
-        class_names=names,
-        scores=scores,
-        clients=tuple(clients),
-        clients_kind=stored.clients.kind if stored.clients else "",
-        fine_tuned=stored.fine_tuned,
-        withheld={name: tuple(words) for name, words in stored.withheld.items()},
-    )
+    return record
 
 
 def _client_json(client: ClientScore) -> Json:
@@ -330,14 +327,10 @@ def _whole(number: float) -> float:
     return int(number) if number == int(number) else number
 
 
-class Stored(BaseModel):
-    model_config = ConfigDict(extra="ignore")  # the types of the fields are strict
-
-
 Bin = Annotated[list[Number], Field(min_length=2, max_length=2)]
 
 
-class StoredCounts(Stored):
+class StoredCounts(BaseModel):  # the types of the fields are strict
     confusion: list[list[Number]]
     odds_of_others: list[list[Bin]]
     odds_of_own: list[list[Bin]]
@@ -362,26 +355,5 @@ class StoredCounts(Stored):
         return Scores.of_tensors({**tensors, "odds": odds}, classes)
 
 
-class StoredClass(Stored):
-    name: Text
-
-
-class StoredClients(Stored):
-    kind: Text
-    scores: list[ClientScore]
-
-
-class StoredEvaluation(Stored):
-    data: Text
-    own_data: Flag
-    kind: Text
-    which: Literal["last", "best"] | Count
-    weights_sha256: Text
-    classes: Annotated[list[StoredClass], Field(max_length=MOST_CLASSES)]
-    clients: StoredClients | None = None
-    fine_tuned: Count = 0
-    withheld: dict[Text, list[Text]] = {}
-    counts: StoredCounts
-
-
-STORED: TypeAdapter[StoredEvaluation] = TypeAdapter(StoredEvaluation)
+COUNTS = TypeAdapter(StoredCounts)
+EVALUATION = TypeAdapter(EvaluationRecord)

@@ -19,14 +19,14 @@ from datetime import datetime
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import TypeAdapter
 
 from dcfl import config
-from dcfl.errors import RunFolderError, RunMissing
+from dcfl.errors import ConfigError, RunFolderError, RunMissing
 from dcfl.experiment import Experiment
 from dcfl.models.own_models import OWN_MODELS
 from dcfl.runs.rows import (
@@ -35,11 +35,12 @@ from dcfl.runs.rows import (
     RoundRow,
     Row,
     Summary,
+    damaged,
     parsed,
     read_partition,
     validated,
 )
-from dcfl.system.json_types import Count, Json, Seed, Text
+from dcfl.system.json_types import Json, Text
 from dcfl.system.locks import LOCK
 from dcfl.system.own_files import OwnFile, own_file_of
 from dcfl.system.storage import PARTIAL, replacing, storage
@@ -133,39 +134,14 @@ def require_utf8(folder: Path) -> None:
         raise RunFolderError(f"{folder}: the name is not valid UTF-8, choose another") from error
 
 
-class Known(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore")
-
-
-class DataTable(Known):
-    dataset: Text = ""
-    clients: Annotated[int, Field(ge=1, lt=2**31)] | Literal["auto"] = 1
-    partition: Text = ""
-    alpha: float = 1.0
-    seed: Seed | Literal["federation"] = 0
-    holdout: float = 0.0
-
-
-class FederationTable(Known):
-    rounds: Count = 1
-    participation: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] = 1.0
-    seed: Seed = 0
-
-
-class Named(Known):
-    name: Text = ""
-
-
-class ShownTables(Known):
-    """The part of config.toml that reports show. Resuming checks the whole file."""
-
-    data: DataTable
-    federation: FederationTable
-    method: Named
-    model: Named = Named()
-
-
-SHOWN_TABLES: TypeAdapter[ShownTables] = TypeAdapter(ShownTables)
+# The part of config.toml that reports show: settings and names, which may be of one's own methods
+# and models. Resuming checks the whole file.
+SHOWN = {
+    "data": ("dataset", "clients", "partition", "alpha", "seed", "holdout"),
+    "federation": ("rounds", "participation", "seed"),
+}
+NAMES = (("data", "dataset"), ("data", "partition"), ("method", "name"), ("model", "name"))
+TEXTS: TypeAdapter[dict[str, Text]] = TypeAdapter(dict[str, Text])
 ENVIRONMENT: TypeAdapter[Environment] = TypeAdapter(Environment)
 
 
@@ -192,7 +168,16 @@ class RecordedRun:
         for name in ("data", "method", "federation"):
             if name not in tables:
                 raise RunFolderError(f"{path} has no [{name}]")
-        validated(SHOWN_TABLES, tables, path)
+        names = {f"{table}.{key}": tables.get(table, {}).get(key, "") for table, key in NAMES}
+        validated(TEXTS, names, path)
+        shown = {
+            name: {key: value for key, value in tables[name].items() if key in keys}
+            for name, keys in SHOWN.items()
+        }
+        try:
+            config.apply(config.DEFAULT, shown)
+        except ConfigError as error:
+            raise damaged(path, str(error)) from error
         return tables
 
     @property

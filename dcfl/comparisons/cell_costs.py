@@ -80,6 +80,7 @@ def kind_of(experiment: Experiment) -> tuple[object, ...]:
         replace(data, alpha=1.0, seed=0),
         experiment.model,
         experiment.training.batch_size,
+        experiment.training.all_epochs,
         experiment.engine,
     )
 

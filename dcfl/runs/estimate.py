@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from heapq import heapreplace
 from pathlib import Path
 from statistics import fmean, median
-from typing import NamedTuple
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from dcfl.engines.regions import slot_count
 from dcfl.engines.runner import reproducible
 from dcfl.errors import TooFewClients
 from dcfl.evaluation import PART
-from dcfl.experiment import AttackSettings, Experiment, FaultSettings
+from dcfl.experiment import Experiment, FaultSettings
 from dcfl.federation import cohort_size, sample_cohort
 from dcfl.messages import num_bytes
 from dcfl.runs.checkpoints import KEPT
@@ -48,40 +47,24 @@ FEW_IMAGES = 100  # scored at first
 FOLLOWED = 500  # rounds, one by one; the later ones are like the last half of these
 
 
-class VisitCost(NamedTuple):
-    """Seconds of a client's visit."""
-
-    visit: float  # whatever its images
-    image: float  # trained once
-
-    def seconds(self, images: float, epochs: int) -> float:
-        return self.visit + epochs * images * self.image
-
-
-class Sizes(NamedTuple):
-    """How many bytes things take, as far as the short rounds showed."""
-
-    peak: int  # of all processes, while `cohort` clients a round trained
-    cohort: int
-    memory: int  # what a client keeps
-    upload: int  # what it sends in addition to the weights
-    up: int  # all that it sends
-    down: int
-    state: int  # the server's
-
-
 @dataclass(frozen=True)
 class Rates:
     """What this machine takes for the parts of one experiment, with all workers busy."""
 
-    first: VisitCost  # a client that remembers nothing yet
-    later: VisitCost
+    first: float  # seconds per image and epoch, of a client that remembers nothing yet
+    later: float
     overhead: float  # what a round takes, compared with its visits packed into the workers
     scored: float  # seconds per test image
     warm_up: float  # seconds that the very first steps take longer
-    sizes: Sizes
+    peak: int  # bytes of all processes, while `cohort` clients a round trained
+    cohort: int
+    memory: int  # bytes that a client keeps
+    upload: int  # bytes that it sends in addition to the weights
+    up: int  # all bytes that it sends
+    down: int
+    state: int  # bytes of the server's state
     visits: int  # of clients, that were timed
-    seconds: float  # that measuring took
+    seconds: float = 0.0  # that measuring took
 
 
 def makespan(tasks: Iterable[float], workers: int, fillers: Iterable[float] = ()) -> float:
@@ -93,26 +76,10 @@ def makespan(tasks: Iterable[float], workers: int, fillers: Iterable[float] = ()
     return max(busy_until)
 
 
-# Measuring ----------------------------------------------------------------------------------------
-
-
-class ShortRounds(NamedTuple):
-    """What rounds of a few clients took."""
-
-    images: float  # that a visit trained on, over all epochs, on average
-    first: float  # seconds of a visit by a client that remembers nothing
-    later: float
-    overhead: float
-    scored: float
-    warm_up: float
-    sizes: Sizes
-    visits: int
-
-
 def measure(prepared: Prepared, placement: Placement | None = None) -> Rates:
     """Train short rounds in as many processes as the run would use: of clients with a batch each,
-    then of the run's first clients. With a `placement`, at least as many clients train at once,
-    whatever the run's own cohorts."""
+    then of the run's first clients, or as much of them as takes seconds. With a `placement`, at
+    least as many clients train at once, whatever the run's own cohorts."""
     began = time.perf_counter()
     # A run reads all images sooner or later; those of the cache are mapped into memory then.
     prepared.data.dataset.train.pixels.amax()
@@ -122,47 +89,27 @@ def measure(prepared: Prepared, placement: Placement | None = None) -> Rates:
     if placement is not None:
         cohort *= -(-len(placement.devices) // len(cohort))
     placement = placement or prepared.placement
-    workers = len(placement.devices)
+    workers, epochs = len(placement.devices), training.all_epochs
     at_once, batch = min(workers, len(cohort)), min(training.batch_size, int(partition.sizes.max()))
     parts = np.split(np.resize(partition.indices, at_once * batch), at_once)
-    short = _short_rounds(prepared, placement, 1, parts, min(FEW_IMAGES, test))
-    rounds = [short]
-    epochs = training.all_epochs
-    batches = int(LONGEST_VISIT / (epochs * short.later))
+    short = rates = _short_rounds(prepared, placement, 1, parts, min(FEW_IMAGES, test))
+    epoch = epochs * short.later  # seconds per image
+    batches = int(LONGEST_VISIT / (epoch * batch))
     if batches * epochs > 1:
         parts = [partition.of(client)[: batches * batch] for client in cohort]
-        visit = epochs * short.later * max(map(len, parts)) / batch
+        visit = epoch * max(map(len, parts))
         parts = parts[: max(at_once, int(workers * LONGEST_ROUND / visit))]
         in_a_second = int(workers / max(short.scored, 1e-6))
         scored = min(test, max(FEW_IMAGES, min(workers * PART, in_a_second)))
-        rounds.append(_short_rounds(prepared, placement, epochs, parts, scored))
-    last = rounds[-1]
-    later = _visit_cost(short, last)
-    share = last.first / last.later
-    return Rates(
-        first=VisitCost(share * later.visit, share * later.image),
-        later=later,
-        overhead=last.overhead,
-        scored=last.scored,
-        warm_up=short.warm_up,
-        sizes=last.sizes._replace(peak=max(one.sizes.peak for one in rounds)),
-        visits=sum(one.visits for one in rounds),
-        seconds=time.perf_counter() - began,
-    )
-
-
-def _visit_cost(short: ShortRounds, longer: ShortRounds) -> VisitCost:
-    """The line through both or, if they are of about one length, from nothing to the longer."""
-    image = longer.later / longer.images
-    if longer.images > 1.5 * short.images:
-        rise = (longer.later - short.later) / (longer.images - short.images)
-        image = min(image, max(0.0, rise))
-    return VisitCost(longer.later - longer.images * image, image)
+        rates = _short_rounds(prepared, placement, epochs, parts, scored)
+        rates = replace(rates, visits=short.visits + rates.visits, warm_up=short.warm_up)
+    seconds = time.perf_counter() - began
+    return replace(rates, peak=max(short.peak, rates.peak), seconds=seconds)
 
 
 def _short_rounds(
     prepared: Prepared, placement: Placement, epochs: int, parts: Sequence[Integers], test: int
-) -> ShortRounds:
+) -> Rates:
     """A run of clients that own `parts` of the images, scored on `test` images. The first round
     prepares kernels; the memory is watched then, because watching takes time. A method that
     remembers gets a second set of clients, whose first visits are timed too."""
@@ -210,10 +157,8 @@ def _short_rounds(
                     if remembers or state.shared:  # what clients remember and the server shares
                         trained(warm)
                     scoring()
-                rounds = [trained(fresh)] if remembers else []
+                rounds = [trained(fresh) for _ in range(1 + remembers)]
                 while len(rounds) < REPEATS and sum(one[0] for one in rounds) < LONG_ENOUGH:
-                    rounds.append(trained(fresh))
-                if remembers and len(rounds) == 1:
                     rounds.append(trained(fresh))
                 evaluation = scoring() if test else 0.0
             finally:
@@ -221,26 +166,23 @@ def _short_rounds(
             kept = num_bytes(engine.memories[0])
     visits = [[report.metrics["seconds"] for report in reports] for _, reports in rounds]
     later = visits[remembers:]
-    usual = median(map(fmean, later))
+    images, usual = epochs * fmean(map(len, parts)), median(map(fmean, later))
     seconds = median(one for one, _ in rounds[remembers:])
     sent, weights = rounds[-1][1][-1], num_bytes(server.broadcast(state).weights)
     scorers = min(workers, -(-test // PART))
-    return ShortRounds(
-        images=epochs * fmean(map(len, parts)),
-        first=fmean(visits[0]) if remembers else usual,
-        later=usual,
+    return Rates(
+        first=(fmean(visits[0]) if remembers else usual) / images,
+        later=usual / images,
         overhead=seconds / median(makespan(one, workers) for one in later),
         scored=evaluation * scorers / max(test, 1),
         warm_up=max(0.0, beginning - seconds),
-        sizes=Sizes(
-            peak=watch.peak,
-            cohort=len(parts),
-            memory=kept,
-            upload=sent.bytes_up - weights,
-            up=sent.bytes_up,
-            down=sent.bytes_down,
-            state=sum(map(num_bytes, (state.weights, state.shared, state.slots))),
-        ),
+        peak=watch.peak,
+        cohort=len(parts),
+        memory=kept,
+        upload=sent.bytes_up - weights,
+        up=sent.bytes_up,
+        down=sent.bytes_down,
+        state=sum(map(num_bytes, (state.weights, state.shared, state.slots))),
         visits=sum(map(len, visits)),
     )
 
@@ -264,11 +206,7 @@ def _shortened(experiment: Experiment, clients: int, epochs: int) -> Experiment:
         engine=replace(experiment.engine, name="embedded"),
         output=replace(experiment.output, checkpoint=0),
         faults=FaultSettings(),
-        attack=AttackSettings(),
     )
-
-
-# Counting -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -304,17 +242,15 @@ def estimate(prepared: Prepared) -> Estimate:
     # This process makes room for the run.
     available = available_bytes() + memory_of(os.getpid())
     rates = measure(prepared)
-    followed = list(_seconds(prepared, rates))
-    late = followed[len(followed) // 2 :]
     replies = experiment.federation.rounds * _cohort(prepared)
     return Estimate(
-        round_seconds=sum(late) / len(late),
+        round_seconds=_late(_seconds(prepared, rates)),
         seconds=total_seconds(prepared, rates),
         peak_bytes=peak_bytes(prepared, rates),
         available_bytes=available,
         disk_bytes=_disk(prepared, rates),
-        bytes_up=replies * rates.sizes.up,
-        bytes_down=replies * rates.sizes.down,
+        bytes_up=replies * rates.up,
+        bytes_down=replies * rates.down,
         workers=len(prepared.placement.devices),
         visits=rates.visits,
         measured_seconds=rates.seconds,
@@ -323,16 +259,20 @@ def estimate(prepared: Prepared) -> Estimate:
 
 def total_seconds(prepared: Prepared, rates: Rates, begin: int = 0) -> float:
     """How long the rounds after `begin` take, with the clients that they will draw."""
-    followed = list(_seconds(prepared, rates, begin))
+    followed = _seconds(prepared, rates, begin)
     if not followed:
         return 0.0
-    late = followed[len(followed) // 2 :]
     rest = prepared.experiment.federation.rounds - begin - len(followed)
-    total = rates.warm_up + sum(followed) + rest * sum(late) / len(late)
+    total = rates.warm_up + sum(followed) + rest * _late(followed)
     if prepared.runner.personal:  # at the end, every client's own model is scored
         workers, scoring = len(prepared.placement.devices), _scoring(prepared, rates)
         total += _visited(prepared) * makespan((), workers, scoring)
     return total
+
+
+def _late(rounds: Sequence[float]) -> float:
+    """The mean of the second half."""
+    return fmean(rounds[len(rounds) // 2 :])
 
 
 def _scoring(prepared: Prepared, rates: Rates) -> list[float]:
@@ -341,28 +281,26 @@ def _scoring(prepared: Prepared, rates: Rates) -> list[float]:
     return [(end - start) * rates.scored for start, end in parts]
 
 
-def _seconds(prepared: Prepared, rates: Rates, begin: int = 0) -> Iterator[float]:
+def _seconds(prepared: Prepared, rates: Rates, begin: int = 0) -> list[float]:
     """How long each round takes. An evaluation runs while the next round trains, so it counts
     there; the last one counts with its own round."""
     federation, epochs = prepared.experiment.federation, prepared.experiment.training.all_epochs
     population, workers = prepared.experiment.data.population, len(prepared.placement.devices)
-    sizes, scoring = prepared.data.partition.sizes, _scoring(prepared, rates)
-    last = min(federation.rounds, begin + FOLLOWED)
+    images, scoring = epochs * prepared.data.partition.sizes, _scoring(prepared, rates)
+    rounds, pending = list[float](), list[float]()
     visited: set[int] = set()
-    pending: list[float] = []
+    last = min(federation.rounds, begin + FOLLOWED)
     for number in range(1, last + 1):
         cohort = sample_cohort(population, federation.share, federation.seed, number)
-        costs = [rates.later if client in visited else rates.first for client in cohort]
+        if number > begin:
+            visits = [
+                images[client] * (rates.later if client in visited else rates.first)
+                for client in cohort
+            ]
+            rounds.append(rates.overhead * makespan(visits, workers, pending))
+            pending = scoring if federation.evaluates(number) else []
         visited.update(cohort)
-        if number <= begin:
-            continue
-        visits = [
-            cost.seconds(int(sizes[client]), epochs)
-            for client, cost in zip(cohort, costs, strict=True)
-        ]
-        training = rates.overhead * makespan(visits, workers, pending)
-        pending = scoring if federation.evaluates(number) else []
-        yield training + (makespan((), workers, pending) if number == last else 0.0)
+    return [*rounds[:-1], rounds[-1] + makespan((), workers, pending)] if rounds else []
 
 
 def _cohort(prepared: Prepared) -> int:
@@ -378,26 +316,26 @@ def _visited(prepared: Prepared) -> int:
 
 def peak_bytes(prepared: Prepared, rates: Rates) -> int:
     """That of the short rounds, and what more clients than theirs leave in memory."""
-    experiment, sizes = prepared.experiment, rates.sizes
+    experiment = prepared.experiment
     weights, cohort = num_bytes(prepared.model.state_dict()), _cohort(prepared)
     budget = experiment.engine.memory_budget * 10**6
-    kept = [min(budget, count * sizes.memory) for count in (_visited(prepared), sizes.cohort)]
-    more = max(0, cohort - sizes.cohort)
-    copies = sizes.upload + (weights if experiment.server.aggregation in ROBUST else 0)
+    kept = [min(budget, count * rates.memory) for count in (_visited(prepared), rates.cohort)]
+    more = max(0, cohort - rates.cohort)
+    copies = rates.upload + (weights if experiment.server.aggregation in ROBUST else 0)
     workers = len(prepared.placement.devices)
     slots = slot_count(weights, workers) if workers > 1 else 0
-    waiting = min(slots, cohort) - min(slots, sizes.cohort)
-    reply = weights + sizes.upload + 2 * sizes.memory  # the memory goes both ways
-    return sizes.peak + max(0, kept[0] - kept[1]) + more * copies + max(0, waiting) * reply
+    waiting = min(slots, cohort) - min(slots, rates.cohort)
+    reply = weights + rates.upload + 2 * rates.memory  # the memory goes both ways
+    return rates.peak + max(0, kept[0] - kept[1]) + more * copies + max(0, waiting) * reply
 
 
 def _disk(prepared: Prepared, rates: Rates) -> int:
     """The models, the checkpoints with a partial one, the clients' memories and personal parts."""
-    experiment, sizes = prepared.experiment, rates.sizes
+    experiment = prepared.experiment
     weights = num_bytes(prepared.model.state_dict())
     best = weights if experiment.output.keep_best else 0
     models = weights + best + _visited(prepared) * num_bytes(prepared.runner.personal)
-    memories = _visited(prepared) * sizes.memory
+    memories = _visited(prepared) * rates.memory
     if experiment.output.checkpoint == 0:
         return models + max(0, memories - experiment.engine.memory_budget * 10**6)
-    return models + (KEPT + 1) * (sizes.state + best + memories)
+    return models + (KEPT + 1) * (rates.state + best + memories)

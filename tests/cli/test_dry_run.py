@@ -48,7 +48,7 @@ def test_a_dry_run_in_json(cli: Call) -> None:
     code, out, _ = cli("run", "--dry-run", "--json", "federation.rounds=2")
     assert code == 0
     said = json.loads(out)
-    assert said["bytes_up"] == 2 * 5 * RATES.sizes.up
+    assert said["bytes_up"] == 2 * 5 * RATES.up
     assert said["seconds"] > 0
     assert isinstance(said["fits"], bool)
 

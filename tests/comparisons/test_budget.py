@@ -17,7 +17,7 @@ from dcfl.runs.estimate import Rates
 from dcfl.runs.prepare import Prepared
 from tests.comparisons.small_sweeps import tiny_sweep
 from tests.paper.hand_made import cell_folders_in, cells_of, pretend
-from tests.runs.rates import KNOWN, RATES
+from tests.runs.rates import RATES
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_each_kind_is_measured_once(measured: Measured, tmp_path: Path) -> None:
     assert len(shown) == len(methods)
     assert costs.by_cell.keys() == {cell.name for cell in cells}
     assert costs.seconds == pytest.approx(sum(costs.by_cell.values()) / 2)
-    assert costs.peak_bytes > KNOWN.peak
+    assert costs.peak_bytes > RATES.peak
 
 
 @pytest.mark.usefixtures("measured")

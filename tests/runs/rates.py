@@ -1,15 +1,20 @@
 """What a machine might take, for tests that do not measure it."""
 
-from dcfl.runs.estimate import Rates, Sizes, VisitCost
+from dcfl.runs.estimate import Rates
 
-KNOWN = Sizes(peak=10**9, cohort=2, memory=0, upload=10, up=110, down=100, state=100)
 RATES = Rates(
-    first=VisitCost(1.0, 0.0),
-    later=VisitCost(2.0, 0.0),
+    first=0.1,
+    later=0.2,
     overhead=1.25,
     scored=0.1,
     warm_up=7.0,
-    sizes=KNOWN,
+    peak=10**9,
+    cohort=2,
+    memory=0,
+    upload=10,
+    up=110,
+    down=100,
+    state=100,
     visits=3,
     seconds=0.1,
 )

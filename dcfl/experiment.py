@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import ClassVar, Literal
 
 from dcfl.data import DataSettings
-from dcfl.errors import require
+from dcfl.errors import ConfigError
 from dcfl.federation import cohort_size
 from dcfl.local_training import LocalTraining
 from dcfl.methods import METHODS
@@ -73,17 +73,17 @@ class FederationSettings(Settings):
 
     def require_cohorts(self, clients: int) -> None:
         """Check the cohort's size; later, because the data may set the number of clients."""
-        require(
-            self.share * clients >= 0.5,
-            f"federation.participation = {self.share:g} of {clients} clients samples "
-            f"nobody: use at least {1 / clients:g}",
-        )
+        if self.share * clients < 0.5:
+            raise ConfigError(
+                f"federation.participation = {self.share:g} of {clients} clients samples "
+                f"nobody: use at least {1 / clients:g}"
+            )
         cohort = cohort_size(clients, self.share)
-        require(
-            self.minimum_replies <= cohort,
-            f"federation.minimum_replies = {self.minimum_replies} of a round's {cohort} clients: "
-            f"the model would never change",
-        )
+        if self.minimum_replies > cohort:
+            raise ConfigError(
+                f"federation.minimum_replies = {self.minimum_replies} of a round's {cohort} "
+                f"clients: the model would never change"
+            )
 
 
 @dataclass(frozen=True)
@@ -110,10 +110,10 @@ class EngineSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            re.fullmatch(r"auto|cpu|cuda(:\d{1,3}(,\d{1,3})*)?", self.device) is not None,
-            f'engine.device must be "auto", "cpu", "cuda" or "cuda:0,1", not {self.device!r}',
-        )
+        if re.fullmatch(r"auto|cpu|cuda(:\d{1,3}(,\d{1,3})*)?", self.device) is None:
+            raise ConfigError(
+                f'engine.device must be "auto", "cpu", "cuda" or "cuda:0,1", not {self.device!r}'
+            )
 
     @property
     def at_sites(self) -> bool:
@@ -142,10 +142,8 @@ class OutputSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            len(set(self.trackers)) == len(self.trackers),
-            "output.trackers: each may be named once",
-        )
+        if len(set(self.trackers)) != len(self.trackers):
+            raise ConfigError("output.trackers: each may be named once")
 
 
 @dataclass(frozen=True)
@@ -161,10 +159,8 @@ class FaultSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self.crash + self.memory + self.exit + self.hang <= 1,
-            "faults: all shares together must lie in 0 to 1",
-        )
+        if self.crash + self.memory + self.exit + self.hang > 1:
+            raise ConfigError("faults: all shares together must lie in 0 to 1")
 
     @property
     def lethal(self) -> bool:
@@ -212,20 +208,20 @@ class Experiment:
 
     def __post_init__(self) -> None:
         require_plain_name(self.method.name)
-        require(
-            not self.faults.hang or self.federation.deadline > 0,
-            "faults.hang needs federation.deadline: nobody else would end the round",
-        )
-        require(
-            self.attack.kind != "prototype-flip" or self.method.overrides("flip_upload"),
-            f'attack.kind = "prototype-flip": {self.method.name} sends no prototypes; dcfl-pw and '
-            f"fedproc do, and a method of your own may define flip_upload",
-        )
-        require(
-            not self.training.head_epochs or bool(self.federation.personal),
-            "training.head_epochs are of the part that federation.personal names: set "
-            'federation.personal = ["classifier"]',
-        )
+        if self.faults.hang and not self.federation.deadline:
+            raise ConfigError(
+                "faults.hang needs federation.deadline: nobody else would end the round"
+            )
+        if self.attack.kind == "prototype-flip" and not self.method.overrides("flip_upload"):
+            raise ConfigError(
+                f'attack.kind = "prototype-flip": {self.method.name} sends no prototypes; dcfl-pw '
+                f"and fedproc do, and a method of your own may define flip_upload"
+            )
+        if self.training.head_epochs and not self.federation.personal:
+            raise ConfigError(
+                "training.head_epochs are of the part that federation.personal names: set "
+                'federation.personal = ["classifier"]'
+            )
         self._check_choice()
 
     def _check_choice(self) -> None:
@@ -239,21 +235,21 @@ class Experiment:
         key = next((key for key, value in choosing.items() if value), None)
         if key is None:
             return
-        require(
-            not federation.personal,
-            f"{key} goes by the global model, whose personal part nobody trains: leave out {key} "
-            f"or federation.personal",
-        )
-        require(
-            held_out or federation.choose_by == "test",
-            f"{key} goes by images that are kept back from training: set data.holdout = 0.1, or "
-            f'federation.choose_by = "test" to go by the test images',
-        )
-        require(
-            not held_out or federation.choose_by == "holdout",
-            f'federation.choose_by = "test": with data.holdout = {self.data.holdout:g} nobody '
-            f"looks at the test images; leave out one of the two",
-        )
+        if federation.personal:
+            raise ConfigError(
+                f"{key} goes by the global model, whose personal part nobody trains: leave out "
+                f"{key} or federation.personal"
+            )
+        if not held_out and federation.choose_by != "test":
+            raise ConfigError(
+                f"{key} goes by images that are kept back from training: set data.holdout = 0.1, "
+                f'or federation.choose_by = "test" to go by the test images'
+            )
+        if held_out and federation.choose_by != "holdout":
+            raise ConfigError(
+                f'federation.choose_by = "test": with data.holdout = {self.data.holdout:g} nobody '
+                f"looks at the test images; leave out one of the two"
+            )
 
     @cached_property
     def seeded_data(self) -> DataSettings:

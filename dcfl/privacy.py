@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dcfl.errors import ConfigError, ProtocolError, require
+from dcfl.errors import ConfigError, ProtocolError
 from dcfl.federation import sample_cohort
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import Method
@@ -56,15 +56,15 @@ class PrivacySettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self.active or not self.noise,
-            "privacy.noise without privacy.clip: set privacy.clip, the longest change of "
-            "the parameters that a client sends",
-        )
-        require(
-            self.noise > 0 or not self.epsilon,
-            "privacy.epsilon without privacy.noise: no budget is kept without noise",
-        )
+        if self.noise and not self.active:
+            raise ConfigError(
+                "privacy.noise without privacy.clip: set privacy.clip, the longest change of "
+                "the parameters that a client sends"
+            )
+        if self.epsilon and not self.noise:
+            raise ConfigError(
+                "privacy.epsilon without privacy.noise: no budget is kept without noise"
+            )
 
     @property
     def active(self) -> bool:
@@ -224,11 +224,11 @@ def _check_upload_covered(method: Method, upload: Tensors | None) -> None:
     if not method.overrides("upload"):
         return
     for name, distance in sensitivity.items():
-        require(
-            0 < distance <= LARGEST_SETTING,
-            f"{method.name}: upload_sensitivity of {name} must be above 0 and at most "
-            f"{LARGEST_SETTING:,.0f}, not {distance:g}",
-        )
+        if not 0 < distance <= LARGEST_SETTING:
+            raise ConfigError(
+                f"{method.name}: upload_sensitivity of {name} must be above 0 and at most "
+                f"{LARGEST_SETTING:,.0f}, not {distance:g}"
+            )
     if upload is None:
         raise ConfigError(
             f"[privacy] needs to know the names and shapes of what {method.name} sends beside the "

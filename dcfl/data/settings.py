@@ -13,7 +13,7 @@ from dcfl.data.datasets import Dataset
 from dcfl.data.splits.grouping import SUBFOLDER, check_grouping, whole_groups
 from dcfl.data.splits.own_split import OwnSplit, read_own_split
 from dcfl.data.splits.partition import SCHEMES, Integers, Partition, split
-from dcfl.errors import ConfigError, PartitionError, require
+from dcfl.errors import ConfigError, PartitionError
 from dcfl.settings import Settings, key
 
 USUAL_CLIENTS = 20
@@ -97,32 +97,35 @@ class DataSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self.partition in SCHEMES or self.split_file != "",
-            f"data.partition must be {', '.join(SCHEMES)} or file:PATH, not {self.partition!r}",
-        )
-        require(self.classes != 1, "data.classes must be 0 (all), or 2 or more, not 1")
+        if self.partition not in SCHEMES and not self.split_file:
+            raise ConfigError(
+                f"data.partition must be {', '.join(SCHEMES)} or file:PATH, not {self.partition!r}"
+            )
+        if self.classes == 1:
+            raise ConfigError("data.classes must be 0 (all), or 2 or more, not 1")
         check_grouping(self.group)
-        require(
-            not self.window or (len(self.window) == 2 and self.window[1] > 0),
-            f"data.window must be [centre, width], with a width above 0, not {list(self.window)}",
-        )
-        require(
-            len(self.class_names) != 1 and len({*self.class_names}) == len(self.class_names),
-            f"data.class_names must be two or more different names, not {list(self.class_names)}",
-        )
-        require(
-            len(self.mean) == len(self.std),
-            "data.mean and data.std must have one number for each channel, both of them",
-        )
+        if self.window and (len(self.window) != 2 or self.window[1] <= 0):
+            raise ConfigError(
+                f"data.window must be [centre, width], with a width above 0, not "
+                f"{list(self.window)}"
+            )
+        if len(self.class_names) == 1 or len({*self.class_names}) != len(self.class_names):
+            raise ConfigError(
+                f"data.class_names must be two or more different names, not "
+                f"{list(self.class_names)}"
+            )
+        if len(self.mean) != len(self.std):
+            raise ConfigError(
+                "data.mean and data.std must have one number for each channel, both of them"
+            )
 
     def require_here(self) -> None:
         """Refuse images that only sites have, where somebody wants to see or train on them."""
-        require(
-            self.dataset != "remote",
-            'data.dataset = "remote" is for `dcfl flower run`: the images are at the sites, and '
-            "none are here",
-        )
+        if self.dataset == "remote":
+            raise ConfigError(
+                'data.dataset = "remote" is for `dcfl flower run`: the images are at the sites, '
+                "and none are here"
+            )
 
     def augmentation(self, usual: Augmentation) -> Augmentation:
         """The data set's usual augmentation, overridden by what is set here."""

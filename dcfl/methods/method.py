@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dcfl.client import Batch, Client
-from dcfl.errors import require
+from dcfl.errors import ConfigError
 from dcfl.local_training import LocalTraining
 from dcfl.messages import ClientUpdate, Tensors
 from dcfl.models.output import Embedding, Output
@@ -230,11 +230,11 @@ class Method(Settings):
 
 def require_plain_name(name: object) -> None:
     """Restrict names of methods, which appear in folders, tables and command lines."""
-    require(
-        isinstance(name, str) and PLAIN_NAME.fullmatch(name) is not None,
-        f"{name!r} is no name for a method: it may have letters, digits, '-', '_' and '.', at most "
-        f"{LONGEST_METHOD_NAME}, and begins with none of '-' and '.'",
-    )
+    if not isinstance(name, str) or PLAIN_NAME.fullmatch(name) is None:
+        raise ConfigError(
+            f"{name!r} is no name for a method: it may have letters, digits, '-', '_' and '.', at "
+            f"most {LONGEST_METHOD_NAME}, and begins with none of '-' and '.'"
+        )
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from dcfl.errors import require
+from dcfl.errors import ConfigError
 from dcfl.models.adapted import adapt
 from dcfl.models.layers import Norm, require_head
 from dcfl.models.networks import CNN, MLP, LeNet, LinearModel, ResNet8, ResNet18
@@ -60,29 +60,23 @@ class ModelSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self.built_in or self.name in OWN_MODELS or NAMED.fullmatch(self.name) is not None,
-            f"model.name: there is no network {self.name!r}: use {', '.join(BUILT_IN)}, timm:NAME "
-            f"or torchvision:NAME, or give the file of your own with --model-file",
-        )
+        if not self.built_in and self.name not in OWN_MODELS and NAMED.fullmatch(self.name) is None:
+            raise ConfigError(
+                f"model.name: there is no network {self.name!r}: use {', '.join(BUILT_IN)}, "
+                f"timm:NAME or torchvision:NAME, or give the file of your own with --model-file"
+            )
         require_head(self.head)
-        require(
-            not self.weights_skip or bool(self.weights),
-            "model.weights_skip without model.weights: there is nothing to skip",
-        )
-        require(
-            self.norm != "group" or self.width == "auto" or self.width % 2 == 0,
-            f"model.width = {self.width} must be even for the two groups of model.norm",
-        )
-        require(
-            self.name in (*NETWORKS, "mlp") or self.width == "auto",
-            f"model.width = {self.width}: {self.name} has layers of its own",
-        )
+        if self.weights_skip and not self.weights:
+            raise ConfigError("model.weights_skip without model.weights: there is nothing to skip")
+        if self.norm == "group" and self.width != "auto" and self.width % 2:
+            raise ConfigError(
+                f"model.width = {self.width} must be even for the two groups of model.norm"
+            )
+        if self.name not in (*NETWORKS, "mlp") and self.width != "auto":
+            raise ConfigError(f"model.width = {self.width}: {self.name} has layers of its own")
         none = "has no normalisation layers" if self.built_in else "says itself how it normalises"
-        require(
-            self.name in NETWORKS or self.norm == "batch",
-            f'model.norm = "{self.norm}": {self.name} {none}',
-        )
+        if self.name not in NETWORKS and self.norm != "batch":
+            raise ConfigError(f'model.norm = "{self.norm}": {self.name} {none}')
 
     @property
     def built_in(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from dcfl.errors import ConfigError, require
+from dcfl.errors import ConfigError
 from dcfl.models.layers import perceptron, require_head
 from dcfl.models.output import FeatureModel, Output
 
@@ -101,13 +101,14 @@ class AdaptedModel(FeatureModel):
 
     def add_side_head(self, head: str) -> None:
         require_head(head)
-        require(
-            head.startswith("side"),
-            f'model.head = "{head}": {self._title} keeps its own classifier; '
-            f'use "side256", a head beside it, or another width',
-        )
+        if not head.startswith("side"):
+            raise ConfigError(
+                f'model.head = "{head}": {self._title} keeps its own classifier; '
+                f'use "side256", a head beside it, or another width'
+            )
         taken = {name.partition(".")[0] for name in self.state_dict()} | {*self._modules}
-        require(SIDE not in taken, f"{self._title} has a layer called {SIDE} already: no side head")
+        if SIDE in taken:
+            raise ConfigError(f"{self._title} has a layer called {SIDE} already: no side head")
         layer = _layer(self.module, self._embedding)
         width = getattr(layer, "in_features", None) or getattr(layer, "in_channels", None)
         if not isinstance(width, int):

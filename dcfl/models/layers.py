@@ -9,7 +9,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from dcfl.errors import require
+from dcfl.errors import ConfigError
 from dcfl.models.output import FeatureModel, Output
 from dcfl.system.wording import printable
 
@@ -30,11 +30,11 @@ def convolution(inputs: int, outputs: int, stride: int = 1, kernel: int = 3) -> 
 
 
 def require_head(head: str) -> None:
-    require(
-        HEADS.fullmatch(head) is not None,
-        f'model.head = "{printable(head)}": use "none", "mlp256" (before the classifier) or '
-        f'"side256" (beside it), or another width than 256',
-    )
+    if HEADS.fullmatch(head) is None:
+        raise ConfigError(
+            f'model.head = "{printable(head)}": use "none", "mlp256" (before the classifier) or '
+            f'"side256" (beside it), or another width than 256'
+        )
 
 
 class HeadedModel(FeatureModel):

@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dcfl.errors import require
+from dcfl.errors import ConfigError
 from dcfl.models.layers import NORMS, HeadedModel, Norm, convolution
 from dcfl.models.output import Output
 
@@ -56,7 +56,8 @@ class LeNet(HeadedModel):
 
     def __init__(self, channels: int, size: int, classes: int, head: str = "none") -> None:
         super().__init__()
-        require(size >= 16, f'model.name = "lenet" needs images of 16 pixels or more, not {size}')
+        if size < 16:
+            raise ConfigError(f'model.name = "lenet" needs images of 16 pixels or more, not {size}')
         self.convolution1 = nn.Conv2d(channels, 6, kernel_size=5)
         self.convolution2 = nn.Conv2d(6, 16, kernel_size=5)
         side = ((size - 4) // 2 - 4) // 2

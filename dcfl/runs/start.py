@@ -17,7 +17,7 @@ from dcfl import tensors as named
 from dcfl.config import Tables, as_tables
 from dcfl.engines.engine import Engine
 from dcfl.engines.memories import Index
-from dcfl.errors import CheckpointError, ConfigError, RunFolderError, require
+from dcfl.errors import CheckpointError, ConfigError, RunFolderError
 from dcfl.experiment import EngineSettings, Experiment, FederationSettings, OutputSettings
 from dcfl.runs.checkpoints import Best, Checkpoint, Checkpoints, SavedProgress
 from dcfl.runs.folder import RecordedRun
@@ -52,11 +52,10 @@ def planned(recorded: RecordedRun, rounds: int | None) -> Experiment:
         return experiment
     longer = replace(experiment, federation=replace(experiment.federation, rounds=rounds))
     last = recorded.rounds[-1] if recorded.rounds else None
-    require(
-        last is None or last.round <= rounds,
-        f"{recorded.folder} has done {last.round if last else 0} rounds: it cannot end after "
-        f"{rounds}",
-    )
+    if last is not None and last.round > rounds:
+        raise ConfigError(
+            f"{recorded.folder} has done {last.round} rounds: it cannot end after {rounds}"
+        )
     if recorded.summary is not None:
         _require_checkpoint(recorded, rounds)
     elif last is not None and last.round == rounds and last.accuracy is None:
@@ -137,10 +136,10 @@ def _from_checkpoint(
     checkpoint, damaged = newest
     progress = checkpoint.progress
     require_resumable(progress.begun_with, prepared.fingerprint, resumption.allow)
-    require(
-        progress.round <= wanted,
-        f"federation.rounds = {wanted}, and the run has done {progress.round} already",
-    )
+    if progress.round > wanted:
+        raise ConfigError(
+            f"federation.rounds = {wanted}, and the run has done {progress.round} already"
+        )
     for reason in damaged:
         warnings.warn(f"{reason}; resuming from round {progress.round}", stacklevel=5)
     # Repeated rounds: those with a row after the checkpoint, and up to two that were in progress.
@@ -164,11 +163,11 @@ def _from_checkpoint(
 def _require_best(prepared: Prepared, rounds: RoundsSoFar, best: Best | None) -> None:
     """The best so far must be at hand if it is wanted: it may be from before the checkpoint."""
     wanted = rounds.best.round if prepared.experiment.output.keep_best and rounds.best else 0
-    require(
-        wanted == (best.round if best else 0),
-        f"output.keep_best: the best model so far, that of round {wanted}, was not kept because it "
-        f"was not asked for when the run began: set it to false",
-    )
+    if wanted != (best.round if best else 0):
+        raise ConfigError(
+            f"output.keep_best: the best model so far, that of round {wanted}, was not kept "
+            f"because it was not asked for when the run began: set it to false"
+        )
 
 
 def _read_again(

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from dcfl import tensors as named
-from dcfl.errors import ClientFailure, ConfigError, ProtocolError, require
+from dcfl.errors import ClientFailure, ConfigError, ProtocolError
 from dcfl.local_training import LocalTraining
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic
 from dcfl.methods.method import Method, UploadsSoFar
@@ -50,13 +50,13 @@ class ServerSettings(Settings):
         sizes = range(cohort, clients + 1)
         enough = next((n for n in sizes if self.replies_needed(n, clients) <= n), 0)
         more = f"federation.participation = {enough / clients:g} ({enough} clients), "
-        require(
-            needed <= cohort,
-            f'server.aggregation = "{self.aggregation}" with {cohort} of {clients} clients a '
-            f"round, of which server.byzantine = {self.byzantine:g} lets {(needed - 3) // 2} be "
-            f"attackers, needs {needed} replies: set {more if enough else ''}a smaller "
-            f'server.byzantine or another rule, such as "median"',
-        )
+        if needed > cohort:
+            raise ConfigError(
+                f'server.aggregation = "{self.aggregation}" with {cohort} of {clients} clients a '
+                f"round, of which server.byzantine = {self.byzantine:g} lets {(needed - 3) // 2} "
+                f"be attackers, needs {needed} replies: set {more if enough else ''}a smaller "
+                f'server.byzantine or another rule, such as "median"'
+            )
 
     def fitted(self, method: Method) -> Method:
         """The method with its `merge` as robust as the aggregation of weights."""

@@ -71,8 +71,8 @@ class FederationSettings(Settings):
     def may_end_early(self) -> bool:
         return bool(self.patience or self.target_accuracy)
 
-    def require_cohorts(self, clients: int) -> None:
-        """Check the cohort's size; later, because the data may set the number of clients."""
+    def cohort_of(self, clients: int) -> int:
+        """The cohort's size, which is checked here: the data may set the number of clients."""
         if self.share * clients < 0.5:
             raise ConfigError(
                 f"federation.participation = {self.share:g} of {clients} clients samples "
@@ -84,6 +84,7 @@ class FederationSettings(Settings):
                 f"federation.minimum_replies = {self.minimum_replies} of a round's {cohort} "
                 f"clients: the model would never change"
             )
+        return cohort
 
 
 @dataclass(frozen=True)

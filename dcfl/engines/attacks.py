@@ -96,10 +96,8 @@ class Attack:
         return {name: tensor * ratio for name, tensor in drawn.items()}
 
 
-def attack_on(clients: int, settings: AttackSettings, seed: int) -> Attack | None:
-    """Choose the attackers among the clients from the seed alone; None if there is no attack."""
-    if settings.kind == "none":
-        return None
+def attack_on(clients: int, settings: AttackSettings, seed: int) -> Attack:
+    """Choose the attackers among the clients from the seed alone."""
     order = torch.randperm(clients, generator=generator_for(seed, 0, 0, "attackers")).tolist()
     liars = frozenset(order[: math.ceil(settings.share * clients - 1e-9)])  # 0.2 * 15 is 3
     return Attack(settings, liars, seed)

@@ -126,14 +126,15 @@ def client_runner(
     seed = experiment.federation.seed
     augmentation = experiment.data.augmentation(dataset.preparation.augmentation)
     own_model = _model_for(experiment, dataset, model)
+    attacked, population = experiment.attack.kind != "none", experiment.data.population
     runner = ClientRunner(
         experiment.method,
         own_model,
         FederatedData(dataset.augmented_by(augmentation), partition),
         experiment.training,
         seed,
-        experiment.faults if experiment.faults != FaultSettings() else None,
-        attack=attack_on(experiment.data.population, experiment.attack, seed),
+        faults=experiment.faults if any(vars(experiment.faults).values()) else None,
+        attack=attack_on(population, experiment.attack, seed) if attacked else None,
         compile=experiment.engine.compile,
         personal=copies(personal_tensors(own_model)),
     )

@@ -25,10 +25,6 @@ NORMS: dict[Norm, Callable[[int], nn.Module]] = {
 }
 
 
-def convolution(inputs: int, outputs: int, stride: int = 1, kernel: int = 3) -> nn.Conv2d:
-    return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
-
-
 def require_head(head: str) -> None:
     if HEADS.fullmatch(head) is None:
         raise ConfigError(

@@ -16,8 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dcfl.errors import ConfigError
-from dcfl.models.layers import NORMS, HeadedModel, Norm, convolution
+from dcfl.models.layers import NORMS, HeadedModel, Norm
 from dcfl.models.output import Output
+
+
+def convolution(inputs: int, outputs: int, stride: int = 1, kernel: int = 3) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
 
 
 class CNN(HeadedModel):

@@ -43,7 +43,7 @@ from dcfl.runs.rows import (
 from dcfl.system.json_types import Json, Text
 from dcfl.system.locks import LOCK
 from dcfl.system.own_files import OwnFile, own_file_of
-from dcfl.system.storage import PARTIAL, replacing, storage
+from dcfl.system.storage import PARTIAL, storage
 
 METHOD_COPY, MODEL_COPY = "method.py", "model.py"
 
@@ -56,17 +56,6 @@ def own_files(experiment: Experiment) -> dict[str, OwnFile]:
         MODEL_COPY: own_model.file if own_model else None,
     }
     return {name: file for name, file in files.items() if file is not None}
-
-
-def write_copies(folder: Path, experiment: Experiment) -> None:
-    for name, file in own_files(experiment).items():
-        with replacing(folder / name) as partial:
-            partial.write_bytes(file.source)
-
-
-def own_hashes(experiment: Experiment) -> dict[str, str]:
-    """SHA-256 of each of the files, by the name of its copy."""
-    return {name: file.sha256 for name, file in own_files(experiment).items()}
 
 
 SUMMARY = "summary.json"

@@ -22,7 +22,7 @@ from dcfl.messages import Tensors
 from dcfl.models import FeatureModel, ModelSettings, build_model
 from dcfl.models.own_models import OWN_MODELS, register_model
 from dcfl.models.warm_start import MODEL
-from dcfl.runs.folder import MODEL_COPY, RecordedRun, own_hashes, require_utf8
+from dcfl.runs.folder import MODEL_COPY, RecordedRun, require_utf8
 from dcfl.runs.prepare import Prepared
 from dcfl.runs.rows import damaged, parsed, validated
 from dcfl.system.json_types import Json, Number, Text
@@ -143,8 +143,8 @@ def write_model(folder: Path, prepared: Prepared, weights: Tensors, which: Kept 
     }
     if not prepared.own_model:
         shape["settings"] = prepared.experiment.model.architecture
-        if MODEL_COPY in (hashes := own_hashes(prepared.experiment)):
-            shape["code"] = hashes[MODEL_COPY]
+        if MODEL_COPY in prepared.own_hashes:
+            shape["code"] = prepared.own_hashes[MODEL_COPY]
     contiguous = {name: weights[name].cpu().contiguous() for name in sorted(weights)}
     checksum = named.checksum(contiguous, strict_json(shape))
     # A single entry: safetensors writes several in arbitrary order.

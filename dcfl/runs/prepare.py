@@ -27,6 +27,7 @@ from dcfl.privacy import Schedule, account, check_budget
 from dcfl.runs.fingerprint import fingerprint, own_code
 from dcfl.runs.folder import MODEL_COPY, own_files
 from dcfl.server import Server
+from dcfl.system.own_files import OwnFile
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Prepared:
     model: FeatureModel  # the clients train it in turn
     runner: ClientRunner  # trains clients: the method on the model and the data
     placement: Placement  # how many processes, on which devices
+    own_files: Mapping[str, OwnFile]  # the user's, by the names of their copies
     own: Mapping[str, str]  # hashes of the user's own code and initial weights
     own_model: bool  # whether the model is a module from Python, which no name can rebuild
 
@@ -45,6 +47,11 @@ class Prepared:
     def fingerprint(self) -> dict[str, Any]:
         """All that the run's bits depend on. Lazy, because it hashes all images."""
         return fingerprint(self.experiment, self.data, self.own, self.placement.devices[0])
+
+    @cached_property
+    def own_hashes(self) -> dict[str, str]:
+        """SHA-256 of each of the user's files, by the name of its copy."""
+        return {name: file.sha256 for name, file in self.own_files.items()}
 
     @property
     def workers(self) -> str:
@@ -90,17 +97,18 @@ def prepare(
     if data.holdout and not dataset.held_out:  # the caller's own
         dataset = dataset.holding_out(data.holdout, data.split_seed)
     partition = data.split(dataset)
-    if data.clients not in (len(partition), "auto"):
-        given = f"the data comes as {len(partition)} sites"
+    clients = len(partition)
+    if data.clients not in (clients, "auto"):
+        given = f"the data comes as {clients} sites"
         if data.split_file:
-            given = f"the split's file has {len(partition)}"
+            given = f"the split's file has {clients}"
         warnings.warn(f"data.clients = {data.clients} is not used: {given}", stacklevel=3)
     experiment = resolved(experiment, dataset, partition)
     runner = client_runner(experiment, dataset, partition, model)
-    cohort = cohort_size(len(partition), experiment.federation.share)
+    files = own_files(experiment)
     # Hashed now: a file may be edited during the run.
     foreign = runner.model if model is not None or not experiment.model.built_in else None
-    own = own_code(experiment.method, foreign, own_files(experiment).get(MODEL_COPY))
+    own = own_code(experiment.method, foreign, files.get(MODEL_COPY))
     if experiment.model.weights:
         own["weights"] = weights_sha256(experiment.model.weights)
     if data.own_split is not None:
@@ -110,7 +118,10 @@ def prepare(
         data=runner.data,
         model=runner.model,
         runner=runner,
-        placement=placement_for(experiment, runner, cohort),
+        placement=placement_for(
+            experiment, runner, cohort_size(clients, experiment.federation.share)
+        ),
+        own_files=files,
         own=own,
         own_model=model is not None,
     )
@@ -121,23 +132,24 @@ def resolved(experiment: Experiment, dataset: Dataset, partition: Partition) -> 
     augmentation, the file of the initial weights, and how the server merges what methods send."""
     augmentation = experiment.data.augmentation(dataset.preparation.augmentation)
     _check_augmentation(augmentation, experiment.method, dataset)
-    share = _participation(experiment, dataset, len(partition))
+    clients = len(partition)
+    share = _participation(experiment, dataset, clients)
     federation = replace(experiment.federation, participation=share)
-    federation.require_cohorts(len(partition))
-    cohort = cohort_size(len(partition), share)
-    experiment.server.require_replies(cohort, len(partition))
-    weights = experiment.model.weights and str(weights_path(experiment.model.weights))
+    experiment.server.require_replies(federation.cohort_of(clients), clients)
+    model = experiment.model
+    if model.weights:
+        model = replace(model, weights=str(weights_path(model.weights)))
     data = experiment.seeded_data
     split = data.partition if data.own_split is None else str(data.own_split)
     complete = replace(
         experiment,
-        model=replace(experiment.model, weights=weights),
+        model=model,
         method=experiment.server.fitted(experiment.method),
         federation=federation,
         data=replace(
             data,
             dataset=dataset.name,
-            clients=len(partition),
+            clients=clients,
             partition=split if dataset.partition is None else "given",
             **asdict(augmentation),
         ),

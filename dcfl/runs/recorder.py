@@ -22,10 +22,8 @@ from dcfl.runs.folder import (
     PERSONAL_ROWS,
     SUMMARY,
     RecordedRun,
-    own_hashes,
     require_unused,
     require_utf8,
-    write_copies,
 )
 from dcfl.runs.model_file import Kept, write_model
 from dcfl.runs.prepare import Prepared
@@ -71,7 +69,7 @@ class Recorder:
         text = config.to_toml(config.as_tables(prepared.experiment)) + "\n"
         write_whole(self.folder / "config.toml", text)
         self._write_json("environment.json", _environment(prepared))
-        write_copies(self.folder, prepared.experiment)
+        self._copy_own_files(prepared)
         dataset, partition = prepared.data.dataset, prepared.data.partition
         counts = partition.counts(dataset.train.labels.cpu().numpy(), dataset.classes)
         with replacing(self.folder / "partition.npz") as partial:
@@ -95,14 +93,19 @@ class Recorder:
         """A run that is resumed with other files (`--allow`) has those in its folder from then on,
         and says which it had before."""
         before = RecordedRun(self.folder).environment
-        old, new = before.get("own_files", {}), own_hashes(prepared.experiment)
+        old, new = before.get("own_files", {}), prepared.own_hashes
         if not isinstance(old, dict) or old == new:
             return
         earlier = before.get("own_files_before", [])
         history = [*(earlier if isinstance(earlier, list) else []), *map(str, old.values())]
         renewed = {**prepared.own, "own_files": new, "own_files_before": history}
         self._write_json("environment.json", {**before, **renewed})
-        write_copies(self.folder, prepared.experiment)
+        self._copy_own_files(prepared)
+
+    def _copy_own_files(self, prepared: Prepared) -> None:
+        for name, file in prepared.own_files.items():
+            with replacing(self.folder / name) as partial:
+                partial.write_bytes(file.source)
 
     def plan_rounds(self, rounds: int) -> None:
         """Record another number of rounds. Until the new config is there, the run is as it was; a
@@ -182,8 +185,8 @@ def _environment(prepared: Prepared) -> dict[str, Any]:
     }
     if not prepared.experiment.engine.at_sites:
         environment |= {"workers": len(placement.devices), "workers_because": placement.reason}
-    if hashes := own_hashes(prepared.experiment):
-        environment["own_files"] = hashes
+    if prepared.own_hashes:
+        environment["own_files"] = prepared.own_hashes
     if dataset.users_own and len(dataset.train):  # identified by content
         environment["data"] = dataset.fingerprint[:16]
     if (groups := dataset.group_count) is not None:

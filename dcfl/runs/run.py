@@ -6,7 +6,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -153,7 +153,7 @@ class Training:
         engine: Engine,
         recorder: Recorder,
         saver: Saver,
-        follower: Following,
+        follower: Following | None,
         stopping: Callable[[], bool],
     ) -> None:
         """`position` moves with every round."""
@@ -229,7 +229,8 @@ class Training:
         at.rounds = at.rounds.and_then(row)
         site_names = self._prepared.data.dataset.site_names
         self._recorder.round(row, client_rows(round, judged, site_names))
-        self._follower.round(row)
+        if self._follower is not None:
+            self._follower.round(row)
         if self._output.keep_best and at.rounds.best_is(row):
             at.best = Best(row.round, round.state.weights)
         if trained.saved is not None:
@@ -335,6 +336,7 @@ class Run:
         self._connect, self._trackers = connect, trackers
         name = self.prepared.data.dataset.name
         self._recorder = recorder or Recorder(folder_for(experiment, name))
+        self.folder = self._recorder.folder
         self._checkpoints = Checkpoints(self.folder)
         try:
             self._position, self._start = begin_or_resume(
@@ -375,10 +377,6 @@ class Run:
         except BaseException:
             recorder.close()
             raise
-
-    @property
-    def folder(self) -> Path:
-        return self._recorder.folder
 
     @property
     def workers(self) -> str:
@@ -422,7 +420,8 @@ class Run:
                 yield from training.rounds()
                 last = training.end()
             self._finish(last, saver)
-            follower.summary = self._summary
+            if follower is not None:
+                follower.summary = self._summary
 
     @contextmanager
     def _connected(self) -> Iterator[Engine]:
@@ -438,10 +437,13 @@ class Run:
                 raise
             yield engine
 
-    def _followed(self) -> AbstractContextManager[Following]:
+    def _followed(self) -> AbstractContextManager[Following | None]:
+        names = self.experiment.output.trackers
+        if not names and not self._trackers:
+            return nullcontext()
         settings = of_kind(flat(as_tables(self.experiment)), "result", "seed")
         run = FollowedRun(self._start.run, self.folder, settings, self._position.state.round)
-        return following(run, self.experiment.output.trackers, self._trackers)
+        return following(run, names, self._trackers)
 
     def _finish(self, last: LastScores, saver: Saver) -> None:
         """Write the models and the summary, and delete what was for resuming."""

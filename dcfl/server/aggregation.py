@@ -7,7 +7,7 @@ float64 model, whatever the size of the cohort; the robust ones keep all replies
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Protocol
 
 from torch import Tensor
 
@@ -15,7 +15,7 @@ from dcfl import tensors as named
 from dcfl.local_training import LocalTraining
 from dcfl.messages import ClientUpdate, Tensors
 from dcfl.server import robust
-from dcfl.server.fold import Defence, Fold, Folded, Names
+from dcfl.server.robust import Defence, Folded, Names
 
 Aggregation = Literal[
     "uniform",
@@ -28,6 +28,13 @@ Aggregation = Literal[
     "multi-krum",
     "geometric-median",
 ]
+
+
+class Fold(Protocol):
+    def add(self, update: ClientUpdate) -> None: ...
+
+    def finish(self, sent: Tensors) -> Folded:
+        """`sent`: the weights the clients started from. Do not call `add` afterwards."""
 
 
 class Mean:

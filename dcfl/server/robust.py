@@ -38,7 +38,7 @@ Replies are sorted by client id, which also breaks ties, so the bits do not depe
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import ceil, sqrt
 from statistics import median_low
 from typing import NamedTuple
@@ -47,8 +47,8 @@ import torch
 from torch import Tensor
 
 from dcfl.messages import ClientUpdate, Tensors
-from dcfl.server.fold import Defence, Folded, Names
 
+Names = Collection[str]
 Rows = Sequence[Tensor]  # one reply each, flat: [d]
 BLOCK = 2**20  # numbers sorted or compared at a time, over all replies
 # For the geometric median: the most Weiszfeld steps, the step size at which to stop, and the
@@ -57,6 +57,20 @@ STEPS, ENOUGH, SMOOTHING = 100, 1e-6, 1e-6
 # For Krum's statistics: the largest accepted score, relative to that of the worst reply that is not
 # suspect. 4 is twice the distance; honest clients with different data are seldom that far apart.
 FAR = 4.0
+
+
+class Folded(NamedTuple):
+    direction: dict[str, Tensor]  # of the parameters, float64
+    buffers: dict[str, Tensor]
+    rejected: frozenset[int] = frozenset()  # clients whose replies the rule considers forged
+
+
+class Defence(NamedTuple):
+    """The settings of the robust rules; see ServerSettings."""
+
+    byzantine: float = 0.2
+    clip_norm: float = 0.0
+    population: int = 0  # clients in the federation; 0: only those that reply
 
 
 class Reply(NamedTuple):

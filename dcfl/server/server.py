@@ -16,8 +16,8 @@ from dcfl.local_training import LocalTraining
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic
 from dcfl.methods.method import Method, UploadsSoFar
 from dcfl.server.aggregation import AGGREGATIONS, ROBUST, Aggregation, replies_needed
-from dcfl.server.fold import Defence, Folded
 from dcfl.server.optimizers import ServerOptimizer
+from dcfl.server.robust import Defence, Folded
 from dcfl.server.validation import Schema, check_update
 from dcfl.settings import Settings, key
 
@@ -47,10 +47,10 @@ class ServerSettings(Settings):
     def require_replies(self, cohort: int, clients: int) -> None:
         """Refuse a robust rule that needs more replies than a round can bring."""
         needed = self.replies_needed(cohort, clients)
-        sizes = range(cohort, clients + 1)
-        enough = next((n for n in sizes if self.replies_needed(n, clients) <= n), 0)
-        more = f"federation.participation = {enough / clients:g} ({enough} clients), "
         if needed > cohort:
+            sizes = range(cohort, clients + 1)
+            enough = next((n for n in sizes if self.replies_needed(n, clients) <= n), 0)
+            more = f"federation.participation = {enough / clients:g} ({enough} clients), "
             raise ConfigError(
                 f'server.aggregation = "{self.aggregation}" with {cohort} of {clients} clients a '
                 f"round, of which server.byzantine = {self.byzantine:g} lets {(needed - 3) // 2} "

@@ -9,7 +9,7 @@ from torch import Tensor
 from dcfl.local_training import LocalTraining
 from dcfl.messages import ClientUpdate
 from dcfl.server.aggregation import AGGREGATIONS
-from dcfl.server.fold import Defence, Folded
+from dcfl.server.robust import Defence, Folded
 
 SENT = {
     "w": torch.tensor([1.0, -2.0], dtype=torch.float64),

@@ -15,7 +15,7 @@ from dcfl.local_training import LocalTraining
 from dcfl.messages import ClientUpdate
 from dcfl.server import ServerSettings, robust
 from dcfl.server.aggregation import AGGREGATIONS, replies_needed
-from dcfl.server.fold import Defence, Folded
+from dcfl.server.robust import Defence, Folded
 
 RULES = ["norm-clipping", "median", "trimmed-mean", "krum", "multi-krum", "geometric-median"]
 ROBUST = [rule for rule in RULES if rule != "norm-clipping"]  # which bounds harm, and no more

@@ -23,7 +23,6 @@ from dcfl.data.settings import accuracy_words, dataset_words
 from dcfl.engines.half_precision import bfloat16_share, bfloat16_units, forward_seconds
 from dcfl.engines.runner import two_images
 from dcfl.experiment import Experiment
-from dcfl.federation import cohort_size
 from dcfl.runs.estimate import Estimate
 from dcfl.runs.evaluations import WEIGHTING, EvaluationRecord, scored_by_sites, worst_words
 from dcfl.runs.folder import RecordedRun
@@ -106,13 +105,12 @@ def estimate_card(prepared: Prepared, estimate: Estimate, now: datetime) -> str:
     """What `dcfl run --dry-run` prints."""
     experiment = prepared.experiment
     sizes = prepared.data.partition.sizes
-    cohort = cohort_size(len(sizes), experiment.federation.share)
     least, most = int(sizes.min()), int(sizes.max())
     images = f"{least:,}" if least == most else f"{least:,} to {most:,}"
     free = f"{megabytes(estimate.available_bytes)} are free"
     lines = {
         "what": f"{experiment.method.name} on {experiment.data.dataset}, {model_words(prepared)}",
-        "clients": f"{cohort} of {len(sizes):,} a round, {images} images each; "
+        "clients": f"{prepared.cohort} of {len(sizes):,} a round, {images} images each; "
         f"{experiment.federation.rounds:,} rounds",
         "time": f"{duration(estimate.round_seconds)} a round, {duration(estimate.seconds)} in all"
         f"{_end(now, estimate.seconds)}",
@@ -253,9 +251,9 @@ def first_line(prepared: Prepared) -> str:
 
 def chosen_by_data(asked: Experiment, prepared: Prepared) -> str:
     """What was left to the data and is not as usual; empty if there is nothing of the kind."""
-    dataset, sizes = prepared.data.dataset, prepared.data.partition.sizes
-    cohort = cohort_size(len(sizes), prepared.experiment.federation.share)
-    who = f"{cohort} of {len(sizes)} {'clients' if dataset.partition is None else 'sites'} a round"
+    dataset = prepared.data.dataset
+    kind = "clients" if dataset.partition is None else "sites"
+    who = f"{prepared.cohort} of {len(prepared.data.partition)} {kind} a round"
     if asked.federation.participation == "auto" and dataset.partition is not None:
         return f"{who} (federation.participation)"
     if asked.data.clients != "auto" or not dataset.users_own:
@@ -279,7 +277,6 @@ def _bfloat16_share(prepared: Prepared) -> float | None:
 
 def _images_trained(prepared: Prepared) -> float:
     """How many images the whole run trains on, each as often as it is seen."""
-    experiment, sizes = prepared.experiment, prepared.data.partition.sizes
-    cohort = cohort_size(len(sizes), experiment.federation.share)
-    each = float(sizes.mean()) * experiment.training.all_epochs
-    return experiment.federation.rounds * cohort * each
+    experiment = prepared.experiment
+    each = float(prepared.data.partition.sizes.mean()) * experiment.training.all_epochs
+    return experiment.federation.rounds * prepared.cohort * each

@@ -8,6 +8,7 @@ two newest stay.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -98,10 +99,7 @@ class Checkpoints:
         path = self._path(progress.round)
         write_tensors(path, tensors, text)
         self._indexes[path] = progress.index
-        for old_path in self.paths()[:-KEPT]:
-            with storage(old_path):
-                old_path.unlink()
-            self._indexes.pop(old_path, None)
+        self._delete(self.paths()[:-KEPT])
         return self.indexes
 
     def recover_newest(self) -> tuple[Checkpoint, list[str]] | None:
@@ -130,11 +128,8 @@ class Checkpoints:
 
     def drop_after(self, round: int) -> None:
         """Delete damaged checkpoints of later rounds, so that new ones count as the newest."""
-        for path in self.paths():
-            if _by_round(path) > _by_round(self._path(round)):
-                with storage(path):
-                    path.unlink()
-                self._indexes.pop(path, None)
+        last = _by_round(self._path(round))
+        self._delete(path for path in self.paths() if _by_round(path) > last)
 
     def has(self, round: int) -> bool:
         """Whether there is one of that round, written or read here."""
@@ -146,17 +141,17 @@ class Checkpoints:
             with suppress(CheckpointError):  # all are damaged, and of no use
                 self.recover_newest()
         newest = max(self._indexes, key=_by_round, default=None)
-        for path in self.paths():
-            if path != newest:
-                with storage(path):
-                    path.unlink()
+        self._delete(path for path in self.paths() if path != newest)
         return self._indexes[newest] if newest else {}
 
     def clear(self) -> None:
-        """Delete all."""
-        for path in self.paths():
+        self._delete(self.paths())
+
+    def _delete(self, paths: Iterable[Path]) -> None:
+        for path in paths:
             with storage(path):
                 path.unlink()
+            self._indexes.pop(path, None)
 
 
 def _by_round(path: Path) -> tuple[int, str]:

@@ -24,7 +24,7 @@ from dcfl.engines.runner import reproducible
 from dcfl.errors import TooFewClients
 from dcfl.evaluation import PART
 from dcfl.experiment import Experiment, FaultSettings
-from dcfl.federation import cohort_size, sample_cohort
+from dcfl.federation import sample_cohort
 from dcfl.messages import num_bytes
 from dcfl.runs.checkpoints import KEPT
 from dcfl.runs.connect import on_this_machine, require_startable
@@ -242,7 +242,7 @@ def estimate(prepared: Prepared) -> Estimate:
     # This process makes room for the run.
     available = available_bytes() + memory_of(os.getpid())
     rates = measure(prepared)
-    replies = experiment.federation.rounds * _cohort(prepared)
+    replies = experiment.federation.rounds * prepared.cohort
     return Estimate(
         round_seconds=_late(_seconds(prepared, rates)),
         seconds=total_seconds(prepared, rates),
@@ -303,21 +303,16 @@ def _seconds(prepared: Prepared, rates: Rates, begin: int = 0) -> list[float]:
     return [*rounds[:-1], rounds[-1] + makespan((), workers, pending)] if rounds else []
 
 
-def _cohort(prepared: Prepared) -> int:
-    experiment = prepared.experiment
-    return cohort_size(experiment.data.population, experiment.federation.share)
-
-
 def _visited(prepared: Prepared) -> int:
     """How many different clients will have trained; all of them, to be safe, in a long run."""
     federation, population = prepared.experiment.federation, prepared.experiment.data.population
-    return min(population, federation.rounds * _cohort(prepared))
+    return min(population, federation.rounds * prepared.cohort)
 
 
 def peak_bytes(prepared: Prepared, rates: Rates) -> int:
     """That of the short rounds, and what more clients than theirs leave in memory."""
     experiment = prepared.experiment
-    weights, cohort = num_bytes(prepared.model.state_dict()), _cohort(prepared)
+    weights, cohort = num_bytes(prepared.model.state_dict()), prepared.cohort
     budget = experiment.engine.memory_budget * 10**6
     kept = [min(budget, count * rates.memory) for count in (_visited(prepared), rates.cohort)]
     more = max(0, cohort - rates.cohort)

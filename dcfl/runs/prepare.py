@@ -54,6 +54,12 @@ class Prepared:
         return {name: file.sha256 for name, file in self.own_files.items()}
 
     @property
+    def cohort(self) -> int:
+        """Clients in each round."""
+        experiment = self.experiment
+        return cohort_size(experiment.data.population, experiment.federation.share)
+
+    @property
     def workers(self) -> str:
         """How many processes train, and why so many."""
         count, engine = len(self.placement.devices), self.experiment.engine

@@ -126,17 +126,11 @@ def resume(
     return _result(resumed, on_round)
 
 
-def train_to_the_end(
-    label: str, run: Run, on_round: OnRound | None = None, progress: bool | None = None
-) -> None:
-    """Train all rounds. `on_round` and `progress`: as in `run`."""
-    with shown(label, run.experiment, run.folder, progress) as show:
+def _result(run: Run, on_round: OnRound | None, progress: bool | None = None) -> Result:
+    """Train all rounds."""
+    with shown(run.experiment.method.name, run.experiment, run.folder, progress) as show:
         for row in run.rounds():
             show(row)
             if on_round is not None and on_round(row) is False:
                 run.stop()
-
-
-def _result(run: Run, on_round: OnRound | None, progress: bool | None = None) -> Result:
-    train_to_the_end(run.experiment.method.name, run, on_round, progress)
     return run.result()

@@ -154,9 +154,8 @@ def _short_rounds(
             try:
                 with MemoryWatch(os.getpid(), SAMPLING) as watch:
                     beginning, _ = trained(warm)
-                    if remembers or state.shared:  # what clients remember and the server shares
-                        trained(warm)
                     scoring()
+                    trained(warm)  # with what clients remember, the server shares, scoring left
                 rounds = [trained(fresh) for _ in range(1 + remembers)]
                 while len(rounds) < REPEATS and sum(one[0] for one in rounds) < LONG_ENOUGH:
                     rounds.append(trained(fresh))

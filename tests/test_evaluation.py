@@ -11,6 +11,7 @@ from dcfl.evaluation import (
     alignment,
     ema,
     fairness,
+    max_and_ema,
     own_mix_accuracies,
     score_model,
     similarity_histogram,
@@ -123,3 +124,8 @@ def test_identical_embeddings_fall_into_the_last_bin() -> None:
     intra, inter = similarity_histogram(torch.ones(4, 3), torch.tensor([0, 0, 1, 1]), bins=10)
     assert intra.tolist() == [0] * 9 + [2]
     assert inter.tolist() == [0] * 9 + [4]
+
+
+def test_max_is_the_highest_and_ema_the_average_of_the_rounds_that_were_scored() -> None:
+    assert max_and_ema([10.0, None, 30.0, 20.0]) == (30.0, ema([10.0, 30.0, 20.0]))
+    assert max_and_ema([None]) == (None, None)

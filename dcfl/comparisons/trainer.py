@@ -99,7 +99,7 @@ class News:
 
     @property
     def outcome(self) -> Outcome:
-        """Of a finished cell."""
+        """What a finished cell came to."""
         return Outcome.of(RecordedRun.open(self.cell_folder.path))
 
     @property

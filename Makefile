@@ -9,7 +9,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints
 # Few classes for each client and two clients a round: a setting in which methods differ.
 run: $(VENV)/core
 	$(BIN)/dcfl compare data.alpha=0.1 federation.participation=0.1 \
-		--methods fedavg,dcfl-sw,dcfl-pw,scaffold --seeds 0,1,2
+		--methods fedavg,dcfl-sw,dcfl-pw,scaffold --seeds 0,1,2,3,4
 
 # One thread per test process: small tensors gain nothing from more, and two processes share two cores.
 test: $(VENV)/dev

@@ -1,5 +1,5 @@
-"""Put the measured tables into docs/reproduction.md and docs/why.md, between the marks that name
-them.
+"""Put the measured tables into docs/reproduction.md, why.md and pretrained.md, between the marks
+that name them.
 
     dcfl reproduce NAME ... --out FOLDER      # writes FOLDER/NAME.csv and NAME-runs.csv
     python benchmarks/course.py ...           # writes benchmarks/results/course.json
@@ -18,12 +18,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from dcfl.paper.order_page import claims_table
+from dcfl.paper.reproduction_page import order_table
 from dcfl.paper.results import CLAIMS, Contests, MethodScore, Place, checks, figures
 from dcfl.report.document import Table
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "docs" / name for name in ("reproduction.md", "why.md")]
+PAGES = [ROOT / "docs" / name for name in ("reproduction.md", "why.md", "pretrained.md")]
 RESULTS = ROOT / "benchmarks" / "results"
 
 Row = dict[str, str]
@@ -115,8 +115,77 @@ def contests(recipe: str) -> Contests:
 
 def order(recipe: str) -> str:
     """In how many cells each of the paper's inequalities holds."""
-    table = claims_table(checks(CLAIMS, contests(recipe)))
-    return Table(table.columns, table.rows).markdown()
+    table = order_table(contests(recipe))
+    return Table(table.columns, table.rows[: len(checks(CLAIMS, contests(recipe)))]).markdown()
+
+
+NOT_RUN = "*Not run yet.*"
+NAMES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tiny-imagenet": "Tiny-ImageNet"}
+
+
+def _ema(recipe: str) -> list[Row]:
+    """The rows of EMA, of a recipe that may not have been run."""
+    if not (RESULTS / f"{recipe}.csv").exists():
+        return []
+    return [row for row in _rows(recipe) if row["metric"] == "ema"]
+
+
+def _split(column: str) -> str:
+    return "IID" if column == "iid" else f"Dirichlet {column}"
+
+
+def gains(recipe: str, block: str) -> str:
+    """EMA of FedAvg and the paired differences to it with their intervals, by method and split."""
+    here = [row for row in _ema(recipe) if row["block"] == block]
+    if not here:
+        return NOT_RUN
+    columns = sorted(
+        _in_order(row["column"] for row in here), key=lambda one: one != "iid" and -float(one)
+    )
+    cells = {(row["row"], row["column"]): row for row in here}
+    rows = []
+    for name in _in_order(row["row"] for row in here):
+        own = [cells.get((name, column)) for column in columns]
+        if name == "FedAvg":
+            shown = [
+                row and f"{_spread(row, 'ours', 'deviation')} ({row['seeds']} seeds)" for row in own
+            ]
+        else:
+            shown = [row and _interval(row) for row in own]
+        rows.append([name, *(text or "–" for text in shown)])
+    return Table(["EMA", *map(_split, columns)], rows).markdown()
+
+
+def verdicts(recipe: str) -> str:
+    """For each data set and split, who is above FedAvg and who below: by the 95 % interval of the
+    paired difference of EMA, alone and corrected for the methods of the place (Holm)."""
+    places: dict[tuple[str, str], list[Row]] = {}
+    for row in _ema(recipe):
+        if row["gain_low"]:
+            places.setdefault((row["block"], row["column"]), []).append(row)
+    lines = []
+    for (block, column), rows in places.items():
+        rows.sort(key=lambda row: -float(row["gain"]))
+        above = [row for row in rows if float(row["gain_low"]) > 0]
+        below = [row for row in rows if float(row["gain_high"]) < 0]
+        level = [row["row"] for row in rows if row not in above and row not in below]
+        seeds = _in_order(row["pairs"] for row in rows)
+        parts = [
+            f"{word} {', '.join(_named(row) for row in found)}"
+            for word, found in (("above FedAvg", above), ("below it", below))
+            if found
+        ]
+        if level:
+            parts.append(f"not told apart from it {', '.join(level)}")
+        count = f"{'–'.join((seeds[0], seeds[-1])) if len(seeds) > 1 else seeds[0]} seeds"
+        lines.append(f"- **{NAMES[block]}, {_split(column)}** ({count}): {'; '.join(parts)}.")
+    return "\n".join(lines) or NOT_RUN
+
+
+def _named(row: Row) -> str:
+    sure = "" if not row["p"] or float(row["p"]) < 0.05 else ", not after correction"
+    low, high = (_number(row[key], "+") for key in ("gain_low", "gain_high"))
+    return f"{row['row']} by {_number(row['gain'], '+')} ({low} to {high}{sure})"
 
 
 def course(measure: str, space: str = "") -> str:
@@ -169,7 +238,7 @@ def _in_order(values: Iterable[Any]) -> list[Any]:
 
 def made_anew(page: Path) -> str:
     """The page as it is, with every `<!-- table: CALL -->` followed by what the call makes."""
-    makers = (beside_the_paper, grid, order, course, cosines)
+    makers = (beside_the_paper, grid, gains, verdicts, order, course, cosines)
     known: dict[str, Callable[..., str]] = {maker.__name__: maker for maker in makers}
 
     def made(match: re.Match[str]) -> str:

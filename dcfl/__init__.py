@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # the table below, as type checkers and editors read it
     from dcfl.data import Dataset as Dataset
     from dcfl.experiment import Experiment as Experiment
     from dcfl.methods import METHODS as METHODS, Method as Method, Objective as Objective
+    from dcfl.methods import ServerStep as ServerStep
     from dcfl.models import (
         FeatureModel as FeatureModel,
         ModelSettings as ModelSettings,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:  # the table below, as type checkers and editors read it
         adapt as adapt,
         build_model as build_model,
     )
+    from dcfl.runs.folder import open_run as open_run
     from dcfl.runs.model_file import load_model as load_model
     from dcfl.runs.rows import RoundRow as RoundRow, Summary as Summary
     from dcfl.runs.run import Result as Result, Run as Run
@@ -52,8 +54,9 @@ _NAMES = {
     ".config": "load_experiment",
     ".data": "Dataset",
     ".experiment": "Experiment",
-    ".methods": "METHODS Method Objective",
+    ".methods": "METHODS Method Objective ServerStep",
     ".models": "FeatureModel ModelSettings Output adapt build_model",
+    ".runs.folder": "open_run",
     ".runs.model_file": "load_model",
     ".runs.rows": "RoundRow Summary",
     ".runs.run": "Result Run",
@@ -75,7 +78,7 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     """Import on first use: torch takes seconds, and `dcfl --help` does not need it."""
     if name == "__version__":
-        return import_module("importlib.metadata").version("dcfl")
+        return import_module("dcfl.system.build").build()
     if _HOMES.get(name, "dcfl") != "dcfl":
         return getattr(import_module(_HOMES[name]), name)
     try:

@@ -17,6 +17,7 @@ from dcfl.data.client_data import Batch, ClientData
 from dcfl.messages import Tensors
 from dcfl.models.output import FeatureModel, Output
 from dcfl.models.parts import personal_tensors, unsent_tensors
+from dcfl.tensors import copies
 
 if TYPE_CHECKING:
     from dcfl.local_training import LocalTraining
@@ -34,7 +35,13 @@ __all__ = [
 
 @dataclass
 class Client:
-    """Everything one client knows during one round; `train_client` creates a new one each time."""
+    """Everything one client knows during one round; `train_client` creates a new one each time.
+
+    `id`, `round`, `num_steps`; `model`, trained in place from `received`; `shared`, the server's;
+    `memory`, its own; `data`, with `images.labels`, `images.pixels` and `classes`; `training`, the
+    [training] table, with `lr_in(round)`; `tally`, sums for the upload; `scaler`, of float16;
+    `logged`, by `log`; `own`, the weights of its own model, if the method has such.
+    """
 
     id: int
     round: int  # counted from 1
@@ -42,13 +49,15 @@ class Client:
     received: Tensors  # the global weights as sent, and this client's own personal ones
     shared: Tensors  # what the method's server side shares; empty in round 1
     memory: Tensors  # what the client kept from its last round; empty at first; never sent
-    data: ClientData
-    training: LocalTraining
+    data: ClientData  # its images and labels: `data.images.labels`, `data.classes`, `len(data)`
+    training: LocalTraining  # the [training] table; `training.lr_in(round)` after its decay
     num_steps: int = 0  # taken so far
     tally: dict[str, Tensor] = field(
         default_factory=dict
     )  # sums the objective collects for the upload
     scaler: GradScaler = field(default_factory=lambda: GradScaler("cpu", enabled=False))  # float16
+    logged: dict[str, list[Tensor]] = field(default_factory=dict)  # by `log`
+    own: Tensors = field(default_factory=dict)  # its own model's weights, if the method has such
 
     def trainable(self) -> Iterator[tuple[str, nn.Parameter]]:
         """The parameters being trained, by name; `received` and `shared` use the same names."""
@@ -59,10 +68,31 @@ class Client:
         own = personal_tensors(self.model)
         return ((name, live) for name, live in self.trainable() if name not in own)
 
+    def log(self, name: str, value: float | Tensor) -> None:
+        """Record a number, in any hook. Its mean over the calls of this visit goes to
+        clients.jsonl; the mean over the clients, weighted by their images, to rounds.jsonl
+        (`row.logged`), to trackers and to the page. Not under [privacy]. The server's counterpart:
+        `merge` returns a scalar called "log/NAME"."""
+        self.logged.setdefault(name, []).append(torch.as_tensor(value).detach().double().mean())
+
+    def maps(self, images: Tensor) -> tuple[Output, tuple[Tensor, ...]]:
+        """The model's output for a batch, and its stages as maps [B, C, H, W], before they are
+        pooled: for terms on feature maps. `client.global_model.maps` does the same."""
+        return self.model.maps(images)
+
     @cached_property
     def global_model(self) -> FeatureModel:
         """A frozen copy of the model as received."""
         return self.frozen(self.received)
+
+    @cached_property
+    def own_model(self) -> FeatureModel:
+        """A second model, for methods that train one for each client beside the shared one. It
+        starts from `own`: as the client's last round left it, at first as received."""
+        twin = self.frozen(copies({**self.received, **self.own})).train()
+        for name, live in twin.named_parameters():
+            live.requires_grad_(self.model.get_parameter(name).requires_grad)
+        return twin
 
     def frozen(self, weights: Tensors) -> FeatureModel:
         """A copy of the model with these weights, in evaluation mode and without gradients."""

@@ -24,6 +24,7 @@ from dcfl.methods.method import require_plain_name
 from dcfl.server import ServerSettings
 from dcfl.server.optimizers import OPTIMIZERS
 from dcfl.settings import LARGEST_INTEGER, Settings
+from dcfl.system.storage import MOST_OF_CONFIG, read_whole
 from dcfl.system.wording import nearest, typed
 
 Table = dict[str, Any]
@@ -36,6 +37,7 @@ CHOICES = {
     "method": ("name", DEFAULT.method.name),
     "server": ("optimizer", DEFAULT.server.optimizer.name),
 }
+MOST_PARTS = 50  # of a key
 # tomllib raises ValueError for numbers of thousands of digits, RecursionError for deep nesting.
 NOT_TOML = (tomllib.TOMLDecodeError, ValueError, RecursionError)
 SECTIONS = {field.name: field for field in fields(Experiment)}
@@ -47,7 +49,11 @@ def read_toml(path: Path, errors: Literal["strict", "surrogateescape"] = "strict
     """Read the tables of a config file without checking them. `errors`: how to treat bytes that are
     not UTF-8."""
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8-sig", errors=errors))
+        text = read_whole(path, MOST_OF_CONFIG).decode("utf-8-sig", errors)
+        if any(len(re.findall(r"[^.]\.", part)) > MOST_PARTS for part in re.split("[=,\n]", text)):
+            raise ValueError("a key of too many parts")  # tomllib would take hours
+        tables = tomllib.loads(text)
+        str(tables)  # refuses integers of thousands of hexadecimal digits too
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: no such config file") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -70,6 +76,7 @@ def parse_settings(settings: Iterable[str]) -> Tables:
             raise ConfigError(f"{setting!r} is not of the form section.key=value")
         try:
             value = tomllib.loads(f"value = {text}")["value"]
+            str(value)  # as above
         except NOT_TOML:
             value = text.strip()
         tables.setdefault(section, {})[name] = value

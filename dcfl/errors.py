@@ -105,7 +105,7 @@ NO_LONGER_FINITE = "loss is no longer finite"
 
 
 class Diverged(DCFLError, ArithmeticError):
-    """A client's loss or weights are no longer finite."""
+    """Loss or weights, a client's or the server's, are no longer finite."""
 
 
 class ProtocolError(DCFLError, ValueError):
@@ -113,6 +113,10 @@ class ProtocolError(DCFLError, ValueError):
 
     def __init__(self, message: str) -> None:
         super().__init__(printable(message, LONGEST_REASON))  # it may quote text a client chose
+
+
+class RefusedBySite(ProtocolError):
+    """The reply of a site that has decided not to answer."""
 
 
 class ProtocolMismatch(ProtocolError):

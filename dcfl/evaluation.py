@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -14,21 +15,26 @@ from dcfl.client import evaluating
 from dcfl.data.client_data import bounds, clean_batches
 from dcfl.data.datasets import Dataset
 from dcfl.models.output import FeatureModel
-from dcfl.system.transfers import read_numbers, to_host
+from dcfl.system.transfers import read_numbers
 
 __all__ = ["alignment", "ema", "similarity_histogram", "uniformity"]
+
+
+# What a client's own number is taken on. The second is for clients without test images.
+OWN_IMAGES, OWN_MIX = "its own test images", "its own mix of classes"
 
 
 class Evaluation(NamedTuple):
     accuracy: float  # top-1, percent
     loss: float  # mean cross-entropy
     by_class: Tensor  # accuracy of each class [classes], percent; NaN without test images
+    by_owner: Tensor | None = None  # of each client on its own test images; None: nobody has any
 
 
 class Score(NamedTuple):
     """The score of one part of the test images. Parts may be scored anywhere, in any order."""
 
-    right: list[int]  # correct answers per class
+    right: list[int]  # correct answers per class, for each owner of images in turn
     losses: list[float]  # summed over each batch
 
 
@@ -48,27 +54,37 @@ def scored_parts(dataset: Dataset) -> list[tuple[int, int]]:
 @torch.inference_mode()
 def score(model: FeatureModel, dataset: Dataset, start: int, end: int) -> Score:
     """Score the batches that begin within the part; batches do not depend on the parts."""
-    images = dataset.test
-    right = torch.zeros(dataset.classes, dtype=torch.int64, device=images.labels.device)
+    images, classes = dataset.scored_cells, dataset.classes
+    right = torch.zeros(dataset.cells, dtype=torch.int64, device=images.labels.device)
     losses = []
     with evaluating(model):
         for batch in clean_batches(images, dataset.preparation, model, (start, end)):
-            logits = model(batch.images).logits
-            hits = logits.argmax(dim=1) == batch.labels
+            logits, labels = model(batch.images).logits, batch.labels % classes
+            hits = logits.argmax(dim=1) == labels
             right.index_add_(0, batch.labels, hits.to(right.dtype))
-            losses.append(F.cross_entropy(logits, batch.labels, reduction="sum"))
+            losses.append(F.cross_entropy(logits, labels, reduction="sum"))
     numbers = read_numbers([right, *losses])  # the only wait for the device
     return Score([int(n) for n in numbers[: len(right)]], numbers[len(right) :])
 
 
 def evaluation(scores: Sequence[Score], dataset: Dataset) -> Evaluation:
     """Combine all parts in order, which gives the same bits wherever each was scored."""
-    count = max(len(dataset.test), 1)
+    count, sizes = max(len(dataset.test), 1), dataset.cell_sizes
     right = torch.tensor([score.right for score in scores], dtype=torch.float64).sum(dim=0)
+    right = right.reshape(sizes.shape)
     loss = sum(loss for score in scores for loss in score.losses)
-    labels = to_host({"test": dataset.test.labels})["test"]
-    totals = torch.bincount(labels, minlength=dataset.classes)
-    return Evaluation(100 * float(right.sum()) / count, loss / count, 100 * right / totals)
+    by_class, by_owner = (100 * right.sum(dim=d) / sizes.sum(dim=d) for d in (0, 1))
+    owned = dataset.test.owners is not None
+    accuracy = 100 * float(right.sum()) / count
+    return Evaluation(accuracy, loss / count, by_class, by_owner if owned else None)
+
+
+def client_accuracies(result: Evaluation, mixes: Tensor) -> Tensor:
+    """Of each client [clients], percent: on its own test images or, where no client has any, on all
+    of them in its own mix of classes. NaN where there is nothing to score."""
+    if result.by_owner is not None:
+        return result.by_owner
+    return own_mix_accuracies(result.by_class, mixes)
 
 
 def own_mix_accuracies(by_class: Tensor, mixes: Tensor) -> Tensor:
@@ -96,12 +112,14 @@ def fairness(accuracies: Tensor) -> tuple[float | None, float | None]:
     return float(known.mean()), float(worst.mean())
 
 
-def ema(values: Iterable[float], decay: float = 0.9) -> float:
+def ema(values: Sequence[float], decay: float = 0.9, rounds: Sequence[int] | None = None) -> float:
     """The exponential moving average after the last value; the first value starts it.
 
     Args:
         values: At least one.
-        decay: The weight of the past.
+        decay: The weight of the past, for each round that has passed since.
+        rounds: The round of each value, where not every round has one: the past then keeps
+            `decay ** gap`, and the average stays comparable with one over all rounds.
 
     Returns:
         The average.
@@ -111,18 +129,14 @@ def ema(values: Iterable[float], decay: float = 0.9) -> float:
         >>> round(dcfl.evaluation.ema([10.0, 20.0]), 6)
         11.0
     """
-    average: float | None = None
-    for value in values:
-        average = value if average is None else decay * average + (1 - decay) * value
-    if average is None:
+    if not values:
         raise ValueError("the moving average of no values is not defined")
+    average, *later = values
+    gaps = [1] * len(later) if rounds is None else [b - a for a, b in pairwise(rounds)]
+    for value, gap in zip(later, gaps, strict=True):
+        kept = decay**gap
+        average = kept * average + (1 - kept) * value
     return average
-
-
-def max_and_ema(values: Iterable[float | None]) -> tuple[float | None, float | None]:
-    """Maximum and EMA of the known values; None if there are none."""
-    known = [value for value in values if value is not None]
-    return (max(known), ema(known)) if known else (None, None)
 
 
 def alignment(x: Tensor, y: Tensor, alpha: float = 2) -> Tensor:

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from dcfl.data import DataSettings
 from dcfl.errors import ConfigError
 from dcfl.federation import cohort_size
-from dcfl.local_training import LocalTraining
+from dcfl.local_training import OWN_AND_PERSONAL, LocalTraining
 from dcfl.methods import METHODS
 from dcfl.methods.method import Method, require_plain_name
 from dcfl.models import ModelSettings
@@ -18,7 +18,7 @@ from dcfl.privacy import PrivacySettings
 from dcfl.server import ServerSettings
 from dcfl.settings import Settings, key
 
-TrackerName = Literal["tensorboard", "mlflow", "wandb", "trackio", "csv"]
+TrackerName = Literal["tensorboard", "mlflow", "wandb", "csv"]
 USUAL_PARTICIPATION = 0.25
 Precision = Literal["float32", "bfloat16", "float16"]
 
@@ -41,10 +41,14 @@ class FederationSettings(Settings):
     # Seconds to wait for a round's replies, after which late clients are left out; 0: no limit.
     deadline: float = key(0.0, ge=0, le=10**6, zero="none")
     minimum_replies: int = key(1, ge=1)  # a round with fewer does not change the model
+    # Minutes to wait, at Flower's sites, until there are so many again; 0: three such rounds in a
+    # row end the run, as they do everywhere else. A site's reboot takes no round.
+    quorum_minutes: float = key(30.0, ge=0, le=10**5, zero="none", kind="place")
     # Parts of the model that every client has for itself and never sends: "norms" (all
     # normalisation layers) or names of modules, such as "classifier".
     personal: tuple[str, ...] = ()
-    # Score the model after every so many rounds, and after the last: MAX and EMA depend on it.
+    # Score the model after every so many rounds, and after the last. MAX is of those; EMA keeps 0.9
+    # for each round between.
     evaluate_every: int = key(1, ge=1)
     # End the run after so many scores in a row without a new best; 0: never.
     patience: int = key(0, ge=0, zero="no end")
@@ -95,7 +99,7 @@ class EngineSettings(Settings):
 
     # "flower-simulation": Flower's simulation on Ray; "flower": SuperNodes, by `dcfl flower run`.
     name: Literal["embedded", "flower-simulation", "flower"] = key("embedded", kind="place")
-    # Processes; 1: only this one. Does not change results.
+    # Processes; 1: only this one. Fewer where cores or memory are short. Does not change results.
     workers: int | Literal["auto"] = key("auto", ge=1, le=1024, kind="place")
     threads: int = key(1, ge=1, le=1024)  # torch threads per client; changes the last bits
     # "cpu", "cuda", "cuda:0,1"; "auto" uses all GPUs. CPU and GPU differ only in rounding, as two
@@ -135,6 +139,9 @@ class OutputSettings(Settings):
     # Keep the model of the round with the best accuracy too, in best.safetensors; by which images
     # is federation.choose_by.
     keep_best: bool = key(False, kind="place")
+    # Keep the model of every so many rounds, in rounds/; 0: of none.
+    keep_every: int = key(0, ge=0, zero="none", kind="place")
+    keep_updates: bool = key(False, kind="place")  # and what clients sent in those rounds
     # Keep the last checkpoint of a finished run, with what its clients remember, so that
     # `dcfl resume --rounds` can make the run longer.
     keep_checkpoint: bool = key(True, kind="place")
@@ -145,6 +152,12 @@ class OutputSettings(Settings):
         super().__post_init__()
         if len(set(self.trackers)) != len(self.trackers):
             raise ConfigError("output.trackers: each may be named once")
+        if self.keep_updates and not self.keep_every:
+            raise ConfigError("output.keep_updates is of the rounds that output.keep_every keeps")
+
+    def keeps(self, round: int) -> bool:
+        """Whether the model of this round is kept."""
+        return self.keep_every > 0 and round % self.keep_every == 0
 
 
 @dataclass(frozen=True)
@@ -209,15 +222,18 @@ class Experiment:
 
     def __post_init__(self) -> None:
         require_plain_name(self.method.name)
+        self.server.check_method(self.method)
         if self.faults.hang and not self.federation.deadline:
             raise ConfigError(
                 "faults.hang needs federation.deadline: nobody else would end the round"
             )
-        if self.attack.kind == "prototype-flip" and not self.method.overrides("flip_upload"):
+        if self.attack.kind == "prototype-flip" and not self.method.overrides("upload"):
             raise ConfigError(
-                f'attack.kind = "prototype-flip": {self.method.name} sends no prototypes; dcfl-pw '
-                f"and fedproc do, and a method of your own may define flip_upload"
+                f'attack.kind = "prototype-flip": {self.method.name} sends nothing beside the '
+                f"weights; dcfl-pw, fedproc and scaffold do"
             )
+        if self.federation.personal and self.method.has_own_model:
+            raise ConfigError(OWN_AND_PERSONAL.format(self.method.name))
         if self.training.head_epochs and not self.federation.personal:
             raise ConfigError(
                 "training.head_epochs are of the part that federation.personal names: set "

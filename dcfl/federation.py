@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from dcfl.errors import ClientFailure
-from dcfl.messages import Broadcast, ClientUpdate
+from dcfl.messages import LOG, Broadcast, ClientUpdate
 from dcfl.server.server import ClientReport, Server, ServerState
 
 
@@ -33,6 +35,7 @@ class Round(NamedTuple):
 
     state: ServerState
     clients: list[ClientReport]
+    logged: Mapping[str, float] = MappingProxyType({})  # numbers of the server's own
 
 
 def cohort_size(population: int, participation: float) -> int:
@@ -55,14 +58,25 @@ def federate(
     rounds: int,
     participation: float,
     seed: int,
+    asks_again: Callable[[Sequence[ClientReport]], bool] = lambda clients: False,
 ) -> Iterator[Round]:
     """Train from `state` up to round `rounds`, yielding after each round.
 
-    The caller's loop evaluates, logs and decides when to stop.
+    The caller's loop evaluates, logs and decides when to stop. `asks_again`: whether a round that
+    did not change the model is done once more, instead of being yielded.
     """
     while state.round < rounds:
         cohort = sample_cohort(server.population, participation, seed, state.round + 1)
         broadcast = server.broadcast(state)
-        state, clients = server.aggregate(state, broadcast, backend.run(broadcast, cohort))
-        backend.settle({client.client for client in clients if client.used})
-        yield Round(state, clients)
+        after, clients = server.aggregate(state, broadcast, backend.run(broadcast, cohort))
+        used = {client.client for client in clients if client.used}
+        backend.settle(used)
+        if used or not asks_again(clients):
+            rest = {name: one for name, one in after.shared.items() if not name.startswith(LOG)}
+            logged = {
+                name.removeprefix(LOG): float(after.shared[name])
+                for name in after.shared
+                if name not in rest
+            }
+            state = replace(after, shared=rest) if logged else after
+            yield Round(state, clients, logged)

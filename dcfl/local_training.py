@@ -18,7 +18,7 @@ from torch.optim.sgd import sgd
 from dcfl.client import Client
 from dcfl.data.client_data import ClientData
 from dcfl.errors import NO_LONGER_FINITE, ConfigError, Diverged
-from dcfl.messages import Broadcast, ClientUpdate, Tensors
+from dcfl.messages import LOG, Broadcast, ClientUpdate, Tensors
 from dcfl.models.output import FeatureModel
 from dcfl.models.parts import (
     NORMALISATIONS,
@@ -42,6 +42,10 @@ from dcfl.tensors import (
 
 if TYPE_CHECKING:
     from dcfl.methods.method import Method
+
+OWN_AND_PERSONAL = (
+    "federation.personal: with {} every client has a whole model of its own; leave out one of both"
+)
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,10 @@ class LocalTraining(Settings):
     def all_epochs(self) -> int:
         """How often a client goes over its images in a round."""
         return self.head_epochs + self.epochs
+
+    def steps_on(self, images: int) -> int:
+        """How many a client with so many images takes in a round. A batch of one is left out."""
+        return self.epochs * -(-(images - 1) // self.batch_size)
 
     def lr_in(self, round: int, epoch: int = 0) -> float:
         """The learning rate of a local epoch, counted from 0."""
@@ -113,9 +121,12 @@ def train_client(
     nor personal, and the memory those that are personal, if it has them.
     """
     started = time.perf_counter()
-    personal = personal_tensors(model)
-    own, remembered = personal_and_rest(memory) if personal else ({}, memory)
-    load(model, {**broadcast.weights, **own}, optional=unsent_tensors(model))
+    personal, has_own = personal_tensors(model), method.has_own_model
+    if personal and has_own:
+        raise ConfigError(OWN_AND_PERSONAL.format(method.name))
+    own, remembered = personal_and_rest(memory) if personal or has_own else ({}, memory)
+    start = broadcast.weights if has_own else {**broadcast.weights, **own}
+    load(model, start, optional=unsent_tensors(model))
     model.train()
     client = Client(
         id=client_id,
@@ -127,13 +138,23 @@ def train_client(
         data=data,
         training=training,
         scaler=_loss_scaler(model),
+        own=own if has_own else {},
     )
     with _own_randomness(model, derived_seed(seed, broadcast.round, client_id, "model")):
+        if method.overrides("start"):
+            begun = method.start(client)
+            _require_names(begun, client, "start", method)
+            load(model, begun, optional=model.state_dict().keys())
         loss = _descend(method, client, seed)
         weights = snapshot(model, broadcast.weights)  # what was sent comes back
         upload = apart_from(model, canonical(method.upload(client)))
         remembered = apart_from(model, canonical(method.remember(client)))
-        new_memory = with_personal(snapshot(model, personal), remembered)
+        if has_own:
+            kept = apart_from(model, canonical(method.own_weights(client)))
+            _require_names(kept, client, "own_weights", method)
+        else:
+            kept = snapshot(model, personal)
+        new_memory = with_personal(kept, remembered)
     _require_unsent(personal, upload, method)
     # Check weights and memory too: the last step may overflow after the last loss.
     produced = together(loss={"mean": loss}, weights=weights, upload=upload, memory=new_memory)
@@ -149,7 +170,14 @@ def train_client(
         upload=upload,
         num_examples=len(data),
         num_steps=client.num_steps,
-        metrics={"loss": sums["loss/mean"], "seconds": time.perf_counter() - started},
+        metrics={
+            "loss": sums["loss/mean"],
+            "seconds": time.perf_counter() - started,
+            **{
+                f"{LOG}{name}": float(sum(calls) / len(calls))
+                for name, calls in client.logged.items()
+            },
+        },
     )
     return update, new_memory
 
@@ -161,6 +189,15 @@ def _require_unsent(personal: Tensors, upload: Tensors, method: Method) -> None:
         raise ConfigError(
             f"{method.name} uploads {revealed[0]}, which federation.personal keeps at its client: "
             f"use client.federated() instead of client.trainable()"
+        )
+
+
+def _require_names(made: Tensors, client: Client, hook: str, method: Method) -> None:
+    unknown = sorted(made.keys() - client.received.keys())
+    if unknown or (hook == "own_weights" and not made):
+        raise ConfigError(
+            f"{method.name}: {hook} must return tensors with names of client.received, not "
+            f"{unknown[0] if unknown else 'none'}"
         )
 
 
@@ -197,13 +234,13 @@ class _SGD:
     # and `found_inf` around a step.
     _step_supports_amp_scaling = True
 
-    def __init__(self, client: Client) -> None:
-        self._momentum = client.training.momentum
-        decay = client.training.weight_decay
-        spares = not client.training.decay_norm_and_bias
-        spared = norms_and_biases(client.model) if spares else frozenset()
-        decaying = [live for name, live in client.trainable() if name not in spared]
-        others = [live for name, live in client.trainable() if name in spared] if spared else []
+    def __init__(self, model: FeatureModel, training: LocalTraining) -> None:
+        self._momentum = training.momentum
+        decay = training.weight_decay
+        spared = frozenset() if training.decay_norm_and_bias else norms_and_biases(model)
+        trainable = [(name, live) for name, live in model.named_parameters() if live.requires_grad]
+        decaying = [live for name, live in trainable if name not in spared]
+        others = [live for name, live in trainable if name in spared]
         self.param_groups: list[dict[str, Any]] = [  # as GradScaler expects them
             {"params": params, "decay": decay}
             for params, decay in ((decaying, decay), (others, 0.0))
@@ -237,6 +274,25 @@ class _SGD:
         return self._averages[live]
 
 
+class _Descent:
+    """Takes one model's steps, from the gradients in its parameters."""
+
+    def __init__(self, client: Client, model: FeatureModel) -> None:
+        self._scaler, self._longest = client.scaler, client.training.max_grad_norm
+        self._parameters = [live for live in model.parameters() if live.requires_grad]
+        self._optimizer = _SGD(model, client.training)
+
+    def clear(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def step(self, lr: float) -> None:
+        if self._longest:
+            self._scaler.unscale_(self._optimizer)  # type: ignore[arg-type]
+            torch.nn.utils.clip_grad_norm_(self._parameters, self._longest)
+        self._scaler.step(self._optimizer, lr)  # type: ignore[arg-type]
+
+
 def norms_and_biases(model: nn.Module) -> frozenset[str]:
     """The names of all biases and of all parameters of normalisation layers. Other vectors count
     too: in users' modules they are usually scales and offsets."""
@@ -262,27 +318,28 @@ def _at_rest(client: Client) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
 
 
 def _descend(method: Method, client: Client, seed: int) -> Tensor:
-    """Train the client's model in place; returns the mean loss over the steps."""
-    training = client.training
-    parameters = [parameter for _, parameter in client.trainable()]
-    optimizer = _SGD(client)
+    """Train the client's model in place, and its own one beside it, if the method has such; returns
+    the mean loss of the first over the steps."""
+    training, descent = client.training, _Descent(client, client.model)
     objective = method.objective(client)
+    own = _Descent(client, client.own_model) if method.overrides("own_objective") else None
+    own_objective = method.own_objective(client) if own else objective
     at_rest = _at_rest(client)
     losses: list[Tensor] = []
     for batch in client.data.training_batches(
         training.all_epochs, training.batch_size, seed, client.round, client.id, method.second_view
     ):
-        for parameter in parameters:
-            parameter.grad = None
+        descent.clear()
         losses.append(method.gradient(client, objective, batch).detach())
         head = batch.epoch < training.head_epochs
         for parameter in at_rest[head]:
             parameter.grad = None
-        if training.max_grad_norm:
-            client.scaler.unscale_(optimizer)  # type: ignore[arg-type]
-            torch.nn.utils.clip_grad_norm_(parameters, training.max_grad_norm)
         lr = training.lr_in(client.round, batch.epoch - (0 if head else training.head_epochs))
-        client.scaler.step(optimizer, lr)  # type: ignore[arg-type]
+        descent.step(lr)
+        if own:
+            own.clear()
+            client.scaler.scale(own_objective(batch)).backward()  # type: ignore[no-untyped-call]
+            own.step(lr)
         client.scaler.update()
         client.num_steps += not head  # the server is told of the steps of what it is sent
     # Nobody has read a number so far: that would stall a GPU in every step.

@@ -24,6 +24,9 @@ class Broadcast:
         return num_bytes(self.weights) + num_bytes(self.shared)
 
 
+LOG = "log/"  # begins the names of the user's own numbers, of clients and of the server
+
+
 class Traffic(NamedTuple):
     """Bytes that one client's round took on the wire, as measured by the transport."""
 

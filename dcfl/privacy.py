@@ -10,14 +10,20 @@ is a client's whole training set: replace all of it, and the replies of the whol
 from __future__ import annotations
 
 import hashlib
+import operator
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from math import ceil, floor, inf, log10, pi, sqrt
+from decimal import Decimal, localcontext
+from functools import cache
+from itertools import accumulate
+from math import ceil, floor, inf, log10, sqrt
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dcfl.errors import ConfigError, ProtocolError
@@ -31,8 +37,12 @@ from dcfl.system.transfers import on_device
 from dcfl.system.wording import install_command
 from dcfl.tensors import cast_like, clip_share
 
-# Of clip, noise or sensitivity: the product of two still passes the server's checks.
-LARGEST_SETTING = 10**6
+# Of clip, noise or sensitivity: the product of two still passes the server's checks, or is far from
+# the least numbers of float64.
+LARGEST_SETTING, LEAST_LENGTH, LEAST_NOISE = 10**6, 1e-6, 1e-3
+LEAST_ACCOUNTED = (
+    0.5  # noise below which there is no guarantee: the tails that it needs are not drawn
+)
 LARGEST_EPSILON = 500.0  # beyond it a guarantee says nothing
 BY_SIZE = ("samples", "fednova")  # aggregations that ask how many images or steps a client has
 
@@ -56,6 +66,9 @@ class PrivacySettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name, least in (("clip", LEAST_LENGTH), ("noise", LEAST_NOISE)):
+            if 0 < getattr(self, name) < least:
+                raise ConfigError(f"privacy.{name} must be 0 (off) or at least {least:g}")
         if self.noise and not self.active:
             raise ConfigError(
                 "privacy.noise without privacy.clip: set privacy.clip, the longest change of "
@@ -111,17 +124,16 @@ class Protection:
     def _protected_weights(
         self, trained: Tensors, received: Tensors, draws: Draws
     ) -> dict[str, Tensor]:
-        """Received + clipped change + noise, in float64 until the end: rounding to the dtype of the
-        weights after the noise is added hides what its last bits could reveal."""
-        clip, deviation = self.settings.clip, self.settings.noise * self.settings.clip
+        """Received + (clipped change + noise). Whoever reads this could have added `received`,
+        and rounded the sum, without us: only what is in brackets has to be private."""
+        clip, noise = self.settings.clip, self.settings.noise
         weights = {name: received[name] for name in trained}
         moving = [name for name in trained if name in self.trainable]
         share = clip_share((trained[n].double() - weights[n].double() for n in moving), clip)
+        step = grid_step(2 * clip, noise, sum(trained[name].numel() for name in moving))
         for name in moving:
             start = weights[name].double()
-            change = (trained[name].double() - start).mul_(share)
-            if deviation:
-                change.add_(draws.normal(change), alpha=deviation)
+            change = noised((trained[name].double() - start).mul_(share), step, draws)
             weights[name] = torch.empty_like(trained[name]).copy_(change.add_(start))
         return weights
 
@@ -134,12 +146,12 @@ class Protection:
         clipped = self.method.clip_upload(exact)
         self._require_like(clipped, exact)
         sensitivity = self.method.upload_sensitivity() or {}
-        noised = {}
+        noise = self.settings.noise * sqrt(len(clipped))
+        protected = {}
         for name in self.upload:  # not in the order of the client's upload: it, too, could tell
-            deviation = self.settings.noise * sqrt(len(clipped)) * sensitivity[name] / 2
-            noise = draws.normal(clipped[name]) if deviation else torch.zeros(())
-            noised[name] = clipped[name] + deviation * noise
-        return cast_like(noised, upload)
+            step = grid_step(sensitivity[name], noise, clipped[name].numel())
+            protected[name] = noised(clipped[name], step, draws)
+        return cast_like(protected, upload)
 
     def _require_like(self, tensors: Tensors, example: Tensors) -> None:
         """Names and shapes that depend on the data would reveal something that no noise hides."""
@@ -151,9 +163,41 @@ class Protection:
             ) from error
 
 
+# Noise that survives rounding. In floating point, x + noise takes other values for one x than for
+# another, and their last bits tell which (Mironov 2012; Haney and others 2022); below the least
+# numbers the noise is zero. So both are whole multiples of a step, and the noise is a discrete
+# Gaussian, whose guarantee is that of the Gaussian (Canonne, Kamath and Steinke 2020).
+
+_PART, _TIMES = 1024, 512  # the noise is a sum of two parts, one of them taken so many times
+DEVIATION = _PART * sqrt(_TIMES**2 + 1)  # of the noise, in steps: 2^19
+_LAST = round(13.3 * _PART)  # of a part; numbers beyond have a probability of 2^-131
+_AT_ONCE = 2**18  # numbers drawn, to save memory
+_SLACK = 1e-9  # more than float64 loses when it measures a length
+
+
+def grid_step(apart: float, noise: float, count: int) -> float:
+    """The step for `count` numbers, of which two answers are at most `apart` from each other. To
+    round them can make that `step * sqrt(count)` more, for which the noise makes up."""
+    return noise * apart * (1 + _SLACK) / (2 * DEVIATION - noise * sqrt(count))
+
+
+def check_steps(noise: float, count: int) -> None:
+    if noise * sqrt(count) > DEVIATION:
+        raise ConfigError(f"privacy.noise = {noise:g} is too much for {count:,} numbers at once")
+
+
+def noised(exact: Tensor, step: float, draws: Draws) -> Tensor:
+    """In float64. Without noise, the step is 0."""
+    if not step:
+        return exact
+    # Beyond 2^52 float64 has no room for the noise. To cut off brings no two answers further apart.
+    steps = exact.div(step).round_().clamp_(-(2.0**52), 2.0**52)
+    return steps.add_(draws.steps(exact)).mul_(step)
+
+
 class Draws:
-    """Standard normal numbers in float64 from a cryptographic generator: the operating system's, or
-    one with a key, whose numbers can be drawn again.
+    """Whole numbers from a discrete Gaussian of `DEVIATION`, by a cryptographic generator: the
+    operating system's, or one with a key, whose numbers can be drawn again.
 
     torch's generators would not do. They use 32 bits of their seed, which can be tried one by one;
     and where the noise is larger than the signal, as it must be, replies show a generator's output
@@ -163,24 +207,57 @@ class Draws:
     def __init__(self, key: str | None = None) -> None:
         self._key, self._calls = key, 0
 
-    def normal(self, like: Tensor) -> Tensor:
+    def steps(self, like: Tensor) -> Tensor:
         """Numbers in the shape and on the device of `like`."""
-        pairs = (like.numel() + 1) // 2
-        raw = np.frombuffer(self._bytes(16 * pairs), dtype="<u8").reshape(2, pairs)
-        # 53 bits each, never zero: this cuts off radii beyond 8.6, of probability 1e-16.
-        radii, angles = ((raw >> np.uint64(11)) + 0.5) * 2.0**-53
-        np.log(radii, out=radii)
-        np.sqrt(np.multiply(radii, -2, out=radii), out=radii)
-        angles *= 2 * pi
-        both = np.concatenate([radii * np.cos(angles), radii * np.sin(angles)])
-        drawn = torch.from_numpy(both[: like.numel()]).reshape(like.shape)
-        return on_device(drawn, like.device)
+        drawn = np.empty(like.numel())
+        for block in np.split(drawn, range(_AT_ONCE, drawn.size, _AT_ONCE)):
+            raw = np.frombuffer(self._bytes(16 * block.size), dtype="<u8").reshape(2, block.size)
+            # A sum of two discrete Gaussians is one, but for a factor within e^-78 of 1, because
+            # the second is twice as wide as the multiples of the first are apart.
+            first, second = (_part(uniform, self._bytes) for uniform in raw)
+            block[:] = _TIMES * first + second
+        return on_device(torch.from_numpy(drawn).reshape(like.shape), like.device)
 
     def _bytes(self, count: int) -> bytes:
         if self._key is None:
             return os.urandom(count)
         self._calls += 1
         return hashlib.shake_256(f"{self._key}/{self._calls}".encode()).digest(count)
+
+
+def _part(uniform: NDArray[np.uint64], more: Callable[[int], bytes]) -> NDArray[np.intp]:
+    """Discrete Gaussians of deviation `_PART`: how many thresholds are not above numbers of 128
+    bits, of which 64 decide but for one number in 2^49. The first 16 of those tell, but for the
+    next threshold or, in the tails, for several."""
+    exact, thresholds, known, several = _thresholds()
+    top = uniform >> np.uint64(48)
+    found: NDArray[np.intp] = known[top]
+    found += thresholds[found] <= uniform
+    tails = np.flatnonzero(several[top])
+    found[tails] = np.searchsorted(thresholds, uniform[tails], side="right")
+    for place in np.flatnonzero(thresholds[found - 1] == uniform):
+        whole = int(uniform[place]) << 64 | int.from_bytes(more(8), "little")
+        found[place] = bisect_right(exact, whole)
+    found -= _LAST
+    return found
+
+
+@cache
+def _thresholds() -> tuple[list[int], NDArray[np.uint64], NDArray[np.intp], NDArray[np.bool_]]:
+    """The probability that a part is at most -LAST, -LAST + 1, ..., in units of 2^-128; its first
+    64 bits; and for each value of the first 16 bits how many of those are not above it, and
+    whether several follow before the next value."""
+    with localcontext(prec=80):
+        shrink = (Decimal(-1) / (2 * _PART**2)).exp()
+        # exp(-k^2 / 2 s^2) from one k to the next, by factors that shrink evenly.
+        factors = accumulate(range(_LAST - 1), lambda factor, _: factor * shrink**2, initial=shrink)
+        half = [*accumulate(factors, operator.mul, initial=Decimal(1))]
+        sums = [*accumulate([*half[:0:-1], *half])]
+        exact = [min(int(part * 2**128 / sums[-1]), 2**128 - 1) for part in sums]
+    thresholds = np.array([number >> 64 for number in exact], dtype=np.uint64)
+    values = np.arange(2**16, dtype=np.uint64) << np.uint64(48)
+    known = np.searchsorted(thresholds, values, side="right")
+    return exact, thresholds, known, np.diff(known, append=thresholds.size) > 1
 
 
 # What is covered
@@ -198,6 +275,9 @@ def check_covered(
     if not settings.active:
         return
     _check_upload_covered(method, upload)
+    check_steps(settings.noise, sum(parameter.numel() for parameter in model.parameters()))
+    for tensor in (upload or {}).values():
+        check_steps(settings.noise * sqrt(len(upload or ())), tensor.numel())
     if aggregation in BY_SIZE:
         raise ConfigError(
             f'server.aggregation = "{aggregation}" weighs clients by how much data they have, '
@@ -224,10 +304,10 @@ def _check_upload_covered(method: Method, upload: Tensors | None) -> None:
     if not method.overrides("upload"):
         return
     for name, distance in sensitivity.items():
-        if not 0 < distance <= LARGEST_SETTING:
+        if not LEAST_LENGTH <= distance <= LARGEST_SETTING:
             raise ConfigError(
-                f"{method.name}: upload_sensitivity of {name} must be above 0 and at most "
-                f"{LARGEST_SETTING:,.0f}, not {distance:g}"
+                f"{method.name}: upload_sensitivity of {name} must be at least {LEAST_LENGTH:g} "
+                f"and at most {LARGEST_SETTING:,.0f}, not {distance:g}"
             )
     if upload is None:
         raise ConfigError(
@@ -311,14 +391,14 @@ def check_budget(settings: PrivacySettings, method: Method, schedule: Schedule) 
     if not settings.epsilon or (reached is not None and reached <= settings.epsilon):
         return
     allowed = _boundary(lambda scale: _deltas(scale)(settings.epsilon) <= settings.delta, 0.0, 1e3)
-    answers = floor((allowed / distance(settings.noise, per_visit)) ** 2)
+    answers = floor((allowed / distance(settings.noise, per_visit)) ** 2)  # 0 of infinity
     rounds = schedule.rounds_within(answers)
     fitting = f"at most {rounds} rounds fit" if rounds else "not even one round fits"
-    noise = _rounded_up(distance(settings.noise, visits * per_visit) * settings.noise / allowed)
+    noise = max(_rounded_up(distance(1.0, visits * per_visit) / allowed), LEAST_ACCOUNTED)
     raise ConfigError(
         f"privacy.epsilon = {settings.epsilon:g}: {schedule.rounds} rounds, for which some client "
-        f"answers {visits} times, would reach "
-        f"{f'epsilon {reached:.2f}' if reached is not None else f'more than {LARGEST_EPSILON:g}'} "
+        f"answers {visits} times, would "
+        f"{'have no guarantee' if reached is None else f'reach epsilon {reached:.2f}'} "
         f"at delta {settings.delta:g}; {fitting}; privacy.noise = {noise:g} would do"
     )
 
@@ -347,9 +427,9 @@ def distance(noise: float, released: int) -> float:
 
     Two clipped vectors may point in opposite directions: twice the clip. Gaussian mechanisms, even
     if each depends on the results of earlier ones, compose to one whose squared distance is the sum
-    of theirs.
+    of theirs. Infinite with noise too small for a guarantee.
     """
-    return sqrt(4.0 * released) / noise if noise else inf
+    return sqrt(4.0 * released) / noise if noise >= LEAST_ACCOUNTED else inf
 
 
 def _deltas(scale: float) -> Callable[[float], float]:

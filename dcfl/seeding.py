@@ -17,6 +17,8 @@ import torch
 Purpose = Literal[
     "initialisation",
     "holdout",
+    "training sample",
+    "test sample",
     "order",
     "augmentation",
     "second view",

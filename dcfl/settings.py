@@ -77,11 +77,11 @@ def key(
     zero: str = "",
     hint: str = "",
     kind: Kind = "result",
+    kw_only: bool = False,
 ) -> Value:
     """Declare a key of a `Settings` class; the bounds of a list hold for each of its numbers."""
-    declared: Value = field(
-        default=default, metadata={"key": Key(ge, gt, le, lt, zero, hint, kind)}
-    )
+    about = {"key": Key(ge, gt, le, lt, zero, hint, kind)}
+    declared: Value = field(default=default, metadata=about, kw_only=kw_only)
     return declared
 
 

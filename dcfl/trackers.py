@@ -4,8 +4,6 @@ a warning, and the run goes on."""
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import re
 import sys
@@ -18,10 +16,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dcfl.experiment import TrackerName
-from dcfl.runs.folder import require_own
+from dcfl.messages import LOG
 from dcfl.runs.rows import RoundRow, Row, Summary
-from dcfl.system.storage import open_to_append, storage, write_whole
-from dcfl.system.wording import one_line
+from dcfl.system.storage import open_to_append, read_whole, storage, write_whole
+from dcfl.system.wording import csv_line, install_command, one_line
 
 PROJECT = "dcfl"  # where a tracker sorts runs into projects or experiments
 LONGEST_VALUE = 500  # characters of a setting; some of MLflow's stores refuse longer ones
@@ -75,9 +73,10 @@ class Tracker(Protocol):
 
 def numbers(row: Row) -> dict[str, float]:
     """The quantities of a row that can be drawn as curves."""
+    own = {f"{LOG}{name}": value for name, value in getattr(row, "logged", {}).items()}
     return {
         name: float(value)
-        for name, value in row.items()
+        for name, value in {**row, **own}.items()
         if isinstance(value, int | float) and not isinstance(value, bool) and name != "round"
     }
 
@@ -112,7 +111,7 @@ class Following:
                 del self._trackers[name]
                 reason = without_secrets(one_line(error)) or type(error).__name__
                 if isinstance(error, ModuleNotFoundError) and name in TRACKERS:
-                    reason = f"it needs {error.name}: pip install 'dcfl[{name}]'"
+                    reason = f"it needs {error.name}: {install_command(name)}"
                 warnings.warn(
                     f"the tracker {name} has failed and no longer follows the run: {reason}",
                     stacklevel=4,
@@ -146,26 +145,23 @@ def without_secrets(text: str) -> str:
 class ToCSV:
     """rounds.csv in the run folder: a line per round, for spreadsheets."""
 
-    columns = tuple(f.name for f in fields(RoundRow) if f.name not in ("sites", "notices"))
+    columns = tuple(
+        f.name for f in fields(RoundRow) if f.name not in ("sites", "notices", "logged")
+    )
 
     def start(self, run: FollowedRun) -> None:
         self._path, before = run.folder / "rounds.csv", ""
         if run.rounds_done and self._path.is_file():
-            lines = self._path.read_text("utf-8").splitlines(keepends=True)[1:]
+            lines = read_whole(self._path).decode("utf-8").splitlines(keepends=True)[1:]
             before = "".join(line for line in lines if int(line.split(",")[0]) <= run.rounds_done)
-        write_whole(self._path, self._line(self.columns) + before)
+        write_whole(self._path, csv_line(self.columns) + before)
 
     def round(self, row: RoundRow) -> None:
         with storage(self._path), open_to_append(self._path, "a") as stream:
-            stream.write(self._line([row[column] for column in self.columns]))
+            stream.write(csv_line(row[column] for column in self.columns))
 
     def finish(self, summary: Summary | None) -> None:
         """Nothing is left to write."""
-
-    def _line(self, values: Sequence[object]) -> str:
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerow(values)
-        return text.getvalue()
 
 
 class ToTensorBoard:
@@ -177,7 +173,6 @@ class ToTensorBoard:
         # TensorBoard forgets what an earlier process wrote of the rounds that are repeated.
         repeated = run.rounds_done + 1 if run.rounds_done else None
         folder = run.folder / "tensorboard"
-        require_own(folder)
         self._writer = SummaryWriter(str(folder), purge_step=repeated)
         lines = [f"    {key} = {value}" for key, value in run.settings.items()]
         self._writer.add_text("settings", "\n".join(lines), run.rounds_done)
@@ -245,7 +240,6 @@ class ToWandB:
     def start(self, run: FollowedRun) -> None:
         import wandb
 
-        require_own(run.folder / "wandb")
         mode: Any = os.environ.get("WANDB_MODE")
         if not mode and not wandb.login(prompt=False):
             mode = "offline"
@@ -272,32 +266,9 @@ class ToWandB:
         self._run.finish(exit_code=0 if summary else 1)
 
 
-class ToTrackio:
-    """A run in the local project `dcfl` (TRACKIO_PROJECT), in the folder that Trackio itself uses
-    (TRACKIO_DIR): `trackio show`. Nothing leaves this machine."""
-
-    def start(self, run: FollowedRun) -> None:
-        import trackio
-
-        self._run = trackio.init(
-            project=os.environ.get("TRACKIO_PROJECT") or PROJECT,
-            name=f"{run.name}-{run.id[:8]}",  # by which it is found again
-            resume="allow",
-            config=dict(run.settings),
-            embed=False,
-        )
-
-    def round(self, row: RoundRow) -> None:
-        self._run.log(numbers(row), step=row.round)
-
-    def finish(self, summary: Summary | None) -> None:
-        self._run.finish()
-
-
 TRACKERS: dict[TrackerName, Callable[[], Tracker]] = {
     "tensorboard": ToTensorBoard,
     "mlflow": ToMLflow,
     "wandb": ToWandB,
-    "trackio": ToTrackio,
     "csv": ToCSV,
 }

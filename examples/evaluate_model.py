@@ -17,7 +17,7 @@ def main() -> None:
     pictures = rng.integers(0, 20, (100, 8, 8, 1), dtype=np.uint8)
     labels = np.arange(100) % 10
     names = [str(digit) for digit in range(10)]
-    noise = dcfl.Dataset.from_arrays(pictures, labels, test=0.5, class_names=names)
+    noise = dcfl.Dataset.of(pictures, labels, test=0.5, class_names=names)
     print(f"accuracy on noise {dcfl.evaluate(result.folder, noise).accuracy:.1f} %")
 
 

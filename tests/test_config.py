@@ -70,7 +70,7 @@ def test_naming_another_method_drops_the_fields_of_the_first(tmp_path: Path) -> 
         (["data.alpha=0"], "data.alpha must be above 0"),
         (["data.alpha=nan"], "data.alpha must be above 0"),
         (["data.alpha=-1"], "data.alpha must be above 0"),
-        (["data.clients=0"], "data.clients must be at least 1"),
+        (["data.clients=0"], "data.clients must lie in 1 to 1,000,000"),
         (["federation.participation=0"], r"federation.participation must lie in \(0, 1\]"),
         (["federation.rounds=0"], "federation.rounds must be at least 1"),
         (["engine.device=tpu"], "engine.device must be"),

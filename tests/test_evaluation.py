@@ -11,7 +11,6 @@ from dcfl.evaluation import (
     alignment,
     ema,
     fairness,
-    max_and_ema,
     own_mix_accuracies,
     score_model,
     similarity_histogram,
@@ -29,7 +28,7 @@ def unit(n: int, d: int = 6, seed: int = 0) -> torch.Tensor:
 def test_evaluate_counts_and_averages_over_all_batches() -> None:
     toy, model = toys.dataset(test=1203), toy_model().train()
     toy = replace(toy, class_names=tuple("abcde"))
-    accuracy, loss, by_class = score_model(model, toy)
+    accuracy, loss, by_class, _ = score_model(model, toy)
     assert model.training
     model.eval()
     logits = model(toy.preparation.clean(toy.test.pixels)).logits.detach()
@@ -60,7 +59,7 @@ def test_own_mixes_weigh_the_classes() -> None:
 
 def test_the_uniform_mix_is_the_accuracy_on_a_balanced_test_set() -> None:
     toy, model = toys.dataset(), toy_model()
-    accuracy, _, by_class = score_model(model, toy)
+    accuracy, _, by_class, _ = score_model(model, toy)
     even = own_mix_accuracies(by_class, torch.full((1, 4), 0.25).double())
     assert even.tolist() == pytest.approx([accuracy])
 
@@ -126,6 +125,11 @@ def test_identical_embeddings_fall_into_the_last_bin() -> None:
     assert inter.tolist() == [0] * 9 + [4]
 
 
-def test_max_is_the_highest_and_ema_the_average_of_the_rounds_that_were_scored() -> None:
-    assert max_and_ema([10.0, None, 30.0, 20.0]) == (30.0, ema([10.0, 30.0, 20.0]))
-    assert max_and_ema([None]) == (None, None)
+def test_the_past_keeps_as_much_as_if_every_round_had_been_scored() -> None:
+    """A value that stands for the rounds since the one before counts as often as it stands for."""
+    scored = {3: 10.0, 6: 30.0, 7: 20.0}
+    every_round = [10.0, 30.0, 30.0, 30.0, 20.0]
+    assert ema([*scored.values()], rounds=[*scored]) == pytest.approx(ema(every_round))
+    assert ema([10.0, 30.0, 20.0], rounds=[4, 5, 6]) == ema([10.0, 30.0, 20.0])  # every bit
+    with pytest.raises(ValueError, match="shorter"):
+        ema([1.0, 2.0], rounds=[1])

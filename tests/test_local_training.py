@@ -8,10 +8,14 @@ from typing import Any, Literal, get_args, get_type_hints
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from dcfl.client import Client, evaluating
 from dcfl.data import Augmentation
+from dcfl.data.client_data import Batch
 from dcfl.errors import ConfigError, Diverged
 from dcfl.local_training import _SGD, LocalTraining, _own_randomness, norms_and_biases, train_client
 from dcfl.messages import Broadcast
@@ -19,6 +23,7 @@ from dcfl.methods import METHODS
 from dcfl.models import NETWORKS, FeatureModel, ModelSettings, build_model
 from dcfl.models.layers import Norm
 from dcfl.models.output import Output
+from dcfl.models.parts import personalise
 from dcfl.system.processes import python
 from dcfl.tensors import sha256, snapshot
 from dcfl.testing.toys import CLASSES, TRAINING, toy_client, toy_model, visit
@@ -68,6 +73,30 @@ def test_four_steps_of_sgd_by_hand(
         torch.testing.assert_close(update.weights[name], p.detach())
     assert update.num_steps == 4
     assert update.num_examples == 8
+
+
+@hypothesis_settings(max_examples=25)
+@given(st.integers(1, 40), st.integers(2, 45), st.integers(1, 4), st.integers(0, 2))
+def test_the_steps_on_so_many_images_are_those_that_are_taken(
+    images: int, batch_size: int, epochs: int, head_epochs: int
+) -> None:
+    """The server rejects a reply with any other number."""
+    training = LocalTraining(epochs=epochs, batch_size=batch_size, head_epochs=head_epochs)
+    model = toy_model("group")
+    personalise(model, ["classifier"])
+    data = toy_client([0] * images, Augmentation())
+    update, _ = visit(Still(), data, training=training, model=model)
+    assert update.num_examples == images
+    assert update.num_steps == training.steps_on(images)
+
+
+class Still(METHODS["fedavg"]):  # type: ignore[misc, valid-type]
+    """Its steps cost nothing."""
+
+    name = "still"
+
+    def gradient(self, client: Client, objective: Any, batch: Batch) -> Tensor:
+        return torch.zeros(())
 
 
 @pytest.mark.parametrize(
@@ -224,7 +253,7 @@ def test_steps_are_those_of_torchs_optimiser(momentum: float, decay_norm_and_bia
         momentum=momentum,
         weight_decay=0.1,
     )
-    optimizer = _SGD(client)
+    optimizer = _SGD(client.model, training)
     for step in range(3):
         for model in (mine, theirs):
             model.zero_grad()

@@ -6,12 +6,15 @@ import json
 import re
 import sys
 import textwrap
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import exp, sqrt
 from pathlib import Path
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -33,14 +36,20 @@ from dcfl.methods import METHODS, Method
 from dcfl.methods.loading import load_methods
 from dcfl.models import CNN, LeNet
 from dcfl.privacy import (
+    DEVIATION,
     Draws,
     PrivacySettings,
     Protection,
     Schedule,
+    _part,
+    _thresholds,
     account,
     at_site,
     check_budget,
     check_covered,
+    distance,
+    epsilon_at,
+    grid_step,
     releases,
     spent,
 )
@@ -146,27 +155,141 @@ def test_the_change_is_measured_from_what_was_received() -> None:
 # The noise
 
 
-def test_draws_are_standard_normal_and_independent() -> None:
+def test_draws_are_gaussian_whole_numbers_and_independent() -> None:
     draws = Draws("a key")
-    first, second = (draws.normal(torch.empty(200_001)).numpy() for _ in range(2))
-    for sample in (first, second, Draws().normal(torch.empty(200_001)).numpy()):
+    first, second = (draws.steps(torch.empty(200_001)).numpy() for _ in range(2))
+    for drawn in (first, second, Draws().steps(torch.empty(300_001)).numpy()):
+        assert (drawn == np.rint(drawn)).all()
+        sample = drawn / DEVIATION
         assert stats.kstest(sample, "norm").pvalue > 1e-4
         assert abs(sample.mean()) < 5 / sqrt(len(sample))
         assert abs(sample.var() - 1) < 5 * sqrt(2 / len(sample))
         assert abs(stats.kurtosis(sample)) < 5 * sqrt(24 / len(sample))
-        pairs = (len(sample) + 1) // 2  # the second numbers of all pairs come after the first ones
-        assert abs(np.corrcoef(sample[: pairs - 1], sample[pairs:])[0, 1]) < 5 / sqrt(pairs)
         assert abs(np.corrcoef(sample[:-1], sample[1:])[0, 1]) < 5 / sqrt(len(sample))
+        last_digits = np.bincount(drawn.astype(np.int64) % 16, minlength=16)
+        assert stats.chisquare(last_digits).pvalue > 1e-4
     assert abs(np.corrcoef(first, second)[0, 1]) < 5 / sqrt(len(first))
+
+
+LAST = (len(_thresholds()[0]) - 1) // 2
+
+
+def test_the_parts_of_a_draw_have_the_probabilities_of_a_discrete_gaussian() -> None:
+    """Against sums in 70 digits."""
+    with mpmath.workdps(70):
+        weights = [mpmath.exp(-(mpmath.mpf(k) ** 2) / (2 * 1024**2)) for k in range(LAST + 400)]
+        total = 2 * mpmath.fsum(weights) - 1
+        for number in (-LAST, -9000, -4000, -1, 0, 1, 700, 5000, LAST - 1):
+            above = mpmath.fsum(weights[abs(number) + (number >= 0) :]) / total
+            truth = above if number < 0 else 1 - above
+            assert abs(_thresholds()[0][number + LAST] - truth * 2**128) < 2
+
+
+@pytest.mark.parametrize("noise", [0.5, 0.7, 1.0, 2.0, 6.0])
+@pytest.mark.parametrize("delta", [1e-5, 1e-9])
+def test_what_is_drawn_keeps_what_is_accounted(noise: float, delta: float) -> None:
+    """Delta at the accounted epsilon, from the table itself, tails and all: one part as noise, on
+    two answers that are as far apart as can be."""
+    steps = round(distance(noise, 1) * 1024)
+    epsilon = epsilon_at(steps / 1024, delta)
+    assert epsilon is not None
+    exact = [0, *_thresholds()[0], 2**128]
+    here = [b - a for a, b in pairwise(exact)]
+    there = [0] * steps + here
+    factor = mpmath.exp(epsilon)
+    lost = mpmath.fsum(
+        max(0, p - factor * q) for p, q in zip(here, there[: len(here)], strict=True) if p
+    )
+    assert float(lost / 2**128) == pytest.approx(delta, rel=1e-3)
+
+
+def test_noise_whose_tails_are_not_drawn_is_no_guarantee() -> None:
+    assert spent(PrivacySettings(clip=1.0, noise=0.49), 1) is None
+    with pytest.raises(ConfigError, match=r"would have no guarantee .* privacy.noise = 1\.\d+"):
+        check_budget(
+            PrivacySettings(clip=1.0, noise=0.4, epsilon=8.0), FEDAVG, Schedule(4, 1.0, 0, 1)
+        )
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 2**128 - 2), min_size=1), st.lists(st.integers(0, 2 * LAST - 1)))
+def test_a_part_is_found_by_its_first_bits_as_by_a_search(
+    anywhere: list[int], places: list[int]
+) -> None:
+    exact = _thresholds()[0]
+    at = [exact[place] + more for place in places for more in (-1, 0)]
+    numbers = [number for number in (*anywhere, *at) if 0 <= number < 2**128 - 1]
+    for number in numbers:
+        rest = (number % 2**64).to_bytes(8, "little")
+        found = _part(np.array([number >> 64], dtype=np.uint64), lambda count, rest=rest: rest)  # type: ignore[misc]
+        hits = bisect_right(exact, number)
+        # Where the first 64 bits decide, the rest is not asked for.
+        assert found[0] + LAST in (hits, bisect_right(exact, number | 2**64 - 1))
+        if any(one >> 64 == number >> 64 for one in exact[max(hits - 1, 0) : hits + 1]):
+            assert found[0] + LAST == hits
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 4), max_size=3))
 def test_draws_have_the_shape_that_is_asked_for(shape: list[int]) -> None:
-    drawn = Draws("key").normal(torch.empty(shape))
+    drawn = Draws("key").steps(torch.empty(shape))
     assert drawn.shape == torch.Size(shape)
     assert drawn.dtype is torch.float64
-    assert drawn.isfinite().all()
+
+
+@settings(deadline=None)
+@given(
+    change=arrays.arrays(np.float64, st.integers(1, 40), elements=numbers),
+    clip=st.floats(1e-6, 1e6),
+    noise=st.floats(1e-3, 1e3),
+)
+def test_whatever_the_data_is_the_same_numbers_can_be_sent(
+    change: np.ndarray, clip: float, noise: float
+) -> None:
+    """Whole multiples of one step, so that no last bit tells of the data; and two answers are at
+    most as many steps apart as is accounted, however they were rounded."""
+    step, kept = grid_step(2 * clip, noise, change.size), []
+    for sign in (1.0, -1.0):
+        trained, received = {"w": torch.from_numpy(sign * change)}, {"w": torch.zeros(change.size)}
+        received["w"] = received["w"].double()
+        privacy = PrivacySettings(clip=clip, noise=noise)
+        sent = changes(released(trained, received, privacy), received)
+        steps = (sent / step).round()
+        assert torch.equal(steps * step, sent)
+        kept.append(steps - Draws("0/1/0/privacy").steps(sent))
+    assert float((kept[0] - kept[1]).norm()) <= 2 * DEVIATION / noise
+
+
+def test_a_clip_at_which_the_noise_would_vanish_is_refused_also_by_a_site() -> None:
+    for words in (
+        ["privacy.clip=5e-324", "privacy.noise=0.4"],
+        ["privacy.clip=9e-7"],
+        ["privacy.clip=1.0", "privacy.noise=1e-300"],
+    ):
+        with pytest.raises(ConfigError, match=r"must be 0 \(off\) or at least"):
+            apply(Experiment(), parse_settings(words))
+        table = "\n".join(word.replace("privacy.", "") for word in words)
+        with pytest.raises(ConfigError, match=r"must be 0 \(off\) or at least"):
+            from_toml(f"[privacy]\n{table}\n")
+
+
+def test_at_the_least_clip_the_signs_of_a_change_are_hidden_as_at_any_other() -> None:
+    received = {"w": torch.zeros(256)}
+    signs = torch.ones(256).index_fill(0, torch.arange(0, 256, 3), -1.0)
+    for clip in (1e-6, 1.0, 1e6):
+        privacy = PrivacySettings(clip=clip, noise=0.4)
+        replies = [
+            released({"w": signs * 1e9}, received, privacy, round=visit) for visit in range(40)
+        ]
+        right = np.mean([(r.weights["w"].sign() == signs).float().mean() for r in replies])
+        assert right == pytest.approx(stats.norm.cdf(1 / 16 / 0.4), abs=0.025)
+
+
+def test_more_noise_than_the_steps_can_hold_is_refused() -> None:
+    privacy = PrivacySettings(clip=1.0, noise=1e3)
+    check_covered(privacy, FEDAVG, "uniform", CNN(1, 8, 4, "group"), None)
+    with pytest.raises(ConfigError, match="too much for"):
+        check_covered(replace(privacy, noise=1e6), FEDAVG, "uniform", CNN(1, 8, 4, "group"), None)
 
 
 def test_the_noise_of_a_reply_has_the_deviation_that_is_accounted() -> None:
@@ -253,7 +376,11 @@ def test_what_is_not_covered_is_refused(
 
 @pytest.mark.parametrize("norm", ["group", "batch-nostats"])
 @pytest.mark.parametrize(
-    "name", sorted(METHODS.keys() - {"scaffold", "dcfl-pw", "fedproc", "fedpcl"})
+    "name",
+    sorted(
+        METHODS.keys()
+        - {"scaffold", "dcfl-pw", "fedproc", "fedpcl", "feddisco", "feddc", "q-fedavg", "ccvr"}
+    ),
 )
 def test_all_other_methods_are_covered(name: str, norm: Any) -> None:
     check_covered(ON, METHODS[name](), "uniform", CNN(1, 8, 4, norm))
@@ -408,7 +535,10 @@ class Counting(Measuring):
         (Undescribed(), "must not depend on the data: define upload_like"),
         (Incomplete(), "must name the same tensors; only one of them has spread"),
         (Counting(), "spread in the upload of counting is torch.int64: send floating-point"),
-        *((Claiming(bad), "of mean must be above 0") for bad in (0.0, -1.0, float("nan"), 1e9)),
+        *(
+            (Claiming(bad), "of mean must be at least 1e-06")
+            for bad in (0.0, -1.0, float("nan"), 1e9)
+        ),
     ],
 )
 def test_an_upload_that_is_not_bounded_is_refused(
@@ -560,7 +690,7 @@ def test_a_budget_is_kept_and_what_is_advised_fits(
         check_budget(privacy, FEDAVG, plan)
     said = str(refusal.value)
     assert "\n" not in said
-    found = re.search(r"would reach (?:epsilon ([\d.]+)|more than 500) at", said)
+    found = re.search(r"would (?:reach epsilon ([\d.]+)|have no guarantee) at", said)
     assert found is not None
     assert found[1] is None if reached is None else float(found[1]) == round(reached, 2)
     needed = re.search(r"privacy.noise = ([\d.e+]+) would do", said)

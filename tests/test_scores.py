@@ -224,7 +224,7 @@ def test_a_model_that_has_diverged_has_no_scores() -> None:
 def test_a_model_gets_the_accuracy_of_the_training_loop() -> None:
     toy, model = toys.dataset(test=1203), toy_model()
     scores = scores_of(model, toy.test, toy.preparation, toy.classes)
-    accuracy, loss, by_class = score_model(model, toy)
+    accuracy, loss, by_class, _ = score_model(model, toy)
     assert scores.images == 1203
     assert scores.accuracy == pytest.approx(accuracy)
     assert scores.loss == pytest.approx(loss, rel=1e-5)

@@ -22,6 +22,8 @@ SPLIT = ("data/splits/partition.py", "np.random.default_rng(seed)")
 DERIVED = {
     ("models/__init__.py", "derived_seed(seed, 0, 0, 'initialisation')"): "initialisation",
     ("data/datasets.py", "generator_for(seed, 0, 0, 'holdout')"): "holdout",
+    ("data/datasets.py", "generator_for(seed, 0, 0, 'training sample')"): "training sample",
+    ("data/datasets.py", "generator_for(seed, 0, 0, 'test sample')"): "test sample",
     ("engines/attacks.py", "generator_for(seed, 0, 0, 'attackers')"): "attackers",
     # Which test images are looked at closely, and two views of them.
     ("analysis/similarity.py", "generator_for(seed, 0, 0, 'order')"): "order",
@@ -62,8 +64,10 @@ NO_STREAMS_OF_THEIR_OWN = {
     ("testing/model_properties.py", "torch.Generator().manual_seed(0)"),
     ("testing/model_properties.py", "torch.Generator().manual_seed(seed)"),
     ("testing/model_properties.py", "torch.manual_seed(0)"),
+    ("methods/zoo/ccvr.py", "torch.Generator().manual_seed(seed)"),  # the server's, by round
+    ("methods/zoo/fedetf.py", "torch.Generator().manual_seed(0)"),  # a frame, the same in all runs
+    ("trained/certainty.py", "np.random.default_rng(0)"),  # resampling of answers
     ("trained/export.py", "torch.Generator().manual_seed(0)"),
-    ("trained/neighbours.py", "generator_for(seed, 0, 0, 'order')"),
 }
 
 
@@ -102,7 +106,7 @@ def test_no_two_of_them_are_the_same(seed: int) -> None:
     states = Counter(
         tuple(np.random.SeedSequence(entropy).generate_state(4)) for entropy in entropies
     )
-    assert len(states) == len(entropies) == 8 + 6 + 6 * 35
+    assert len(states) == len(entropies) == 8 + 8 + 6 * 35
 
 
 @pytest.mark.parametrize("seed", [0, 3])

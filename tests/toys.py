@@ -14,7 +14,14 @@ from dcfl.engines.runner import ClientRunner
 from dcfl.local_training import LocalTraining
 from dcfl.methods import METHODS
 from dcfl.models import FeatureModel
-from dcfl.testing.toys import CLASSES, TRAINING, toy_images
+from dcfl.testing.toys import CLASSES, TRAINING, toy_images, toy_model
+
+CONVOLUTIONAL = {"fedalign"}  # methods that refuse a network without a block of convolutions
+
+
+def network_for(method: str, otherwise: FeatureModel) -> FeatureModel:
+    """A network of the toys that the method can train: the given one, if it can."""
+    return toy_model() if method in CONVOLUTIONAL else otherwise
 
 
 def dataset(train: int = 60, test: int = 20) -> Dataset:

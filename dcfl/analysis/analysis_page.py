@@ -326,6 +326,16 @@ def _plane_picture(analyses: Sequence[Analysis]) -> Picture:
     shown, classes = len(first.plane.points), len(first.class_names)
     sample = f" ({plural(shown, 'image')} of {first.images:,})" if shown < first.images else ""
     coloured = f" Coloured are {NAMED} of the {classes} classes." if classes > NAMED else ""
+    if first.plane.layout != "pca":
+        program = {"tsne": "t-SNE", "umap": "UMAP"}[first.plane.layout]
+        return Picture(
+            f"The embeddings, by {program}",
+            f"Scatter plot of the images' embeddings by {program}, coloured by class.",
+            f"Each point is an image{sample}: its unit vector, laid out by {program} so that near "
+            "neighbours stay near. Sizes of groups and distances between them mean little, and "
+            f"another run's picture has another scale.{coloured}",
+            plane_chart(analyses),
+        )
     return Picture(
         "The embeddings, in two dimensions",
         f"Scatter plot of the images' embeddings, coloured by class. {explained}",

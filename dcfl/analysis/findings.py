@@ -14,6 +14,7 @@ from dcfl.analysis.similarity import (
     Dimensions,
     Exponents,
     Features,
+    Layout,
     Plane,
     Similarity,
     embed_two_views,
@@ -86,11 +87,12 @@ def analyse_runs(
     drift: bool = True,
     tell: Callable[[str], None] = lambda _: None,
     exponents: Exponents = USUAL,
+    layout: Layout = "pca",
 ) -> list[Analysis]:
     """One for each run, and a second one if it has a side head.
 
     `clients`: how many train a round for the drift; `tell`: called with what is being done;
-    `exponents`: those of alignment and uniformity."""
+    `exponents`: those of alignment and uniformity; `layout`: of the picture."""
     subjects = [open_subject(run) for run in runs]  # refuses before any time is spent
     analyses = []
     for subject, label in zip(subjects, labels(runs), strict=True):
@@ -105,7 +107,7 @@ def analyse_runs(
         for which, features in found.items():
             if which == "projection":  # the clients and their models are the same
                 label, moved = f"{label}, side head", None
-            analyses.append(_analysis(subject, label, which, features, moved, exponents))
+            analyses.append(_analysis(subject, label, which, features, moved, exponents, layout))
     return analyses
 
 
@@ -126,10 +128,11 @@ def _analysis(
     features: Features,
     drift: Drift | None,
     exponents: Exponents,
+    layout: Layout,
 ) -> Analysis:
     seed = subject.experiment.federation.seed
     views = embed_two_views(subject, VIEWED, which)
-    plane, dimensions = look_at(features.embeddings, features.labels, seed)
+    plane, dimensions = look_at(features.embeddings, features.labels, seed, layout)
     return Analysis(
         label,
         subject.run,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -23,11 +23,12 @@ from dcfl.client import evaluating
 from dcfl.data import Images
 from dcfl.data.augment import with_border
 from dcfl.data.client_data import normalises_by_batch
-from dcfl.errors import RunFolderError, require
+from dcfl.errors import ConfigError, RunFolderError, require
 from dcfl.evaluation import alignment, similarity_histogram, uniformity
 from dcfl.models.output import Embedding
 from dcfl.seeding import generator_for
 from dcfl.system.transfers import to_device
+from dcfl.system.wording import install_command
 from dcfl.trained.subject import Subject, embed
 
 
@@ -41,9 +42,9 @@ def features_of(subject: Subject, which: Embedding = "features") -> Features:
     """The features of all test images, in their order."""
     dataset = subject.dataset
     embeddings, logits = embed(subject.model, dataset.test, dataset.preparation, which)
-    if not embeddings.isfinite().all():
+    if not (embeddings.isfinite().all() and logits.isfinite().all()):
         raise RunFolderError(
-            f"{subject.run.folder}: the model's embeddings are not finite: the run has diverged"
+            f"{subject.run.folder}: the model's outputs are not finite: the run has diverged"
         )
     labels = dataset.test.labels.cpu()
     accuracy = 100 * float((logits.argmax(dim=1) == labels).double().mean())
@@ -99,13 +100,18 @@ SHOWN = 3000  # points in a picture
 STILL = 1e-12  # share of the mean variance below which a dimension does not move
 
 
+Layout = Literal["pca", "tsne", "umap"]
+
+
 @dataclass(frozen=True)
 class Plane:
-    """The two directions in which the unit vectors vary most."""
+    """The unit vectors in two dimensions: along the two directions in which they vary most, or as
+    t-SNE or UMAP lay them out."""
 
     points: NDArray[np.float64]  # [shown, 2]
     labels: NDArray[np.int64]  # [shown]
-    explained: tuple[float, float]  # share of the variance along each
+    explained: tuple[float, float]  # share of the variance along each principal direction
+    layout: Layout = "pca"
 
 
 @dataclass(frozen=True)
@@ -143,7 +149,9 @@ class Axes(NamedTuple):
     variances: NDArray[np.float64]  # [k], descending
 
 
-def look_at(embeddings: Tensor, labels: Tensor, seed: int = 0) -> tuple[Plane, Dimensions]:
+def look_at(
+    embeddings: Tensor, labels: Tensor, seed: int = 0, layout: Layout = "pca"
+) -> tuple[Plane, Dimensions]:
     """`embeddings` [n, d]."""
     raw = embeddings.double().numpy()
     unit = F.normalize(embeddings.double(), dim=1).numpy()
@@ -153,9 +161,12 @@ def look_at(embeddings: Tensor, labels: Tensor, seed: int = 0) -> tuple[Plane, D
     shares = variances / total if total else np.zeros_like(variances)
     chosen = drawn(len(unit), SHOWN, seed).numpy()
     plane = Plane(
-        _two(centred[chosen] @ directions[:2].T),
+        _two(centred[chosen] @ directions[:2].T)
+        if layout == "pca"
+        else _laid_out(unit[chosen], seed, layout),
         labels.numpy()[chosen],
         (float(shares[0]), float(shares[1]) if len(shares) > 1 else 0.0),
+        layout,
     )
     moves = raw.var(axis=0)
     dimensions = Dimensions(
@@ -166,6 +177,25 @@ def look_at(embeddings: Tensor, labels: Tensor, seed: int = 0) -> tuple[Plane, D
         np.cumsum(shares),
     )
     return plane, dimensions
+
+
+def _laid_out(unit: NDArray[np.float64], seed: int, layout: Layout) -> NDArray[np.float64]:
+    """Neighbours near each other: distances between groups mean little."""
+    try:
+        if layout == "tsne":
+            from sklearn.manifold import TSNE
+
+            near = min(30.0, (len(unit) - 1) / 3)
+            program = TSNE(perplexity=near, init="pca", random_state=seed)
+        else:
+            from umap import UMAP
+
+            program = UMAP(random_state=seed)
+    except ModuleNotFoundError as error:
+        how = install_command("tsne") if layout == "tsne" else "pip install umap-learn"
+        raise ConfigError(f"--layout {layout} needs {error.name}: {how}") from error
+    points: NDArray[np.float64] = program.fit_transform(unit).astype(np.float64)
+    return np.asarray(points - points.mean(axis=0))
 
 
 def principal_axes(centred: NDArray[np.float64]) -> Axes:

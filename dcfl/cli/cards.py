@@ -22,6 +22,7 @@ from dcfl.data.dataset_summary import DatasetSummary
 from dcfl.data.settings import accuracy_words, dataset_words
 from dcfl.engines.half_precision import bfloat16_share, bfloat16_units, forward_seconds
 from dcfl.engines.runner import two_images
+from dcfl.evaluation import OWN_IMAGES, OWN_MIX
 from dcfl.experiment import Experiment
 from dcfl.runs.estimate import Estimate
 from dcfl.runs.evaluations import WEIGHTING, EvaluationRecord, scored_by_sites, worst_words
@@ -42,8 +43,8 @@ def run_card(summary: Summary, rounds: Sequence[RoundRow], engine: str, folder: 
     words, by_sites = accuracy_words(recorded.holdout), scored_by_sites(recorded)
     lines = [
         f"{summary.method} on {dataset_words(summary.dataset)}: "
-        f"{words} {summary.final_accuracy:.2f} %, MAX {summary.max_accuracy:.2f}, "
-        f"EMA {summary.ema_accuracy:.2f}, {summary.seconds:.1f} s{lost}",
+        f"{words} {_number(summary.final_accuracy)} %, MAX {_number(summary.max_accuracy)}, "
+        f"EMA {_number(summary.ema_accuracy)}, {summary.seconds:.1f} s{lost}",
         sparkline([row.accuracy for row in rounds if row.accuracy is not None], 40),
         *class_lines(summary.recalls, bool(by_sites and by_sites.weighted)),
         *(f"scored  {note}" for note in _site_notes(by_sites, rounds)),
@@ -58,10 +59,15 @@ def run_card(summary: Summary, rounds: Sequence[RoundRow], engine: str, folder: 
     return "\n".join(map(printable, lines))
 
 
+def _number(value: float | None) -> str:
+    """Not known, if a site is absent whose test images belong to it."""
+    return "?" if value is None else f"{value:.2f}"
+
+
 def _site_notes(record: EvaluationRecord | None, rounds: Sequence[RoundRow]) -> list[str]:
     """The accuracy may be weighted though the sites that told their classes are not."""
     weighted = any(site.weight < 1 for row in rounds[-1:] for site in row.sites)
-    notes = [*(record.site_notes if record else []), *([WEIGHTING] if weighted else [])]
+    notes = [*(record.notes if record else []), *([WEIGHTING] if weighted else [])]
     return [*dict.fromkeys(notes)]
 
 
@@ -90,14 +96,15 @@ def best_words(summary: Summary) -> str:
 
 
 def personal_words(summary: Summary) -> str:
-    """The clients' own models, beside the global one, whose personal part nobody has trained."""
+    """The clients' own models, beside the global one."""
     known = summary.client_accuracy is not None
     common = f" ({summary.client_accuracy:.2f} with the global one)" if known else ""
     return (
         f"{summary.personal_accuracy:.2f} % on average with their own models{common}, "
         f"{summary.worst_decile_personal_accuracy:.2f} the "
-        f"{worst_words(summary.personal_models)}; each on its own mix of "
-        f"classes; {summary.personal_models} of {summary.clients} have a model"
+        f"{worst_words(summary.personal_models)}; each on "
+        f"{OWN_IMAGES if summary.own_images else OWN_MIX}; "
+        f"{summary.personal_models} of {summary.clients} have a model"
     )
 
 
@@ -146,9 +153,10 @@ def dataset_card(summary: DatasetSummary) -> str:
         "data set": summary.dataset,
         "images": f"{summary.train:,} to train on, {summary.test:,} to test on "
         f"({_test_shares(summary)})",
-        "size": f"feature vectors of {summary.channels}"
-        if summary.vectors
-        else f"{summary.size} x {summary.size} pixels, {summary.channels} channels",
+        "size": f"{summary.shape[1]} x {summary.shape[2]} pixels, {summary.shape[0]} channels"
+        if len(summary.shape) == 3
+        else f"{'feature vectors' if summary.vectors else 'inputs'} of "
+        f"{' x '.join(map(str, summary.shape))}",
         "classes": f"{len(summary.class_names)}: {_first(summary.class_names)}",
         "balance": f"{summary.smallest_class:,} to {summary.largest_class:,} training images of "
         "a class",
@@ -163,6 +171,8 @@ def dataset_card(summary: DatasetSummary) -> str:
         lines["sites"] = f"{len(sites)}, of {sizes}: {_first(sites)}"
     if lacking := summary.lacking:
         lines["lacking"] = _lacking(lacking)
+    if identical := str(summary.identical):
+        lines["identical"] = f"{identical} (counted by their pixels)"
     if summary.official:
         lines["checksums"] = "the official ones"
     return "\n".join(printable(f"{label:10} {text}") for label, text in lines.items())

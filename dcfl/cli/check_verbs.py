@@ -20,14 +20,26 @@ def check(
     images: Annotated[
         str, typer.Option(metavar="CxNxN", help="The images that a network is tried on.")
     ] = "3x32x32",
-    classes: Annotated[int, typer.Option(min=2, help="How many classes it tells apart.")] = 10,
+    classes: Annotated[
+        int, typer.Option(min=2, max=10_000, help="How many classes it tells apart.")
+    ] = 10,
+    against: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.py", help="Does a method in this file compute what NAME does?"),
+    ] = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Does a method or a network keep its promises? Yours too, by the path of its file."""
+    """Does a method or a network keep its promises? Yours too, by the path of its file.
+
+    ✓ kept, ✗ broken, – not offered.
+    """
     from dcfl.testing import contract
 
     channels, size = _channels_and_size(images)
-    verdicts = contract.check(what, channels=channels, size=size, classes=classes)
+    if against is not None:
+        verdicts = contract.check_against(what, against)
+    else:
+        verdicts = contract.check(what, channels=channels, size=size, classes=classes)
     if as_json:
         print_json({name: list(map(asdict, by_property)) for name, by_property in verdicts.items()})
     else:
@@ -35,7 +47,8 @@ def check(
             print(name)
             for verdict in by_property:
                 detail = f": {verdict.detail}" if verdict.detail else ""
-                print(printable(f"  {_mark(verdict.holds)} {verdict.property}{detail}"))
+                mark = _mark(verdict.holds) if verdict.offered else "–"
+                print(printable(f"  {mark} {verdict.property}{detail}"))
             if by_property[-1].crashed:
                 print("  stopped there: mend that first, then check again")
     if not all(verdict.holds for by_property in verdicts.values() for verdict in by_property):

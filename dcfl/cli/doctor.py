@@ -17,6 +17,7 @@ from dcfl.engines.half_precision import avoid_broken_instructions, bfloat16_shar
 from dcfl.engines.placement import available_cores, choose_devices
 from dcfl.models import ModelSettings, build_model
 from dcfl.runs.run import Run
+from dcfl.system.build import build
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,8 @@ def _python() -> str:
 
 
 def _packages() -> str:
-    names = ("dcfl", "torch", "numpy", "pydantic", "typer", "rich", "safetensors", "matplotlib")
-    return ", ".join(f"{name} {version(name)}" for name in names)
+    names = ("torch", "numpy", "pydantic", "typer", "rich", "safetensors", "matplotlib")
+    return ", ".join([f"dcfl {build()}", *(f"{name} {version(name)}" for name in names)])
 
 
 def _device() -> str:

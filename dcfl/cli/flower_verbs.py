@@ -20,6 +20,7 @@ from dcfl.cli.options import (
     ModelFile,
     Out,
     Settings,
+    Trust,
     comma_separated,
     experiment_of,
     print_json,
@@ -31,6 +32,7 @@ from dcfl.system.wording import printable, say
 if TYPE_CHECKING:
     from dcfl.experiment import Experiment
     from dcfl.flower.deploy.checks import Finding
+    from dcfl.flower.deploy.statistics import Answers
     from dcfl.flower.deploy.submission import SiteLogs, Submitted
     from dcfl.flower.deploy.superlink import Connection
     from dcfl.flower.roster import Roster
@@ -52,8 +54,11 @@ Sites = Annotated[
     str,
     typer.Option(
         metavar="N|A.pub,B.pub",
-        help="How many SuperNodes there are, or their public keys in the order of partition-id.",
+        help="How many SuperNodes there are, or their public keys.",
     ),
+]
+ServerFolder = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="The server's folder of `dcfl flower kit`.")
 ]
 SuperLinkAddress = Annotated[
     str, typer.Option(metavar="HOST:PORT", help="A SuperLink elsewhere, instead of that of `up`.")
@@ -105,7 +110,7 @@ def keys_command(
 
 @flower.command("up")
 def up_command(
-    sites: Annotated[int, typer.Option(min=1, help="How many SuperNodes.")] = 2,
+    sites: Annotated[int, typer.Option(min=1, max=1024, help="How many SuperNodes.")] = 2,
     tls: Annotated[bool, typer.Option(help="With certificates and node keys.")] = False,
     data: Annotated[
         list[str] | None,
@@ -223,7 +228,28 @@ def status_command(home: Home = HERE, as_json: AsJSON = False) -> None:
         state = "dead" if not node.alive else "online" if node.online else "not online"
         print(printable(f"{site_title(node.name):<9}  process {node.pid}  {state}"))
     for run in current.runs:
-        print(printable(f"run        {run.submitted}  {run.status}  {run.run}"))
+        print(printable(f"run        {run.words}"))
+
+
+@flower.command("personal")
+def personal(
+    folder: Folder,
+    state: Annotated[
+        Path,
+        typer.Argument(
+            metavar="STATE", show_default=False, help="The node's folder of memories, or one in it."
+        ),
+    ],
+) -> None:
+    """At a site: join the server's run folder with the part of the model that the site has kept.
+
+    `dcfl predict`, `evaluate`, `embed` and `export` then take the site's own model with --client.
+    """
+    from dcfl.runs.model_file import join_personal_part
+
+    client, path = join_personal_part(folder, state)
+    print(printable(f"part   {path}: it never left the site; keep it there"))
+    print(printable(f"model  dcfl predict {folder} PICTURE... --client {client}"))
 
 
 @flower.command("run")
@@ -237,51 +263,60 @@ def run_command(
     root_certificate: RootCertificate = None,
     insecure: Annotated[bool, typer.Option(help="Without TLS.")] = False,
     sites: Sites = "",
-    kit: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="The server's folder of `dcfl flower kit`."),
-    ] = None,
+    kit: ServerFolder = None,
     resume: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Continue the run in this folder.")
     ] = None,
+    trust: Trust = False,
     as_json: AsJSON = False,
 ) -> None:
     """Train at the SuperNodes. The run folder is written on the SuperLink's machine."""
     from dcfl.flower.deploy.submission import SiteLogs, app_code, for_superlink, submit
+    from dcfl.flower.nodes import JOIN_SECONDS
     from dcfl.flower.roster import Roster
     from dcfl.runs.folder import RecordedRun
+    from dcfl.runs.trust import require_trust
 
+    link = _link(home, superlink, root_certificate, insecure, kit)
     if kit:
-        require(not (superlink or sites), "--kit knows the SuperLink and the sites: leave them out")
-        link, roster = _server_of(kit)
+        require(not sites, "--kit knows the sites: leave --sites out")
+        roster = _roster_of(kit)
     else:
-        link = _link(home, superlink, root_certificate, insecure)
         roster = _roster_text(sites, home, remote=bool(superlink))
     if resume:
         run_own_files(method_file, model_file)
         experiment = RecordedRun.open(resume).experiment
+        if not trust:
+            require_trust(resume, experiment)
     else:
         asked = experiment_of(settings, method_file, model_file, out, engine="flower")
         experiment = for_superlink(asked)
     if not as_json:
         _tell_hashes(app_code(experiment))
-    _say_who_is_awaited(link, Roster.from_text(roster, experiment.data))
+    absence = _Absence(link, Roster.from_text(roster, experiment.data))
+    absence.say(
+        f"; the run waits up to {JOIN_SECONDS} s, then begins with the others, or ends if these "
+        f"are too few"
+    )
     logs = None if superlink or kit else SiteLogs(home)
     submitted = submit(link, experiment, roster, resume is not None)
-    _follow(submitted, experiment, logs)
+    _follow(submitted, experiment, logs, absence)
     _print_result(submitted, as_json)
 
 
-def _say_who_is_awaited(link: Connection, roster: Roster) -> None:
-    """A run that waits for its sites has nothing else to show."""
-    from dcfl.flower.deploy.superlink import absent_sites
-    from dcfl.flower.nodes import JOIN_SECONDS
+class _Absence:
+    """Tells which sites a run waits for: it has nothing else to show meanwhile."""
 
-    absence = absent_sites(link, roster)
-    if absence.sites:
-        then = "ends" if absence.of_all else "begins with the others, if they are enough"
-        waits = f"waiting for {absence.sites} (not online)"
-        say(printable(f"{waits}: up to {JOIN_SECONDS} s, then the run {then}"))
+    def __init__(self, link: Connection, roster: Roster) -> None:
+        self._link, self._roster, self._told = link, roster, ""
+
+    def say(self, more: str = "") -> None:
+        from dcfl.flower.deploy.superlink import absent_sites
+
+        sites = absent_sites(self._link, self._roster)
+        if sites != self._told:
+            say(printable(f"not online: {sites}{more}" if sites else "all sites are online again"))
+        self._told = sites
 
 
 def _tell_hashes(files: Mapping[str, OwnFile]) -> None:
@@ -290,10 +325,102 @@ def _tell_hashes(files: Mapping[str, OwnFile]) -> None:
         print(printable(f"code   {kind} {file.path}, SHA-256 {file.sha256}"))
 
 
-def _link(home: Path, address: str, root_certificate: Path | None, insecure: bool) -> Connection:
+@flower.command("stats")
+def stats_command(
+    settings: Settings = None,
+    home: Home = HERE,
+    superlink: SuperLinkAddress = "",
+    root_certificate: RootCertificate = None,
+    insecure: Annotated[bool, typer.Option(help="Without TLS.")] = False,
+    sites: Sites = "",
+    kit: ServerFolder = None,
+    as_json: AsJSON = False,
+) -> None:
+    """What the sites have, before a training: classes, sizes, mean and deviation.
+
+    The config needs data.dataset = "remote", data.class_names and data.image_size. A site tells
+    what it does not withhold. The mean and deviation of all of them are proposed.
+    """
+    from dcfl.flower.deploy.statistics import pooled, statistics
+
+    link = _link(home, superlink, root_certificate, insecure, kit)
+    roster = _roster_of(kit) if kit else _roster_text(sites, home, remote=bool(superlink))
+    experiment = experiment_of(settings, engine="flower")
+    answers = statistics(link, experiment, roster)
+    mean, std = pooled(answers)
+    if as_json:
+        told = {
+            name: one if isinstance(one, str) else one._asdict() for name, one in answers.items()
+        }
+        print_json({"sites": told, "mean": mean, "std": std})
+        return
+    _print_statistics(answers, experiment.data.class_names)
+    if mean:
+        print(f"\nproposed for [data], over all pixels that were told:\nmean = {mean}\nstd = {std}")
+
+
+def _print_statistics(answers: Answers, class_names: Sequence[str]) -> None:
+    from dcfl.cli.terminal import new_table, stdout
+
+    table = new_table("site", "images", *map(printable, class_names), "mean", "deviation")
+    for name, one in answers.items():
+        if isinstance(one, str):
+            table.add_row(printable(name), printable(one))
+            continue
+        counts = [f"{count:,}" for count in one.by_class] or ["withheld"] * len(class_names)
+        pixels = [" ".join(f"{x:.3f}" for x in values) for values in (one.mean, one.std)]
+        size = "withheld" if one.images is None else f"{one.images:,}"
+        table.add_row(printable(name), size, *counts, *(text or "withheld" for text in pixels))
+    stdout.print(table)
+    told = [one for one in answers.values() if not isinstance(one, str)]
+    if told and all(one.by_class for one in told):
+        counts = [sum(column) for column in zip(*(one.by_class for one in told), strict=True)]
+        nobody = [name for name, count in zip(class_names, counts, strict=True) if not count]
+        if nobody:
+            print(printable(f"no site has training images of {', '.join(nobody)}"))
+
+
+@flower.command("stop")
+def stop_command(
+    run: Annotated[
+        int | None,
+        typer.Argument(metavar="RUN", help="Its number; without it, the run that is not finished."),
+    ] = None,
+    home: Home = HERE,
+    superlink: SuperLinkAddress = "",
+    root_certificate: RootCertificate = None,
+    insecure: Annotated[bool, typer.Option(help="Without TLS.")] = False,
+    kit: ServerFolder = None,
+) -> None:
+    """Stop a run at its SuperLink, also one whose terminal is gone."""
+    from dcfl.flower.deploy.superlink import newest_runs, stop
+
+    link = _link(home, superlink, root_certificate, insecure, kit)
+    runs = [one for one in newest_runs(link) if not one.status.startswith("finished")]
+    if run is None:
+        listed = "; ".join(one.words for one in runs)
+        require(
+            len(runs) == 1, f"which run? {listed}" if runs else f"{link.address}: no run goes on"
+        )
+        run = runs[0].run
+    stop(link, run)
+    print(f"stopped run {run}; `dcfl flower run --resume DIR` goes on with it, from its folder")
+
+
+def _link(
+    home: Path,
+    address: str,
+    root_certificate: Path | None,
+    insecure: bool,
+    kit: Path | None = None,
+) -> Connection:
     from dcfl.flower.deploy.deployment import connection
+    from dcfl.flower.deploy.kit_folder import open_server
     from dcfl.flower.deploy.superlink import Connection
 
+    if kit:
+        require(not address, "--kit knows the SuperLink: leave --superlink out")
+        return open_server(kit).link
     if address:
         return Connection(address, home / "elsewhere", root_certificate, insecure)
     if root_certificate or insecure:
@@ -301,13 +428,12 @@ def _link(home: Path, address: str, root_certificate: Path | None, insecure: boo
     return connection(home)
 
 
-def _server_of(kit: Path) -> tuple[Connection, str]:
-    """The SuperLink of a server's kit, and its sites with their keys."""
+def _roster_of(kit: Path) -> str:
+    """The sites of a server's kit, with their keys."""
     from dcfl.flower.deploy.kit_folder import open_server
     from dcfl.flower.roster import Roster
 
-    server = open_server(kit)
-    return server.link, Roster.of_keys(server.public_keys).to_text()
+    return Roster.of_keys(open_server(kit).public_keys).to_text()
 
 
 def _roster_text(sites: str, home: Path, remote: bool) -> str:
@@ -321,9 +447,11 @@ def _roster_text(sites: str, home: Path, remote: bool) -> str:
     return roster.to_text() if roster else ""
 
 
-def _follow(submitted: Submitted, experiment: Experiment, logs: SiteLogs | None) -> None:
-    """Show the rounds as they end, and what the sites' logs say where they are at hand; whoever
-    stops waiting stops the run."""
+def _follow(
+    submitted: Submitted, experiment: Experiment, logs: SiteLogs | None, absence: _Absence
+) -> None:
+    """Show the rounds as they end, who is away, and what the sites' logs say where they are at
+    hand; whoever stops waiting stops the run."""
     from dcfl.cli import terminal
     from dcfl.runs.folder import RecordedRun
     from dcfl.runs.progress import shown
@@ -336,7 +464,10 @@ def _follow(submitted: Submitted, experiment: Experiment, logs: SiteLogs | None)
         label = experiment.method.name
         with shown(label, experiment, submitted.folder, console=terminal.stderr) as show:
             for row in submitted.rows():
-                show(row)
+                if row is None:
+                    absence.say()
+                else:
+                    show(row)
                 explain()
     except DCFLError:
         explain()

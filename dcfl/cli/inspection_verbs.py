@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +20,7 @@ from dcfl.cli.options import (
     experiment_of,
     print_json,
 )
-from dcfl.errors import ConfigError
+from dcfl.errors import BrokenPicture, ConfigError, DatasetCorrupt
 from dcfl.system.processes import handlers_put_back, stop_when_signalled
 from dcfl.system.wording import printable, printable_lines
 
@@ -183,11 +185,31 @@ def check(settings: Settings = None, as_json: AsJSON = False) -> None:
 
     data_settings = experiment_of(settings).seeded_data
     data_settings.require_here()
-    summary = summarise_dataset(load_dataset(data_settings), data_settings)
+    try:
+        summary = summarise_dataset(load_dataset(data_settings), data_settings)
+    except BrokenPicture:
+        _tell_all_broken(data_settings)
+        raise
     if as_json:
         print_json(summary.as_json())
     else:
         print(dataset_card(summary))
+
+
+def _tell_all_broken(settings: DataSettings) -> None:
+    """Every picture that stands in the way, instead of one at a time."""
+    from dcfl.data.readers.folders import broken_pictures, folder_files
+
+    folder = Path(os.path.expanduser(settings.dataset.partition(":")[2]))
+    files = folder_files(folder)
+    broken = broken_pictures(files, settings.window)
+    for path, why in broken.items():
+        print(printable(f"broken  {path} ({why})"))
+    sys.stdout.flush()
+    raise DatasetCorrupt(
+        f"{len(broken):,} of {len(files):,} pictures are broken: mend or remove them, or leave "
+        f"them out with data.broken=skip"
+    )
 
 
 Watched = Annotated[

@@ -32,6 +32,13 @@ def audit_command(
             help="A site's audit.jsonl, its folder, or the home of `dcfl flower up`.",
         ),
     ],
+    noted: Annotated[
+        str,
+        typer.Option(
+            metavar="LINES:HASH",
+            help="What somebody noted of the record, such as the server in site_records.json.",
+        ),
+    ] = "",
     as_json: AsJSON = False,
 ) -> None:
     """What a site answered, line by line, and whether its record is whole."""
@@ -48,11 +55,20 @@ def audit_command(
     broken = [str(path) for path, history in found.items() if history.breaks]
     if broken:
         raise StorageError(f"{', '.join(broken)}: a line was changed or removed")
+    if noted:
+        lines, _, last = noted.partition(":")
+        require(lines.isdecimal() and bool(last), f"--noted {noted}: give LINES:HASH")
+        known = [history.has(int(lines), last) for history in found.values()]
+        if not any(known):
+            raise StorageError(f"{place}: line {lines} is not the one with the hash {last}")
+        if not as_json:
+            print(f"line {lines} is the one that was noted")
 
 
 def _as_json(history: History) -> dict[str, object]:
     entries = [asdict(entry) for entry in history.entries]
-    return {"torn": history.torn, "breaks": history.breaks, "entries": entries}
+    found = {"lines": history.head.lines, "last": history.head.last, "torn": history.torn}
+    return {**found, "breaks": history.breaks, "entries": entries}
 
 
 def _show_history(path: Path, history: History) -> None:
@@ -69,6 +85,7 @@ def _show_history(path: Path, history: History) -> None:
         print(f"{history.torn} cut short by a kill, before the answer was sent")
     if not history.breaks:
         print("each line names the hash of the one before it: nothing was changed or removed")
+        print(f"for an auditor to note: {history.head.lines} lines, the last {history.head.last}")
 
 
 def _lines(entry: AuditEntry) -> Iterator[str]:
@@ -76,6 +93,8 @@ def _lines(entry: AuditEntry) -> Iterator[str]:
     run = entry.run[:SHOWN_DIGITS] or "-"
     where = f"run {run}  round {entry.round or '-'}  client {entry.client}"
     yield f"{when}  {where}  {entry.asked}  {entry.outcome}  {entry.bytes:,} bytes{_spent(entry)}"
+    if entry.app or entry.about:
+        yield f"    for: {entry.about or 'a run without a config'}; app {entry.app or 'unknown'}"
     if entry.outcome == "answered":
         yield f"    sent: {_grouped(entry.sent) or 'nothing'}"
     else:
@@ -116,10 +135,11 @@ def kit_command(
     ],
     sites: Annotated[
         str,
-        typer.Option(
-            metavar="A,B", help="All sites, in the order of partition-id; otherwise the NAMEs."
-        ),
+        typer.Option(metavar="A,B", help="All sites; otherwise the NAMEs."),
     ] = "",
+    add: Annotated[
+        bool, typer.Option("--add", help="The NAMEs join the sites that have keys already.")
+    ] = False,
     keys: Annotated[
         Path, typer.Option(metavar="DIR", help="Of `dcfl flower keys`; made if need be.")
     ] = Path("keys"),
@@ -143,12 +163,17 @@ def kit_command(
     for name in names:
         known = name == SERVER or name in all_sites
         require(known, f"{name}: not among the sites {', '.join(all_sites)} of --sites")
+    require(not (add and SERVER in names), "--add is for sites: the server's kit stays as it is")
     kits.check_room(names, out)
-    kits.make_missing_keys()
+    kits.make_missing_keys(add)
     for name in names:
         print(printable(f"wrote  {kits.write(name, out)}"))
-    places = [f"{place} {name}" for place, name in enumerate(all_sites)]
-    print(printable(f"sites  {', '.join(places)}"))
+    if add:
+        for name in names:
+            key = out / name / "keys" / f"{name}.pub"
+            print(printable(f"server ./add {key.name}, with a copy of {key}: it may go on running"))
+    else:
+        print(printable(f"sites  {', '.join(all_sites)}"))
     print("next   send each folder where only its reader sees it: it holds a private key;")
     print("       its README.md says what to do with it")
     if wheel is None:
@@ -181,6 +206,19 @@ def stop_command(folder: KitFolder) -> None:
     print(f"ended {count} process{'' if count == 1 else 'es'}")
 
 
+@daemon.command("add")
+def add_command(
+    folder: KitFolder,
+    key: Annotated[Path, typer.Argument(metavar="NAME.pub", help="The new site's public key.")],
+) -> None:
+    """Add a site to a server's folder, also while the server runs."""
+    from dcfl.flower.deploy.kit_daemons import add_site
+    from dcfl.flower.deploy.kit_folder import open_server
+
+    name = add_site(open_server(folder), key)
+    print(printable(f"added  {name}; runs that begin from now on include it"))
+
+
 @daemon.command("status")
 def status_command(folder: KitFolder, as_json: AsJSON = False) -> None:
     """What runs, and whether the server can be reached."""
@@ -208,6 +246,8 @@ def _show_status(status: KitStatus) -> None:
         print(printable(f"{way.address}  {state}"))
     for site, state in status.sites.items():
         print(printable(f"{site:<10} {state}"))
+    for run in status.runs:
+        print(printable(f"run        {run.words}"))
     for line in status.last_lines:
         print(printable(f"log        {line}"))
     if status.log:

@@ -51,7 +51,6 @@ VERBS: tuple[Callable[..., None], ...] = (
     model_verbs.evaluate,
     model_verbs.predict,
     model_verbs.embed,
-    model_verbs.neighbours,
     model_verbs.export,
     inspection_verbs.methods,
     check_verbs.check,
@@ -79,9 +78,9 @@ def _main(
     debug: Annotated[bool, typer.Option(DEBUG, help="Show where an error is from.")] = False,
 ) -> None:
     if version:
-        from importlib.metadata import version as installed
+        from dcfl.system.build import build
 
-        print(f"dcfl {installed('dcfl')}")
+        print(f"dcfl {build()}")
         raise typer.Exit(0)
 
 

@@ -1,13 +1,12 @@
-"""Verbs about a trained model: `dcfl predict`, `embed`, `neighbours`, `export`, `evaluate` and
-`analyse`."""
+"""Verbs about a trained model: `dcfl predict`, `embed`, `export`, `evaluate` and `analyse`."""
 
 from __future__ import annotations
 
-import csv
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,16 +23,16 @@ from dcfl.cli.options import (
     MethodFile,
     ModelFile,
     PictureFiles,
+    experiment_of,
     print_json,
     run_own_files,
     which_model,
 )
-from dcfl.errors import DatasetCorrupt, DCFLError
+from dcfl.errors import ConfigError, DatasetCorrupt, DCFLError
 from dcfl.system.storage import replacing, strict_json
-from dcfl.system.wording import printable, say
+from dcfl.system.wording import csv_line, printable, say
 
 if TYPE_CHECKING:
-    from dcfl.runs.folder import RecordedRun
     from dcfl.trained.exported_graph import ExportedGraph
     from dcfl.trained.predict import Prediction, Tally
 
@@ -53,29 +52,45 @@ WhichLayer = Annotated[
 FeatureFile = Annotated[
     Path, typer.Option("--out", "-o", metavar="FILE.npz", help="The file to write.")
 ]
-Page = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE", help="The page to write; if not given, neighbours.html in the run's folder."
-    ),
-]
 
 
 def embed(
-    folder: Folder,
-    pictures: PictureFiles,
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="DIR IMAGE|FOLDER... | [CONFIG.toml] KEY=VALUE...",
+            show_default=False,
+            help="A run's folder and pictures; or settings that name a data set and a network "
+            "with trained weights.",
+        ),
+    ],
     out: FeatureFile = Path("features.npz"),
     layer: WhichLayer = Layer.projection,
+    size: Annotated[
+        int, typer.Option(min=0, max=1024, help="Of a data set's images, in pixels; 0: as it is.")
+    ] = 0,
     best: Best = False,
     client: ClientNumber = None,
     model_file: ModelFile = None,
 ) -> None:
-    """The embeddings of pictures, with their file names and labels, in one .npz file."""
+    """The embeddings of pictures by a run's model, or of a data set by any network, as .npz.
+
+    Those of a data set are computed once, and `data.dataset=npz:FILE` trains on them.
+    """
     from dcfl.trained.embed import embed_pictures, require_npz, write_embeddings
 
     require_npz(out)
-    run_own_files(None, model_file)
-    embedded = embed_pictures(folder, pictures, layer.value, which_model(folder, best, client))
+    if "=" in what[0] or what[0].endswith(".toml"):
+        from dcfl.trained.backbone import embed_dataset
+
+        data = embed_dataset(experiment_of(what, None, model_file), size)
+        data.save(out)
+        parts = f"{len(data.train):,} to train on, {len(data.test):,} to test on"
+        print(printable(f"features  {out}: {parts}, {data.channels} numbers each"))
+        return
+    folder, pictures = Path(what[0]), what[1:]
+    which = which_model(folder, best, client)
+    embedded = embed_pictures(folder, pictures, layer.value, which, model_file)
     write_embeddings(out, embedded)
     count, width = embedded.features.shape
     print(printable(f"features  {out}: {count:,} pictures, {width} numbers each"))
@@ -85,36 +100,6 @@ def embed(
         sys.stdout.flush()
         total = count + len(embedded.skipped)
         raise DatasetCorrupt(f"{len(embedded.skipped):,} of {total:,} pictures were skipped")
-
-
-def neighbours(
-    folder: Folder,
-    out: Page = None,
-    images: Annotated[
-        int, typer.Option(min=1, max=200, metavar="N", help="How many test images to show.")
-    ] = 10,
-    each: Annotated[
-        int, typer.Option(min=1, max=50, metavar="K", help="How many neighbours of each.")
-    ] = 7,
-    layer: WhichLayer = Layer.projection,
-    best: Best = False,
-    method_file: MethodFile = None,
-    model_file: ModelFile = None,
-) -> None:
-    """A page that shows, for some test images, the training images most similar to them."""
-    from dcfl.runs.folder import RecordedRun
-    from dcfl.trained.neighbours import find_neighbours, write_neighbours
-    from dcfl.trained.subject import open_subject
-
-    run_own_files(method_file, model_file)
-    which = which_model(folder, best)
-    subject = open_subject(RecordedRun.open(folder), which)
-    found = find_neighbours(subject, images, each, layer.value)
-    page = write_neighbours(
-        subject, found, layer.value, str(which), out or folder / "neighbours.html"
-    )
-    print(f"nearest neighbour of the right class  {found.agreement:.1f} %")
-    print(printable(f"page  {page}"))
 
 
 class Format(StrEnum):
@@ -175,10 +160,11 @@ def export(
         hub_folder=hub_folder,
         license=license,
     )
-    run_own_files(None, model_file)
-    exported = export_model(folder, options)
+    exported = export_model(folder, options, model_file)
     print(printable(f"model  {exported.path}"))
     print(printable(f"card   {exported.card}"))
+    if exported.script is not None:
+        print(printable(f"script {exported.script}: labels pictures, without dcfl"))
     print(f"in     {_input_line(exported.graph)}")
     print(f"out    {', '.join(exported.graph.output_names)}")
     print(f"equal to the model within {exported.difference:.1g} on {exported.compared_on}")
@@ -199,7 +185,9 @@ def _input_line(graph: ExportedGraph) -> str:
 Show = Callable[["Prediction"], None]
 LONGEST_LABEL = 20  # characters of a label in the table
 
-Top = Annotated[int, typer.Option(min=1, metavar="K", help="How many labels for each picture.")]
+Top = Annotated[
+    int, typer.Option(min=1, max=1000, metavar="K", help="How many labels for each picture.")
+]
 CSVFile = Annotated[
     Path | None, typer.Option("--csv", metavar="FILE", help="Write the rows here instead.")
 ]
@@ -219,13 +207,10 @@ def predict(
 
     Pictures that cannot be read are named and skipped; the exit code is then 2.
     """
-    from dcfl.runs.folder import RecordedRun
     from dcfl.trained import predict as trained
 
-    run_own_files(None, model_file)
-    predictions = trained.predict(
-        folder, pictures, top=top, which=which_model(folder, best, client)
-    )
+    which = which_model(folder, best, client)
+    predictions = trained.predict(folder, pictures, top=top, which=which, model=model_file)
     tally = trained.Tally()
     with _csv_rows(csv_file, top) as write_row, _json_rows(as_json, tally) as print_json_row:
         shows = [show for show in (write_row, print_json_row) if show is not None]
@@ -236,7 +221,7 @@ def predict(
             for show in shows or [_print_row]:
                 show(prediction)
     if not as_json:
-        _print_totals(tally, csv_file, RecordedRun.open(folder), pictures)
+        _print_totals(tally, csv_file)
     if tally.skipped:
         sys.stdout.flush()
         raise DatasetCorrupt(
@@ -249,18 +234,15 @@ def _tell_skipped(prediction: Prediction) -> None:
     print(printable(line), file=sys.stderr)
 
 
-def _print_totals(
-    tally: Tally, csv_file: Path | None, run: RecordedRun, pictures: Iterable[Path]
-) -> None:
-    from dcfl.trained.subject import trained_on_some
-
+def _print_totals(tally: Tally, csv_file: Path | None) -> None:
     if csv_file is not None:
         print(printable(f"rows  {csv_file}"))
     if tally.accuracy is not None:
         counts = f"{tally.right:,} of {tally.labelled:,} pictures in class folders"
         print(f"accuracy  {tally.accuracy:.2f} % ({counts})")
-        if trained_on_some(run, pictures):
-            print("It was trained on some of them, so this is no test: `dcfl evaluate` makes one.")
+    if tally.trained_on:
+        seen = f"{tally.trained_on:,} of these {tally.pictures:,} pictures"
+        print(f"It was trained on {seen}, so this is no test: `dcfl evaluate` makes one.")
 
 
 def _print_row(prediction: Prediction) -> None:
@@ -286,15 +268,14 @@ def _csv_rows(path: Path | None, top: int) -> Iterator[Show | None]:
         replacing(path) as partial,
         partial.open("w", encoding="utf-8", errors="surrogateescape", newline="") as stream,
     ):
-        writer = csv.writer(stream, lineterminator="\n")
         numbers = ["", *range(2, top + 1)]
         ranked = [f"{what}{number}" for number in numbers for what in ("label", "probability")]
-        writer.writerow(["picture", "truth", "skipped", *ranked])
+        stream.write(csv_line(["picture", "truth", "skipped", *ranked]))
 
         def write_row(prediction: Prediction) -> None:
             shares = [[label, f"{p:.6f}"] for label, p in prediction.ranking]
             row = [str(prediction.picture), prediction.truth or "", prediction.skipped]
-            writer.writerow([*row, *(cell for pair in shares for cell in pair)])
+            stream.write(csv_line([*row, *(cell for pair in shares for cell in pair)]))
 
         yield write_row
 
@@ -323,16 +304,18 @@ def as_json(prediction: Prediction) -> dict[str, Any]:
         "ranking": [candidate._asdict() for candidate in prediction.ranking],
         "truth": prediction.truth,
         "skipped": prediction.skipped or None,
+        "trained_on": prediction.trained_on,
     }
 
 
 Data = Annotated[
-    str | None,
+    list[str] | None,
     typer.Argument(
-        metavar="[DATA]",
+        metavar="[DIR_B] [DATA]",
         show_default=False,
-        help="A folder of class folders, an .npz file, or a data set as in data.dataset; if not "
-        "given, the images that the run was scored on.",
+        help="A second run, to be compared with the first image by image. A folder of class "
+        "folders, an .npz file, or a data set as in data.dataset; if not given, the images that "
+        "the run was scored on.",
     ),
 ]
 Clients = Annotated[
@@ -346,8 +329,20 @@ FineTune = Annotated[
         "--fine-tune",
         metavar="N",
         min=0,
+        max=10_000,
         show_default=False,
         help="Also score each client after N epochs of training on its own images.",
+    ),
+]
+
+
+Parts = Annotated[
+    str,
+    typer.Option(
+        "--parts",
+        metavar="A,B",
+        show_default=False,
+        help="Fine-tune these parts of the model, frozen ones too, such as classifier; or all.",
     ),
 ]
 
@@ -359,20 +354,35 @@ def evaluate(
     client: ClientNumber = None,
     clients: Clients = False,
     fine_tune: FineTune = 0,
+    parts: Parts = "",
     model_file: ModelFile = None,
     as_json: AsJSON = False,
 ) -> None:
     """A trained model on a test set: accuracy, F1, AUC, calibration, each class, each client.
 
-    Written to evaluation.json in the run's folder and shown in its report.
+    Written to evaluation.json in the run's folder and shown in its report. Of two runs: the
+    difference of their models on the same images, with a paired test.
     """
     from dcfl.cli.tables import print_evaluation
     from dcfl.report import write_report
     from dcfl.runs.evaluations import write_evaluation
     from dcfl.trained.evaluate import evaluation_of
 
-    run_own_files(None, model_file)
-    record = evaluation_of(folder, data, which_model(folder, best, client), clients, fine_tune)
+    others = data or []
+    source = others[-1] if others and not _is_run(others[-1]) else None
+    runs = [folder, *map(Path, others[: len(others) - (source is not None)])]
+    if len(runs) > 2 or not all(map(_is_run, runs[1:])):
+        raise ConfigError("evaluate takes one run or two, and one data set after them")
+    if len(runs) == 2:
+        if best or client is not None or clients or fine_tune:
+            raise ConfigError("of two runs, the last models are compared: leave the options out")
+        _evaluate_two(runs, source, model_file, as_json)
+        return
+    which = which_model(folder, best, client)
+    tuned = parts.split(",") if parts else []
+    if tuned and not fine_tune:
+        raise ConfigError("--parts are of --fine-tune: say for how many epochs")
+    record = evaluation_of(folder, source, which, clients, fine_tune, model_file, tuned)
     path = write_evaluation(folder, record)
     if as_json:
         print_json(record.to_json())
@@ -386,6 +396,24 @@ def evaluate(
         return
     if not as_json:
         print(printable(f"report   {report}"))
+
+
+def _is_run(place: str | Path) -> bool:
+    return (Path(place) / "config.toml").is_file()
+
+
+def _evaluate_two(
+    runs: Sequence[Path], data: str | None, model_file: Path | None, as_json: bool
+) -> None:
+    from dcfl.cli.tables import print_two_models
+    from dcfl.trained.evaluate import compare_models
+
+    found = compare_models(runs, data, model_file)
+    if as_json:
+        records = {str(run): one.to_json() for run, one in zip(runs, found[:2], strict=True)}
+        print_json({"runs": records, "paired": asdict(found.paired)})
+    else:
+        print_two_models([str(run) for run in runs], found)
 
 
 AnalysisFolder = Annotated[
@@ -413,6 +441,18 @@ UniformityT = Annotated[
 ]
 
 
+class LayoutName(StrEnum):
+    pca = "pca"
+    tsne = "tsne"
+    umap = "umap"
+
+
+PictureLayout = Annotated[
+    LayoutName,
+    typer.Option("--layout", help="The picture of the embeddings: principal directions, or t-SNE."),
+]
+
+
 def analyse(
     folders: Folders,
     out: AnalysisFolder = None,
@@ -421,6 +461,7 @@ def analyse(
     drift: WithDrift = True,
     alpha: AlignmentAlpha = 2.0,
     t: UniformityT = 2.0,
+    layout: PictureLayout = LayoutName.pca,
     method_file: MethodFile = None,
     model_file: ModelFile = None,
     as_json: AsJSON = False,
@@ -434,7 +475,6 @@ def analyse(
     from dcfl.analysis.similarity import Exponents
     from dcfl.cli.tables import print_analyses
     from dcfl.report import find_runs
-    from dcfl.runs.folder import require_own
 
     def tell(text: str) -> None:
         say(printable(f"analyse  {text}"))
@@ -443,9 +483,8 @@ def analyse(
     run_own_files(method_file, model_file)
     if out is None:
         out = folders[0] / "analysis" if len(folders) == 1 else Path("analysis")
-        require_own(out)
     runs = {run.folder.resolve(): run for folder in folders for run in find_runs(folder)}
-    analyses = analyse_runs(list(runs.values()), clients, drift, tell, exponents)
+    analyses = analyse_runs(list(runs.values()), clients, drift, tell, exponents, layout.value)
     page = write_analysis(analyses, out, figures)
     if as_json:
         print_json({"runs": [analysis.as_json() for analysis in analyses], "page": str(page)})

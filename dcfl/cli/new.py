@@ -5,6 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 import textwrap
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, get_origin, get_type_hints
 
@@ -155,6 +156,8 @@ def module_name(name: str) -> str:
     module = name.replace("-", "_")
     if keyword.iskeyword(module):
         raise ConfigError(f"{name} is a word of Python's own: choose another name")
+    if find_spec(module) and not (Path.cwd() / f"{module}.py").exists():  # which is said later
+        raise ConfigError(f"{module}.py would hide the Python module {module}: choose another name")
     return module
 
 

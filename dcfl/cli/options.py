@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,9 +57,17 @@ MethodFile = Annotated[
     Path | None,
     typer.Option(metavar="FILE.py", help="A method of your own; becomes the default method."),
 ]
+MethodFiles = Annotated[
+    list[Path] | None,
+    typer.Option("--method-file", metavar="FILE.py", help="Own methods; may be repeated."),
+]
 ModelFile = Annotated[
     Path | None,
     typer.Option(metavar="FILE.py", help="A network of your own; becomes the default model."),
+]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="Resume a run of others that names trackers, code or data."),
 ]
 Out = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Where to write; must be new or empty.")
@@ -69,14 +78,15 @@ OutFolder = Annotated[
     typer.Option("--out", metavar="DIR", help="Where the runs are kept; may hold some already."),
 ]
 Parallel = Annotated[
-    int, typer.Option(min=0, help="Runs at the same time; 0: as many as there are cores for.")
+    int,
+    typer.Option(min=0, max=1024, help="Runs at the same time; 0: as many as there are cores for."),
 ]
 PlanOnly = Annotated[bool, typer.Option("--plan", help="Say what it would cost, and stop.")]
 
 
 def experiment_of(
     settings: Sequence[str] | None,
-    method_file: Path | None = None,
+    method_file: Path | Sequence[Path] | None = None,
     model_file: Path | None = None,
     out: Path | None = None,
     engine: str = "",
@@ -109,14 +119,17 @@ def _refuse_spaces(settings: Sequence[str]) -> None:
             raise ConfigError(f"write {key}={value}, without spaces around the =")
 
 
-def run_own_files(method_file: Path | None, model_file: Path | None) -> tuple[list[str], str]:
+def run_own_files(
+    method_file: Path | Sequence[Path] | None, model_file: Path | None
+) -> tuple[list[str], str]:
     """Run the user's own files; returns the names of the methods and of the model in them, which
     this process now knows."""
-    methods, model = [], ""
-    if method_file:
+    methods, model = list[str](), ""
+    files = [method_file] if isinstance(method_file, Path) else method_file or ()
+    for file in files:
         from dcfl.methods.loading import register_methods
 
-        methods = register_methods(method_file)
+        methods += register_methods(file)
     if model_file:
         from dcfl.models.own_models import register_model
 
@@ -143,10 +156,9 @@ def comma_separated(text: str) -> list[str]:
 
 
 def whole_numbers(text: str, option: str = "--seeds") -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise ConfigError(f"{option} takes whole numbers such as 0,1,2, not {text!r}") from error
+    if not re.fullmatch(r" *-?[0-9]{1,10} *(, *-?[0-9]{1,10} *)*", text):
+        raise ConfigError(f"{option} takes whole numbers such as 0,1,2, not {text!r}")
+    return [int(part) for part in text.split(",")]
 
 
 def print_json(value: Any) -> None:

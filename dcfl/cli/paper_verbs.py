@@ -35,9 +35,7 @@ Dimensions = Annotated[
     typer.Option(metavar="D,...", help="Dimensions of the space whose unit sphere holds features."),
 ]
 Negatives = Annotated[str, typer.Option(metavar="M,...", help="Numbers of negatives.")]
-TheoryFolder = Annotated[
-    Path, typer.Option(metavar="DIR", help="For theory.html, theory.csv and theory.json.")
-]
+TheoryFolder = Annotated[Path, typer.Option(metavar="DIR", help="For theory.html and theory.json.")]
 
 
 def theory(
@@ -53,9 +51,7 @@ def theory(
     """The paper's theorem and proposition measured: the loss with M negatives, and its limit."""
     from dcfl.cli.tables import plain_table
     from dcfl.cli.terminal import stdout
-    from dcfl.paper.theory_page import page_about
-    from dcfl.paper.theory_study import measure_theory
-    from dcfl.paper.theory_tables import batches_table, claims, csv_text, points_table, slopes_table
+    from dcfl.paper.theory import finding, measure_theory, page_about, tables_of
     from dcfl.report.document import write_page
     from dcfl.system.storage import strict_json, write_whole
 
@@ -64,18 +60,15 @@ def theory(
     result = measure_theory(temperature, dimensions, negatives, repetitions, seed)
     values = result.as_json()
     write_page(page_about(result), out / "theory.html", figures)
-    write_whole(out / "theory.csv", csv_text(result))
     write_whole(out / "theory.json", strict_json(values, indent=2) + "\n")
     if as_json:
         print_json({**values, "folder": str(out)})
         return
     for study in result.studies:
-        for table in (points_table(study), slopes_table(study), batches_table(study)):
+        for table in tables_of(study):
             stdout.print(plain_table(table))
             stdout.print(f"{table.note}\n")
-        for claim, finding in claims(study):
-            stdout.print(claim, style="bold")
-            stdout.print(f"{finding}\n")
+        stdout.print(f"{finding(study)}\n")
     print(printable(f"page  {out / 'theory.html'}"))
 
 
@@ -92,7 +85,7 @@ RecipeSettings = Annotated[
     ),
 ]
 ScaleName = Annotated[
-    str, typer.Option(metavar="smoke|mini|paper", help="How big; `mini` takes a night.")
+    str, typer.Option(metavar="smoke|mini|pretrained|paper", help="How big; `mini` takes a night.")
 ]
 Seeds = Annotated[str, typer.Option(metavar="0,1,2", help="One run of each cell per seed.")]
 Only = Annotated[
@@ -123,7 +116,7 @@ def reproduce(
     """
     from dcfl.paper.plans import chosen_cells
     from dcfl.system.locks import locked
-    from dcfl.system.storage import storage
+    from dcfl.system.storage import require_no_way_out, storage
 
     if name is None:
         _list_recipes(as_json)
@@ -136,8 +129,14 @@ def reproduce(
         return
     with storage(folder):  # fails now rather than after the first hour
         (folder / "cells").mkdir(parents=True, exist_ok=True)
+    require_no_way_out(folder)
     with locked(folder) if train else nullcontext():
-        failures = _train(cells, _announce_cost(cells, parallel).processes) if train else 0
+        failures = 0
+        while train:
+            failures += _train(cells, _announce_cost(cells, parallel).processes)
+            plans, before = _plans(name, scale, seeds, settings or (), folder), len(cells)
+            cells = chosen_cells(plans, only or ())
+            train = len(cells) > before  # a search goes on from what it found
         _write_results([recipe_plan.results() for recipe_plan in plans], folder, figures, as_json)
     if failures:
         raise typer.Exit(TooFewClients.exit_code)
@@ -167,9 +166,10 @@ def _plans(
     if scale_name not in SCALES:
         raise ConfigError(f"--scale {scale_name}: must be one of {', '.join(SCALES)}")
     scale = SCALES[scale_name]
-    numbers = list(dict.fromkeys(whole_numbers(seeds) if seeds else scale.seeds))
+    asked = list(dict.fromkeys(whole_numbers(seeds))) if seeds else []
     recipes = RECIPES.values() if name == "all" else [RECIPES[name]]
-    return [plan_recipe(recipe, scale, numbers, settings, folder) for recipe in recipes]
+    usual = {r.name: scale.search_seeds if r.searched else scale.seeds for r in recipes}
+    return [plan_recipe(r, scale, asked or usual[r.name], settings, folder) for r in recipes]
 
 
 def _announce_cost(cells: Sequence[CellFolder[RecipeCell]], parallel: int) -> PlannedCosts:
@@ -258,13 +258,12 @@ def _write_results(
 
 def _write_order(all_results: Sequence[Results], folder: Path) -> str:
     """Write order.md, over the cells of all recipes; returns its text."""
-    from dcfl.paper.order_page import order_section
+    from dcfl.paper.reproduction_page import order_table
     from dcfl.paper.results import combined_contests
     from dcfl.system.storage import write_whole
 
     published = [results for results in all_results if results.recipe.published]
-    tables = order_section(combined_contests(published)).tables
-    text = "\n\n".join(table.markdown() for table in tables)
+    text = order_table(combined_contests(published)).markdown()
     write_whole(folder / "order.md", text + "\n")
     return text
 

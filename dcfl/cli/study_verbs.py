@@ -15,12 +15,12 @@ from dcfl.cli.options import (
     FiguresFolder,
     Folders,
     MethodFile,
+    MethodFiles,
     ModelFile,
     OutFolder,
     Parallel,
     PlanOnly,
     Settings,
-    comma_separated,
     experiment_of,
     print_json,
     whole_numbers,
@@ -47,14 +47,28 @@ LatexFile = Annotated[
     Path | None,
     typer.Option("--latex", metavar="FILE", help="Write tables for LaTeX; - prints them instead."),
 ]
+
+
+def _a_number(percent: float | None) -> float | None:
+    if percent is not None and math.isnan(percent):  # which lies within any bounds
+        raise typer.BadParameter("nan is no percentage")
+    return percent
+
+
 Target = Annotated[
     float | None,
     typer.Option(
         min=0,
         max=100,
+        callback=_a_number,
         metavar="PERCENT",
         help="Show what it takes to reach this accuracy; by default the first method's EMA.",
     ),
+]
+
+
+EveryPair = Annotated[
+    bool, typer.Option("--all-pairs", help="Compare all methods, not only with the first.")
 ]
 
 
@@ -136,6 +150,7 @@ def report(
     folders: Folders,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="The page to write.")] = None,
     target: Target = None,
+    all_pairs: EveryPair = False,
     csv: CSVFile = None,
     latex: LatexFile = None,
     figures: FiguresFolder = None,
@@ -147,17 +162,22 @@ def report(
     from dcfl.report import find_all_runs, write_report
 
     output = ComparisonOutput(as_json, csv, latex)
-    page = write_report(*folders, out=out, target=target, figures=figures)
-    output.write(Standing(group_runs(find_all_runs(folders)), target=target), {"report": str(page)})
+    page = write_report(*folders, out=out, target=target, figures=figures, all_pairs=all_pairs)
+    groups = group_runs(find_all_runs(folders))
+    standing = Standing(groups, target=target, all_pairs=all_pairs)
+    output.write(standing, {"report": str(page)})
     if not output.printed:
         output.tell()
         print(printable(f"report  {page}"))
 
 
-MethodNames = Annotated[str, typer.Option(metavar="A,B,C", help="Which methods.")]
+MethodNames = Annotated[
+    str,
+    typer.Option(metavar="A,B(mu=0.1),C", help="Which methods, with settings of their own."),
+]
 Seeds = Annotated[str, typer.Option(metavar="0,1,2", help="One run of each method per seed.")]
-OwnMixes = Annotated[
-    bool, typer.Option("--own-mixes", help="MAX and EMA on the clients' own mixes of classes.")
+ByClient = Annotated[
+    bool, typer.Option("--by-client", help="MAX and EMA of the mean over clients, each on its own.")
 ]
 
 
@@ -165,15 +185,17 @@ def compare(
     settings: Settings = None,
     methods: MethodNames = "fedavg,dcfl-sw,dcfl-pw",
     seeds: Seeds = "",
-    own_mixes: OwnMixes = False,
+    by_client: ByClient = False,
     plan: PlanOnly = False,
     parallel: Parallel = 0,
-    method_file: MethodFile = None,
+    method_file: MethodFiles = None,
     model_file: ModelFile = None,
     out: OutFolder = None,
     target: Target = None,
+    all_pairs: EveryPair = False,
     csv: CSVFile = None,
     latex: LatexFile = None,
+    figures: FiguresFolder = None,
     as_json: AsJSON = False,
 ) -> None:
     """Several methods; those of a seed share its split, client schedule and initial weights.
@@ -184,24 +206,36 @@ def compare(
     """
     from dcfl.cli.plans import print_comparison_plan
     from dcfl.comparisons.comparison import plan_comparison
+    from dcfl.comparisons.space import split_commas
     from dcfl.comparisons.standing import Standing
+    from dcfl.config import parse_settings
     from dcfl.runs.progress import Progress
 
     output = ComparisonOutput(as_json, csv, latex)
+    of_methods = [text for text in settings or () if text.startswith("method.")]
+    others = [text for text in settings or () if text not in of_methods]
     planned = plan_comparison(
-        experiment_of(settings, method_file, model_file, out),
-        comma_separated(methods),
+        experiment_of(others, method_file, model_file, out),
+        split_commas(methods),
         whole_numbers(seeds) if seeds else (),
+        parse_settings(of_methods).get("method", {}),
     )
     if plan:
         print_comparison_plan(planned, parallel, as_json)
         return
     planned.check()
     show = Progress(planned.todo).after
-    compared = planned.carry_out(parallel, show, lambda crew: stopped_by_signals(crew.stop), target)
+    compared = planned.carry_out(
+        parallel,
+        show,
+        lambda crew: stopped_by_signals(crew.stop),
+        target=target,
+        all_pairs=all_pairs,
+        figures=figures,
+    )
     for name, error in compared.failures.items():
         print(printable(f"dcfl: {name}: {error}"), file=sys.stderr)
-    standing = Standing(compared.groups, own_mixes, target)
+    standing = Standing(compared.groups, by_client, target, all_pairs)
     if not output.printed:  # before files, which a full disk may refuse
         print_standing(standing)
     output.write(standing, {"folder": str(compared.folder)})

@@ -14,6 +14,7 @@ from rich.text import Text
 from dcfl.cli.terminal import BARS, new_table, sparkline, stdout
 from dcfl.comparisons.standing import Standing
 from dcfl.data.dataset_summary import MANY_CLIENTS, PERCENTILES, Overview
+from dcfl.evaluation import OWN_MIX
 from dcfl.report.evaluation_section import client_table, some_names
 from dcfl.report.methods_table import methods_table
 from dcfl.report.text import number
@@ -23,6 +24,7 @@ from dcfl.system.wording import printable
 if TYPE_CHECKING:
     from dcfl.analysis.findings import Analysis
     from dcfl.report import document
+    from dcfl.trained.evaluate import TwoModels
 
 MOST_NUMBERED_CLASSES = 16  # more are drawn as a line of bars
 ROOMY = 90  # columns of a terminal
@@ -33,7 +35,7 @@ FIRST_COLUMNS_WIDTH = 34  # of a partition table
 def comparison_table(standing: Standing) -> Table:
     """A row per method. Where there is no room for a curve too, numbers are worth more."""
     first, groups = standing.groups[0], standing.groups
-    titles = ["on the clients' own mixes of classes"] if standing.own_mixes else []
+    titles = [f"mean over clients, each on {first.runs[0].clients_on}"] * standing.by_client
     titles += ["on kept-back images"] if first.runs[0].holdout else []
     titles += [f"{first.seeds} seeds, mean ± deviation"] if first.seeds > 1 else []
     own = ["personal"] if any(group.has_personal for group in groups) else []
@@ -111,7 +113,7 @@ LONGEST_CLASS = 24  # characters of a name
 def print_evaluation(record: EvaluationRecord) -> None:
     model = record.model if isinstance(record.which, int) else f"the {record.model}"
     print(printable(f"{model} on {record.images:,.0f} {record.images_words}"))
-    for note in record.site_notes:
+    for note in record.notes:
         print(printable(note))
     print()
     for name, value in _scores(record):
@@ -126,21 +128,42 @@ def print_evaluation(record: EvaluationRecord) -> None:
     print()
 
 
+def print_two_models(names: Sequence[str], found: TwoModels) -> None:
+    for name, record in zip(names, (found.first, found.second), strict=True):
+        accuracy = f"{number(record.scores.accuracy)} % ({record.interval_words})"
+        print(printable(f"{name}: {accuracy}, on {record.images:,.0f} {record.images_words}"))
+        for note in record.notes:
+            print(printable(f"  {note}"))
+    paired = found.paired
+    low, high = paired.interval
+    groups = f" in {paired.groups:,} groups" if paired.groups else ""
+    print(
+        f"difference  {paired.difference:+.2f} points, 95 % interval {low:+.2f} to {high:+.2f}, "
+        f"p = {paired.p_value:.2g} ({paired.test})\n"
+        f"            of {paired.images:,} images{groups}, the second alone is right on "
+        f"{paired.only_second:,}, the first alone on {paired.only_first:,}"
+    )
+
+
 def _scores(record: EvaluationRecord) -> Iterator[tuple[str, str]]:
     scores = record.scores
-    yield "accuracy", f"{number(scores.accuracy)} %"
+    sure = f" ({record.interval_words})" if record.interval_words else ""
+    yield "accuracy", f"{number(scores.accuracy)} %{sure}"
+    most = record.most_frequent
+    yield "most frequent", f"{number(most.share)} %: always saying {printable(most.name, 24)}"
     yield "balanced accuracy", f"{number(scores.balanced_accuracy)} %"
     yield "macro F1", f"{number(scores.macro_f1)} %"
     error = f"binned, at most {number(scores.mean_auc_error, 4)} off"
     yield "AUC", f"{number(scores.mean_auc, 4)} (one class against the rest; {error})"
     yield "calibration error", f"{number(scores.calibration_error)} %"
     yield "cross-entropy", number(scores.loss, 4)
-    mixes = f"{record.kind} in its own mix of classes"
+    mixes = f"{record.kind} in {OWN_MIX}"
+    tuned = mixes if record.tuned_on == OWN_MIX else record.tuned_on
     one = len(record.clients) == 1
     for name, found, kind in (
         (record.clients[0].name if one else "clients", record.fairness, record.clients_kind),
         ("", record.own_mix_fairness, mixes),
-        ("fine-tuned", record.fine_tuned_fairness, mixes),
+        ("fine-tuned", record.fine_tuned_fairness, tuned),
     ):
         if found.mean is not None and found.worst_tenth is not None:
             yield name, _fairness(found.mean, found.worst_tenth, len(record.clients), kind)

@@ -17,6 +17,7 @@ from dcfl.cli.options import (
     ModelFile,
     Out,
     Settings,
+    Trust,
     experiment_of,
     print_json,
     run_own_files,
@@ -103,6 +104,7 @@ def resume(
     allow: Allowed = None,
     method_file: MethodFile = None,
     model_file: ModelFile = None,
+    trust: Trust = False,
     as_json: AsJSON = False,
 ) -> None:
     """Continue an interrupted run, or make one longer: as if it had been planned so and never
@@ -119,7 +121,7 @@ def resume(
         return
     if not recorded.summary and recorded.config.get("engine", {}).get("name") == "flower":
         raise ConfigError(f"{folder} trains at SuperNodes: `dcfl flower run --resume {folder}`")
-    resumed = Run.resume(folder, allow=allow or (), rounds=rounds)
+    resumed = Run.resume(folder, allow=allow or (), rounds=rounds, trust=trust)
     train(resumed.experiment.method.name, resumed)
     _print_result(resumed, as_json)
 

@@ -15,15 +15,29 @@ from dcfl.comparisons.groups import setting
 from dcfl.config import as_tables
 from dcfl.data import load_dataset
 from dcfl.data.catalogue import PUBLIC
-from dcfl.errors import RunFolderError, RunMissing
+from dcfl.errors import ConfigError, RunFolderError, RunMissing
 from dcfl.experiment import Experiment
 from dcfl.report import find_runs
 from dcfl.runs.fingerprint import own_contents
 from dcfl.runs.folder import RecordedRun, own_files, require_unused
 from dcfl.runs.identity import CONTENTS, differences, flat, identity, of_run
+from dcfl.runs.rows import damaged
 from dcfl.system.locks import LOCK
+from dcfl.system.storage import read_whole
 
+MOST_SEEDS, MOST_CELLS = 1_000, 10_000  # of a study; more are a mistake
 LONGEST_NAME = 150  # characters; file systems allow about 255 bytes
+
+
+def require_few(seeds: int, each: int = 1) -> None:
+    """Refuse more runs than anybody waits for, before they are made; `each` for every seed."""
+    if seeds > MOST_SEEDS:
+        raise ConfigError(f"{seeds:,} seeds: a study takes {MOST_SEEDS:,} at most")
+    if max(seeds, 1) * each > MOST_CELLS:
+        raise ConfigError(
+            f"{max(seeds, 1) * each:,} runs: a study takes {MOST_CELLS:,} at most; ask for fewer "
+            f"methods, points or seeds"
+        )
 
 
 def marks(settings: Mapping[str, Any], beside: Iterable[str] = ()) -> Iterator[str]:
@@ -103,7 +117,9 @@ class CellFolder(Generic[Kind]):
         """Refuse a damaged or a different run, before any time is spent on the other cells."""
         self.cell.experiment.data.require_here()
         if self.run is not None and self.run.finished:
-            _ = self.run.rounds  # reading them checks them
+            rows, rounds = len(self.run.rounds), self.run.summary.rounds if self.run.summary else 0
+            if rows != rounds:  # reading them has checked the others
+                raise damaged(self.path / "rounds.jsonl", f"{rows} rows of {rounds} rounds")
 
     @property
     def finished(self) -> bool:
@@ -113,7 +129,8 @@ class CellFolder(Generic[Kind]):
     def failed(self) -> str:
         """Why the method diverged; empty if it did not, or has not yet."""
         path = self.path / FAILED
-        return path.read_text(encoding="utf-8") if path.is_file() and not self.finished else ""
+        told = path.is_file() and not self.finished
+        return read_whole(path).decode("utf-8", "replace") if told else ""
 
     @property
     def ended(self) -> bool:

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +16,21 @@ from dcfl.comparisons.cells import (
     Cell,
     CellFolder,
     PlainCell,
+    folder_name,
+    marks,
     refuse_another_study,
+    require_few,
     require_free,
     runs_inside,
 )
 from dcfl.comparisons.crew import Crew, Guard, MixedCrew, until_it_fails
 from dcfl.comparisons.groups import Group, group_runs
+from dcfl.comparisons.space import split_commas
 from dcfl.comparisons.standing import Standing
 from dcfl.comparisons.trainer import Show
 from dcfl.comparisons.verdict import verdict
-from dcfl.config import apply, load_experiment, method_named
+from dcfl.config import Table, apply, load_experiment, method_named, parse_settings
+from dcfl.data import Dataset
 from dcfl.errors import ConfigError, TooFewClients
 from dcfl.experiment import Experiment
 from dcfl.methods import Method
@@ -32,10 +38,13 @@ from dcfl.methods.method import require_plain_name
 from dcfl.report import write_report
 from dcfl.report.notebook_html import groups_html
 from dcfl.runs.folder import RecordedRun, new_folder
+from dcfl.runs.identity import flat
+from dcfl.runs.prepare import with_own_data
 from dcfl.runs.progress import shown_in_notebooks
 from dcfl.runs.rows import data_frame
 from dcfl.system.locks import locked
 from dcfl.system.storage import storage
+from dcfl.system.wording import nearest
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -51,6 +60,7 @@ class Comparison:
     folder: Path  # holds a run folder per method and seed
     groups: list[Group]  # one per method; differences are relative to the first
     failures: dict[str, TooFewClients]  # runs that lost their clients, by folder name
+    all_pairs: bool = False  # are compared; else each method with the first
 
     @property
     def report(self) -> Path:
@@ -69,8 +79,8 @@ class Comparison:
 
     @property
     def standing(self) -> Standing:
-        """The paired differences of all methods, their intervals and p-values."""
-        return Standing(self.groups)
+        """The paired differences that were asked for, their intervals and p-values."""
+        return Standing(self.groups, all_pairs=self.all_pairs)
 
     @property
     def verdict(self) -> list[str]:
@@ -84,17 +94,20 @@ class ComparisonPlan:
 
     folder: Path
     cells: Sequence[CellFolder[Cell]]
+    own_keys: Sequence[str] = ()  # settings that single methods have, beside their fields
 
     def check(self) -> None:
         """Refuse a folder that holds anything but this comparison, before anything is trained."""
         inside = runs_inside(self.folder)
         if not inside:
-            require_free(self.folder, [cell.name for cell in self.cells])
+            data = Path(self.cells[0].cell.experiment.data.dataset).name
+            require_free(self.folder, [data, *(cell.name for cell in self.cells)])
         for cell in self.cells:
             cell.check()
         for run in inside:
             experiment = self.cells[0].cell.experiment
-            refuse_another_study("comparison", self.folder, experiment, run, ["method."])
+            ignored = ["method.", *self.own_keys]
+            refuse_another_study("comparison", self.folder, experiment, run, ignored)
 
     @property
     def todo(self) -> list[CellFolder[Cell]]:
@@ -105,16 +118,16 @@ class ComparisonPlan:
         parallel: int = 0,
         show: Show = lambda news: None,
         guard: Guard = lambda crew: nullcontext(),
-        target: float | None = None,
+        **page: Any,
     ) -> Comparison:
-        """Train what is left; `target` is for the report."""
+        """Train what is left; `page`: what `write_report` is to show."""
         with storage(self.folder):  # fails now rather than after the first hour
             self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder):
             crew = MixedCrew(self.todo, parallel)
             with guard(crew):
                 failures = self.train(crew, show)
-            return self.result(failures, target)
+            return self.result(failures, **page)
 
     def train(self, crew: Crew, show: Show = lambda news: None) -> dict[str, TooFewClients]:
         """Returns the runs that lost their clients, now or before. Other failures end all runs."""
@@ -124,43 +137,99 @@ class ComparisonPlan:
                 failures[news.name] = news.error
         return failures
 
-    def result(self, failures: dict[str, TooFewClients], target: float | None = None) -> Comparison:
+    def result(self, failures: dict[str, TooFewClients], **page: Any) -> Comparison:
         """Compares all that the folder holds: the runs asked for first, in their order."""
         asked = [RecordedRun.open(cell.path) for cell in self.cells if cell.begun]
         paths = {run.folder for run in asked}
         inside = runs_inside(self.folder)
         runs = [*asked, *(run for run in inside if run.folder not in paths and run.finished)]
-        write_report(*(run.folder for run in runs), out=self.folder / "report.html", target=target)
-        return Comparison(self.folder, group_runs(runs), failures)
+        write_report(*(run.folder for run in runs), out=self.folder / "report.html", **page)
+        asked_all = bool(page.get("all_pairs"))
+        return Comparison(self.folder, group_runs(runs), failures, asked_all)
 
 
 def plan_comparison(
-    experiment: Experiment, methods: Sequence[str | Method], seeds: Sequence[int]
+    experiment: Experiment,
+    methods: Sequence[str | Method],
+    seeds: Sequence[int],
+    fields_for_all: Table | None = None,
 ) -> ComparisonPlan:
     """Runs in the folder that the config names, or in a new one. The experiment's own method keeps
-    its fields; other methods named get their defaults."""
+    its fields; other methods named get their defaults. `fields_for_all`: of every method that has
+    such a field and does not set it itself."""
+    if not methods:
+        raise ConfigError("no method to compare: name at least one")
+    require_few(len(seeds), len(methods))
+    contenders = [_contender(experiment, method, fields_for_all or {}) for method in methods]
+    _refuse_unknown_fields([one.experiment.method for one in contenders], fields_for_all or {})
     output = experiment.output
     folder = Path(output.dir or new_folder(f"{experiment.data.dataset}-comparison"))
-    with_methods = [_with_method(experiment, method) for method in methods]
     planned = {
-        f"{chosen.method.name}-seed{seed}": apply(chosen, {"federation": {"seed": seed}})
+        folder_name(*one.name, f"seed{seed}"): apply(one.experiment, {"federation": {"seed": seed}})
         for seed in seeds or [experiment.federation.seed]
-        for chosen in with_methods
+        for one in contenders
     }
     if len(planned) < len(methods) * max(len(seeds), 1):
-        raise ConfigError("each method and each seed may be named once")
+        raise ConfigError("each method, with its settings, and each seed may be named once")
     cells = [
         CellFolder(PlainCell(name, one), folder / name, output.report)
         for name, one in planned.items()
     ]
-    return ComparisonPlan(folder, cells)
+    return ComparisonPlan(folder, cells, [key for one in contenders for key in one.own])
 
 
-def _with_method(experiment: Experiment, method: str | Method) -> Experiment:
+@dataclass(frozen=True)
+class Contender:
+    """A method in a comparison, with settings of its own."""
+
+    experiment: Experiment
+    own: Mapping[str, Any]  # by dotted key
+
+    @property
+    def name(self) -> list[str]:
+        """The parts of its folders' names before the seed."""
+        return [self.experiment.method.name, *marks(self.own)]
+
+
+WITH_SETTINGS = re.compile(r"([^()]+)(?:\((.*)\))?")
+OF_A_METHOD = ("method", "training", "server")  # tables; all methods share the others
+
+
+def _contender(experiment: Experiment, method: str | Method, fields_for_all: Table) -> Contender:
+    """From `fedprox(mu=0.1, training.lr=0.05)`: a key without a table is a field of the method."""
     if isinstance(method, Method):
         require_plain_name(method.name)  # it becomes part of a folder name
-        return replace(experiment, method=method)
-    return apply(experiment, {"method": {"name": method_named(method).name}})
+        usual = asdict(type(method).for_dataset(experiment.data.dataset))
+        own = {k: v for k, v in asdict(method).items() if v != usual[k]}
+        return Contender(replace(experiment, method=method), flat({"method": own}))
+    found = WITH_SETTINGS.fullmatch(method)
+    if found is None:
+        raise ConfigError(f"{method!r} is no name for a method, nor NAME(field=value, ...)")
+    require_plain_name(found[1])
+    given = split_commas(found[2]) if found[2] else []
+    tables = parse_settings(
+        one if "." in one.partition("=")[0] else f"method.{one}" for one in given
+    )
+    for table in tables:
+        if table not in OF_A_METHOD:
+            raise ConfigError(f"{method}: all methods share [{table}]; give it as a setting")
+    own = flat(tables)
+    chosen = apply(experiment, {"method": {"name": method_named(found[1]).name}})
+    known = [field.name for field in fields(chosen.method)]
+    shared = {key: value for key, value in fields_for_all.items() if key in known}
+    tables["method"] = {**shared, **tables.get("method", {})}
+    return Contender(apply(chosen, tables), own)
+
+
+def _refuse_unknown_fields(methods: Sequence[Method], table: Table) -> None:
+    known = {field.name for method in methods for field in fields(method)}
+    for key in table:
+        if key == "name":
+            raise ConfigError("method.name: methods are named with --methods")
+        if key not in known:
+            raise ConfigError(
+                f"method.{key}: no method of this comparison has such a field{nearest(key, known)}"
+            )
 
 
 def compare(
@@ -168,8 +237,10 @@ def compare(
     *,
     methods: Sequence[str | Method] = USUAL,
     seeds: Sequence[int] = (),
+    dataset: Dataset | None = None,
     out: str | Path | None = None,
     parallel: int = 0,
+    all_pairs: bool = False,
     **overrides: Any,
 ) -> Comparison:
     """Train several methods, as `dcfl compare` does: per seed on one split, schedule and start.
@@ -179,14 +250,17 @@ def compare(
 
     Args:
         experiment_or_path: An Experiment, a config file, or nothing: the built-in digits.
-        methods: By name, or as objects such as `MyMethod(mu=0.5)`. Differences are relative to
-            the first.
+        methods: By name, with settings as in `"fedprox(mu=0.1, training.lr=0.05)"`, or as objects
+            such as `MyMethod(mu=0.5)`. Differences are relative to the first.
         seeds: One run of each method per seed; by default the experiment's own.
+        dataset: The images, instead of those the config names; saved in the folder, once.
         out: The folder for the run folders and the report, new or with runs of this comparison;
             by default a new one in `runs/`.
         parallel: Runs at the same time, each in a process of its own; 0: as many as there are
             cores for; 1: one after the other, in this process. Methods given as objects of a
             class in a notebook or a script are trained in this process.
+        all_pairs: Compare every method with every other, and correct p for all of these; else
+            with the first alone.
         **overrides: As in `run`.
 
     Returns:
@@ -206,7 +280,13 @@ def compare(
     """
     if out is not None:
         overrides["output.dir"] = str(out)
-    plan = plan_comparison(load_experiment(experiment_or_path, **overrides), methods, seeds)
+    experiment = load_experiment(experiment_or_path, **overrides)
+    if dataset is not None:
+        folder = Path(experiment.output.dir or new_folder(f"{dataset.name}-comparison"))
+        experiment, _ = with_own_data(experiment, dataset, folder)
+    plan = plan_comparison(experiment, methods, seeds)
     plan.check()
+    if dataset is not None:
+        dataset.save(plan.folder)
     with shown_in_notebooks("compare", plan.todo) as show:
-        return plan.carry_out(parallel, show)
+        return plan.carry_out(parallel, show, all_pairs=all_pairs)

@@ -17,7 +17,7 @@ import torch
 from dcfl.comparisons.cells import Cell, CellFolder
 from dcfl.comparisons.trainer import News, Show, Trainer, as_text, can_travel, files_to_send
 from dcfl.engines.placement import available_cores
-from dcfl.errors import Interrupted, TooFewClients, WorkersLost
+from dcfl.errors import ConfigError, Interrupted, TooFewClients, WorkersLost
 from dcfl.experiment import Experiment
 from dcfl.runs.rows import RoundRow
 from dcfl.system.processes import python
@@ -219,6 +219,8 @@ def crew_for(take: Take, processes: int) -> Runner | ThisProcess:
 def processes_for(cells: Sequence[CellFolder[Cell]], parallel: int) -> int:
     """How many processes: as asked for (0: as there are cores for), but not more than cells; one
     if some of them can be trained here only."""
+    if parallel < 0:
+        raise ConfigError(f"parallel must be 0 or more runs at the same time, not {parallel}")
     if not cells or not all(map(leaves_this_process, cells)):
         return 1
     return min(parallel or useful_processes(cells[0].cell.experiment.engine.threads), len(cells))

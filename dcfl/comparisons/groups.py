@@ -162,6 +162,11 @@ def scored_on(runs: Iterable[RecordedRun]) -> str:
     return " or ".join(kinds)
 
 
+def clients_scored_on(runs: Iterable[RecordedRun]) -> str:
+    """What the numbers of single clients are about."""
+    return " or ".join(dict.fromkeys(run.clients_on for run in runs))
+
+
 def group_runs(runs: Sequence[RecordedRun]) -> list[Group]:
     """One group per method and settings, in order of first appearance.
 

@@ -8,10 +8,9 @@ command goes on after a kill.
 from __future__ import annotations
 
 import json
-import math
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,10 +23,10 @@ from dcfl.comparisons.space import Choices, Dimension, Point, Space, frozen, pla
 from dcfl.comparisons.trials import QUANTITIES, By, Trial
 from dcfl.errors import ConfigError, RunFolderError
 from dcfl.runs.rows import RoundRow
-from dcfl.system.storage import strict_json, write_whole
+from dcfl.system.storage import read_whole, strict_json, write_whole
+from dcfl.system.wording import install_command
 
 Kind = Literal["grid", "random", "tune"]
-MOST_POINTS = 10_000  # of a grid; more are a mistake
 ATTEMPTS = 50  # to draw a point that is new
 
 
@@ -62,9 +61,6 @@ def grid(space: Space) -> list[Point]:
             f"{one} is a range, of which a grid cannot try every number: add --random 20 or "
             f"--tune 20, or list values, {one.key}={plain(one.low)},{plain(one.high)}"
         )
-    size = math.prod(len(dimension.ends) for dimension in space.dimensions)
-    if size > MOST_POINTS:
-        raise ConfigError(f"a grid of {size:,} points: try fewer values, or --random 100")
     points: list[Point] = [{}]
     for dimension in space.dimensions:
         points = [{**point, dimension.key: value} for point in points for value in dimension.ends]
@@ -99,7 +95,7 @@ def optuna() -> ModuleType:
     try:
         import optuna
     except ModuleNotFoundError as error:
-        raise ConfigError("--tune needs optuna: pip install 'dcfl[tune]'") from error
+        raise ConfigError(f"--tune needs optuna: {install_command('tune')}") from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
 
@@ -215,20 +211,23 @@ class PointsFile:
         self._path, self._space = path, space.described()
         self.points: list[Point] = []
         if path.is_file():
-            self.points = self._read(space.keys)
+            self.points = self._read(space)
 
     def add(self, point: Point) -> None:
         self.points.append(point)
         content = {"space": self._space, "points": self.points}
         write_whole(self._path, strict_json(content, indent=1) + "\n")
 
-    def _read(self, keys: Sequence[str]) -> list[Point]:
+    def _read(self, space: Space) -> list[Point]:
         try:
-            content = json.loads(self._path.read_text("utf-8"))
+            content = json.loads(read_whole(self._path))
             before, points = list(map(str, content["space"])), list(content["points"])
             if before == self._space:
-                return [{key: frozen(point[key]) for key in keys} for point in points]
-        except (ValueError, KeyError, TypeError) as error:
+                return [
+                    {one.key: one.known(frozen(point[one.key])) for one in space.dimensions}
+                    for point in points
+                ]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise RunFolderError(f"{self._path}: not as it was written ({error})") from error
         raise RunFolderError(
             f"{self._path.parent} holds a search over {'; '.join(before)}: choose another folder "

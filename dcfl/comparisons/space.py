@@ -35,6 +35,10 @@ class Choices:
         """The value at a share from 0 to 1, evenly spread."""
         return self.values[min(int(share * len(self.values)), len(self.values) - 1)]
 
+    def known(self, value: Any) -> Any:
+        """The value as it is here; ValueError if it is none of them."""
+        return self.values[self.values.index(value)]
+
     def __str__(self) -> str:
         return f"{self.key} = {', '.join(map(plain, self.values))}"
 
@@ -65,6 +69,16 @@ class Range:
         if self.whole:
             return int(min(max(math.floor(value + 0.5), self.low), self.high))
         return min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
+
+    def known(self, value: Any) -> float | int:
+        """The value; ValueError or TypeError if it is no number of the range."""
+        if (
+            isinstance(value, bool)
+            or not self.low <= value <= self.high
+            or self.within(value) != value
+        ):
+            raise ValueError(f"{value!r} is not in {self}")
+        return self.within(value)
 
     def __str__(self) -> str:
         kinds = [word for word, set in (("log", self.log), ("int", self.whole)) if set]
@@ -141,7 +155,7 @@ def read_setting(setting: str) -> Dimension | None:
         return None
     if LIKE_A_RANGE.fullmatch(text):
         return _range(key, text) if "," not in text else _choices_in(key, text)
-    return _choices_in(key, text) if len(_parts(text)) > 1 else None
+    return _choices_in(key, text) if len(split_commas(text)) > 1 else None
 
 
 def _space(varied: Sequence[Dimension]) -> Space:
@@ -189,7 +203,7 @@ def _range(key: str, text: str) -> Range:
 
 
 def _choices_in(key: str, text: str) -> Choices:
-    parts = _parts(text)
+    parts = split_commas(text)
     if not all(parts):
         raise ConfigError(f"{key}={text}: there is an empty value between the commas")
     values = (part if (value := _toml(part)) is None else frozen(value) for part in parts)
@@ -208,8 +222,8 @@ def frozen(value: Any) -> Any:
     return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value
 
 
-def _parts(text: str) -> list[str]:
-    """Split at commas, but not inside brackets or quotes."""
+def split_commas(text: str) -> list[str]:
+    """The parts between commas that are not inside brackets or quotes."""
     parts, depth, quote, start = [], 0, "", 0
     for position, char in enumerate(text):
         if quote:

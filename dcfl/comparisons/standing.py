@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from dcfl.comparisons.groups import Group, seeds_of
-from dcfl.comparisons.pairs import CONFIDENCE, LEVEL, AllPairs, Name, Pair
+from dcfl.comparisons.pairs import CONFIDENCE, LEVEL, Name, Pair, Pairs
 from dcfl.runs.folder import RecordedRun
 
 FEWEST_METHODS, FEWEST_TASKS = 3, 2
@@ -151,12 +151,13 @@ class Standing:
     """Groups of recorded runs, compared by EMA. The first method is the reference."""
 
     groups: Sequence[Group]
-    own_mixes: bool = False  # EMA on the clients' own mixes of classes
+    by_client: bool = False  # EMA of the mean over clients, each on its own
     target: float | None = None  # percent; by default what the reference reaches, seed by seed
+    all_pairs: bool = False  # compared, and corrected for; else each method with the reference
 
     @property
     def accuracy(self) -> str:
-        return "client_accuracy" if self.own_mixes else "accuracy"
+        return "client_accuracy" if self.by_client else "accuracy"
 
     @property
     def quantity(self) -> str:
@@ -178,10 +179,13 @@ class Standing:
         return self.tasks[group.task][0]
 
     @cached_property
-    def pairs(self) -> dict[str, AllPairs]:
-        """All pairs of methods, by task."""
+    def pairs(self) -> dict[str, Pairs]:
+        """Each method with the reference, or all pairs, by task."""
         return {
-            task: AllPairs.of({group.method: group.scores(self.quantity) for group in groups})
+            task: Pairs.of(
+                {group.method: group.scores(self.quantity) for group in groups},
+                "" if self.all_pairs else groups[0].method,
+            )
             for task, groups in self.tasks.items()
         }
 

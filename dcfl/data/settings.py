@@ -12,7 +12,7 @@ from dcfl.data.augment import Augmentation
 from dcfl.data.datasets import Dataset
 from dcfl.data.splits.grouping import SUBFOLDER, check_grouping, whole_groups
 from dcfl.data.splits.own_split import OwnSplit, read_own_split
-from dcfl.data.splits.partition import SCHEMES, Integers, Partition, split
+from dcfl.data.splits.partition import MOST_CLIENTS, SCHEMES, Integers, Partition, split
 from dcfl.errors import ConfigError, PartitionError
 from dcfl.settings import Settings, key
 
@@ -47,7 +47,7 @@ class DataSettings(Settings):
     path: str = key("data", kind="place")  # where downloaded data sets are
     # How many. "auto": 20, and as many as images of the user's own can carry; sites:PATH has as
     # many as there are folders
-    clients: int | Literal["auto"] = key("auto", ge=1)
+    clients: int | Literal["auto"] = key("auto", ge=1, le=MOST_CLIENTS)
     # "dirichlet-balanced", "dirichlet-capped", "dirichlet-uncapped", "iid", "shards",
     # "pathological" or "quantity"; "file:PATH": a split of one's own, as .json, .csv or FL-bench's
     # .pkl
@@ -57,8 +57,9 @@ class DataSettings(Settings):
     per_client: int = key(2, ge=1)  # shards or classes, for "shards" and "pathological"
     # No client gets fewer samples.
     min_size: int = key(10, ge=2, hint="a client with a single sample cannot take a step")
-    # Of the split, and of what is held out; "federation": as federation.seed, so that another seed
-    # is another split too. A number keeps the split while the training's seed changes.
+    # Of the split, of what is held out, and of train_images and test_images; "federation": as
+    # federation.seed, so that another seed is another split and other images too. A number keeps
+    # them while the training's seed changes.
     seed: int | Literal["federation"] = key("federation", ge=0, kind="seed")
     # Share of the training images that is kept back and evaluated on, instead of the test images:
     # for choosing settings without looking at those.
@@ -68,12 +69,16 @@ class DataSettings(Settings):
     # group, or whole match, in the path below the class folder is the name; or a .csv file with the
     # columns file and group.
     group: str = SUBFOLDER
-    # Train on so many of the images, the same ones for every method; 0: on all of them.
+    # Train on so many of the images, drawn by data.seed: every method of a seed has the same ones,
+    # another seed has others; 0: on all of them.
     train_images: int = key(0, ge=0, zero="all")
     # Keep the images of the first so many classes; 0: of all.
     classes: int = key(0, ge=0, zero="all")
-    # Score on so many of the images, the same ones for every seed and method; 0: on all of them.
+    # Score on so many of the images, drawn by data.seed likewise; 0: on all of them.
     test_images: int = key(0, ge=0, zero="all")
+    # Leave so many test images out, the same ones for every seed: those by which something was
+    # chosen. Without effect on data.holdout.
+    test_skip: int = key(0, ge=0, zero="none")
     # Pixels of padding; "auto": what suits the data set.
     crop: int | Literal["auto"] = key("auto", ge=0)
     flip: bool | Literal["auto"] = "auto"  # mirror half of the images; "auto": where it makes sense

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from dcfl.data.datasets import Images
 from dcfl.data.readers.folders import read_to_score, site_folders
 from dcfl.data.readers.pictures import in_grey
 from dcfl.data.settings import DataSettings
-from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing
+from dcfl.errors import ConfigError
 from dcfl.system.wording import printable
 
 MOST_NAMED = 5  # classes in an error message
@@ -27,7 +26,8 @@ class Wanted:
     """What a model expects of images."""
 
     class_names: tuple[str, ...]
-    image_shape: tuple[int, int, int]  # height, width, channels
+    image_shape: tuple[int, ...]  # see FeatureModel
+    pictures: bool = True
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,10 @@ def fitted(name: str, images: Images, class_names: Sequence[str], wanted: Wanted
     if unknown:
         raise ConfigError(
             f"{printable(name)} has classes that the model does not know: {_some(unknown)}; "
-            f"it knows {_some(wanted.class_names)}"
+            f"it knows {_some(wanted.class_names)}. Folders of sites are named as sites:PATH"
         )
     shape = tuple(images.pixels.shape[1:])
-    if len(shape) == 1:  # a feature vector: an image of one pixel
+    if images.vectors and len(wanted.image_shape) == 3:  # an image of one pixel
         shape = (1, 1, *shape)
     if shape != wanted.image_shape:
         raise ConfigError(
@@ -71,25 +71,7 @@ def fitted(name: str, images: Images, class_names: Sequence[str], wanted: Wanted
             f"images of {_measures(wanted.image_shape)}"
         )
     labels = torch.tensor([wanted.class_names.index(known) for known in class_names])
-    return Images(images.pixels, labels[images.labels])
-
-
-def own_sites(settings: DataSettings, wanted: Wanted) -> dict[str, Images]:
-    """Of `sites:PATH`, the images that each site keeps back for testing, as in training; empty
-    where there is one test set for all."""
-    folders, common = site_folders(Path(os.path.expanduser(settings.dataset.partition(":")[2])))
-    if common is not None:
-        return {}
-    own = replace(settings, class_names=wanted.class_names, test_images=0, mean=(), std=())
-    found = {}
-    for folder in folders:
-        name = printable(folder.name)
-        try:
-            with warnings.catch_warnings(action="ignore"):  # it was all said of the whole data set
-                found[name] = load_dataset(replace(own, dataset=f"folder:{folder}")).test
-        except DatasetCorrupt as error:  # too few pictures to keep one back
-            warnings.warn(f"{name} is left out: {error}", stacklevel=3)
-    return found
+    return Images(images.pixels, labels[images.labels], images.groups)
 
 
 def _with_kind(source: str) -> str:
@@ -101,27 +83,33 @@ def _with_kind(source: str) -> str:
 
 
 def _sites(name: str, path: Path, settings: DataSettings, wanted: Wanted) -> ToScore:
-    if not path.exists():
-        raise DatasetMissing(f"{printable(path)}: no such folder")
     folders, common = site_folders(path)
     owners = {
-        printable(folder.name): _pictures(f"{name}/{folder.name}", folder, settings, wanted)
-        for folder in folders
+        printable(folder.name): _pictures(f"{name}/{folder.name}", folder, settings, wanted, number)
+        for number, folder in enumerate(folders)
     }
     if common is not None:
         return ToScore(name, _pictures(f"{name}/test", common, settings, wanted), owners)
     pixels = torch.cat([images.pixels for images in owners.values()])
     labels = torch.cat([images.labels for images in owners.values()])
-    return ToScore(name, Images(pixels, labels), owners)
+    known = [images.groups for images in owners.values() if images.groups is not None]
+    groups = torch.cat(known) if len(known) == len(owners) else None
+    return ToScore(name, Images(pixels, labels, groups), owners)
 
 
-def _pictures(name: str, path: Path, settings: DataSettings, wanted: Wanted) -> Images:
+def _pictures(
+    name: str, path: Path, settings: DataSettings, wanted: Wanted, site: int = 0
+) -> Images:
     """Read as in training, in the size and with the channels that the model wants."""
+    if not wanted.pictures:
+        raise ConfigError(f"{printable(name)}: the model was not trained on pictures")
     size, _, channels = wanted.image_shape
     reading = replace(reading_of(settings), size=size, class_names=())
-    arrays = read_to_score(path, reading)
+    arrays = read_to_score(path, reading, site)
     pixels = in_grey(arrays.test_pixels) if channels == 1 else arrays.test_pixels
-    images = Images(torch.from_numpy(pixels), torch.from_numpy(np.array(arrays.test_labels)))
+    groups = torch.from_numpy(np.array(arrays.test_groups)) if len(arrays.test_groups) else None
+    labels = torch.from_numpy(np.array(arrays.test_labels))
+    images = Images(torch.from_numpy(pixels), labels, groups)
     return fitted(name, images, arrays.class_names, wanted)
 
 
@@ -132,5 +120,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _measures(shape: tuple[int, ...]) -> str:
+    if len(shape) != 3:
+        return f"{list(shape)}"
     height, width, channels = shape
     return f"{height}x{width} pixels in {channels} channel{'' if channels == 1 else 's'}"

@@ -7,8 +7,8 @@ sampled for. With w the weights received and D the honest change of the paramete
     noise            sends w + a Gaussian vector, strength times as long as D
     scaling          sends w + strength * D
     label-flip       trains honestly on labels y -> K - 1 - y (strength plays no part)
-    prototype-flip   sends its upload as the method's `flip_upload` forges it: prototype sums times
-                     -strength, or times -1 if they are sums of unit vectors
+    prototype-flip   sends its upload times -strength (prototype sums, not their counts), or times
+                     -1 where the server rejects that, as with sums of unit vectors
 
 All of this passes the server's validation: names, shapes, counts and buffers are those of an honest
 client. The defence has to be in the aggregation.
@@ -27,11 +27,13 @@ from torch import Tensor, nn
 
 from dcfl.data.client_data import ClientData
 from dcfl.data.datasets import Images
+from dcfl.errors import ProtocolError
 from dcfl.experiment import AttackSettings, FaultSettings
+from dcfl.local_training import LocalTraining
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import Method
 from dcfl.seeding import derived_seed, generator_for
-from dcfl.system.transfers import on_device, read_numbers
+from dcfl.system.transfers import on_device, read_numbers, to_host
 
 
 def strike(faults: FaultSettings, seed: int, round: int, client: int) -> None:
@@ -63,12 +65,21 @@ class Attack:
         return replace(data, images=flipped)
 
     def reply(
-        self, honest: ClientUpdate, broadcast: Broadcast, method: Method, model: nn.Module
+        self,
+        honest: ClientUpdate,
+        broadcast: Broadcast,
+        method: Method,
+        model: nn.Module,
+        training: LocalTraining,
     ) -> ClientUpdate:
         """What an attacker sends instead; the model tells parameters from buffers."""
         if self.settings.kind == "prototype-flip":
-            forged = method.flip_upload(honest.upload, self.settings.strength)
-            return replace(honest, upload=forged)
+            forged = _flipped(honest, self.settings.strength)
+            try:  # as the server does
+                method.check_upload(replace(forged, upload=to_host(forged.upload)), training)
+            except ProtocolError:
+                return _flipped(honest, 1.0)
+            return forged
         if self.settings.kind == "label-flip":
             return honest
         parameters = model.named_parameters(remove_duplicate=False)
@@ -94,6 +105,12 @@ class Attack:
         norms = read_numbers([t.double().norm() for t in (*change.values(), *drawn.values())])
         ratio = math.hypot(*norms[: len(change)]) / math.hypot(*norms[len(change) :])
         return {name: tensor * ratio for name, tensor in drawn.items()}
+
+
+def _flipped(honest: ClientUpdate, strength: float) -> ClientUpdate:
+    upload = honest.upload.items()
+    forged = {name: t * -strength if t.is_floating_point() else t for name, t in upload}
+    return replace(honest, upload=forged)
 
 
 def attack_on(clients: int, settings: AttackSettings, seed: int) -> Attack:

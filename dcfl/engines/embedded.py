@@ -14,6 +14,8 @@ from dcfl.engines.runner import ClientRunner
 from dcfl.errors import ClientFailure
 from dcfl.evaluation import Evaluation, score_model
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
+from dcfl.methods.method import addressed
+from dcfl.server import ClientReport
 from dcfl.system.transfers import to_host
 from dcfl.tensors import apart, together
 
@@ -37,7 +39,8 @@ class Embedded:
             broadcast, weights=here(broadcast.weights), shared=here(broadcast.shared)
         )
         for client in cohort:
-            reply, memory = self.runner.train(broadcast, client, self.memories[client])
+            sent = addressed(broadcast, self.runner.method, client)
+            reply, memory = self.runner.train(sent, client, self.memories[client])
             if isinstance(reply, ClientUpdate):
                 made = to_host(together(weights=reply.weights, upload=reply.upload, memory=memory))
                 weights, upload, memory = apart(made, "weights", "upload", "memory")
@@ -45,6 +48,9 @@ class Embedded:
             if memory:
                 self.memories.stage(client, broadcast.round, memory)
             yield reply
+
+    def asks_again(self, clients: Sequence[ClientReport]) -> bool:
+        return False  # whoever failed would fail again
 
     def take_notices(self) -> tuple[str, ...]:
         return ()

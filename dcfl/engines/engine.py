@@ -18,6 +18,7 @@ from dcfl.experiment import Experiment
 from dcfl.federation import Backend
 from dcfl.messages import Tensors
 from dcfl.scores import Scores
+from dcfl.server import ClientReport
 from dcfl.system.json_types import Count, Percent, Share
 
 
@@ -65,6 +66,10 @@ class SiteScoring(Protocol):
     def site_scores(self) -> tuple[SiteScore, ...]:
         """The score of each site in the last evaluation."""
 
+    @property
+    def absent(self) -> tuple[int, ...]:
+        """The clients without which the last evaluation has no result."""
+
     def own_scores(self, weights: Tensors) -> Sequence[OwnScores]:
         """All scores of a model."""
 
@@ -91,13 +96,18 @@ class Engine(Backend, Protocol):
     def sites(self) -> SiteScoring | None:
         """Who scores models on test images that are not here; None where all of them are here."""
 
+    def asks_again(self, clients: Sequence[ClientReport]) -> bool:
+        """Whether a round that did not change the model is done once more; waits until that may
+        help. `clients`: those of that round."""
+
     def take_notices(self) -> tuple[str, ...]:
         """What the operator should know, and has not been told."""
 
     def begin_evaluation(self, weights: Tensors) -> None: ...
 
-    def end_evaluation(self) -> Evaluation:
-        """Wait for the result of the last `begin_evaluation`."""
+    def end_evaluation(self) -> Evaluation | None:
+        """Wait for the result of the last `begin_evaluation`; None if sites whose images belong to
+        it have not scored them."""
 
     def personal_parts(self) -> Iterator[tuple[int, Tensors]]:
         """The personal part of the model of each client that has trained, in client order; nothing
@@ -115,6 +125,7 @@ class Session:
     memories: Path  # a folder of this run for what clients keep
     index: Index = field(default_factory=dict)  # the memories to continue from
     needed: Sequence[Index] = ()  # the memories of each checkpoint
+    judges: Sequence[int] = ()  # the sites whose images make up the accuracy; none: not known yet
 
     @property
     def resumable(self) -> bool:

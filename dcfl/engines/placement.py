@@ -16,12 +16,14 @@ from torch import Tensor, nn
 
 from dcfl.errors import ConfigError
 from dcfl.experiment import EngineSettings
+from dcfl.messages import num_bytes
 from dcfl.models.output import FeatureModel
 from dcfl.system.memory import available_bytes
 from dcfl.system.processes import python
 
 # What CUDA and its libraries take for themselves in every process, roughly.
 CUDA_BYTES = 600 * 2**20
+LEAST_MOST, MOST_PER_CORE = 8, 4  # workers that may be asked for
 SECONDS = 120  # to import torch and start CUDA on a busy machine
 
 QUESTION = """
@@ -65,6 +67,7 @@ NO_FORK = "no fork on this system"
 class Placement(NamedTuple):
     devices: list[torch.device]  # one per worker; if there is one, this process trains
     reason: str
+    worker_bytes: int = 0  # of memory that each takes as it trains on the CPU; 0: not known
 
     @property
     def name(self) -> str:
@@ -89,7 +92,7 @@ def place(engine: EngineSettings, cohort: int, load: Load) -> Placement:
     if workers != "auto":
         if workers > 1 and (obstacle := _obstacle(devices)):
             raise ConfigError(f"engine.workers = {workers}: {obstacle}; use engine.workers = 1")
-        return Placement([devices[i % len(devices)] for i in range(workers)], "as asked for")
+        return _as_asked(workers, devices, load)
     if obstacle := _obstacle(devices):
         return Placement(devices[:1], obstacle)
     if sys.platform == "darwin":
@@ -98,18 +101,36 @@ def place(engine: EngineSettings, cohort: int, load: Load) -> Placement:
         return _on_gpus(devices, engine, cohort, load)
     cores = available_cores()
     useful = _useful(cores, threads, cohort)
+    if few := _fitting(devices, useful, load, "memory for {}"):
+        return few
     need = training_bytes(load)
-    fitting = max(1, available_bytes() // need)
-    if fitting < useful:
-        return Placement(
-            devices * fitting,
-            f"memory for {fitting}: a client takes about {need / 1e9:.1f} GB",
-        )
     per = f"{threads} thread{'s' if threads > 1 else ''} each"
     if useful < cores // threads:
         clients = f"{cohort} client{'s' if cohort > 1 else ''} a round"
-        return Placement(devices * useful, f"{clients}, {per}")
-    return Placement(devices * useful, f"{cores} core{'s' if cores > 1 else ''}, {per}")
+        return Placement(devices * useful, f"{clients}, {per}", need)
+    return Placement(devices * useful, f"{cores} core{'s' if cores > 1 else ''}, {per}", need)
+
+
+def _as_asked(workers: int, devices: list[torch.device], load: Load) -> Placement:
+    """More processes than some for each core only wait for one another, and take memory."""
+    cores, reason = available_cores(), "as asked for"
+    if workers > (most := max(LEAST_MOST, MOST_PER_CORE * cores)):
+        reason = f"{workers:,} asked for, more than {cores} core{'s' if cores > 1 else ''} can use"
+    count = min(workers, most)
+    if workers == 1 or devices[0].type == "cuda":
+        return Placement([devices[i % len(devices)] for i in range(count)], reason)
+    few = _fitting(devices, count, load, f"memory for {{}} of {workers:,} asked for")
+    return few or Placement(devices * count, reason, training_bytes(load))
+
+
+def _fitting(devices: list[torch.device], wanted: int, load: Load, reason: str) -> Placement | None:
+    """As many workers on the CPU as memory has room for; None: all that are wanted."""
+    need = training_bytes(load)
+    fitting = max(1, (available_bytes() - conducting_bytes(load.model)) // need)
+    if fitting >= wanted:
+        return None
+    text = f"{reason.format(fitting)}: a client takes about {need / 1e9:.1f} GB"
+    return Placement(devices * fitting, text, need)
 
 
 def _useful(cores: int, threads: int, cohort: int) -> int:
@@ -179,16 +200,27 @@ def training_bytes(load: Load) -> int:
 
     leaves = [module for module in model.modules() if not list(module.children())]
     hooks = [leaf.register_forward_hook(count) for leaf in leaves]
-    training = model.training
+    training, threads = model.training, torch.get_num_threads()
+    torch.set_num_threads(1)  # of more, processes that are forked later would inherit the locks
     try:
         with torch.no_grad():
             model.eval()(images)
     finally:
+        torch.set_num_threads(threads)
         model.train(training)
         for hook in hooks:
             hook.remove()
-    weights = sum(tensor.nbytes for tensor in model.state_dict().values())
-    return 5 * int(weights) + 2 * outputs * load.batch_size // len(images) + 50 * 2**20
+    return (
+        5 * num_bytes(model.state_dict())
+        + 2 * outputs * load.batch_size // len(images)
+        + 50 * 2**20
+    )
+
+
+def conducting_bytes(model: nn.Module) -> int:
+    """An estimate for the process that workers train for: eight times the model (what is
+    sent, what is scored, a sum in float64, new weights, replies that wait)."""
+    return 8 * num_bytes(model.state_dict())
 
 
 def can_fork() -> bool:

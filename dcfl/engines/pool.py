@@ -36,6 +36,7 @@ from dcfl.errors import (
 )
 from dcfl.evaluation import Evaluation, Score, evaluation, scored_parts
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, num_bytes
+from dcfl.server import ClientReport
 from dcfl.system.memory import give_freed_memory_back
 from dcfl.tensors import apart, copies, together
 
@@ -132,18 +133,18 @@ class Pool:
     sites = None
 
     def __init__(self, session: Session, memories: Memories) -> None:
-        runner, devices = session.runner, session.placement.devices
+        runner, placement = session.runner, session.placement
         self._deadline = session.experiment.federation.deadline
         self._runner, self.memories = runner, memories
         model_bytes = num_bytes(runner.model.state_dict())
-        self._regions = SharedRegions(slot_count(model_bytes, len(devices)))
+        self._regions = SharedRegions(slot_count(model_bytes, len(placement.devices)))
         self._orders = ClientOrders(self._regions, memories)
         self._queue = TaskQueue()
         self._answers: dict[int, tuple[ClientTask, Answer]] = {}  # by position in the cohort
         self._evaluation = PoolEvaluation(runner.data.dataset, self._regions.evaluated)
         threads = session.experiment.engine.threads
         try:
-            self._workers = WorkerProcesses(runner, self._regions, devices, threads)
+            self._workers = WorkerProcesses(runner, self._regions, placement, threads)
         except BaseException:
             self._regions.close()
             raise
@@ -222,6 +223,9 @@ class Pool:
             self._assign(0)
             self._listen()
         return self._evaluation.result()
+
+    def asks_again(self, clients: Sequence[ClientReport]) -> bool:
+        return False  # whoever failed would fail again
 
     def take_notices(self) -> tuple[str, ...]:
         return ()

@@ -94,7 +94,7 @@ class ClientRunner:
             if self.protection:
                 update = self.protection.protect(update, broadcast)
             if attack:
-                update = attack.reply(update, broadcast, self.method, self.model)
+                update = attack.reply(update, broadcast, self.method, self.model, self.training)
             return update, new_memory
         except (ConfigError, Terminated):
             raise
@@ -105,9 +105,14 @@ class ClientRunner:
         except (Exception, SystemExit) as error:  # an exit would end the run as if all were well
             return ClientFailure(client, described(error)), {}
 
+    @property
+    def keeps_own(self) -> bool:
+        """Whether clients keep a model of their own, or a part of one."""
+        return bool(self.personal) or self.method.has_own_model
+
     def personal_parts(self, memories: Memories) -> Iterator[tuple[int, Tensors]]:
         """The personal part of each client that keeps one, in client order."""
-        for client in memories.clients if self.personal else ():
+        for client in memories.clients if self.keeps_own else ():
             yield client, personal_and_rest(memories[client])[0]
 
     def here(self, tensors: Tensors) -> dict[str, Tensor]:
@@ -125,7 +130,7 @@ def client_runner(
     avoid_broken_instructions()
     seed = experiment.federation.seed
     augmentation = experiment.data.augmentation(dataset.preparation.augmentation)
-    own_model = _model_for(experiment, dataset, model)
+    own_model = model_for(experiment, dataset, model)
     attacked, population = experiment.attack.kind != "none", experiment.data.population
     runner = ClientRunner(
         experiment.method,
@@ -143,15 +148,11 @@ def client_runner(
     return replace(runner, protection=_protection_for(runner, experiment))
 
 
-def _model_for(
-    experiment: Experiment, dataset: Dataset, given: FeatureModel | None
+def model_for(
+    experiment: Experiment, dataset: Dataset, given: FeatureModel | None = None
 ) -> FeatureModel:
     if given is None:
-        if dataset.vectors and not experiment.model.takes_vectors:
-            raise ConfigError(
-                f'model.name = "{experiment.model.name}" is for images, and {dataset.name} has '
-                f'feature vectors: use "linear" or "mlp"'
-            )
+        experiment.model.require_fitting(dataset.name, dataset.shape, dataset.train.integers)
         shape = (dataset.channels, dataset.size, dataset.classes)
         model = build_model(experiment.model, *shape, experiment.federation.seed)
     else:
@@ -192,7 +193,7 @@ def expected_upload(runner: ClientRunner) -> Tensors | None:
     """An example of the method's upload: its names, shapes and dtypes; None if it does not say."""
     with torch.no_grad(), evaluating(runner.model):
         output = runner.model(two_images(runner.data.dataset))
-        width = runner.method.embedding_of(output).shape[1]
+        width = sum(level.shape[1] for level in runner.method.levels_of(output))
     named = runner.model.named_parameters()
     parameters = {name: live for name, live in named if name not in runner.personal}
     return runner.method.upload_like(parameters, runner.data.dataset.classes, width)
@@ -201,7 +202,7 @@ def expected_upload(runner: ClientRunner) -> Tensors | None:
 def two_images(dataset: Dataset) -> Tensor:
     """A batch to try a model on; blank if the data set's images are elsewhere."""
     if not len(dataset.train):
-        return torch.zeros(2, dataset.channels, dataset.size, dataset.size)
+        return torch.zeros(2, *dataset.shape)
     return dataset.preparation.clean(dataset.train.pixels[:2])
 
 

@@ -24,6 +24,7 @@ from dcfl.engines.runner import ClientRunner
 from dcfl.errors import CheckpointError, ClientFailure, ConfigError
 from dcfl.evaluation import score
 from dcfl.messages import Broadcast, Tensors
+from dcfl.methods.method import addressed
 from dcfl.models.output import FeatureModel
 from dcfl.system.memory import keep_freed_memory
 from dcfl.system.processes import first_to_be_killed, leave_signals_to_the_parent
@@ -77,7 +78,8 @@ class Worker:
 
     def _train(self, client: int, slot: ReplySlot, memory_before: Tensors) -> Answer:
         try:
-            reply, memory_after = self._runner.train(self._broadcast, client, memory_before)
+            sent = addressed(self._broadcast, self._runner.method, client)
+            reply, memory_after = self._runner.train(sent, client, memory_before)
         except ConfigError as error:
             return {"refused": str(error)}
         if isinstance(reply, ClientFailure):
@@ -117,6 +119,7 @@ def work(
     gc.freeze()  # memory inherited from the pool stays shared as long as nobody writes to it
     keep_freed_memory()
     torch.set_num_threads(setup.threads)
+    connection.send_bytes(b"ready")
     if device.type == "cuda":
         torch.cuda.set_device(device)
     worker = Worker(setup.runner, setup.regions, device)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import time
+import warnings
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -21,13 +22,16 @@ from multiprocessing.util import Finalize
 
 import torch
 
+from dcfl.engines.placement import Placement, conducting_bytes
 from dcfl.engines.regions import SharedRegions
 from dcfl.engines.runner import ClientRunner
 from dcfl.engines.worker import Answer, Order, WorkerSetup, work
 from dcfl.errors import WorkersLost
+from dcfl.system.memory import available_bytes
 from dcfl.system.processes import forking, signals_held_back
 
 ADVANCE_SECONDS = 0.06  # of work that wait at a worker
+START_SECONDS = 120  # until a forked process must be ready
 
 
 @dataclass(eq=False)
@@ -124,6 +128,14 @@ class WorkerHandle:
     def client_tasks(self) -> list[ClientTask]:
         return [task for task in self.tasks if isinstance(task, ClientTask)]
 
+    def wait_until_ready(self) -> None:
+        """Until it is the first to be killed, should memory run out. One that hangs is killed."""
+        with suppress(EOFError, OSError):  # it died, which the pool will notice
+            if self.connection.poll(START_SECONDS):
+                self.connection.recv_bytes()
+            else:
+                self.process.kill()
+
     def give(self, task: PoolTask) -> None:
         self.tasks.append(task)
         with suppress(BrokenPipeError, ConnectionResetError):  # it died, which the pool will notice
@@ -141,13 +153,13 @@ class WorkerHandle:
 
 
 class WorkerProcesses:
-    """One per entry of `devices`, each with so many `threads`."""
+    """One per device of the placement as long as there is memory, each with so many `threads`."""
 
     def __init__(
         self,
         runner: ClientRunner,
         regions: SharedRegions,
-        devices: Sequence[torch.device],
+        placement: Placement,
         threads: int,
     ) -> None:
         self._lifeline, workers_end = multiprocessing.Pipe()
@@ -158,11 +170,27 @@ class WorkerProcesses:
         # At exit Python would send its daemons a SIGTERM, which they ignore, and wait for them.
         self._at_exit = Finalize(None, self.close, exitpriority=1)
         try:
-            for device in devices:
-                self.handles.append(self._start(device))
+            self._start_all(placement)
         except BaseException:
             self.close()
             raise
+
+    def _start_all(self, placement: Placement) -> None:
+        """One by one against what is free; results do not depend on their number."""
+        need, took = placement.worker_bytes, 0
+        own = conducting_bytes(self._setup.runner.model)
+        for device in placement.devices:
+            free = available_bytes()
+            count = len(self.handles)
+            if count and need and free < took + own + (count + 1) * need:  # none has begun to train
+                warnings.warn(
+                    f"memory for {count} of {len(placement.devices)} worker processes: a client "
+                    f"takes about {need / 1e9:.1f} GB",
+                    stacklevel=2,
+                )
+                return
+            self.handles.append(self._start(device))
+            took = max(took, free - available_bytes())
 
     def ready(self, end: float = inf) -> list[WorkerHandle]:
         """Wait, until `end` at the latest, for workers to answer or to die."""
@@ -206,7 +234,9 @@ class WorkerProcesses:
             raise
         finally:
             workers_end.close()
-        return WorkerHandle(device, process, connection, busy)
+        worker = WorkerHandle(device, process, connection, busy)
+        worker.wait_until_ready()
+        return worker
 
     def close(self) -> None:
         self._at_exit.cancel()

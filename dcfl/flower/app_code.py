@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dcfl.errors import ConfigError, SiteRefusal
+from dcfl.flower.app_pin import check_pin
 from dcfl.methods.loading import register_methods
 from dcfl.models.own_models import register_model
 
 APP_FILES = {"method": "dcfl_app_method.py", "model": "dcfl_app_model.py"}  # names in the app
 NO_CODE = "none"  # for `code-sha256`: the site runs no code that a run brings
 _DECLARED = re.compile(r"(method|model)=([0-9a-f]{64})")
-_PINNED = re.compile(r"[0-9a-f]{64}(,[0-9a-f]{64})*")
 
 
 def declared_text(hashes: Mapping[str, str]) -> str:
@@ -36,14 +36,6 @@ def declared(text: str) -> dict[str, str]:
             raise ConfigError(f"the run's config declares code as {text!r}, which says nothing")
         found[match[1]] = match[2]
     return found
-
-
-def check_pin(pin: str, key: str) -> None:
-    """Refuse a pin that could never match: a protection that is misspelt."""
-    if pin and not _PINNED.fullmatch(pin):
-        raise SiteRefusal(
-            f"{key} in its node config has not SHA-256 hashes of 64 digits, separated by commas"
-        )
 
 
 def require_allowed(hashes: Mapping[str, str], pin: str) -> None:

@@ -1,68 +1,110 @@
 """The hash of the only Flower apps that a site runs: `app-sha256` in its node config.
 
-An app is code, and whoever reaches the SuperLink's control path can submit one. So the check comes
-before anything of the app is unpacked or imported, in the process that `dcfl flower supernode`
-starts for a message. Under another SuperNode nobody would check: there the key is refused.
+An app is code, and whoever reaches the SuperLink's control path can submit one. The SuperNode gets
+it before any other process does, so the check is there: an app with another hash is neither kept
+nor unpacked, and no process that answers messages could get hold of it. A Flower in which the check
+has no place does not start. What starts an app can therefore fail in any way it likes.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from importlib import import_module
 from typing import Any
 
-from flwr.app import Context
-from flwr.clientapp import ClientApp
+from flwr.app import Message
+from flwr.app.error import Error
+from flwr.common.constant import ErrorCode
 
-from dcfl.errors import SiteRefusal
-from dcfl.flower.app_code import check_pin
+from dcfl.errors import ConfigError, SiteRefusal
 from dcfl.flower.site_failures import Refusal
 
 KEY = "app-sha256"
-_guarded: list[str] = []  # the module whose apps are checked
+RUNNING_APP = (
+    "running-app"  # the hash of the one that runs, which `guard` puts into its node config
+)
+LOOP = "flwr.supernode.start_client_internal"
+REFUSED_APP = re.compile(re.escape(Refusal.APP_NOT_PINNED).replace(r"\{digest\}", "[0-9a-f]{64}"))
 
 
-def refusal_of_app(pin: str, app: bytes) -> SiteRefusal | None:
-    digest = hashlib.sha256(app).hexdigest()
-    return Refusal.APP_NOT_PINNED.error(digest=digest) if digest not in pin.split(",") else None
+# Flower makes the folder of an app from its name and version, which the SuperLink tells.
+_PLAIN = re.compile(r"[A-Za-z0-9_-]+/[A-Za-z0-9_-]+ [A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*")
+_HASHES = re.compile(r"[0-9a-f]{64}(,[0-9a-f]{64})*")
+
+
+def check_pin(pin: str, key: str = KEY) -> None:
+    """Refuse a pin that could never match: a protection that is misspelt."""
+    if pin and not _HASHES.fullmatch(pin):
+        raise SiteRefusal(
+            f"{key} in its node config must be SHA-256 hashes (64 lower-case "
+            f"hexadecimal digits), separated by commas"
+        )
 
 
 def require_guard(pin: str) -> None:
-    """For an app that runs: it was checked, or nobody has asked for that."""
-    check_pin(pin, KEY)
-    if pin and not _guarded:
+    """For an app that runs: `guard` has taken the pin out of the node config, or there is none."""
+    if pin:
         raise Refusal.APP_NOT_CHECKED.error()
 
 
-def guard(runtime: Any = None) -> None:
-    """Have Flower check what it is about to run in this process, by the node's own config."""
-    runtime = runtime or import_module("flwr.supernode.runtime.run_clientapp")
-    pull, install = runtime.pull_task_input, runtime.install_from_fab
-    load, refusals = runtime.get_load_client_app_fn, []
+def guard() -> None:
+    """Have this process's SuperNode check each app by the node's own config before it keeps it."""
+    loop: Any = import_module(LOOP)
+    try:
+        pull, insert = loop._pull_and_store_message, loop._insert_message
+    except AttributeError:
+        raise ConfigError(
+            "this version of Flower takes apps in another way than dcfl knows, so app-sha256 could "
+            "not be checked: install the version in constraints.txt"
+        ) from None
 
-    def pull_task_input(*args: Any, **more: Any) -> Any:
-        message, context, run, app = pull(*args, **more)
-        pin = str(context.node_config.get(KEY, ""))
-        refusal = refusal_of_app(pin, app.content) if pin else None
-        refusals.extend([refusal] if refusal else [])
-        return message, context, run, app
+    def pull_and_store(
+        *, node_config: Any, receive: Any, get_run: Any, get_fab: Any, **more: Any
+    ) -> Any:
+        pin = str(node_config.get(KEY, ""))
+        received: list[Any] = []
 
-    def install_from_fab(*args: Any, **more: Any) -> Any:
-        return None if refusals else install(*args, **more)
+        def receive_and_keep() -> Any:
+            received[:] = [receive()]
+            return received[0]
 
-    def get_load_client_app_fn(*args: Any, **more: Any) -> Any:
-        return (lambda *_: _refusing(refusals[0])) if refusals else load(*args, **more)
+        def plain(run_id: int) -> Any:
+            run = get_run(run_id)
+            if pin and not _PLAIN.fullmatch(f"{run.fab_id} {run.fab_version}"):
+                raise Refusal.APP_NAME.error()
+            return run
 
-    runtime.pull_task_input, runtime.install_from_fab = pull_task_input, install_from_fab
-    runtime.get_load_client_app_fn = get_load_client_app_fn
-    _guarded.append(str(runtime))
+        def pinned(*which: Any) -> Any:
+            app = get_fab(*which)
+            own[RUNNING_APP] = require_pinned(pin, app.content)
+            return app
+
+        own = {key: value for key, value in node_config.items() if key not in (KEY, RUNNING_APP)}
+        more |= {"node_config": own}
+        try:
+            return pull(receive=receive_and_keep, get_run=plain, get_fab=pinned, **more)
+        except SiteRefusal as refusal:
+            message = received[0][0]
+            _record(node_config, message.metadata.message_type, refusal)
+            reply = Message(Error(ErrorCode.INVALID_FAB, str(refusal)), reply_to=message)
+            insert(reply, more["state"], more["object_store"])
+            return message.metadata.run_id
+
+    loop._pull_and_store_message = pull_and_store
 
 
-def _refusing(refusal: SiteRefusal) -> ClientApp:
-    """Answers every question of dcfl's with the refusal, by the rules of the site."""
-    from dcfl.flower.client_app import Desk, Site, rules_from_config
+def require_pinned(pin: str, app: bytes) -> str:
+    """The hash of the app."""
+    check_pin(pin)
+    digest = hashlib.sha256(app).hexdigest()
+    if pin and digest not in pin.split(","):
+        raise Refusal.APP_NOT_PINNED.error(digest=digest)
+    return digest
 
-    def refuse(context: Context) -> Site:
-        raise refusal
 
-    return Desk(refuse, rules_from_config).app()
+def _record(node_config: Any, kind: str, refusal: SiteRefusal) -> None:
+    """In the site's log and record. With torch, which a SuperNode otherwise does without."""
+    from dcfl.flower.client_app import refused_app
+
+    refused_app(node_config, kind, refusal)

@@ -6,18 +6,20 @@ What the site itself decides is in its node config: see node_config.py.
 from __future__ import annotations
 
 import sys
+import tomllib
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from dcfl import config
 from dcfl.client import frozen
+from dcfl.data.augment import measured
 from dcfl.engines.placement import choose_devices
 from dcfl.engines.runner import ClientRunner, client_runner, reproducible
 from dcfl.errors import (
@@ -32,16 +34,18 @@ from dcfl.evaluation import Score, score, scored_parts
 from dcfl.experiment import Experiment
 from dcfl.flower import codec
 from dcfl.flower.app_code import run_app_code
-from dcfl.flower.app_pin import require_guard
-from dcfl.flower.codec import Claim, Task
+from dcfl.flower.app_pin import RUNNING_APP, require_guard
+from dcfl.flower.codec import Claim, SiteStatistics, Task
 from dcfl.flower.node_config import NodeConfig
 from dcfl.flower.node_memories import NodeMemories
 from dcfl.flower.site_failures import REFUSED, LoggedFailure, failure_of
-from dcfl.flower.site_rules import Answer, Question, Release, SiteRules
+from dcfl.flower.site_rules import ASKS_STATISTICS, Answer, Question, Release, SiteRules
 from dcfl.flower.withholding import (
+    CLASS_COUNTS,
+    SCORES,
+    SIZES,
+    STATISTICS,
     check_run,
-    disclosed_images,
-    disclosed_score,
     disclosed_update,
 )
 from dcfl.models import FeatureModel
@@ -50,8 +54,7 @@ from dcfl.privacy import at_site
 from dcfl.scores import scores_of
 from dcfl.server.validation import check_like
 from dcfl.system.memory import keep_freed_memory
-from dcfl.system.transfers import to_host
-from dcfl.system.wording import printable_lines
+from dcfl.system.wording import printable, printable_lines
 from dcfl.tensors import load, split
 
 
@@ -68,7 +71,7 @@ class Site:
     release: Release = Release()  # of an update
 
 
-SiteOf = Callable[[Context], Site]  # called for each message; it may cache its result
+SiteOf = Callable[[Context, Task], Site]  # called for each message; it may cache its result
 RulesOf = Callable[[Context], SiteRules]
 Handler = Callable[[SiteOf, Task, Message, Context], Answer]
 
@@ -82,37 +85,56 @@ class Desk:
     reveal: bool = False  # what exactly went wrong: not to a server elsewhere
 
     def app(self) -> ClientApp:
+        """Flower refuses all other types of messages; `train.default` is the same as `train`."""
         app = ClientApp()
-        app.query("whoami")(partial(self._answered, _whoami))
-        app.query("forget")(partial(self._answered, _forget))
-        app.train()(partial(self._answered, _train))
-        app.evaluate()(partial(self._answered, _evaluate))
-        app.evaluate("scores")(partial(self._answered, _all_scores))
-        app.evaluate("personal")(partial(self._answered, partial(_all_scores, personal=True)))
+        personal = partial(_all_scores, personal=True)
+        app.query("whoami")(partial(self._answered, "query.whoami", _whoami))
+        app.query("forget")(partial(self._answered, "query.forget", _forget))
+        app.query("statistics")(partial(self._answered, ASKS_STATISTICS, _statistics))
+        app.train()(partial(self._answered, "train", _train))
+        app.evaluate()(partial(self._answered, "evaluate", _evaluate))
+        app.evaluate("scores")(partial(self._answered, "evaluate.scores", _all_scores))
+        app.evaluate("personal")(partial(self._answered, "evaluate.personal", personal))
         return app
 
-    def _answered(self, handle: Handler, message: Message, context: Context) -> Message:
+    def _answered(self, kind: str, handle: Handler, message: Message, context: Context) -> Message:
         """Whatever goes wrong, the server gets a short code and the log here an explanation: Flower
         would send the whole text of an exception."""
-        rules, question = SiteRules(), Question(message.metadata.message_type, Task("", 0, 0))
+        rules, question = SiteRules(), Question(kind, Task("", 0, 0))
         try:
             rules = self.rules_of(context)
             question = question._replace(task=codec.read_task(message.content))
             rules.check(question)
             answer = handle(self.site_of, question.task, message, context)
-            rules.record(question, answer)
-            content = answer.content
+            content = codec.with_record(answer.content, rules.record(question, answer))
         except Exception as error:
-            failure = _failure(question.task, error)
-            content = codec.failure_content(question.task, failure, self.reveal, _place(context))
-            with suppress(StorageError):  # it tells nothing of the site's data
-                rules.record_failure(question, failure, content)
+            content = self._failed(rules, question, error, context)
         return Message(content, reply_to=message)
+
+    def _failed(
+        self, rules: SiteRules, question: Question, error: Exception, context: Context
+    ) -> RecordDict:
+        failure = _failure(question.task, error)
+        content = codec.failure_content(question.task, failure, self.reveal, _place(context))
+        try:
+            return codec.with_record(content, rules.record_failure(question, failure, content))
+        except SiteRefusal as refusal:  # others took the last that was allowed meanwhile
+            return self._failed(rules, question, refusal, context)
+        except StorageError as unwritten:
+            return self._failed(SiteRules(), question, unwritten, context)
 
 
 def client_app(site_of: SiteOf, reveal: bool = False) -> ClientApp:
     """The app of nodes without rules of their own."""
     return Desk(site_of, reveal=reveal).app()
+
+
+def refused_app(node_config: Mapping[str, object], kind: str, refusal: SiteRefusal) -> None:
+    """For a SuperNode that has refused an app: into its log, and into the site's record."""
+    question = Question(kind, Task("", 0, 0))
+    with suppress(SiteRefusal, StorageError):
+        rules = NodeConfig.read(node_config).rules
+        rules.record_failure(question, _failure(question.task, refusal), RecordDict())
 
 
 def _failure(task: Task, error: Exception) -> ClientFailure:
@@ -128,7 +150,7 @@ def _failure(task: Task, error: Exception) -> ClientFailure:
 
 def _place(context: Context) -> int | None:
     with suppress(SiteRefusal):
-        return NodeConfig.read(context.node_config).partition_id
+        return NodeConfig.read(context.node_config).place
     return None
 
 
@@ -136,15 +158,16 @@ def _whoami(site_of: SiteOf, task: Task, message: Message, context: Context) -> 
     """Also a first check that nothing is missing here, and the only message with weights that are
     frozen or personal."""
     node = NodeConfig.read(context.node_config)
-    site = site_of(context)
+    site = site_of(context, task)
     site.rules.check_release(task, site.release)
     if site.awaits_unsent:
         unsent = codec.decode(message.content.get("unsent"))
         check_like(unsent, unsent_tensors(site.runner.model), "frozen or personal weights")
         site.memories.save_unsent(task.run, unsent)
-    images = disclosed_images(site.rules.withheld, _test_images(site.runner))
-    broken = site.runner.data.dataset.broken
-    claim = Claim(node.partition_id, node.num_partitions, images, site.rules.withheld, broken)
+    withheld = site.rules.withheld
+    images = [] if SCORES in withheld else _test_images(site.runner)
+    broken = 0 if CLASS_COUNTS in withheld else site.runner.data.dataset.broken
+    claim = Claim(node.place, node.num_partitions or None, images, withheld, broken)
     return Answer(codec.claim_content(task, claim))
 
 
@@ -153,14 +176,34 @@ def _forget(site_of: SiteOf, task: Task, message: Message, context: Context) -> 
     return Answer(codec.message(task))
 
 
+def _statistics(site_of: SiteOf, task: Task, message: Message, context: Context) -> Answer:
+    """Of this site's training images, before anything is trained."""
+    site = site_of(context, task)
+    withheld, data = site.rules.withheld, site.runner.data
+    images = data.dataset.train[torch.from_numpy(data.partition.of(task.client)).long()]
+    counts: list[int] = torch.bincount(images.labels, minlength=data.dataset.classes).tolist()
+    pixels = measured(images.pixels.cpu().numpy(), flip=False)
+    told = STATISTICS not in withheld
+    found = SiteStatistics(
+        None if SIZES in withheld else sum(counts),
+        [] if CLASS_COUNTS in withheld else counts,
+        [*pixels.mean] if told else [],
+        [*pixels.std] if told else [],
+    )
+    return Answer(codec.statistics_content(task, found), Release(int(told)))
+
+
 def _train(site_of: SiteOf, task: Task, message: Message, context: Context) -> Answer:
-    site = site_of(context)
+    site = site_of(context, task)
     site.rules.check_release(task, site.release)
     site = _complete(site, task)
-    broadcast = codec.read_broadcast(message.content, task)
+    sent = codec.read_broadcast(message.content, task)
+    model, here = site.runner.model, site.runner.here
+    unsent = unsent_tensors(model).keys()  # whatever is named would be sent back
+    wanted = {name: live for name, live in model.state_dict().items() if name not in unsent}
+    check_like(sent.weights, wanted, "weights")
     memory = site.memories.load(task)
-    here = site.runner.here
-    broadcast = replace(broadcast, weights=here(broadcast.weights), shared=here(broadcast.shared))
+    broadcast = replace(sent, weights=here(sent.weights), shared=here(sent.shared))
     with reproducible(site.threads):
         reply, memory_after = site.runner.train(broadcast, task.client, memory or {})
     if isinstance(reply, ClientFailure):
@@ -168,26 +211,22 @@ def _train(site_of: SiteOf, task: Task, message: Message, context: Context) -> A
     if memory is None:
         reply = replace(reply, metrics={**reply.metrics, "memory_lost": 1.0})
     site.memories.save(task, memory_after)
-    reply = disclosed_update(site.rules.withheld, reply)
+    reply = disclosed_update(site.rules.withheld, reply, sent.weights)
     content = codec.update_content(task, reply, has_memory=bool(memory_after))
     return Answer(content, site.release)
 
 
 def _evaluate(site_of: SiteOf, task: Task, message: Message, context: Context) -> Answer:
     """The model on this site's own test images."""
-    site = _complete(site_of(context), task)
+    site = _complete(site_of(context, task), task)
     dataset = site.runner.data.dataset
     with reproducible(site.threads):
         model = _sent_model(site, message)
         scores = [score(model, dataset, *part) for part in scored_parts(dataset)]
     right = [sum(counts) for counts in zip(*(part.right for part in scores), strict=True)]
     losses = [loss for part in scores for loss in part.losses]
-    images = _test_images(site.runner)
-    found = disclosed_score(
-        site.rules.withheld, Score(right or [0] * dataset.classes, losses), images
-    )
-    told = disclosed_images(site.rules.withheld, images)
-    return Answer(codec.score_content(task, found, told))
+    found = Score(right or [0] * dataset.classes, losses)
+    return Answer(codec.score_content(task, found, _test_images(site.runner)))
 
 
 def _all_scores(
@@ -195,10 +234,10 @@ def _all_scores(
 ) -> Answer:
     """Of the final model: more than the few numbers that every round asks for. `personal`: with
     this client's own personal part."""
-    site = _complete(site_of(context), task)
+    site = _complete(site_of(context, task), task)
     if personal:
         memory = site.memories.load(task)
-        if not memory or not site.runner.personal:
+        if not memory or not site.runner.keeps_own:
             raise ClientFailure(task.client, "its personal part is lost")
         own, _ = personal_and_rest(memory)
         site = replace(site, runner=replace(site.runner, personal=own))
@@ -206,14 +245,15 @@ def _all_scores(
     with reproducible(site.threads):
         model = _sent_model(site, message)
         scores = scores_of(model, dataset.test, dataset.preparation, dataset.classes)
-    return Answer(codec.message(task, scores=codec.encode(scores.tensors)))
+    release = Release(int(personal))  # the personal part is of training images, and has no noise
+    return Answer(codec.message(task, scores=codec.encode(scores.tensors)), release)
 
 
 def _sent_model(site: Site, message: Message) -> FeatureModel:
     """The global model, with the site's personal part: the one that everybody began with, or its
     own."""
     sent = codec.decode(message.content.get("weights"))
-    return frozen(site.runner.model, site.runner.here({**site.runner.personal, **sent}))
+    return frozen(site.runner.model, site.runner.here({**sent, **site.runner.personal}))
 
 
 def _complete(site: Site, task: Task) -> Site:
@@ -232,14 +272,13 @@ def _complete(site: Site, task: Task) -> Site:
 
 def _test_images(runner: ClientRunner) -> list[int]:
     """How many test images there are of each class."""
-    dataset = runner.data.dataset
-    labels = to_host({"test": dataset.test.labels})["test"]
-    images: list[int] = torch.bincount(labels, minlength=dataset.classes).tolist()
+    images: list[int] = runner.data.dataset.cell_sizes.sum(dim=0).tolist()
     return images
 
 
-def site_from_config(context: Context) -> Site:
-    """For a SuperNode: what the run's config says, as far as this node's own config allows it."""
+def site_from_config(context: Context, task: Task) -> Site:
+    """For a SuperNode: what the run's config says, as far as this node's own config allows it. Its
+    own pictures are those of the client that the server takes it for."""
     node = NodeConfig.read(context.node_config)
     require_guard(node.app_sha256)
     for line in run_app_code(str(context.run_config.get("code", "")), node.code_sha256):
@@ -250,7 +289,7 @@ def site_from_config(context: Context) -> Site:
     privacy = at_site(asked.privacy)
     experiment = replace(asked, data=asked.seeded_data, model=model, privacy=privacy)
     check_run(node.rules.withheld, experiment)
-    dataset, partition = node.load(experiment.data)
+    dataset, partition = node.load(experiment.data, task.client)
     runner = client_runner(experiment, dataset, partition)
     keep_freed_memory()
     return Site(
@@ -272,7 +311,19 @@ def _experiment(context: Context) -> Experiment:
 
 
 def rules_from_config(context: Context) -> SiteRules:
-    return NodeConfig.read(context.node_config).rules
+    rules = NodeConfig.read(context.node_config).rules
+    app = str(context.node_config.get(RUNNING_APP, ""))
+    return replace(rules, app=app, about=_about(str(context.run_config.get("experiment", ""))))
+
+
+def _about(experiment: str) -> str:
+    """What is asked for, as the run's config has it, for a line of the record."""
+    with suppress(ValueError, RecursionError):
+        tables = tomllib.loads(experiment)
+        keys = ("method.name", "model.name", "data.image_size", "training.epochs", "privacy.noise")
+        pairs = ((key, tables.get(key.split(".")[0], {}).get(key.split(".")[1])) for key in keys)
+        return printable(", ".join(f"{k} = {v}" for k, v in pairs if v is not None), 200)
+    return ""
 
 
 app = Desk(site_from_config, rules_from_config).app()

@@ -9,6 +9,7 @@ read by `_text`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from secrets import token_hex
 from typing import NamedTuple
@@ -18,9 +19,17 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from dcfl.errors import CODES, LONGEST_REASON, ClientFailure, ProtocolError, ProtocolMismatch
+from dcfl.errors import (
+    CODES,
+    LONGEST_REASON,
+    ClientFailure,
+    ProtocolError,
+    ProtocolMismatch,
+    RefusedBySite,
+)
 from dcfl.evaluation import Score
 from dcfl.flower import withholding
+from dcfl.flower.audit_log import HASH_DIGITS, Head
 from dcfl.flower.site_failures import REFUSED
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic
 from dcfl.scores import Scores
@@ -30,6 +39,7 @@ from dcfl.tensors import as_rows, from_rows
 FORMAT = "dcfl.safetensors"
 PART = "tensors"  # the one array of a record
 OTHER_IMAGES = "a score of other test images than it said it has when it joined"
+MOST_CHANNELS = 4  # of a picture
 PROTOCOL = 2  # of what server and nodes say to each other; both must speak the same
 
 
@@ -52,11 +62,20 @@ class Task(NamedTuple):
 class Claim(NamedTuple):
     """What a node says of itself."""
 
-    partition: int
-    partitions: int
-    images: list[int]  # of its test set, per class; in all, if it withholds class counts
+    partition: int | None  # which site it is; None: its key tells
+    partitions: int | None  # how many sites it wants there to be; None: any number
+    images: list[int]  # of its test set, per class; empty if it withholds scores
     withheld: frozenset[str] = frozenset()  # words of withholding.py
-    broken: int = 0  # pictures that it leaves out, if it tells its sizes
+    broken: int = 0  # pictures that it leaves out, if it tells that
+
+
+class SiteStatistics(NamedTuple):
+    """What a site says of its training images; empty or None: it keeps that to itself."""
+
+    images: int | None
+    by_class: list[int]
+    mean: list[float]  # of each channel, of pixels in 0 to 1
+    std: list[float]
 
 
 def encode(tensors: Tensors) -> ArrayRecord:
@@ -119,16 +138,16 @@ def message(task: Task, **records: ArrayRecord | ConfigRecord | MetricRecord) ->
 
 
 def claim_content(task: Task, claim: Claim) -> RecordDict:
-    record = ConfigRecord(
-        {
-            "partition-id": claim.partition,
-            "num-partitions": claim.partitions,
-            "images": claim.images,
-        }
-    )
+    record = ConfigRecord()
+    if claim.partition is not None:
+        record["partition-id"] = claim.partition
+    if claim.partitions is not None:
+        record["num-partitions"] = claim.partitions
+    if claim.images:
+        record["images"] = claim.images
     if claim.withheld:
         record["withheld"] = withholding.in_order(claim.withheld)
-    if claim.broken and withholding.SIZES not in claim.withheld:
+    if claim.broken:
         record["broken"] = claim.broken
     return message(task, node=record)
 
@@ -136,16 +155,33 @@ def claim_content(task: Task, claim: Claim) -> RecordDict:
 def read_claim(content: RecordDict, task: Task, classes: int) -> Claim:
     _check_answer(content, task)
     record = _config(content, "node")
-    place, count = (_count(record, key) for key in ("partition-id", "num-partitions"))
-    if place >= count:
+    keys = ("partition-id", "num-partitions")
+    place, count = (_count(record, key) if key in record else None for key in keys)
+    if place is not None and count is not None and place >= count:
         raise ProtocolError(f"its node config says partition-id={place} of {count}, counted from 0")
     words = record.get("withheld", [])
     if not isinstance(words, list) or not {*words} <= {*withholding.WORDS}:
         raise ProtocolError("it withholds something that has no name here")
     withheld = frozenset(map(str, words))
-    counted = 1 if withholding.CLASS_COUNTS in withheld else classes
+    images = [] if withholding.SCORES in withheld else _counts(record, "images", classes)
     broken = _count(record, "broken") if "broken" in record else 0
-    return Claim(place, count, _counts(record, "images", counted), withheld, broken)
+    return Claim(place, count, images, withheld, broken)
+
+
+def statistics_content(task: Task, found: SiteStatistics) -> RecordDict:
+    told = {name: value for name, value in found._asdict().items() if value not in (None, [])}
+    return message(task, statistics=ConfigRecord(told))
+
+
+def read_statistics(content: RecordDict, task: Task, classes: int) -> SiteStatistics:
+    _check_answer(content, task)
+    record = _config(content, "statistics")
+    total = _count(record, "images") if "images" in record else None
+    counts = _counts(record, "by_class", classes) if "by_class" in record else []
+    mean, std = _shares(record, "mean"), _shares(record, "std")
+    if len(mean) != len(std) or len(mean) > MOST_CHANNELS or (counts and sum(counts) != total):
+        raise ProtocolError("statistics that do not fit together")
+    return SiteStatistics(total, counts, mean, std)
 
 
 def failed_place(content: RecordDict) -> int | None:
@@ -197,6 +233,23 @@ def failure_content(
 def score_content(task: Task, score: Score, totals: list[int]) -> RecordDict:
     record = ConfigRecord({"right": score.right, "totals": totals, "losses": score.losses})
     return message(task, score=record)
+
+
+def with_record(content: RecordDict, head: Head | None) -> RecordDict:
+    """An answer, and how far the site's record goes with it: the server keeps that too."""
+    if head is not None:
+        content["record"] = ConfigRecord({"lines": head.lines, "last": head.last})
+    return content
+
+
+def read_record(content: RecordDict) -> tuple[int, str] | None:
+    """The number of lines and the hash of the last; None if they are not told as they should."""
+    record = content.get("record")
+    if not isinstance(record, ConfigRecord):
+        return None
+    lines, last = record.get("lines"), record.get("last")
+    fits = isinstance(last, str) and re.fullmatch(f"[0-9a-f]{{{HASH_DIGITS}}}", last)
+    return (int(lines), str(last)) if _is_count(lines) and fits else None  # type: ignore[arg-type]
 
 
 def has_memory(content: RecordDict) -> bool:
@@ -273,7 +326,8 @@ def _check_answer(content: RecordDict, task: Task) -> None:
     cannot repeat it: the version comes first, then the failure."""
     read_task(content)
     if "failed" in content:
-        raise ProtocolError(_read_failure(_config(content, "failed"))[1])
+        code, reason = _read_failure(_config(content, "failed"))
+        raise (RefusedBySite if code == REFUSED else ProtocolError)(reason)
     _check_task(content, task)
 
 
@@ -311,6 +365,15 @@ def _count(record: ConfigRecord, key: str) -> int:
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**40
+
+
+def _shares(record: ConfigRecord, key: str) -> list[float]:
+    values = record.get(key, [])
+    if not isinstance(values, list) or not all(
+        isinstance(v, float) and 0 <= v <= 1 for v in values
+    ):
+        raise ProtocolError(f"{key} is not of pixels from 0 to 1")
+    return [float(value) for value in values]
 
 
 def _is_reasonable(value: object) -> bool:

@@ -24,7 +24,6 @@ from dcfl.errors import (
     ClientLost,
     ClientRejected,
     ProtocolError,
-    TooFewClients,
 )
 from dcfl.evaluation import Evaluation, score_model
 from dcfl.flower import codec
@@ -32,10 +31,14 @@ from dcfl.flower.codec import Task
 from dcfl.flower.messenger import LostReply, Messenger, SentTask
 from dcfl.flower.node_memories import NodeMemories
 from dcfl.flower.nodes import Nodes
+from dcfl.flower.quorum import Quorum
 from dcfl.flower.roster import Roster
 from dcfl.flower.site_evaluation import SiteEvaluation
+from dcfl.flower.site_failures import REFUSED
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic
+from dcfl.methods.method import addressed
 from dcfl.models.parts import personal_and_rest, unsent_tensors
+from dcfl.server import ClientReport
 from dcfl.tensors import split
 
 
@@ -107,7 +110,9 @@ class GridEngine:
             run=session.run,
             clients=len(data.partition),
             deadline=self._deadline,
+            judges=session.judges,
         )
+        self._quorum = Quorum(self._nodes, session.experiment)
         self.memories = RemoteMemories(session.index, session.needed)
         self._late: set[str] = set()  # messages that no round waits for any more
         self.overlaps, self.dropped = overlaps, 0
@@ -126,6 +131,7 @@ class GridEngine:
     ) -> Iterator[ClientUpdate | ClientFailure]:
         self._drop_late()
         self._nodes.refresh()
+        self._quorum.await_enough(cohort)
         self._sites.round = broadcast.round
         end = time.monotonic() + (self._deadline or inf)
         sent = self._send(broadcast, cohort)
@@ -146,16 +152,26 @@ class GridEngine:
                 self.dropped += not isinstance(reply, LostReply)
 
     def _send(self, broadcast: Broadcast, cohort: Sequence[int]) -> dict[int, SentTask]:
-        weights, shared = codec.encode(broadcast.weights), codec.encode(broadcast.shared)
+        weights, method = codec.encode(broadcast.weights), self._runner.method
         wanted = self.memories.wanted
         tasks = [
             (node, Task(self._run, broadcast.round, client, *wanted(client)).ticketed())
             for client in cohort
             if (node := self._nodes.node_of(client)) is not None
         ]
-        sent = self._messenger.send_tasks(
-            "train", tasks, self._deadline, weights=weights, shared=shared
-        )
+        # All at once, unless each client gets something else.
+        each = method.overrides("shared_for")
+        sent = [
+            message
+            for group in ([[task] for task in tasks] if each else [tasks] if tasks else [])
+            for message in self._messenger.send_tasks(
+                "train",
+                group,
+                self._deadline,
+                weights=weights,
+                shared=codec.encode(addressed(broadcast, method, group[0][1].client).shared),
+            )
+        ]
         return {message.task.client: message for message in sent}
 
     def _reply(
@@ -175,10 +191,17 @@ class GridEngine:
         except ProtocolError as error:
             traffic = Traffic(codec.num_bytes(answer), down)
             return ClientRejected(client, str(error), traffic=traffic)
+        if isinstance(reply, ClientFailure) and reply.code == REFUSED:
+            self._quorum.refused.add(client)
         return reply
 
     def settle(self, accepted: Collection[int]) -> None:
         self.memories.settle(accepted)
+        if accepted:
+            self._quorum.reached()
+
+    def asks_again(self, clients: Sequence[ClientReport]) -> bool:
+        return self._quorum.asks_again(clients)
 
     # Evaluation
 
@@ -198,18 +221,20 @@ class GridEngine:
     def site_scores(self) -> tuple[SiteScore, ...]:
         return self._sites.scores()
 
+    @property
+    def absent(self) -> tuple[int, ...]:
+        return self._sites.absent
+
     def begin_evaluation(self, weights: Tensors) -> None:
         if self._sites_evaluate:
             self._sites.begin(self._sent(weights))
         else:
             self._evaluated = weights
 
-    def end_evaluation(self) -> Evaluation:
+    def end_evaluation(self) -> Evaluation | None:
         if self._sites_evaluate:
-            self._evaluation = self._sites.result() or self._evaluation
+            return self._sites.result()
         self._evaluate_here()
-        if self._evaluation is None:
-            raise TooFewClients("no site has evaluated the model on its test images")
         return self._evaluation
 
     def _evaluate_here(self) -> None:
@@ -223,7 +248,7 @@ class GridEngine:
 
     def personal_parts(self) -> Iterator[tuple[int, Tensors]]:
         """None where nodes are elsewhere: what is personal stays there."""
-        if self._node_memories is None or not self._runner.personal:
+        if self._node_memories is None or not self._runner.keeps_own:
             return
         for client, round in sorted(self.memories.rounds.items()):
             memory = self._node_memories.load(Task(self._run, 0, client, memory_round=round))
@@ -237,7 +262,11 @@ class GridEngine:
         """The part of the weights that a message has."""
         return split(weights, self._unsent)[1]
 
+    def site_records(self) -> dict[str, dict[str, object]]:
+        return self._nodes.records()
+
     def take_notices(self) -> tuple[str, ...]:
+        self._nodes.records()
         notices = self._nodes.notices[self._shown_notices :]
         self._shown_notices += len(notices)
         return tuple(notices)
@@ -247,7 +276,7 @@ class GridEngine:
     def forget(self) -> None:
         """The run has ended well: nodes need not keep its clients' memories, unless these are all
         there is of a personal model."""
-        if (self.memories.rounds or self._unsent) and not self._runner.personal:
+        if (self.memories.rounds or self._unsent) and not self._runner.keeps_own:
             task = Task(self._run, round=0, client=0)
             tasks = [(node, task.ticketed()) for node in self._nodes.online().values()]
             end = time.monotonic() + FORGET_SECONDS

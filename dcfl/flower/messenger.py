@@ -12,6 +12,7 @@ from flwr.serverapp import Grid
 
 from dcfl.errors import NetworkError
 from dcfl.flower import codec
+from dcfl.flower.app_pin import REFUSED_APP
 from dcfl.flower.codec import Task
 
 SECONDS_WITHOUT_DEADLINE = 7 * 24 * 3600.0
@@ -32,6 +33,7 @@ ERROR_REASONS = {
 
 class LostReply(NamedTuple):
     reason: str
+    refused: bool = False  # by a decision of the site's
 
 
 class SentTask(NamedTuple):
@@ -44,6 +46,10 @@ class Messenger:
     def __init__(self, grid: Grid, alive: Callable[[], bool] = lambda: True) -> None:
         """`alive`: whether there is still somebody who carries messages."""
         self._grid, self._alive = grid, alive
+        # How far a node's own record goes: lines, and the hash of the last.
+        self.records: dict[int, tuple[int, str]] = {}
+        self.rewound: set[int] = set()  # nodes whose record has become shorter
+        self._asked: dict[str, tuple[int, int]] = {}  # node, and lines when it was asked
 
     def nodes(self) -> dict[int, bytes]:
         """Who is online: ids that the SuperLink has given out, each with its public key. With node
@@ -62,6 +68,8 @@ class Messenger:
             for node, content in addressed
         ]
         ids = list(self._grid.push_messages(messages) or ()) if messages else []
+        for message, (node, _) in zip(ids, addressed, strict=False):
+            self._asked[message] = (node, self.records.get(node, (0, ""))[0])
         return [message or None for message in ids] + [None] * (len(messages) - len(ids))
 
     def send_tasks(
@@ -97,9 +105,18 @@ class Messenger:
         if reply.metadata.reply_to_message_id != message:
             return LostReply("its reply answers something else")
         if reply.has_error():
-            code = reply.error.code
+            code, reason = reply.error.code, reply.error.reason or ""
+            if REFUSED_APP.fullmatch(reason):  # the site's own word, of which nothing is free
+                return LostReply(reason, refused=True)
             return LostReply(ERROR_REASONS.get(code, f"Flower's error {code}"))
+        self._note(message, reply.content)
         return reply.content
+
+    def _note(self, message: str, answer: RecordDict) -> None:
+        node, lines = self._asked.pop(message, (0, 0))
+        if (record := codec.read_record(answer)) is not None:
+            self.rewound |= {node} if record[0] <= lines else set()
+            self.records[node] = max(record, self.records.get(node, (0, "")))
 
     def wait_for(self, message: str, end: float) -> RecordDict | LostReply | None:
         """The reply, or None when the time is over; it is asked for once in any case."""

@@ -1,6 +1,8 @@
 """What a site tells its own SuperNode (`flower-supernode --node-config`), and nobody else.
 
-partition-id, num-partitions   which clients live here: those with client % num-partitions == id
+partition-id                   which site this is, counted from 0, where sites have no keys: with
+                               keys the server knows it by its key
+num-partitions                 how many sites there must be; without it, any number
 memories                       the folder for what clients keep (MOON, SCAFFOLD)
 data                           `folder:PATH` or `sites:PATH` on this disk: the site serves this, to
                                runs whose own data set is `remote`, and nothing else. Without it,
@@ -9,11 +11,13 @@ data                           `folder:PATH` or `sites:PATH` on this disk: the s
 site                           names the folder of `sites:PATH`
 broken                         `skip` leaves broken pictures out, `refuse` does not serve data with
                                one; without it the run's data.broken holds
+group                          which of its own pictures stay together, as data.group says it
+classes                        the only data.class_names that it answers, with commas between them
 data-path                      where the public data sets lie here
 code-sha256                    the hashes of the only files that a run may bring, or `none`
 privacy-noise                  the least noise of [privacy] with which this site sends anything
 privacy-epsilon, privacy-delta what its answers of all runs may spend: it demands [privacy]
-rounds-per-run, rounds-per-day how many rounds it trains in
+rounds, rounds-per-day         how many rounds it trains in, over all runs; scoring counts likewise
 app-sha256                     the hashes of the only Flower apps that run here: see app_pin.py
 withhold                       what it keeps to itself: see withholding.py
 audit                          the file that records every answer; audit.jsonl beside the memories
@@ -21,7 +25,7 @@ audit                          the file that records every answer; audit.jsonl b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import get_args
@@ -33,6 +37,7 @@ from dcfl.data.settings import DataSettings
 from dcfl.data.splits.partition import Partition
 from dcfl.errors import SiteRefusal
 from dcfl.flower import audit_log
+from dcfl.flower.app_pin import RUNNING_APP
 from dcfl.flower.audit_log import AuditLog
 from dcfl.flower.site_rules import PrivacyBudget, SiteRules
 from dcfl.flower.withholding import withheld_from
@@ -42,7 +47,7 @@ from dcfl.system.wording import nearest
 ANY_DATA = "any"
 # A limit of 0 would be none: whoever means it leaves the key out.
 LIMITS = {
-    "rounds-per-run": 1e9,
+    "rounds": 1e9,
     "rounds-per-day": 1e9,
     "privacy-noise": LARGEST_SETTING,
     "privacy-epsilon": LARGEST_EPSILON,
@@ -52,8 +57,8 @@ LIMITS = {
 
 @dataclass(frozen=True)
 class NodeConfig:
-    partition_id: int
-    num_partitions: int
+    partition_id: int = -1
+    num_partitions: int = 0
     memories: str = ""
     data: str = ""
     site: str = ""
@@ -61,10 +66,12 @@ class NodeConfig:
     privacy_noise: float = 0.0
     code_sha256: str = ""
     broken: str = ""
+    group: str = ""
+    classes: str = ""
     app_sha256: str = ""
     withhold: str = ""
     audit: str = ""
-    rounds_per_run: int = 0
+    rounds: int = 0
     rounds_per_day: int = 0
     privacy_epsilon: float = 0.0
     privacy_delta: float = PrivacyBudget().delta
@@ -72,12 +79,11 @@ class NodeConfig:
     @classmethod
     def read(cls, given: Mapping[str, object]) -> NodeConfig:
         """Unknown keys are refused: a protection whose name is misspelt would be off."""
+        given = {key: value for key, value in given.items() if key != RUNNING_APP}
         check_keys(given)
         kinds: dict[str, tuple[type, ...]] = {"int": (int,), "str": (str,), "float": (int, float)}
         for field in fields(cls):
             key = field.name.replace("_", "-")
-            if key not in given and field.name in ("partition_id", "num_partitions"):
-                raise SiteRefusal(f"its node config has no {key}")
             value = given.get(key, field.default)
             if isinstance(value, bool) or not isinstance(value, kinds[str(field.type)]):
                 raise SiteRefusal(f"{key} in its node config is not of the type {field.type}")
@@ -90,6 +96,10 @@ class NodeConfig:
             raise SiteRefusal(f"broken in its node config is none of {', '.join(get_args(Broken))}")
 
     @property
+    def place(self) -> int | None:
+        return None if self.partition_id < 0 else self.partition_id
+
+    @property
     def memories_folder(self) -> Path:
         return Path(self.memories) if self.memories else Path.home() / ".dcfl" / "memories"
 
@@ -98,20 +108,23 @@ class NodeConfig:
         audit = Path(self.audit) if self.audit else self.memories_folder / audit_log.NAME
         return SiteRules(
             withheld_from(self.withhold),
-            rounds_per_run=self.rounds_per_run,
+            rounds=self.rounds,
             rounds_per_day=self.rounds_per_day,
             budget=PrivacyBudget(self.privacy_noise, self.privacy_epsilon, self.privacy_delta),
             one_owner=self.data not in ("", ANY_DATA),
             log=AuditLog(audit),
         )
 
-    def load(self, settings: DataSettings) -> tuple[Dataset, Partition]:
-        """The data that a run asks for, if the site serves that."""
+    def load(self, settings: DataSettings, client: int = 0) -> tuple[Dataset, Partition]:
+        """The data that a run asks for, if the site serves that. `client`: whose own pictures are
+        here."""
         if self.data != ANY_DATA and settings.split_file:
             raise SiteRefusal("data.partition = file: a run does not choose among its files")
         settings = self.with_own_rules(settings)
         if settings.dataset == "remote":
-            return load_own_site(settings, self.data, self.site, self.partition_id)
+            if not self.agrees(settings.class_names):
+                raise SiteRefusal("data.class_names are not `classes` of its node config, in order")
+            return load_own_site(settings, self.data, self.site, client)
         if self.data not in ("", ANY_DATA):
             raise SiteRefusal(
                 'it has data of its own, and serves that to runs with data.dataset = "remote" only'
@@ -127,7 +140,13 @@ class NodeConfig:
 
     def with_own_rules(self, settings: DataSettings) -> DataSettings:
         """What the site decides about its own pictures."""
+        if self.data not in ("", ANY_DATA):
+            settings = replace(settings, group=self.group or DataSettings().group)
         return replace(settings, broken=self.broken) if self.broken else settings  # type: ignore[arg-type]
+
+    def agrees(self, class_names: Sequence[str]) -> bool:
+        """Decided without a look at the folders: a run must not ask for their names."""
+        return not self.classes or [*class_names] == [n.strip() for n in self.classes.split(",")]
 
 
 KEYS = tuple(field.name.replace("_", "-") for field in fields(NodeConfig))

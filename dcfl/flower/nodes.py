@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from flwr.app import ArrayRecord, RecordDict
 
-from dcfl.errors import NetworkError, ProtocolError, TooFewClients
+from dcfl.errors import NetworkError, ProtocolError, RefusedBySite, TooFewClients
 from dcfl.flower import codec
 from dcfl.flower.codec import Claim, Task
 from dcfl.flower.messenger import LostReply, Messenger
 from dcfl.flower.roster import Roster, registered_fingerprint
-from dcfl.flower.withholding import SIZES, answers, in_order, refusal_of
+from dcfl.flower.withholding import in_order, refusal_of
 
 JOIN_SECONDS = 120  # for all nodes to come up and say who they are
 ASK_AGAIN_SECONDS = 120  # until a node that cannot be used, or does not answer, is asked again
@@ -51,17 +51,32 @@ class Nodes:
         self._keys: dict[int, str] = {}  # fingerprints by node id, of those online
         self._inquiries: dict[int, Inquiry] = {}  # by node id
         self._problems: dict[int, str] = {}  # by node id: why it cannot be used
+        self._refusing: set[int] = set()  # those of them that have decided so
         self._sites: dict[int, int] = {}  # by node id: which site it says it is, without keys
         self.images: dict[int, list[int]] = {}  # test images by partition id, as first declared
         self.withheld: dict[int, frozenset[str]] = {}  # by partition id
         self.notices: list[str] = []  # for people
+        self._records: dict[str, dict[str, object]] = {}
         self._join()
 
     def node_of(self, client: int) -> int | None:
         """The node that can be asked to train the client."""
         place = client % self.roster.count
-        trains = answers(self.withheld.get(place, frozenset()), "train")
-        return self._members.get(place) if trains else None
+        return self._members.get(place) if self.may_train(client) else None
+
+    def may_train(self, client: int) -> bool:
+        """As far as its site has said."""
+        place = client % self.roster.count
+        refuses = place in map(self._site_of, self._refusing)
+        return not refuses and not refusal_of(self.withheld.get(place, frozenset()), "train")
+
+    @property
+    def nameless_refusals(self) -> int:
+        """Of sites of which nobody knows which they are."""
+        return sum(self._site_of(node) is None for node in self._refusing)
+
+    def title_of(self, client: int) -> str:
+        return self.roster.title(client % self.roster.count)
 
     def absence(self, client: int) -> str:
         """Why nobody can be asked to train the client."""
@@ -81,8 +96,7 @@ class Nodes:
         """Refuse a run that could not change the model with the sites that are here."""
         missing = [client for client in range(clients) if self.node_of(client) is None]
         if clients - len(missing) < least:
-            reasons = {client % self.roster.count: self.absence(client) for client in missing}
-            told = (f"{self.roster.title(place)}: {why}" for place, why in reasons.items())
+            told = dict.fromkeys(f"{self.title_of(one)}: {self.absence(one)}" for one in missing)
             raise TooFewClients(
                 f"{clients - len(missing)} of {clients} clients can train, and "
                 f"federation.minimum_replies = {least}: {'; '.join(told)}"
@@ -91,6 +105,16 @@ class Nodes:
     def online(self) -> dict[int, int]:
         """Node ids by partition id."""
         return dict(sorted(self._members.items()))
+
+    def records(self) -> dict[str, dict[str, object]]:
+        """How far each site's own record goes, by name, for an auditor to compare."""
+        for place, node in self._members.items():
+            if node in self._messenger.records:
+                lines, last = self._messenger.records[node]
+                self._records[self.roster.name(place)] = {"lines": lines, "last": last}
+            if node in self._messenger.rewound:
+                self.notify(f"{self.roster.title(place)} has fewer lines in its record than before")
+        return dict(self._records)
 
     def notify(self, notice: str) -> None:
         """Tell people something once, and not without limit."""
@@ -121,6 +145,7 @@ class Nodes:
         # A node with a key of its own comes back under the same id, and is then asked at once.
         self._inquiries = {node: one for node, one in self._inquiries.items() if node in online}
         self._problems = {node: why for node, why in self._problems.items() if node in online}
+        self._refusing &= self._problems.keys()
         self._sites = {node: site for node, site in self._sites.items() if node in online}
 
     def _is_invited(self, node: int) -> bool:
@@ -151,7 +176,7 @@ class Nodes:
         been repaired."""
         now = time.monotonic()
         due = {
-            node: Task(self._run, round=0, client=0).ticketed()
+            node: Task(self._run, round=0, client=self._place_of(node) or 0).ticketed()
             for node in strangers
             if node not in self._inquiries or now > self._inquiries[node].when + ASK_AGAIN_SECONDS
         }
@@ -165,52 +190,60 @@ class Nodes:
     def _admit(self, node: int, reply: RecordDict | LostReply, task: Task) -> None:
         try:
             if isinstance(reply, LostReply):
-                raise ProtocolError(reply.reason)
+                raise (RefusedBySite if reply.refused else ProtocolError)(reply.reason)
             claim = codec.read_claim(reply, task, self.classes)
-            self._check(node, claim)
+            place = self._checked(node, claim)
         except ProtocolError as error:
             self._problems[node] = str(error)
-            place = codec.failed_place(reply) if isinstance(reply, RecordDict) else None
-            if place is not None and place < self.roster.count:
-                self._sites[node] = place
+            if isinstance(error, RefusedBySite):
+                self._refusing.add(node)
+            said = codec.failed_place(reply) if isinstance(reply, RecordDict) else None
+            if said is not None and said < self.roster.count:
+                self._sites[node] = said
             self.notify(f"{self._title(node)} cannot be used: {error}")
             return
         self._problems.pop(node, None)
+        self._refusing.discard(node)
         self._sites.pop(node, None)
-        self.images.setdefault(claim.partition, claim.images)
-        self._note_withheld(claim)
+        self.images.setdefault(place, claim.images)
+        self.withheld.setdefault(place, claim.withheld)
+        if claim.withheld:
+            what = ", ".join(in_order(claim.withheld))
+            self.notify(f"{self.roster.title(place)} withholds {what}")
         if claim.broken:
             pictures = f"{claim.broken:,} broken picture{'' if claim.broken == 1 else 's'}"
-            self.notify(f"{self.roster.title(claim.partition)} leaves out {pictures}")
-        first = self._members.setdefault(claim.partition, node)
+            self.notify(f"{self.roster.title(place)} leaves out {pictures}")
+        first = self._members.setdefault(place, node)
         if first != node:
-            self._successors[claim.partition] = node
+            self._successors[place] = node
             self.notify(
-                f"two nodes claim partition-id {claim.partition}: {self._node_title(first)}, which "
+                f"two nodes claim partition-id {place}: {self._node_title(first)}, which "
                 f"came first, has its clients; {self._node_title(node)} gets nothing while that is "
                 f"online"
             )
 
-    def _note_withheld(self, claim: Claim) -> None:
-        self.withheld.setdefault(claim.partition, claim.withheld)
-        if claim.withheld:
-            what = ", ".join(in_order(claim.withheld))
-            told = "; it weighs as a site of median size" if SIZES in claim.withheld else ""
-            self.notify(f"{self.roster.title(claim.partition)} withholds {what}{told}")
-
-    def _check(self, node: int, claim: Claim) -> None:
-        """Compare a claim with the operator's roster."""
-        if claim.partitions != self.roster.count:
+    def _checked(self, node: int, claim: Claim) -> int:
+        """The place of a node, by the operator's roster, with which its claim must agree."""
+        if claim.partitions not in (None, self.roster.count):
             raise ProtocolError(
                 f"its node config says num-partitions={claim.partitions}, "
                 f"and this run has {self.roster.count} sites"
             )
         place = self._place_of(node)
-        if place is not None and place != claim.partition:
+        if place is not None and claim.partition not in (None, place):
             raise ProtocolError(
                 f"its node config says partition-id={claim.partition}, "
                 f"and its key is that of {self.roster.title(place)}"
             )
+        found = claim.partition if place is None else place
+        if found is None:
+            raise ProtocolError("it has no key here, and its node config has no partition-id")
+        if found >= self.roster.count:
+            raise ProtocolError(
+                f"its node config says partition-id={found}, counted from 0, "
+                f"and this run has {self.roster.count} sites"
+            )
+        return found
 
     def _join(self) -> None:
         """Wait until every site has joined or said why it cannot, for a limited time."""

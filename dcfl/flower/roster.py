@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from dcfl.errors import ConfigError, require
+from dcfl.system.storage import read_data
 
 if TYPE_CHECKING:
     from dcfl.data.settings import DataSettings  # it imports torch, which ./status needs not
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
 def fingerprint_in(path: Path) -> str:
     """The fingerprint of a site's public key (`<site>.pub`), as `ssh-keygen -lf` shows it."""
     try:
-        return fingerprint_of(serialization.load_ssh_public_key(path.read_bytes()))
+        return fingerprint_of(serialization.load_ssh_public_key(read_data(path)))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-    except (ValueError, UnsupportedAlgorithm):
+    except (ValueError, UnsupportedAlgorithm, NotImplementedError):
         raise ConfigError(f"{path}: not a public key; give a site's .pub file") from None
 
 

@@ -30,6 +30,7 @@ from dcfl.engines.engine import Session
 from dcfl.errors import NetworkError
 from dcfl.flower import RAY_CAME_FIRST
 from dcfl.flower.client_app import Site, SiteOf, client_app
+from dcfl.flower.codec import Task
 from dcfl.flower.engine import GridEngine
 from dcfl.flower.node_memories import NodeMemories
 from dcfl.flower.roster import Roster
@@ -68,7 +69,7 @@ def simulation(session: Session) -> Iterator[GridEngine]:
                     shutil.rmtree(session.memories, ignore_errors=True)
 
 
-def _site_in_actor(site: Any, folder: str, context: Context) -> Site:
+def _site_in_actor(site: Any, folder: str, context: Context, task: Task) -> Site:
     return _unpacked(site, folder)
 
 

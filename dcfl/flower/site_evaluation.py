@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from math import inf
 from typing import NamedTuple, TypeVar
 
@@ -19,14 +19,7 @@ from dcfl.flower import codec
 from dcfl.flower.codec import Task
 from dcfl.flower.messenger import Messenger, SentTask
 from dcfl.flower.nodes import Nodes
-from dcfl.flower.withholding import (
-    CLASS_COUNTS,
-    SIZE_UNKNOWN,
-    SIZES,
-    Withheld,
-    answers,
-    in_order,
-)
+from dcfl.flower.withholding import in_order, refusal_of
 from dcfl.messages import Tensors
 from dcfl.scores import Scores
 
@@ -40,17 +33,6 @@ class SiteResult(NamedTuple):
     site: int
     score: Score
     images: Sequence[int]  # per class, as the site declared them
-    withheld: Withheld = frozenset()
-
-    @property
-    def by_class(self) -> bool:
-        """Whether the numbers are by class and not for all classes together."""
-        return CLASS_COUNTS not in self.withheld
-
-    @property
-    def size(self) -> int | None:
-        """How many test images it has; None if it does not tell."""
-        return None if SIZES in self.withheld else sum(self.images)
 
     @property
     def accuracy(self) -> float:
@@ -61,10 +43,19 @@ class SiteEvaluation:
     """Asks the sites, and combines the scores of those that answer in time."""
 
     def __init__(
-        self, messenger: Messenger, nodes: Nodes, run: str, clients: int, deadline: float
+        self,
+        messenger: Messenger,
+        nodes: Nodes,
+        run: str,
+        clients: int,
+        deadline: float,
+        judges: Sequence[int] = (),
     ) -> None:
+        """`judges`: the sites whose images make up the accuracy, in all rounds alike; none: those
+        that answer first."""
         self._messenger, self._nodes = messenger, nodes
         self._run, self._clients, self._deadline = run, clients, deadline
+        self._judges, self.absent = tuple(judges), tuple[int, ...]()
         self._sent: list[SentTask] = []
         self.round = 0  # the last that was trained here, for the sites' records; 0: none yet
         self._results: list[SiteResult] = []  # by the last evaluation
@@ -80,25 +71,52 @@ class SiteEvaluation:
             for site, node in self._nodes.online().items()
             if site < self._clients
             and (rounds is None or site in rounds)
-            and answers(self._nodes.withheld[site], kind)
+            and not refusal_of(self._nodes.withheld[site], kind)
         ]
         record = codec.encode(weights)
         return self._messenger.send_tasks(kind, tasks, self._deadline, weights=record)
 
     def result(self) -> Evaluation | None:
-        """None if no site has answered with the score of a single image."""
-        nodes = self._nodes
-        scores = [
-            SiteResult(site, score, nodes.images[site], nodes.withheld[site])
+        """None if a site has not answered whose images belong to the accuracy: of the others alone
+        it would be another number, which rises or falls with an unchanged model."""
+        images = self._nodes.images
+        self._results = [
+            SiteResult(site, score, images[site])
             for site, score in self._answers(self._sent, codec.read_score)
         ]
-        combined = combine(scores, nodes.classes)
-        if combined is not None:
-            self.own_accuracies = torch.full((self._clients,), torch.nan, dtype=torch.float64)
-            for score in scores:
-                self.own_accuracies[score.site] = score.accuracy
-            self._results = scores
-        return combined
+        answered = {one.site for one in self._results}
+        self._judges = self._judges or tuple(s for s in sorted(answered) if sum(images[s]))
+        expected = self._judges or [
+            site
+            for site in range(self._clients)
+            if not refusal_of(self._nodes.withheld.get(site, frozenset()), "evaluate")
+        ]
+        self.absent = tuple(site for site in expected if site not in answered)
+        self.own_accuracies = torch.full((self._clients,), torch.nan, dtype=torch.float64)
+        for one in self._results:
+            if one.site in self._judges:
+                self.own_accuracies[one.site] = one.accuracy
+        self._tell_of_others(answered)
+        combined = combine([one for one in self._results if one.site in self._judges])
+        if combined is None and not self.absent:
+            raise TooFewClients("no site has test images to evaluate the model on")
+        return None if self.absent else combined
+
+    def _tell_of_others(self, answered: Collection[int]) -> None:
+        """Than those whose images make up the accuracy."""
+        title = self._nodes.roster.title
+        if self.absent:
+            missing = ", ".join(map(title, self.absent))
+            self._nodes.notify(
+                f"without the test images of {missing} a round has no accuracy, and counts neither "
+                f"for MAX nor for EMA"
+            )
+        for site in answered:
+            if self._judges and site not in self._judges and sum(self._nodes.images[site]):
+                self._nodes.notify(
+                    f"{title(site)} was not there when the model was first scored: the accuracy "
+                    f"stays that of the other sites' test images, so that rounds can be compared"
+                )
 
     def _answers(self, sent: Sequence[SentTask], read: Read[T]) -> Iterator[tuple[int, T]]:
         """The answers, by site, that come in time and can be read."""
@@ -130,7 +148,7 @@ class SiteEvaluation:
         return [
             OwnScores(self._nodes.roster.name(site), nothing, 0.0, tuple(in_order(words)))
             for site, words in sorted(self._nodes.withheld.items())
-            if site < self._clients and not answers(words, "evaluate.scores")
+            if site < self._clients and refusal_of(words, "evaluate.scores")
         ]
 
     def personal_accuracies(self, weights: Tensors, rounds: Index) -> dict[int, float]:
@@ -143,19 +161,20 @@ class SiteEvaluation:
     def require_judge(self) -> None:
         """Refuse a run in which nobody could ever say how good the model is."""
         online = self._nodes.online()
-        if not any(answers(self._nodes.withheld[site], "evaluate") for site in online):
+        if all(refusal_of(self._nodes.withheld[site], "evaluate") for site in online):
             raise TooFewClients(
                 "all sites withhold scores, and there are no test images here: nobody can say how "
-                "good the model is; ask a site to send its scores"
+                "good the model is; ask one site to withhold none of scores, class-counts and "
+                "sizes (it need not train: it may withhold updates)"
             )
 
     def scores(self) -> tuple[SiteScore, ...]:
         """The sites' scores of the last evaluation, for the row of a round."""
-        sizes = _assumed_sizes(self._results)
-        weights = image_weights(sizes)
+        sizes = [sum(self._nodes.images.get(site, ())) for site in self._judges]
+        weights = dict(zip(self._judges, image_weights(sizes), strict=True))
         return tuple(
-            SiteScore(result.site, result.accuracy, size, weight)
-            for result, size, weight in zip(self._results, sizes, weights, strict=True)
+            SiteScore(one.site, one.accuracy, sum(one.images), weights.get(one.site, 0.0))
+            for one in self._results
         )
 
 
@@ -167,53 +186,24 @@ def image_weights(counts: Sequence[float]) -> list[float]:
     sites has more than 1 / (n // 2 + 1) of the say, whatever it counts, and 1 / n where the others
     are alike.
     """
-    median = _median(counts)
+    positive = sorted(count for count in counts if count)
+    median = positive[(len(positive) - 1) // 2] if positive else 0
     return [min(median / count, 1.0) if count else 0.0 for count in counts]
 
 
-def _median(counts: Iterable[float]) -> float:
-    """The lower median of the counts above 0."""
-    positive = sorted(count for count in counts if count)
-    return positive[(len(positive) - 1) // 2] if positive else 0
-
-
-def _assumed_sizes(results: Sequence[SiteResult]) -> list[int]:
-    """A site that does not tell its size counts as the median one of those that do."""
-    median = int(_median(result.size or 0 for result in results)) or SIZE_UNKNOWN
-    return [
-        (median if sum(result.images) else 0) if result.size is None else result.size
-        for result in results
-    ]
-
-
-def combine(results: Sequence[SiteResult], classes: int) -> Evaluation | None:
+def combine(results: Sequence[SiteResult]) -> Evaluation | None:
     """Several sites' scores as one evaluation; None without a single image."""
-    weights = _weights_in_score(results)
+    weights = _float64(image_weights([sum(one.images) for one in results]))
     if not weights.any():
         return None
-
-    def by_class(counts: Callable[[SiteResult], Sequence[int]]) -> Tensor:
-        rows = [counts(one) if one.by_class else [0] * classes for one in results]
-        return weights @ torch.tensor(rows, dtype=torch.float64)
-
-    def in_all(counts: Callable[[SiteResult], Sequence[float]]) -> float:
-        rows = [0.0 if one.by_class else sum(counts(one)) for one in results]
-        return float(weights @ torch.tensor(rows, dtype=torch.float64))
-
-    right, counts = by_class(lambda one: one.score.right), by_class(lambda one: one.images)
-    losses = torch.tensor([sum(one.score.losses) for one in results], dtype=torch.float64)
-    images = float(counts.sum()) + in_all(lambda one: one.images)
-    hits = float(right.sum()) + in_all(lambda one: one.score.right)
-    loss = float(weights @ losses) / images
-    return Evaluation(100 * hits / images, loss, 100 * right / counts)
+    right = weights @ _float64([one.score.right for one in results])
+    counts = weights @ _float64([one.images for one in results])
+    losses = weights @ _float64([sum(one.score.losses) for one in results])
+    images = float(counts.sum())
+    return Evaluation(
+        100 * float(right.sum()) / images, float(losses) / images, 100 * right / counts
+    )
 
 
-def _weights_in_score(results: Sequence[SiteResult]) -> Tensor:
-    """The weight of each image that a site speaks of; one that does not tell its size speaks of a
-    hundred."""
-    sizes = _assumed_sizes(results)
-    weights = [
-        weight * size / max(sum(one.images), 1) if one.size is None else weight
-        for one, size, weight in zip(results, sizes, image_weights(sizes), strict=True)
-    ]
-    return torch.tensor(weights, dtype=torch.float64)
+def _float64(rows: Sequence[float] | Sequence[Sequence[float]]) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64)

@@ -11,8 +11,6 @@ import re
 from enum import StrEnum
 from typing import NamedTuple
 
-import torch
-
 from dcfl.errors import (
     CODES,
     BrokenPicture,
@@ -40,7 +38,6 @@ _KINDS: dict[type[Exception], str] = {  # the first that fits
     DatasetCorrupt: "data",
     StorageError: "disk",
     MemoryError: "memory",
-    torch.OutOfMemoryError: "memory",
 }
 _ADVICE = {  # beside what the reason says already
     "class": "rename the folder, move it away, or agree on the class with all sites",
@@ -54,6 +51,8 @@ def code_of(error: Exception) -> str:
     """The key of CODES for an error."""
     if isinstance(error, OSError) and error.errno in _FULL:
         return "disk"
+    if type(error).__name__ == "OutOfMemoryError":  # torch's; a SuperNode does without torch
+        return "memory"
     return next((code for kind, code in _KINDS.items() if isinstance(error, kind)), OTHER)
 
 
@@ -89,7 +88,6 @@ def failures_in(log: str) -> list[LoggedFailure]:
 class Refusal(StrEnum):
     UPDATES_WITHHELD = "it withholds updates: it evaluates and does not train"
     SCORES_WITHHELD = "it withholds scores"
-    CLASS_COUNTS_WITHHELD = "it withholds class counts, which these scores contain"
     METHOD_TELLS_CLASSES = (
         "it withholds class counts, and what {method} sends beside the weights may tell them: "
         "choose a method.name that sends weights alone, such as fedavg or dcfl-sw"
@@ -97,10 +95,15 @@ class Refusal(StrEnum):
     SIZES_WEIGHED = (
         'it withholds sizes, and server.aggregation = "{aggregation}" weighs by them: use "uniform"'
     )
-    ROUNDS_OF_RUN_ANSWERED = "it has answered as many rounds of this run as it allows: {count}"
-    ROUNDS_OF_DAY_ANSWERED = "it has answered as many rounds within a day as it allows: {count}"
+    ENOUGH_ANSWERED = "it has answered {kind} as often as it allows: {count} {span}"
     NOISE_DEMANDED = "privacy.noise = {noise:g}: it sends nothing with less than {least:g}"
     PRIVACY_DEMANDED = "it sends updates with [privacy] alone: set privacy.clip and privacy.noise"
+    PERSONAL_UNPROTECTED = (
+        "it sends what it learned with noise alone, and scores of its personal part have none"
+    )
+    STATISTICS_UNPROTECTED = (
+        "it sends what it learned with noise alone, and statistics of its images have none"
+    )
     BUDGET_SPENT = (
         "one more answer would bring it to {reached} at delta {delta:g}, and its own budget is "
         "epsilon {budget:g}"
@@ -108,9 +111,10 @@ class Refusal(StrEnum):
     BUDGET_UNPROTECTED = (
         "its own privacy budget does not hold: by its record it has answered without noise before"
     )
-    RECORD_CHANGED = "its own privacy budget cannot be counted: its record was changed"
+    RECORD_CHANGED = "what it has answered cannot be counted: its record was changed"
     NOT_ACCOUNTED = "its own privacy budget cannot be counted: dcfl[privacy] is not installed there"
     APP_NOT_PINNED = "it runs apps with other hashes than this one's, {digest}"
+    APP_NAME = "the app's name or version could lead out of the folder of apps"
     APP_NOT_CHECKED = (
         "app-sha256 in its node config is checked by `dcfl flower supernode`, and it was started "
         "by another command"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import sqrt
@@ -12,13 +13,20 @@ from flwr.app import RecordDict
 
 from dcfl.errors import ClientFailure, ConfigError
 from dcfl.flower import codec
-from dcfl.flower.audit_log import AuditEntry, AuditLog, History
+from dcfl.flower.audit_log import AuditEntry, AuditLog, Head, History, Wanted
 from dcfl.flower.codec import Task
 from dcfl.flower.site_failures import REFUSED, Refusal
 from dcfl.flower.withholding import UPDATES, Withheld, refusal_of
 from dcfl.privacy import distance, epsilon_at
 
 DAY = timedelta(days=1)
+PERSONAL = "evaluate.personal"
+ASKS_STATISTICS = "query.statistics"
+COUNTED = ("train", "evaluate", "evaluate.scores", PERSONAL, ASKS_STATISTICS)  # they tell of images
+_UNPROTECTED = {
+    PERSONAL: Refusal.PERSONAL_UNPROTECTED,
+    ASKS_STATISTICS: Refusal.STATISTICS_UNPROTECTED,
+}
 
 
 class Release(NamedTuple):
@@ -34,7 +42,7 @@ class Answer(NamedTuple):
 
 
 class Question(NamedTuple):
-    kind: str  # of the message
+    kind: str  # the name of what answers it here: the message's own type may have several forms
     task: Task
 
 
@@ -51,30 +59,43 @@ class SiteRules:
     """None of them is the default, for nodes that are this process's own."""
 
     withheld: Withheld = frozenset()
-    rounds_per_run: int = 0  # at most; 0: any number
+    rounds: int = 0  # that it trains in, over all runs in its record; 0: any number
     rounds_per_day: int = 0
     budget: PrivacyBudget = PrivacyBudget()
     one_owner: bool = False  # all clients of this node have the same data
     log: AuditLog | None = None
+    # For the record: which app asks, for which run.
+    app: str = ""
+    about: str = ""
 
     # Before anything is computed
 
     def check(self, question: Question) -> None:
-        refusal = refusal_of(self.withheld, question.kind)
-        if refusal is not None:
+        if refusal := refusal_of(self.withheld, question.kind):
             raise refusal.error()
-        if question.kind == "train":
-            self._check_rounds(question.task)
+        if question.kind in _UNPROTECTED and (self.budget.noise or self.budget.epsilon):
+            raise _UNPROTECTED[question.kind].error()
+        if self._is_limited(question):
+            self._check_rounds(self._history(question.task), question)
 
-    def _check_rounds(self, task: Task) -> None:
-        trained = [*self._releases(self._history(), task.client)]
-        of_run = sum(entry.run == task.run for entry in trained)
-        if self.rounds_per_run and of_run >= self.rounds_per_run:
-            raise Refusal.ROUNDS_OF_RUN_ANSWERED.error(count=of_run)
+    def _is_limited(self, question: Question) -> bool:
+        return question.kind in COUNTED and bool(self.rounds or self.rounds_per_day)
+
+    def _check_rounds(self, history: History, question: Question) -> None:
+        """A run's id, its rounds and its clients are the operator's to invent: what counts is how
+        often the site's images were used. A failure counts too, because it may tell of them.
+        Each kind of scoring may be asked once more than training: for the model at the end."""
+        if not self._is_limited(question):
+            return
+        if history.breaks:
+            raise Refusal.RECORD_CHANGED.error()
+        times = [entry.when for entry in history.entries if entry.asked == question.kind]
         yesterday = (datetime.now(UTC) - DAY).isoformat()
-        of_day = sum(entry.when > yesterday for entry in trained)
-        if self.rounds_per_day and of_day >= self.rounds_per_day:
-            raise Refusal.ROUNDS_OF_DAY_ANSWERED.error(count=of_day)
+        limits = (self.rounds, "", "in all"), (self.rounds_per_day, yesterday, "within a day")
+        for most, since, span in limits:
+            count = sum(when > since for when in times)
+            if most and count >= most + (question.kind != "train"):
+                raise Refusal.ENOUGH_ANSWERED.error(kind=question.kind, span=span, count=count)
 
     def check_release(self, task: Task, release: Release) -> None:
         """Refuse an update that would tell more than the site allows."""
@@ -83,18 +104,17 @@ class SiteRules:
         if release.noise < self.budget.noise:
             raise Refusal.NOISE_DEMANDED.error(noise=release.noise, least=self.budget.noise)
         if self.budget.epsilon:
-            self._check_budget(self._history(), task, release)
+            self._check_budget(self._history(task), release)
 
-    def _check_budget(self, history: History, task: Task, release: Release) -> None:
+    def _check_budget(self, history: History, release: Release) -> None:
         if not release.noise:
             raise Refusal.PRIVACY_DEMANDED.error()
         if history.breaks:
             raise Refusal.RECORD_CHANGED.error()
-        before = self._releases(history, task.client)
-        if not all(entry.noise for entry in before):
+        if any(entry.vectors and not entry.noise for entry in history.entries):
             raise Refusal.BUDGET_UNPROTECTED.error()
         try:
-            reached = self._epsilon(history, task, release)
+            reached = self._epsilon(history, release)
         except ConfigError:
             raise Refusal.NOT_ACCOUNTED.error() from None
         if reached is None or reached > self.budget.epsilon:
@@ -106,79 +126,90 @@ class SiteRules:
 
     # The record
 
-    def _history(self) -> History:
-        return self.log.read() if self.log else History()
+    def _history(self, task: Task) -> History:
+        return self.log.read(self._of_images(task)) if self.log else History()
 
-    def _releases(self, history: History, client: int) -> Iterator[AuditEntry]:
-        """Answers that told of the client's training images."""
-        return (
-            entry
-            for entry in history.entries
-            if entry.outcome == "answered"
-            and entry.vectors
-            and (self.one_owner or entry.client == client)
+    def _of_images(self, task: Task) -> Wanted:
+        """Lines of messages for which the client's images were used."""
+        return lambda entry: (
+            entry.asked in COUNTED
+            and entry.outcome != REFUSED
+            and (self.one_owner or entry.client == task.client)
         )
 
-    def _epsilon(self, history: History, task: Task, release: Release) -> float | None:
+    def _epsilon(self, history: History, release: Release) -> float | None:
         """What is spent with this one. Squared distances add up, whichever run an answer was
         for."""
-        before = self._releases(history, task.client)
-        all_of_them = [Release(entry.vectors, entry.noise) for entry in before] + [release]
-        squares = (distance(one.noise, one.vectors) ** 2 for one in all_of_them)
+        before = [Release(one.vectors, one.noise) for one in history.entries if one.vectors]
+        squares = (distance(one.noise, one.vectors) ** 2 for one in [*before, release])
         return epsilon_at(sqrt(sum(squares)), self.budget.delta)
 
-    def record(self, question: Question, answer: Answer) -> None:
-        """On the disk when this returns; raises if the answer must not leave."""
+    def record(self, question: Question, answer: Answer) -> Head | None:
+        """On the disk when this returns; raises if the answer must not leave. Returns how far the
+        record goes now."""
 
         def entry(history: History) -> AuditEntry:
-            task, release, epsilon = question.task, answer.release, None
+            release, epsilon = answer.release, None
+            self._check_rounds(history, question)  # again: others may have come between
             if release.vectors and self.budget.epsilon:
-                self._check_budget(history, task, release)  # again: others may have come between
+                self._check_budget(history, release)
             if release.noise:
-                try:
-                    epsilon = self._epsilon(history, task, release)
-                except ConfigError:  # dp-accounting is not installed: noise and vectors are there
-                    epsilon = None
-            return _entry(question, answer, "answered", epsilon=epsilon, delta=self.budget.delta)
+                with suppress(ConfigError):  # no dp-accounting here: noise and vectors are told
+                    epsilon = self._epsilon(history, release)
+            delta = self.budget.delta
+            return self._entry(question, answer, "answered", epsilon=epsilon, delta=delta)
 
-        self._append(entry)
+        counts = self._is_limited(question) or answer.release.noise > 0
+        return self._append(question.task, entry, counts)
 
     def record_failure(
         self, question: Question, failure: ClientFailure, content: RecordDict
-    ) -> None:
-        """`content`: all that the server gets to know of it."""
-        outcome = "refused" if failure.code == REFUSED else "failed"
-        self._append(
-            lambda history: _entry(question, Answer(content), outcome, reason=failure.reason)
+    ) -> Head | None:
+        """`content`: all that the server gets to know of it. Raises if it must not: that training
+        failed may tell of the images."""
+        outcome = REFUSED if failure.code == REFUSED else "failed"
+        counts = outcome != REFUSED and self._is_limited(question)
+
+        def entry(history: History) -> AuditEntry:
+            if counts:
+                self._check_rounds(history, question)
+            return self._entry(question, Answer(content), outcome, reason=failure.reason)
+
+        return self._append(question.task, entry, counts)
+
+    def _append(
+        self, task: Task, entry: Callable[[History], AuditEntry], counts: bool
+    ) -> Head | None:
+        """`counts`: the entry depends on those before it, which may be many."""
+        if self.log is None:
+            return None
+        return self.log.append(entry, self._of_images(task) if counts else None)
+
+    def _entry(
+        self,
+        question: Question,
+        answer: Answer,
+        outcome: str,
+        *,
+        reason: str = "",
+        epsilon: float | None = None,
+        delta: float | None = None,
+    ) -> AuditEntry:
+        task, release = question.task, answer.release
+        return AuditEntry(
+            when=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            run=task.run,
+            round=task.round,
+            client=task.client,
+            asked=question.kind,
+            outcome=outcome,
+            reason=reason,
+            sent=tuple(codec.names_in(answer.content)),
+            bytes=codec.all_bytes(answer.content),
+            vectors=release.vectors,
+            noise=release.noise,
+            epsilon=epsilon,
+            delta=delta if release.noise else None,
+            app=self.app,
+            about=self.about,
         )
-
-    def _append(self, entry: Callable[[History], AuditEntry]) -> None:
-        if self.log is not None:
-            self.log.append(entry)
-
-
-def _entry(
-    question: Question,
-    answer: Answer,
-    outcome: str,
-    *,
-    reason: str = "",
-    epsilon: float | None = None,
-    delta: float | None = None,
-) -> AuditEntry:
-    task, release = question.task, answer.release
-    return AuditEntry(
-        when=datetime.now(UTC).isoformat(timespec="milliseconds"),
-        run=task.run,
-        round=task.round,
-        client=task.client,
-        asked=question.kind,
-        outcome=outcome,
-        reason=reason,
-        sent=tuple(codec.names_in(answer.content)),
-        bytes=codec.all_bytes(answer.content),
-        vectors=release.vectors,
-        noise=release.noise,
-        epsilon=epsilon,
-        delta=delta if release.noise else None,
-    )

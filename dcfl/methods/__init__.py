@@ -11,9 +11,21 @@ from dcfl.methods.fedprox import FedProx
 from dcfl.methods.fedrcl import FedRCL
 from dcfl.methods.fedscl import FedSCL
 from dcfl.methods.fedsol import FedSOL
-from dcfl.methods.method import Cost, Method, Objective
+from dcfl.methods.method import Cost, Method, Objective, ServerStep
 from dcfl.methods.moon import MOON
 from dcfl.methods.scaffold import Scaffold
+from dcfl.methods.zoo.ccvr import CCVR
+from dcfl.methods.zoo.drift import FedDC, FedSpeed
+from dcfl.methods.zoo.fedalign import FedAlign
+from dcfl.methods.zoo.fedcm import FedCM
+from dcfl.methods.zoo.feddyn import FedDyn
+from dcfl.methods.zoo.fedetf import FedETF
+from dcfl.methods.zoo.fedexp import FedDisco, FedExP
+from dcfl.methods.zoo.fedlc import FedLC, FedRS
+from dcfl.methods.zoo.fedma import FedMA
+from dcfl.methods.zoo.fedntd import FedNTD
+from dcfl.methods.zoo.fedsam import FedASAM, FedSAM
+from dcfl.methods.zoo.q_fedavg import QFedAvg
 
 METHODS: dict[str, type[Method]] = {
     method.name: method
@@ -30,7 +42,23 @@ METHODS: dict[str, type[Method]] = {
         DCFLPrototypeWise,
         Scaffold,
         FedPCL,
+        FedNTD,
+        FedLC,
+        FedRS,
+        FedSAM,
+        FedASAM,
+        FedDyn,
+        FedExP,
+        FedDisco,
+        FedAlign,
+        FedSpeed,
+        FedCM,
+        FedDC,
+        FedETF,
+        QFedAvg,
+        CCVR,
+        FedMA,
     )
 }
 
-__all__ = ["METHODS", "Cost", "Method", "Objective"]
+__all__ = ["METHODS", "Cost", "Method", "Objective", "ServerStep"]

@@ -25,13 +25,13 @@ from torch import Tensor
 from dcfl.client import Batch, Client
 from dcfl.errors import SettingsWarning
 from dcfl.losses import cosine_similarity, decoupled_contrastive
-from dcfl.methods.method import Objective, OnEmbeddings
+from dcfl.methods.method import Objective, OnLevels
 from dcfl.methods.prototypes import PrototypeMethod
 from dcfl.settings import key
 
 
 @dataclass(frozen=True)
-class Decoupled(OnEmbeddings):
+class Decoupled(OnLevels):
     """The hyper-parameters of both variants."""
 
     mu: float = key(0.1, ge=0)  # weight of the contrastive term
@@ -97,7 +97,8 @@ class DCFLSampleWise(Decoupled):
             output = client.model(torch.cat(views))
             # The classifier learns from the first view only, as in every other method.
             cross_entropy = F.cross_entropy(output.logits[: len(batch.labels)], batch.labels)
-            return cross_entropy + self.mu * self._contrast(self.embedding_of(output), batch.labels)
+            contrast = self.over_levels(output, lambda level: self._contrast(level, batch.labels))
+            return cross_entropy + self.mu * contrast
 
         return loss
 

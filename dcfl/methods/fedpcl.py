@@ -56,7 +56,7 @@ class FedPCL(PrototypeMethod):
             output = client.model(batch.images)
             z = self.embedding_of(output)
             if self.prototype_model == "running":
-                self._count(client, z.detach(), batch.labels)
+                self._count(client, [z], batch.labels)
             shared, own = self._contrast(z, batch.labels, sets[:1], sets[1:])
             return F.cross_entropy(output.logits, batch.labels) + self.mu * (shared + own)
 

@@ -17,12 +17,13 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from dcfl.losses import supervised_contrastive
+from dcfl.methods.method import OnLevels
 from dcfl.methods.prototypes import PrototypeMethod
 from dcfl.settings import key
 
 
 @dataclass(frozen=True)
-class FedProc(PrototypeMethod):
+class FedProc(PrototypeMethod, OnLevels):
     """Every embedding near the global prototype of its class, against all the others."""
 
     mu: float = key(0.1, ge=0)  # weight of the contrastive term, with the fixed schedule

@@ -20,12 +20,12 @@ from torch import Tensor
 
 from dcfl.client import Batch, Client
 from dcfl.losses import cosine_similarity, supervised_contrastive
-from dcfl.methods.method import Objective, OnEmbeddings
+from dcfl.methods.method import Objective, OnLevels
 from dcfl.settings import key
 
 
 @dataclass(frozen=True)
-class FedSCL(OnEmbeddings):
+class FedSCL(OnLevels):
     """Supervised contrastive learning as a local regulariser."""
 
     mu: float = key(1.0, ge=0)  # weight of the contrastive term
@@ -43,14 +43,13 @@ class FedSCL(OnEmbeddings):
             output = client.model(batch.images)
             others = ~torch.eye(len(batch.labels), dtype=torch.bool, device=batch.labels.device)
             same = batch.labels[:, None] == batch.labels[None, :]
-            z = self.embedding_of(output)
-            contrast = supervised_contrastive(
-                cosine_similarity(z, z),
-                same & others,
-                others,
-                self.temperature,
-                self.reduction,
-            )
+
+            def term(z: Tensor) -> Tensor:
+                similarity = cosine_similarity(z, z)
+                how = (self.temperature, self.reduction)
+                return supervised_contrastive(similarity, same & others, others, *how)
+
+            contrast = self.over_levels(output, term)
             return F.cross_entropy(output.logits, batch.labels) + self.mu * contrast
 
         return loss

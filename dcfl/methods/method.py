@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar, Self, TypeAlias
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from typing import ClassVar, Literal, Self, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -14,10 +15,10 @@ from torch import Tensor
 from dcfl.client import Batch, Client
 from dcfl.errors import ConfigError
 from dcfl.local_training import LocalTraining
-from dcfl.messages import ClientUpdate, Tensors
+from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.models.output import Embedding, Output
-from dcfl.settings import Settings
-from dcfl.tensors import RunningMean, clip_share
+from dcfl.settings import Settings, key
+from dcfl.tensors import RunningMean, clip_share, snapshot
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,28 @@ def mean_of(uploads: Sequence[Tensors]) -> MeanUpload:
     return so_far.mean()
 
 
+@dataclass(frozen=True)
+class ServerStep:
+    """The end of a round on the server, as `Method.server_step` gets it and, with other values of
+    `direction`, `buffers`, `shared` and `kept`, returns it. Tensors must not be changed."""
+
+    round: int  # counted from 1
+    clients: int  # whose replies are in the mean
+    population: int  # clients in the federation
+    lr: float  # of the clients' first step; with momentum, that of plain steps as long as theirs
+    weights: Tensors  # the server's parameters before the step, without frozen and personal ones
+    # From the weights that were sent to the mean of the replies, in float64. server.optimizer adds
+    # it to `weights`, or makes of it what it makes of every direction.
+    direction: Tensors
+    buffers: Tensors  # the means of the replies' running statistics: the server's, as returned
+    # The mean of |w_i - w_sent|^2 over the replies, with the weights that they have in the mean;
+    # under a robust aggregation their median, which forged replies cannot push up.
+    mean_square: float
+    shared: Tensors  # what `merge` made of the uploads; what clients receive in the next round
+    kept: Tensors  # what the method keeps on the server; empty at first, never sent
+    replies: Sequence[ClientUpdate] = ()  # in client order, if the method `keeps_replies`
+
+
 Objective: TypeAlias = Callable[[Batch], Tensor]
 LONGEST_METHOD_NAME = 50  # characters
 PLAIN_NAME = re.compile(rf"\w[\w.-]{{0,{LONGEST_METHOD_NAME - 1}}}")
@@ -78,8 +101,8 @@ class Cost:
     """The cost of a step and a round. The defaults are FedAvg's.
 
     Sizes are formulas over `weights` (bytes of the model), `parameters` (bytes of its parameters),
-    `classes`, `d` (the width of the embedding) and `cohort` (the clients of a round). A test
-    measures all of them.
+    `classes`, `d` (the width of the embedding, or of all levels together) and `cohort` (the clients
+    of a round). A test measures all of them.
     """
 
     forwards: int = 1  # per step, of any model
@@ -98,13 +121,16 @@ class Method(Settings):
     Its fields are hyper-parameters; the hooks it overrides are the algorithm. Store nothing about a
     run on `self`.
 
-    There are five hooks, all optional: `objective` and `gradient` shape a step, `upload` and
-    `remember` end a client's round, `merge` combines the uploads on the server. A method whose
-    uploads are large defines `merge_mean` instead of `merge`, if their mean is all it needs.
+    All hooks are optional. At the client, `start` says where training begins, `objective` and
+    `gradient` shape a step, `upload` and `remember` end the round; `own_objective` and
+    `own_weights` are for a model of the client's own. On the server, `merge` combines the uploads,
+    `weigh` says what each reply counts in the mean, `server_step` moves the server's weights, and
+    `shared_for` chooses what a client receives. A method whose uploads are large defines
+    `merge_mean` instead of `merge`, if their mean is all it needs.
 
     A method with an upload also sets the rules for it: `upload_like`, `check_upload` and `fitted`
     guard `merge` against clients that cannot be trusted, `upload_sensitivity` and `clip_upload`
-    let [privacy] protect it, and `flip_upload` lets attackers forge it.
+    let [privacy] protect it.
 
     Example:
         >>> from dataclasses import dataclass
@@ -126,7 +152,13 @@ class Method(Settings):
     name: ClassVar[str]  # the key in METHODS; by default the class's name in lower case
     equation: ClassVar[str] = "L = L_CE"
     cost: ClassVar[Cost] = Cost()
-    neutral: ClassVar[Mapping[str, object]] = {}  # field values that turn it into FedAvg
+    # Field values that turn it into FedAvg; None: none do.
+    neutral: ClassVar[Mapping[str, object] | None] = {}
+    # False: what `server_step` returns must not pass through another server.optimizer than fedavg.
+    any_optimizer: ClassVar[bool] = True
+    # False: its `server_step` is for a mean of replies, not for FedNova's or a robust rule's.
+    any_aggregation: ClassVar[bool] = True
+    keeps_replies: ClassVar[bool] = False  # `server_step` sees all of them: memory for a cohort
     published: ClassVar[Mapping[str, Mapping[str, float]]] = {}  # the DCFL paper's, by data set
 
     @classmethod
@@ -137,6 +169,12 @@ class Method(Settings):
     def __init_subclass__(cls) -> None:
         if "name" not in cls.__dict__:
             cls.name = cls.__name__.lower()
+        for name in public_functions(cls).difference(dir(Method)):
+            if near := get_close_matches(name, public_functions(Method), 1, 0.8):
+                raise ConfigError(
+                    f"{cls.__name__}.{name}: did you mean the hook {near[0]}? Nobody calls {name}; "
+                    f"begin its name with _ if it is a helper"
+                )
 
     @classmethod
     def overrides(cls, hook: str) -> bool:
@@ -156,6 +194,11 @@ class Method(Settings):
 
         return loss
 
+    def start(self, client: Client) -> Tensors:
+        """At the beginning of a client's round: the weights to train from, with the names of
+        `client.received`, which still is what was sent; what is not named starts as received."""
+        return {}
+
     def gradient(self, client: Client, objective: Objective, batch: Batch) -> Tensor:
         """Leave the step's gradient in the parameters, scaled by `client.scaler`, and return the
         loss."""
@@ -163,9 +206,32 @@ class Method(Settings):
         client.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         return loss
 
+    def own_objective(self, client: Client) -> Objective:
+        """For a model of every client's own beside the shared one: the loss of `client.own_model`
+        as a function of a batch. Each batch then moves both models, first the shared one."""
+        return self.objective(client)
+
+    def own_weights(self, client: Client) -> Tensors:
+        """After training: the client's own model, which it keeps, never sends, finds in
+        `client.own` in its next round and is scored with; what is not named is the server's."""
+        return snapshot(client.own_model, client.received)
+
+    @property
+    def has_own_model(self) -> bool:
+        return self.overrides("own_objective") or self.overrides("own_weights")
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether the server keeps all replies until the round ends."""
+        return self.overrides("weigh") or (self.keeps_replies and self.overrides("server_step"))
+
     def embedding_of(self, output: Output) -> Tensor:
         """What terms on embeddings see of a model's output."""
         return output.z()
+
+    def levels_of(self, output: Output) -> list[Tensor]:
+        """The embeddings that the term sees, one for each level of the network that it is on."""
+        return [self.embedding_of(output)]
 
     def upload(self, client: Client) -> Tensors:
         """What to send in addition to the weights, after training."""
@@ -187,11 +253,27 @@ class Method(Settings):
         shapes and dtypes."""
         return shared
 
+    def shared_for(self, shared: Tensors, client: int) -> Tensors:
+        """On the server: what of all that is shared this client receives."""
+        return shared
+
+    def weigh(self, updates: Sequence[ClientUpdate], weights: Sequence[float]) -> Sequence[float]:
+        """On the server: the weight of each reply in the mean, of which only the ratios count.
+        `weights` are those of server.aggregation: ones, or numbers of images. The server then keeps
+        all replies until the round ends."""
+        return weights
+
+    def server_step(self, step: ServerStep) -> ServerStep:
+        """On the server, after `merge`: what becomes of the mean direction, of what is shared and
+        of the method's own state, as `dataclasses.replace(step, direction=..., kept=...)`. Not
+        called for a round that changes nothing because too few clients replied."""
+        return step
+
     # The rules for an upload. Methods that send only weights need none of them.
 
     def upload_like(self, parameters: Tensors, classes: int, width: int) -> Tensors | None:
         """Tensors with the names, shapes and dtypes that `upload` returns, for the server to check;
-        None accepts anything. `width` is that of `embedding_of`."""
+        None accepts anything. `width` is that of `levels_of`, all levels together."""
         return None if self.overrides("upload") else {}
 
     def check_upload(self, update: ClientUpdate, training: LocalTraining) -> None:
@@ -222,10 +304,22 @@ class Method(Settings):
             name: tensor * clip_share([tensor], longest[name]) for name, tensor in upload.items()
         }
 
-    def flip_upload(self, upload: Tensors, strength: float) -> Tensors:
-        """The upload that an attacker sends with attack.kind = "prototype-flip". It must pass
-        `check_upload`. Methods without this hook refuse the attack."""
-        return upload
+
+def public_functions(cls: type[Method]) -> set[str]:
+    """The names of those that a class defines itself."""
+    return {name for name, value in vars(cls).items() if callable(value) and name[0] != "_"}
+
+
+def addressed(broadcast: Broadcast, method: Method, client: int) -> Broadcast:
+    """The message as one client gets it."""
+    if not method.overrides("shared_for"):
+        return broadcast
+    try:
+        return replace(broadcast, shared=dict(method.shared_for(broadcast.shared, client)))
+    except Exception as error:
+        raise ConfigError(
+            f"{method.name}: shared_for raised {type(error).__name__}: {error}"
+        ) from error
 
 
 def require_plain_name(name: object) -> None:
@@ -245,3 +339,34 @@ class OnEmbeddings(Method):
 
     def embedding_of(self, output: Output) -> Tensor:
         return output.z(self.embedding)
+
+
+Levels: TypeAlias = Literal["last", "all"] | tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class OnLevels(OnEmbeddings):
+    # Where in the network the term is, as a mean over these levels: "last" is the embedding; "all"
+    # is the pooled output of every stage before its ReLU and before any head; [0, 2] are stages.
+    levels: Levels = key("last", ge=0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.levels == ():
+            raise ConfigError('method.levels = []: name stages, or take "all" or "last"')
+
+    def levels_of(self, output: Output) -> list[Tensor]:
+        if self.levels == "last":
+            return [self.embedding_of(output)]
+        stages = output.stages
+        chosen = range(len(stages)) if self.levels == "all" else self.levels
+        if any(level >= len(stages) for level in chosen):
+            raise ConfigError(
+                f"method.levels = {list(chosen)}, and the model has the levels "
+                f"0 to {len(stages) - 1}"
+            )
+        return [stages[level] for level in chosen]
+
+    def over_levels(self, output: Output, term: Callable[[Tensor], Tensor]) -> Tensor:
+        """The mean of a term over the levels."""
+        return torch.stack([term(level) for level in self.levels_of(output)]).mean()

@@ -8,6 +8,9 @@ One forged sum or count can move a weighted mean anywhere, and every client rece
 count it claims. The old prototype has a vote too, and each coordinate is the median of the votes. A
 class with fewer than three votes does not change, because two votes cannot outvote a liar. "auto"
 is the median if the server's aggregation is robust, and the mean otherwise.
+
+A method on several levels of the network has prototypes on each: what is summed, sent and merged is
+the levels side by side.
 """
 
 from __future__ import annotations
@@ -77,14 +80,22 @@ class PrototypeMethod(OnEmbeddings):
 
         def loss(batch: Batch) -> Tensor:
             output = client.model(batch.images)
+            levels = self.levels_of(output)
             if self.prototype_model == "running":
-                self._count(client, self.embedding_of(output).detach(), batch.labels)
+                self._count(client, levels, batch.labels)
             cross_entropy = F.cross_entropy(output.logits, batch.labels)
             if prototypes is None:
                 return cross_entropy
             same, others = prototypes.masks(batch.labels)
-            similarity = cosine_similarity(self.embedding_of(output), prototypes.vectors)
-            return self.against_prototypes(client.round, cross_entropy, similarity, same, others)
+            widths = [level.shape[1] for level in levels]
+            by_level = torch.split(prototypes.vectors, widths, dim=1)
+            losses = [
+                self.against_prototypes(
+                    client.round, cross_entropy, cosine_similarity(level, vectors), same, others
+                )
+                for level, vectors in zip(levels, by_level, strict=True)
+            ]
+            return torch.stack(losses).mean()
 
         return loss
 
@@ -114,12 +125,13 @@ class PrototypeMethod(OnEmbeddings):
     def _count_all(self, client: Client, model: FeatureModel) -> None:
         with evaluating(model):
             for batch in client.data.clean_batches(model):
-                self._count(client, self.embedding_of(model(batch.images)), batch.labels)
+                self._count(client, self.levels_of(model(batch.images)), batch.labels)
 
-    def _count(self, client: Client, embedding: Tensor, labels: Tensor) -> None:
-        features = embedding.float()
-        if self.prototype_normalize:
-            features = F.normalize(features, dim=1)
+    def _count(self, client: Client, levels: Sequence[Tensor], labels: Tensor) -> None:
+        parts = [level.detach().float() for level in levels]
+        if self.prototype_normalize:  # all levels together are of unit length
+            parts = [F.normalize(part, dim=1) / len(parts) ** 0.5 for part in parts]
+        features = torch.cat(parts, dim=1)
         # A product with one-hot labels is deterministic, unlike a scatter on a GPU.
         member = F.one_hot(labels, client.data.classes)
         sums, counts = member.to(features.dtype).T @ features, member.sum(dim=0)
@@ -142,11 +154,6 @@ class PrototypeMethod(OnEmbeddings):
             raise ProtocolError("a sum over no images that is not zero")
         if self.prototype_normalize and (sums.norm(dim=1) > 1.001 * counts).any():
             raise ProtocolError("a sum of unit vectors that is longer than their number")
-
-    def flip_upload(self, upload: Tensors, strength: float) -> Tensors:
-        """Scale sums by -strength, or those of unit vectors by -1: longer ones are rejected."""
-        factor = -1.0 if self.prototype_normalize else -strength
-        return {**upload, "sums": upload["sums"] * factor}
 
     def merge(self, shared: Tensors, uploads: Sequence[Tensors], population: int) -> Tensors:
         if not uploads:

@@ -40,9 +40,9 @@ def adapt(
             them as `logits`.
         embedding: The name of the classifier's layer, such as "fc"; what enters it is the
             embedding. By default the last linear layer of the module.
-        stages: Names of modules, shallow to deep, whose outputs are the levels that FedRCL
-            contrasts. Maps [B, C, H, W] and tokens [B, T, D] are averaged to one vector for each
-            image. Without any, the embedding is the only level.
+        stages: Names of modules, shallow to deep, whose outputs are what `method.levels` means,
+            all of them with FedRCL. Maps [B, C, H, W] and tokens [B, T, D] are averaged to one
+            vector for each image. Without any, the embedding is the only level.
         head: "side256" adds a projection head of that width beside the classifier, called `side`.
 
     Returns:
@@ -87,6 +87,8 @@ class AdaptedModel(FeatureModel):
         self._guessed = embedding is None
         self._embedding = _last_linear(module) if embedding is None else embedding
         self._stages, self._has_side = stages, False
+        self.stage_layers = stages
+        self.last_block = stages[-1:]
         object.__setattr__(self, "module", module)  # not a child: its names would get a prefix
         for name in SHARED:
             self.__dict__[name] = module.__dict__[name]
@@ -205,8 +207,8 @@ class _Tap:
 
 def _pooled(value: Tensor) -> Tensor:
     """A vector for each image; now, because a later layer may work in place."""
-    if value.dim() == 4:
-        return value.mean(dim=(2, 3))
+    if value.dim() > 3:
+        return value.flatten(2).mean(dim=2) if value.dim() > 4 else value.mean(dim=(2, 3))
     return value.mean(dim=1) if value.dim() == 3 else value
 
 

@@ -1,5 +1,6 @@
-"""The networks by name: a small CNN, LeNet, a linear model, an MLP, and residual networks for small
-images, with a 3x3 stem, no max-pool, and stages that double in width.
+"""The networks by name: a small CNN, LeNet, a linear model, an MLP, a CNN for series, a transformer
+for token ids, and residual networks for small images, with a 3x3 stem, no max-pool, and stages that
+double in width.
 
 He et al., "Deep Residual Learning for Image Recognition", CVPR 2016. ResNet-18 has stages of
 64-128-256-512 channels and 11.17 M parameters for 10 classes. ResNet-8 is for CPUs: one block in
@@ -9,9 +10,11 @@ pixels, which makes it four times as fast.
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import ClassVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -26,6 +29,10 @@ def convolution(inputs: int, outputs: int, stride: int = 1, kernel: int = 3) -> 
 
 class CNN(HeadedModel):
     """Strides 2-2-2, or 1-2-2 for images of up to 16 pixels, which are too small for more."""
+
+    stage_layers = ("norms.0", "norms.1", "norms.2")
+
+    last_block = ("convolutions.2", "norms.2")
 
     def __init__(
         self,
@@ -57,6 +64,10 @@ class CNN(HeadedModel):
 
 class LeNet(HeadedModel):
     """Has no normalisation layers; needs images of at least 16 pixels."""
+
+    stage_layers = ("convolution1", "convolution2")
+
+    last_block = ("convolution2",)
 
     def __init__(self, channels: int, size: int, classes: int, head: str = "none") -> None:
         super().__init__()
@@ -101,6 +112,87 @@ class MLP(HeadedModel):
     def forward(self, images: Tensor) -> Output:
         before = self.hidden(images.flatten(1))
         return self.classified(F.relu(before), (before,))
+
+
+class SeriesCNN(HeadedModel):
+    """For series [B, C, T]: normalised by its first layer, then three convolutions over time."""
+
+    stage_layers = CNN.stage_layers
+
+    def __init__(
+        self,
+        channels: int,
+        size: int,
+        classes: int,
+        norm: Norm = "batch",
+        head: str = "none",
+        width: int = 0,
+    ) -> None:
+        super().__init__()
+        first = width or 32
+        widths = (channels, first, 2 * first, 4 * first)
+        strides = (1 if size <= 16 else 2, 2, 2)
+        self.entry = nn.GroupNorm(1, channels) if norm == "group" else NORMS[norm](channels)
+        self.convolutions = nn.ModuleList(
+            nn.Conv2d(widths[i], widths[i + 1], (1, 7), (1, strides[i]), (0, 3), bias=False)
+            for i in range(3)
+        )
+        self.norms = nn.ModuleList(NORMS[norm](width) for width in widths[1:])
+        self.add_heads(widths[-1], classes, head)
+
+    def forward(self, images: Tensor) -> Output:
+        maps, stages = self.entry(images[:, :, None]), []  # images of one row
+        for convolve, normalise in zip(self.convolutions, self.norms, strict=True):
+            before = normalise(convolve(maps))
+            stages.append(before.mean(dim=(2, 3)))
+            maps = F.relu(before)
+        return self.classified(maps.mean(dim=(2, 3)), stages)
+
+
+class TokenBlock(nn.Module):
+    """Attention and a perceptron, each after a LayerNorm and beside a shortcut."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.heads = math.gcd(width, 4)
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.inner, self.outer = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, tokens: Tensor, seen: Tensor) -> Tensor:
+        batch, length, width = tokens.shape
+        parts = self.attention(self.norm1(tokens)).view(batch, length, 3 * self.heads, -1)
+        queries, keys, values = parts.transpose(1, 2).chunk(3, dim=1)
+        mixed = F.scaled_dot_product_attention(queries, keys, values, seen[:, None, None])
+        tokens = tokens + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        further: Tensor = self.outer(F.gelu(self.inner(self.norm2(tokens))))
+        return tokens + further
+
+
+class TokenTransformer(HeadedModel):
+    """For token ids [B, T], of which 0 is padding: two blocks of 64 numbers for each token, or of
+    another width, and the mean over the tokens."""
+
+    def __init__(
+        self, vocabulary: int, length: int, classes: int, head: str = "none", width: int = 0
+    ) -> None:
+        super().__init__()
+        wide = width or 64
+        self.tokens = nn.Embedding(vocabulary, wide)
+        self.places = nn.Parameter(torch.randn(length, wide) * 0.02)
+        self.blocks = nn.ModuleList(TokenBlock(wide) for _ in range(2))
+        self.norm = nn.LayerNorm(wide)
+        self.add_heads(wide, classes, head)
+
+    def forward(self, images: Tensor) -> Output:
+        seen = images != 0
+        seen[:, 0] = True  # of an empty text too
+        share = seen / seen.sum(dim=1, keepdim=True)
+        tokens, stages = self.tokens(images) + self.places[: images.shape[1]], []
+        for block in self.blocks:
+            tokens = block(tokens, seen)
+            stages.append((tokens * share[..., None]).sum(dim=1))
+        return self.classified((self.norm(tokens) * share[..., None]).sum(dim=1), stages)
 
 
 class BasicBlock(nn.Module):
@@ -164,6 +256,8 @@ class ResNet(HeadedModel):
             Stage(before, after, 1 if before == after else 2, norm, self.blocks)
             for before, after in pairwise(widths)
         )
+        self.last_block = (f"stages.{self.depth - 1}",)
+        self.stage_layers = ("stem", *(f"stages.{number}" for number in range(self.depth)))
         self.add_heads(widths[-1], classes, head)
 
     def forward(self, images: Tensor) -> Output:

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from dcfl.data.augment import Preparation
+from dcfl.data.datasets import Size
+from dcfl.errors import ConfigError
 from dcfl.models.parts import within
 
 Embedding = Literal["projection", "features"]
@@ -36,7 +38,7 @@ class Output(NamedTuple):
 
 
 class FeatureModel(nn.Module):
-    """A module that maps images [B, C, H, W] to an `Output`; derive your own from it.
+    """A module that maps images [B, C, H, W], or other inputs, to an `Output`; derive your own.
 
     A model from `dcfl.load_model` knows its class names and how to prepare images:
     `model(model.preparation.clean(pixels))` for uint8 pixels [n, H, W, C], where `image_shape` is
@@ -58,13 +60,35 @@ class FeatureModel(nn.Module):
 
     class_names: tuple[str, ...] = ()
     preparation: Preparation | None = None
-    image_shape: tuple[int, int, int] | None = None  # height, width, channels of those pixels
+    # Height, width, channels of those pixels; of a feature vector 1, 1, d; else as in the data set
+    image_shape: tuple[int, ...] | None = None
+    built_for: tuple[int, Size] | None = None  # channels and size: see `build_model`
     autocast: torch.dtype | None = None  # float16 or bfloat16 inside; outputs are float32
     frozen_parts: tuple[str, ...] = ()  # names of modules; see dcfl/models/parts.py
     personal_parts: tuple[str, ...] = ()  # names of modules; see dcfl/models/parts.py
+    last_block: tuple[str, ...] = ()  # the last convolutions: names of modules, run one by one
 
     def forward(self, images: Tensor) -> Output:
         raise TypeError(f"{type(self).__name__} must define forward(images) -> Output")
+
+    stage_layers: tuple[str, ...] = ()  # modules whose outputs, pooled, are the stages
+
+    def maps(self, images: Tensor) -> tuple[Output, tuple[Tensor, ...]]:
+        """The output for a batch, and its stages before they are pooled: [B, C, H, W]."""
+        if not self.stage_layers:
+            raise ConfigError(f"{type(self).__name__} has no maps: set stage_layers in its class")
+        found: list[Tensor] = []  # copies: the next layer works in place
+        hooks = [
+            self.get_submodule(name).register_forward_hook(
+                lambda *said: found.append(said[2].clone())
+            )
+            for name in self.stage_layers
+        ]
+        try:
+            return self(images), tuple(found)
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     def train(self, mode: bool = True) -> Self:
         """Switch all but the frozen parts, which stay in evaluation mode."""

@@ -1,5 +1,6 @@
 """Networks that are not dcfl's own: from a user's file, or of timm and torchvision by name
-("timm:resnet18"), where these are installed. Never with pretrained weights: nothing is downloaded.
+("timm:resnet18"), where these are installed. Nothing is downloaded: pretrained weights come from a
+file, model.weights.
 """
 
 from __future__ import annotations
@@ -13,15 +14,26 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+import torch
 from torch import nn
 
+from dcfl.data.datasets import Size
 from dcfl.errors import ConfigError, DCFLError
 from dcfl.models.adapted import AdaptedModel, adapt
 from dcfl.models.output import FeatureModel
 from dcfl.system.own_files import OwnFile, run_file
 from dcfl.system.wording import install_command, one_line
 
-BUILT_IN = ("cnn", "lenet", "resnet8", "resnet18", "linear", "mlp")  # names that are taken
+BUILT_IN = (  # names that are taken
+    "cnn",
+    "lenet",
+    "resnet8",
+    "resnet18",
+    "linear",
+    "mlp",
+    "cnn1d",
+    "transformer",
+)
 SHAPE = ("channels", "size", "classes")  # what a network is built for
 PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 
@@ -30,9 +42,9 @@ PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 class OwnModel:
     name: str  # of the function or class
     file: OwnFile
-    builder: Callable[[int, int, int], object]
+    builder: Callable[[int, Size, int], object]
 
-    def build(self, channels: int, size: int, classes: int) -> FeatureModel:
+    def build(self, channels: int, size: Size, classes: int) -> FeatureModel:
         """Whatever goes wrong in the user's code is one line."""
         call = f"{self.file.path}: {self.name}({channels}, {size}, {classes})"
         try:
@@ -102,37 +114,38 @@ def with_head(model: FeatureModel, head: str) -> FeatureModel:
 NAMED = re.compile(r"(timm|torchvision):([A-Za-z0-9_.]{1,100})")
 
 
-def library_model(name: str, channels: int, classes: int) -> FeatureModel:
+def library_model(name: str, channels: int, size: int, classes: int) -> FeatureModel:
     """Build a network of a library, with weights drawn at random."""
     match = NAMED.fullmatch(name)
     if match is None:
         raise ConfigError(f'model.name = "{name}": use "timm:NAME" or "torchvision:NAME"')
     library, network = match.groups()
     try:
-        return adapt(BUILDERS[library](network, channels, classes))
+        return adapt(BUILDERS[library](network, channels, size, classes))
     except ModuleNotFoundError as error:
-        if error.name != library:
+        if error.name not in BUILDERS:  # timm needs torchvision
             raise
         hint = f"it is not installed: {install_command(library)}"
         raise ConfigError(f'model.name = "{name}" needs {library}, and {hint}') from error
 
 
-def _timm(network: str, channels: int, classes: int) -> nn.Module:
+def _timm(network: str, channels: int, size: int, classes: int) -> nn.Module:
+    _import_torchvision()  # which timm imports
     import timm
 
     # After a dot stands the name of pretrained weights.
     _require_known("timm", network.partition(".")[0], timm.list_models())
+    options: dict[str, Any] = {"num_classes": classes, "in_chans": channels}
+    described = timm.get_pretrained_cfg(network)
+    if described is not None and described.fixed_input_size:  # transformers and mixers
+        options["img_size"] = size
     return _built(
-        f"timm:{network}",
-        lambda: timm.create_model(
-            network, pretrained=False, num_classes=classes, in_chans=channels
-        ),
+        f"timm:{network}", lambda: timm.create_model(network, pretrained=False, **options)
     )
 
 
-def _torchvision(network: str, channels: int, classes: int) -> nn.Module:
-    import torchvision
-
+def _torchvision(network: str, channels: int, size: int, classes: int) -> nn.Module:
+    torchvision = _import_torchvision()
     # Classifiers alone: others fetch the weights of their backbones, whatever `weights` says.
     known = torchvision.models.list_models(module=torchvision.models)
     _require_known("torchvision", network, known)
@@ -141,13 +154,34 @@ def _torchvision(network: str, channels: int, classes: int) -> nn.Module:
             f'model.name = "torchvision:{network}" takes three channels, and the images have '
             f"{channels}; timm's networks take any number"
         )
+    options = {"image_size": size} if network.startswith("vit_") else {}
     return _built(
         f"torchvision:{network}",
-        lambda: torchvision.models.get_model(network, weights=None, num_classes=classes),
+        lambda: torchvision.models.get_model(network, weights=None, num_classes=classes, **options),
     )
 
 
-BUILDERS: dict[str, Callable[[str, int, int], nn.Module]] = {
+def _import_torchvision() -> Any:
+    """Built for another torch, as PyPI's is for CUDA, it cannot load its operators, and stops where
+    it describes two of them. Classifiers use none: declared, they let it go on."""
+    try:
+        import torchvision
+    except (RuntimeError, OSError, ImportError, AttributeError) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "torchvision":
+            raise
+        if "operator torchvision::nms does not exist" not in str(error):
+            raise ConfigError(
+                f"torchvision cannot be imported beside torch {torch.__version__} "
+                f"({one_line(error)}): remove it, then {install_command('torchvision')}"
+            ) from error
+        for operator in ("nms", "qnms"):
+            schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            torch.library.define(f"torchvision::{operator}", schema)
+        import torchvision
+    return torchvision
+
+
+BUILDERS: dict[str, Callable[[str, int, int, int], nn.Module]] = {
     "timm": _timm,
     "torchvision": _torchvision,
 }

@@ -39,6 +39,16 @@ def freeze(model: nn.Module, parts: Sequence[str]) -> None:
     model.train(model.training)
 
 
+def all_but(model: nn.Module, parts: Sequence[str]) -> list[str]:
+    """The names of all layers and tensors in none of these parts; ["all"] is the whole model."""
+    if [*parts] == ["all"]:
+        return []
+    require_parts(model, parts, "--parts")
+    tensors = [*model.state_dict()]
+    layers = dict.fromkeys(name.rpartition(".")[0] or name for name in tensors)
+    return [name for name in layers if not any(within(name, [part]) for part in parts)]
+
+
 def frozen_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Everything that is frozen, by its name in the state dict: the tensors themselves."""
     return tensors_within(model, getattr(model, "frozen_parts", ()))

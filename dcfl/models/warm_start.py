@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,10 +13,13 @@ from torch import Tensor, nn
 from dcfl.errors import CheckpointError, ConfigError
 from dcfl.messages import Tensors
 from dcfl.models.parts import require_parts, within
+from dcfl.system.storage import strict_json
 from dcfl.system.tensor_files import read_stored
-from dcfl.tensors import load, not_finite
+from dcfl.tensors import checksum, load, not_finite
 
 MODEL = "model.safetensors"  # in the folder of a run that has finished
+DESCRIPTION = "dcfl"  # in the metadata of a run's model
+TORCHS_OWN = (".pt", ".pth", ".bin", ".ckpt")
 SHOWN = 3  # names in a message
 
 
@@ -40,14 +44,31 @@ def weights_sha256(weights: str) -> str:
         raise ConfigError(f"model.weights: {path}: cannot be read ({error.strerror})") from error
 
 
+def is_whole(weights: Tensors, description: str) -> bool:
+    """Whether a run's model is as it was written: its description has the checksum of both."""
+    try:
+        shape = json.loads(description)
+        claimed = shape.pop("checksum")
+        return bool(claimed == checksum(dict(sorted(weights.items())), strict_json(shape)))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return False
+
+
 def warm_start(model: nn.Module, weights: str, skipped: Sequence[str] = ()) -> None:
     """Copy the file's tensors into the model, all of them but those in `skipped` parts. Names and
     shapes must match; other floating-point types are converted."""
     path = weights_path(weights)
     try:
-        stored, _ = read_stored(path)
+        stored, metadata = read_stored(path)
     except CheckpointError as error:
-        raise ConfigError(f"model.weights: {path}: not a safetensors file") from error
+        convert = (
+            f"safetensors.torch.save_file(torch.load({path.name!r}, weights_only=True), "
+            f"{path.with_suffix('.safetensors').name!r})"
+        )
+        how = f"; in Python, {convert} makes one of it" if path.suffix in TORCHS_OWN else ""
+        raise ConfigError(f"model.weights: {path}: not a safetensors file{how}") from error
+    if DESCRIPTION in metadata and not is_whole(stored, metadata[DESCRIPTION]):
+        raise ConfigError(f"model.weights: {path}: damaged (its checksum is another one)")
     # A part may be the file's alone, such as a head that the model has not.
     unknown = [part for part in skipped if not any(within(name, [part]) for name in stored)]
     require_parts(model, unknown, "model.weights_skip")

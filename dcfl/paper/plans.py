@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
-from dcfl.comparisons.cells import CellFolder
+from dcfl.comparisons.cells import CellFolder, require_few
+from dcfl.comparisons.groups import Outcome
 from dcfl.config import Tables, apply, as_tables, parse_settings
 from dcfl.errors import ConfigError
 from dcfl.paper.recipe import Recipe, RecipeCell
@@ -24,9 +26,11 @@ def with_settings(
     if changes:
         _refuse_what_the_recipe_sets(recipe, cells, changes)
     _refuse_unknown_fields(recipe, cells, changes)
-    return [
-        replace(cell, experiment=apply(cell.experiment, _for_cell(cell, changes))) for cell in cells
-    ]
+    return [_with_changes(cell, changes) for cell in cells]
+
+
+def _with_changes(cell: RecipeCell, changes: Tables) -> RecipeCell:
+    return replace(cell, experiment=apply(cell.experiment, _for_cell(cell, changes)))
 
 
 def described_changes(
@@ -110,11 +114,21 @@ class RecipePlan:
 def plan_recipe(
     recipe: Recipe, scale: Scale, seeds: Sequence[int], settings: Sequence[str], folder: Path
 ) -> RecipePlan:
-    unchanged = list(recipe.cells(scale, seeds))
-    cells = [
-        CellFolder(cell, folder / "cells" / cell.name)
-        for cell in with_settings(recipe, unchanged, settings)
-    ]
+    """The cells of a recipe in a folder, whose finished ones decide what a search tries next."""
+
+    def kept(cell: RecipeCell) -> CellFolder[RecipeCell]:
+        return CellFolder(cell, folder / "cells" / cell.name)
+
+    def score(cell: RecipeCell) -> float | None:
+        trial = kept(_with_changes(cell, changes))
+        if trial.finished and trial.run is not None:
+            return Outcome.of(trial.run).ema_accuracy
+        return -inf if trial.failed else None
+
+    require_few(len(seeds), sum(1 for _ in recipe.cells(scale, seeds[:1])))
+    changes = parse_settings(settings)
+    unchanged = list(recipe.cells(scale, seeds, score))
+    cells = [kept(cell) for cell in with_settings(recipe, unchanged, settings)]
     return RecipePlan(recipe, scale, settings, unchanged, cells)
 
 

@@ -4,13 +4,15 @@ their position in a grid of blocks, rows and columns."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import fmean
 
 from dcfl.comparisons.cells import marks
 from dcfl.config import Table, Tables, as_tables
 from dcfl.experiment import Experiment
 from dcfl.paper.scales import Scale, Where
+from dcfl.paper.search import Point, SearchedRow
 from dcfl.runs.identity import defaults, differences, flat, of_kind
 
 # As the paper's tables name them, in their order.
@@ -27,6 +29,7 @@ ROWS = {
     "DCFL-PW": "dcfl-pw",
 }
 REFERENCE = "FedAvg"
+Score = Callable[["RecipeCell"], float | None]  # None: not trained yet
 
 
 @dataclass(frozen=True)
@@ -95,10 +98,32 @@ class Recipe:
     columns: str = "split"  # what the columns are
     published: str = ""  # the table of the paper that has the same rows, blocks and columns
     picture: str = ""  # "lines" over the columns, "map" or "similarity"
-    chooses: bool = False  # the best column of each row is the answer
     one_seed: bool = False  # the first of those asked for is enough
+    # The rows of which the best column is the answer; each tries as many as the scale says.
+    searched: Callable[[], Iterator[SearchedRow]] | None = None
 
-    def cells(self, scale: Scale, seeds: Sequence[int]) -> Iterator[RecipeCell]:
-        for where in self.places:
-            for seed in seeds[:1] if self.one_seed else seeds:
-                yield from self.trained(CellFactory(scale, where, seed))
+    def cells(
+        self, scale: Scale, seeds: Sequence[int], score: Score = lambda cell: None
+    ) -> Iterator[RecipeCell]:
+        """The cells, of a search those that follow from what `score` knows."""
+        alphas = scale.more_alphas if self.published else ()
+        more = (replace(where, alpha=alpha) for where in self.places for alpha in alphas)
+        for where in dict.fromkeys((*self.places, *more)):
+            chosen = seeds[:1] if self.one_seed else seeds
+            factories = [CellFactory(scale, where, seed) for seed in chosen]
+            for at in factories:
+                yield from self.trained(at)
+            for row in self.searched() if self.searched else ():
+                yield from self._tried(row, factories, score)
+
+    def _tried(
+        self, row: SearchedRow, factories: Sequence[CellFactory], score: Score
+    ) -> Iterator[RecipeCell]:
+        scores: dict[Point, float | None] = {}
+        trials = factories[0].scale.trials
+        while len(scores) < trials and (point := row.next_point(scores)) is not None:
+            label, changes = row.label(point), row.tables(point)
+            cells = [at.cell(row.row, label, row.method, changes=changes) for at in factories]
+            yield from cells
+            known = [one for one in map(score, cells) if one is not None]
+            scores[point] = fmean(known) if len(known) == len(cells) else None

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 from dcfl.config import Table, Tables
+from dcfl.methods import METHODS
 from dcfl.paper.recipe import REFERENCE, ROWS, CellFactory, Recipe, RecipeCell
 from dcfl.paper.scales import IID, Where
+from dcfl.paper.search import Axis, SearchedRow
 
 Cells = Iterator[RecipeCell]
 SPLITS = (IID, 0.5, 0.3)
@@ -29,6 +33,9 @@ SERVER_RULES: dict[str, Table] = {
     "FedNova": {"aggregation": "fednova"},
 }
 PAPERS_MU = 10.0  # of DCFL on CIFAR
+HEADLESS: Tables = {"model": {"head": "none"}}  # all methods, also where a scale has heads
+LEVELLED = ("DCFL-SW", "DCFL-PW", "FedSCL", "FedProc", "FedRCL")
+LEVELS = {"last level": "last", "every level": "all"}
 
 
 def everywhere(datasets: Sequence[str], participation: float) -> list[Where]:
@@ -60,20 +67,38 @@ def _on_images_kept_back(**changes: Table) -> Tables:
     return {"data": {"holdout": 0.1}, **changes}
 
 
-def learning_rates(at: CellFactory) -> Cells:
-    for lr in (0.03, 0.06, 0.1, 0.2, 0.4):
-        yield at.cell(REFERENCE, f"{lr:g}", changes=_on_images_kept_back(training={"lr": lr}))
+def fedavg_on_images_kept_back(at: CellFactory) -> Cells:
+    yield at.cell(REFERENCE, "", changes=_on_images_kept_back())
 
 
-def own_terms(at: CellFactory) -> Cells:
-    for row in ROWS:
-        key, values = "mu", at.scale.mu_grid
-        if row == "FedSOL":
-            key, values = "rho", (0.5, 1.0, 2.0)
-        fields: Iterable[Table] = [{}] if row == REFERENCE else ({key: one} for one in values)
-        for field in fields:
-            column = f"{field[key]:g}" if field else ""
-            yield at.cell(row, column, "", field, _on_images_kept_back())
+def learning_rates() -> Iterator[SearchedRow]:
+    rates = Axis("training.lr", 0.1, 2.0)
+    yield SearchedRow(REFERENCE, ROWS[REFERENCE], [rates], _on_images_kept_back())
+
+
+def own_terms() -> Iterator[SearchedRow]:
+    for row, method in ROWS.items():
+        axis = Axis("method.rho", factor=2.0) if row == "FedSOL" else Axis("method.mu")
+        if row != REFERENCE:
+            yield SearchedRow(row, method, [axis], _on_images_kept_back())
+
+
+def terms_on_levels() -> Iterator[SearchedRow]:
+    for row in LEVELLED:
+        method: Any = METHODS[ROWS[row]]
+        tau = Axis("method.temperature", method().temperature, 2.5, first=(0,))
+        for label, levels in LEVELS.items():
+            changes = _on_images_kept_back(method={"levels": levels}, **HEADLESS)
+            yield SearchedRow(f"{row}, {label}", method.name, [Axis("method.mu"), tau], changes)
+
+
+def levels(at: CellFactory) -> Cells:
+    block = f"{at.where.dataset}, {at.where.split}"
+    yield replace(at.cell(REFERENCE, ""), block=block)
+    for label, chosen in LEVELS.items():
+        for row in LEVELLED:
+            fields = {"levels": chosen, **at.scale.levels.get((ROWS[row], chosen), {})}
+            yield replace(at.cell(row, label, "", fields, HEADLESS), block=block)
 
 
 def _weights(mu: float, align: float) -> Table:
@@ -81,7 +106,7 @@ def _weights(mu: float, align: float) -> Table:
 
 
 def weights_with_heads(at: CellFactory) -> Cells:
-    yield at.cell(REFERENCE, "", changes=_on_images_kept_back())
+    yield from fedavg_on_images_kept_back(at)
     for head in ("none", "side256"):
         changes = _on_images_kept_back(model={"head": head})
         for row in ("DCFL-SW", "DCFL-PW"):
@@ -140,12 +165,11 @@ def coupling(at: CellFactory) -> Cells:
     # mu times 1/2 and 1/2 is mu/2 times 1 and 1.
     alike: Table = {"mu": PAPERS_MU, "align": 0.5, "uniform": 0.5}
     coupled: Table = {"mu": PAPERS_MU / 2}
-    headless: Tables = {"model": {"head": "none"}}  # all of them, also where a scale has heads
     yield at.cell(REFERENCE)
     for row, partner in (("FedSCL", "DCFL-SW"), ("FedProc", "DCFL-PW")):
-        yield at.cell(row, fields=coupled, changes=headless)
-        yield at.cell(f"{partner}, weighed alike", None, ROWS[partner], alike, headless)
-        yield at.cell(partner, changes=headless)
+        yield at.cell(row, fields=coupled, changes=HEADLESS)
+        yield at.cell(f"{partner}, weighed alike", None, ROWS[partner], alike, HEADLESS)
+        yield at.cell(partner, changes=HEADLESS)
 
 
 def batch_sizes(at: CellFactory) -> Cells:
@@ -208,20 +232,38 @@ RECIPES: dict[str, Recipe] = {
             "Chosen for FedAvg on a tenth of the training images that is kept back, for all "
             "methods.",
             HARD_EVERYWHERE,
-            learning_rates,
+            fedavg_on_images_kept_back,
             columns="lr",
-            chooses=True,
-            one_seed=True,
+            searched=learning_rates,
         ),
         Recipe(
             "mu-search",
             "The weight of each method's own term",
             "Chosen on a tenth of the training images that is kept back, never on the test images.",
             HARD_EVERYWHERE,
-            own_terms,
+            fedavg_on_images_kept_back,
             columns="mu (FedSOL: rho)",
-            chooses=True,
-            one_seed=True,
+            searched=own_terms,
+        ),
+        Recipe(
+            "levels-search",
+            "The weight and the temperature of terms on the last level and on every level",
+            "Without a head, on a tenth of the training images that is kept back.",
+            [HARD],
+            fedavg_on_images_kept_back,
+            columns="mu, tau",
+            searched=terms_on_levels,
+        ),
+        Recipe(
+            "levels",
+            "What the levels of the network are worth",
+            "The same terms on the embedding and on the pooled output of every stage, none with a "
+            "head, each with its own mu and temperature: what the levels buy, what decoupling "
+            "buys, and whether the two add.",
+            [Where(dataset, alpha, 0.05) for dataset in CIFAR for alpha in (0.3, IID)],
+            levels,
+            columns="levels",
+            picture="lines",
         ),
         Recipe(
             "weight-search",

@@ -13,19 +13,8 @@ from dcfl.analysis.analysis_page import write_analysis
 from dcfl.analysis.findings import analyse_runs
 from dcfl.comparisons.groups import Outcome
 from dcfl.comparisons.pairs import Pair
-from dcfl.paper.order_page import leaders_table, order_csv
-from dcfl.paper.reproduction_page import markdown_page, page_about, sections_of
-from dcfl.paper.results import (
-    CLAIMS,
-    DUELS,
-    QUANTITIES,
-    Results,
-    checks,
-    ema_at,
-    fluctuation,
-    leaders,
-    leads,
-)
+from dcfl.paper.reproduction_page import markdown_page, order_table, page_about, sections_of
+from dcfl.paper.results import CLAIMS, DUELS, QUANTITIES, Results, checks, ema_at, fluctuation, lead
 from dcfl.report.document import Table, latex_tables, write_page
 from dcfl.runs.folder import RecordedRun
 from dcfl.system.storage import write_whole
@@ -48,59 +37,20 @@ def write_similarity(results: Results, folder: Path, figures: Path | None = None
 
 
 CSV_COLUMNS = (
-    "recipe",
-    "scale",
-    "block",
-    "column",
-    "row",
-    "metric",
-    "seeds",
-    "ours",
-    "deviation",
-    "paper",
-    "difference",
-    "rank",
-    "paper_rank",
-    "gain",
-    "gain_deviation",
-    "gain_low",
-    "gain_high",
-    "bootstrap_low",
-    "bootstrap_high",
-    "p",
-    "wins",
-    "ties",
-    "pairs",
-    "fluctuation",
-)
+    "recipe", "scale", "block", "column", "row", "metric", "seeds", "ours", "deviation", "paper",
+    "difference", "rank", "paper_rank", "gain", "gain_deviation", "gain_low", "gain_high",
+    "bootstrap_low", "bootstrap_high", "p", "wins", "ties", "pairs", "fluctuation",
+)  # fmt: skip
 RUN_COLUMNS = (
-    "cell",
-    "block",
-    "column",
-    "row",
-    "seed",
-    "max",
-    "ema",
-    "final",
-    "client_max",
-    "client_ema",
-    "ema_quarter",
-    "ema_half",
-    "ema_three_quarters",
-    "fluctuation",
-    "train_loss",
-    "rounds",
-    "mb_up",
-    "mb_down",
-    "client_seconds",
-    "seconds",
-    "weights_sha256",
-)
+    "cell", "block", "column", "row", "seed", "max", "ema", "final", "client_max", "client_ema",
+    "ema_quarter", "ema_half", "ema_three_quarters", "fluctuation", "train_loss", "rounds", "mb_up",
+    "mb_down", "client_seconds", "seconds", "weights_sha256",
+)  # fmt: skip
 
 
 def write_results(results: Results, folder: Path, figures: Path | None = None) -> list[Path]:
-    """NAME.md, .tex, .html and .csv, NAME-runs.csv with a row for every run; NAME-order.csv and
-    NAME-best.csv where the paper has an order. The charts go into NAME/ in the folder `figures`."""
+    """NAME.md, .tex, .html and .csv, NAME-runs.csv with a row for every run; NAME-order.csv where
+    the paper has an order. The charts go into NAME/ in the folder `figures`."""
     sections = list(sections_of(results))
     title = f"{results.recipe.title} ({results.scale.name} scale)"
     texts = {
@@ -110,8 +60,7 @@ def write_results(results: Results, folder: Path, figures: Path | None = None) -
         "-runs.csv": Table(RUN_COLUMNS, list(_run_rows(results))).csv(),
     }
     if results.recipe.published:
-        texts["-order.csv"] = order_csv(results.contests)
-        texts["-best.csv"] = leaders_table(leaders(results.contests)).csv()
+        texts["-order.csv"] = order_table(results.contests).csv()
     name = results.recipe.name
     page = page_about(title, results, sections)
     html = write_page(page, folder / f"{name}.html", figures and figures / name)
@@ -160,15 +109,13 @@ def _gain_cells(pair: Pair | None) -> list[str]:
 def plain_results(results: Results) -> dict[str, Any]:
     """What the CSV holds and the order of the methods, for programs."""
     rows = (dict(zip(CSV_COLUMNS, row, strict=True)) for row in _csv_rows(results))
-    places = leaders(results.contests)
+    pairs = dict.fromkeys([*CLAIMS, *DUELS])
     return {
         "finished": results.finished,
         "cells": len(results.cells),
         "rows": [{key: _value(key, text) for key, text in row.items()} for row in rows],
-        "order": [asdict(check) for check in checks(CLAIMS, results.contests) if check.of],
-        "duels": [asdict(check) for check in checks(DUELS, results.contests) if check.of],
-        "leaders": [asdict(place) for place in places],
-        "leads": [asdict(lead) for lead in leads(places)],
+        "order": [asdict(check) for check in checks(pairs, results.contests)],
+        "lead": asdict(lead(results.contests)),
     }
 
 

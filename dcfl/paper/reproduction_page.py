@@ -8,18 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcfl.comparisons.pairs import Pair
-from dcfl.paper.order_page import order_section, split_name
 from dcfl.paper.recipe import REFERENCE
 from dcfl.paper.results import (
     CLAIMS,
+    DUELS,
+    Contests,
     Metric,
     Place,
     ResultRow,
     Results,
     checks,
-    leaders,
+    lead,
     papers_mu,
+    published_contests,
 )
+from dcfl.paper.search import edges, values_of
 from dcfl.report import charts
 from dcfl.report.charts import accuracy_chart, chart_note
 from dcfl.report.comparison_section import pairs_table, ranking_section
@@ -37,7 +40,7 @@ TITLES: dict[Metric, str] = {
 
 ABOUT_PAIRS = (
     "EMA against FedAvg is taken seed by seed, in brackets with its 95 % interval (Student's t). "
-    "p: how likely so large a difference is by chance, corrected for all pairs of methods here "
+    "p: how likely so large a difference is by chance, corrected for the methods here "
     "(Holm). Fluctuation: mean change from one scored round to the next in the second half."
 )
 
@@ -53,9 +56,34 @@ def sections_of(results: Results) -> Iterator[Section]:
     ranking = results.ranking("ema") if results.recipe.published else None
     if ranking is not None:
         yield ranking_section(ranking)
-    order = order_section(results.contests)
-    if results.recipe.published and order.tables:
-        yield order
+    order = order_table(results.contests)
+    if results.recipe.published and order.rows:
+        yield Section("The order of the methods", tables=[order])
+
+
+def split_name(split: str) -> str:
+    return "IID" if split == "iid" else f"Dirichlet {split}"
+
+
+def order_table(contests: Contests) -> Table:
+    """Every inequality that the paper's order of the methods claims, and how often it holds."""
+    pairs = dict.fromkeys([*CLAIMS, *DUELS])
+    everywhere = {
+        (check.low, check.high): check
+        for check in [*checks(pairs, published_contests()), lead(published_contests())]
+    }
+    rows = [
+        [
+            f"{check.low} < {check.high}",
+            f"{check.ours} of {check.of}",
+            f"{check.papers} of {check.of}",
+            f"{papers.papers} of {papers.of}",
+        ]
+        for check in [*checks(pairs, contests), lead(contests)]
+        if check.of and (papers := everywhere[check.low, check.high])
+    ]
+    note = "Each data set and split counts twice: once for MAX and once for EMA, means over seeds."
+    return Table(["Claim", "ours", "paper, same cells", "paper, all cells"], rows, note=note)
 
 
 def page_about(title: str, results: Results, sections: Sequence[Section]) -> Page:
@@ -82,8 +110,8 @@ def _facts(results: Results) -> list[tuple[str, str]]:
 
 def _headline(results: Results) -> str:
     """How the paper's claims fare; for a recipe without claims, its question."""
-    claims = [check for check in checks(CLAIMS, results.contests) if check.of]
-    places, sentences = leaders(results.contests), []
+    claims = checks(CLAIMS, results.contests)
+    best, sentences = lead(results.contests), []
     if claims:
         held, of = sum(check.ours for check in claims), sum(check.of for check in claims)
         sentences.append(
@@ -91,11 +119,10 @@ def _headline(results: Results) -> str:
             f"these cells hold here; in the paper's own figures "
             f"{sum(check.papers for check in claims)} do."
         )
-    if places:
+    if best.of:
         sentences.append(
-            f"DCFL is above every other method in {sum(place.dcfl_leads for place in places)} of "
-            f"{len(places)}; in the paper's figures in "
-            f"{sum(place.dcfl_leads_in_the_paper for place in places)}."
+            f"DCFL is above every other method in {best.ours} of {best.of}; in the paper's figures "
+            f"in {best.papers}."
         )
     return " ".join(sentences) or results.recipe.question
 
@@ -130,7 +157,7 @@ def _beside_the_paper(results: Results, place: Place) -> Section:
     )
     pairs = results.pairs(place, "ema")
     if len(pairs.pairs) > 1 and any(pair.paired.seeds > 1 for pair in pairs.pairs):
-        tables.append(pairs_table(pairs, "Every pair of methods"))
+        tables.append(pairs_table(pairs, "How sure the differences are"))
     return Section(title, tables=tables, pictures=[picture])
 
 
@@ -179,6 +206,8 @@ def _with_interval(pair: Pair) -> str:
 
 def _grid_section(results: Results, block: str) -> Section:
     columns, rows = results.columns(block), results.rows(block)
+    if results.recipe.searched:
+        columns.sort(key=values_of)
 
     def cell(row: str, column: str, gain: bool, metric: Metric) -> str:
         entry = results.entries.get((block, column), {}).get(row)
@@ -195,7 +224,7 @@ def _grid_section(results: Results, block: str) -> Section:
         Table(head, [[row, *(cell(row, c, False, metric) for c in over)] for row in rows], title)
         for metric, title in TITLES.items()
     ]
-    if results.recipe.chooses:
+    if results.recipe.searched:
         tables.insert(0, _best(results, block))
     gains = [[row, *(cell(row, c, True, "ema") for c in columns)] for row in rows]
     if any(value != "–" for row in gains for value in row[1:]):
@@ -205,18 +234,26 @@ def _grid_section(results: Results, block: str) -> Section:
 
 
 def _best(results: Results, block: str) -> Table:
-    """The column with the highest EMA in each row, and what the paper chose."""
-    rows = []
+    """The column with the highest EMA in each row, of those with most seeds, and the paper's."""
+    axes, rows = results.recipe.columns.split(", "), []
     for row in results.rows(block):
+        places = [(block, column) for column in results.columns(block)]
+        entries = {p: results.entries[p][row] for p in places if row in results.entries[p]}
+        seeds = max((len(entry.runs) for entry in entries.values()), default=0)
         tried = {
-            column: results.entries[block, column][row].spread("ema").mean
-            for column in results.columns(block)
-            if row in results.entries[block, column]
+            values_of(column): entry.spread("ema").mean
+            for (_, column), entry in entries.items()
+            if len(entry.runs) == seeds
         }
         if tried:
-            best = max(tried, key=tried.__getitem__) if len(tried) > 1 else "–"
-            rows.append([row, ", ".join(tried), best, papers_mu(row, block) or "–"])
-    return Table([results.recipe.columns, "tried", "best", "paper's"], rows, "Chosen by EMA")
+            best = max(tried, key=tried.__getitem__)
+            values = ", ".join(f"{value:g}" for value in best)
+            at_edge = ", ".join(axes[axis] for axis in edges(best, tried)) or "–"
+            paper = papers_mu(row, block) or "–"
+            rows.append([row, str(len(tried)), str(seeds), values, at_edge, paper])
+    columns = [results.recipe.columns, "trials", "seeds", "best", "at the edge", "paper's mu"]
+    note = "At the edge: nothing was tried on one side of the best value."
+    return Table(columns, rows, "Chosen by EMA", note=note)
 
 
 def _pictures(results: Results, block: str) -> Iterator[Picture]:

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from dcfl.comparisons.cells import CellFolder
 from dcfl.comparisons.groups import Group, Outcome, setting
-from dcfl.comparisons.pairs import AllPairs, Pair, Spread
+from dcfl.comparisons.pairs import Pair, Pairs, Spread
 from dcfl.comparisons.standing import Ranking, comparable_means
 from dcfl.paper.recipe import REFERENCE, ROWS, Recipe, RecipeCell
 from dcfl.paper.scales import Scale
@@ -97,73 +97,25 @@ class ClaimCheck:
 
 
 def checks(claims: Iterable[tuple[str, str]], contests: Contests) -> list[ClaimCheck]:
-    return [ClaimCheck.over(low, high, contests) for low, high in claims]
+    """Of those methods that can be compared in any of the cells."""
+    found = [ClaimCheck.over(low, high, contests) for low, high in claims]
+    return [check for check in found if check.of]
 
 
-@dataclass(frozen=True)
-class Leaders:
-    """The best and the second best of the methods in one place; several if they are equal."""
-
-    place: Contest
-    methods: int  # compared, by us and in the paper
-    best: tuple[str, ...]
-    second: tuple[str, ...]
-    papers_best: tuple[str, ...]
-    papers_second: tuple[str, ...]
-
-    @classmethod
-    def of(cls, place: Contest, scores: Mapping[str, MethodScore]) -> Leaders:
-        ours = ranks(comparable_means({row: score.ours for row, score in scores.items()}))
-        papers = ranks({row: score.paper for row, score in scores.items()})
-
-        def at(rank: int, by_row: dict[str, int]) -> tuple[str, ...]:
-            return tuple(row for row, row_rank in by_row.items() if row_rank == rank)
-
-        return cls(place, len(scores), at(1, ours), at(2, ours), at(1, papers), at(2, papers))
-
-    @property
-    def dcfl_leads(self) -> bool:
-        """Is the better DCFL variant above every other method?"""
-        return set(self.best) <= set(DCFL)
-
-    @property
-    def dcfl_leads_in_the_paper(self) -> bool:
-        return set(self.papers_best) <= set(DCFL)
-
-
-def leaders(contests: Contests) -> list[Leaders]:
-    """The leaders of the places where DCFL is compared with another method."""
-    return [
-        Leaders.of(place, scores)
-        for place, scores in contests.items()
-        if scores.keys() & set(DCFL) and scores.keys() - set(DCFL)
-    ]
-
-
-@dataclass(frozen=True)
-class Lead:
+def lead(contests: Contests) -> ClaimCheck:
     """In how many cells the better DCFL variant is above every other method that was run."""
+    ours, papers, of = 0, 0, 0
+    for scores in contests.values():
+        if scores.keys() & set(DCFL) and scores.keys() - set(DCFL):
+            means = comparable_means({row: score.ours for row, score in scores.items()})
+            ours += _leads(means)
+            papers += _leads({row: score.paper for row, score in scores.items()})
+            of += 1
+    return ClaimCheck("every other", "DCFL", ours, papers, of)
 
-    methods: int  # in each of these cells
-    ours: int
-    papers: int
-    of: int
 
-
-def leads(all_leaders: Iterable[Leaders]) -> list[Lead]:
-    """Leads by the number of methods: to be the best of four is worth less than of ten."""
-    by_count: dict[int, list[Leaders]] = {}
-    for place in all_leaders:
-        by_count.setdefault(place.methods, []).append(place)
-    return [
-        Lead(
-            methods,
-            sum(place.dcfl_leads for place in places),
-            sum(place.dcfl_leads_in_the_paper for place in places),
-            len(places),
-        )
-        for methods, places in sorted(by_count.items(), reverse=True)
-    ]
+def _leads(values: Mapping[str, float]) -> bool:
+    return {row for row, rank in ranks(values).items() if rank == 1} <= set(DCFL)
 
 
 @cache
@@ -306,17 +258,17 @@ class Results:
         here = self.entries.get(place, {})
         return here.get(REFERENCE) or self.entries.get((block, ""), {}).get(REFERENCE)
 
-    def pairs(self, place: Place, metric: Metric) -> AllPairs:
-        """All pairs of methods in a place, and each method with the reference."""
+    def pairs(self, place: Place, metric: Metric) -> Pairs:
+        """Each method in a place with the reference; all pairs where there is none."""
         if (place, metric) not in self._pairs:
             rows, reference = self.entries[place], self.reference(place)
             entries = {reference.row: reference, **rows} if reference else rows
             scores = {row: entry.values(metric) for row, entry in entries.items()}
-            self._pairs[place, metric] = AllPairs.of(scores)
+            self._pairs[place, metric] = Pairs.of(scores, reference.row if reference else "")
         return self._pairs[place, metric]
 
     @cached_property
-    def _pairs(self) -> dict[tuple[Place, Metric], AllPairs]:
+    def _pairs(self) -> dict[tuple[Place, Metric], Pairs]:
         """The pairs that somebody has asked for."""
         return {}
 

@@ -3,19 +3,20 @@
 
 const dcflCurves = (() => {
   const {
-    DASHES, WHOLE, Legend, Plot, axis, axisSize, colour, dashesOf, element, key, logRange,
-    looseRange, nearestValue, percentRange, seriesColour, tickText, wholeRange, written,
+    DASHES, WHOLE, Legend, Plot, axis, axisSize, colour, curveDash, element, key, logRange,
+    looseRange, marks, nearestValue, percentRange, seriesColour, tickText, wholeRange, written,
   } = dcflParts;
   const EMA = 0.9; // the smoothing whose result runs record
 
-  // The exponential moving average that runs record: the first value starts it. Where points were
-  // left out (`steps` apart), a point stands for those before it.
-  function smoothed(values, steps, decay) {
+  // The exponential moving average that runs record: the first value starts it, and the past keeps
+  // `decay` for each round since.
+  function smoothed(values, rounds, decay) {
     let state = null;
+    let last = 0;
     return values.map((value, at) => {
       if (value === null || decay === 0) return value;
-      const gap = at ? steps[at] - steps[at - 1] : 1;
-      state = state === null ? value : value + (state - value) * decay ** gap;
+      state = state === null ? value : value + (state - value) * decay ** (rounds[at] - last);
+      last = rounds[at];
       return state;
     });
   }
@@ -23,7 +24,7 @@ const dcflCurves = (() => {
   function smoothedRun(run, quantity, decay) {
     const recorded = run.y[quantity.ema];
     if (decay === EMA && recorded?.some((value) => value !== null)) return recorded;
-    return smoothed(run.y[quantity.name], run.steps, decay);
+    return smoothed(run.y[quantity.name], run.round, decay);
   }
 
   // The mean over runs (each a Map from round to [x, y]) where all have a value, and its band.
@@ -63,7 +64,7 @@ const dcflCurves = (() => {
     update(spec) {
       const offered = JSON.stringify([spec.x, spec.y]);
       this.spec = spec;
-      this.legend.fill(spec.methods.map(({ label }, index) => ({ label, mark: key(index) })));
+      this.legend.fill(spec.methods.map(({ label }, index) => ({ label, mark: key(index, false, curveDash(index)) })));
       if (offered !== this.offered) this.fillControls(); // else a reader's hand may be on them
       this.offered = offered;
       this.draw();
@@ -138,9 +139,9 @@ const dcflCurves = (() => {
       const { spec, choice } = this;
       const quantity = this.quantity();
       const show = this.legend.shows(label);
-      const line = { show, stroke: () => seriesColour(index), dash: DASHES[dashesOf(index)] };
+      const line = { show, stroke: () => seriesColour(index), dash: DASHES[curveDash(index)] };
       const several = runs.filter((run) => run.counted).length > 1;
-      const pale = { width: 1, stroke: () => seriesColour(index, spec.methods.length > 4 ? 0.25 : 0.4) };
+      const pale = { width: 1, dash: [], stroke: () => seriesColour(index, spec.methods.length > 4 ? 0.25 : 0.4) };
       if (choice.smoothing > 0 || several || runs.some((run) => !run.counted)) {
         for (const run of runs) {
           const points = [...pointsByRound(run, choice.x, run.y[quantity.name]).values()];
@@ -151,13 +152,18 @@ const dcflCurves = (() => {
       const table = meanOf(runs.filter((run) => run.counted).map((run) => pointsByRound(run, choice.x, smoothedRun(run, quantity, choice.smoothing))));
       const at = series.length;
       tables.push(several ? table : table.slice(0, 2));
-      series.push({ ...line, width: spec.methods.length > 4 ? 1.6 : 2.2, points: { show: table[0].length === 1, fill: () => seriesColour(index) } });
+      series.push({ ...line, width: spec.methods.length > 4 ? 1.6 : 2.2, points: this.dots(index, table[0].length) });
       if (several) {
         const edge = { ...line, stroke: "transparent", width: 0, points: { show: false } };
         series.push({ ...edge }, { ...edge });
         bands.push({ series: [at + 2, at + 1], fill: () => seriesColour(index, spec.methods.length > 4 ? 0.08 : 0.15) });
       }
       if (show && table[0].length) shown.push({ label, index, at, several });
+    }
+
+    dots(index, length) {
+      const { length: count } = this.spec.methods;
+      return { show: length === 1 || count > 1, size: 6, filter: marks(index, count), fill: () => seriesColour(index) };
     }
 
     // Marks the best round of a single method, which its smoothed curve does not show.
@@ -207,10 +213,10 @@ const dcflCurves = (() => {
       const bands = [];
       const shown = [];
       for (const { label, index, several } of lines) {
-        const line = { show: this.legend.shows(label), stroke: () => seriesColour(index), dash: DASHES[dashesOf(index)] };
+        const line = { show: this.legend.shows(label), stroke: () => seriesColour(index), dash: DASHES[curveDash(index)] };
         const at = series.length;
         const edge = { ...line, stroke: "transparent", width: 0, points: { show: false } };
-        series.push({ ...line, width: 2, points: { show: false } }, { ...edge }, { ...edge });
+        series.push({ ...line, width: 2, points: this.dots(index, 2) }, { ...edge }, { ...edge });
         if (several) bands.push({ series: [at + 2, at + 1], fill: () => seriesColour(index, 0.13) });
         if (line.show) shown.push({ label, index, at, several });
       }
@@ -253,7 +259,7 @@ const dcflCurves = (() => {
       const rows = shown.map(({ label, index, at, several }) => {
         const place = self.cursor.idxs[at] ?? self.cursor.idx;
         const range = several ? ` (${value(at + 1, place)} to ${value(at + 2, place)})` : "";
-        return { key: key(index), label, value: value(at, place) + range, height: self.data[at][place] ?? -Infinity };
+        return { key: key(index, false, curveDash(index)), label, value: value(at, place) + range, height: self.data[at][place] ?? -Infinity };
       });
       rows.sort((a, b) => b.height - a.height);
       const x = self.data[0][self.cursor.idxs[shown[0].at] ?? self.cursor.idx];

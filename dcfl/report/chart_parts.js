@@ -4,8 +4,8 @@
 const dcflParts = (() => {
   const COLOURS = 7;
   const DOT_COLOURS = 10;
-  const DASHES = [[], [8, 5], [2, 4]];
-  const BORDERS = ["solid", "dashed", "dotted"];
+  const DASHES = [[], [8, 5], [2, 4], [12, 4, 2, 4], [16, 4]];
+  const MARKED = 6; // places on a curve that lies on another
   const FONT = "12px system-ui, -apple-system, 'Segoe UI', Roboto, Arial, sans-serif";
   const LEAST_POINTS = 5; // percentage points on an axis; fewer would make noise look like progress
 
@@ -34,12 +34,28 @@ const dcflParts = (() => {
   const colourName = (index, dot = false) => (index < 0 ? "bar" : `series-${index % (dot ? DOT_COLOURS : COLOURS)}`);
   const seriesColour = (index, opacity, dot = false) => colour(colourName(index, dot), opacity);
   const dashesOf = (index) => Math.floor(Math.max(index, 0) / COLOURS) % DASHES.length;
+  // Curves of methods may lie on each other: each has dashes and dots in places of its own.
+  const curveDash = (index) => index % DASHES.length;
+  const marks = (index, count) => (self, series) => {
+    const known = [...self.data[series].keys()].filter((at) => self.data[series][at] != null);
+    const step = Math.max(1, known.length / MARKED);
+    const own = [...Array(MARKED).keys()].map((place) => known[Math.floor((place + (index + 0.5) / count) * step)]);
+    return known.length === 1 ? known : own.filter((at) => at !== undefined);
+  };
 
   function key(index, dot = false, dash = dashesOf(index)) {
-    const node = element("i", { className: dot ? "key dot" : "key" });
     const paint = `var(--${colourName(index, dot)})`;
-    if (dot) node.style.background = paint;
-    else node.style.borderTop = `3px ${BORDERS[dash]} ${paint}`;
+    if (dot) {
+      const node = element("i", { className: "key dot" });
+      node.style.background = paint;
+      return node;
+    }
+    const [node, line] = ["svg", "line"].map((tag) => document.createElementNS("http://www.w3.org/2000/svg", tag));
+    const set = (one, values) => Object.entries(values).forEach(([name, value]) => one.setAttribute(name, value));
+    set(node, { class: "key", viewBox: "0 0 30 4" });
+    set(line, { x1: 0, x2: 30, y1: 2, y2: 2, "stroke-width": 3, "stroke-dasharray": DASHES[dash].join(" ") });
+    line.style.stroke = paint;
+    node.append(line);
     return node;
   }
 
@@ -239,8 +255,8 @@ const dcflParts = (() => {
   }
 
   return {
-    DASHES, FONT, WHOLE, Legend, Plot, Tip, axis, axisSize, colour, dashesOf, element, key,
-    logRange, looseRange, nearestValue, percentRange, seriesColour, shortened, tickText,
+    DASHES, FONT, WHOLE, Legend, Plot, Tip, axis, axisSize, colour, curveDash, dashesOf, element, key,
+    logRange, looseRange, marks, nearestValue, percentRange, seriesColour, shortened, tickText,
     wholeRange, written,
   };
 })();

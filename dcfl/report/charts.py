@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from dcfl.comparisons.groups import Group, seeds_of
 from dcfl.comparisons.standing import bytes_so_far, client_seconds_so_far
 from dcfl.data.dataset_summary import MANY_CLIENTS, Overview
+from dcfl.messages import LOG
 from dcfl.report.text import counted, data_unit
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.rows import RoundRow
@@ -145,7 +146,7 @@ ACCURACIES: tuple[dict[str, Any], ...] = (
     {
         "name": "client_accuracy",
         "ema": "ema_client_accuracy",
-        "label": "accuracy on clients’ own mixes (%)",
+        "label": "accuracy of clients, each on its own (%)",
         **PERCENT,
     },
     {
@@ -169,6 +170,13 @@ def accuracy_chart(groups: Sequence[Group]) -> Chart | None:
 
 def loss_chart(groups: Sequence[Group]) -> Chart | None:
     return _curves(groups, LOSSES)
+
+
+def logged_chart(groups: Sequence[Group]) -> Chart | None:
+    """What the user's own code has logged."""
+    rows = (row for group in groups for run in group.runs for row in run.rounds)
+    names = dict.fromkeys(name for row in rows for name in row.logged)
+    return _curves(groups, [{"name": f"{LOG}{name}", "label": name, **LOSS} for name in names])
 
 
 def chart_note(groups: Sequence[Group]) -> str:
@@ -227,17 +235,14 @@ def _curves(groups: Sequence[Group], known: Sequence[dict[str, Any]]) -> Chart |
 def _run(
     run: RecordedRun, across: dict[str, Across], columns: Sequence[str], kept: set[int]
 ) -> dict[str, Any]:
-    scored = [(at, row) for at, row in enumerate(run.rounds) if row.accuracy is not None]
-    chosen = [(step, at, row) for step, (at, row) in enumerate(scored) if row.round in kept]
+    rows = enumerate(run.rounds)
+    chosen = [(at, row) for at, row in rows if row.accuracy is not None and row.round in kept]
     places = {name: measure(run) for name, measure in across.items()}
     return {
         "seed": str(seeds_of(run)),
-        "round": [row.round for _, _, row in chosen],
-        "steps": [step for step, _, _ in chosen],
-        "x": {
-            name: [rounded(values[at]) for _, at, _ in chosen] for name, values in places.items()
-        },
-        "y": {name: [rounded(row[name]) for *_, row in chosen] for name in columns},
+        "round": [row.round for _, row in chosen],
+        "x": {name: [rounded(values[at]) for at, _ in chosen] for name, values in places.items()},
+        "y": {name: [rounded(row[name]) for _, row in chosen] for name in columns},
     }
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from dcfl.comparisons.groups import Group, scored_on
+from dcfl.comparisons.groups import Group, clients_scored_on, scored_on
 from dcfl.data.dataset_summary import Overview
 from dcfl.data.settings import images_scored
+from dcfl.evaluation import own_mix_accuracies
 from dcfl.report import charts, text
 from dcfl.report.charts import LONGEST_CLASS
 from dcfl.report.document import Picture, Section, Table
@@ -26,15 +29,15 @@ NAMED_CLASSES = 3  # of a client, in the text beside the pointer
 
 @dataclass(frozen=True)
 class Dot:
-    """A client, after the last scored round that it took part in."""
+    """A client, after the last scored round."""
 
     share: float  # of its largest class, percent
-    accuracy: float  # of the global model on its mix of classes, percent
+    accuracy: float  # of the global model on its images or its mix of classes, percent
     note: str
 
 
 def client_mix_picture(groups: Sequence[Group]) -> Picture | None:
-    """None if no run has scored its clients on their own mixes."""
+    """None if no run has scored its clients."""
     found = {
         group.label: [dot for run in group.counted for dot in _dots_of(run, len(group.counted) > 1)]
         for group in groups
@@ -45,33 +48,50 @@ def client_mix_picture(groups: Sequence[Group]) -> Picture | None:
     step = -(-total // MOST_DOTS)
     shown = {label: dots[::step] for label, dots in found.items()}
     fewer = f" Shown is every {step}th." if step > 1 else ""
+    kinds = clients_scored_on(run for one in groups for run in one.counted)
     return Picture(
         "Clients, over their mix of classes",
         f"Dots of {text.plural(total, 'client')}: accuracy over the share of the largest class.",
-        "Each dot is a client of a run: the accuracy of the global model, the images weighted to "
-        "the client’s mix of classes, after the last scored round that it took part in. To the "
-        f"right are clients with little more than one class.{fewer}",
+        f"Each dot is a client of a run: the accuracy on {kinds} of the last global model that was "
+        "scored, whether or not it took part in that round. To the right are clients with little "
+        f"more than one class.{fewer}",
         _chart(shown),
     )
 
 
 def _dots_of(run: RecordedRun, several: bool) -> list[Dot]:
-    last = {row.client: row for row in run.clients if row.own_accuracy is not None}
-    if not last or not run.samples_known:
+    if not run.samples_known:
         return []
-    counts, names = run.partition_counts, run.class_names
+    counts, names, sites = run.partition_counts, run.class_names, run.site_names
     shares = 100 * Overview(counts).largest_shares
     where = f" of {run.folder.resolve().name}" if several else ""
     dots = []
-    for client, row in sorted(last.items()):
-        if client < len(counts) and row.own_accuracy is not None:
+    for client, accuracy in sorted(final_accuracies(run).items()):
+        if client < len(counts) and math.isfinite(accuracy):
             note = (
-                f"{printable(row.site) if row.site else f'client {client}'}{where}\n"
-                f"{text.number(row.own_accuracy)} % after round {row.round}\n"
-                f"{_mix(counts[client], names)}"
+                f"{printable(sites.get(client, f'client {client}'))}{where}\n"
+                f"{text.number(accuracy)} %\n{_mix(counts[client], names)}"
             )
-            dots.append(Dot(float(shares[client]), row.own_accuracy, note))
+            dots.append(Dot(float(shares[client]), accuracy, note))
     return dots
+
+
+def final_accuracies(run: RecordedRun) -> dict[int, float]:
+    """Of the last model that was scored, by client: all on own test images; all in their mix of
+    classes, once the run has ended; until then those who took part in that round."""
+    last = next((row for row in reversed(run.rounds) if row.accuracy is not None), None)
+    if last is None:
+        return {}
+    if last.sites:
+        return {site.client: site.accuracy for site in last.sites}
+    recalls = _recalls(run)
+    if recalls and len(recalls) == run.partition_counts.shape[1]:  # both files are of this run
+        by_class = [math.nan if one.recall is None else one.recall for one in recalls]
+        mixes = torch.from_numpy(run.partition_counts).double()
+        found = own_mix_accuracies(torch.tensor(by_class, dtype=torch.float64), mixes)
+        return dict(enumerate(found.tolist()))
+    rows = [row for row in run.clients if row.round == last.round]
+    return {row.client: row.own_accuracy for row in rows if row.own_accuracy is not None}
 
 
 def _mix(counts: NDArray[np.int64], names: Sequence[str]) -> str:
@@ -99,7 +119,7 @@ def _chart(shown: dict[str, list[Dot]]) -> charts.Chart:
     ]
     return charts.plot(
         {"label": "share of its largest class (%)", "percent": True},
-        {"label": "accuracy on its mix (%)", "low": -3, "high": 103},
+        {"label": "accuracy (%)", "low": -3, "high": 103},
         [{"series": lines}],
     )
 
@@ -171,7 +191,7 @@ def _class_table(names: tuple[str, ...], groups: Sequence[Group]) -> Table:
 def _site_sentences(runs: Sequence[RecordedRun]) -> list[str]:
     """How the numbers of runs at sites are to be read."""
     records = filter(None, map(scored_by_sites, runs))
-    notes = dict.fromkeys(note for record in records for note in record.site_notes)
+    notes = dict.fromkeys(note for record in records for note in record.notes)
     return [f"{note[0].upper()}{note[1:]}." for note in map(printable, notes)]
 
 
@@ -195,9 +215,8 @@ def _names(run: RecordedRun) -> tuple[str, ...]:
 SHOWN_CLIENTS = 10  # clients that are named
 COLUMNS = ("Client", "Global model, %", "Own model, %", "Difference")
 EXPLANATION = (
-    "A part of the model is each client’s own. In the global model that part is as it was in the "
-    "beginning. Both are scored after the last round, on the client’s own mix of classes or its "
-    "own test images."
+    "Each client has a model of its own, or a part of one; in the global model such a part is as "
+    "in the beginning. Both are scored after the last round, each client on {}."
 )
 
 
@@ -209,7 +228,52 @@ def personal_section(
     if not found:
         return None
     tables = [_personal_table(run.personal, names[run] if len(runs) > 1 else "") for run in found]
-    return Section("The clients’ own models", [EXPLANATION], tables)
+    explanation = EXPLANATION.format(clients_scored_on(found))
+    several = len(runs) > 1
+    crossed = [(run, f"{names[run]}: " * several) for run in found if _is_crossed(run.personal)]
+    tables += [_cross_table(run.personal, prefix) for run, prefix in crossed]
+    pictures = [_cross_picture(run.personal, prefix) for run, prefix in crossed]
+    return Section("The clients’ own models", [explanation], tables, pictures=pictures)
+
+
+MOST_CROSSED = 30  # sites with a row and a column each
+CROSSED = "every model on every site’s test images"
+STAYS = (
+    "Where a field is empty, the site keeps its part to itself, and scores its own images alone."
+)
+
+
+def _is_crossed(rows: Sequence[PersonalRow]) -> bool:
+    return any(row.on_sites for row in rows) and len(rows) <= MOST_CROSSED
+
+
+def _crossed(rows: Sequence[PersonalRow]) -> tuple[list[str], NDArray[np.float64]]:
+    """The sites' names, and the accuracies: the global model first, then each site's own."""
+    sites = [printable(row.site) if row.site else f"client {row.client}" for row in rows]
+    cells = [[row.global_accuracy for row in rows], *(row.on_sites for row in rows)]
+    return sites, np.array(cells, dtype=np.float64)
+
+
+def _cross_table(rows: Sequence[PersonalRow], prefix: str) -> Table:
+    sites, accuracies = _crossed(rows)
+    cells = [
+        [name, *("–" if math.isnan(x) else text.number(x) for x in row)]
+        for name, row in zip(["global", *sites], accuracies.tolist(), strict=True)
+    ]
+    note = STAYS if np.isnan(accuracies[1:]).any() else ""
+    return Table(("Model, accuracy in % on", *sites), cells, f"{prefix}{CROSSED}", note)
+
+
+def _cross_picture(rows: Sequence[PersonalRow], prefix: str) -> Picture:
+    sites, accuracies = _crossed(rows)
+    named = (("model", ["global", *sites]), ("test images of", sites))
+    return Picture(
+        f"{prefix}{CROSSED}",
+        f"Heat map of {len(sites) + 1} models and the test images of {len(sites)} sites.",
+        "Each row is a model, each column the test images of a site. Where the diagonal is "
+        "deepest, a site’s own model is made for its own images.",
+        charts.matrix(accuracies, *named, "accuracy, %", "range", digits=1),
+    )
 
 
 def _personal_table(rows: Sequence[PersonalRow], run: str) -> Table:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dcfl.comparisons.pairs import FEWEST_RESAMPLED, MOST_SEEDS, AllPairs, Pair
+from dcfl.comparisons.pairs import FEWEST_RESAMPLED, MOST_SEEDS, Pair, Pairs
 from dcfl.comparisons.standing import Ranking, Standing
 from dcfl.comparisons.verdict import MANY_METHODS, about_correction, pair_sentences
 from dcfl.report import charts
@@ -29,7 +29,8 @@ ABOUT_PAIRS = (
     "Points, seed by seed, with 95 % intervals: by Student's t, which takes the differences for "
     f"normally distributed, and from {counted(FEWEST_RESAMPLED, 'seed')} on by bootstrap (BCa, "
     "widened for few seeds). p: how likely so large a difference is by chance, by the paired "
-    "t-test. Seeds needed: to find such a difference four times out of five."
+    "t-test. Within: a larger difference is ruled out, by the interval. Seeds needed: to find such "
+    "a difference four times out of five."
 )
 ABOUT_COSTS = (
     "Up to the first scored round whose moving average (EMA) reaches the accuracy: one that was "
@@ -54,7 +55,10 @@ def comparison_sections(standing: Standing) -> Iterator[Section]:
             for task, pairs in compared.items()
             if len(standing.tasks[task]) <= MANY_METHODS
         ]
-        yield Section("Differences, seed by seed", pair_sentences(standing), _noted_once(tables))
+        pictures = [differences_picture(pairs, task) for task, pairs in compared.items()]
+        yield Section(
+            "Differences, seed by seed", pair_sentences(standing), _noted_once(tables), pictures
+        )
     if len(standing.groups) > 1:
         tables = [costs_table(standing, task) for task in standing.tasks]
         yield Section("What an accuracy costs", tables=_noted_once(tables))
@@ -65,20 +69,55 @@ def _noted_once(tables: Sequence[Table]) -> list[Table]:
     return [*(replace(table, note="") for table in tables[:-1]), *tables[-1:]]
 
 
-def pairs_table(pairs: AllPairs, title: str = "") -> Table:
+def pairs_table(pairs: Pairs, title: str = "") -> Table:
     """A row per pair; for many pairs a grid of their differences."""
     if len(pairs.pairs) > MANY_PAIRS:
         return _grid(pairs, title)
     resampled = any(pair.paired.bootstrap_interval for pair in pairs.pairs)
     intervals = ["95 % (t)", *(["95 % (bootstrap)"] if resampled else [])]
-    columns = ["Methods", "EMA difference", *intervals, "p", "w/t/l", "seeds needed"]
-    rows = [_pair_row(pair, resampled) for pair in pairs.pairs]
-    correction = about_correction(pairs.tested) if pairs.tested > 1 else ""
+    corrected = pairs.tested > 1
+    p_values = ["p", *(["p, corrected"] if corrected else [])]
+    columns = ["Methods", "EMA difference", *intervals, *p_values, "w/t/l", "within"]
+    rows = [_pair_row(pair, resampled, corrected) for pair in pairs.pairs]
+    correction = about_correction(pairs) if corrected else ""
     note = " ".join(filter(None, (ABOUT_PAIRS, correction)))
-    return Table(columns, rows, title, note)
+    return Table([*columns, "seeds needed"], rows, title, note)
 
 
-def _grid(pairs: AllPairs, title: str) -> Table:
+def differences_picture(pairs: Pairs, task: str) -> Picture:
+    """A dot per difference, with its interval."""
+    known = sorted(pairs.pairs, key=lambda pair: pair.paired.spread.mean)
+    names = [pair.method if pairs.reference else _minus(pair) for pair in known]
+    means = [pair.paired.spread.mean for pair in known]
+    ends = [pair.paired.interval or (math.nan, math.nan) for pair in known]
+    dots = charts.series(
+        "difference",
+        range(len(known)),
+        means,
+        0,
+        "points",
+        low=[low for low, _ in ends],
+        high=[high for _, high in ends],
+        notes=[f"{name}\n{signed(mean)} points" for name, mean in zip(names, means, strict=True)],
+    )
+    what = f"difference to {pairs.reference}" if pairs.reference else "difference"
+    across = {"label": "", "names": names, "low": -0.5, "high": len(names) - 0.5}
+    up = {"label": f"{what} (points of EMA)", "zero": True}
+    return Picture(
+        task or "The differences with their intervals",
+        "Differences with 95 % intervals: "
+        + ", ".join(f"{name} {signed(mean)}" for name, mean in zip(names, means, strict=True)),
+        "A dot is the mean over seeds, its bar the 95 % interval. A bar that does not reach 0 is a "
+        "difference that chance explains badly.",
+        charts.plot(across, up, [{"series": [dots]}]),
+    )
+
+
+def _minus(pair: Pair) -> str:
+    return f"{pair.method} \N{MINUS SIGN} {pair.other}"
+
+
+def _grid(pairs: Pairs, title: str) -> Table:
     names = list(dict.fromkeys(name for pair in pairs.pairs for name in (pair.other, pair.method)))
 
     def cell(method: str, other: str) -> str:
@@ -95,15 +134,17 @@ def _grid(pairs: AllPairs, title: str) -> Table:
     return Table(["Method", *names], rows, title, note)
 
 
-def _pair_row(pair: Pair, resampled: bool) -> list[str]:
+def _pair_row(pair: Pair, resampled: bool, corrected: bool) -> list[str]:
     paired = pair.paired
     intervals = [paired.interval, *([paired.bootstrap_interval] if resampled else [])]
     return [
-        f"{pair.method} \N{MINUS SIGN} {pair.other}",
+        _minus(pair),
         signed(paired.spread.mean),
         *("–" if ends is None else interval(ends) for ends in intervals),
-        p_cell(pair.p_value),
+        p_cell(paired.p_value),
+        *([p_cell(pair.p_value)] if corrected else []),
         wins_ties_losses(paired),
+        "–" if paired.bound is None else number(paired.bound),
         _needed(pair),
     ]
 

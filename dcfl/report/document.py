@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import csv
 import hashlib
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,7 +16,7 @@ from markupsafe import Markup
 
 from dcfl.report.charts import Chart
 from dcfl.system.storage import storage, strict_json, write_whole
-from dcfl.system.wording import printable, printable_lines
+from dcfl.system.wording import csv_line, printable, printable_lines
 
 HERE = Path(__file__).parent
 UPLOT = HERE / "vendor" / "uplot"
@@ -91,10 +89,7 @@ class Table:
         )
 
     def csv(self) -> str:
-        stream = io.StringIO()
-        lines = ([printable(cell) for cell in line] for line in [self.columns, *self.rows])
-        csv.writer(stream, lineterminator="\n").writerows(lines)
-        return stream.getvalue()
+        return "".join(csv_line(map(printable, line)) for line in [self.columns, *self.rows])
 
 
 @dataclass(frozen=True)
@@ -108,22 +103,11 @@ class Detail:
 
 
 @dataclass(frozen=True)
-class Tile:
-    """A small image with what is said of it."""
-
-    source: str  # a data: address
-    label: str
-    note: str
-    good: bool
-
-
-@dataclass(frozen=True)
 class Section:
     title: str
     paragraphs: Sequence[str] = ()
     tables: Sequence[Table] = ()
     pictures: Sequence[Picture] = ()
-    tiles: Sequence[Sequence[Tile]] = ()  # in rows
     details: Sequence[Detail] = ()
 
 

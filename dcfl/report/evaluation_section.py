@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from dcfl.evaluation import OWN_MIX
 from dcfl.report import charts, text
 from dcfl.report.charts import LONGEST_CLASS, MOST_CELLS, Chart, series
 from dcfl.report.document import Picture, Section, Table
@@ -94,12 +95,14 @@ WORST = 5  # clients that are named
 MOST_NAMED = 10  # classes without images
 COLUMNS = (
     *("Model and images", "Images", "Accuracy, %", "Balanced, %", "Macro F1, %"),
+    "Most frequent, %",
     *("AUC", "Calibration error, %", "Cross-entropy"),
 )
 NOTE = (
     "Balanced accuracy is the mean recall of the classes, macro F1 the mean of their F1. AUC is "
     "the mean over the classes, each against the rest: 0.5 is chance. The calibration error says "
-    "how far the model’s confidence is from its accuracy. Classes without images are in no mean."
+    "how far the model’s confidence is from its accuracy. Classes without images are in no mean. "
+    "Most frequent: always naming the class with the most images is right so often."
 )
 
 
@@ -148,6 +151,7 @@ def _row(title: str, record: EvaluationRecord) -> list[str]:
         title,
         text.number(record.images, 0),
         *(text.number(value) for value in percentages),
+        text.number(record.most_frequent.share),
         text.number(scores.mean_auc, 4),
         text.number(scores.calibration_error),
         text.number(scores.loss, 4),
@@ -160,11 +164,16 @@ def _paragraphs(found: Sequence[Titled]) -> list[str]:
         for one in found
         if one.record.absent
     ]
-    of_sites = [
-        f"{one.title}: {printable(note)}." for one in found for note in one.record.site_notes
+    of_sites = [f"{one.title}: {printable(note)}." for one in found for note in one.record.notes]
+    sure = [
+        f"{one.title}: accuracy {text.number(one.record.scores.accuracy)} %, "
+        f"{one.record.interval_words}."
+        for one in found
+        if one.record.interval_words
     ]
     hidden = len(found) - SHOWN
     return [
+        *sure,
         *missing,
         *of_sites,
         *([f"Pictures of the first {SHOWN} are shown."] if hidden > 0 else []),
@@ -196,11 +205,12 @@ def client_table(record: EvaluationRecord, title: str = "", means: bool = True) 
         rows.append(["the worst" if few else f"mean of the {worst}", "", text.number(tenth)])
     mixed, _ = record.own_mix_fairness
     if mixed is not None:
-        rows.append(["mean", "in its mix of classes", text.number(mixed)])
+        rows.append(["mean", f"on {OWN_MIX}", text.number(mixed)])
     tuned, _ = record.fine_tuned_fairness
     if tuned is not None:
         words = text.plural(record.fine_tuned, "epoch")
-        rows.append([f"mean after {words} of its own", "in its mix of classes", text.number(tuned)])
+        on = f"on {record.tuned_on}"
+        rows.append([f"mean after {words} of training on its images", on, text.number(tuned)])
     return Table(columns, rows, _headed(f"{which}, each on {record.clients_kind}", title))
 
 

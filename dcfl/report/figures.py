@@ -9,23 +9,25 @@ import math
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.colors import Colormap, Normalize, PowerNorm
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
 from dcfl.report.charts import Chart
 from dcfl.report.document import Section, shown
 from dcfl.report.text import number
-from dcfl.system.storage import storage
+from dcfl.system.storage import replacing, storage
 from dcfl.system.wording import printable
+
+with chdir(Path(__file__).parent):  # its import reads the matplotlibrc of the working folder
+    import matplotlib as mpl
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap, Normalize, PowerNorm
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 Points = dict[int, tuple[float, float]]  # x and y, by round
 
@@ -88,9 +90,10 @@ def _file_name(words: str, taken: Sequence[Path]) -> str:
 def save(drawn: Figure, path: Path) -> None:
     """Write the figure in the format that the file's name ends in."""
     date = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix)
-    with _style(), storage(path), warnings.catch_warnings():
+    dpi = 150 if path.suffix == ".png" else 300
+    with _style(), replacing(path) as partial, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        drawn.savefig(path, dpi=150 if path.suffix == ".png" else 300, metadata=date)
+        drawn.savefig(partial, format=path.suffix[1:], dpi=dpi, metadata=date)
 
 
 def figure(chart: Chart, across: str = "") -> Figure:

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from dcfl.comparisons.groups import (
     Group,
     Outcome,
+    clients_scored_on,
     each_seed_has_one_partition,
     group_runs,
     runs_by_partition,
@@ -24,11 +25,13 @@ from dcfl.comparisons.verdict import headline
 from dcfl.data.dataset_summary import Overview
 from dcfl.data.settings import dataset_words, images_scored
 from dcfl.data.splits.partition import split_words
+from dcfl.evaluation import OWN_MIX
 from dcfl.federation import cohort_size
 from dcfl.report import text
 from dcfl.report.charts import (
     accuracy_chart,
     chart_note,
+    logged_chart,
     loss_chart,
     partition_chart,
     summed_up,
@@ -64,14 +67,16 @@ def page_of(
     target: float | None = None,
     progress: Sequence[Section] = (),
     troubles: Sequence[str] = (),
+    all_pairs: bool = False,
 ) -> Page:
     groups, names = group_runs(runs), names_of(runs)
-    standing = Standing(groups, target=target)
+    standing = Standing(groups, target=target, all_pairs=all_pairs)
+    begun = any(run.rounds for run in runs)
     sections = [
         *progress,
-        _result_section(standing, runs),
+        _result_section(standing, runs, [_accuracy_picture(groups)] if begun else []),
         *comparison_sections(standing),
-        _training_section(groups) if any(run.rounds for run in runs) else None,
+        _training_section(groups) if begun else None,
         class_section(groups),
         personal_section(runs, names),
         evaluation_section(runs, names),
@@ -90,11 +95,15 @@ def page_of(
     )
 
 
-def _result_section(standing: Standing, runs: Sequence[RecordedRun]) -> Section:
+def _result_section(
+    standing: Standing, runs: Sequence[RecordedRun], pictures: Sequence[Picture]
+) -> Section:
     groups = standing.groups
     personal = any(group.has_personal for group in groups)
-    names = ["label", "seeds", "MAX", "EMA", *(["gain and interval"] if len(groups) > 1 else [])]
-    names += ["final", "own MAX", "own EMA", "own final", "worst"]
+    names = ["MAX", "EMA", "gain and interval", "final"]
+    if len(groups) == 1:  # the model that is there, before the best that there was
+        names = ["final", "MAX", "EMA"]
+    names = ["label", "seeds", *names, "own MAX", "own EMA", "own final", "worst"]
     names += [*(["personal"] if personal else []), "up", "down", "time"]
     table = methods_table(standing, groups, names)
     rows = [
@@ -105,32 +114,29 @@ def _result_section(standing: Standing, runs: Sequence[RecordedRun]) -> Section:
         for group, (label, *cells) in zip(groups, table.rows, strict=True)
     ]
     note = _about_results(standing, runs, worst_clients(groups), personal)
-    return Section("Result", tables=[replace(table, rows=rows, note=note)])
+    return Section("Result", tables=[replace(table, rows=rows, note=note)], pictures=pictures)
 
 
 def _about_results(
     standing: Standing, runs: Sequence[RecordedRun], worst: str, personal: bool
 ) -> Markup:
     groups, images = standing.groups, scored_on(runs)
-    at_sites = any(row.sites for run in runs for row in run.rounds)
-    own = (
-        "is the accuracy of each site on its own test images, averaged over all sites"
-        if at_sites
-        else f"weighs the {images} to each client’s own mix of classes, and then averages over all "
-        "clients"
-    )
+    kinds = clients_scored_on(runs)
+    own = f"is the accuracy of each client on {kinds}, averaged over all clients"
+    if OWN_MIX in kinds:
+        own += f" (the {images}, weighted as its classes are in its training images)"
     sentences = [
         f"<b>MAX</b> is the best {text.on_images('accuracy', images)} of any round that was "
-        "scored. <b>EMA</b> is its exponential moving average (each round weighs 0.1, all earlier "
-        "ones 0.9): steadier than a single round, and below the curve while that still climbs. "
+        "scored. <b>EMA</b> is its exponential moving average (the past keeps 0.9 with each round "
+        "that goes by): steadier than a single round, and below the curve while that still climbs. "
         f"<b>Final</b> is the accuracy after the last round. <b>Clients’ own</b> {own}; the "
         f"<b>{worst}</b> of them fares like that after the last round."
     ]
     if personal:
         sentences.append(
-            "<b>Personal models</b> are the clients’ own after the last round, each on its own mix "
-            "of classes, averaged over the clients that have trained; the other numbers are of the "
-            "global model, whose personal part is the initial one."
+            f"<b>Personal models</b> are the clients’ own after the last round, each on {kinds}, "
+            "averaged over the clients that have trained; the other numbers are of the global "
+            "model. With <code>federation.personal</code> its personal part is the initial one."
         )
     if any(group.seeds > 1 for group in groups):
         sentences.append("With several seeds, numbers are means ± the sample standard deviation.")
@@ -144,37 +150,51 @@ def _about_results(
     ).format(printable(groups[0].method), same)
 
 
-def _training_section(groups: Sequence[Group]) -> Section:
+BAND = " Over several seeds, bold is the mean and the band runs from the lowest to the highest."
+
+
+def _accuracy_picture(groups: Sequence[Group]) -> Picture:
     finals = "; ".join(
         f"{group.label}: MAX {_percent(group, 'max_accuracy')}, "
         f"EMA {_percent(group, 'ema_accuracy')}"
         for group in groups
     )
     several = any(len(group.runs) > 1 for group in groups)
-    band = " Over several seeds, bold is the mean and the band runs from the lowest to the highest."
-    ring = " A ring marks MAX." if len(groups) == 1 else ""
-    rounds = max(Outcome.of(run).rounds for group in groups for run in group.runs)
     images = scored_on(run for group in groups for run in group.runs)
-    accuracy, loss = (text.on_images(quantity, images) for quantity in ("accuracy", "loss"))
+    ring = " A ring marks MAX." if len(groups) == 1 else ""
+    return Picture(
+        "Accuracy over rounds",
+        f"Line chart of {text.on_images('accuracy', images)} over {_rounds(groups)}. {finals}.",
+        f"Thin: the share of {images} that the global model gets right after each round. "
+        f"Bold: its moving average, EMA.{BAND if several else ''}{ring}{chart_note(groups)}",
+        accuracy_chart(groups),
+        wide=True,
+    )
+
+
+def _rounds(groups: Sequence[Group]) -> str:
+    most = max(Outcome.of(run).rounds for group in groups for run in group.runs)
+    return text.plural(most, "round")
+
+
+def _training_section(groups: Sequence[Group]) -> Section:
+    several = any(len(group.runs) > 1 for group in groups)
+    images = scored_on(run for group in groups for run in group.runs)
+    loss = text.on_images("loss", images)
     pictures = [
         Picture(
-            "Accuracy over rounds",
-            f"Line chart of {accuracy} over {text.plural(rounds, 'round')}. {finals}.",
-            f"Thin: the share of {images} that the global model gets right after each round. "
-            f"Bold: its moving average, EMA.{band if several else ''}{ring}"
-            f"{chart_note(groups)}",
-            accuracy_chart(groups),
-            wide=True,
-        ),
-        Picture(
             f"{loss[0].upper()}{loss[1:]} over rounds",
-            f"Line chart of {loss} over {text.plural(rounds, 'round')}.",
+            f"Line chart of {loss} over {_rounds(groups)}.",
             f"The mean cross-entropy on the {images}; lower is better. It rises when a model is "
-            f"wrong and sure of it, even while the accuracy holds.{band if several else ''}",
+            f"wrong and sure of it, even while the accuracy holds.{BAND if several else ''}",
             loss_chart(groups),
         ),
         client_mix_picture(groups),
     ]
+    if (logged := logged_chart(groups)) is not None:
+        names = ", ".join(quantity["label"] for quantity in logged["y"])
+        about = "What the method itself has recorded, by client.log or on the server."
+        pictures.append(Picture("Numbers of your own", f"Line chart of {names}.", about, logged))
     return Section("Training", pictures=[picture for picture in pictures if picture])
 
 

@@ -49,7 +49,7 @@ const dcflWatch = (() => {
     const height = window.scrollY;
     document.title = news.title;
     const later = figuresOf(fresh);
-    fresh.querySelectorAll("details").forEach((details) => (details.open = open.has(detailKey(details))));
+    fresh.querySelectorAll("details").forEach((details) => (details.open ||= open.has(detailKey(details))));
     const tables = [...fresh.querySelectorAll("table")].filter((table) => table.tHead);
     const sorted = tables.map((table) => orders.get(tableKey(table)));
     const holder = document.createElement("div");

@@ -12,34 +12,36 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from dcfl import tensors as named
 from dcfl.engines.memories import Index
 from dcfl.errors import CheckpointError
 from dcfl.messages import Tensors
 from dcfl.server import ServerState
+from dcfl.system.json_types import Count, Seconds, Text
 from dcfl.system.storage import storage, strict_json
 from dcfl.system.tensor_files import read_tensors, write_tensors
 
 CHECKPOINT_SECONDS = 10.0  # between two checkpoints, with output.checkpoint = "auto"
 KEPT = 2  # a spare, in case the newest is damaged
+ClientNumber = Annotated[str, Field(pattern="^[0-9]{1,10}$")]
 
 
 @dataclass(frozen=True)
 class SavedProgress:
     """How far a run was at the end of a round."""
 
-    run: str  # its id
-    round: int
-    seconds: float  # so far
-    memories: dict[str, int]  # by client: the round its memory is from
-    lengths: dict[str, int]  # of the logs, in bytes
+    run: Text  # its id
+    round: Count
+    seconds: Seconds  # so far
+    memories: dict[ClientNumber, Count]  # by client: the round its memory is from
+    lengths: dict[str, Count]  # of the logs, in bytes
     begun_with: dict[str, Any]  # see `fingerprint.fingerprint`
-    again: int = 0  # rounds that were repeated after a resume
-    best: int = 0  # the round of the best weights; 0: they are not kept
+    again: Count = 0  # rounds that were repeated after a resume
+    best: Count = 0  # the round of the best weights; 0: they are not kept
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
@@ -93,7 +95,11 @@ class Checkpoints:
         state, progress, best = checkpoint
         apart = best.weights if best and best.round != state.round else {}
         tensors = named.together(
-            weights=state.weights, shared=state.shared, slots=state.slots, best=apart
+            weights=state.weights,
+            shared=state.shared,
+            slots=state.slots,
+            kept=state.kept,
+            best=apart,
         )
         text = strict_json(asdict(replace(progress, best=best.round if best else 0)))
         path = self._path(progress.round)
@@ -165,9 +171,10 @@ def read_checkpoint(path: Path) -> Checkpoint:
     copies = named.copies(tensors)
     try:
         progress = TypeAdapter(SavedProgress).validate_json(text, strict=True)
-        weights, shared, slots, best = named.apart(copies, "weights", "shared", "slots", "best")
+        parts = ("weights", "shared", "slots", "kept", "best")
+        weights, shared, slots, kept, best = named.apart(copies, *parts)
     except (ValueError, KeyError) as error:
         raise CheckpointError(f"{path}: not a checkpoint of this version of dcfl") from error
-    state = ServerState(progress.round, weights, shared, slots)
-    kept = Best(progress.best, best or weights) if progress.best else None
-    return Checkpoint(state, progress, kept)
+    state = ServerState(progress.round, weights, shared, slots, kept)
+    chosen = Best(progress.best, best or weights) if progress.best else None
+    return Checkpoint(state, progress, chosen)

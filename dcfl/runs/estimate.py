@@ -181,7 +181,7 @@ def _short_rounds(
         upload=sent.bytes_up - weights,
         up=sent.bytes_up,
         down=sent.bytes_down,
-        state=sum(map(num_bytes, (state.weights, state.shared, state.slots))),
+        state=sum(map(num_bytes, (state.weights, state.shared, state.slots, state.kept))),
         visits=sum(map(len, visits)),
     )
 
@@ -263,7 +263,7 @@ def total_seconds(prepared: Prepared, rates: Rates, begin: int = 0) -> float:
         return 0.0
     rest = prepared.experiment.federation.rounds - begin - len(followed)
     total = rates.warm_up + sum(followed) + rest * _late(followed)
-    if prepared.runner.personal:  # at the end, every client's own model is scored
+    if prepared.runner.keeps_own:  # at the end, every client's own model is scored
         workers, scoring = len(prepared.placement.devices), _scoring(prepared, rates)
         total += _visited(prepared) * makespan((), workers, scoring)
     return total
@@ -315,7 +315,8 @@ def peak_bytes(prepared: Prepared, rates: Rates) -> int:
     budget = experiment.engine.memory_budget * 10**6
     kept = [min(budget, count * rates.memory) for count in (_visited(prepared), rates.cohort)]
     more = max(0, cohort - rates.cohort)
-    copies = rates.upload + (weights if experiment.server.aggregation in ROBUST else 0)
+    keeps = experiment.server.aggregation in ROBUST or experiment.method.keeps_all
+    copies = rates.upload + (weights if keeps else 0)
     workers = len(prepared.placement.devices)
     slots = slot_count(weights, workers) if workers > 1 else 0
     waiting = min(slots, cohort) - min(slots, rates.cohort)
@@ -328,7 +329,8 @@ def _disk(prepared: Prepared, rates: Rates) -> int:
     experiment = prepared.experiment
     weights = num_bytes(prepared.model.state_dict())
     best = weights if experiment.output.keep_best else 0
-    models = weights + best + _visited(prepared) * num_bytes(prepared.runner.personal)
+    own = rates.memory if experiment.method.has_own_model else num_bytes(prepared.runner.personal)
+    models = weights + best + _visited(prepared) * own
     memories = _visited(prepared) * rates.memory
     if experiment.output.checkpoint == 0:
         return models + max(0, memories - experiment.engine.memory_budget * 10**6)

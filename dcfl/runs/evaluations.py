@@ -16,12 +16,12 @@ from pydantic import BaseModel, Field, InstanceOf, TypeAdapter
 from torch import Tensor
 
 from dcfl.engines.engine import OwnScores
-from dcfl.evaluation import fairness
+from dcfl.evaluation import OWN_IMAGES, OWN_MIX, fairness
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.rows import damaged, parsed, validated
 from dcfl.scores import ODDS_BINS, Scores
 from dcfl.system.json_types import Count, Flag, Json, Number, Percent, Text
-from dcfl.system.storage import strict_json, write_whole
+from dcfl.system.storage import read_whole, strict_json, write_whole
 
 STEM = "evaluation"
 WEIGHTING = "sites are weighted so that none counts more than the median one"
@@ -56,6 +56,11 @@ def worst_words(clients: int) -> str:
     return "worst tenth" if clients >= ENOUGH_CLIENTS else "worst"
 
 
+class MostFrequent(NamedTuple):
+    name: str
+    share: float  # of all images, percent
+
+
 class ClassRow(NamedTuple):
     """What is said of a class; NaN where nothing can be."""
 
@@ -84,6 +89,9 @@ class EvaluationRecord:
     fine_tuned: Count = 0  # for so many epochs, by each client for itself
     # By site: what it keeps to itself, and for which it is not among the clients.
     withheld: Mapping[Text, tuple[Text, ...]] = field(default_factory=dict)
+    interval: tuple[Percent, Percent] | None = None  # of the accuracy, with 95 %
+    groups: Count | None = None  # of images that belong together, by which it was taken
+    trained_on: Count | None = None  # how many of the images the model has seen; None: not known
 
     @property
     def file_name(self) -> str:
@@ -125,13 +133,34 @@ class EvaluationRecord:
         return abs(self.images - self.scores.images) > 0.5
 
     @property
-    def site_notes(self) -> list[str]:
-        """How numbers of sites are to be read; the same words wherever they are shown."""
+    def notes(self) -> list[str]:
+        """How the numbers are to be read; the same words wherever they are shown."""
         by_words: dict[tuple[str, ...], list[str]] = {}
         for name, words in self.withheld.items():
             by_words.setdefault(words, []).append(name)
         notes = [_about_withholding(names, words) for words, names in by_words.items()]
+        if self.trained_on:
+            notes.append(
+                f"the model was trained on {self.trained_on:,} of these {self.images:,.0f} images: "
+                f"this is no test of it"
+            )
         return [*notes, *([WEIGHTING] if self.weighted else [])]
+
+    @property
+    def most_frequent(self) -> MostFrequent:
+        """The class with the most images: naming it always is right so often."""
+        counts = self.scores.images_by_class
+        share = 100 * float(counts.max() / counts.sum())
+        return MostFrequent(self.class_names[int(counts.argmax())], share)
+
+    @property
+    def interval_words(self) -> str:
+        """Empty if there is none."""
+        if self.interval is None:
+            return ""
+        by = "by Wilson" if self.groups is None else f"drawn from {self.groups:,} groups"
+        low, high = self.interval
+        return f"95 % interval {low:.2f} to {high:.2f}, {by}"
 
     @property
     def fairness(self) -> Fairness:
@@ -144,6 +173,11 @@ class EvaluationRecord:
     @property
     def fine_tuned_fairness(self) -> Fairness:
         return _fairness(client.fine_tuned_accuracy for client in self.clients)
+
+    @property
+    def tuned_on(self) -> str:
+        """What a client is scored on after training on its own images."""
+        return self.clients_kind if self.own_mix_fairness.mean is None else OWN_MIX
 
     def some_clients(self, most: int) -> list[ClientScore]:
         """All of them in their own order or, of more than so many, the worst."""
@@ -174,6 +208,9 @@ class EvaluationRecord:
             "weights_sha256": self.weights_sha256,
             "images": _whole(self.images),
             "accuracy": scores.accuracy,
+            "interval": self.interval,
+            "groups": self.groups,
+            "most_frequent": self.most_frequent._asdict(),
             "balanced_accuracy": scores.balanced_accuracy,
             "macro_f1": scores.macro_f1,
             "auc": scores.mean_auc,
@@ -185,8 +222,10 @@ class EvaluationRecord:
         }
         if self.withheld:
             found["withheld"] = {name: [*words] for name, words in self.withheld.items()}
-        if self.site_notes:
-            found["notes"] = self.site_notes
+        if self.trained_on is not None:
+            found["trained_on"] = self.trained_on
+        if self.notes:
+            found["notes"] = self.notes
         if self.clients:
             found["clients"] = {
                 "kind": self.clients_kind,
@@ -222,7 +261,7 @@ def by_sites(
             for one in found
             if not one.withheld
         ),
-        clients_kind="test images of its own",
+        clients_kind=OWN_IMAGES,
         withheld={one.name: one.withheld for one in found if one.withheld},
     )
 
@@ -246,10 +285,8 @@ def scored_by_sites(run: RecordedRun) -> EvaluationRecord | None:
 
 def _about_withholding(names: Sequence[str], words: Sequence[str]) -> str:
     more = [f"{len(names) - MOST_SITES} more"] if len(names) > MOST_SITES else []
-    one = len(names) == 1
-    who = f"{', '.join([*names[:MOST_SITES], *more])}, which {'withholds' if one else 'withhold'}"
-    elsewhere = f"; {'its' if one else 'their'} test images are in the rounds' accuracy alone"
-    return f"without {who} {', '.join(words)}{'' if 'scores' in words else elsewhere}"
+    verb = "withholds" if len(names) == 1 else "withhold"
+    return f"without {', '.join([*names[:MOST_SITES], *more])}, which {verb} {', '.join(words)}"
 
 
 def write_evaluation(folder: Path, record: EvaluationRecord) -> Path:
@@ -266,7 +303,7 @@ def read_evaluations(folder: Path) -> list[EvaluationRecord]:
 
 
 def read_evaluation(path: Path) -> EvaluationRecord:
-    stored = parsed(path.read_bytes(), path)
+    stored = parsed(read_whole(path), path)
     clients = stored.get("clients")
     try:
         names = [row["name"] for row in stored["classes"]]

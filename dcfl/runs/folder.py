@@ -6,8 +6,12 @@ rounds.jsonl       a row per round              summary.json       the result
 clients.jsonl      a row per client and round   report.html        all of it as a page
 method.py, model.py   copies of the user's own files, if the run was trained with such
 evaluation*.json   what `dcfl evaluate` found   export-*           what `dcfl export` wrote
+round-*            with output.keep_every and output.keep_updates
 best.safetensors   with output.keep_best        checkpoint-*       for `dcfl resume`, with memories/
+NAME-HASH.npz      the data set, if it was given in memory
 personal/, personal.jsonl   the clients' own parts and a row per client, with federation.personal
+trained_on.digests   hashes of the pictures that the model has seen
+.begun-by          a mark of who began it, if it names anything outside the folder
 """
 
 from __future__ import annotations
@@ -19,14 +23,17 @@ from datetime import datetime
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from dcfl import config
+from dcfl.data.datasets import SAVED
+from dcfl.data.identical import TRAINED_ON
 from dcfl.errors import ConfigError, RunFolderError, RunMissing
+from dcfl.evaluation import OWN_IMAGES, OWN_MIX
 from dcfl.experiment import Experiment
 from dcfl.models.own_models import OWN_MODELS
 from dcfl.runs.rows import (
@@ -43,9 +50,17 @@ from dcfl.runs.rows import (
 from dcfl.system.json_types import Json, Text
 from dcfl.system.locks import LOCK
 from dcfl.system.own_files import OwnFile, own_file_of
-from dcfl.system.storage import PARTIAL, storage
+from dcfl.system.storage import MOST_OF_CONFIG, PARTIAL, read_whole, require_no_way_out, storage
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dcfl.data import Images
+    from dcfl.models.output import Embedding, FeatureModel
+    from dcfl.runs.model_file import Which
 
 METHOD_COPY, MODEL_COPY = "method.py", "model.py"
+MARK = ".begun-by"  # tells this user's runs from others': see trust.py
 
 
 def own_files(experiment: Experiment) -> dict[str, OwnFile]:
@@ -72,9 +87,12 @@ FILES = {
     "model.py",
     "model.safetensors",
     "best.safetensors",
+    TRAINED_ON,
     SUMMARY,
+    MARK,
 }
 MEMORIES = "memories"  # the subfolder of the clients' memories
+LONGEST_LINE = 2**24  # characters of a row
 LONGEST_FOLDER_NAME = 200  # bytes, without the time; file systems allow about 255
 
 Plain = str | int | float | bool | None
@@ -98,21 +116,16 @@ def new_folder(name: str) -> Path:
     return next(path for path in chain([stamped], numbered) if not path.exists())
 
 
-def require_unused(folder: Path) -> None:
-    """Refuse a folder that exists and is not empty."""
+def require_unused(folder: Path, data: str = "") -> None:
+    """Refuse a folder that exists and is not empty. `data`: the file of the run's data set, named
+    after its content and written before config.toml: a run that was killed may have left it."""
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     if not nearest.is_dir():
         raise RunFolderError(f"{nearest}: not a folder")
     with storage(folder):
         names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-        if any(name != LOCK and not name.endswith(PARTIAL) for name in names):
+        if any(name not in (LOCK, data) and not name.endswith(PARTIAL) for name in names):
             raise RunFolderError(f"{folder} is not empty: choose another folder with --out")
-
-
-def require_own(folder: Path) -> None:
-    """Refuse a subfolder that is a link: the run folder may come from somebody else."""
-    if folder.is_symlink():
-        raise RunFolderError(f"{folder} is a link, which may lead anywhere: remove it")
 
 
 def require_utf8(folder: Path) -> None:
@@ -134,26 +147,84 @@ TEXTS: TypeAdapter[dict[str, Text]] = TypeAdapter(dict[str, Text])
 ENVIRONMENT: TypeAdapter[Environment] = TypeAdapter(Environment)
 
 
+def open_run(folder: str | Path) -> RecordedRun:
+    """A run folder to read from, of a run that has finished or is still training.
+
+    Args:
+        folder: The run's.
+
+    Returns:
+        What is in it, each read when it is asked for: `rounds` and `clients`, the rows of
+        rounds.jsonl and clients.jsonl; `summary`, or None; `config`, by table; `class_names` and
+        `partition_counts`, samples per client and class; `model(which, round=...)`, as from
+        `load_model`; `test_images`, with `pixels` and `labels`; `embeddings(layer, round=...)`.
+
+    Raises:
+        RunMissing: It is no run folder.
+
+    Example:
+        >>> import dcfl
+        >>> settings = {"federation.rounds": 4, "output.keep_every": 2}
+        >>> run = dcfl.open_run(dcfl.run(**settings).folder)
+        >>> len(run.rounds), run.rounds[-1].sampled, len(run.clients)
+        (4, 5, 20)
+        >>> run.model(round=2).class_names[:3]
+        ('0', '1', '2')
+        >>> features, labels = run.embeddings()
+        >>> features.shape, len(run.test_images)
+        (torch.Size([355, 128]), 355)
+    """
+    return RecordedRun.open(Path(folder))
+
+
 @dataclass(frozen=True)
 class RecordedRun:
-    """Reads a run folder."""
+    """A run folder, as `open_run` returns it."""
 
     folder: Path
+
+    def model(self, which: Which = "last", *, round: int | None = None) -> FeatureModel:
+        """A trained model, as `dcfl.load_model` returns it; `round`: with output.keep_every."""
+        from dcfl.runs.model_file import load_model
+
+        return load_model(self.folder, which, round=round)
+
+    @property
+    def test_images(self) -> Images:
+        """What the run was scored on: `pixels`, `labels` and, of sites, `owners`."""
+        from dcfl.trained.subject import load_own_data
+
+        return load_own_data(self, self.model()).test
+
+    def embeddings(
+        self, layer: Embedding = "features", *, round: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Of the test images, [n, d], and their labels [n]. `layer`: "projection" for what a side
+        head gives; `round`: by the model of that round."""
+        from dcfl.trained.subject import embed, load_own_data
+
+        model = self.model(round=round)
+        dataset = load_own_data(self, model)
+        return embed(model, dataset.test, dataset.preparation, layer)[0], dataset.test.labels
 
     @classmethod
     def open(cls, folder: Path) -> RecordedRun:
         if not (folder / "config.toml").is_file():
             raise RunMissing(f"{folder} is not a run folder: there is no config.toml in it")
+        require_no_way_out(folder)
         return cls(folder)
 
     @cached_property
     def config_text(self) -> str:
-        return (self.folder / "config.toml").read_text("utf-8", "surrogateescape")
+        content = read_whole(self.folder / "config.toml", MOST_OF_CONFIG)
+        return content.decode("utf-8", "surrogateescape")
 
     @cached_property
     def config(self) -> config.Tables:
         path = self.folder / "config.toml"
         tables = config.read_toml(path, "surrogateescape")
+        if "data" in tables:
+            tables["data"] = self._with_data(tables["data"])
         for name in ("data", "method", "federation"):
             if name not in tables:
                 raise RunFolderError(f"{path} has no [{name}]")
@@ -169,6 +240,14 @@ class RecordedRun:
             raise damaged(path, str(error)) from error
         return tables
 
+    def _with_data(self, table: dict[str, Any]) -> dict[str, Any]:
+        """Data that was saved with the run, or beside it, may have been copied or moved with it."""
+        name = str(table.get("dataset", ""))
+        places = (self.folder.resolve(), *self.folder.resolve().parents[:2])
+        files = [place / Path(name).name for place in places if SAVED.fullmatch(name)]
+        file = next((file for file in files if file.is_file()), None)
+        return table if file is None else {**table, "dataset": f"npz:{file}"}
+
     @property
     def experiment(self) -> Experiment:
         """The recorded experiment, with the folder's current path."""
@@ -181,12 +260,21 @@ class RecordedRun:
         return float(self.config["data"].get("holdout", 0.0))
 
     @cached_property
+    def clients_on(self) -> str:
+        """What the numbers of single clients are taken on."""
+        return OWN_IMAGES if any(row.sites for row in self.rounds) else OWN_MIX
+
+    @cached_property
     def rounds(self) -> list[RoundRow]:
         return list(self.each_round())
 
     def each_round(self) -> Iterator[RoundRow]:
-        """Read the rows one by one and keep none."""
-        return self._rows("rounds.jsonl", RoundRow)
+        """Read the rows one by one and keep none. Each round has one, in order."""
+        path = self.folder / "rounds.jsonl"
+        for number, row in enumerate(self._rows(path.name, RoundRow), 1):
+            if row.round != number:
+                raise damaged(path, f"round {row.round} where round {number} should be")
+            yield row
 
     @cached_property
     def clients(self) -> list[ClientRow]:
@@ -261,9 +349,11 @@ class RecordedRun:
         if not path.is_file():
             return
         with path.open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                if line.endswith("\n"):  # a running or killed run may leave half a line at the end
-                    yield kind.from_json(parsed(line, path), path)
+            # A running or killed run may leave half a line at the end.
+            while (line := lines.readline(LONGEST_LINE)).endswith("\n"):
+                yield kind.from_json(parsed(line, path), path)
+        if len(line) == LONGEST_LINE:
+            raise damaged(path, f"a line of more than {LONGEST_LINE:,} characters")
 
     def _json(self, path: Path) -> Json:
-        return parsed(path.read_bytes(), path) if path.is_file() else {}
+        return parsed(read_whole(path), path) if path.is_file() else {}

@@ -4,13 +4,15 @@ written."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from dcfl.data import Augmentation, Dataset, FederatedData, Partition, load_dataset
+from dcfl.data.datasets import short_name
+from dcfl.data.identical import identical_pictures, trained_on
 from dcfl.data.splits.grouping import NONE
 from dcfl.engines.engine import Session
 from dcfl.engines.memories import Index
@@ -50,8 +52,10 @@ class Prepared:
 
     @cached_property
     def own_hashes(self) -> dict[str, str]:
-        """SHA-256 of each of the user's files, by the name of its copy."""
-        return {name: file.sha256 for name, file in self.own_files.items()}
+        """SHA-256 of each of the user's files, by the name of its copy, and of what they import."""
+        files = self.own_files
+        imported = {name: sha for file in files.values() for name, sha in file.imported.items()}
+        return {**imported, **{name: file.sha256 for name, file in files.items()}}
 
     @property
     def cohort(self) -> int:
@@ -83,10 +87,18 @@ class Prepared:
             frozenset(unsent_tensors(self.model)),
         )
 
-    def session(self, run: str, memories: Path, index: Index, needed: list[Index]) -> Session:
+    def session(
+        self,
+        run: str,
+        memories: Path,
+        index: Index,
+        needed: list[Index],
+        judges: Sequence[int] = (),
+    ) -> Session:
         """The input of an engine. `index`: the clients' current memories; `needed`: those that
-        checkpoints need."""
-        return Session(run, self.experiment, self.runner, self.placement, memories, index, needed)
+        checkpoints need. `judges`: see Session."""
+        where = (self.runner, self.placement, memories)
+        return Session(run, self.experiment, *where, index, needed, judges)
 
 
 def prepare(
@@ -102,6 +114,7 @@ def prepare(
         dataset = dataset.ungrouped()
     if data.holdout and not dataset.held_out:  # the caller's own
         dataset = dataset.holding_out(data.holdout, data.split_seed)
+    _tell_of_leaks(dataset, experiment.model.weights)
     partition = data.split(dataset)
     clients = len(partition)
     if data.clients not in (clients, "auto"):
@@ -133,6 +146,34 @@ def prepare(
     )
 
 
+def _tell_of_leaks(dataset: Dataset, weights: str) -> None:
+    """Pictures that are scored, and that the model sees or has seen in training."""
+    # Of numbers, equal rows may well be two.
+    compared = dataset.users_own and dataset.train.pictures
+    if compared and (found := str(identical_pictures(dataset))):
+        warnings.warn(f"identical pictures: {found}; accuracies may be too high", stacklevel=4)
+    known = trained_on(weights_path(weights).parent, dataset.test) if weights else 0
+    if known:
+        warnings.warn(
+            f"model.weights: trained on {known:,} of the {len(dataset.test):,} images that this "
+            f"run is scored on; accuracies will be too high",
+            stacklevel=4,
+        )
+
+
+def with_own_data(
+    experiment: Experiment, dataset: Dataset, folder: Path
+) -> tuple[Experiment, Dataset]:
+    """The experiment with a data set from memory as the file that `Dataset.save` makes of it in
+    this folder, and the data set as it would be read from there."""
+    file = folder.resolve() / dataset.file_name
+    before = Path(experiment.data.dataset.removeprefix("npz:"))
+    name = f"npz:{before if before.name == file.name and before.is_file() else file}"
+    output = replace(experiment.output, dir=str(folder))
+    named = replace(experiment, data=replace(experiment.data, dataset=name), output=output)
+    return named, replace(dataset.by_site(), name=dataset.plain_name)
+
+
 def resolved(experiment: Experiment, dataset: Dataset, partition: Partition) -> Experiment:
     """Fill in all that the config leaves open: the seed of the split, the data's name, clients and
     augmentation, the file of the initial weights, and how the server merges what methods send."""
@@ -154,7 +195,7 @@ def resolved(experiment: Experiment, dataset: Dataset, partition: Partition) -> 
         federation=federation,
         data=replace(
             data,
-            dataset=dataset.name,
+            dataset=data.dataset if short_name(data.dataset) == dataset.name else dataset.name,
             clients=clients,
             partition=split if dataset.partition is None else "given",
             **asdict(augmentation),
@@ -202,20 +243,21 @@ def privacy_spent(experiment: Experiment, rounds: int, repeated: int = 0) -> dic
 
 
 def _check_augmentation(augmentation: Augmentation, method: Method, dataset: Dataset) -> None:
-    if dataset.vectors and (augmentation.active or method.second_view):
+    if not dataset.train.pictures and (augmentation.active or method.second_view):
+        kind = "feature vectors" if dataset.vectors else "no images"
         raise ConfigError(
-            f"{dataset.name} has feature vectors, of which there are no views: data.crop, "
+            f"{dataset.name} has {kind}, of which there are no views: data.crop, "
             f"data.flip, data.rotation, data.cutout and methods with a second view are for images"
         )
-    if augmentation.crop >= dataset.size:
+    size = min(dataset.shape[1:], default=1)
+    if augmentation.crop >= size:
         raise ConfigError(
-            f"data.crop = {augmentation.crop} could push a whole image of {dataset.size} pixels "
+            f"data.crop = {augmentation.crop} could push a whole image of {size} pixels "
             f"out of sight: choose less"
         )
-    if augmentation.cutout >= dataset.size:
+    if augmentation.cutout >= size:
         raise ConfigError(
-            f"data.cutout = {augmentation.cutout} would blank images of {dataset.size} pixels: "
-            f"choose less"
+            f"data.cutout = {augmentation.cutout} would blank images of {size} pixels: choose less"
         )
     if method.second_view and not augmentation.active:
         raise ConfigError(

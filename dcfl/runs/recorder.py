@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from dcfl import config
+from dcfl.data.identical import write_digests
 from dcfl.errors import CheckpointError
-from dcfl.messages import Tensors
+from dcfl.messages import ClientUpdate, Tensors
 from dcfl.runs.folder import (
     FILES,
     LOGS,
@@ -25,9 +26,11 @@ from dcfl.runs.folder import (
     require_unused,
     require_utf8,
 )
-from dcfl.runs.model_file import Kept, write_model
+from dcfl.runs.model_file import MODEL_FILES, Kept, round_file, write_model
 from dcfl.runs.prepare import Prepared
 from dcfl.runs.rows import ClientRow, PersonalRow, RoundRow, Row, Summary
+from dcfl.runs.trust import mark
+from dcfl.server import ServerState
 from dcfl.system.locks import LOCK, lock, sign
 from dcfl.system.storage import (
     open_to_append,
@@ -37,24 +40,28 @@ from dcfl.system.storage import (
     strict_json,
     write_whole,
 )
+from dcfl.system.tensor_files import write_tensors
+from dcfl.tensors import together
 
 
 class Recorder:
     """Writes one run folder and holds its lock until closed."""
 
-    def __init__(self, folder: Path, resumed: bool = False) -> None:
-        """`resumed`: the folder already holds the run; otherwise it must be unused."""
+    def __init__(self, folder: Path, resumed: bool = False, data: str = "") -> None:
+        """`resumed`: the folder already holds the run; otherwise it must be unused, but for the
+        file `data`."""
         require_utf8(folder)
         self._is_new = not folder.exists()
+        self._found = folder / data if (folder / data).is_file() else None
         if not resumed and not (folder / LOCK).exists():  # otherwise find out first who holds it
-            require_unused(folder)
+            require_unused(folder, data)
             with storage(folder):
                 folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.resumed = folder, resumed
         self._lock = lock(folder)
         try:
             if not resumed:
-                require_unused(folder)  # another process may have used it meanwhile
+                require_unused(folder, data)  # another process may have used it meanwhile
             sign(self._lock)
             remove_partial(folder)
         except BaseException:
@@ -64,16 +71,19 @@ class Recorder:
     def close(self) -> None:
         self._lock.close()
 
-    def start(self, prepared: Prepared) -> None:
-        """Write the files that are known before the first round."""
+    def start(self, prepared: Prepared, run: str) -> None:
+        """Write the files that are known before the first round. `run`: its id at remote nodes."""
         text = config.to_toml(config.as_tables(prepared.experiment)) + "\n"
         write_whole(self.folder / "config.toml", text)
-        self._write_json("environment.json", _environment(prepared))
+        self._write_json("environment.json", _environment(prepared, run))
         self._copy_own_files(prepared)
         dataset, partition = prepared.data.dataset, prepared.data.partition
         counts = partition.counts(dataset.train.labels.cpu().numpy(), dataset.classes)
         with replacing(self.folder / "partition.npz") as partial:
             partition.save(partial, counts, dataset.class_names)
+        if len(dataset.train):
+            write_digests(self.folder, dataset.train, prepared.experiment.model.weights)
+        mark(self.folder, prepared.experiment)
 
     def withdraw(self) -> None:
         """Remove what `start` has written, for a run that never began: a folder that was not there
@@ -81,8 +91,9 @@ class Recorder:
         if self.resumed:
             return
         with suppress(OSError):  # what is left does not matter as much as why the run did not begin
-            for name in FILES:
-                (self.folder / name).unlink(missing_ok=True)
+            for path in (*map(self.folder.joinpath, FILES), *self.folder.glob("*.npz")):
+                if path != self._found:
+                    path.unlink(missing_ok=True)
             if self._is_new:
                 if (self.folder / MEMORIES).is_dir():
                     (self.folder / MEMORIES).rmdir()
@@ -124,6 +135,16 @@ class Recorder:
         self._append("rounds.jsonl", [row])
         self._append("clients.jsonl", clients)
 
+    def keep_model(self, prepared: Prepared, state: ServerState) -> None:
+        """With output.keep_every."""
+        write_model(self.folder / round_file(state.round), prepared, state.weights)
+
+    def keep_update(self, round: int, update: ClientUpdate) -> None:
+        """With output.keep_updates: what the server got."""
+        tensors = together(weights=update.weights, upload=update.upload)
+        path = self.folder / round_file(round, update.client)
+        write_tensors(path, tensors, f"client {update.client}, round {round}")
+
     def finish(
         self,
         prepared: Prepared,
@@ -132,7 +153,7 @@ class Recorder:
         personal: Sequence[PersonalRow] = (),
     ) -> None:
         for which, weights in models.items():
-            write_model(self.folder, prepared, weights, which)
+            write_model(self.folder / MODEL_FILES[which], prepared, weights)
         if personal:
             write_whole(self.folder / PERSONAL_ROWS, _lines(personal))
         self._write_json(SUMMARY, summary.to_json())
@@ -170,7 +191,7 @@ def _lines(rows: Iterable[Row]) -> str:
     return "".join(strict_json(row.to_json()) + "\n" for row in rows)
 
 
-def _environment(prepared: Prepared) -> dict[str, Any]:
+def _environment(prepared: Prepared, run: str) -> dict[str, Any]:
     packages = ("dcfl", "torch", "numpy", "pydantic", "safetensors")
     placement, dataset = prepared.placement, prepared.data.dataset
     environment = {
@@ -183,7 +204,9 @@ def _environment(prepared: Prepared) -> dict[str, Any]:
         "packages": {name: version(name) for name in packages},
         **prepared.own,
     }
-    if not prepared.experiment.engine.at_sites:
+    if prepared.experiment.engine.at_sites:
+        environment["run"] = run  # by which a site finds what it has kept
+    else:
         environment |= {"workers": len(placement.devices), "workers_because": placement.reason}
     if prepared.own_hashes:
         environment["own_files"] = prepared.own_hashes

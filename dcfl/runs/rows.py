@@ -16,7 +16,9 @@ from pydantic import TypeAdapter, ValidationError
 from dcfl.data.readers.npz import read_arrays
 from dcfl.engines.engine import SiteScore
 from dcfl.errors import ConfigError, DatasetCorrupt, RunFolderError
+from dcfl.messages import LOG
 from dcfl.system.json_types import Count, Flag, Json, Number, Percent, Seconds, Seed, Text
+from dcfl.system.wording import install_command
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -118,7 +120,8 @@ class RoundRow(Row):
     accuracy: Percent | None
     max_accuracy: Percent | None
     ema_accuracy: Percent | None
-    # Means over all clients and over the worst tenth, each scored on its own mix of classes.
+    # Means over all clients and over the worst tenth: on their own test images, if there are
+    # `sites`, else on their own mixes of classes.
     client_accuracy: Percent | None = None
     max_client_accuracy: Percent | None = None
     ema_client_accuracy: Percent | None = None
@@ -137,14 +140,23 @@ class RoundRow(Row):
     used: Count  # replies that entered the new model; 0: it did not change
     dropped: Count = 0  # replies that came after the deadline
     sites: tuple[SiteScore, ...] = ()
+    # Clients whose test images belong to the accuracy and were not scored: there is none then.
+    absent: tuple[Count, ...] = ()
     notices: tuple[Text, ...] = ()
+    logged: Mapping[str, Number] = field(default_factory=dict)  # by `client.log` and the server
 
     def __post_init__(self) -> None:
         if self.accuracy is not None and None in (self.max_accuracy, self.ema_accuracy):
             raise ValueError("accuracy without max_accuracy or ema_accuracy")
 
     def _is_written(self, name: str) -> bool:
-        return name not in ("sites", "notices") or bool(getattr(self, name))
+        optional = ("sites", "absent", "notices", "logged")
+        return name not in optional or bool(getattr(self, name))
+
+    def __getitem__(self, name: str) -> Any:
+        """A number of one's own is `row["log/NAME"]`; None if the round has none."""
+        own = name.startswith(LOG)
+        return self.logged.get(name.removeprefix(LOG)) if own else super().__getitem__(name)
 
 
 @dataclass(frozen=True)
@@ -162,7 +174,7 @@ class ClientRow(Row):
     metrics: Mapping[str, Number | None] = field(default_factory=dict)
     used: Flag = False
     site: Text = ""  # its name, if sites have names
-    own_accuracy: Percent | None = None  # of the new global model on the client's mix of classes
+    own_accuracy: Percent | None = None  # of the new global model, as in client_accuracy
 
     @property
     def seconds(self) -> float:
@@ -182,9 +194,11 @@ class PersonalRow(Row):
     global_accuracy: Percent | None = None
     personal_accuracy: Percent | None = None  # None: it has never trained
     site: Text = ""  # its name, if sites have names
+    # Its own model on each client's test images, if clients have such; None: nobody may know it.
+    on_sites: tuple[Percent | None, ...] = ()
 
     def _is_written(self, name: str) -> bool:
-        return name != "site" or bool(self.site)
+        return name not in ("site", "on_sites") or bool(getattr(self, name))
 
 
 @dataclass(frozen=True)
@@ -216,7 +230,8 @@ class Summary(Row):
     max_client_accuracy: Percent | None = None
     ema_client_accuracy: Percent | None = None
     worst_decile_accuracy: Percent | None = None
-    # Of the clients' own models, each on its own mix of classes, if a part of them is personal.
+    own_images: Flag = False  # client accuracies are on the clients' own test images
+    # Of the clients' own models, if a part of them is personal.
     personal_accuracy: Percent | None = None
     worst_decile_personal_accuracy: Percent | None = None
     personal_models: Count = 0  # how many; clients that never took part have none
@@ -268,7 +283,7 @@ class Summary(Row):
     def _is_written(self, name: str) -> bool:
         if name == "evaluate_every":
             return self.evaluate_every != 1
-        if name in ("stopped", "recalls"):
+        if name in ("stopped", "recalls", "own_images"):
             return bool(getattr(self, name))
         if "personal" in name:
             return bool(self.personal_models)
@@ -283,6 +298,6 @@ def data_frame(rows: Iterable[Mapping[str, Any]], index: str | None = None) -> D
     try:
         import pandas
     except ModuleNotFoundError as error:
-        raise ConfigError(f"to_pandas needs {error.name}: pip install 'dcfl[pandas]'") from error
+        raise ConfigError(f"to_pandas needs {error.name}: {install_command('pandas')}") from error
     frame = pandas.DataFrame([dict(row) for row in rows])
     return frame.set_index(index) if index else frame

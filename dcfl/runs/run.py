@@ -12,14 +12,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch
+
 from dcfl.config import as_tables
-from dcfl.data import Dataset
+from dcfl.data import Dataset, load_dataset
+from dcfl.data.catalogue import is_named
+from dcfl.data.datasets import short_name
 from dcfl.data.settings import images_scored
-from dcfl.engines.engine import Connect, Engine, OwnScores
+from dcfl.engines.engine import Connect, Engine, OwnScores, SiteScore
 from dcfl.engines.memories import Index, delete_all_but
 from dcfl.engines.runner import reproducible
 from dcfl.errors import ClientFailure, ClientLost, DCFLError, Interrupted, RunFolderError
-from dcfl.evaluation import Evaluation, own_mix_accuracies
+from dcfl.evaluation import Evaluation, client_accuracies
 from dcfl.experiment import Experiment
 from dcfl.federation import Round, federate
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
@@ -27,10 +31,10 @@ from dcfl.models import FeatureModel
 from dcfl.runs.checkpoints import Best, Checkpoints
 from dcfl.runs.connect import connect
 from dcfl.runs.evaluations import by_sites, write_evaluation
-from dcfl.runs.folder import MEMORIES, RecordedRun, folder_for, require_own
+from dcfl.runs.folder import MEMORIES, RecordedRun, folder_for
 from dcfl.runs.identity import flat, of_kind
 from dcfl.runs.model_file import Kept, keep_personal_models
-from dcfl.runs.prepare import Prepared, prepare
+from dcfl.runs.prepare import Prepared, prepare, with_own_data
 from dcfl.runs.recorder import Recorder
 from dcfl.runs.rows import ClassRecall, PersonalRow, RoundRow, Summary, data_frame
 from dcfl.runs.start import (
@@ -54,6 +58,8 @@ from dcfl.runs.summaries import (
     round_row,
     summarise,
 )
+from dcfl.runs.trust import require_trust
+from dcfl.server import ClientReport
 from dcfl.trackers import FollowedRun, Following, Tracker, following
 
 if TYPE_CHECKING:
@@ -71,6 +77,7 @@ class Stoppable:
 
     engine: Engine
     stopping: Callable[[], bool]
+    keep: Callable[[int, ClientUpdate], None]
 
     def run(
         self, broadcast: Broadcast, cohort: Sequence[int]
@@ -78,6 +85,8 @@ class Stoppable:
         for reply in self.engine.run(broadcast, cohort):
             if isinstance(reply, ClientLost) and self.stopping():
                 raise RoundAbandoned
+            if isinstance(reply, ClientUpdate):
+                self.keep(broadcast.round, reply)
             yield reply
 
     def settle(self, accepted: Collection[int]) -> None:
@@ -185,11 +194,12 @@ class Training:
         overlaps = engine.overlaps and not federation.may_end_early
         rounds = federate(
             self._server,
-            Stoppable(engine, self._stopping),
+            Stoppable(engine, self._stopping, self._keep_update),
             self._at.state,
             federation.rounds,
             federation.share,
             federation.seed,
+            self._asks_again,
         )
         try:
             for round, seconds in until_stopped(rounds, engine, self._stopping):
@@ -216,6 +226,11 @@ class Training:
         if pending is not None:
             yield self._record(pending)
 
+    def _asks_again(self, clients: Sequence[ClientReport]) -> bool:
+        again = self._engine.asks_again(clients)
+        self._saver.start.repeated += again  # it may cost privacy
+        return again
+
     def _record(self, trained: Trained) -> RoundRow:
         """Finish the round's evaluation, write its row and, if due, its checkpoint."""
         round, at, engine = trained.round, self._at, self._engine
@@ -223,14 +238,17 @@ class Training:
         judged = self._judged() if trained.scored else None
         spent = Spent(trained.seconds, time.perf_counter() - began)
         dropped, self._dropped = engine.dropped - self._dropped, engine.dropped
-        sites = engine.sites.site_scores() if engine.sites and judged else ()
+        sites = self._site_scores(judged) if trained.scored else ()
+        absent = engine.sites.absent if trained.scored and engine.sites else ()
         notices = engine.take_notices()
-        row = round_row(round, judged, spent, at.rounds.last, dropped, sites, notices)
+        row = round_row(round, judged, spent, at.rounds, dropped, sites, absent, notices)
         at.rounds = at.rounds.and_then(row)
         site_names = self._prepared.data.dataset.site_names
         self._recorder.round(row, client_rows(round, judged, site_names))
         if self._follower is not None:
             self._follower.round(row)
+        if self._output.keeps(row.round):
+            self._recorder.keep_model(self._prepared, round.state)
         if self._output.keep_best and at.rounds.best_is(row):
             at.best = Best(row.round, round.state.weights)
         if trained.saved is not None:
@@ -238,12 +256,28 @@ class Training:
         require_usable_rounds(at.rounds, round.clients, self._server, self._folder)
         return row
 
-    def _judged(self) -> Judged:
+    def _keep_update(self, round: int, update: ClientUpdate) -> None:
+        if self._output.keep_updates and self._output.keeps(round):
+            self._recorder.keep_update(round, update)
+
+    def _judged(self) -> Judged | None:
         result, sites = self._engine.end_evaluation(), self._engine.sites
         self._last_score = result
+        if result is None:
+            return None
         if sites is not None:
             return Judged(result, sites.own_accuracies)
-        return Judged(result, own_mix_accuracies(result.by_class, self._mixes))
+        return Judged(result, client_accuracies(result, self._mixes))
+
+    def _site_scores(self, judged: Judged | None) -> tuple[SiteScore, ...]:
+        """Of clients with test images of their own."""
+        if self._engine.sites is not None:
+            return self._engine.sites.site_scores()
+        if judged is None or judged.result.by_owner is None:
+            return ()
+        images = self._prepared.data.dataset.cell_sizes.sum(dim=1).tolist()
+        found = enumerate(zip(judged.result.by_owner.tolist(), images, strict=True))
+        return tuple(SiteScore(site, score, n, 1.0) for site, (score, n) in found if n)
 
     def _interrupt(self) -> None:
         where = f"after round {self._at.state.round} of {self._federation.rounds}"
@@ -285,14 +319,17 @@ class Training:
     def _personal(self) -> Sequence[PersonalRow]:
         """How clients fare with the global model and with their own; empty if no part of it is
         personal, or if nobody here knows."""
-        if not self._prepared.runner.personal:
+        if not self._prepared.runner.keeps_own:
             return ()
         data, weights = self._prepared.data, self._at.state.weights
-        own = keep_personal_models(self._engine, weights, data, self._folder)
+        own, on_sites = keep_personal_models(self._engine, weights, data, self._folder)
         if not own.isfinite().any():
             return ()
         self._engine.begin_evaluation(weights)  # again: a resumed run may have had no round left
-        return personal_rows(self._judged().client_accuracies, own, data.dataset.site_names)
+        judged, sites = self._judged(), self._engine.sites
+        common = judged.client_accuracies if judged else torch.full_like(own, torch.nan)
+        common = sites.own_accuracies if sites else common  # also of those that have answered alone
+        return personal_rows(common, own, on_sites, data.dataset.site_names)
 
 
 class Run:
@@ -303,7 +340,7 @@ class Run:
 
     Args:
         experiment: What to train.
-        dataset: The images, instead of those the config names.
+        dataset: The images, instead of those the config names; saved in the folder.
         model: A module of your own, instead of the config's. A copy of it is trained.
         connect: Creates the engine; by default the one the config names.
         recorder: The recorder of a run to resume; see `Run.resume`.
@@ -331,14 +368,25 @@ class Run:
         resumption: Resumption = AS_BEGUN,
         trackers: Sequence[Tracker] = (),
     ) -> None:
+        in_memory = None
+        if dataset is not None and not is_named(dataset.name):
+            dataset = dataset.by_site()  # as its file has it
+            in_memory = None if dataset.name == short_name(experiment.data.dataset) else dataset
+        if in_memory is not None:
+            folder = recorder.folder if recorder else folder_for(experiment, in_memory.name)
+            experiment, whole = with_own_data(experiment, in_memory, folder)
+            dataset = load_dataset(experiment.seeded_data, whole)
         self.prepared = prepare(experiment, dataset, model)
         self.experiment = self.prepared.experiment
         self._connect, self._trackers = connect, trackers
         name = self.prepared.data.dataset.name
-        self._recorder = recorder or Recorder(folder_for(experiment, name))
+        data = "" if in_memory is None else in_memory.file_name
+        self._recorder = recorder or Recorder(folder_for(experiment, name), data=data)
         self.folder = self._recorder.folder
         self._checkpoints = Checkpoints(self.folder)
         try:
+            if in_memory is not None:
+                in_memory.save(self.experiment.data.dataset.removeprefix("npz:"))
             self._position, self._start = begin_or_resume(
                 self.prepared, self._recorder, self._checkpoints, resumption
             )
@@ -358,12 +406,12 @@ class Run:
         allow: Collection[str] = (),
         rounds: int | None = None,
         trackers: Sequence[Tracker] = (),
+        trust: bool = False,
     ) -> Run:
         """Continue a run from its newest checkpoint. `allow`: keys in which it may differ from how
         it was begun. `rounds`: how many it shall have in all, for a finished run too. `trackers`:
-        of your own."""
+        of your own. `trust`: it may name what lies outside its folder, whoever began it."""
         recorded = RecordedRun.open(folder)
-        require_own(folder / MEMORIES)
         recorder = Recorder(folder, resumed=True)
         try:
             ended = rounds in (None, recorded.config["federation"].get("rounds"))
@@ -373,6 +421,8 @@ class Run:
                 raise RunFolderError(f"{folder}: {recorded.summary.ending}")
             resumption = Resumption(allow, finished=recorded.finished)
             longer = planned(recorded, rounds)
+            if not trust:
+                require_trust(folder, longer)
             return cls(longer, dataset, model, connect, recorder, resumption, trackers)
         except BaseException:
             recorder.close()
@@ -426,9 +476,8 @@ class Run:
     @contextmanager
     def _connected(self) -> Iterator[Engine]:
         """A run that gets no engine leaves no folder behind, which would block the next."""
-        session = self.prepared.session(
-            self._start.run, self.folder / MEMORIES, self._start.memories, self._checkpoints.indexes
-        )
+        kept = (self.folder / MEMORIES, self._start.memories, self._checkpoints.indexes)
+        session = self.prepared.session(self._start.run, *kept, self._position.rounds.judges)
         with ExitStack() as stack:
             try:
                 engine = stack.enter_context(self._connect(session))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -14,19 +14,20 @@ from typing import Any
 from uuid import uuid4
 
 from dcfl import tensors as named
-from dcfl.config import Tables, as_tables
+from dcfl.config import Tables, apply, as_tables
 from dcfl.engines.engine import Engine
 from dcfl.engines.memories import Index
-from dcfl.errors import CheckpointError, ConfigError, RunFolderError
+from dcfl.errors import CheckpointError, ConfigError, ProtocolError, RunFolderError
 from dcfl.experiment import EngineSettings, Experiment, FederationSettings, OutputSettings
 from dcfl.runs.checkpoints import Best, Checkpoint, Checkpoints, SavedProgress
 from dcfl.runs.folder import RecordedRun
-from dcfl.runs.identity import differences, identity
+from dcfl.runs.identity import BUILT_IN, differences, identity
 from dcfl.runs.prepare import Prepared
 from dcfl.runs.recorder import Recorder
 from dcfl.runs.rows import RoundRow
 from dcfl.runs.summaries import RoundsSoFar
 from dcfl.server import ServerState
+from dcfl.server.validation import check_like
 
 
 def keeps_checkpoint(tables: Tables) -> bool:
@@ -50,7 +51,7 @@ def planned(recorded: RecordedRun, rounds: int | None) -> Experiment:
     experiment = recorded.experiment
     if rounds is None or rounds == experiment.federation.rounds:
         return experiment
-    longer = replace(experiment, federation=replace(experiment.federation, rounds=rounds))
+    longer = apply(experiment, {"federation": {"rounds": rounds}})
     last = recorded.rounds[-1] if recorded.rounds else None
     if last is not None and last.round > rounds:
         raise ConfigError(
@@ -58,7 +59,7 @@ def planned(recorded: RecordedRun, rounds: int | None) -> Experiment:
         )
     if recorded.summary is not None:
         _require_checkpoint(recorded, rounds)
-    elif last is not None and last.round == rounds and last.accuracy is None:
+    elif last and last.round == rounds and last.accuracy is None and not last.absent:
         every = experiment.federation.evaluate_every
         raise ConfigError(
             f"{recorded.folder} cannot end after round {rounds}, which was not scored: with "
@@ -89,7 +90,7 @@ class Position:
     rounds: RoundsSoFar = RoundsSoFar()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Start:
     """What a run that is taken up again knows of its past; a new one has none."""
 
@@ -119,8 +120,9 @@ def begin_or_resume(
         if resumed is not None:
             recorder.renew_own_code(prepared)
             return resumed
-    recorder.start(prepared)
-    return Position(ServerState(0, named.snapshot(prepared.model), {}, {})), Start()
+    start = Start()
+    recorder.start(prepared, start.run)
+    return Position(ServerState(0, named.snapshot(prepared.model), {}, {})), start
 
 
 def _from_checkpoint(
@@ -136,6 +138,7 @@ def _from_checkpoint(
     checkpoint, damaged = newest
     progress = checkpoint.progress
     require_resumable(progress.begun_with, prepared.fingerprint, resumption.allow)
+    _require_fitting(prepared, checkpoint)
     if progress.round > wanted:
         raise ConfigError(
             f"federation.rounds = {wanted}, and the run has done {progress.round} already"
@@ -160,6 +163,24 @@ def _from_checkpoint(
     return Position(checkpoint.state, best, rounds), start
 
 
+def _require_fitting(prepared: Prepared, checkpoint: Checkpoint) -> None:
+    """Its tensors must be those of the model: anybody can write a file with a right checksum."""
+    state, best, model = checkpoint.state, checkpoint.best, named.snapshot(prepared.model)
+    known = type(prepared.experiment.server.optimizer).__module__.startswith("dcfl.")
+    # Those of dcfl's optimisers have the shape of the parameter that their name ends in.
+    shapes = {name: model.get(name.rpartition("/")[2]) for name in state.slots if known}
+    try:
+        for weights in (state.weights, best.weights if best else model):
+            check_like(weights, model, "weights")
+        for name, like in shapes.items():
+            if like is None or like.shape != state.slots[name].shape:
+                raise ProtocolError(f"{name} is not as the optimiser keeps it")
+    except ProtocolError as error:
+        raise CheckpointError(
+            f"the checkpoint of round {state.round} does not fit the run's model: {error}"
+        ) from error
+
+
 def _require_best(prepared: Prepared, rounds: RoundsSoFar, best: Best | None) -> None:
     """The best so far must be at hand if it is wanted: it may be from before the checkpoint."""
     wanted = rounds.best.round if prepared.experiment.output.keep_best and rounds.best else 0
@@ -177,7 +198,8 @@ def _read_again(
     rounds = RoundsSoFar()
     for row in rows:
         due = rounds.count + 1
-        if (row.round, row.accuracy is not None) != (due, federation.evaluates(due)):
+        scored = row.accuracy is not None or bool(row.absent)
+        if (row.round, scored) != (due, federation.evaluates(due)):
             break
         rounds = rounds.and_then(row)
     else:
@@ -202,6 +224,8 @@ def require_resumable(
     refused = [difference for difference in different if difference.key not in allowed]
     if refused:
         changes = "; ".join(f"{key} was {was!r} and is {now!r}" for key, was, now in refused)
+        if any(key == "model" and now == BUILT_IN for key, _, now in refused):
+            changes += " (a module from Python: give it to dcfl.resume as model=)"
         options = " ".join(f"--allow {difference.key}" for difference in refused)
         raise ConfigError(
             f"the run was begun with something else: {changes}. It would not end as it should; "

@@ -16,10 +16,10 @@ from dcfl import tensors as named
 from dcfl.data import Dataset
 from dcfl.engines.engine import OwnScores, SiteScore
 from dcfl.errors import TooFewClients
-from dcfl.evaluation import Evaluation, fairness, finite_or_none, max_and_ema
+from dcfl.evaluation import Evaluation, ema, fairness, finite_or_none
 from dcfl.experiment import FederationSettings
 from dcfl.federation import Round
-from dcfl.messages import Tensors
+from dcfl.messages import LOG, Tensors
 from dcfl.runs.evaluations import sum_of_sites
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.model_file import Kept
@@ -29,6 +29,7 @@ from dcfl.server import ClientReport, Server
 from dcfl.system.wording import printable
 
 TOTALS = ("bytes_up", "bytes_down", "sampled", "ok", "failed", "late", "rejected", "dropped")
+AVERAGED = ("accuracy", "client_accuracy")  # over rounds
 
 
 class Scored(NamedTuple):
@@ -46,6 +47,9 @@ class RoundsSoFar:
     unchanged: int = 0  # the latest rounds in a row that did not change the model
     best: Scored | None = None  # the first round with the highest accuracy
     since_best: int = 0  # rounds scored after it
+    judges: tuple[int, ...] = ()  # the sites whose images make up the accuracy, since the first
+    # The last round that has a value, by the quantity that has a moving average.
+    known: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -62,6 +66,8 @@ class RoundsSoFar:
             unchanged=0 if row.used else self.unchanged + 1,
             best=self.best,
             since_best=self.since_best + (row.accuracy is not None),
+            judges=self.judges or tuple(site.client for site in row.sites if site.weight),
+            known={**self.known, **{n: row.round for n in AVERAGED if row[n] is not None}},
         )
         if row.accuracy is None or (self.best and row.accuracy <= self.best.accuracy):
             return so_far
@@ -171,20 +177,22 @@ def round_row(
     round: Round,
     judged: Judged | None,
     spent: Spent,
-    before: RoundRow | None,
+    before: RoundsSoFar,
     dropped: int = 0,
     sites: tuple[SiteScore, ...] = (),
+    absent: tuple[int, ...] = (),
     notices: tuple[str, ...] = (),
 ) -> RoundRow:
-    """`judged`: None after a round whose model was not scored. `before`: the previous row, whose
-    MAX and EMA the new row continues."""
+    """`judged`: None after a round whose model was not scored, or not by all sites: `absent`.
+    `before`: the rounds whose MAX and EMA the new row continues."""
     accuracy, loss = judged.result[:2] if judged else (None, None)
     mean, worst = fairness(judged.client_accuracies) if judged else (None, None)
     outcomes = Counter(client.outcome for client in round.clients)
-    highest, average = _continued(before, "accuracy", accuracy)
-    highest_mean, average_mean = _continued(before, "client_accuracy", mean)
+    number = round.state.round
+    highest, average = _continued(before, "accuracy", accuracy, number)
+    highest_mean, average_mean = _continued(before, "client_accuracy", mean, number)
     return RoundRow(
-        round=round.state.round,
+        round=number,
         accuracy=accuracy,
         max_accuracy=highest,
         ema_accuracy=average,
@@ -206,17 +214,22 @@ def round_row(
         used=sum(client.used for client in round.clients),
         dropped=dropped,
         sites=sites,
+        absent=absent,
         notices=notices,
+        logged={**_means_of_logs(round.clients), **round.logged},
     )
 
 
 def _continued(
-    before: RoundRow | None, quantity: str, value: float | None
+    before: RoundsSoFar, quantity: str, value: float | None, round: int
 ) -> tuple[float | None, float | None]:
-    """Update MAX and EMA of a quantity with a new value."""
-    highest, _ = max_and_ema([before[f"max_{quantity}"] if before else None, value])
-    _, average = max_and_ema([before[f"ema_{quantity}"] if before else None, value])
-    return highest, average
+    """Update MAX and EMA of a quantity with the value after this round, if there is one."""
+    if before.last is None or quantity not in before.known:
+        return value, value
+    highest, average = before.last[f"max_{quantity}"], before.last[f"ema_{quantity}"]
+    if value is None:
+        return highest, average
+    return max(highest, value), ema([average, value], rounds=[before.known[quantity], round])
 
 
 def _training_loss(clients: Sequence[ClientReport]) -> float | None:
@@ -225,6 +238,18 @@ def _training_loss(clients: Sequence[ClientReport]) -> float | None:
     steps = sum(client.num_steps for client in valid)
     total = sum(client.metrics["loss"] * client.num_steps for client in valid)
     return total / steps if steps else None
+
+
+def _means_of_logs(clients: Sequence[ClientReport]) -> dict[str, float]:
+    """What clients with a valid reply have logged, weighted by their images."""
+    valid = [client for client in clients if client.outcome == "ok"]
+    names = dict.fromkeys(name for client in valid for name in client.metrics if name[:4] == LOG)
+    means = {}
+    for name in names:
+        told = [client for client in valid if name in client.metrics]
+        total = sum(client.metrics[name] * client.num_examples for client in told)
+        means[name.removeprefix(LOG)] = total / sum(client.num_examples for client in told)
+    return means
 
 
 def client_rows(
@@ -245,9 +270,10 @@ def client_rows(
 
 
 def personal_rows(
-    of_global: Tensor, of_own: Tensor, site_names: Sequence[str] = ()
+    of_global: Tensor, of_own: Tensor, on_sites: Tensor, site_names: Sequence[str] = ()
 ) -> list[PersonalRow]:
-    """One row per client, by its accuracies under the global model and under its own; or NaN."""
+    """One row per client, by its accuracies under the global model and under its own, and those of
+    its own on all clients' images; or NaN."""
     pairs = zip(of_global.tolist(), of_own.tolist(), strict=True)
     return [
         PersonalRow(
@@ -255,6 +281,7 @@ def personal_rows(
             global_accuracy=finite_or_none(common),
             personal_accuracy=finite_or_none(own),
             site=site_names[client] if site_names else "",
+            on_sites=tuple(map(finite_or_none, on_sites[client].tolist())),
         )
         for client, (common, own) in enumerate(pairs)
     ]
@@ -268,7 +295,7 @@ def class_recalls(
     scored."""
     if result is None or not (len(dataset.test) or own_scores):
         return ()
-    images = torch.bincount(dataset.test.labels.cpu(), minlength=dataset.classes).double()
+    images = dataset.cell_sizes.sum(dim=0).double()
     for one in own_scores:
         images += one.scores.images_by_class
     recalls = sum_of_sites(own_scores).recall if own_scores else result.by_class
@@ -309,6 +336,7 @@ def summarise(
         max_client_accuracy=last.max_client_accuracy,
         ema_client_accuracy=last.ema_client_accuracy,
         worst_decile_accuracy=last.worst_decile_accuracy,
+        own_images=bool(last.sites),
         personal_accuracy=own_mean,
         worst_decile_personal_accuracy=own_worst,
         personal_models=len(own),

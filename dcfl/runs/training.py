@@ -37,7 +37,7 @@ def run(
         experiment_or_path: An Experiment, a config file, or nothing: DCFL-PW on the built-in
             digits.
         out: The run folder; by default a new one in `runs/`.
-        dataset: The images, instead of those the config names.
+        dataset: The images, instead of those the config names; they are saved in the folder.
         model: A model's name or settings, or a module of your own, which is copied.
         on_round: Called with the row of each round, to log or plot it. If it returns False, the run
             writes a checkpoint and stops.
@@ -78,11 +78,11 @@ def resume(
     folder: str | Path,
     *,
     rounds: int | None = None,
-    dataset: Dataset | None = None,
     model: FeatureModel | None = None,
     allow: Collection[str] = (),
     on_round: OnRound | None = None,
     trackers: Sequence[Tracker] = (),
+    trust: bool = False,
 ) -> Result:
     """Finish a run that was stopped or killed, or make one longer, as `dcfl resume` does.
 
@@ -92,11 +92,12 @@ def resume(
         folder: The run folder.
         rounds: How many rounds the run shall have in all; by default as many as it was planned
             with. A finished run goes on from its last checkpoint.
-        dataset: The images, if the run was begun with a data set from Python.
         model: The module, if the run was begun with one of your own.
         allow: Keys in which the run may differ from how it was begun.
         on_round: As in `run`.
         trackers: As in `run`. Those that follow the run already go on where they were.
+        trust: Resume a run that somebody else has begun although it names trackers, code, data or
+            weights outside its folder.
 
     Returns:
         What `run` would have returned.
@@ -121,7 +122,7 @@ def resume(
         6
     """
     resumed = Run.resume(
-        Path(folder), dataset, model, allow=allow, rounds=rounds, trackers=trackers
+        Path(folder), None, model, allow=allow, rounds=rounds, trackers=trackers, trust=trust
     )
     return _result(resumed, on_round)
 

@@ -89,9 +89,10 @@ class Adaptive(ServerOptimizer):
     Without bias correction; v starts at epsilon^2.
     """
 
-    lr: float = key(0.01, gt=0)  # the server's learning rate
+    lr: float = key(0.01, gt=0, le=10**6)  # the server's learning rate
     beta1: float = key(0.9, ge=0, lt=1)  # memory of the mean direction
-    epsilon: float = key(1e-3, gt=0)  # tau: the larger, the less the steps adapt
+    # tau: the larger, the less the steps adapt
+    epsilon: float = key(1e-3, gt=0, le=10**6)
 
     def second_moment(self, v: Tensor, squared: Tensor) -> Tensor:
         raise TypeError(f"{type(self).__name__} must define second_moment")

@@ -6,19 +6,22 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import inf
+from statistics import median_low
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from dcfl import tensors as named
-from dcfl.errors import ClientFailure, ConfigError, ProtocolError
+from dcfl.errors import ClientFailure, ConfigError, Diverged, ProtocolError
 from dcfl.local_training import LocalTraining
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic
-from dcfl.methods.method import Method, UploadsSoFar
-from dcfl.server.aggregation import AGGREGATIONS, ROBUST, Aggregation, replies_needed
+from dcfl.methods.method import Method, ServerStep, UploadsSoFar, addressed
+from dcfl.server.aggregation import AGGREGATIONS, ROBUST, Aggregation, Mean, replies_needed
 from dcfl.server.optimizers import ServerOptimizer
-from dcfl.server.robust import Defence, Folded
-from dcfl.server.validation import Schema, check_update
+from dcfl.server.robust import Defence, Folded, Names
+from dcfl.server.validation import Schema, check_like, check_update
 from dcfl.settings import Settings, key
 
 
@@ -58,6 +61,20 @@ class ServerSettings(Settings):
                 f'server.byzantine or another rule, such as "median"'
             )
 
+    def check_method(self, method: Method) -> None:
+        """Refuse what the method's own part of the server does not go with."""
+        optimizer, plain = self.optimizer.name, self.aggregation in ("uniform", "samples")
+        if not method.any_optimizer and optimizer != ServerOptimizer.name:
+            raise ConfigError(
+                f'server.optimizer = "{optimizer}": {method.name} says itself where the server\'s '
+                f'weights go; use "{ServerOptimizer.name}"'
+            )
+        if not plain and (not method.any_aggregation or method.overrides("weigh")):
+            raise ConfigError(
+                f'server.aggregation = "{self.aggregation}": {method.name} needs the mean of all '
+                f'replies; use "uniform" or "samples"'
+            )
+
     def fitted(self, method: Method) -> Method:
         """The method with its `merge` as robust as the aggregation of weights."""
         return method.fitted(self.aggregation in ROBUST)
@@ -71,6 +88,7 @@ class ServerState:
     weights: Tensors  # parameters and buffers of the global model
     shared: Tensors  # the method's state, such as prototypes
     slots: Tensors  # the server optimiser's state, such as momentum
+    kept: Tensors = field(default_factory=dict)  # the method's own, which is never sent
 
 
 @dataclass(frozen=True)
@@ -119,6 +137,61 @@ class Uploads:
         return self._method.merge(shared, used, population)
 
 
+class Replied:
+    """What a method's own part of the server needs to know of the replies: nothing, if it has none.
+
+    Lengths are measured here: a client that reported its own could claim anything.
+    """
+
+    def __init__(self, method: Method, aggregation: Aggregation, trainable: Names) -> None:
+        self.weighs = method.overrides("weigh")
+        self._method, self._aggregation, self._trainable = method, aggregation, trainable
+        self._measures = method.overrides("server_step")
+        self._keeps = method.keeps_all
+        self._updates: list[ClientUpdate] = []
+        self._squares: dict[int, float] = {}  # of the length of each client's change
+        self._shares: dict[int, float] = {}  # their weights in the mean
+
+    def add(self, update: ClientUpdate, sent: Tensors) -> None:
+        """Take a valid reply. The next one may reuse its memory."""
+        by_size = self._aggregation in ("samples", "fednova")
+        self._shares[update.client] = float(update.num_examples) if by_size else 1.0
+        if self._measures:
+            self._squares[update.client] = sum(
+                float(torch.linalg.vector_norm(tensor - sent[name], dtype=torch.float64)) ** 2
+                for name, tensor in update.weights.items()
+                if name in self._trainable
+            )
+        if self._keeps:
+            weights, upload = named.copies(update.weights), named.copies(update.upload)
+            self._updates.append(replace(update, weights=weights, upload=upload))
+
+    def weighed(self) -> Mean:
+        """The mean with the method's weights."""
+        given = self._method.weigh(self._updates, [*self._shares.values()])
+        shares = [float(share) for share in given]
+        if len(shares) != len(self._updates) or not 0 < sum(shares) < inf or min(shares) < 0:
+            raise ValueError(f"needs a weight for each reply, none below 0, not all 0: {shares}")
+        self._shares = dict(zip(self._shares, shares, strict=True))
+        mean = Mean(self._trainable, lambda update: self._shares[update.client])
+        for update in self._updates:
+            mean.add(update)
+        return mean
+
+    def number(self, rejected: Collection[int]) -> int:
+        return sum(client not in rejected for client in self._shares)
+
+    def kept(self, rejected: Collection[int]) -> list[ClientUpdate]:
+        return [update for update in self._updates if update.client not in rejected]
+
+    def mean_square(self, rejected: Collection[int]) -> float:
+        used = {client: self._squares[client] for client in self._squares if client not in rejected}
+        if self._aggregation in ROBUST:
+            return median_low(used.values())
+        total = sum(self._shares[client] for client in used)
+        return sum(self._shares[client] * square for client, square in used.items()) / total
+
+
 @dataclass(frozen=True)
 class Server:
     method: Method
@@ -155,48 +228,103 @@ class Server:
         A round with fewer valid replies than `minimum_replies`, or than the rule needs, changes
         nothing. Replies that the rule rejects are left out of `merge` too.
         """
-        settings = self.settings
+        settings, method = self.settings, self._fitted
         defence = settings.defence(self.population)
         fold = AGGREGATIONS[settings.aggregation](self.trainable, self.training, defence)
-        uploads = Uploads(self._fitted, settings.aggregation in ROBUST)
+        uploads = Uploads(method, settings.aggregation in ROBUST)
+        replied = Replied(method, settings.aggregation, self.trainable)
         reports: list[ClientReport] = []
         for reply in replies:
             report = self._admit(reply, broadcast)
             reports.append(report)
             if report.outcome == "ok" and isinstance(reply, ClientUpdate):
-                fold.add(reply)
-                with self._merging():
+                replied.add(reply, broadcast.weights)
+                if not replied.weighs:
+                    fold.add(reply)
+                with self._blaming("merge"):
                     uploads.add(reply)
         valid = sum(report.outcome == "ok" for report in reports)
         if valid < self.wanted(valid):
-            return ServerState(broadcast.round, state.weights, state.shared, state.slots), reports
+            return replace(state, round=broadcast.round), reports
+        if replied.weighs:
+            with self._blaming("weigh"):
+                fold = replied.weighed()
         folded = fold.finish(broadcast.weights)
-        weights, slots = self._step(state, folded)
-        with self._merging():
-            shared = uploads.merged(state.shared, self.population, folded.rejected)
-        self._require_tensors(shared)
+        if method.overrides("server_step"):
+            shared = self._merged(uploads, state, folded)
+            folded, shared, kept = self._method_step(state, broadcast, folded, shared, replied)
+            weights, slots = self._step(state, folded)
+        else:  # the direction, a float64 model, is gone before anything is merged
+            weights, slots = self._step(state, folded)
+            shared, kept = self._merged(uploads, state, folded), state.kept
         reports = [
             replace(report, used=report.outcome == "ok" and report.client not in folded.rejected)
             for report in reports
         ]
-        return ServerState(broadcast.round, weights, shared, slots), reports
+        return ServerState(broadcast.round, weights, shared, slots, kept), reports
+
+    def _merged(self, uploads: Uploads, state: ServerState, folded: Folded) -> Tensors:
+        with self._blaming("merge"):
+            shared = uploads.merged(state.shared, self.population, folded.rejected)
+        self._require_tensors(shared, "merge")
+        return shared
+
+    def _method_step(
+        self,
+        state: ServerState,
+        broadcast: Broadcast,
+        folded: Folded,
+        shared: Tensors,
+        replied: Replied,
+    ) -> tuple[Folded, Tensors, Tensors]:
+        """What the method makes of the direction, of what is shared and of its own state."""
+        before = ServerStep(
+            broadcast.round,
+            replied.number(folded.rejected),
+            self.population,
+            self.training.lr_in(broadcast.round) / (1 - self.training.momentum),
+            {name: state.weights[name] for name in folded.direction},
+            folded.direction,
+            folded.buffers,
+            replied.mean_square(folded.rejected),
+            shared,
+            state.kept,
+            replied.kept(folded.rejected),
+        )
+        with self._blaming("server_step"):
+            after = self._fitted.server_step(before)
+            check_like(after.direction, folded.direction, "direction")
+            check_like(after.buffers, folded.buffers, "buffers")
+        for tensors in (after.shared, after.kept):
+            self._require_tensors(tensors, "server_step")
+        if lost := named.not_finite(after.kept) or named.not_finite(after.shared):
+            raise Diverged(
+                f"round {broadcast.round}: {self.method.name} leaves {lost} on the server no "
+                f"longer finite: lower training.lr or the method's weight"
+            )
+        moved = folded._replace(direction=dict(after.direction), buffers=dict(after.buffers))
+        return moved, named.canonical(after.shared), named.canonical(after.kept)
 
     @contextmanager
-    def _merging(self) -> Iterator[None]:
+    def _blaming(self, hook: str) -> Iterator[None]:
         """Blames the method, which may be a user's, for whatever goes wrong in the block."""
         try:
             yield
         except Exception as error:
             raise ConfigError(
-                f"{self.method.name}: merge raised {type(error).__name__}: {error}"
+                f"{self.method.name}: {hook} raised {type(error).__name__}: {error}"
             ) from error
 
-    def _require_tensors(self, merged: object) -> None:
+    def _require_tensors(self, made: object, hook: str) -> None:
         """A user's method may return anything, and the next round would fail."""
-        if not (
-            isinstance(merged, Mapping) and all(isinstance(t, Tensor) for t in merged.values())
-        ):
-            raise ConfigError(f"{self.method.name}: merge must return tensors by name")
+        if not isinstance(made, Mapping):
+            raise ConfigError(f"{self.method.name}: {hook} must return tensors by name")
+        for name, tensor in made.items():
+            if not isinstance(tensor, Tensor):
+                raise ConfigError(
+                    f"{self.method.name}: {hook} must return tensors by name, and {name!r} is of "
+                    f"type {type(tensor).__name__}: use torch.tensor(...)"
+                )
 
     def wanted(self, replies: int) -> int:
         """How many valid replies a round with `replies` replies needs to change the model."""
@@ -204,12 +332,13 @@ class Server:
         return max(self.minimum_replies, needed)
 
     def _admit(self, reply: ClientUpdate | ClientFailure, broadcast: Broadcast) -> ClientReport:
+        sent = addressed(broadcast, self._fitted, reply.client)
         if isinstance(reply, ClientFailure):
-            up, down = reply.traffic or Traffic(0, broadcast.num_bytes)
+            up, down = reply.traffic or Traffic(0, sent.num_bytes)
             return ClientReport(
                 reply.client, reply.outcome, reply.reason, bytes_up=up, bytes_down=down
             )
-        up, down = reply.traffic or Traffic(reply.num_bytes, broadcast.num_bytes)
+        up, down = reply.traffic or Traffic(reply.num_bytes, sent.num_bytes)
         try:
             check_update(reply, broadcast, self._schema)
         except ProtocolError as error:
@@ -241,4 +370,11 @@ class Server:
                 after, kept = self.settings.optimizer.step({name: before}, direction, state.slots)
                 slots.update(kept)
             moved.update(named.cast_like({name: after[name]}, state.weights))
+        if (lost := named.not_finite(moved)) is not None:
+            own = f"of {self.method.name}, " if self._fitted.overrides("server_step") else ""
+            raise Diverged(
+                f"round {state.round + 1}: the step {own}of server.optimizer = "
+                f'"{self.settings.optimizer.name}" leaves {lost} no longer finite: take smaller '
+                f"steps (server.lr, server.momentum, training.lr)"
+            )
         return moved, slots

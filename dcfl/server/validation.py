@@ -13,7 +13,7 @@ from dcfl.local_training import LocalTraining
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import Method
 
-LARGEST_COUNT = 2**40  # of examples and steps, which enter averages
+LARGEST_COUNT = 2**40  # of examples, which enter averages
 LARGEST_WEIGHT = 1e15  # beyond any real training; float32 would overflow in the next layer
 LARGEST_METRIC = 1e38
 MOST_METRICS, LONGEST_NAME = 20, 100
@@ -43,8 +43,9 @@ def check_update(update: ClientUpdate, broadcast: Broadcast, schema: Schema) -> 
             _check_values(name, tensor)
     if not 1 <= update.num_examples < LARGEST_COUNT:
         raise ProtocolError(f"num_examples is {update.num_examples}")
-    if not 0 <= update.num_steps < LARGEST_COUNT:
-        raise ProtocolError(f"num_steps is {update.num_steps}")
+    steps = schema.training.steps_on(update.num_examples)
+    if update.num_steps != steps:  # FedNova divides by them: fewer would pull as much as more
+        raise ProtocolError(f"num_steps is {update.num_steps}, where its examples make {steps}")
     _check_metrics(update.metrics)
     schema.method.check_upload(update, schema.training)
 

@@ -14,7 +14,7 @@ from weakref import WeakSet
 from filelock import FileLock, SoftFileLock, lock_descriptor
 
 from dcfl.errors import RunLocked, StorageError
-from dcfl.system.storage import open_to_append, storage
+from dcfl.system.storage import open_to_append, require_no_way_out, storage
 
 LOCK = ".lock"
 # filelock's own choice where Python has no locks of the kernel (WebAssembly). There is no second
@@ -25,8 +25,10 @@ _HELD: WeakSet[IO[bytes]] = WeakSet()
 
 
 def lock(folder: Path) -> IO[bytes]:
-    """Held until it is closed or this process ends, however it ends; RunLocked if it is taken."""
+    """Held until it is closed or this process ends, however it ends; RunLocked if it is taken.
+    Whoever holds it writes into the folder, which nothing may lead out of."""
     path = folder / LOCK
+    require_no_way_out(folder)
     with storage(path):
         file = open_to_append(path, "a+b")
     try:

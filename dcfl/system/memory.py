@@ -89,8 +89,8 @@ def _memory_groups() -> list[Path]:
 def _free_bytes_of(group: Path) -> int:
     """What a control group may still use; cached files do not count, as they can be dropped."""
     for limit, kinds in (
-        ("memory.max", ("anon", "kernel")),
-        ("memory.limit_in_bytes", ("total_rss",)),
+        ("memory.max", ("anon", "shmem", "kernel")),
+        ("memory.limit_in_bytes", ("total_rss", "total_shmem")),
     ):
         with suppress(OSError, ValueError):  # "max" is not a number
             total = int((group / limit).read_text())

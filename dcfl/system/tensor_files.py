@@ -1,7 +1,7 @@
 """Named tensors in files with a checksum.
 
 safetensors, because reading it runs no code. It has no checksum and sorts the names, so checksum
-and order are in its metadata.
+and order are in its metadata. Tensors have their own shape, row-major, as torch shows them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ from torch import Tensor
 
 from dcfl.errors import CheckpointError
 from dcfl.messages import Tensors
+from dcfl.system.memory import available_bytes
 from dcfl.system.storage import replacing
-from dcfl.tensors import as_rows, checksum, from_rows
+from dcfl.system.transfers import to_host
+from dcfl.tensors import canonical, checksum, copies, from_rows
 
+LARGE = 2**30  # bytes
 # What safetensors and torch raise for damaged or hostile bytes.
 UNREADABLE = (OSError, SafetensorError, KeyError, ValueError, TypeError, RuntimeError)
 
@@ -27,9 +30,12 @@ def write_tensors(path: Path, tensors: Tensors, text: str, private: bool = False
     metadata = {
         "names": json.dumps(list(tensors)),
         "text": text,
+        "layout": "own",
         "checksum": checksum(tensors, text),
     }
-    write_stored(path, as_rows(tensors), metadata, durable=True, private=private)
+    rows = {name: tensor.contiguous() for name, tensor in to_host(tensors).items()}
+    # Copied: safetensors refuses memory that two tensors share.
+    write_stored(path, copies(rows), metadata, durable=True, private=private)
 
 
 def write_stored(
@@ -52,7 +58,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
     file is damaged."""
     stored, metadata = read_stored(path)
     try:
-        stored_tensors = from_rows(stored)
+        # Files of dcfl 0.2 have the channels of kernels last.
+        stored_tensors = canonical(stored) if "layout" in metadata else from_rows(stored)
         tensors = {name: stored_tensors[name] for name in json.loads(metadata["names"])}
         text = metadata["text"]
         whole = len(tensors) == len(stored_tensors) and metadata["checksum"] == checksum(
@@ -69,6 +76,10 @@ def read_stored(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Tensors and metadata as stored, mapped. CheckpointError if the file cannot be read."""
     if path.exists() and not path.is_file():  # a pipe would block for ever
         raise CheckpointError(f"{path}: damaged (not a file)")
+    # Before it is mapped. That it is as long as its header says, safetensors checks itself.
+    size = path.stat().st_size if path.exists() else 0
+    if size > LARGE and size > available_bytes():
+        raise CheckpointError(f"{path}: {size / 2**30:.0f} GB, more than the memory that is free")
     try:
         with safe_open(path, "pt") as stored:
             metadata = stored.metadata() or {}

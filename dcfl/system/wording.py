@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 import difflib
+import io
 import json
+import re
 import shlex
 import shutil
 import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable, Sequence
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -51,6 +55,34 @@ def escaped(text: str) -> str:
         char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
         for char in text
     )
+
+
+# What makes a spreadsheet run a cell's text, also in the wide forms of East Asian keyboards.
+FORMULA = tuple("=+-@\t\r\n＝＋－＠")
+NUMBER = re.compile(r"[-+]?([\d.,]+(e[-+]?\d+)?( ?%)?|inf|nan)?", re.IGNORECASE)
+
+
+def csv_line(cells: Iterable[object]) -> str:
+    """A line of a CSV file. Text that a spreadsheet would run gets an apostrophe in front."""
+    stream = io.StringIO(newline="")
+    # Only characters of the line's end are quoted inside a cell.
+    csv.writer(stream, lineterminator="\r\n").writerow(map(_harmless, cells))
+    return stream.getvalue().removesuffix("\r\n") + "\n"
+
+
+def _harmless(cell: object) -> object:
+    if (
+        isinstance(cell, str)
+        and cell.lstrip("'").startswith(FORMULA)
+        and not NUMBER.fullmatch(cell)
+    ):
+        return f"'{cell}"
+    return cell
+
+
+def without_apostrophe(cell: str) -> str:
+    """A cell's text as it was before `csv_line` wrote it."""
+    return cell[1:] if cell[:1] == "'" and cell.lstrip("'").startswith(FORMULA) else cell
 
 
 _quiet = False
@@ -95,11 +127,14 @@ CLONE = Path(__file__).parents[2]  # where it is one, and not the site-packages 
 
 
 def install_command(extra: str) -> str:
-    """How to install an extra: pip finds the installed dcfl and adds what the extra needs."""
+    """How to install an extra: pip finds the installed dcfl and adds what the extra needs. torch
+    stays as it is: another package could replace a CPU build by gigabytes for CUDA, or bring a
+    torchvision that is built for another torch."""
     constraints = CLONE / "constraints.txt"
     here = Path.cwd() == CLONE
     tested = ["-c", constraints.name if here else str(constraints)] if constraints.is_file() else []
-    return f"{_install()} {shlex.join([*tested, f'dcfl[{extra}]'])}"
+    kept = f"torch=={version('torch')}"
+    return f"{_install()} {shlex.join([*tested, f'dcfl[{extra}]', kept])}"
 
 
 def _install() -> str:

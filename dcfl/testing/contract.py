@@ -10,17 +10,19 @@ from pathlib import Path
 from dcfl.config import method_named
 from dcfl.engines.runner import reproducible
 from dcfl.errors import ConfigError, DCFLError
+from dcfl.messages import Tensors
 from dcfl.methods import Method
-from dcfl.methods.loading import methods_in
+from dcfl.methods.loading import load_methods, methods_in
 from dcfl.models import FeatureModel, ModelSettings
 from dcfl.models.layers import Norm
 from dcfl.models.own_models import BUILT_IN, model_in, register_model
 from dcfl.system.own_files import run_file
 from dcfl.system.processes import Terminated
 from dcfl.system.wording import described
+from dcfl.tensors import snapshot, subtract
 from dcfl.testing.model_properties import MODEL_PROPERTIES, Network
-from dcfl.testing.properties import PROPERTIES
-from dcfl.testing.toys import Broken
+from dcfl.testing.properties import PROPERTIES, client_in_float64
+from dcfl.testing.toys import Broken, NotOffered, toy_model, toy_server, two_rounds
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Verdict:
     holds: bool
     detail: str = ""
     crashed: bool = False  # with an error that nobody expected; what follows was not checked
+    offered: bool = True  # False: it holds only in that nobody claims it
 
 
 def check(
@@ -51,8 +54,8 @@ def check(
         classes: How many classes it tells apart.
 
     Returns:
-        For each method and network the verdicts, with `property`, `holds` and `detail`, up to the
-        first crash.
+        For each method and network the verdicts, with `property`, `holds`, `detail` and `offered`
+        (False: it claims nothing that could be broken), up to the first crash.
 
     Raises:
         ConfigError: There is no such method or network, or the file defines none.
@@ -89,6 +92,51 @@ def _defined_in(path: Path) -> tuple[dict[str, type[Method]], list[str]]:
     return methods, [register_model(path)] if model else []
 
 
+def check_against(name: str, path: Path, norm: Norm = "batch") -> dict[str, list[Verdict]]:
+    """For each method in a user's file, whether it computes the same as the one of this name, both
+    with their default fields: see `_beside`."""
+    ours = method_named(name)()
+    with reproducible(threads=1):
+        return {own: _beside(ours, theirs(), norm) for own, theirs in load_methods(path).items()}
+
+
+def _beside(ours: Method, theirs: Method, norm: Norm) -> list[Verdict]:
+    """The gradient of a client in its second round, in float64 and at the same weights, and where
+    the server is after two rounds. Losses may differ by a constant, and are told."""
+    at, batch = client_in_float64(ours, norm)
+    own, _ = client_in_float64(theirs, norm)
+    own.model.load_state_dict(at.model.state_dict())
+    own.received = at.received
+    losses, gradients = [], []
+    for method, client in ((theirs, own), (ours, at)):
+        loss = method.gradient(client, method.objective(client), batch)
+        losses.append(loss.item())
+        gradients.append({n: live.grad for n, live in client.trainable() if live.grad is not None})
+    start = snapshot(toy_model(norm))
+    moved = [subtract(_after_two_rounds(method, norm), start) for method in (theirs, ours)]
+    return [
+        Verdict("loss", True, f"{losses[0]:.6g}, and {losses[1]:.6g} of {ours.name}"),
+        _as_of(ours.name, "gradient", gradients[0], gradients[1], 1e-6),
+        _as_of(ours.name, "the server's path in two rounds", moved[0], moved[1], 1e-3),  # float32
+    ]
+
+
+def _after_two_rounds(method: Method, norm: Norm) -> Tensors:
+    rounds, model = two_rounds(method, norm), toy_model(norm)
+    server = toy_server(method, model, len(rounds.second))
+    updates = [reply.update for reply in rounds.second]
+    return server.aggregate(rounds.state, server.broadcast(rounds.state), updates)[0].weights
+
+
+def _as_of(name: str, what: str, theirs: Tensors, ours: Tensors, tolerance: float) -> Verdict:
+    length, apart = (
+        sum(float(tensor.double().square().sum()) for tensor in tensors.values()) ** 0.5
+        for tensors in (ours, subtract(theirs, ours))
+    )
+    detail = f"{apart / length:.2g} apart, relative to its length" if apart else ""
+    return Verdict(f"{what} as of {name}", apart <= tolerance * length, detail)
+
+
 def check_method(method: type[Method], norm: Norm = "batch") -> list[Verdict]:
     """Check every property of a method, with its default fields, up to the first crash."""
     return _verdicts({name: partial(check, method, norm) for name, check in PROPERTIES.items()})
@@ -122,6 +170,8 @@ def _verdicts(checks: Mapping[str, Callable[[], str | None]]) -> list[Verdict]:
 def _verdict(name: str, check: Callable[[], str | None]) -> Verdict:
     try:
         remark = check()
+    except NotOffered as reason:
+        return Verdict(name, True, str(reason), offered=False)
     except (Broken, DCFLError) as broken:
         return Verdict(name, False, str(broken))
     except Terminated:

@@ -7,8 +7,10 @@ student and statistics that leak. Each property looks for one such mistake, on a
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
+from types import CodeType, FunctionType
 
 import torch
 from safetensors.torch import load, save
@@ -18,7 +20,8 @@ from dcfl.client import Batch, Client, evaluating
 from dcfl.data import Images
 from dcfl.errors import ConfigError, ProtocolError
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
-from dcfl.methods import METHODS, Method
+from dcfl.methods import METHODS, Method, Objective
+from dcfl.methods.method import OnLevels, addressed, public_functions
 from dcfl.models import FeatureModel
 from dcfl.models.layers import Norm
 from dcfl.models.parts import (
@@ -29,7 +32,7 @@ from dcfl.models.parts import (
     personalise,
 )
 from dcfl.privacy import PrivacySettings, Protection, check_covered
-from dcfl.server import ServerState
+from dcfl.server import ServerSettings, ServerState
 from dcfl.server.validation import Schema, check_update
 from dcfl.tensors import as_rows, checksum, copies, from_rows, not_finite, sha256, snapshot
 from dcfl.testing import toys
@@ -38,6 +41,7 @@ from dcfl.testing.toys import (
     MIXED,
     TRAINING,
     Broken,
+    NotOffered,
     averaged,
     toy_client,
     toy_images,
@@ -48,23 +52,20 @@ from dcfl.testing.toys import (
 )
 
 
-def replies_are_accepted_by_the_server(method: type[Method], norm: Norm) -> str | None:
-    """As `upload_like` and `check_upload` demand, in the first round and later, forged or not."""
+def replies_are_accepted_by_the_server(method: type[Method], norm: Norm) -> None:
+    """As `upload_like` and `check_upload` demand, in the first round and later."""
     rounds, example = two_rounds(method(), norm, MIXED, [1] * 9), _upload_example(method(), norm)
     for update, _ in (*rounds.first, *rounds.second):
         _require_accepted(method(), norm, update)
-        if method.overrides("flip_upload"):
-            forged = method().flip_upload(update.upload, 10.0)
-            _require_accepted(method(), norm, replace(update, upload=forged))
     if example is None:
-        return "its uploads are not checked: define `upload_like`"
-    return None
+        raise NotOffered("its uploads are not checked: define `upload_like`")
 
 
 def _upload_example(method: Method, norm: Norm) -> Tensors | None:
     model = toy_model(norm)
     with torch.no_grad(), evaluating(model):
-        width = model(torch.zeros(2, 1, 8, 8)).embedding.shape[1]
+        levels = method.levels_of(model(torch.zeros(2, 1, 8, 8)))
+    width = sum(level.shape[1] for level in levels)
     return method.upload_like(dict(model.named_parameters()), CLASSES, width)
 
 
@@ -76,14 +77,15 @@ def _require_accepted(method: Method, norm: Norm, update: ClientUpdate) -> None:
         raise Broken(f"the server would reject its replies: {error}") from error
 
 
-def uploads_stay_within_their_sensitivity(method: type[Method], norm: Norm) -> str | None:
+def uploads_stay_within_their_sensitivity(method: type[Method], norm: Norm) -> None:
     """What [privacy] relies on, for clients with any data, however long their uploads would be."""
     sensitivity = method().upload_sensitivity()
     if sensitivity is None:
-        return "[privacy] refuses it: define `upload_sensitivity`"
+        raise NotOffered("[privacy] refuses it: define `upload_sensitivity`")
+    if sensitivity or any(map(method.overrides, SERVER_HOOKS)):
+        _require_private(method())
     if not sensitivity:
-        return None
-    _require_private(method())
+        return
     clipped = [method().clip_upload(upload) for upload in _uploads_of_neighbours(method(), norm)]
     for name, furthest in sensitivity.items():
         rows = torch.stack([upload[name].flatten() for upload in clipped])
@@ -93,7 +95,6 @@ def uploads_stay_within_their_sensitivity(method: type[Method], norm: Norm) -> s
                 f"after clip_upload, {name} of two clients can be {apart:.4g} apart in L2, and "
                 f"upload_sensitivity says {furthest:.4g}"
             )
-    return None
 
 
 def _uploads_of_neighbours(method: Method, norm: Norm) -> Iterator[dict[str, Tensor]]:
@@ -119,7 +120,7 @@ def _every_second(tensor: Tensor, first: int) -> Tensor:
 
 
 def _require_private(method: Method) -> None:
-    """With noise the server accepts its replies, and `merge` makes sense of them."""
+    """With noise the server accepts its replies, and makes sense of them."""
     model = toy_model("group")  # which [privacy] covers
     settings, example = PrivacySettings(clip=1.0, noise=1.0), _upload_example(method, "group")
     try:
@@ -129,17 +130,26 @@ def _require_private(method: Method) -> None:
     trainable = frozenset(name for name, _ in model.named_parameters())
     protection = Protection(settings, method, trainable, example or {}, seed=0)
     sent = Broadcast(1, snapshot(model), {})
-    uploads = []
-    for labels in (MIXED, [1] * 9):
-        update = protection.protect(visit(method, toy_client(labels), norm="group").update, sent)
-        _require_accepted(method, "group", update)
-        uploads.append(update.upload)
-    if (name := not_finite(method.merge({}, uploads, 2))) is not None:
-        raise Broken(f"with noise on the uploads, {name} of what it shares is not finite")
+    updates = []
+    for client, labels in enumerate((MIXED, [1] * 9)):
+        try:
+            update = visit(method, toy_client(labels), norm="group", client=client).update
+        except ConfigError as error:
+            raise NotOffered(f"it refuses the networks that [privacy] covers: {error}") from error
+        updates.append(protection.protect(update, sent))
+        _require_accepted(method, "group", updates[-1])
+    state = averaged(method, "group", updates)
+    for tensors in (state.shared, state.kept, state.weights):
+        if (name := not_finite(tensors)) is not None:
+            raise Broken(f"with noise on the replies, {name} on the server is not finite")
 
 
 STEPS = (1e-5, 1e-6, 1e-7, 1e-8)  # of the finite differences
-HOOKS = ("objective", "gradient", "upload", "remember", "merge", "merge_mean")
+SERVER_HOOKS = ("merge", "merge_mean", "weigh", "server_step", "shared_for")
+HOOKS = (
+    *("start", "objective", "gradient", "upload", "remember", "own_objective", "own_weights"),
+    *SERVER_HOOKS,
+)
 
 
 Check = Callable[[type[Method], Norm], str | None]  # returns a remark, if any, where it holds
@@ -160,29 +170,98 @@ def repeatable(method: type[Method], norm: Norm) -> None:
 
 
 def equals_fedavg_at_its_neutral_value(method: type[Method], norm: Norm) -> None:
+    if method.neutral is None:
+        raise NotOffered("it has none")
     neutral = dict(method.neutral)
     if not neutral and "mu" in [field.name for field in fields(method)]:
         neutral = {"mu": 0.0}
     if not neutral and overridden_hooks(method):
-        raise Broken("say at which values of its fields it is FedAvg, as in neutral = {'mu': 0.0}")
+        raise Broken(
+            "say at which values of its fields it is FedAvg, as in neutral = {'mu': 0.0}, or that "
+            "it never is: neutral = None"
+        )
     if _hashes(replace(method(), **neutral), norm) != _hashes(METHODS["fedavg"](), norm):
         values = ", ".join(f"{key} = {value}" for key, value in neutral.items())
         raise Broken(f"with {values} its weights are not FedAvg's")
 
 
 def differs_from_fedavg_otherwise(method: type[Method], norm: Norm) -> None:
+    fedavg = METHODS["fedavg"]
+    if method is fedavg:
+        return
     if not overridden_hooks(method):
-        return  # it is FedAvg
-    if _hashes(method(), norm) == _hashes(METHODS["fedavg"](), norm):
-        raise Broken("with its default fields every bit is FedAvg's: its term is zero")
+        raise Broken(f"it is FedAvg: it overrides none of the hooks ({', '.join(HOOKS)})")
+    if _hashes(method(), norm) != _hashes(fedavg(), norm):
+        return
+    if method().has_own_model:
+        for update, memory in two_rounds(method(), norm).second:
+            own = personal_and_rest(memory)[0]
+            if all(torch.equal(own[name], update.weights[name]) for name in own):
+                raise Broken("a client's own model has every bit of the shared one")
+        return
+    if method.overrides("weigh") or method.overrides("server_step"):
+        # They may do more only if clients disagree.
+        alone = [toy_client([label] * 12) for label in range(CLASSES)]
+        moved = [
+            averaged(
+                one, norm, [visit(one, d, norm=norm, client=k).update for k, d in enumerate(alone)]
+            ).weights
+            for one in (method(), fedavg())
+        ]
+        if sha256(moved[0]) != sha256(moved[1]):
+            return
+    raise Broken("with its default fields every bit is FedAvg's: its term is zero")
+
+
+def calls_all_that_it_defines(method: type[Method], norm: Norm) -> None:
+    """A hook by another library's name, such as `aggregate`, would train FedAvg unnoticed."""
+    own = set[str]().union(*(public_functions(c) for c in method.__mro__ if issubclass(c, Method)))
+    functions = [
+        function
+        for place in (*map(vars, method.__mro__), vars(sys.modules[method.__module__]))
+        for function in place.values()
+        if isinstance(function, FunctionType)
+    ]
+    called = set[str]().union(*(_names_in(function.__code__) for function in functions))
+    if unknown := sorted(own - called - set(dir(OnLevels))):
+        raise Broken(f"nobody calls {unknown[0]}; the hooks are {', '.join(HOOKS)}")
+
+
+def _names_in(code: CodeType) -> set[str]:
+    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return set(code.co_names).union(*map(_names_in, inner))
+
+
+def trains_from_the_model_that_is_scored(method: type[Method], norm: Norm) -> None:
+    """A client with a single image takes no step, and sends back what it got."""
+    if method.overrides("start"):
+        raise NotOffered("no: its `start` says where clients begin")
+    rounds = two_rounds(method(), norm)
+    reply = visit(method(), toy_client([0]), received=rounds.received, norm=norm).update
+    if sha256(reply.weights) != sha256(rounds.weights):
+        raise Broken(
+            "clients begin with other weights than the server's, which are scored: move those in "
+            "`server_step`, or say in `start` where clients begin"
+        )
 
 
 def gradient_agrees_with_finite_differences(method: type[Method], norm: Norm) -> str | None:
-    """The slope of the objective along random directions, in float64, away from `received`."""
-    client, batch = _client_in_float64(method(), norm)
-    objective = method().objective(client)
-    parameters = [parameter for _, parameter in client.trainable()]
-    gradients = torch.autograd.grad(objective(batch), parameters)
+    """The slope of the objective along random directions, in float64, away from `received`; that of
+    the client's own model too, if there is one."""
+    client, batch = client_in_float64(method(), norm)
+    _compare_slopes(method().objective(client), client.model, batch)
+    if method.overrides("own_objective"):
+        _compare_slopes(method().own_objective(client), client.own_model, batch)
+    if "gradient" in overridden_hooks(method):
+        return "of its objective; what its own `gradient` makes of it is for its own test"
+    return None
+
+
+def _compare_slopes(objective: Objective, model: FeatureModel, batch: Batch) -> None:
+    parameters = [live for live in model.parameters() if live.requires_grad]
+    gradients = torch.autograd.grad(  # a method may leave parameters alone
+        objective(batch), parameters, allow_unused=True, materialize_grads=True
+    )
     generator = torch.Generator().manual_seed(1)
     for _ in range(3):
         directions = [
@@ -195,9 +274,6 @@ def gradient_agrees_with_finite_differences(method: type[Method], norm: Norm) ->
         measured = min(slopes, key=lambda slope: abs(slope - claimed))
         if abs(claimed - measured) > 1e-6 + 1e-4 * abs(measured):
             raise Broken(f"a slope of {measured:.6g} was measured, its gradient says {claimed:.6g}")
-    if "gradient" in overridden_hooks(method):
-        return "of its objective; what its own `gradient` makes of it is for its own test"
-    return None
 
 
 def _slope(
@@ -217,7 +293,7 @@ def _slope(
     return (ahead - behind) / (2 * step)
 
 
-def _client_in_float64(method: Method, norm: Norm) -> tuple[Client, Batch]:
+def client_in_float64(method: Method, norm: Norm) -> tuple[Client, Batch]:
     """A client in its second round that has already moved a little, and a batch."""
     rounds = two_rounds(method, norm)
 
@@ -230,13 +306,16 @@ def _client_in_float64(method: Method, norm: Norm) -> tuple[Client, Batch]:
     second_view = method.second_view
     batch = next(data.training_batches(1, 12, 0, 2, 0, second_view=second_view))
     view = batch.second_view.double() if batch.second_view is not None else None
+    memory: Tensors = double(rounds.first[0].memory)
+    own, memory = personal_and_rest(memory) if method.has_own_model else ({}, memory)
     client = Client(
         id=0,
         round=2,
         model=model,
         received=double(rounds.weights),
-        shared=double(rounds.shared),
-        memory=double(rounds.first[0].memory),
+        shared=double(addressed(rounds.received, method, 0).shared),
+        memory=memory,
+        own=own,
         data=data,
         training=toys.TRAINING,
     )
@@ -253,8 +332,12 @@ def statistics_move_with_training_and_are_averaged(method: type[Method], norm: N
     weights = averaged(method(), norm, updates).weights
     for name in weights:
         if name.endswith(("running_mean", "running_var")):
-            sent = torch.stack([update.weights[name] for update in updates])
-            if not torch.allclose(weights[name], sent.mean(dim=0), atol=1e-6):
+            shares = torch.tensor(method().weigh(updates, [1.0] * len(updates)))
+            sent = torch.stack([update.weights[name] for update in updates], dim=-1)
+            mean, own = sent @ shares / shares.sum(), weights[name]
+            if method.keeps_replies:  # it may put neurons in another order
+                mean, own = mean.mean(), own.mean()
+            if not torch.allclose(own, mean, atol=1e-6):
                 raise Broken(f"{name} is not the clients' mean")
 
 
@@ -262,7 +345,7 @@ def _stays_finite(*labels: Sequence[int]) -> Check:
     def check(method: type[Method], norm: Norm) -> None:
         rounds = two_rounds(method(), norm, *labels)
         for update, memory in (*rounds.first, *rounds.second):
-            _require_finite(update.weights, update.upload, memory, rounds.shared)
+            _require_finite(update.weights, update.upload, memory, rounds.shared, rounds.state.kept)
 
     return check
 
@@ -287,21 +370,34 @@ def leaves_what_it_was_given_untouched(method: type[Method], norm: Norm) -> None
         "received": dict(rounds.weights),
         "shared": dict(rounds.shared),
         "memory": dict(rounds.first[0].memory),
+        "kept": dict(rounds.state.kept),
         "data": {"pixels": data.images.pixels, "labels": data.images.labels},
     }
     before = copy.deepcopy(given)
     received = Broadcast(2, given["received"], given["shared"])
-    visit(method(), data, received=received, memory=given["memory"], norm=norm)
+    sent = addressed(received, method(), 0)
+    visit(method(), data, received=sent, memory=given["memory"], norm=norm)
     method().merge(given["shared"], [rounds.second[0].update.upload], 1)
+    toy_server(method(), toy_model(norm), 1).aggregate(
+        replace(
+            rounds.state, weights=given["received"], shared=given["shared"], kept=given["kept"]
+        ),
+        received,
+        [reply.update for reply in rounds.second],
+    )
     for name, tensors in given.items():
         if sha256(tensors) != sha256(before[name]):
             raise Broken(f"`{name}` was changed")
 
 
 def merge_hears_every_client(method: type[Method], norm: Norm) -> None:
-    uploads = [reply.update.upload for reply in two_rounds(method(), norm, MIXED, [0, 1, 2]).first]
+    updates = [reply.update for reply in two_rounds(method(), norm, MIXED, [0, 1, 2]).first]
+    uploads = [update.upload for update in updates]
     if not any(uploads):
         return
+    swapped = [replace(update, upload=uploads[1 - i]) for i, update in enumerate(updates)]
+    if method().weigh(updates, [1.0, 1.0]) != method().weigh(swapped, [1.0, 1.0]):
+        return  # it is for this
     for left_out in (0, 1):
         if sha256(method().merge({}, uploads, 2)) == sha256(
             method().merge({}, [uploads[left_out]], 2)
@@ -313,7 +409,7 @@ def what_it_sends_and_keeps_survives_the_codec(method: type[Method], norm: Norm)
     """Messages, memories and checkpoints have this format."""
     rounds = two_rounds(method(), norm)
     for update, memory in rounds.second:
-        for tensors in (update.weights, update.upload, memory, rounds.shared):
+        for tensors in (update.weights, update.upload, memory, rounds.shared, rounds.state.kept):
             decoded = from_rows(load(save(as_rows(tensors))))
             if checksum({name: decoded[name] for name in tensors}) != checksum(tensors):
                 raise Broken("a tensor came back changed")
@@ -322,25 +418,47 @@ def what_it_sends_and_keeps_survives_the_codec(method: type[Method], norm: Norm)
 def continues_after_an_unused_reply(method: type[Method], norm: Norm) -> None:
     """The client then receives what others have shared since, and has no memory of its own."""
     rounds = two_rounds(method(), norm)
-    update, memory = visit(method(), toy_client(MIXED), received=rounds.received, norm=norm)
+    sent = addressed(rounds.received, method(), 9)
+    update, memory = visit(method(), toy_client(MIXED), received=sent, norm=norm, client=9)
     _require_finite(update.weights, update.upload, memory)
 
 
-def withstands_forged_uploads(method: type[Method], norm: Norm) -> str | None:
+def withstands_forged_uploads(method: type[Method], norm: Norm) -> None:
     """Under a robust rule for weights: two of seven clients send minus ten times what they should,
     and what is shared stays within twice the span of the honest clients."""
     strict = method().fitted(robust=True)
-    uploads = [visit(strict, toy_client(MIXED[k:]), norm=norm).update.upload for k in range(7)]
+    robust = ServerSettings("median")
+    try:
+        robust.check_method(strict)
+    except ConfigError as error:
+        raise NotOffered(str(error)) from error
+    updates = [visit(strict, toy_client(MIXED[k:]), norm=norm, client=k).update for k in range(7)]
+    uploads = [update.upload for update in updates]
     forged = [{name: -10 * tensor for name, tensor in upload.items()} for upload in uploads[:2]]
     shared_alone = [strict.merge({}, [upload] * 7, 7) for upload in uploads]
     shared_by_all = strict.merge({}, [*forged, *uploads[2:]], 7)
     for name, tensor in shared_by_all.items():
-        honest = torch.stack([shared[name].double() for shared in shared_alone])
+        honest = torch.stack([s[name].double() for s in shared_alone if name in s])
         low, high = honest.aminmax(dim=0)
         slack = 0.5 * (high - low) + 1e-6
         if ((tensor < low - slack) | (tensor > high + slack)).any():
-            return "no: two of seven steer what it shares, whatever server.aggregation is"
-    return None
+            raise NotOffered("no: two of seven steer what it shares, whatever server.aggregation")
+    if not method.overrides("server_step"):
+        return
+    server = replace(toy_server(strict, toy_model(norm), 7), settings=robust)
+    state = ServerState(0, snapshot(toy_model(norm)), {}, {})
+    names = server.trainable
+
+    def moved(replies: Sequence[ClientUpdate]) -> float:
+        after = server.aggregate(state, server.broadcast(state), replies)[0].weights
+        return sum(float((after[name] - state.weights[name]).square().sum()) for name in names)
+
+    lies = [copy.deepcopy(update) for update in updates[:2]]
+    for lie in lies:
+        for name in names:
+            lie.weights[name].lerp_(state.weights[name], 11)  # sent - 10 (w - sent)
+    if moved([*lies, *updates[2:]]) > 9 * moved(updates):
+        raise NotOffered("no: two of seven steer the server's step, whatever server.aggregation")
 
 
 def leaves_frozen_parts_alone(method: type[Method], norm: Norm) -> None:
@@ -355,9 +473,16 @@ def leaves_frozen_parts_alone(method: type[Method], norm: Norm) -> None:
         raise Broken("frozen weights were changed")
 
 
-def keeps_personal_parts_at_home(method: type[Method], norm: Norm) -> str | None:
+def keeps_personal_parts_at_home(method: type[Method], norm: Norm) -> None:
     """Two rounds with a personal classifier: it moves, and nobody hears of it. Methods of the
-    user's own may send something of every parameter, and then cannot."""
+    user's own may send something of every parameter, and then cannot. Where the method itself has
+    a model of every client's own, that moves instead."""
+    if method().has_own_model:
+        rounds = two_rounds(method(), norm)
+        owns = [personal_and_rest(visit.memory)[0] for visit in (rounds.first[0], rounds.second[0])]
+        if sha256(owns[0]) == sha256(owns[1]):
+            raise Broken("a client's own model does not move")
+        return
     model = toy_model(norm)
     personalise(model, ["classifier"])
     own = frozenset(personal_tensors(model))
@@ -365,15 +490,16 @@ def keeps_personal_parts_at_home(method: type[Method], norm: Norm) -> str | None
     try:
         for broadcast, memory, state in _rounds_without(method(), model, own, "personal"):
             kept, _ = personal_and_rest(memory)
-            if sha256(kept) != sha256(snapshot(model, own)) or sha256(kept) == sha256(before):
-                raise Broken("the client did not train and keep its personal part")
+            if sha256(kept) != sha256(snapshot(model, own)):
+                raise Broken("the client did not keep its personal part")
+            if sha256(kept) == sha256(before):
+                raise NotOffered("it does not train the classifier")
             if sha256({name: state.weights[name] for name in own}) != sha256(first):
                 raise Broken("the server's personal part has changed")
             visit(method(), toy_client([0, 1] * 4), received=broadcast, model=model)  # another one
             before = snapshot(model, own)
     except (ConfigError, KeyError) as error:
-        return f"no: it does not work with federation.personal: {error}"
-    return None
+        raise NotOffered(f"it does not work with federation.personal: {error}") from error
 
 
 def _rounds_without(
@@ -408,6 +534,7 @@ PROPERTIES: dict[str, Check] = {
     "gives the same bits again": repeatable,
     "equals FedAvg at its neutral value": equals_fedavg_at_its_neutral_value,
     "differs from FedAvg otherwise": differs_from_fedavg_otherwise,
+    "defines nothing that nobody calls": calls_all_that_it_defines,
     "gradient agrees with finite differences": gradient_agrees_with_finite_differences,
     "BatchNorm moves with training alone and is averaged": (
         statistics_move_with_training_and_are_averaged
@@ -417,6 +544,7 @@ PROPERTIES: dict[str, Check] = {
     "survives a batch of two without negatives": _stays_finite([1, 1]),
     "survives a class that nobody has": _stays_finite([0, 1, 3] * 7, [0, 0, 1]),
     "survives a last batch of one": _stays_finite([0, 1, 2, 3, 0, 1, 2, 3, 1]),
+    "trains from the model that is scored": trains_from_the_model_that_is_scored,
     "leaves received, shared, memory and data untouched": leaves_what_it_was_given_untouched,
     "uses every client's upload": merge_hears_every_client,
     "no uploads, no change": merging_nothing_changes_nothing,

@@ -12,6 +12,7 @@ from dcfl.data.augment import Preparation
 from dcfl.local_training import LocalTraining, train_client
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods import Method
+from dcfl.methods.method import addressed
 from dcfl.models import CNN, FeatureModel
 from dcfl.models.layers import Norm
 from dcfl.server import Server, ServerState
@@ -24,6 +25,10 @@ MIXED = [0, 0, 0, 1, 1, 2, 2, 3, 0, 1, 2, 3] * 2
 
 class Broken(Exception):
     """A property does not hold; the text says how that showed."""
+
+
+class NotOffered(Exception):
+    """The method does not claim it; the text says what follows."""
 
 
 def toy_images(labels: Sequence[int], seed: int = 0) -> Images:
@@ -59,15 +64,20 @@ class Rounds(NamedTuple):
 
     first: list[Visit]
     second: list[Visit]
-    received: Broadcast  # in the second round: the plain mean, and what the method shares
+    state: ServerState  # of the server between the two
+
+    @property
+    def received(self) -> Broadcast:
+        """In the second round: the server's weights, and what the method shares."""
+        return Broadcast(2, self.weights, self.shared)
 
     @property
     def weights(self) -> Tensors:
-        return self.received.weights
+        return self.state.weights
 
     @property
     def shared(self) -> Tensors:
-        return self.received.shared
+        return self.state.shared
 
 
 def visit(
@@ -97,14 +107,20 @@ def two_rounds(method: Method, norm: Norm, *labels: Sequence[int]) -> Rounds:
         visit(method, client_data, norm=norm, client=client)
         for client, client_data in enumerate(data)
     ]
-    shared = method.merge({}, [reply.update.upload for reply in first], len(data))
-    weights = averaged(method, norm, [reply.update for reply in first]).weights
-    received = Broadcast(2, weights, shared)
+    state = averaged(method, norm, [reply.update for reply in first])
+    received = Broadcast(2, state.weights, state.shared)
     second = [
-        visit(method, data[client], received=received, memory=memory, norm=norm, client=client)
+        visit(
+            method,
+            data[client],
+            received=addressed(received, method, client),
+            memory=memory,
+            norm=norm,
+            client=client,
+        )
         for client, (_, memory) in enumerate(first)
     ]
-    return Rounds(first, second, received)
+    return Rounds(first, second, state)
 
 
 def toy_server(

@@ -9,22 +9,24 @@ from itertools import count, islice
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dcfl.client import evaluating
-from dcfl.data import Preparation
+from dcfl.data import Images, Preparation
 from dcfl.data.catalogue import reading_of
 from dcfl.data.client_data import normalises_by_batch
+from dcfl.data.identical import Digests, read_digests
 from dcfl.data.readers.pictures import Reading, decode_all, images, in_grey
 from dcfl.engines.placement import choose_devices
 from dcfl.errors import ConfigError, DatasetMissing, RunFolderError
 from dcfl.models import FeatureModel, Output
 from dcfl.runs.folder import RecordedRun
-from dcfl.runs.model_file import Which, load_model
+from dcfl.runs.model_file import Network, Which, load_model
 from dcfl.system.transfers import on_device
 from dcfl.system.wording import printable
-from dcfl.trained.subject import data_settings, inputs_of
+from dcfl.trained.subject import data_settings, inputs_of, sees_pictures
 
 BLOCK = 100  # pictures in memory at a time, whatever their number
 
@@ -57,8 +59,10 @@ def _in(path: Path, labels: dict[str, int]) -> Iterator[Found]:
         yield Found(path, None)
         return
     for picture in sorted(images(path)):
-        # A class folder inside, or else the folder itself. Class names are as they can be shown.
-        below = (*picture.relative_to(path).parts[:-1], path.resolve().name)
+        # A class folder inside, or else the folder itself or, for CLASS/patient/left, one of the
+        # two above. Class names are as they can be shown.
+        around = [folder.name for folder in (path.resolve(), *path.resolve().parents)[:3]]
+        below = (*picture.relative_to(path).parts[:-1], *around)
         folders = (printable(name) for name in below)
         yield Found(picture, next((labels[name] for name in folders if name in labels), None))
 
@@ -69,6 +73,7 @@ class Seen(NamedTuple):
     output: Output | None  # on the CPU; None if no picture could be read
     # Each picture with its row of the output, or with why it could not be read.
     pictures: list[tuple[Found, int | str]]
+    known: Sequence[bool | None]  # by row: whether the model was trained on it; None: not known
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,7 @@ class Classifier:
     preparation: Preparation
     channels: int
     reading: Reading
+    seen: Digests | None = None  # of the pictures that it was trained on
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -102,7 +108,7 @@ class Classifier:
         places = enumerate(block)
         rows = [(found, reasons[at] if at in reasons else next(row)) for at, found in places]
         if not len(pixels):
-            return Seen(None, rows)
+            return Seen(None, rows, [])
         device = next(self.model.parameters()).device
         with evaluating(self.model):
             output = self.model(self.preparation.clean(on_device(pixels, device)))
@@ -112,17 +118,20 @@ class Classifier:
                 f"{printable(self.folder)}: the model's outputs are not finite: the run has "
                 f"diverged"
             )
-        return Seen(output, rows)
+        if self.seen is None:
+            return Seen(output, rows, [None] * len(pixels))
+        digests = Images(pixels, torch.zeros(len(pixels), dtype=torch.int64)).digests
+        return Seen(output, rows, np.isin(digests, self.seen).tolist())
 
 
-def open_classifier(folder: Path, which: Which = "last") -> Classifier:
+def open_classifier(folder: Path, which: Which = "last", network: Network = None) -> Classifier:
     """Open a run's model. Refuses those that do not look at pictures."""
-    model = load_model(folder, which)
-    preparation, (height, size, channels) = inputs_of(model)
-    if (height, size) == (1, 1):
-        raise ConfigError(
-            f"{printable(folder)}: it was trained on feature vectors, not on pictures"
-        )
+    model = load_model(folder, which, model=network)
+    preparation, shape = inputs_of(model)
+    if not sees_pictures(model):
+        kind = "feature vectors" if shape[:2] == (1, 1) else f"inputs of {list(shape)}"
+        raise ConfigError(f"{printable(folder)}: it was trained on {kind}, not on pictures")
+    size, _, channels = shape
     if channels not in (1, 3):
         raise ConfigError(
             f"{printable(folder)}: its images have {channels} channels, and pictures have 1 or 3"
@@ -135,4 +144,5 @@ def open_classifier(folder: Path, which: Which = "last") -> Classifier:
         )
     data = data_settings(RecordedRun.open(folder))
     reading = replace(reading_of(data), size=size, broken="skip", unreadable="skip")
-    return Classifier(folder, model.to(choose_devices("auto")[0]), preparation, channels, reading)
+    model, seen = model.to(choose_devices("auto")[0]), read_digests(folder)
+    return Classifier(folder, model, preparation, channels, reading, seen)

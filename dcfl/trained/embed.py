@@ -9,11 +9,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dcfl.data.catalogue import is_named
+from dcfl.data.to_score import Wanted, images_to_score
 from dcfl.errors import ConfigError, DatasetCorrupt
 from dcfl.models.output import Embedding
-from dcfl.runs.model_file import Which
+from dcfl.runs.folder import RecordedRun
+from dcfl.runs.model_file import Network, Which, load_model
 from dcfl.system.storage import replacing
 from dcfl.trained.classifier import open_classifier
+from dcfl.trained.subject import data_settings, embed, inputs_of, sees_pictures
 
 
 class EmbeddedPictures(NamedTuple):
@@ -32,16 +36,20 @@ def embed_pictures(
     places: Iterable[str | Path],
     layer: Embedding = "projection",
     which: Which = "last",
+    network: Network = None,
 ) -> EmbeddedPictures:
     """A hundred pictures at a time; what stays is their embeddings. `layer`: what the method's term
     on embeddings sees, or the features that the classifier sees; one and the same in a model
-    without a side head."""
-    classifier = open_classifier(run_folder, which)
+    without a side head. A place may be the name of a data set instead, as in data.dataset."""
+    named = [str(place) for place in places]
+    if len(named) == 1 and is_named(named[0]) and not Path(named[0]).exists():
+        return _of_data_set(run_folder, named[0], layer, which, network)
+    classifier = open_classifier(run_folder, which, network)
     features, predicted = [], []
     files: list[str] = []
     labels: list[int] = []
     skipped: dict[str, str] = {}
-    for output, pictures in classifier.look_at(places):
+    for output, pictures, _ in classifier.look_at(named):
         for found, row in pictures:
             if isinstance(row, str):
                 skipped[str(found.path)] = row
@@ -61,6 +69,19 @@ def embed_pictures(
         classifier.class_names,
         skipped,
     )
+
+
+def _of_data_set(
+    folder: Path, name: str, layer: Embedding, which: Which, network: Network
+) -> EmbeddedPictures:
+    model = load_model(folder, which, model=network)
+    preparation, shape = inputs_of(model)
+    wanted = Wanted(model.class_names, shape, sees_pictures(model))
+    images = images_to_score(name, data_settings(RecordedRun.open(folder)), wanted).images
+    features, logits = embed(model, images, preparation, layer)
+    files = [f"{name}/{row}" for row in range(len(images))]
+    found = (features.numpy(), files, images.labels.numpy(), logits.argmax(dim=1).numpy())
+    return EmbeddedPictures(*found, model.class_names, {})
 
 
 def require_npz(path: Path) -> None:

@@ -21,9 +21,9 @@ from dcfl.data.client_data import normalises_by_batch
 from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing, RunFolderError
 from dcfl.models import FeatureModel
 from dcfl.models.output import Embedding
-from dcfl.runs.folder import FILES, RecordedRun, require_own
-from dcfl.runs.model_file import Which, load_with_settings
-from dcfl.system.storage import replacing, storage, strict_json
+from dcfl.runs.folder import FILES, RecordedRun
+from dcfl.runs.model_file import Network, Which, load_with_settings
+from dcfl.system.storage import read_whole, replacing, storage, strict_json
 from dcfl.system.wording import one_line, printable
 from dcfl.trained.exported_graph import (
     FORMATS,
@@ -36,7 +36,15 @@ from dcfl.trained.exported_graph import (
     graph_of,
     resized,
 )
-from dcfl.trained.model_card import OURS, CardFacts, model_card, model_config, require_license
+from dcfl.trained.model_card import (
+    OURS,
+    SCRIPT,
+    CardFacts,
+    label_script,
+    model_card,
+    model_config,
+    require_license,
+)
 from dcfl.trained.subject import data_settings, inputs_of, kind_of_images, load_own_data
 
 AGREEMENT = 1e-4  # how far a number of the file may be from the model's
@@ -64,7 +72,8 @@ def images_to_compare(run: RecordedRun, model: FeatureModel) -> Compared:
 
 
 def _random_pixels(model: FeatureModel) -> Tensor:
-    preparation, (height, width, channels) = inputs_of(model)
+    preparation, shape = inputs_of(model)
+    height, width, channels = shape
     generator = torch.Generator().manual_seed(0)
     if (height, width) == (1, 1):
         numbers = torch.randn(IMAGES, channels, generator=generator)
@@ -189,18 +198,19 @@ class ExportOptions:
 class Exported(NamedTuple):
     path: Path
     card: Path
+    script: Path | None  # labels pictures with the file
     graph: ExportedGraph
     compared_on: str
     difference: float  # the largest, from the model's own numbers
 
 
-def export_model(run_folder: Path, options: ExportOptions) -> Exported:
+def export_model(run_folder: Path, options: ExportOptions, network: Network = None) -> Exported:
     """Write the model and its card; nothing is left behind if the file does not say what the model
-    says. The file of a network of the user's own must have been named before."""
+    says."""
     options.kind.require_installed()
     run, path = RecordedRun.open(run_folder), options.path(run_folder)
     _require_free(path, run_folder, options)
-    model, settings = load_with_settings(run_folder, options.which)
+    model, settings = load_with_settings(run_folder, options.which, network)
     fit = fit_in_graph(model, data_settings(run).fit) if options.prepare else None
     wiring = Wiring(options.prepare, fit, options.embedding)
     graph = graph_of(model.float(), settings, wiring)
@@ -228,21 +238,24 @@ def export_model(run_folder: Path, options: ExportOptions) -> Exported:
         difference = _compared(partial, graph, model, images, options.kind)
         card = files.enter_context(replacing(path.parent / CARD))
         card.write_text(model_card(facts), encoding="utf-8")
+        if facts.script:
+            program = files.enter_context(replacing(path.parent / facts.script))
+            program.write_text(label_script(facts), encoding="utf-8")
         if options.hub_folder is not None:
             described = files.enter_context(replacing(path.parent / CONFIG))
             described.write_text(strict_json(model_config(facts), indent=2) + "\n", "utf-8")
-    return Exported(path, path.parent / CARD, graph, images.description, difference)
+    script = path.parent / facts.script if facts.script else None
+    return Exported(path, path.parent / CARD, script, graph, images.description, difference)
 
 
 def _require_free(path: Path, run_folder: Path, options: ExportOptions) -> None:
     """Overwrites earlier exports alone: neither files of a run nor somebody's own."""
-    if options.out is None and options.hub_folder is None:
-        require_own(path.parent)
     if (path.parent / "config.toml").is_file() and path.name in FILES:
         raise ConfigError(f"{printable(path)} is a file of a run: choose another name")
     card, config_file = path.parent / CARD, path.parent / CONFIG
     ours = card.is_file() and _is_ours(card)
-    others = [other for other in (card, path) if other.exists() and not ours]
+    script = [path.parent / SCRIPT] if options.format == "onnx" else []
+    others = [other for other in (card, path, *script) if other.exists() and not ours]
     if options.hub_folder is not None and config_file.is_file():
         others += [] if _is_ours(config_file) else [config_file]
     if others:
@@ -256,12 +269,12 @@ def _require_free(path: Path, run_folder: Path, options: ExportOptions) -> None:
 def _is_ours(path: Path) -> bool:
     """Whether a card or a config.json was written by dcfl."""
     with storage(path):
-        text = path.read_text("utf-8", "replace")
+        text = read_whole(path).decode("utf-8", "replace")
     if path.name == CARD:
         return OURS in text
     try:
         content = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(content, dict) and content.get("library_name") == "dcfl"
 

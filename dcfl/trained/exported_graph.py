@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import logging
@@ -11,12 +12,13 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
+from dcfl.data.datasets import Size
 from dcfl.errors import ConfigError
 from dcfl.models import FeatureModel, ModelSettings, build_model
 from dcfl.models.adapted import SIDE
@@ -47,7 +49,12 @@ class ExportedGraph(nn.Module):
     def __init__(self, model: FeatureModel, settings: ModelSettings, wiring: Wiring) -> None:
         super().__init__()
         self.model, self.settings, self.wiring = model, settings, wiring
-        self.preparation, (height, width, self.channels) = inputs_of(model)
+        self.preparation, shape = inputs_of(model)
+        if not self.preparation.mean:
+            raise ConfigError("export is for models of images and of feature vectors")
+        height, width, self.channels = shape
+        if height != width:
+            raise ConfigError(f"export is for square images, not {height} x {width} pixels")
         self.size, self.vectors = height, (height, width) == (1, 1)
         if self.vectors:
             first = torch.tensor(self.preparation.mean)
@@ -99,7 +106,7 @@ class ExportedGraph(nn.Module):
 
 def graph_of(model: FeatureModel, settings: ModelSettings, wiring: Wiring) -> ExportedGraph:
     """A side head is there for training: it stays only if its output is wanted."""
-    settings = ModelSettings(**settings.architecture)
+    settings = replace(settings, weights="", weights_skip=(), freeze=())
     if settings.head.startswith(SIDE) and wiring.embedding != "projection":
         settings = replace(settings, head="none")
         state = {k: v for k, v in model.state_dict().items() if not within(k, (SIDE,))}
@@ -111,11 +118,11 @@ def rebuilt(
     model: FeatureModel, settings: ModelSettings, weights: Mapping[str, Tensor]
 ) -> FeatureModel:
     """The network of these settings with these weights, for the inputs of `model`."""
-    _, (height, _, channels) = inputs_of(model)
-    other = build_model(settings, channels, height, len(model.class_names), seed=0)
+    channels, size = cast(tuple[int, Size], model.built_for)
+    other = build_model(settings, channels, size, len(model.class_names), seed=0)
     other.load_state_dict(weights)
     other.class_names, other.preparation = model.class_names, model.preparation
-    other.image_shape = model.image_shape
+    other.image_shape, other.built_for = model.image_shape, model.built_for
     return other.eval()
 
 
@@ -242,9 +249,24 @@ def _torch_export_load(path: Path, _: ExportedGraph) -> Runtime:
     return lambda inputs: tuple(module(inputs))
 
 
+class OfOneSize(nn.Module):
+    """A trace runs on inputs of any size, and is wrong for all but one."""
+
+    def __init__(self, traced: nn.Module, shape: list[int]) -> None:
+        super().__init__()
+        self.traced, self.shape = traced, shape
+
+    def forward(self, inputs: Tensor) -> Any:
+        if list(inputs.shape[1:]) != self.shape:
+            raise ValueError("inputs of another size than the model's")
+        return self.traced(inputs)
+
+
 def _torchscript_bytes(graph: ExportedGraph, example: Tensor) -> bytes:
     stream = io.BytesIO()
     script = torch.jit.trace(graph, example, check_trace=False)  # type: ignore[no-untyped-call]
+    if len(graph.free_axes) == 1:
+        script = torch.jit.script(OfOneSize(script, list(example.shape[1:])))
     torch.jit.save(script, stream, _extra_files=_described(graph))
     return stream.getvalue()
 
@@ -286,7 +308,8 @@ def _safetensors_bytes(graph: ExportedGraph, _: Tensor) -> bytes:
 
 
 def _safetensors_load(path: Path, graph: ExportedGraph) -> Runtime:
-    model = rebuilt(graph.model, graph.settings, load(path.read_bytes()))
+    model = copy.deepcopy(graph.model)
+    model.load_state_dict(load(path.read_bytes()))
     return ExportedGraph(model, graph.settings, graph.wiring)
 
 

@@ -6,13 +6,18 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from dcfl.data.client_data import normalises_by_batch
+from dcfl.data.readers import decoding
+from dcfl.data.readers.decoding import GreyRange
+from dcfl.data.settings import DataSettings
 from dcfl.data.splits.partition import split_words
 from dcfl.errors import ConfigError
+from dcfl.evaluation import OWN_IMAGES, OWN_MIX
 from dcfl.runs.evaluations import EvaluationRecord, read_evaluations
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.model_file import Which
@@ -22,6 +27,7 @@ from dcfl.system.wording import escaped
 from dcfl.trained.exported_graph import ExportedGraph
 from dcfl.trained.subject import data_settings, kind_of_images
 
+SCRIPT = "label.py"
 OURS = "\nlibrary_name: dcfl\n"  # in the head of every card
 LICENSE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,60}")
 MOST_NAMES = 20  # of classes
@@ -52,6 +58,13 @@ class CardFacts:
         return str(self.run.config["method"].get("name", "unknown"))
 
     @property
+    def script(self) -> str:
+        """The name of the script beside the file; empty if there is none."""
+        pictures = self.graph.channels in (1, 3) and not self.graph.vectors
+        single = pictures and not normalises_by_batch(self.graph.model)
+        return SCRIPT if self.format == "onnx" and single else ""
+
+    @property
     def title(self) -> str:
         whose = f", client {self.which}'s own model" if isinstance(self.which, int) else ""
         return f"{self.graph.settings.name} on {self.dataset}, trained with {self.method}{whose}"
@@ -75,7 +88,8 @@ class CardFacts:
             return {"accuracy": (scores.accuracy, images), "macro F1": (scores.macro_f1, images)}
         if isinstance(self.which, int):
             own = {row.client: row.personal_accuracy for row in self.run.personal}
-            images = f"{images} in the client's own mix of classes"
+            mixed = self.run.clients_on == OWN_MIX
+            images = f"{images} in {OWN_MIX}" if mixed else OWN_IMAGES
             return {"accuracy": (own.get(self.which), images)}
         if summary is None:
             return {}
@@ -98,15 +112,52 @@ def require_license(text: str) -> None:
         raise ConfigError(f"--license takes a name such as mit or apache-2.0, not {text!r}")
 
 
-def model_card(facts: CardFacts) -> str:
-    environment = Environment(
+def _templates() -> Environment:
+    return Environment(
         loader=PackageLoader("dcfl.trained", ""),
-        finalize=lambda value: value if isinstance(value, Markup) else plain(value),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+
+
+def reading_words(data: DataSettings) -> str:
+    """How pictures become 8 bits and a square."""
+    deep = (
+        "the full range of their bits"
+        if not data.window
+        else "levels from {:g} to {:g}".format(*GreyRange.around(*data.window))
+    )
+    dicom = "" if data.window else ", or a DICOM file's own window"
+    return f"8 bits as they are, more by {deep}{dicom}; data.fit = {data.fit}"
+
+
+def label_script(facts: CardFacts) -> str:
+    """A program that labels pictures with the exported ONNX file, and needs no dcfl."""
+    data, graph = data_settings(facts.run), facts.graph
+    source = Path(decoding.__file__).read_text(encoding="utf-8")
+    return (
+        _templates()
+        .get_template("label.py.j2")
+        .render(
+            decoding=source[source.index("from __future__") :].strip(),
+            reading=f"{graph.size} x {graph.size} pixels, {reading_words(data)}",
+            file=facts.file,
+            size=graph.size,
+            channels=graph.channels,
+            fit=data.fit,
+            window=data.window,
+            prepared=graph.wiring.prepare,
+            mean=graph.preparation.mean,
+            std=graph.preparation.std,
+        )
+    )
+
+
+def model_card(facts: CardFacts) -> str:
+    environment = _templates()
+    environment.finalize = lambda value: value if isinstance(value, Markup) else plain(value)
     environment.filters.update(
         json=lambda value: Markup(json.dumps(value)), some=_some, first_numbers=_first_numbers
     )
@@ -127,6 +178,8 @@ def model_card(facts: CardFacts) -> str:
         summary=facts.run.summary,
         noted=facts.run.environment,
         by_batch=normalises_by_batch(facts.graph.model),
+        reading=reading_words(data),
+        script=facts.script,
         most=MOST_NAMES,
         ours=OURS,
     )

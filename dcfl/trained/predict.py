@@ -10,7 +10,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from dcfl.errors import require
-from dcfl.runs.model_file import Which
+from dcfl.runs.model_file import Network, Which
 from dcfl.trained.classifier import Seen, open_classifier
 
 
@@ -27,6 +27,7 @@ class Prediction:
     ranking: tuple[Candidate, ...]  # the most probable first; empty if the picture was skipped
     truth: str | None = None  # the class of the folder it lies in, if it lies in one
     skipped: str = ""  # why it could not be read
+    trained_on: bool | None = None  # whether the model has seen it in training; None: not known
 
     @property
     def label(self) -> str | None:
@@ -44,6 +45,7 @@ def predict(
     *,
     top: int = 1,
     which: Which = "last",
+    model: Network = None,
 ) -> Iterator[Prediction]:
     """The labels of pictures, by the model of a finished run.
 
@@ -55,6 +57,7 @@ def predict(
         pictures: Files, and folders with pictures in or below them.
         top: How many labels to rank for each picture.
         which: "last" or "best", see `load_model`.
+        model: The network, if it is one of your own, see `load_model`.
 
     Returns:
         An iterator over `Prediction`s, in the order of the pictures. A picture that cannot be read
@@ -75,7 +78,7 @@ def predict(
     """
     require(top >= 1, f"top must be at least 1 label, not {top}")
     places = [pictures] if isinstance(pictures, str | Path) else list(pictures)
-    classifier = open_classifier(Path(run_folder), which)
+    classifier = open_classifier(Path(run_folder), which, model)
     blocks = classifier.look_at(places)
     return (one for seen in blocks for one in _predictions(seen, classifier.class_names, top))
 
@@ -87,7 +90,7 @@ def _predictions(seen: Seen, names: tuple[str, ...], top: int) -> Iterator[Predi
         if isinstance(row, str):
             yield Prediction(found.path, (), truth, skipped=row)
         else:
-            yield Prediction(found.path, rankings[row], truth)
+            yield Prediction(found.path, rankings[row], truth, trained_on=seen.known[row])
 
 
 def _rankings(
@@ -110,12 +113,14 @@ class Tally:
     skipped: int = 0
     labelled: int = 0  # classified, and the truth is known
     right: int = 0
+    trained_on: int = 0
 
     def add(self, prediction: Prediction) -> None:
         self.pictures += 1
         self.skipped += bool(prediction.skipped)
         self.labelled += prediction.right is not None
         self.right += bool(prediction.right)
+        self.trained_on += bool(prediction.trained_on)
 
     @property
     def accuracy(self) -> float | None:

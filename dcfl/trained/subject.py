@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import cast
 
 import torch
@@ -15,9 +12,8 @@ from dcfl import config
 from dcfl.client import evaluating
 from dcfl.data import Dataset, DataSettings, Images, Preparation, load_dataset
 from dcfl.data.client_data import clean_batches, normalises_by_batch
-from dcfl.data.readers.folders import training_folders
 from dcfl.engines.placement import choose_devices
-from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing, RunFolderError
+from dcfl.errors import ConfigError, DatasetMissing, RunFolderError
 from dcfl.experiment import Experiment
 from dcfl.methods import METHODS
 from dcfl.models import FeatureModel
@@ -34,9 +30,16 @@ def data_settings(run: RecordedRun) -> DataSettings:
     return config.experiment_from(None, tables).seeded_data
 
 
-def inputs_of(model: FeatureModel) -> tuple[Preparation, tuple[int, int, int]]:
-    """How a loaded model's inputs are prepared, and their height, width and channels."""
-    return cast(Preparation, model.preparation), cast(tuple[int, int, int], model.image_shape)
+def inputs_of(model: FeatureModel) -> tuple[Preparation, tuple[int, ...]]:
+    """How a loaded model's inputs are prepared, and their height, width and channels, or their
+    shape: see `FeatureModel`."""
+    return cast(Preparation, model.preparation), cast(tuple[int, ...], model.image_shape)
+
+
+def sees_pictures(model: FeatureModel) -> bool:
+    """Whether it was trained on square images, such as pictures are read as."""
+    preparation, shape = inputs_of(model)
+    return bool(preparation.mean) and shape[0] == shape[1] > 1
 
 
 def load_own_data(run: RecordedRun, model: FeatureModel) -> Dataset:
@@ -71,24 +74,6 @@ def load_own_data(run: RecordedRun, model: FeatureModel) -> Dataset:
 def kind_of_images(settings: DataSettings) -> str:
     """The images that the run is scored on."""
     return "kept-back training images" if settings.holdout else "test images"
-
-
-def trained_on_some(run: RecordedRun, places: Iterable[Path]) -> bool:
-    """Whether files or folders lie where the run's training pictures lie, as far as is known."""
-    kind, _, where = data_settings(run).dataset.partition(":")
-    if kind not in ("folder", "sites"):
-        return False
-    try:
-        folders = training_folders(Path(os.path.expanduser(where)), sites=kind == "sites")
-    except (DatasetMissing, DatasetCorrupt):  # it has moved, or changed
-        return False
-    known = [folder.resolve() for folder in folders]
-    asked = [place.resolve() for place in places]
-    return any(
-        place.is_relative_to(folder) or folder.is_relative_to(place)
-        for place in asked
-        for folder in known
-    )
 
 
 @dataclass(frozen=True)

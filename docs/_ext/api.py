@@ -23,12 +23,13 @@ GROUPS = {
         "Experiment",
         "Tracker",
     ],
-    "What comes out": ["Result", "RoundRow", "Summary", "Comparison"],
+    "What comes out": ["Result", "open_run", "RoundRow", "Summary", "Comparison"],
     "Use a model": ["load_model", "evaluate", "predict", "Scores"],
     "Methods, models and data of your own": (
         [
             "Method",
             "Objective",
+            "ServerStep",
             "Client",
             "Batch",
             "METHODS",

@@ -16,10 +16,13 @@ from dcfl.config import describe_method
 from dcfl.methods import METHODS
 from dcfl.testing.properties import overridden_hooks
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+REPOSITORY = Path(__file__).parents[2]
+RESULTS = REPOSITORY / "benchmarks" / "results"
+ORACLES = REPOSITORY / "tests" / "methods" / "oracles"
 SPLITS = {"iid": "an even split", "0.3": "Dirichlet 0.3"}
 READING = (
-    "Digits: [all methods side by side](../methods.md#measured-on-the-built-in-digits). CIFAR, "
+    "Digits, Dirichlet 0.3: [side by side](../methods.md#measured-on-the-built-in-digits); "
+    "Dirichlet 0.1: the setting of `make run`. CIFAR, "
     "late: 100 clients of 40 images, a ResNet-8, 500 rounds. "
     "Early: all images, a compact CNN, 40 rounds. In the paper: all images, a ResNet-18, to the "
     "end. [The paper, reproduced](../reproduction.md) has the settings and the conclusions."
@@ -61,6 +64,7 @@ def costs(name: str) -> str:
         ["a client keeps between rounds", _plain(cost["kept"])],
         *([["measured traffic", _traffic(name)]] if name in _digits() else []),
         *([["measured time of a round", _times(name)]] if times(name) else []),
+        *([["compared with", _oracle(name)]] if (ORACLES / f"{name}.json").exists() else []),
         ["hooks it overrides", hooks],
         ["code", f"[{module}.py](../../{module}.py)"],
     ]
@@ -87,7 +91,12 @@ def knobs(name: str) -> str:
 
 def results(name: str) -> str:
     """Every setting in which the method was trained beside FedAvg."""
-    rows = [["digits, Dirichlet 0.3, five seeds", *_scores(_digits()[name]), ""]]
+    rows = []
+    if name in _digits():
+        rows.append(["digits, Dirichlet 0.3, five seeds", *_scores(_digits()[name]), ""])
+    if (zoo := RESULTS / "zoo" / f"{name}.json").exists():
+        own = json.loads(zoo.read_text())["methods"][-1]
+        rows.append(["digits, Dirichlet 0.1, 2 clients a round, three seeds", *_scores(own), ""])
     for folder, when in TRAINED.items():
         own = [one for one in _cifar(folder) if one["row"].lower() == name and one["ours"]]
         for block, column in {(one["block"], one["column"]): None for one in own}:
@@ -111,6 +120,14 @@ def sent(cost: dict[str, Any]) -> str:
     """Bytes up and down in addition to the weights."""
     parts = [f"{way}: {_plain(cost[way])}" for way in ("up", "down") if cost[way] != "0"]
     return "; ".join(parts) or "nothing"
+
+
+def _oracle(name: str) -> str:
+    """The authors' files with which a test compares the method."""
+    theirs = json.loads((ORACLES / f"{name}.json").read_text())
+    home = f"https://github.com/{theirs['repository']}/blob/{theirs['commit']}"
+    files = ", ".join(f"[{file}]({home}/{file})" for file in theirs["files"])
+    return f"the numbers that {theirs['repository']} gives: {files}"
 
 
 def _times(name: str) -> str:

@@ -2,6 +2,7 @@
 
 import math
 from itertools import combinations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from dcfl.analysis.similarity import (
     overlap,
     percentile,
 )
-from dcfl.errors import ConfigError
+from dcfl.errors import ConfigError, RunFolderError
 from dcfl.evaluation import similarity_histogram
 
 
@@ -53,6 +54,19 @@ def test_alpha_2_is_the_exact_sum_whichever_way_it_is_found() -> None:
 def test_exponents_that_cannot_be(wrong: tuple[float, float]) -> None:
     with pytest.raises(ConfigError, match="must lie"):
         Exponents(*wrong)
+
+
+def test_a_model_whose_outputs_are_not_finite_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where its features are: a linear model's are its inputs."""
+    subject = SimpleNamespace(
+        run=SimpleNamespace(folder="run"),
+        model=None,
+        dataset=SimpleNamespace(test=None, preparation=None),
+    )
+    found = torch.ones(2, 3), torch.full((2, 3), torch.nan)
+    monkeypatch.setattr(similarity, "embed", lambda *_: found)
+    with pytest.raises(RunFolderError, match="not finite"):
+        similarity.features_of(subject)  # type: ignore[arg-type]
 
 
 @settings(max_examples=40, deadline=None)

@@ -239,7 +239,7 @@ def test_a_model_of_the_users_own(cli: Call, tmp_path: Path) -> None:
         **{"method.name": "fedavg", "data.clients": 2, "federation.rounds": 1, "data.min_size": 2,
            "federation.participation": 1.0, "engine.workers": 1},
     )  # fmt: skip
-    refused(cli("own"), "a module of your own")
+    refused(cli("own"), "a module from Python")
 
 
 def test_data_that_is_gone_or_elsewhere(cli: Call, fedproc: RecordedRun, tmp_path: Path) -> None:

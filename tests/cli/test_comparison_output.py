@@ -35,7 +35,7 @@ def test_files_are_written_beside_the_page(report: Call, tmp_path: Path) -> None
     rows = list(csv.DictReader((tmp_path / "new" / "a.csv").open()))
     assert [row["method"] for row in rows] == ["fedavg", "moon"]
     assert r"\toprule" in (tmp_path / "a.tex").read_text()
-    drawn = tmp_path / "print" / "training-accuracy-over-rounds.svg"
+    drawn = tmp_path / "print" / "result-accuracy-over-rounds.svg"
     assert "fedavg" in drawn.read_text()
     assert drawn.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
 
@@ -90,7 +90,7 @@ def test_the_terminal_gets_tables_and_a_verdict(
     out = capsys.readouterr().out
     assert "1/0/0" in out
     assert "To reach fedavg's EMA, 50.50 % on average" in out
-    assert "One seed cannot tell moon and fedavg apart (+2.00 points).\n" in out
+    assert "moon is 2.00 points above fedavg in one seed, which says nothing about chance.\n" in out
 
 
 @pytest.mark.parametrize("width", [80, 160])

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-from dcfl.flower.deploy import kit_daemons
+from dcfl.flower.deploy import kit_daemons, superlink
 from dcfl.flower.deploy.daemons import free_ports
+from dcfl.flower.deploy.kit_folder import open_server
+from dcfl.flower.deploy.superlink import RunStatus
 from tests.cli.conftest import Call
 
 SUPERLINK = ("--superlink", "fl.example.org:8443")
@@ -15,7 +18,7 @@ SUPERLINK = ("--superlink", "fl.example.org:8443")
 def test_all_kits_of_a_federation(unmeasured: Call, tmp_path: Path) -> None:
     code, out, err = unmeasured("flower", "kit", "north", "south", "server", *SUPERLINK)
     assert (code, err) == (0, "")
-    assert "sites  0 north, 1 south" in out
+    assert "sites  north, south" in out
     assert "--wheel FILE" in out
     assert {path.name for path in (tmp_path / "kits").iterdir()} == {"north", "south", "server"}
     code, _, err = unmeasured("flower", "kit", "north", *SUPERLINK)
@@ -37,6 +40,8 @@ def test_all_kits_of_a_federation(unmeasured: Call, tmp_path: Path) -> None:
         (("server", *SUPERLINK), "which sites are there"),
         (("north", "--superlink", "fl.example.org"), "give host:port"),
         (("north", *SUPERLINK, "--data", "scans"), "give folder:PATH"),
+        (("north", *SUPERLINK, "--data", "folder:/a\n\u202e\udc80\x1b[2J"), "give folder:PATH"),
+        (("no\nrth", *SUPERLINK), "a name has up to 100 letters"),
     ],
 )
 def test_what_does_not_fit_makes_no_file(
@@ -76,7 +81,65 @@ def test_a_run_takes_the_server_from_one_place(unmeasured: Call) -> None:
     unmeasured("flower", "kit", "a", "server", *SUPERLINK)
     code, _, err = unmeasured("flower", "run", "--kit", "kits/server", "--sites", "1")
     assert code == 2
-    assert "leave them out" in err
+    assert "leave --sites out" in err
     code, _, err = unmeasured("flower", "run", "--kit", "kits/a", "data.dataset=remote")
     assert code == 2
     assert "server.toml" in err
+
+
+def test_a_site_is_added_to_those_that_are_there(unmeasured: Call, tmp_path: Path) -> None:
+    unmeasured("flower", "kit", "north", "server", *SUPERLINK)
+    before = (tmp_path / "kits" / "north" / "site.toml").read_bytes()
+    code, out, err = unmeasured("flower", "kit", "west", "--add", *SUPERLINK)
+    assert (code, err) == (0, "")
+    assert "server ./add west.pub" in out
+    pub = "kits/west/keys/west.pub"
+    code, out, _ = unmeasured("flower", "daemon", "add", "kits/server", pub)
+    assert (code, out) == (0, "added  west; runs that begin from now on include it\n")
+    server = open_server(tmp_path / "kits" / "server")
+    assert server.sites == ("north", "west")
+    assert all(key.is_file() for key in server.public_keys)
+    assert (tmp_path / "kits" / "north" / "site.toml").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("kit", "north", "--add", *SUPERLINK, "--out", "more"), "north: is a site already, by "),
+        (("kit", "west", "--add", *SUPERLINK, "--keys", "none"), "none: has no site's key"),
+        (("kit", "server", "--add", "--sites", "west", *SUPERLINK), "the server's kit stays"),
+        (("kit", "west", *SUPERLINK), "name all sites with --sites west,north, or a new one with"),
+        (("daemon", "add", "kits/server", "keys/north.pub"), "two sites have the same name"),
+        (("daemon", "add", "kits/server", "other.pub"), "is the key of another site already"),
+    ],
+)
+def test_what_cannot_be_added_is_said(
+    words: tuple[str, ...], said: str, unmeasured: Call, tmp_path: Path
+) -> None:
+    unmeasured("flower", "kit", "north", "server", *SUPERLINK)
+    shutil.copy(tmp_path / "keys" / "north.pub", tmp_path / "other.pub")
+    text = (tmp_path / "kits" / "server" / "server.toml").read_text()
+    code, _, err = unmeasured("flower", *words)
+    assert code == 2
+    assert said in err
+    assert (tmp_path / "kits" / "server" / "server.toml").read_text() == text
+
+
+@pytest.mark.parametrize(("going", "said"), [((), "no run goes on"), ((7, 8), "which run? ")])
+def test_a_run_to_stop_is_named_if_need_be(
+    going: tuple[int, ...], said: str, unmeasured: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unmeasured("flower", "kit", "a", "server", *SUPERLINK)
+    runs = [RunStatus(run, "running", "today") for run in going]
+    runs += [RunStatus(1, "finished:completed", "")]
+    monkeypatch.setattr(superlink, "newest_runs", lambda link: tuple(runs))
+    stopped: list[int] = []
+    monkeypatch.setattr(superlink, "stop", lambda link, run: stopped.append(run))
+    code, _, err = unmeasured("flower", "stop", "--kit", "kits/server")
+    assert code == 2
+    assert said in err
+    assert all(f"running  {run}" in err for run in going)
+    if going:
+        code, out, _ = unmeasured("flower", "stop", "8", "--kit", "kits/server")
+        assert (code, stopped) == (0, [8])
+        assert "stopped run 8; `dcfl flower run --resume DIR`" in out

@@ -18,8 +18,7 @@ from dcfl.flower.roster import Roster
 from dcfl.runs.folder import RecordedRun
 from tests.cli.conftest import Call
 
-ENDS = "(not online): up to 120 s, then the run ends"
-BEGINS = ENDS.replace("ends", "begins with the others, if they are enough")
+WAITS = "; the run waits up to 120 s, then begins with the others, or ends"
 
 
 def test_up_says_what_it_waits_for(unmeasured: Call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,9 +55,9 @@ def test_data_without_its_kind_and_a_folder_that_is_not_there(
     ("keys", "online", "said"),
     [
         (("a", "b"), ("a", "b"), ""),
-        (("a", "b"), ("a", "x"), f"waiting for site south {BEGINS}"),
-        (("a", "b"), (), f"waiting for site north, site south {ENDS}"),
-        ((), ("x",), f"waiting for 1 of 2 sites {BEGINS}"),
+        (("a", "b"), ("a", "x"), "site south"),
+        (("a", "b"), (), "site north, site south"),
+        ((), ("x",), "1 of 2 sites"),
         ((), ("x", "y"), ""),
         ((), None, ""),
     ],
@@ -75,9 +74,14 @@ def test_a_run_says_whom_it_waits_for(
     answer = None if online is None else nodes
     monkeypatch.setattr(registered_nodes, "registered_nodes", lambda link: answer)
     link = Connection("127.0.0.1:9", tmp_path, None, True)
-    flower_verbs._say_who_is_awaited(link, Roster(2, keys, ("north", "south")))
+    absence = flower_verbs._Absence(link, Roster(2, keys, ("north", "south")))
+    absence.say(WAITS)
+    absence.say()  # once
     err = capsys.readouterr().err
-    assert err == (f"{said}\n" if said else "")
+    assert err == (f"not online: {said}{WAITS}\n" if said else "")
+    monkeypatch.setattr(registered_nodes, "absent_sites", lambda link, roster: "")
+    absence.say()
+    assert capsys.readouterr().err == ("all sites are online again\n" if said else "")
 
 
 def test_a_superlink_that_does_not_answer_says_nobody_is_absent(tmp_path: Path) -> None:
@@ -123,7 +127,7 @@ def test_an_interrupted_run_says_how_it_goes_on(
     monkeypatch.setattr(RecordedRun, "rounds", [object()] * rounds)
     run = Submitted(Connection("127.0.0.1:9", tmp_path, None, True), 1, tmp_path / "run")
     with pytest.raises(Interrupted if rounds else type(how)) as caught:
-        flower_verbs._follow(run, Experiment(), None)
+        flower_verbs._follow(run, Experiment(), None, flower_verbs._Absence(run.link, Roster(1)))
     assert stopped == [run]
     assert "stopping the run at the SuperLink" in capsys.readouterr().err
     if isinstance(caught.value, Interrupted):

@@ -68,7 +68,7 @@ def test_compare_shows_all_methods_side_by_side(cli, tmp_path: Path) -> None:  #
     for word in ("MAX", "EMA", "vs fedavg", "MB", "w/t/l", "cmp/report.html", "±"):
         assert word in out
     assert "client-seconds" in out
-    assert "p is corrected for three pairs of methods (Holm)" in out
+    assert "p is corrected for two comparisons with fedavg (Holm)" in out
     assert "csv     cmp/table.csv" in out
     assert (tmp_path / "cmp" / "table.csv").read_text().startswith("method,task,seeds,")
     assert (tmp_path / "tables.tex").read_text().startswith("% Results")
@@ -90,13 +90,13 @@ def test_compare_in_json(cli) -> None:  # type: ignore[no-untyped-def]
     assert rows[0]["max_client_accuracy"]["mean"] >= rows[0]["client_accuracy"]["mean"]
 
 
-def test_compare_on_the_clients_own_mixes(cli) -> None:  # type: ignore[no-untyped-def]
+def test_compare_on_the_clients_by_client(cli) -> None:  # type: ignore[no-untyped-def]
     code, out, _ = cli(
-        "compare", *FAST, *ALONE, "--methods", "fedavg", "--own-mixes", "--out", "cmp"
+        "compare", *FAST, *ALONE, "--methods", "fedavg", "--by-client", "--out", "cmp"
     )
     summary = RecordedRun.open(Path("cmp/fedavg-seed0")).summary
     assert code == 0
-    assert "own mixes" in out
+    assert "own mix of classes" in out
     assert f"{summary['ema_client_accuracy']:.2f}" in out
 
 
@@ -243,9 +243,10 @@ def test_a_small_share_is_not_refused_before_the_sites_are_known() -> None:
 def test_broken_pictures_are_named(cli, pictures: Path) -> None:  # type: ignore[no-untyped-def]
     (pictures / "north" / "cat" / "half.png").write_bytes(b"\x89PNG")
     where = f"data.dataset=folder:{pictures / 'north'}"
-    code, _, err = cli("data", "check", where)
+    code, out, err = cli("data", "check", where)
     assert (code, err.count("\n")) == (2, 1)
-    assert "half.png" in err
+    assert "1 of 31 pictures are broken" in err
+    assert "half.png" in out
     code, _, err = cli("data", "check", where, "data.broken=skip")
     assert code == 0
     assert "half.png" in err
@@ -269,8 +270,9 @@ def test_the_report_counts_broken_pictures(cli, pictures, tmp_path) -> None:  # 
 @pytest.mark.slow
 def test_a_setting_that_trains_to_chance_is_warned_of_once(tmp_path: Path) -> None:
     """Not again by the workers, nor for each of several such runs."""
-    chosen = ["method.name=dcfl-sw", "method.reduction=sum", "method.mu=10", "engine.workers=2"]
-    for command in (["run"], ["compare", "--methods", "fedavg,dcfl-sw", "--seeds", "0,1"]):
+    chosen = ["method.reduction=sum", "method.mu=10", "engine.workers=2"]
+    both = ["compare", "--methods", "fedavg,dcfl-sw", "--seeds", "0,1"]
+    for command in (["run", "method.name=dcfl-sw"], both):
         done = subprocess.run(
             [sys.executable, "-m", "dcfl", *command, *chosen, *FAST],
             cwd=tmp_path,
@@ -290,8 +292,8 @@ def test_settings_show_every_key(cli, tmp_path: Path) -> None:  # type: ignore[n
 
 def test_compare_goes_on_without_a_method_that_diverges(cli, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     code, out, err = cli(
-        "compare", *FAST, *ALONE, "--methods", "fedavg,dcfl-sw", "method.name=dcfl-sw",
-        "method.mu=1e37", "training.max_grad_norm=0", "federation.rounds=4", "output.dir=both",
+        "compare", *FAST, *ALONE, "--methods", "fedavg,dcfl-sw", "method.mu=1e37",
+        "training.max_grad_norm=0", "federation.rounds=4", "output.dir=both",
     )  # fmt: skip
     assert code == 4
     assert "dcfl: dcfl-sw-seed0: no client" in err

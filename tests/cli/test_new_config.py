@@ -3,6 +3,7 @@
 import re
 import shutil
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,9 @@ def test_a_wheel_without_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         new_config("digits", tmp_path)
 
 
+TORCH = f"torch=={version('torch')}"  # it stays as it is
+
+
 @pytest.mark.parametrize("mine", [True, False])
 def test_the_pip_of_this_python(
     mine: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -74,19 +78,21 @@ def test_the_pip_of_this_python(
     monkeypatch.setattr(installing, "find_spec", lambda name: name)
     monkeypatch.setattr(installing, "CLONE", tmp_path)
     program = "pip" if mine else f"{sys.executable} -m pip"
-    assert install_command("flower") == f"{program} install 'dcfl[flower]'"
+    assert install_command("flower") == f"{program} install 'dcfl[flower]' {TORCH}"
     (
         tmp_path / "constraints.txt"
     ).touch()  # now it is a clone, and its versions are the tested ones
     tested = tmp_path / "constraints.txt"
-    assert install_command("flower") == f"{program} install -c {tested} 'dcfl[flower]'"
+    assert install_command("flower") == f"{program} install -c {tested} 'dcfl[flower]' {TORCH}"
     monkeypatch.chdir(tmp_path)
-    assert install_command("flower") == f"{program} install -c constraints.txt 'dcfl[flower]'"
+    assert (
+        install_command("flower") == f"{program} install -c constraints.txt 'dcfl[flower]' {TORCH}"
+    )
 
 
 def test_an_environment_without_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: name if name == "uv" else None)
     monkeypatch.setattr(installing, "find_spec", lambda name: None)
     monkeypatch.setattr(installing, "CLONE", tmp_path)
-    expected = f"uv pip install --python {sys.executable} 'dcfl[onnx]'"
+    expected = f"uv pip install --python {sys.executable} 'dcfl[onnx]' {TORCH}"
     assert install_command("onnx") == expected

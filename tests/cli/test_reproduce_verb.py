@@ -7,14 +7,19 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from dcfl.cli import paper_verbs
+from dcfl.comparisons.cells import CellFolder
 from dcfl.methods import METHODS
-from dcfl.paper.recipe import ROWS
+from dcfl.paper.recipe import ROWS, RecipeCell
 from dcfl.paper.recipe_book import RECIPES
+from dcfl.paper.scales import SMOKE as SMOKE_SCALE
+from dcfl.paper.search import values_of
 from dcfl.runs.folder import RecordedRun
 from dcfl.system.locks import lock
 from tests.command_line import Call
@@ -113,8 +118,35 @@ def test_a_plan_says_what_is_done_and_what_has_failed(reproduce: Call, tmp_path:
 def test_all_has_every_cell_once(reproduce: Call) -> None:
     code, out, _ = reproduce("all", *SMOKE, "--plan", "--json")
     assert code == 0
-    wanted = {cell.name for recipe in RECIPES for cell in cells_of(recipe)}
+    wanted = {
+        cell.name
+        for name, recipe in RECIPES.items()
+        for cell in cells_of(name, SMOKE_SCALE.search_seeds if recipe.searched else (0,))
+    }
     assert set(json.loads(out)) == wanted
+
+
+def test_a_search_goes_on_from_what_it_found(
+    reproduce: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = []
+
+    def train(cells: Sequence[CellFolder[RecipeCell]], processes: int) -> int:
+        for cell in cells:
+            if not CellFolder(cell.cell, cell.path).ended:
+                pretend(cell, [50 + values_of(cell.cell.column)[0] / 10])  # the more, the better
+                trained.append(cell.cell.column)
+        return 0
+
+    monkeypatch.setattr(paper_verbs, "_train", train)
+    only = ("--only", "cifar10-0.3-p5-fedscl", "federation.rounds=1")
+    for _ in range(2):  # the second time nothing is left
+        answer = reproduce("mu-search", *SMOKE, *only)
+        assert answer[0] == 0, answer
+        assert trained == ["0.1", "1", "10", "100"]
+    assert len(trained) == SMOKE_SCALE.trials
+    page = (tmp_path / "out" / "mu-search.md").read_text()
+    assert "| FedSCL | 4 | 1 | 100 | mu (FedSOL: rho) | – |" in page
 
 
 def test_one_cell_then_nothing_is_done_again(reproduce: Call, tmp_path: Path) -> None:
@@ -195,7 +227,7 @@ def test_a_folder_that_cannot_be_written_is_said_at_once(reproduce: Call, tmp_pa
     ("words", "said"),
     [
         (("ablations",), "no recipe 'ablations'"),
-        (("ablation", "--scale", "big"), "must be one of paper, mini, smoke"),
+        (("ablation", "--scale", "big"), "must be one of paper, mini, pretrained, smoke"),
         (("ablation", "--seeds", "a"), "--seeds takes whole numbers"),
         (("ablation", "--only", "cifar10-iid", "--only", "nosuch"), "--only nosuch: no such cell"),
         (("ablation", "federation.round=2"), "did you mean rounds"),

@@ -1,6 +1,5 @@
 """`dcfl theory` as a person types it."""
 
-import csv
 import json
 import re
 from pathlib import Path
@@ -35,7 +34,7 @@ def folder(written: tuple[Path, str]) -> Path:
     return written[0]
 
 
-def test_files_agree_with_each_other(folder: Path) -> None:
+def test_the_numbers_as_json(folder: Path) -> None:
     values = json.loads((folder / "theory.json").read_text())
     three, many = values["studies"]
     assert (three["dimension"], many["dimension"]) == (3, 128)
@@ -47,26 +46,23 @@ def test_files_agree_with_each_other(folder: Path) -> None:
         (21, 42),
     ]
     assert [row["temperature"] for row in values["temperatures"]] == [1, 0.5, 0.2, 0.1, 0.05]
-    rows = list(csv.DictReader((folder / "theory.csv").open()))
-    assert len(rows) == 2 * 8 + 5 - 1  # M = 64 at temperature 0.5 is in both
-    assert float(rows[1]["deviation"]) == three["points"][1]["deviation"]
 
 
 def test_the_page_needs_nothing_else(folder: Path) -> None:
     page = (folder / "theory.html").read_text()
-    assert page.count("data-chart=") == 4
+    assert page.count("data-chart=") == 2
     for said in ("Theorem 1", "Proposition 1", "42 negatives", "344", "Dimension 128"):
         assert said in page
     assert not re.search(r"(src|href)=[\"']?http", page)
     assert str(folder.parent) not in page
-    assert len([*(folder / "print").glob("dimension-*.pdf")]) == 4
+    assert len([*(folder / "print").glob("dimension-*.pdf")]) == 2
 
 
 def test_the_same_seed_gives_the_same_bytes_and_json_is_all_that_is_printed(
     folder: Path, tmp_path: Path
 ) -> None:
     done = call(*QUICK, "--out", str(tmp_path), "--json")
-    for name in ("theory.html", "theory.csv", "theory.json"):
+    for name in ("theory.html", "theory.json"):
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
     values = json.loads((folder / "theory.json").read_text())
     assert json.loads(done.stdout) == {**values, "folder": str(tmp_path)}
@@ -79,8 +75,7 @@ def test_what_is_printed(written: tuple[Path, str]) -> None:
         "bound / RMS",
         "1 positive, 63 negatives",
         "21 positives, 42 negatives",
-        "No point was drowned in noise",
-        "upper bound and not the rate",
+        "keeps 22 % of its pull",
         f"page  {out / 'theory.html'}",
     ):
         assert " ".join(said.split()) in " ".join(printed.split())  # lines may be broken anywhere
@@ -90,8 +85,7 @@ def test_a_cold_loss_does_not_reach_its_regime(tmp_path: Path) -> None:
     words = ["--temperature", "0.05", "--dimension", "128", "--samples", "4,64"]
     done = call(*words, "--repetitions", "200", "--out", str(tmp_path))
     assert done.exit_code == 0
-    assert "this run does not reach it" in done.output
-    assert "Not decided" in done.output
+    assert "too few points" in done.output
     assert "nan" not in done.output
     assert "inf" not in done.output.split()
 

@@ -50,6 +50,43 @@ def test_a_plan_has_one_run_per_method_and_seed() -> None:
         plan_comparison(Experiment(), ["fedavg", "nope"], [0])
 
 
+def test_settings_belong_to_a_method() -> None:
+    methods = ["fedavg", "fedprox(mu=0.01)", "fedprox(mu=1, training.lr=0.02)", "moon"]
+    cells = plan_comparison(tiny(Path("out")), methods, [0], {"mu": 0.5}).cells
+    found = {cell.name: cell.experiment for cell in cells}
+    assert list(found) == [
+        "fedavg-seed0",
+        "fedprox-mu0.01-seed0",
+        "fedprox-mu1-lr0.02-seed0",
+        "moon-seed0",
+    ]
+    mus = [getattr(one.method, "mu", None) for one in found.values()]
+    assert mus == [None, 0.01, 1.0, 0.5]  # a method's own comes before the common one
+    rates = [one.training.lr for one in found.values()]
+    assert rates == [tiny(Path("out")).training.lr] * 2 + [0.02] + rates[:1]
+    objects = [METHODS["fedprox"](mu=mu) for mu in (0.1, 0.2)]  # type: ignore[call-arg]
+    names = [cell.name for cell in plan_comparison(Experiment(), objects, [0]).cells]
+    assert names == ["fedprox-mu0.1-seed0", "fedprox-mu0.2-seed0"]
+
+
+@pytest.mark.parametrize(
+    ("method", "fields", "why"),
+    [
+        ("fedprox(mi=1)", {}, "method.mi: did you mean mu"),
+        ("fedprox(data.alpha=1)", {}, r"all methods share \[data\]"),
+        ("fedprox(mu=1", {}, "is no name for a method, nor NAME"),
+        ("fedprox(mu)", {}, "not of the form"),
+        ("fedprox", {"temperature": 1}, "no method of this comparison has such a field"),
+        ("fedprox", {"name": "moon"}, "named with --methods"),
+    ],
+)
+def test_a_setting_that_no_method_has_is_refused(
+    method: str, fields: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(ConfigError, match=why):
+        plan_comparison(Experiment(), ["fedavg", method], [0], fields)
+
+
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     """In two processes."""

@@ -67,15 +67,15 @@ def test_the_default_target_is_what_the_first_method_reaches_in_the_same_seed(
     assert chosen.reached(first).count == 0
 
 
-def test_on_the_clients_own_mixes(tmp_path: Path) -> None:
+def test_on_the_clients_by_client(tmp_path: Path) -> None:
     runs = two_methods(tmp_path)
     changed = {1: {"client_accuracy": 90.0, "ema_client_accuracy": 90.0}}
     runs.append(write_run(tmp_path / "c", [10.0], method="c", row_changes=changed))
     _, _, third = groups = group_runs(runs)
-    gain = Standing(groups, own_mixes=True).gain(third)
+    gain = Standing(groups, by_client=True).gain(third)
     assert gain is not None
     assert gain.paired.differences == pytest.approx((40.0,))  # EMA 51 less one point
-    assert Standing(groups, own_mixes=True, target=80.0).reached(third).count == 1
+    assert Standing(groups, by_client=True, target=80.0).reached(third).count == 1
 
 
 def several_tasks(folder: Path) -> list[RecordedRun]:
@@ -110,7 +110,8 @@ def test_methods_are_compared_within_a_task_only(tmp_path: Path) -> None:
     assert ranking.mean_ranks == {"b": 1.0, "c": 2.0, "a": 3.0}
     assert ranking.tasks == 3
     shown = standing.to_json()
-    assert len(shown["pairs"]) == 9
+    assert len(shown["pairs"]) == 6
+    assert len(Standing(groups, all_pairs=True).to_json()["pairs"]) == 9
     assert shown["ranking"]["mean_ranks"] == ranking.mean_ranks
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dcfl.comparisons.searches import POINTS, Search, Tuner, key_of
+from dcfl.comparisons.searches import POINTS, PointsFile, Search, Tuner, key_of
 from dcfl.comparisons.space import Choices, Range, Space
 from dcfl.comparisons.trials import Trial
 from dcfl.errors import RunFolderError
 from dcfl.runs.rows import RoundRow
+from tests.reliability.test_folders import nastier
+from tests.reliability.victims import SLOW, damaged
 from tests.report import folders
 
 pytest.importorskip("optuna")
@@ -82,3 +85,46 @@ def test_another_space_in_the_folder(tmp_path: Path) -> None:
     (tmp_path / POINTS).write_text("{")
     with pytest.raises(RunFolderError, match="not as it was written"):
         tuner(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("method.mu", value) for value in ([1, 3], "y", 7, None, {}, [[1]])),
+        *(("training.lr", value) for value in (2.0, 0.0, -1, True, "0.1", None, [0.1], 10**400)),
+    ],
+)
+def test_points_that_are_not_of_the_space_are_refused(
+    key: str, value: object, tmp_path: Path
+) -> None:
+    """Optuna would take another in their place, and learn from a point that was not tried."""
+    tuner(tmp_path).next(0)
+    stored = json.loads((tmp_path / POINTS).read_text())
+    stored["points"][0][key] = value
+    (tmp_path / POINTS).write_text(json.dumps(stored))
+    with pytest.raises(RunFolderError, match="not as it was written") as refused:
+        tuner(tmp_path)
+    assert "\n" not in str(refused.value)
+
+
+def test_mutations_of_a_points_file(tmp_path: Path) -> None:
+    """Refused in one line, or points of the space."""
+    study = tuner(tmp_path)
+    points = [study.next(number) for number in range(3)]
+    original, rng, refused = (tmp_path / POINTS).read_bytes(), random.Random(1), 0
+    for _ in range(4_000 if SLOW else 400):
+        stored = json.loads(original)
+        as_json = rng.random() < 0.7
+        changed = json.dumps(nastier(stored, rng)).encode() if as_json else damaged(original, rng)
+        (tmp_path / POINTS).write_bytes(changed)
+        try:
+            memory = PointsFile(tmp_path / POINTS, SPACE)
+        except RunFolderError as error:
+            refused += "\n" not in str(error)
+        else:
+            for point in memory.points:
+                assert 1e-3 <= point["training.lr"] <= 1.0
+                assert point["method.mu"] in ((1, 2), "x")
+    assert refused > 100
+    (tmp_path / POINTS).write_bytes(original)
+    assert PointsFile(tmp_path / POINTS, SPACE).points == points

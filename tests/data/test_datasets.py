@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +48,7 @@ def test_labels_and_pixels_are_checked_at_the_door() -> None:
     pixels = torch.zeros(3, 4, 4, 1, dtype=torch.uint8)
     good = Images(pixels, torch.tensor([0, 1, 1]))
     with pytest.raises(DatasetCorrupt, match="uint8"):
-        Images(pixels.float(), good.labels)
+        Images(pixels.double(), good.labels)
     with pytest.raises(DatasetCorrupt, match="one int64 per image"):
         Images(pixels, torch.tensor([0, 1]))
     with pytest.raises(DatasetCorrupt, match="between 0 and 0"):
@@ -97,18 +98,54 @@ def test_a_run_is_evaluated_on_it(tmp_path: Path) -> None:
     assert hits == pytest.approx(round(hits), abs=1e-6)  # of 721 images, not of 355
 
 
-def test_the_same_training_images_for_every_seed_and_none_that_is_kept_back() -> None:
+SAMPLED = [("train_images", 0), ("test_images", 1)]
+
+
+@pytest.mark.parametrize(("key", "part"), SAMPLED)
+def test_a_seed_draws_its_own_images_however_the_files_are_sorted(key: str, part: int) -> None:
+    """A deviation over seeds is then also one over images."""
+    whole = load_dataset(DataSettings())
+    counts = {"train_images": 300, "test_images": 100}
+    samples = [rows(load_dataset(DataSettings(seed=s, **{key: counts[key]})))[part] for s in (0, 1)]
+    assert samples[0] == rows(load_dataset(DataSettings(**{key: counts[key]})))[part]
+    assert [len(sample) for sample in samples] == [counts[key]] * 2
+    share = len(set(samples[0]) & set(samples[1])) / counts[key]
+    assert share == pytest.approx(counts[key] / len(rows(whole)[part]), abs=0.15)  # as by chance
+    turned = replace(
+        whole, train=whole.train[torch.arange(len(whole.train)).flip(0)],
+        test=whole.test[torch.arange(len(whole.test)).flip(0)],
+    )  # fmt: skip
+    again = turned.trained_on(300, 1) if key == "train_images" else turned.scored_on(100, 1)
+    assert sorted(rows(again)[part]) == sorted(samples[1])
+
+
+def test_training_and_test_samples_are_drawn_apart() -> None:
+    same = replace(load_dataset(DataSettings()), test=load_dataset(DataSettings()).train)
+    train, test = rows(same.trained_on(300, 0).scored_on(300, 0))
+    assert train != test
+
+
+def test_test_images_by_which_something_was_chosen_are_left_out_for_every_seed() -> None:
+    whole = load_dataset(DataSettings())
+    seen = {*rows(replace(whole, test=whole.test.sample(100)))[1]}
+    left = {*rows(whole)[1]} - seen
+    for seed in (0, 1):
+        assert {*rows(load_dataset(DataSettings(test_skip=100, seed=seed)))[1]} == left
+        drawn = rows(load_dataset(DataSettings(test_skip=100, test_images=50, seed=seed)))[1]
+        assert len(drawn) == 50
+        assert {*drawn} < left
+    kept_back = load_dataset(DataSettings(holdout=0.1))
+    assert rows(load_dataset(DataSettings(holdout=0.1, test_skip=100))) == rows(kept_back)
+    with pytest.raises(ConfigError, match=r"data\.test_skip = 355: .* none would be left"):
+        load_dataset(DataSettings(test_skip=355))
+
+
+def test_none_that_is_kept_back_is_trained_on() -> None:
     whole, _ = rows(load_dataset(DataSettings()))
-    train, _ = rows(load_dataset(DataSettings(train_images=300)))
-    assert len(train) == 300
-    assert set(train) <= set(whole)
-    assert train == rows(load_dataset(DataSettings(train_images=300, seed=5)))[0]
     tuned, kept_back = rows(load_dataset(DataSettings(train_images=300, holdout=0.25)))
     assert len(tuned) == 300
     assert len(kept_back) == round(0.25 * len(whole))
     assert not set(tuned) & set(kept_back)
-    # What is kept back makes room for others: most images stay the same.
-    assert len(set(train) & set(tuned)) == len(set(train) - set(kept_back))
 
 
 def test_more_than_there_are_is_all() -> None:
@@ -138,3 +175,13 @@ def test_the_first_classes_of_training_and_test_images() -> None:
 def test_a_part_that_cannot_be(settings: dict[str, float], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         load_dataset(DataSettings(**settings))  # type: ignore[arg-type]
+
+
+def test_a_data_set_is_printed_in_five_lines() -> None:
+    assert repr(load_dataset(DataSettings())).splitlines() == [
+        "Dataset digits",
+        "  train    1,442 of [8, 8, 1]",
+        "  test     355",
+        "  classes  10: 0, 1, 2, 3, 4, ...",
+        "  clients  as data.partition says",
+    ]

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dcfl.data.catalogue import load_dataset
-from dcfl.data.readers.dicom import GreyRange, full_range, to_8_bits
+from dcfl.data.readers.decoding import GreyRange, full_range, padded, to_8_bits
 from dcfl.data.readers.folders import Reading, read_folder
-from dcfl.data.readers.pictures import _padded
 from dcfl.data.settings import DataSettings
 from dcfl.errors import ConfigError, DatasetCorrupt
 from tests.data.pictures import BLUE, GREEN, RED, class_folders, halves, save
@@ -219,7 +218,7 @@ def test_pad_keeps_squares_and_something_of_the_thinnest(tmp_path: Path) -> None
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 20))
 def test_padding_is_even_and_proportional(width: int, height: int, size: int) -> None:
-    shown = (np.asarray(_padded(Image.new("RGB", (width, height), "white"), size)) == 255)[..., 0]
+    shown = (np.asarray(padded(Image.new("RGB", (width, height), "white"), size)) == 255)[..., 0]
     columns, rows = shown.any(axis=0), shown.any(axis=1)
     assert max(columns.sum(), rows.sum()) == size
     for lit, side in ((columns, width), (rows, height)):

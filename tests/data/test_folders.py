@@ -1,6 +1,8 @@
+import contextlib
 import os
 import random
 import shutil
+import time
 import warnings
 from io import BytesIO
 from pathlib import Path
@@ -11,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from dcfl.data import DataSettings, load_dataset
 from dcfl.data.readers import folders
+from dcfl.data.readers import pictures as reader
 from dcfl.data.readers.folders import (
     Reading,
     check_pictures,
@@ -22,6 +26,7 @@ from dcfl.data.readers.folders import (
 )
 from dcfl.data.readers.tiny_imagenet import TINY, read_tiny_imagenet, tiny_imagenet_files
 from dcfl.errors import ClassNotAgreed, ConfigError, DatasetCorrupt, DatasetMissing, DCFLError
+from tests.command_line import Call
 from tests.data.pictures import (
     BLUE,
     GREEN,
@@ -626,3 +631,65 @@ def test_of_many_broken_pictures_the_first_are_named(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(DatasetMissing, match="no such folder"):
         check_pictures(tmp_path / "nowhere")
+
+
+# --- what is no folder of pictures ----------------------------------------------------------------
+
+
+def test_a_folder_of_everything_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even by who may read all of it."""
+
+    def readable(folder: Path) -> list[str]:
+        with contextlib.suppress(OSError):
+            return os.listdir(folder)
+        return []
+
+    monkeypatch.setattr(reader, "listed", readable)
+    began = time.monotonic()
+    with pytest.raises(DatasetCorrupt, match=r"^/.*: too many files"):
+        load_dataset(DataSettings(dataset="folder:/"))
+    assert time.monotonic() - began < 20, "it has millions of files"
+
+
+@pytest.mark.parametrize(("pictures", "others", "fits"), [(1, 15, True), (1, 16, False)])
+def test_pictures_are_not_looked_for_among_many_other_files(
+    pictures: int, others: int, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "MOST_OTHERS", 5)
+    for number in range(others):
+        (tmp_path / f"b{number}.txt").touch()
+    for number in range(pictures):
+        (tmp_path / f"a{number}.png").touch()
+    if fits:
+        assert len(folder_files(tmp_path)) == pictures
+        return
+    with pytest.raises(DatasetCorrupt, match="choose a folder that has a folder of pictures"):
+        folder_files(tmp_path)
+
+
+def test_folders_of_patients_are_no_other_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them are seen before the first picture is."""
+    monkeypatch.setattr(reader, "MOST_OTHERS", 5)
+    for number in range(60):
+        save(tmp_path / f"patient_{number}" / "1.png", number)
+    assert len(folder_files(tmp_path)) == 60
+
+
+def test_more_pictures_than_anybody_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "MOST_ENTRIES", 5)
+    class_folders(tmp_path, a=2, b=2)
+    with pytest.raises(DatasetCorrupt, match="too many files and folders"):
+        folder_files(tmp_path)
+
+
+def test_data_check_names_all_broken_pictures_at_once(tmp_path: Path, cli: Call) -> None:
+    class_folders(tmp_path / "x", cat=6, dog=6)
+    for name in ("cat/1.png", "dog/0.png", "dog/5.png"):
+        (tmp_path / "x" / name).write_bytes(b"no picture")
+    code, out, err = cli("data", "check", f"data.dataset=folder:{tmp_path / 'x'}")
+    assert code == 2
+    assert [Path(line.split()[1]).name for line in out.splitlines()] == ["1.png", "0.png", "5.png"]
+    assert err.startswith("dcfl: 3 of 12 pictures are broken: ")
+    assert err.count("\n") == 1

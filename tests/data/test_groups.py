@@ -1,8 +1,13 @@
 """Pictures of one patient are never on both sides: of the test split, of client splits, of what is
 held out."""
 
+import contextlib
+import os
+import random
+import re
+import time
 import warnings
-from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +18,15 @@ from hypothesis import strategies as st
 
 from dcfl.cli.cards import dataset_card
 from dcfl.data import Dataset, DataSettings, Images, Preparation, load_dataset
-from dcfl.data.catalogue import load_own_site
 from dcfl.data.dataset_summary import summarise_dataset
+from dcfl.data.splits import grouping
 from dcfl.data.splits.grouping import PictureFile, divide
 from dcfl.data.splits.partition import LEFT_TO_CHANCE, SCHEMES
-from dcfl.data.to_score import Wanted, own_sites
 from dcfl.errors import ConfigError, DatasetCorrupt, DCFLError, PartitionError
 from dcfl.experiment import Experiment
 from dcfl.runs.prepare import prepare
 from tests.data.pictures import class_folders, save
+from tests.reliability.victims import SLOW, damaged
 
 # A picture as (site, label, number of its patient; 0: of nobody).
 PICTURES = st.lists(
@@ -54,20 +59,54 @@ def test_the_test_split(drawn: list[tuple[int, int, int]]) -> None:
         assert divide(own) == (kept, held), "a site's own division depends on no other"
 
 
-@settings(deadline=None)
-@given(st.integers(2, 40), st.integers(2, 12))
-def test_about_as_many_as_without_groups(count: int, size: int) -> None:
-    """Patients of equal size, each of one class."""
-    everything = [
-        PictureFile(0, label, "either", Path(f"{label}/{patient}/{number}"), f"{label}-{patient}")
-        for label in (0, 1)
-        for patient in range(count)
-        for number in range(size)
+def of_patients(names: list[str], label: int = 0) -> list[PictureFile]:
+    return [
+        PictureFile(0, label, "either", Path(f"x/{label}/{name}/{number}.png"), name)
+        for name in names
+        for number in range(3)
     ]
-    _, test = divide(everything)
-    held = Counter(label for label, _ in {(p.label, p.group) for p in test})
-    for label in (0, 1):
-        assert abs(held[label] - max(count / 5, 1)) <= 0.5
+
+
+def test_about_a_fifth_of_many_patients_is_for_testing() -> None:
+    _, test = divide(of_patients([f"patient {number}" for number in range(2000)]))
+    assert 0.17 < len(test) / 6000 < 0.23
+
+
+@settings(deadline=None)
+@given(st.sets(st.integers(0, 10**6), min_size=2, max_size=30), st.sets(st.integers(0, 10**6)))
+def test_new_patients_make_no_test_pictures_of_old_training_pictures(
+    old: set[int], new: set[int]
+) -> None:
+    """Two classes: one grows, and the other has a patient in common with it."""
+    everything = of_patients([f"p{number}" for number in sorted(old)])
+    everything += of_patients([f"p{min(old)}", "q1", "q2", "q3", "q4"], label=1)
+    train, _ = divide(everything)
+    added = of_patients([f"p{number}" for number in sorted(new - old)])
+    more_train, more_test = divide(sorted([*everything, *added], key=lambda p: p.label))
+    trained = patients(train)
+    # Those that had to be trained on although their hash says otherwise.
+    low = {(0, name) for _, name in trained if grouping.key_of(name) < 0.2 * 2**47}
+    assert not (trained - low) & patients(more_test)
+    assert not patients(more_train) & patients(more_test)
+
+
+def test_eighteen_new_patients_move_nobody() -> None:
+    names = [f"patient_{number:03}" for number in range(60)]
+    train, test = divide(of_patients(names))
+    more_train, more_test = divide(of_patients([*names, *(f"new_{n}" for n in range(18))]))
+    assert {*train} <= {*more_train}
+    assert {*test} <= {*more_test}
+
+
+def test_the_side_does_not_depend_on_where_the_folder_lies(tmp_path: Path) -> None:
+    """Pictures without a patient among others with one, too."""
+    sides = []
+    for place in ("here", "there/and/deeper"):
+        hospital(tmp_path / place)
+        for number in range(20):
+            save(tmp_path / place / "benign" / f"{number}.png", 100 + number)
+        sides.append(load(tmp_path / place).test.pixels)
+    assert torch.equal(*sides)
 
 
 def test_without_groups_every_fifth_is_held_out() -> None:
@@ -91,7 +130,7 @@ def test_a_patient_with_pictures_of_two_classes_is_one() -> None:
 
 def dataset(labels: list[int], groups: list[int] | None) -> Dataset:
     numbers = None if groups is None else torch.tensor(groups)
-    pixels = torch.arange(len(labels), dtype=torch.uint8).reshape(-1, 1, 1, 1)
+    pixels = (torch.arange(len(labels)) % 256).to(torch.uint8).reshape(-1, 1, 1, 1)
     train = Images(pixels, torch.tensor(labels), numbers)
     return Dataset("toy", train, train[:1], ("a", "b", "c"), Preparation((0.5,), (0.5,)))
 
@@ -142,15 +181,35 @@ def test_what_is_held_out(drawn: list[tuple[int, int]], share: float, seed: int)
     labels, groups = map(list, zip(*drawn, strict=True))
     try:
         found = dataset(labels, groups).holding_out(share, seed)
-    except DCFLError:
-        assert len(set(groups)) < 2
+    except DCFLError:  # every group is the only one of some class
+        assert all(
+            any(
+                {g for g, other in zip(groups, labels, strict=True) if other == label} == {group}
+                for label in set(labels)
+            )
+            for group in set(groups)
+        )
         return
     sides = [set(part.groups.tolist()) for part in (found.train, found.test)]  # type: ignore[union-attr]
     assert not sides[0] & sides[1]
     rows = torch.cat([found.train.pixels, found.test.pixels]).flatten().tolist()
     assert sorted(rows) == list(range(len(labels)))
-    largest = max(Counter(groups).values())
-    assert abs(len(found.test) - share * len(labels)) <= largest
+    assert {*found.train.labels.tolist()} == {*labels}
+
+
+def test_about_the_share_is_held_out_and_new_groups_move_none() -> None:
+    groups = [number // 3 for number in range(3000)]
+    found = dataset([0] * 3000, groups).holding_out(0.1, seed=1)
+    assert 0.08 < len(found.test) / 3000 < 0.12
+    more = dataset([0] * 3600, [number // 3 for number in range(3600)]).holding_out(0.1, seed=1)
+    other = dataset([0] * 3000, groups).holding_out(0.1, seed=2)
+    held, held_of_more, held_of_other = (
+        set(one.test.groups.tolist())  # type: ignore[union-attr]
+        for one in (found, more, other)
+    )
+    assert held <= held_of_more
+    assert {g for g in held_of_more if g < 1000} == held
+    assert held != held_of_other
 
 
 def test_none_ignores_the_groups_of_a_data_set_from_python() -> None:
@@ -237,6 +296,125 @@ def test_a_regular_expression(tmp_path: Path) -> None:
         load(tmp_path, group=r"^(P\d+)_")
 
 
+@pytest.mark.parametrize(
+    "rule",
+    [
+        *("(a|aa)+$", "(a|a?)+$", "(.*)*b", "(?:a?){200}a{200}$", "(.*a){20}b", "((.*){99}){9}b"),
+        *("(?:(?:a{1000}){1000}){1000}", "(" * 9999 + ")" * 9999, r"(a+)+\1$", "(?=(a+)+$)b"),
+        *("(?i)" + "[\0-\U0010ffff]" * 90 + "b", "(" * 249 + ")" * 249, "()" * 250, "|" * 10**5),
+        *("a{99999999999}", "\ud800", "(?P<a>", r"(\w|\w\w)+!$", r"(?:\w?){200}\w{200}$"),
+        *(r"(\w*)*!b", r"(?:\w{1,9}\W?){99}b", r"\w\W" * 120, "[" * 500, "[[:" * 166),
+    ],
+    ids=lambda rule: rule[:20],
+)
+def test_an_expression_that_would_never_end_does(rule: str, tmp_path: Path) -> None:
+    """It may come in somebody else's run folder."""
+    for name in "bc":
+        for number in range(3):
+            save(tmp_path / name / f"{'a' * 200}{number}!.png", number)
+    began = time.monotonic()
+    with contextlib.suppress(ConfigError, DatasetCorrupt):
+        load(tmp_path, group=rule)
+    assert time.monotonic() - began < 2
+
+
+def test_an_expression_that_takes_long_for_all_names_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class_folders(tmp_path, a=10, b=10)
+    monkeypatch.setattr(grouping, "MOST_SECONDS", -1.0)
+    with pytest.raises(ConfigError, match=r"data.group = '\(.\)' takes too long: choose a simpler"):
+        load(tmp_path, group="(.)")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such names there")
+def test_an_expression_reads_every_name(tmp_path: Path) -> None:
+    """Letters of all languages, and bytes that are none."""
+    for number in range(5):
+        for group, name in enumerate((b"\xff_", "Ä_".encode(), "患者_".encode(), b"p_")):
+            folder = os.fsencode(tmp_path) + (b"/a/" if group % 2 else b"/b/")
+            save(Path(os.fsdecode(folder + name + str(number).encode() + b".png")), number)
+    assert load(tmp_path, group="^(.*)_").group_count == 4
+    assert load(tmp_path, group="(?:Ä|患者|p)|.").group_count == 4
+
+
+RULES = [
+    *(r"(\w+)", r"^(\w+)_", r"(\d+)", r"^([^_]+)_(\w+)", r"([\w-]+)", r"([\w\-.]+)", r"[^\w\s]+"),
+    *(r"\W(\w+)", r"(\D+)\d", r"^(\S+)\s", r"\s+(\S)", r"[\s\d]+", r"[^\d]+", r"[^]\w]", r"[]\d]+"),
+    *(
+        r"^(P\d{2,3})",
+        r"(\w{,3})_",
+        r"(\w{3,})",
+        r"(?i)^(müller|p)",
+        r"^(.+?)[_ -]",
+        r"(?P<who>\w+)",
+    ),
+    *(
+        r"\\w",
+        r"[\\w]+",
+        r"\[\w\]",
+        r"\[(\w+)",
+        r"(?:\w|\s)+$",
+        r"(a|\w)*",
+        r"\.(\w+)$",
+        r"([_\w-]+)",
+    ),
+]
+LETTERS = st.sampled_from(
+    [*{chr(code) for code in range(1, 0x800)} - {"/", "\n"}, *"患者٣Ⅷ²_\u3000\u2028\u2003\x1c𝔘💉"]
+)
+NAMES = st.sampled_from(["Müller_1", "Mörike-2", "P٣٤_1", "a b", r"\w", "[x]y"]) | st.text(LETTERS)
+
+
+@settings(deadline=None)
+@given(NAMES)
+def test_an_expression_means_what_it_means_in_python(name: str) -> None:
+    path = Path("a") / f"{name}.png"
+    for rule in RULES:
+        group_of, found = grouping.grouping(rule), re.search(rule, f"{name}.png")
+        if found is None:
+            with pytest.raises(DatasetCorrupt, match="finds no group"):
+                group_of(path, Path("a"))
+        else:
+            assert group_of(path, Path("a")) == (found[min(found.re.groups, 1)] or ""), rule
+
+
+def test_names_with_umlauts_are_told_apart() -> None:
+    group_of = grouping.grouping(r"(\w+)")
+    for name in ("Müller", "Mörike", "患者٣"):
+        assert group_of(Path(f"a/{name}.png"), Path("a")) == name
+
+
+@pytest.mark.parametrize(
+    ("rule", "part"),
+    [
+        *[(r"\bP", r"\b"), (r"P\B", r"\B"), (r"\C", r"\C"), (r"\Q\w\E", r"\Q")],
+        *[(r"[^\W_]+", r"\W in brackets"), (r"[\D]", r"\D in brackets")],
+        *[(r"[]\S]", r"\S in brackets"), (r"[\b]", r"\b in brackets")],
+    ],
+)
+def test_forms_without_pythons_meaning_are_refused(rule: str, part: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        DataSettings(group=rule)
+    assert f"has {part}, which cannot be read here" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "rule", [r"(?=\w)", r"(\w)\1", "(?x)a", "(", "[a", "a\\", r"[z-\w]", r"a\Z"]
+)
+def test_what_re2_does_not_read_is_said_so(rule: str) -> None:
+    with pytest.raises(ConfigError, match="is not an expression that RE2 reads: "):
+        DataSettings(group=rule)
+
+
+@pytest.mark.parametrize(
+    "rule", [r"([[:alpha:]\d]+)", r"([\p{L}\d]+)", r"([\w-.]+)\.", r"(\pL+\w*)"]
+)
+def test_re2s_own_forms_go_together_with_pythons(rule: str) -> None:
+    assert grouping.grouping(rule)(Path("a/M٣.png"), Path("a")) == "M٣"
+
+
 def test_a_table(tmp_path: Path) -> None:
     class_folders(tmp_path / "pictures", a=9, b=9)
     rows = [f"pictures/{name}/{n}.png,patient {n % 5}" for name in "ab" for n in range(9)]
@@ -303,17 +481,16 @@ def test_sites_keep_back_the_same_pictures_when_read_alone(tmp_path: Path) -> No
         warnings.simplefilter("error")  # patients of two sites may have the same names
         found = load_dataset(settings)
     assert found.group_count == 12
-    alone = own_sites(settings, Wanted(found.class_names, (8, 8, 3)))
-    together = torch.cat([alone["north"].pixels, alone["south"].pixels])
-    assert torch.equal(together, found.test.pixels)
+    for number, site in enumerate(("north", "south")):
+        alone = load_dataset(replace(settings, dataset=f"folder:{tmp_path / site}"))
+        assert torch.equal(found.test.of(number).pixels, alone.test.pixels)
 
 
-def test_a_run_does_not_name_tables_of_a_site(tmp_path: Path) -> None:
-    settings = DataSettings(dataset="remote", class_names=("a", "b"), group="/etc/secret.csv")
-    with pytest.raises(ConfigError, match="no table of a site is read"):
+@pytest.mark.parametrize("rule", ["/etc/secret.csv", "none", "Smith"])
+def test_a_run_does_not_say_which_pictures_of_a_site_stay_together(rule: str) -> None:
+    settings = DataSettings(dataset="remote", class_names=("a", "b"), group=rule)
+    with pytest.raises(ConfigError, match="each site's own setting: `group` in its node config"):
         load_dataset(settings)
-    with pytest.raises(ConfigError, match="no table of a site is read"):
-        load_own_site(settings, f"folder:{hospital(tmp_path)}", "", 0)
 
 
 def test_a_test_set_for_all_sites_with_their_patients(tmp_path: Path) -> None:
@@ -322,3 +499,18 @@ def test_a_test_set_for_all_sites_with_their_patients(tmp_path: Path) -> None:
     class_folders(tmp_path / "test" / "benign", p4=2)
     with pytest.warns(UserWarning, match="p4: to train on and to test on"):
         load_dataset(DataSettings(dataset=f"sites:{tmp_path}", image_size=8))
+
+
+def test_mutations_of_a_table_are_read_or_refused_in_one_line(tmp_path: Path) -> None:
+    table, rng, refused = tmp_path / "groups.csv", random.Random(1), 0
+    rows = [f"{number}.png,p{number % 7}\n" for number in range(20)]
+    original = "".join(["file,group\n", *rows]).encode()
+    for _ in range(4_000 if SLOW else 400):
+        table.write_bytes(damaged(original, rng))
+        try:
+            group_of = grouping.grouping(str(table))
+            for number in range(20):
+                group_of(tmp_path / f"{number}.png", tmp_path)
+        except DCFLError as error:
+            refused += "\n" not in str(error)
+    assert refused > 100

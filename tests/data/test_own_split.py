@@ -220,6 +220,25 @@ def test_what_is_wrong_is_one_line_that_names_the_file(case: str, tmp_path: Path
     assert "\n" not in str(refused.value)
 
 
+ALIKE = f"{'a' * 300}%s{'b' * 300}"  # as they are shown, without their middle
+
+
+@pytest.mark.parametrize("numbers", [[0, 1], [-3, 5], [IMAGES, 5]])
+def test_clients_whose_names_are_alike_are_all_looked_at(
+    numbers: list[int], tmp_path: Path
+) -> None:
+    path = written(tmp_path / "split.json", {ALIKE % 1: numbers, ALIKE % 2: [0, 1]})
+    with pytest.raises(PartitionError, match=r"belongs to client|has image"):
+        loaded(path)
+
+
+def test_fl_benchs_client_that_trains_twice_is_refused(tmp_path: Path) -> None:
+    clients = [{"train": [0, 1], "test": [7]}, {"train": [2, 3], "test": []}]
+    told = {"separation": {"train": [0, 0]}, "data_indices": clients}
+    with pytest.raises(PartitionError, match="image 0 belongs to client 0 and to client 0"):
+        loaded(written(tmp_path / "p.json", told))
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
     [("none.json", "no such file"), ("split.txt", "must end in"), ("d.json", "not a")],
@@ -245,7 +264,7 @@ def test_a_file_for_another_data_set(tmp_path: Path) -> None:
     shuffled = replace(DIGITS, train=DIGITS.train[order])
     for other, why in (
         (shuffled, "in another order"),
-        (DIGITS.trained_on(9), "a part of the data"),
+        (DIGITS.trained_on(9, seed=0), "a part of the data"),
     ):
         with pytest.raises(DCFLError, match=why):
             by_file(path).fitted(other)
@@ -300,8 +319,9 @@ def test_only_schemes_and_files_are_known() -> None:
 
 
 def test_a_csv_is_what_a_spreadsheet_reads(tmp_path: Path) -> None:
-    split = OwnSplit((np.array([3, 1]), np.array([2])), ('a "b", c', "d"), path=tmp_path / "s.csv")
+    names = ('a "b", c', "=cmd|d")
+    split = OwnSplit((np.array([3, 1]), np.array([2])), names, path=tmp_path / "s.csv")
     written(split.path, split_text(split))
     with split.path.open(newline="") as stream:
-        assert [*csv.reader(stream)][1:] == [["3", 'a "b", c'], ["1", 'a "b", c'], ["2", "d"]]
+        assert [*csv.reader(stream)][1:] == [["3", 'a "b", c'], ["1", 'a "b", c'], ["2", "'=cmd|d"]]
     assert read_own_split(str(split.path)).names == split.names

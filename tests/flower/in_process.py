@@ -24,7 +24,7 @@ from dcfl.engines.placement import Placement
 from dcfl.engines.runner import ClientRunner
 from dcfl.experiment import Experiment, FederationSettings
 from dcfl.flower import engine as grid_engine
-from dcfl.flower import messenger, nodes, site_evaluation
+from dcfl.flower import messenger, nodes, quorum, site_evaluation
 from dcfl.flower.client_app import Site, client_app
 from dcfl.flower.engine import GridEngine
 from dcfl.flower.node_memories import NodeMemories
@@ -54,7 +54,7 @@ class Clock:
 
     def rule(self, monkeypatch: pytest.MonkeyPatch) -> Clock:
         """Over all that waits for Flower."""
-        for module in (messenger, nodes, grid_engine, site_evaluation):
+        for module in (messenger, nodes, quorum, grid_engine, site_evaluation):
             monkeypatch.setattr(module, "time", self)
         return self
 
@@ -142,7 +142,7 @@ def in_process(
         site = Site(
             session.runner, NodeMemories(session.memories), session.experiment.engine.threads
         )
-        grid = InProcessGrid(client_app(lambda context: site), nodes)
+        grid = InProcessGrid(client_app(lambda context, task: site), nodes)
         connect.grid = grid  # type: ignore[attr-defined]
         prepare(grid)
         yield GridEngine(session, grid, Roster(nodes), **engine)

@@ -82,8 +82,8 @@ def test_a_site_that_pinned_the_hashes_takes_these_files(sent: dict[str, str]) -
         ("none", "it runs no code of a run's own, and this one brings a method"),
         ("0" * 64, "it runs code with other hashes than the method's, "),
         (hashlib.sha256(METHOD.encode()).hexdigest(), f"than the model's, {DIGEST}"),
-        ("0" * 63, 'code-sha256 (if not "none") in its node config has not SHA-256 hashes'),
-        (DIGEST.upper(), 'code-sha256 (if not "none") in its node config has not SHA-256 hashes'),
+        ("0" * 63, 'code-sha256 (if not "none") in its node config must be SHA-256 hashes'),
+        (DIGEST.upper(), 'code-sha256 (if not "none") in its node config must be SHA-256 hashes'),
     ],
 )
 def test_other_code_is_refused_in_one_line_and_does_not_run(
@@ -103,7 +103,7 @@ def test_a_run_without_code_needs_no_leave(pin: str) -> None:
 
 
 def test_a_pin_that_is_no_hash_is_refused_even_if_nothing_comes() -> None:
-    with pytest.raises(SiteRefusal, match="has not SHA-256"):
+    with pytest.raises(SiteRefusal, match="must be SHA-256"):
         run_app_code("", "abc")
 
 

@@ -1,8 +1,10 @@
-"""A site runs the apps that it has pinned, and nothing of another is even unpacked."""
+"""A SuperNode keeps the apps that its site has pinned, and no other. With real processes:
+test_hostile_app.py."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,12 +13,11 @@ from typing import Any
 import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.cli.build import build_fab_from_disk
+from flwr.common.constant import ErrorCode
 
-from dcfl.config import as_tables, to_toml
-from dcfl.errors import ProtocolError
-from dcfl.experiment import Experiment
+from dcfl.errors import ConfigError, ProtocolError
 from dcfl.flower import app_pin, codec
-from dcfl.flower.app_pin import guard
+from dcfl.flower.app_pin import REFUSED_APP, RUNNING_APP, guard
 from dcfl.flower.audit_log import AuditLog
 from dcfl.flower.client_app import app
 from dcfl.flower.codec import Task
@@ -26,71 +27,124 @@ from tests.flower import in_process  # noqa: F401  (Flower makes no messages wit
 
 APP = b"an app"
 DIGEST = hashlib.sha256(APP).hexdigest()
-TASK = Task("a" * 32, 0, 0).ticketed()
 NODE = {"partition-id": 0, "num-partitions": 1}
 
 
-@pytest.fixture(autouse=True)
-def unguarded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app_pin, "_guarded", [])
+@pytest.fixture
+def pull(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Flower's own, guarded, with a state that keeps what it is given."""
+    loop: Any = import_module(app_pin.LOOP)
+    monkeypatch.setattr(loop, "_pull_and_store_message", loop._pull_and_store_message)
+    monkeypatch.setattr(loop, "get_fused_config_from_fab", lambda content, run: {})
+    monkeypatch.setattr(loop, "_insert_message", lambda reply, state, store: state.append(reply))
+    guard()
+
+    def pulled(
+        node: dict[str, Any], app: tuple[str, str] = ("dcfl/dcfl-app", "0.2.0")
+    ) -> tuple[list[Any], list[Any]]:
+        """What became of a message: the replies that the SuperNode itself gave, and what it kept
+        for a process."""
+        message = Message(RecordDict(), dst_node_id=1, message_type="train")
+        kept: list[Any] = []
+        state = State(kept)
+        store = SimpleNamespace(preregister=lambda run, tree: [], put=None)
+        loop._pull_and_store_message(
+            state=state,
+            object_store=store,
+            node_config={**NODE, **node},
+            receive=lambda: (message, None),
+            get_run=lambda run: SimpleNamespace(
+                fab_hash="h",
+                series_id=1,
+                primary_task_type="",
+                run_id=run,
+                fab_id=app[0],
+                fab_version=app[1],
+            ),
+            get_fab=lambda digest, run: SimpleNamespace(content=APP, verifications={}),
+            pull_object=None,
+            confirm_message_received=lambda run, message: None,
+            trusted_entities=None,
+        )
+        return state, kept
+
+    return pulled
 
 
-def asked(node: dict[str, Any], guarded: bool = True) -> tuple[RecordDict, list[str]]:
-    """What Flower's client process does, in its order; what was done with the app."""
-    done: list[str] = []
-    run = {"experiment": to_toml(as_tables(Experiment()))}
-    context = Context(1, 1, {**NODE, **node}, RecordDict(), run)
-    message = Message(codec.message(TASK), dst_node_id=1, message_type="query.whoami")
-    runtime = SimpleNamespace(
-        pull_task_input=lambda client: (message, context, "run", SimpleNamespace(content=APP)),
-        install_from_fab=lambda content, skip_prompt: done.append("installed"),
-        get_load_client_app_fn=lambda **_: lambda *_: done.append("loaded") or app,
-    )
-    if guarded:
-        guard(runtime)
-    _, _, _, fab = runtime.pull_task_input("client")
-    runtime.install_from_fab(fab.content, skip_prompt=True)
-    loaded = runtime.get_load_client_app_fn(default_app_ref="")("id", "1.0", "hash")
-    return loaded(message, context).content, done
+class State(list[Any]):
+    """Replies; and in `kept` the app and the context."""
+
+    def __init__(self, kept: list[Any]) -> None:
+        super().__init__()
+        self.store_fab = kept.append
+        self.set_run_series_context = lambda series, context: kept.append(context)
+        self.store_run = self.store_message = lambda *_: None
+        self.get_run = self.get_run_series_context = lambda *_: None
+        self.get_node_id = lambda: 1
+        self.create_task = lambda **_: 1
 
 
 @pytest.mark.parametrize(
     "pin", [{}, {"app-sha256": DIGEST}, {"app-sha256": f"{'0' * 64},{DIGEST}"}]
 )
-def test_a_pinned_app_runs_and_any_where_none_is(pin: dict[str, str]) -> None:
-    content, done = asked(pin)
-    assert done == ["installed", "loaded"]
-    assert sum(codec.read_claim(content, TASK, 10).images) > 100
+def test_a_pinned_app_is_kept_and_any_where_none_is(
+    pin: dict[str, str], pull: Callable[..., Any]
+) -> None:
+    replies, (context, kept) = pull(pin)
+    assert replies == []
+    assert kept.content == APP
+    # For the app, which refuses a pin that nobody has checked, and records which app it is.
+    assert context.node_config == {**NODE, RUNNING_APP: DIGEST}
 
 
-def test_nothing_of_another_app_is_unpacked_and_the_server_reads_why(tmp_path: Path) -> None:
-    content, done = asked({"app-sha256": "0" * 64, "audit": str(tmp_path / "a.jsonl")})
-    assert done == []
-    with pytest.raises(ProtocolError) as caught:
-        codec.read_claim(content, TASK, 10)
-    assert str(caught.value) == f"it runs apps with other hashes than this one's, {DIGEST}"
-    (entry,) = AuditLog(tmp_path / "a.jsonl").read().entries
-    assert (entry.outcome, entry.reason) == ("refused", str(caught.value))
+def test_another_app_is_not_kept_and_the_server_reads_why(
+    tmp_path: Path, pull: Callable[..., Any]
+) -> None:
+    log = tmp_path / "a.jsonl"
+    (reply,), kept = pull({"app-sha256": "0" * 64, "audit": str(log)})
+    assert kept == []
+    assert reply.error.code == ErrorCode.INVALID_FAB
+    assert reply.error.reason == f"it runs apps with other hashes than this one's, {DIGEST}"
+    assert REFUSED_APP.fullmatch(reply.error.reason)
+    (entry,) = AuditLog(log).read().entries
+    assert (entry.asked, entry.outcome, entry.reason) == ("train", "refused", reply.error.reason)
 
 
-def test_a_pin_that_nobody_checks_is_refused() -> None:
-    content, _ = asked({"app-sha256": DIGEST}, guarded=False)
+@pytest.mark.parametrize(
+    "app", [("/", "/../evil"), ("dcfl/app", ".."), ("../..", "1"), ("dcfl/app", "1/2"), ("", "")]
+)
+def test_a_name_that_leads_to_another_folder_is_refused(
+    app: tuple[str, str], tmp_path: Path, pull: Callable[..., Any]
+) -> None:
+    """Flower would run what lies there."""
+    (reply,), kept = pull({"app-sha256": DIGEST, "audit": str(tmp_path / "a.jsonl")}, app)
+    assert kept == []
+    assert reply.error.reason == Refusal.APP_NAME
+
+
+@pytest.mark.parametrize("pin", ["none", "0" * 63, DIGEST.upper(), f"{DIGEST},", f" {DIGEST}"])
+def test_a_pin_that_is_no_hash_lets_nothing_in(pin: str, pull: Callable[..., Any]) -> None:
+    (reply,), kept = pull({"app-sha256": pin, "memories": "/dev/null/nowhere"})
+    assert kept == []
+    assert "must be SHA-256 hashes (64 lower-case hexadecimal digits)" in reply.error.reason
+
+
+def test_an_app_whose_pin_nobody_has_checked_refuses() -> None:
+    task = Task("a" * 32, 0, 0).ticketed()
+    context = Context(1, 1, {**NODE, "app-sha256": DIGEST}, RecordDict(), {})
+    message = Message(codec.message(task), dst_node_id=1, message_type="query.whoami")
+    content = app(message, context).content
     with pytest.raises(ProtocolError, match="dcfl flower supernode"):
-        codec.read_claim(content, TASK, 10)
+        codec.read_claim(content, task, 10)
     assert Refusal.APP_NOT_CHECKED.value in str(content)
 
 
-@pytest.mark.parametrize("pin", ["none", "0" * 63, DIGEST.upper()])
-def test_a_pin_that_is_no_hash_lets_nothing_in(pin: str) -> None:
-    content, done = asked({"app-sha256": pin})
-    assert done == []
-    assert "failed" in content
-
-
-def test_flowers_process_has_what_is_guarded() -> None:
-    runtime = import_module("flwr.supernode.runtime.run_clientapp")
-    for name in ("pull_task_input", "install_from_fab", "get_load_client_app_fn"):
-        assert callable(getattr(runtime, name))
+def test_a_flower_that_takes_apps_in_another_way_does_not_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(f"{app_pin.LOOP}._pull_and_store_message")
+    with pytest.raises(ConfigError, match="app-sha256 could not be checked"):
+        guard()
 
 
 def test_the_same_app_has_the_same_hash(tmp_path: Path) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,15 @@ from typer.testing import CliRunner
 
 from dcfl.cli.main import app as command_line
 from dcfl.config import as_tables, to_toml
+from dcfl.errors import SiteRefusal, StorageError
 from dcfl.flower import audit_log, codec
-from dcfl.flower.audit_log import AuditEntry, AuditLog
+from dcfl.flower.audit_log import AuditEntry, AuditLog, Head
 from dcfl.flower.client_app import app
 from dcfl.flower.codec import Task
+from dcfl.flower.site_rules import Question, SiteRules
 from tests.flower.sites_in_process import Sites, pictures, remote_experiment
+from tests.reliability.test_folders import nastier
+from tests.reliability.victims import SLOW, damaged
 
 ENTRY = AuditEntry("2026-01-01T00:00:00.000+00:00", "a" * 32, 1, 0, "train", "answered", bytes=7)
 
@@ -60,12 +66,42 @@ def test_every_message_of_a_run_has_its_line(folders: list[Path], tmp_path: Path
         assert judgements == [1, 2]
         (judged,) = {e.sent for e in found.entries if e.asked == "evaluate"}
         assert {*judged} == {"score.right", "score.totals", "score.losses"}
+        noted = [codec.read_record(reply.content) for reply in answers]
+        assert all(found.has(*one) for one in noted if one)
+        assert max(one[0] for one in noted if one) == len(found.entries) == len(noted)
+        assert {entry.about for entry in found.entries} == {
+            "method.name = dcfl-pw, model.name = cnn, data.image_size = 8, training.epochs = 1, "
+            "privacy.noise = 0.0"
+        }
+        assert len({entry.salt for entry in found.entries}) == len(noted)
     assert sum(row["bytes_up"] for row in recorded.rounds) > 0
+
+
+def test_a_record_that_has_become_shorter_is_noticed_by_the_server(
+    folders: list[Path], tmp_path: Path
+) -> None:
+    """With all that lies beside it: here nobody sees it."""
+    log = tmp_path / "0.jsonl"
+    rules = [{"audit": str(log)}, {"audit": str(tmp_path / "1.jsonl")}]
+
+    class Forgetful(Sites):
+        def _seen(self, reply: Message) -> Message:
+            if reply.metadata.message_type == "evaluate":
+                log.unlink(missing_ok=True)
+                log.with_name("0.jsonl.head").unlink(missing_ok=True)
+            return super()._seen(reply)
+
+    recorded = Forgetful(folders, rules).train(remote_experiment(tmp_path / "out"))
+    assert AuditLog(log).read().breaks == 0
+    notices = [notice for row in recorded.rounds for notice in row.notices]
+    assert notices == ["site 0 has fewer lines in its record than before"]
 
 
 def carried(reply: Message) -> int:
     total = 0
-    for record in reply.content.values():
+    for name, record in reply.content.items():
+        if name == "record":  # of this line itself
+            continue
         if isinstance(record, ArrayRecord):
             total += sum(len(array.data) for array in record.values())
         else:
@@ -115,19 +151,56 @@ def fill(path: Path, count: int) -> AuditLog:
 
 
 @settings(max_examples=20)
-@given(cut=st.integers(1, 10**4))
+@given(cut=st.integers(0, 10**4))
 def test_half_a_line_is_passed_over_and_the_next_is_whole(
     tmp_path_factory: pytest.TempPathFactory, cut: int
 ) -> None:
-    log = fill(tmp_path_factory.mktemp("log") / "audit.jsonl", 2)
-    text = log.path.read_bytes()
-    last = text.rindex(b"\n", 0, -1) + 1
-    log.path.write_bytes(text[: last + cut % (len(text) - last - 1)])  # at most: all but the end
+    """A kill while a line is written, or before its number is."""
+    log = fill(tmp_path_factory.mktemp("log") / "audit.jsonl", 1)
+    before, head = log.path.read_bytes(), head_of(log).read_bytes()
+    fill(log.path, 1)
+    after = log.path.read_bytes()
+    written = cut % (len(after) - len(before) + 1)
+    log.path.write_bytes(after[: len(before) + written])
+    head_of(log).write_bytes(head)
+    whole = written >= len(after) - len(before) - 1  # but for the end of the line
+    assert log.read().breaks == 0
     log.append(lambda history: replace(ENTRY, round=3))
     found = log.read()
-    assert [entry.round for entry in found.entries] == [1, 3]
-    assert found.breaks == 0
-    assert found.torn == bool(cut % (len(text) - last - 1))
+    assert [entry.round for entry in found.entries] == ([1, 1, 3] if whole else [1, 3])
+    assert (found.breaks, found.torn) == (0, bool(written) and not whole)
+    assert found.head.lines == len(found.entries)
+
+
+def head_of(log: AuditLog) -> Path:
+    return log.path.with_name(f"{log.path.name}.head")
+
+
+@settings(max_examples=20)
+@given(kills=st.lists(st.booleans(), min_size=1, max_size=8))
+def test_kills_between_a_line_and_its_number_are_no_change(
+    tmp_path_factory: pytest.TempPathFactory, kills: list[bool]
+) -> None:
+    log = AuditLog(tmp_path_factory.mktemp("log") / "audit.jsonl")
+    for killed in kills:
+        killed_after_the_line(log) if killed else fill(log.path, 1)
+    assert len(log.read().entries) == len(kills)
+    assert (log.read().torn, log.read().breaks) == (0, 0)
+
+
+def killed_after_the_line(log: AuditLog) -> None:
+    size = log.path.stat().st_size if log.path.exists() else 0
+    write = AuditLog._write
+
+    def write_or_die(log: AuditLog, head: Head) -> None:
+        if log.path.exists() and log.path.stat().st_size > size:
+            raise KeyboardInterrupt
+        write(log, head)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AuditLog, "_write", write_or_die)
+        with pytest.raises(KeyboardInterrupt):
+            fill(log.path, 1)
 
 
 CHANGES: dict[str, Callable[[list[str]], list[str]]] = {
@@ -135,20 +208,92 @@ CHANGES: dict[str, Callable[[list[str]], list[str]]] = {
     "removed": lambda lines: [lines[0], *lines[2:]],
     "swapped": lambda lines: [lines[1], lines[0], *lines[2:]],
     "first removed": lambda lines: lines[1:],
+    "last changed": lambda lines: [*lines[:-1], lines[-1].replace('"bytes": 7', '"bytes": 6')],
+    "last removed": lambda lines: lines[:-1],
+    "last three removed": lambda lines: lines[:1],
+    "last cut": lambda lines: [*lines[:-1], lines[-1][:40]],
+    "last twice": lambda lines: [*lines, lines[-1]],
+    "emptied": lambda lines: [],
+    "no text at all": lambda lines: ["\0" * 10**6],
 }
 
 
+@pytest.mark.parametrize("later", [0, 1, 2])
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_changed_record_shows_it(
-    change: Callable[[list[str]], list[str]], tmp_path: Path
+    change: Callable[[list[str]], list[str]], later: int, tmp_path: Path
 ) -> None:
+    """For ever: what is answered later does not heal it."""
     log = fill(tmp_path / "audit.jsonl", 4)
     assert log.read().breaks == 0
-    log.path.write_text("\n".join(change(log.path.read_text().splitlines())) + "\n")
+    log.path.write_text("".join(f"{line}\n" for line in change(log.path.read_text().splitlines())))
+    fill(log.path, later)
+    shown_to_be_changed(log)
+
+
+@pytest.mark.parametrize("later", [0, 1, 2])
+@pytest.mark.parametrize("gone", ["the log", "the head", "a garbled head"])
+def test_a_removed_file_shows_it(gone: str, later: int, tmp_path: Path) -> None:
+    log = fill(tmp_path / "audit.jsonl", 4)
+    if gone == "a garbled head":
+        head_of(log).write_text("[" * 10**5)
+    else:
+        (log.path if gone == "the log" else head_of(log)).unlink()
+    fill(log.path, later)
+    shown_to_be_changed(log)
+
+
+def shown_to_be_changed(log: AuditLog) -> None:
     assert log.read().breaks >= 1
-    shown = CliRunner().invoke(command_line, ["flower", "audit", str(tmp_path)])
-    assert "a line was changed or removed" in str(shown.exception)
-    assert "nothing was changed" not in shown.output
+    for place in (log.path, log.path.parent):
+        shown = CliRunner().invoke(command_line, ["flower", "audit", str(place)])
+        assert "a line was changed or removed" in str(shown.exception)
+        assert isinstance(shown.exception, StorageError)
+        assert "nothing was changed" not in shown.output
+
+
+@settings(max_examples=30)
+@given(st.binary(max_size=200), st.binary(max_size=200), st.integers(0, 400))
+def test_whatever_stands_there_is_read(
+    tmp_path_factory: pytest.TempPathFactory, log_text: bytes, head_text: bytes, cut: int
+) -> None:
+    log = fill(tmp_path_factory.mktemp("log") / "audit.jsonl", 1)
+    whole, head = log.path.read_bytes(), head_of(log).read_bytes()
+    log.path.write_bytes(whole[:cut] + log_text)
+    head_of(log).write_bytes(head_text)
+    changed = (log.path.read_bytes(), head_of(log).read_bytes()) != (whole, head)
+    before = len(log.read().entries)
+    fill(log.path, 2)
+    found = log.read()
+    assert len(found.entries) == before + 2  # nothing is lost
+    assert not found.breaks or changed
+
+
+def test_a_line_costs_no_walk_along_all_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = fill(tmp_path / "audit.jsonl", 20)
+    walked = []
+    monkeypatch.setattr(audit_log, "_parsed", parsed_and_noted(walked))
+    log.append(lambda history: ENTRY)
+    assert [kind.__name__ for kind in walked] == ["Head"]
+    log.append(lambda history: replace(ENTRY, round=len(history.entries)), lambda entry: False)
+    assert walked.count(AuditEntry) == 21
+    assert log.read().entries[-1].round == 0
+
+
+def parsed_and_noted(kinds: list[Any]) -> Callable[..., Any]:
+    parsed = audit_log._parsed
+    return lambda kind, text: (kinds.append(kind), parsed(kind, text))[1]
+
+
+@pytest.mark.parametrize("sent", [("x" * 100,) * 10**4, ("x" * 100_001,), ("",) * 10**5])
+def test_what_could_not_be_read_again_is_not_written(sent: tuple[str, ...], tmp_path: Path) -> None:
+    """It would be taken for half a line, whose answer has not left."""
+    log = fill(tmp_path / "audit.jsonl", 1)
+    with pytest.raises(StorageError, match="too many for a line"):
+        log.append(lambda history: replace(ENTRY, sent=sent))
+    assert len(fill(log.path, 1).read().entries) == 2
 
 
 def test_many_at_once_each_have_their_line(tmp_path: Path) -> None:
@@ -191,14 +336,55 @@ def test_a_person_reads_it(tmp_path: Path) -> None:
     assert "  round -  " in shown.output
     assert "\x1b" not in shown.output
     assert "nothing was changed or removed" in shown.output
+    last = sha256(log.path.read_bytes().splitlines()[-1]).hexdigest()[:32]
+    assert f"for an auditor to note: 2 lines, the last {last}" in shown.output
     told = json.loads(
         CliRunner().invoke(command_line, ["flower", "audit", str(log.path), "--json"]).output
     )
     ((place, record),) = told.items()
     assert place == str(log.path)
     assert [entry["outcome"] for entry in record["entries"]] == ["refused", "answered"]
+    assert (record["lines"], record["last"], record["breaks"]) == (2, last, 0)
 
 
 def test_where_there_is_none_one_line_says_so(tmp_path: Path) -> None:
     shown = CliRunner().invoke(command_line, ["flower", "audit", str(tmp_path)])
     assert "no audit.jsonl here" in str(shown.exception)
+
+
+@pytest.mark.parametrize("name", ["audit.jsonl", "audit.jsonl.head"])
+def test_a_pipe_in_place_of_a_file_keeps_nobody_waiting(name: str, tmp_path: Path) -> None:
+    log = AuditLog(tmp_path / "audit.jsonl")
+    log.append(lambda history: ENTRY)
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    for use in (log.read, lambda: log.append(lambda history: ENTRY)):
+        with pytest.raises(StorageError, match="not a file"):
+            use()
+
+
+def test_mutations_of_a_log_and_its_head_are_noticed(tmp_path: Path) -> None:
+    """The record is as it was, or broken; a limit that was reached stays reached either way."""
+    log = fill(tmp_path / "audit.jsonl", 4)
+    files, rng = (log.path, head_of(log)), random.Random(1)
+    originals, known = [path.read_bytes() for path in files], log.read().entries
+    rules, question = SiteRules(rounds=4, log=log), Question("train", Task("c" * 32, 9, 0))
+    for _ in range(4_000 if SLOW else 300):
+        for path, content in zip(files, originals, strict=True):
+            path.write_bytes(content)
+        path = rng.choice(files)
+        lines = path.read_text().splitlines()
+        at, kind = rng.randrange(len(lines)), rng.randrange(4)
+        if kind == 0:
+            path.write_bytes(damaged(path.read_bytes(), rng))
+        elif kind == 1:
+            lines[at] = json.dumps(nastier(json.loads(lines[at]), rng))
+            path.write_text("\n".join(lines) + "\n")
+        else:
+            path.write_text(
+                "\n".join([*lines[:at], *[lines[at]] * 2 * (kind - 2), *lines[at + 1 :]])
+            )
+        found = log.read()
+        assert found.breaks or found.entries == known
+        with pytest.raises(SiteRefusal):
+            rules.check(question)

@@ -199,7 +199,7 @@ def test_so_does_a_message_with_it(kind: str, memory_round: int, tmp_path: Path)
     folder = tmp_path / "deep" / "memories"
     folder.mkdir(parents=True)
     runner = toys.runner("moon", flat(), toys.federated(2))
-    app = client_app(lambda context: Site(runner, NodeMemories(folder), 1))
+    app = client_app(lambda context, task: Site(runner, NodeMemories(folder), 1))
     node = {"partition-id": 0, "num-partitions": 1, "memories": str(folder)}
     weights = codec.encode(snapshot(runner.model))
     content = codec.message(Task("../../x", 2, 0, memory_round), weights=weights)
@@ -296,7 +296,7 @@ def test_the_end_of_a_run_clears_up_at_the_nodes(tmp_path: Path) -> None:
     """As the server app does."""
     runner = toys.runner("moon", flat(), toys.federated(2))
     memories = NodeMemories(tmp_path / "memories")
-    grid = InProcessGrid(client_app(lambda context: Site(runner, memories, 1)), 2)
+    grid = InProcessGrid(client_app(lambda context, task: Site(runner, memories, 1)), 2)
     for context in grid.contexts.values():
         context.node_config["memories"] = str(memories.folder)
     engine = engine_at(grid, runner, Roster(len(grid.contexts)), run=RUN)

@@ -17,6 +17,7 @@ from dcfl.data.settings import DataSettings
 from dcfl.errors import CODES, BrokenPicture, ConfigError, NetworkError
 from dcfl.flower import codec
 from dcfl.flower.client_app import Site, client_app
+from dcfl.flower.codec import Task
 from dcfl.flower.deploy.keys import make_keys
 from dcfl.flower.node_memories import NodeMemories
 from dcfl.flower.nodes import MOST_NOTICES
@@ -56,7 +57,7 @@ class Federation:
         self.answered: set[int] = set()
         self.deaf: set[int] = set()
         site = Site(toys.runner("fedavg", Flat(), toys.federated(6)), NodeMemories(folder), 1)
-        self.grid = InProcessGrid(client_app(lambda context: site), 0)
+        self.grid = InProcessGrid(client_app(lambda context, task: site), 0)
         self.grid.tamper = self._seen
         self.join(claims)
         self.weights = snapshot(site.runner.model)
@@ -273,7 +274,7 @@ def test_a_site_that_cannot_be_used_is_named(roster: Roster, tmp_path: Path) -> 
     site = Site(toys.runner("fedavg", Flat(), toys.federated(6)), NodeMemories(tmp_path), 1)
     broken = {101}
 
-    def site_of(context: Context) -> Site:
+    def site_of(context: Context, task: Task) -> Site:
         if context.node_id in broken:
             raise BrokenPicture("a secret path")
         return site

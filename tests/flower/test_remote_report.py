@@ -120,7 +120,7 @@ def test_judges_and_failures_are_named(page: str) -> None:
 def test_nothing_is_drawn_of_samples_that_nobody_here_knows(page: str) -> None:
     assert "Who owned which samples" not in page
     assert "over their mix of classes" not in page
-    assert "accuracy of each site on its own test images" in " ".join(page.split())
+    assert "accuracy of each client on its own test images" in " ".join(page.split())
 
 
 def test_a_given_split_has_no_alpha(page: str) -> None:

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from math import sqrt
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import RecordDict
+from flwr.app import Context, Message, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
-from dcfl.errors import DCFLError, SiteRefusal
-from dcfl.flower import site_rules
+from dcfl.config import as_tables, to_toml
+from dcfl.errors import ClientFailure, DCFLError, SiteRefusal
+from dcfl.flower import codec, site_rules
 from dcfl.flower.audit_log import AuditEntry, AuditLog
+from dcfl.flower.client_app import app
 from dcfl.flower.codec import Task
 from dcfl.flower.site_failures import Refusal
 from dcfl.flower.site_rules import Answer, PrivacyBudget, Question, Release, SiteRules
-from dcfl.privacy import PrivacySettings, spent
+from dcfl.models import build_model
+from dcfl.privacy import PrivacySettings, epsilon_at, spent
+from dcfl.report.client_sections import personal_section
 from tests.flower.sites_in_process import Sites, pictures, remote_experiment
 
 RUN, OTHER = "a" * 32, "b" * 32
@@ -61,16 +68,70 @@ def refused(task: Callable[[], None], refusal: Refusal) -> None:
 # How often
 
 
-def test_rounds_of_a_run(tmp_path: Path) -> None:
-    rules = SiteRules(rounds_per_run=2, log=AuditLog(tmp_path / "a.jsonl"))
-    for run in (RUN, OTHER):
-        answered(rules, run)
-        answered(rules, run)
-        refused(lambda run=run: answered(rules, run), Refusal.ROUNDS_OF_RUN_ANSWERED)  # type: ignore[misc]
-    answered(rules, RUN, client=1)  # whose data is another's
-    shared = SiteRules(rounds_per_run=2, one_owner=True, log=rules.log)
-    refused(lambda: answered(shared, RUN, client=2), Refusal.ROUNDS_OF_RUN_ANSWERED)
-    rules.check(Question("evaluate", Task(RUN, 1, 0)))  # is no round
+def test_rounds_over_all_runs_and_clients_of_an_owner(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path / "a.jsonl")
+    rules = SiteRules(rounds=2, one_owner=True, log=log)
+    answered(rules, RUN)
+    answered(rules, OTHER, client=7)
+    for run, client in ((RUN, 0), (OTHER, 0), ("c" * 32, 9), (f" {RUN} ", 2)):
+        refused(lambda r=run, c=client: answered(rules, r, c), Refusal.ENOUGH_ANSWERED)  # type: ignore[misc]
+    several = SiteRules(rounds=2, log=log)
+    answered(several, RUN, client=1)  # whose data is nobody else's
+    answered(several, OTHER, client=1)
+    refused(lambda: answered(several, RUN, client=1), Refusal.ENOUGH_ANSWERED)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in site_rules.COUNTED if kind != "train"])
+@pytest.mark.parametrize("limit", ["rounds", "rounds_per_day"])
+def test_each_kind_of_scoring_is_answered_once_more_than_training(
+    kind: str, limit: str, tmp_path: Path
+) -> None:
+    rules = SiteRules(**{limit: 2}, one_owner=True, log=AuditLog(tmp_path / "a.jsonl"))
+    for number in range(3):
+        scored(rules, kind, f"{number}", number)
+    refused(lambda: scored(rules, kind, OTHER, 4), Refusal.ENOUGH_ANSWERED)
+    answered(rules)  # is another kind
+    scored(rules, "query.whoami", RUN, 0)
+
+
+def scored(rules: SiteRules, kind: str, run: str, client: int) -> None:
+    question = Question(kind, Task(run, 1, client))
+    rules.check(question)
+    rules.record(question, Answer(RecordDict()))
+
+
+@pytest.mark.parametrize("kind", site_rules.COUNTED)
+def test_messages_at_once_do_not_all_take_the_last_round(kind: str, tmp_path: Path) -> None:
+    """All are let in, and all but as many as are allowed are refused when they have computed:
+    whether with an answer or a failure, which may tell of the images too."""
+    rules = SiteRules(rounds=1, one_owner=True, log=AuditLog(tmp_path / "a.jsonl"))
+    questions = [Question(kind, Task(f"{number}" * 32, 1, number)) for number in range(4)]
+    for question in questions:
+        rules.check(question)
+
+    def told(question: Question) -> bool:
+        try:
+            if question.task.client % 2:
+                rules.record_failure(question, ClientFailure(1, "diverged"), RecordDict())
+            else:
+                rules.record(question, Answer(RecordDict(), Release(1)))
+        except SiteRefusal:
+            return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(told, questions)) == (1 if kind == "train" else 2)
+
+
+def test_a_record_that_was_changed_allows_nothing_more(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path / "a.jsonl")
+    for rules in (SiteRules(rounds=9, log=log), SiteRules(rounds_per_day=9, log=log)):
+        answered(rules)
+    log.path.write_text("")
+    refused(lambda: answered(rules), Refusal.RECORD_CHANGED)
+    refused(lambda: scored(rules, "evaluate", RUN, 0), Refusal.RECORD_CHANGED)
+    answered(SiteRules(log=log))  # without a limit nothing has to be counted
+    assert log.read().breaks
 
 
 def test_rounds_of_a_day_over_all_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,16 +147,16 @@ def test_rounds_of_a_day_over_all_runs(tmp_path: Path, monkeypatch: pytest.Monke
     answered(rules, RUN)
     now += timedelta(hours=2)  # past midnight
     answered(rules, OTHER)
-    refused(lambda: answered(rules, RUN), Refusal.ROUNDS_OF_DAY_ANSWERED)
+    refused(lambda: answered(rules, RUN), Refusal.ENOUGH_ANSWERED)
     now += timedelta(hours=22, seconds=1)  # the first is a day old
     answered(rules, RUN)
-    refused(lambda: answered(rules, RUN), Refusal.ROUNDS_OF_DAY_ANSWERED)
+    refused(lambda: answered(rules, RUN), Refusal.ENOUGH_ANSWERED)
 
 
 def test_a_run_goes_on_without_a_site_that_has_answered_enough(
     sites: Callable[..., Sites], tmp_path: Path
 ) -> None:
-    trial = sites(rounds_per_run=1)
+    trial = sites(rounds=1)
     recorded = trial.train(remote_experiment(tmp_path / "out"))
     assert [(row.ok, row.failed, len(row.sites)) for row in recorded.rounds] == [
         (2, 0, 2),
@@ -104,10 +165,80 @@ def test_a_run_goes_on_without_a_site_that_has_answered_enough(
     (lost,) = [row for row in recorded.clients if row.outcome != "ok"]
     assert (lost.client, lost.reason) == (
         0,
-        "it has answered as many rounds of this run as it allows: 1",
+        "it has answered train as often as it allows: 1 in all",
     )
     refusals = [e for e in AuditLog(tmp_path / "0.jsonl").read().entries if e.outcome == "refused"]
     assert [(entry.asked, entry.round) for entry in refusals] == [("train", 2)]
+
+
+@pytest.mark.parametrize("personal", [[], ["classifier"]])
+@pytest.mark.parametrize("limit", ["rounds", "rounds_per_day"])
+def test_an_honest_run_needs_as_many_rounds_as_it_has(
+    personal: list[str], limit: str, sites: Callable[..., Sites], tmp_path: Path
+) -> None:
+    """Its scores are not refused either: of every round, of the last model, of personal ones."""
+    experiment = remote_experiment(tmp_path / "out", federation__personal=personal)
+    recorded = sites(**{limit: 2}).train(experiment)
+    assert [(row.ok, row.failed, len(row.sites)) for row in recorded.rounds] == [(2, 0, 2)] * 2
+    entries = AuditLog(tmp_path / "0.jsonl").read().entries
+    assert {entry.outcome for entry in entries} == {"answered"}
+    kinds = Counter(entry.asked for entry in entries)
+    assert (kinds["train"], kinds["evaluate.scores"]) == (2, 1)
+    assert (kinds["evaluate"], kinds["evaluate.personal"]) == ((3, 1) if personal else (2, 0))
+
+
+HOSTILE = [
+    *(("train", run * 32, 0) for run in "bcd"),
+    *(("train.default", run * 32, 0) for run in "abc"),
+    ("train", RUN, 1),
+    ("train", RUN, 2**39),
+    ("train.default", RUN[:-1] + "A", 4),
+]
+
+
+def test_a_hostile_server_gets_as_many_rounds_as_the_site_allows(
+    sites: Callable[..., Sites], tmp_path: Path
+) -> None:
+    """Whatever the type, the run and the client that it invents."""
+    trial = sites(rounds=1)
+    assert "weights" in told_by(trial, "train", RUN, 0)
+    for kind, run, client in HOSTILE:
+        answer = told_by(trial, kind, run, client)
+        assert dict(answer.config_records["failed"]) == {
+            "code": "refused",
+            "reason": "it has answered train as often as it allows: 1 in all",
+            "partition-id": 0,
+        }
+    scores = [told_by(trial, kind, RUN, 0) for kind in ("evaluate", "evaluate.default") * 3]
+    assert ["score" in answer for answer in scores] == [True] * 2 + [False] * 4
+    for strange in ("Train", "train ", "evaluate.train", "query.train", "query"):
+        with pytest.raises(ValueError, match=r"Invalid message type|No \w+ function"):
+            told_by(trial, strange, RUN, 0)
+
+
+def test_a_failure_is_a_round_too(sites: Callable[..., Sites], tmp_path: Path) -> None:
+    trial = sites(rounds=1)
+    diverged = {name: tensor * 1e30 for name, tensor in initial_weights().items()}
+    codes = [told_by(trial, "train", RUN, 0, diverged)["failed"]["code"] for _ in range(2)]
+    assert codes == ["diverged", "refused"]
+
+
+def initial_weights() -> dict[str, Tensor]:
+    model = build_model(remote_experiment(Path("x")).model, 3, 8, 2, 0)
+    return {**model.state_dict()}
+
+
+def told_by(
+    trial: Sites, kind: str, run: str, client: int, weights: dict[str, Tensor] | None = None
+) -> RecordDict:
+    """What site 0 answers to a message made by hand."""
+    records = {"weights": codec.encode(weights or initial_weights()), "shared": codec.encode({})}
+    content = codec.message(Task(run, 1, client).ticketed(), **records)
+    config = {"experiment": to_toml(as_tables(remote_experiment(Path("never written"))))}
+    context = Context(1, 1, trial.node(0), RecordDict(), config)
+    message = Message(content, dst_node_id=1, message_type="train")
+    message.metadata.__dict__["_message_type"] = kind
+    return app(message, context).content
 
 
 # What answers may tell
@@ -123,8 +254,8 @@ def test_answers_with_different_noise_are_one_with_less(
     rules = SiteRules(log=log)
     for number, noise in enumerate(noises):
         answered(rules, run=f"{number}", noise=noise)
-    together = 1 / sqrt(sum(noise**-2 for noise in noises))
-    expected = spent(PrivacySettings(clip=1.0, noise=together), 1)
+    apart = 2 * sqrt(sum(noise**-2 for noise in noises))
+    expected = epsilon_at(apart, PrivacyBudget().delta)
     found = [entry.epsilon for entry in log.read().entries]
     assert found[-1] == (None if expected is None else pytest.approx(expected, rel=1e-6))
     known = [epsilon for epsilon in found if epsilon is not None]
@@ -175,6 +306,50 @@ def test_what_a_budget_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     answered(SiteRules(budget=rules.budget, log=log), client=1, noise=4.0)
     log.path.write_text("\n".join(log.path.read_text().splitlines()[1:]) + "\n")
     refused(lambda: answered(rules, client=1, noise=4.0), Refusal.RECORD_CHANGED)
+
+
+@pytest.mark.parametrize("rule", [{"privacy_noise": 2.0}, {"privacy_epsilon": 50.0}])
+def test_scores_of_a_personal_part_are_no_way_around_the_noise(
+    rule: dict[str, float], sites: Callable[..., Sites], tmp_path: Path
+) -> None:
+    """It learned from training images, and nothing was added to it."""
+    trial = sites(**rule)
+    experiment = remote_experiment(tmp_path / "out", **NOISY, federation__personal=["classifier"])
+    recorded = trial.train(experiment)
+    assert [row.ok for row in recorded.rounds] == [2, 2]
+    logs = [AuditLog(tmp_path / f"{place}.jsonl").read().entries for place in range(2)]
+    kept, told = ([e for e in log if e.asked == "evaluate.personal"] for log in logs)
+    assert [(entry.outcome, entry.reason) for entry in kept] == [
+        ("refused", Refusal.PERSONAL_UNPROTECTED.value)
+    ]
+    assert [(entry.outcome, entry.vectors, entry.noise) for entry in told] == [("answered", 1, 0)]
+    north, south = recorded.personal
+    assert north.on_sites == (None, None)
+    assert south.on_sites == (None, south.personal_accuracy)  # its part leaves it for nobody
+    section = personal_section([recorded], {recorded: ""})
+    assert section is not None
+    assert "the site keeps its part to itself" in section.tables[-1].note
+
+
+def test_a_personal_part_does_not_leave_though_it_is_asked_for(
+    sites: Callable[..., Sites], tmp_path: Path
+) -> None:
+    """What a message names comes back trained: it must name what the run's config says, alone."""
+    experiment = remote_experiment(tmp_path / "out", federation__personal=["classifier"])
+    config = {"experiment": to_toml(as_tables(experiment))}
+    weights = initial_weights()
+    own = {name: weights.pop(name) for name in [*weights] if name.startswith("classifier")}
+    context = Context(1, 1, sites().node(0), RecordDict(), config)
+
+    def told(kind: str, **tensors: dict[str, Tensor]) -> RecordDict:
+        records = {name: codec.encode(named) for name, named in tensors.items()}
+        content = codec.message(Task(RUN, 1, 0).ticketed(), **records)
+        return app(Message(content, dst_node_id=1, message_type=kind), context).content
+
+    assert "node" in told("query.whoami", unsent=own)
+    for asked in ({**weights, **own}, {**weights, "classifier.bias": own["classifier.bias"]}):
+        assert told("train", weights=asked)["failed"]["code"] == "error"
+    assert codec.decode(told("train", weights=weights)["weights"]).keys() == weights.keys()
 
 
 def test_a_site_that_judges_alone_demands_nothing() -> None:

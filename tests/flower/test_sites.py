@@ -8,12 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +25,15 @@ import pytest
 from flwr.cli.build import build_fab_from_disk
 from PIL import Image
 
+from dcfl.config import as_tables, to_toml
+from dcfl.data.settings import DataSettings
 from dcfl.errors import CODES
+from dcfl.experiment import Experiment
 from dcfl.flower.deploy import daemons as processes
-from dcfl.flower.deploy.deployment import down, up
+from dcfl.flower.deploy.daemons import free_ports
+from dcfl.flower.deploy.deployment import connection, down, roster_of, start_daemon, up
 from dcfl.flower.deploy.submission import write_bundle
+from dcfl.flower.deploy.superlink import absent_sites, run_status, submit
 from dcfl.runs.evaluations import read_evaluations
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.training import run
@@ -117,7 +124,8 @@ def test_supernodes_have_the_bits_of_the_embedded_engine(
     assert (there.folder / "report.html").is_file()
     assert all(row["bytes_up"] > row["ok"] * 10_000 for row in there.rounds)
     kept = {path.name for path in (superlink / "memories").rglob("*") if path.is_file()}
-    assert kept == {"audit.jsonl", ".audit.jsonl.lock"}  # no memories: the run has ended
+    # No memories: the run has ended.
+    assert kept == {"audit.jsonl", "audit.jsonl.head", ".audit.jsonl.lock"}
 
 
 def test_supernodes_run_the_code_that_is_sent_to_them(
@@ -161,6 +169,17 @@ def test_sites_with_their_own_pictures(hospitals: Path, dcfl: Dcfl, tmp_path: Pa
     assert "16 test images at the sites\n" in dcfl("evaluate", str(there.folder))
 
 
+def test_statistics_come_before_a_training(hospitals: Path, dcfl: Dcfl) -> None:
+    words = ["data.dataset=remote", 'data.class_names=["dark","light"]', "data.image_size=8"]
+    told = json.loads(dcfl("flower", "stats", *words, "--home", str(hospitals), "--json"))
+    assert {name: one["by_class"] for name, one in told["sites"].items()} == {
+        "north": [24, 10],
+        "south": [0, 32],
+    }
+    assert all(0.4 < mean < 0.8 for mean in told["mean"])
+    assert len(told["std"]) == 3
+
+
 def test_a_broken_picture_is_told_with_site_cause_and_log(
     hospitals: Path, folder: Path, tmp_path: Path
 ) -> None:
@@ -183,12 +202,12 @@ def test_a_broken_picture_is_told_with_site_cause_and_log(
 
 
 def test_sites_with_rules_of_their_own(folder: Path, dcfl: Dcfl, tmp_path: Path) -> None:
-    """One pins the app that comes and withholds its sizes; the other runs another app alone."""
+    """One pins the app that comes and trains in one round; the other runs another app alone."""
     pictures(tmp_path / "scans")
     written = write_bundle(tmp_path / "app")
     pin = hashlib.sha256(build_fab_from_disk(written)).hexdigest()
     own = [f'data="folder:{tmp_path}/scans/{site}"' for site in ("north", "south")]
-    rules = [f'withhold="sizes" app-sha256="{pin}"', f'app-sha256="{"0" * 64}"']
+    rules = [f'rounds=1 app-sha256="{pin}"', f'app-sha256="{"0" * 64}"']
     home, out = tmp_path / "home", tmp_path / "out"
     up(home, 2, node_configs=[" ".join(words) for words in zip(own, rules, strict=True)])
     try:
@@ -196,18 +215,73 @@ def test_sites_with_rules_of_their_own(folder: Path, dcfl: Dcfl, tmp_path: Path)
         words += ["data.image_size=8", "method.name=fedavg", "--home", str(home)]
         dcfl("flower", "run", *words, "--out", str(out), "--json")
         rows = RecordedRun.open(out).rounds
-        assert [(row.ok, row.failed) for row in rows] == [(1, 1), (1, 1)]
+        assert [(row.ok, row.failed, len(row.sites)) for row in rows] == [(1, 1, 1), (0, 2, 1)]
         notices = " ".join(rows[0].notices)
-        assert "site-0 withholds class-counts, sizes" in notices
         assert f"it runs apps with other hashes than this one's, {pin}" in notices
         audit = json.loads(dcfl("flower", "audit", str(home), "--json"))
+        noted = json.loads((out / "site_records.json").read_text())["site-0"]
+        known = f"{noted['lines']}:{noted['last']}"
+        said = dcfl("flower", "audit", str(home / "memories" / "site-0"), "--noted", known)
+        assert f"line {noted['lines']} is the one that was noted" in said
+        assert "method.name = fedavg, model.name = cnn, data.image_size = 8" in said
+        assert f"app {pin}" in said
     finally:
         down(home)
     north, south = (audit[str(home / "memories" / f"site-{site}" / "audit.jsonl")] for site in "01")
-    assert [entry["asked"] for entry in north["entries"]].count("train") == 2
-    assert {entry["outcome"] for entry in north["entries"]} == {"answered"}
+    trainings = [entry for entry in north["entries"] if entry["asked"] == "train"]
+    assert [entry["outcome"] for entry in trainings] == ["answered", "refused"]
     assert {entry["outcome"] for entry in south["entries"]} == {"refused"}
     assert north["breaks"] == south["breaks"] == 0
+
+
+ASKS = """
+from pathlib import Path
+from flwr.app import Message
+from flwr.serverapp import ServerApp
+from dcfl.flower import codec
+
+app = ServerApp()
+TASK = codec.Task("a" * 32, 0, 0)
+
+@app.main()
+def main(grid, context):
+    (node,) = grid.get_node_ids()
+    question = Message(codec.message(TASK), dst_node_id=node, message_type="query.whoami")
+    (reply,) = grid.send_and_receive([question], timeout=60)
+    Path(context.run_config["resume"]).write_text(str(reply.content))
+"""
+
+
+def test_an_operator_who_asks_for_names_gets_one_answer(folder: Path, tmp_path: Path) -> None:
+    """With a server app of their own, which refuses nothing."""
+    pictures(tmp_path / "scans")
+    (tmp_path / "scans" / "north" / "dark" / "29.png").rename(
+        tmp_path / "scans" / "north" / "dark" / "Smith.png"
+    )
+    bundle = write_bundle(tmp_path / "app")
+    (bundle / "asks.py").write_text(ASKS)
+    project = (bundle / "pyproject.toml").read_text()
+    ours = "dcfl.flower.deploy.server_app:app"
+    assert ours in project
+    (bundle / "pyproject.toml").write_text(project.replace(ours, "asks:app"))
+    answers = []
+    link = up(tmp_path / "home", 1, True, [f'data="folder:{tmp_path}/scans/north"'])
+    try:
+        for name in ("Smith", "Miller"):
+            data = DataSettings("remote", clients=1, image_size=8, class_names=("dark", "light"))
+            data = replace(data, group=f"^({name}|[0-9])")
+            told = tmp_path / f"{name}.txt"
+            text = to_toml(as_tables(Experiment(data=data)))
+            number = submit(link, bundle, {"experiment": text, "resume": str(told)})
+            wait_for(lambda: run_status(link, number).startswith("finished"))  # noqa: B023
+            answers.append(told.read_text())
+    finally:
+        down(tmp_path / "home")
+    # What a site's record holds counts its answers, and is another after each.
+    one, other = (re.sub(r"\{'lines': \d+, 'last': '\w+'\}", "", answer) for answer in answers)
+    assert one == other
+    assert len(one) < len(answers[0])
+    assert "'images': [6, 2]" in one
 
 
 def test_ray_has_the_bits_of_the_embedded_engine(dcfl: Dcfl, tmp_path: Path) -> None:
@@ -231,6 +305,11 @@ def client_of(home: Path, site: int) -> int | None:
     return max((pid for pid, parent in warm.items() if parent in warm), default=None)
 
 
+def next_client(home: Path, site: int, before: int | None) -> int | None:
+    client = client_of(home, site)
+    return client if client != before else None
+
+
 def wait_for(found: Callable[[], Any], seconds: float = 90) -> Any:
     end = time.monotonic() + seconds
     while not (value := found()):
@@ -243,16 +322,16 @@ def test_clients_and_supernodes_that_are_killed(folder: Path, dcfl: Dcfl, tmp_pa
     home = tmp_path / "home"
     dcfl("flower", "up", "--sites", "2", "--home", str(home))
     out = tmp_path / "out"
-    words = [*FEW, "federation.rounds=3", "federation.deadline=25.0", "training.epochs=30"]
+    words = [*FEW, "federation.rounds=3", "federation.deadline=25.0", "training.epochs=60"]
     command = [sys.executable, "-m", "dcfl", "flower", "run", *words]
     running = subprocess.Popen([*command, "--home", str(home), "--out", str(out)])
     try:
         rows = lambda: RecordedRun(out).rounds  # noqa: E731
         wait_for(lambda: (out / "rounds.jsonl").is_file())
         before = client_of(home, 1)  # of round 1, if it has not ended yet
-        wait_for(lambda: client_of(home, 1) not in (None, before))
-        time.sleep(2)  # it imports torch, and trains
-        os.kill(client_of(home, 1) or 0, signal.SIGKILL)
+        client = wait_for(lambda: next_client(home, 1, before))
+        time.sleep(1)  # it has begun to train
+        psutil.Process(client).kill()
         wait_for(lambda: len(rows()) >= 2)
         node = json.loads((home / "processes.json").read_text())["daemons"][2]
         assert node["partition"] == 1
@@ -267,3 +346,98 @@ def test_clients_and_supernodes_that_are_killed(folder: Path, dcfl: Dcfl, tmp_pa
         running.kill()
         down(home)
     assert not processes.processes_of(home, ())
+
+
+def test_a_site_that_reboots_costs_neither_a_round_nor_the_score(
+    folder: Path, dcfl: Dcfl, tmp_path: Path
+) -> None:
+    """Killed while round two trains, and started again when the SuperLink has missed it."""
+    pictures(tmp_path / "scans")
+    home, out = tmp_path / "home", tmp_path / "out"
+    sites = [f'data="folder:{tmp_path}/scans/{site}"' for site in ("north", "south")]
+    up(home, 2, True, sites, ["north", "south"])
+    words = [*FEW, "data.dataset=remote", 'data.class_names=["dark","light"]', "data.image_size=8"]
+    words += ["method.name=fedavg", "federation.deadline=20.0", "federation.minimum_replies=2"]
+    command = [sys.executable, "-m", "dcfl", "flower", "run", *words]
+    run = [*command, "--home", str(home), "--out", str(out)]
+    running = subprocess.Popen(run, cwd=folder, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_for(lambda: RecordedRun(out).rounds, 180)
+        record = json.loads((home / "processes.json").read_text())["daemons"]
+        south = psutil.Process(next(one["pid"] for one in record if one["name"] == "south"))
+        command = south.cmdline()
+        south.kill()
+        link = connection(home)
+        roster = roster_of(home)
+        wait_for(lambda: absent_sites(link, roster), 180)
+        time.sleep(5)  # the run has waited
+        start_daemon(home, "south", command)
+        _, err = running.communicate(timeout=300)
+        assert running.returncode == 0, err
+    finally:
+        running.kill()
+        down(home)
+    there = RecordedRun.open(out)
+    assert [row.used for row in there.rounds] == [2, 2]
+    assert "not online: site south" in err
+    assert "all sites are online again" in err
+    together = [f"data.dataset=sites:{tmp_path / 'scans'}", *words[:4], *words[5:]]
+    usual = ["data.mean=[0.5,0.5,0.5]", "data.std=[0.25,0.25,0.25]"]
+    whole = embedded(tmp_path / "here", *together, *usual)
+    assert there.summary is not None
+    assert there.summary.weights_sha256 == whole
+    scores = [row.max_accuracy for row in RecordedRun.open(tmp_path / "here").rounds]
+    assert [row.max_accuracy for row in there.rounds] == pytest.approx(scores)
+
+
+def test_a_site_joins_while_the_server_runs_and_a_run_without_a_terminal_is_stopped(
+    dcfl: Dcfl, folder: Path, tmp_path: Path
+) -> None:
+    """By kits, with TLS and keys; no other site changes anything."""
+    pictures(tmp_path / "scans")
+    port, *nodes = free_ports(4)
+    at, kits = ["--superlink", f"localhost:{port}"], tmp_path / "kits"
+    where = ["--keys", str(tmp_path / "keys"), "--out", str(kits)]
+    dcfl("flower", "kit", "north", "south", "server", *at, *where)
+    server = kits / "server" / "server.toml"
+    text = server.read_text().replace('proxy = "nginx"', 'proxy = "none"')
+    server.write_text(re.sub(r"^port = .*", f"port = {port}", text, flags=re.M))
+
+    def start(name: str, scans: str, node_port: int) -> None:
+        site = kits / name / "site.toml"
+        text = site.read_text().replace("folder:/data/scans", f"folder:{tmp_path}/scans/{scans}")
+        site.write_text(text.replace("port = 9094", f"port = {node_port}"))
+        assert "connected" in dcfl("flower", "daemon", "start", str(kits / name))
+
+    run = ["data.dataset=remote", 'data.class_names=["dark","light"]', "data.image_size=8"]
+    run += ["method.name=fedavg", "training.epochs=1", "federation.deadline=60.0"]
+    try:
+        dcfl("flower", "daemon", "start", str(kits / "server"))
+        start("north", "north", nodes[0])
+        start("south", "south", nodes[1])
+        command = [sys.executable, "-m", "dcfl", "flower", "run", *run, "federation.rounds=500"]
+        lost = subprocess.Popen(
+            [*command, "--kit", str(kits / "server"), "--out", str(tmp_path / "lost")], cwd=folder
+        )
+        wait_for(lambda: RecordedRun(tmp_path / "lost").rounds, 180)
+        lost.kill()
+        lost.wait()
+        dcfl("flower", "kit", "west", "--add", *at, *where)
+        key = str(kits / "west" / "keys" / "west.pub")
+        dcfl("flower", "daemon", "add", str(kits / "server"), key)
+        start("west", "north", nodes[2])
+        status = ["flower", "daemon", "status", str(kits / "server")]
+        wait_for(lambda: dcfl(*status).count(" online") >= 3)
+        assert "running" in dcfl(*status)
+        assert "stopped run" in dcfl("flower", "stop", "--kit", str(kits / "server"))
+        wait_for(lambda: "finished:stopped" in dcfl(*status))
+        told = ["federation.rounds=1", "--kit", str(kits / "server"), "--out"]
+        dcfl("flower", "run", *run, *told, str(tmp_path / "three"))
+    finally:
+        for name in ("north", "south", "west", "server"):
+            if (kits / name).is_dir():
+                dcfl("flower", "daemon", "stop", str(kits / name))
+    (row,) = RecordedRun.open(tmp_path / "three").rounds
+    assert row.ok == 3
+    trained = {one.site: one.num_examples for one in RecordedRun.open(tmp_path / "three").clients}
+    assert trained == {"north": 34, "south": 32, "west": 34}

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import ArrayRecord, Context, Message, RecordDict
+import torch
+from flwr.app import Context, Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from dcfl.cli.cards import run_card
 from dcfl.config import as_tables, to_toml
 from dcfl.errors import DCFLError, ProtocolError, TooFewClients
-from dcfl.evaluation import Score
 from dcfl.flower import codec
 from dcfl.flower.client_app import app
 from dcfl.flower.codec import Claim, Task
-from dcfl.flower.site_evaluation import SiteResult, combine
 from dcfl.flower.site_failures import Refusal
-from dcfl.flower.withholding import WORDS, disclosed_images, disclosed_score, withheld_from
+from dcfl.flower.withholding import WORDS, withheld_from
 from dcfl.models import build_model
-from dcfl.runs.evaluations import WEIGHTING, read_evaluations
+from dcfl.runs.evaluations import read_evaluations
 from tests.flower.in_process import over_the_wire
 from tests.flower.sites_in_process import RUN, Sites, pictures, remote_experiment
 
@@ -55,54 +55,36 @@ def asked(kind: str, node: dict[str, Any], content: RecordDict, **changes: Any) 
     return over_the_wire(app(message, Context(1, 1, node, RecordDict(), run))).content
 
 
-def initial_weights() -> ArrayRecord:
-    model = build_model(remote_experiment(Path("x")).model, 3, 8, 2, 0)
-    return codec.encode(model.state_dict())
-
-
-def test_nothing_changes_but_what_is_told(sites: Trial, tmp_path: Path) -> None:
-    """The same model, to the last bit, and the same accuracy, from sites that tell less."""
+@pytest.mark.parametrize("withheld", ["class-counts", "sizes"])
+def test_the_model_is_the_same_and_the_others_judge_it(
+    withheld: str, sites: Trial, tmp_path: Path
+) -> None:
+    """To the last bit, from sites that tell less."""
     told = sites({}, {}).train(remote_experiment(tmp_path / "told"))
-    kept = sites({"withhold": "class-counts"}, {}).train(remote_experiment(tmp_path / "kept"))
+    kept = sites({"withhold": withheld}, {}).train(remote_experiment(tmp_path / "kept"))
     assert told.summary is not None
     assert kept.summary is not None
     assert told.summary.weights_sha256 == kept.summary.weights_sha256
     for before, after in zip(told.rounds, kept.rounds, strict=True):
-        assert after.accuracy == pytest.approx(before.accuracy)
-        assert after.loss == pytest.approx(before.loss)
-    assert kept.rounds[0].notices == ("site 0 withholds class-counts",)
-    (scored,) = read_evaluations(kept.folder)  # the other site's scores by class alone
+        (_, south), (alone,) = before.sites, after.sites
+        assert (alone.accuracy, alone.images) == (south.accuracy, south.images)
+        assert after.accuracy == pytest.approx(south.accuracy)
+    words = "scores, class-counts" + (", sizes" if withheld == "sizes" else "")
+    assert kept.rounds[0].notices == (f"site 0 withholds {words}",)
+    rows = [row for row in kept.clients if row.client == 0]
+    assert all(not row.metrics for row in rows)
+    examples = (1, 0) if withheld == "sizes" else (24, 3)
+    assert [(row.num_examples, row.num_steps) for row in rows] == [examples] * 2
+    (scored,) = read_evaluations(kept.folder)
     assert [client.name for client in scored.clients] == ["site 1"]
-    assert scored.withheld == {"site 0": ("class-counts",)}
-    without = "without site 0, which withholds class-counts; its test images are in the rounds'"
-    assert scored.site_notes == [f"{without} accuracy alone"]
-    card = run_card(kept.summary, kept.rounds, "SuperNodes", kept.folder)
-    assert f"scored  {without}" in card
-    weighted = any(site.weight < 1 for site in kept.rounds[-1].sites)
-    assert (f"scored  {WEIGHTING}" in card) == weighted
+    assert scored.withheld == {"site 0": tuple(words.split(", "))}
+    assert scored.notes == [f"without site 0, which withholds {words}"]
+    assert f"scored  {scored.notes[0]}" in run_card(
+        kept.summary, kept.rounds, "SuperNodes", kept.folder
+    )
     recalls = {one.name: (one.images, one.recall) for one in kept.summary.recalls}
     assert recalls == {row.name: (row.images, row.recall) for row in scored.class_rows}
     assert len(read_evaluations(told.folder)[0].clients) == 2
-
-
-def test_sizes_are_not_told_and_the_site_weighs_as_the_median_one(
-    sites: Trial, tmp_path: Path
-) -> None:
-    told = sites({}, {}).train(remote_experiment(tmp_path / "told"))
-    trial = sites({"withhold": "sizes"}, {})
-    kept = trial.train(remote_experiment(tmp_path / "kept"))
-    assert kept.summary is not None
-    assert told.summary is not None
-    assert kept.summary.weights_sha256 == told.summary.weights_sha256
-    rows = [row for row in kept.clients if row.client == 0]
-    assert [(row.num_examples, row.num_steps) for row in rows] == [(1, 0)] * 2
-    assert all("seconds" not in row.metrics for row in rows)
-    for before, after in zip(told.rounds, kept.rounds, strict=True):
-        (north, south), (alone, same) = before.sites, after.sites
-        assert (same.accuracy, same.images) == (south.accuracy, south.images)
-        assert alone.accuracy == round(north.accuracy)
-        assert (alone.images, alone.weight) == (south.images, 1.0)
-        assert after.accuracy == pytest.approx((alone.accuracy + south.accuracy) / 2)
 
 
 def test_scores_are_not_told_and_others_judge(sites: Trial, tmp_path: Path) -> None:
@@ -113,14 +95,18 @@ def test_scores_are_not_told_and_others_judge(sites: Trial, tmp_path: Path) -> N
     losses = [row.metrics["loss"] for row in recorded.clients if row.client == 1]
     assert [row.train_loss for row in recorded.rounds] == pytest.approx(losses)
     (scored,) = read_evaluations(recorded.folder)
-    assert scored.site_notes == ["without site 0, which withholds scores"]
+    assert scored.notes == ["without site 0, which withholds scores"]
 
 
-def test_a_run_that_nobody_would_judge_does_not_start(sites: Trial, tmp_path: Path) -> None:
-    rules = {"withhold": "scores"}
+@pytest.mark.parametrize("withheld", ["scores", "class-counts", "sizes"])
+def test_a_run_that_nobody_would_judge_does_not_start(
+    withheld: str, sites: Trial, tmp_path: Path
+) -> None:
+    rules = {"withhold": withheld}
     with pytest.raises(DCFLError) as caught:
         sites(rules, rules).train(remote_experiment(tmp_path / "out"))
     assert "all sites withhold scores" in str(caught.value)
+    assert "it may withhold updates" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -160,8 +146,11 @@ def test_a_run_that_needs_it_is_refused_at_the_start(
         ("train", "updates", Refusal.UPDATES_WITHHELD),
         ("evaluate", "scores", Refusal.SCORES_WITHHELD),
         ("evaluate.scores", "scores", Refusal.SCORES_WITHHELD),
-        ("evaluate.scores", "class-counts", Refusal.CLASS_COUNTS_WITHHELD),
-        ("evaluate.personal", "sizes", Refusal.CLASS_COUNTS_WITHHELD),
+        ("train.default", "updates", Refusal.UPDATES_WITHHELD),
+        ("evaluate.default", "scores", Refusal.SCORES_WITHHELD),
+        ("evaluate", "class-counts", Refusal.SCORES_WITHHELD),
+        ("evaluate.scores", "class-counts", Refusal.SCORES_WITHHELD),
+        ("evaluate.personal", "sizes", Refusal.SCORES_WITHHELD),
     ],
 )
 def test_a_server_that_asks_nevertheless_gets_a_refusal(
@@ -177,27 +166,98 @@ def test_a_server_that_asks_nevertheless_gets_a_refusal(
             codec.read_score(content, TASK, [1, 1])
 
 
-def test_sites_that_differ_in_what_they_withhold_say_the_same(tmp_path: Path) -> None:
-    """The oracle: everything that leaves, but for the weights, is the same to the last bit."""
-    mixes = {"class-counts": ((10, 20), (20, 10)), "sizes": ((10, 10), (25, 5))}
-    for withheld, counts in mixes.items():
-        said = []
-        for place, (dark, light) in enumerate(counts):
-            folder = pictures(tmp_path / withheld / str(place), dark, light)
-            node = Sites([folder], [{"withhold": f"{withheld},scores"}]).node(0)
-            claim = asked("query.whoami", {**node, "num-partitions": 2}, codec.message(TASK))
-            weights = initial_weights()
-            sent = codec.message(TASK, weights=weights, shared=codec.encode({}))
-            update = asked("train", node, sent)
-            assert "failed" not in update
-            update.metric_records.get("metrics", {}).pop("seconds", None)
-            rest = [(name, record) for name, record in update.items() if name != "weights"]
-            said.append((claim, rest))
-        assert said[0] == said[1], withheld
+def chosen_models(norm: str) -> Iterator[dict[str, Tensor]]:
+    """What a curious server sends: the same answer to every image, shares of two answers, ordinary
+    weights. Every score of the first is a share of classes."""
+    model = build_model(remote_experiment(Path("x"), model__norm=norm).model, 3, 8, 2, 0)
+    weights = model.state_dict()
+    for bias in ([9.0, -9.0], [-9.0, 9.0], [0.1, 0.0], [1e30, 0.0]):
+        silent = torch.zeros_like(weights["classifier.weight"])
+        chosen = {"classifier.weight": silent, "classifier.bias": torch.tensor(bias)}
+        yield {**weights, **chosen}
+        yield {**weights, "classifier.bias": torch.tensor(bias)}
+    yield weights
+
+
+KINDS = ("train", "train.default", *(f"evaluate{of}" for of in ("", ".default", ".scores")))
+
+
+@pytest.mark.filterwarnings("ignore:.*skipped 1 broken image")
+@pytest.mark.parametrize("norm", ["group", "batch"])
+@pytest.mark.parametrize(
+    ("withheld", "counts"),
+    [("class-counts", [(10, 20), (20, 10)]), ("sizes", [(10, 10), (85, 5)])],
+)
+def test_sites_that_differ_in_what_they_withhold_say_the_same(
+    withheld: str, counts: list[tuple[int, int]], norm: str, tmp_path: Path
+) -> None:
+    """To a server that may ask anything of any model: all that leaves but the weights is the same
+    to the last byte, and so are the counters among the weights."""
+    said = []
+    for place, (dark, light) in enumerate(counts):
+        folder = pictures(tmp_path / str(place), dark, light)
+        for number in range(place):
+            (folder / "dark" / f"broken-{number}.png").write_text("no picture")
+        rules = {"withhold": withheld, "broken": "skip"}
+        node = {**Sites([folder], [rules]).node(0), "num-partitions": 2}
+        answers = [asked("query.whoami", node, codec.message(TASK), model__norm=norm)]
+        for weights in chosen_models(norm):
+            for kind in KINDS:
+                records = {"weights": codec.encode(weights), "shared": codec.encode({})}
+                answer = asked(kind, node, codec.message(TASK, **records), model__norm=norm)
+                if "weights" in answer:
+                    sent = codec.decode(answer.pop("weights"))
+                    told = {n: t for n, t in sent.items() if not t.is_floating_point()}
+                    assert all((t == weights[n]) for n, t in told.items()) or withheld != "sizes"
+                answers.append(answer)
+        said.append([all_the_rest(answer) for answer in answers])
+    assert said[0] == said[1]
+    assert any("counts" in answer for answer in said[0])  # it trained
+
+
+@pytest.mark.parametrize(
+    "asking",
+    [
+        {"holdout": 0.02},
+        {"holdout": 0.9},
+        {"classes": 2, "holdout": 0.02},
+        {"train_images": 1},
+        {"test_skip": 5},
+    ],
+    ids=str,
+)
+def test_no_setting_asks_how_many_images_there_are(asking: dict[str, Any], tmp_path: Path) -> None:
+    """A server refuses these, because it has no images. A share that is no image at one site and
+    one at another would be answered by an error here and by a claim there: so of what a site keeps
+    back itself (data.holdout) there is no error."""
+    said = []
+    for place, counts in enumerate([(10, 10), (40, 40), (3, 40)]):
+        node = Sites([pictures(tmp_path / str(place), *counts)], [{"withhold": "sizes"}]).node(0)
+        changes = {f"data__{key}": value for key, value in asking.items()}
+        names = ["dark", "light", "none"]
+        said.append(
+            [
+                all_the_rest(
+                    asked(kind, node, codec.message(TASK), data__class_names=names, **changes)
+                )
+                for kind in ("query.whoami", "train")
+            ]
+        )
+        answer = asked("query.whoami", node, codec.message(TASK), **changes)
+        if [*asking] == ["holdout"]:
+            assert "failed" not in answer
+        else:
+            assert answer["failed"]["code"] == "config"
+    assert said[0] == said[1] == said[2]
+
+
+def all_the_rest(answer: RecordDict) -> dict[str, Any]:
+    """Without how often it was asked, and a salted hash."""
+    return {name: record.deflate() for name, record in answer.items() if name != "record"}
 
 
 def test_the_claim_is_read_as_it_was_meant(sites: Trial) -> None:
-    told = {"": [4, 2], "class-counts": [6], "sizes": [100], "scores": [4, 2]}
+    told = {"": [4, 2], "class-counts": [], "sizes": [], "scores": [], "updates": [4, 2]}
     for words, images in told.items():
         node = sites({"withhold": words}, {}).node(0)
         content = asked("query.whoami", node, codec.message(TASK))
@@ -218,49 +278,10 @@ def _strange_claim() -> RecordDict:
 def test_words_are_read_in_any_order(words: list[str], chance: Any) -> None:
     chance.shuffle(words)
     found = withheld_from(" , ".join(words))
-    assert found - {"class-counts"} == {*words} - {"class-counts"}
+    assert found >= {*words}
+    assert ("sizes" in found) == ("sizes" in words)
     assert ("class-counts" in found) == bool({*words} & {"class-counts", "sizes"})
-
-
-COUNTS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=2, max_size=2)
-
-
-@given(st.lists(COUNTS, min_size=1, max_size=5), st.data())
-def test_class_counts_do_not_matter_to_the_accuracy_of_all(
-    sites: list[list[tuple[int, int]]], data: st.DataObject
-) -> None:
-    """Whoever of the sites sends totals alone: accuracy and loss stay, recall is of the others."""
-    full, some = [], []
-    for place, counts in enumerate(sites):
-        right = [min(pair) for pair in counts]
-        images = [max(pair) for pair in counts]
-        score = Score(right, [float(sum(images))])
-        full.append(SiteResult(place, score, images))
-        words = data.draw(st.sampled_from([frozenset(), frozenset({"class-counts"})]))
-        told = disclosed_images(words, images), disclosed_score(words, score, images)
-        some.append(SiteResult(place, told[1], told[0], words))
-    exact, found = combine(full, 2), combine(some, 2)
-    if exact is None:
-        assert found is None
-        return
-    assert found is not None
-    assert found.accuracy == pytest.approx(exact.accuracy)
-    assert found.loss == pytest.approx(exact.loss)
-    assert found.by_class.shape == exact.by_class.shape
-
-
-@given(st.integers(1, 10**6), st.integers(0, 10**6), st.integers(1, 10**6))
-def test_a_site_without_a_size_has_the_say_of_the_others(size: int, hits: int, other: int) -> None:
-    images, right = [size], [min(hits, size)]
-    words = frozenset({"sizes", "class-counts"})
-    score = disclosed_score(words, Score(right, [2.0 * size]), images)
-    hidden = SiteResult(0, score, disclosed_images(words, images), words)
-    shown = SiteResult(1, Score([other, 0], [0.0]), [other, 0])
-    found = combine([hidden, shown], 2)
-    assert found is not None
-    assert found.accuracy == pytest.approx((round(100 * right[0] / size) + 100) / 2)
-    assert found.loss == pytest.approx(1.0)
-    assert found.by_class.nan_to_num(-1).tolist() == [100.0, -1.0]
+    assert ("scores" in found) == bool({*words} & {"scores", "class-counts", "sizes"})
 
 
 def test_a_run_with_too_few_sites_ends_before_its_first_round(sites: Trial, tmp_path: Path) -> None:
@@ -276,7 +297,7 @@ def test_a_run_with_too_few_sites_ends_before_its_first_round(sites: Trial, tmp_
 
 
 @pytest.mark.filterwarnings("ignore:.*skipped 1 broken image")
-@pytest.mark.parametrize("withheld", ["", "sizes"])
+@pytest.mark.parametrize("withheld", ["", "scores", "class-counts", "sizes"])
 def test_broken_pictures_that_are_left_out_are_told_like_sizes(
     withheld: str, tmp_path: Path
 ) -> None:
@@ -285,4 +306,4 @@ def test_broken_pictures_that_are_left_out_are_told_like_sizes(
     trial = Sites(folders, [{"broken": "skip", "withhold": withheld}, {}])
     recorded = trial.train(remote_experiment(tmp_path / "out", federation__rounds=1))
     told = "site 0 leaves out 1 broken picture" in recorded.rounds[0].notices
-    assert told == (not withheld)
+    assert told == (withheld in ("", "scores"))

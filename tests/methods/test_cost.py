@@ -9,6 +9,7 @@ import torch
 from dcfl.client import Client
 from dcfl.messages import num_bytes
 from dcfl.methods import METHODS, fedsol
+from dcfl.methods.zoo import fedsam
 from dcfl.models import CNN
 from dcfl.testing.toys import CLASSES, MIXED, TRAINING, toy_client, toy_model, two_rounds, visit
 
@@ -31,7 +32,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     counting(torch.Tensor, "backward", "backwards")
     counting(torch.autograd, "grad", "backwards")
     counting(Client, "frozen", "frozen")
-    counting(fedsol, "perturbed", "perturbed")
+    for module in (fedsol, fedsam):
+        counting(module, "perturbed", "perturbed")
     return counted
 
 

@@ -146,6 +146,6 @@ def test_the_released_constants() -> None:
         hardest_negatives=2,
         threshold=0.7,
         penalty=1.0,
-        levels=(),
+        levels="all",
     )
     assert FedRCL() == released

@@ -9,7 +9,18 @@ import pytest
 from dcfl.errors import ConfigError
 from dcfl.methods import METHODS
 
-WEIGHTS = ("mu", "temperature", "align", "uniform", "penalty", "rho", "correction")
+WEIGHTS = (
+    "mu",
+    "temperature",
+    "align",
+    "uniform",
+    "penalty",
+    "rho",
+    "correction",
+    "tau",
+    "eta",
+    "alpha",
+)
 BOUNDED = [
     (name, field, bad)
     for name, method in METHODS.items()

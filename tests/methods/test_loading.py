@@ -1,3 +1,4 @@
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,7 @@ def test_the_methods_of_a_file_are_found_by_name(tmp_path: Path) -> None:
         ("x = 1\n", "defines no method"),
         ("import dcfl\nx = dcfl.Method\n", "defines no method"),
         ("def broken(:\n", "line 1: SyntaxError"),
+        ("x = " + "-" * 200_000 + "1\n", "line 1: "),  # too deep for Python's parser
         ("\n\nraise RuntimeError('two\\nlines')\n", "line 3: RuntimeError: two lines"),
         ("import sys\nsys.exit(0)\n", "line 2: SystemExit: 0"),
         (
@@ -57,6 +59,24 @@ def test_a_class_may_have_two_names_in_its_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(f"{GOOD}\nTheirs = Mine\n")
     assert list(load_methods(file)) == ["mine"]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "class Lazy(types.ModuleType):\n    def __getattr__(self, name): raise RuntimeError(name)\n"
+        "sys.modules['odd'] = Lazy('odd')",
+        "sys.modules['odd'] = types.ModuleType('odd')\nsys.modules['odd'].__file__ = 5",
+        "sys.modules['odd'] = object()",
+    ],
+)
+def test_odd_modules_that_a_file_loads_are_no_matter(
+    odd: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "odd", sys)
+    monkeypatch.delitem(sys.modules, "odd")
+    (tmp_path / "own.py").write_text(f"import sys, types\n{odd}\n{GOOD}")
+    assert [*load_methods(tmp_path / "own.py")] == ["mine"]
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

@@ -80,6 +80,22 @@ def test_a_part_to_skip_must_be_there(tmp_path: Path) -> None:
         warm_start(toy_model(), stored(tmp_path / "a.safetensors"), ["fc"])
 
 
+def test_torchs_own_file_gets_the_line_that_converts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import safetensors.torch
+
+    monkeypatch.chdir(tmp_path)
+    torch.save(toy_model(seed=1).state_dict(), "mine.pth")
+    model = toy_model()
+    with pytest.raises(ConfigError, match="not a safetensors file; in Python, ") as caught:
+        warm_start(model, "mine.pth")
+    line = str(caught.value).split("in Python, ")[1].removesuffix(" makes one of it")
+    exec(line, {"torch": torch, "safetensors": safetensors})
+    warm_start(model, "mine.safetensors")
+    assert sha256(model.state_dict()) == sha256(toy_model(seed=1).state_dict())
+
+
 def test_what_is_no_file_of_weights_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no weights")
     with pytest.raises(ConfigError, match="not a safetensors file"):

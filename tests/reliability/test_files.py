@@ -7,6 +7,7 @@ their folder are in tests/data/test_sources.py.
 from __future__ import annotations
 
 import json
+import math
 import random
 import struct
 import warnings
@@ -300,7 +301,10 @@ def test_every_single_bit_flip_of_a_small_file_is_noticed(tmp_path: Path) -> Non
 
 OTHER_FACTS: list[dict[str, object]] = [
     {"round": "three"}, {"memories": {"x": "y"}}, {"lengths": 1}, {"begun_with": []},
-    {"best": "high"}, {"module": "os.system"},
+    {"best": "high"}, {"module": "os.system"}, {"round": -1}, {"best": -1}, {"again": 10**30},
+    {"memories": {"abc": 1}}, {"memories": {"²": 1}}, {"memories": {"9" * 5000: 1}},
+    {"memories": {"-1": 1}}, {"memories": {"1": -1}}, {"lengths": {"rounds.jsonl": -1}},
+    {"seconds": -1.0}, {"seconds": 1e308}, {"seconds": math.inf}, {"run": "x" * 10**6},
 ]  # fmt: skip
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -70,6 +72,28 @@ def test_workers_are_the_first_to_be_killed(tmp_path: Path) -> None:
         assert Path(f"/proc/{process.pid}/oom_score_adj").read_text() == before
         process.kill()
         process.join()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("megabytes", [800, 900, 1200])
+def test_as_many_workers_as_memory_has_room_for(megabytes: int, tmp_path: Path) -> None:
+    """ResNet-18 and two workers want more than a gigabyte: the conductor was killed."""
+    words = (
+        "run model.name=resnet18 method.name=fedavg data.clients=4 federation.participation=1.0 "
+        "training.epochs=1 data.train_images=200 data.test_images=100 federation.rounds=2 "
+        "engine.workers=2 output.report=false --out"
+    )
+    with limited(megabytes * 2**20) as group:
+        done = subprocess.run(
+            [sys.executable, "-m", "dcfl", *words.split(), str(tmp_path / "run")],
+            preexec_fn=lambda: (group / "cgroup.procs").write_text(str(os.getpid())),
+            capture_output=True,
+            text=True,
+        )
+        assert until(lambda: not (group / "cgroup.procs").read_text())
+    assert done.returncode == 0, done.stderr
+    assert all(row["outcome"] == "ok" for row in RecordedRun.open(tmp_path / "run").clients)
+    assert "memory for 1 of 2" in done.stdout + done.stderr or megabytes > 1000
 
 
 def test_a_client_too_large_for_the_memory_costs_itself(tmp_path: Path) -> None:

@@ -114,6 +114,8 @@ MISTAKES: list[tuple[tuple[str, ...], int, str]] = [
     (("report", "nowhere"), 2, "nowhere"),
     (("report",), 2, "Missing argument"),
     (("report", "folder"), 2, "holds no run"),
+    (("report", "folder", "--target", "nan"), 2, "nan is no percentage"),
+    (("compare", "--target", "nan"), 2, "nan is no percentage"),
     (("report", "file"), 2, "file"),
     (("partition", "--picture", "none/p.svg"), 2, "there is no folder"),
     (("partition", "--picture", "p.txt"), 2, "must end in .svg"),
@@ -121,7 +123,7 @@ MISTAKES: list[tuple[tuple[str, ...], int, str]] = [
     ((*RUN, "data.alpha=0"), 2, "data.alpha must be above 0"),
     ((*RUN, "data.alpha=-1"), 2, "data.alpha must be above 0"),
     ((*RUN, "data.alpha=nan"), 2, "data.alpha must be above 0"),
-    ((*RUN, "data.clients=0"), 2, "data.clients must be at least 1"),
+    ((*RUN, "data.clients=0"), 2, "data.clients must lie in 1 to 1,000,000"),
     ((*RUN, "data.clients=1443"), 2, "more than the 1442 training samples"),
     ((*RUN, "data.clients=99999999999"), 2, "out of range"),
     ((*RUN, f"data.clients={'9' * 5000}"), 2, "data.clients"),
@@ -176,17 +178,19 @@ MISTAKES: list[tuple[tuple[str, ...], int, str]] = [
     ((*RUN, "engine.name=spark"), 2, "engine.name must be"),
     ((*RUN, "engine.device=tpu"), 2, "engine.device must be"),
     ((*RUN, "engine.device=cuda:9"), 2, "GPU"),
-    ((*RUN, "attack.kind=prototype-flip", "method.name=fedavg"), 2, "sends no prototypes"),
+    ((*RUN, "attack.kind=prototype-flip", "method.name=fedavg"), 2, "sends nothing beside"),
     (("rum",), 2, "No such command"),
     (("run", "--rounds", "3"), 2, "No such option"),
     (("compare", "--seeds", "0,x"), 2, "whole numbers"),
-    (("compare", "--methods", ""), 2, "no method"),
+    (("compare", "--methods", ""), 2, "no name for a method"),
     (("compare", "--methods", "fedavg,nope"), 2, "no method 'nope'"),
     (("methods", "none"), 2, "no method 'none'"),
     (("check", "nope"), 2, "no method 'nope'"),
     (("check", "nope.py"), 2, "nope.py: no such file"),
     (("data", "get", "mnist"), 2, "mnist"),
     (("new", "method", "9 lives"), 2, "is not a name"),
+    (("new", "method", "torch"), 2, "would hide the Python module torch"),
+    (("new", "method", "dcfl"), 2, "would hide the Python module dcfl"),
 ]
 
 
@@ -212,8 +216,10 @@ def test_there_are_enough_mistakes() -> None:
 
 def test_mistakes_with_a_run_that_is_there(cli: Call) -> None:
     folder = stopped(experiment(Path("run")))
-    code, _, err = cli("resume", str(folder))  # its data came from Python
-    assert (code, err.count("\n"), "toys" in err) == (2, 1, True), err
+    code, _, err = cli("resume", str(folder))  # its model came from Python; its data are saved
+    assert (code, err.count("\n")) == (2, 1), err
+    assert "model was 'Flat" in err
+    assert "a module from Python: give it to dcfl.resume as model=" in err
     code, _, err = cli("resume", str(folder), "--allow")
     assert (code, err.count("\n")) == (2, 1)
     code, _, err = cli("run", *FAST, "--out", str(folder))

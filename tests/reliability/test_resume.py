@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import random
 import re
@@ -16,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 import dcfl.runs.fingerprint
 from dcfl.engines.engine import Connect
@@ -29,6 +33,7 @@ from dcfl.runs.run import Run
 from dcfl.server import ServerSettings
 from dcfl.server.optimizers import OPTIMIZERS
 from dcfl.system.processes import ECHO
+from dcfl.system.tensor_files import read_tensors, write_tensors
 from tests.engines.runs import federation
 from tests.reliability.victims import (
     DATA,
@@ -58,6 +63,7 @@ from tests.reliability.victims import (
     train,
     until,
 )
+from tests.toys import network_for
 
 ADAM = ServerSettings(optimizer=OPTIMIZERS["fedadam"]())
 # Methods with state of all kinds: what clients keep, what the server shares, what it has in slots.
@@ -174,7 +180,7 @@ def test_every_method_is_stopped_and_resumed(
     method: str, untouched: Callable[..., Any], tmp_path: Path
 ) -> None:
     folder = stopped(experiment(tmp_path / "run", method), 2)
-    resume(folder)
+    resume(folder, model=network_for(method, MODEL))
     same(folder, untouched(method=method))
 
 
@@ -417,6 +423,46 @@ def test_two_damaged_checkpoints_are_one_line_and_exit_3(tmp_path: Path) -> None
     assert "checkpoint-000002" in str(error)
     after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert {**after, folder / ".lock": b""} == {**before, folder / ".lock": b""}
+
+
+FORGED: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
+    "weights of another shape": ("weights/", lambda tensor: tensor.new_zeros(3)),
+    "weights of another kind": ("weights/", lambda tensor: tensor.to(torch.complex64)),
+    "the best of another shape": ("best/", lambda tensor: tensor.new_zeros(3)),
+    "slots of another shape": ("slots/", lambda tensor: tensor.new_zeros(0)),
+}
+
+
+@pytest.mark.parametrize(("part", "forge"), FORGED.values(), ids=FORGED)
+def test_a_checkpoint_of_another_model_is_refused(
+    part: str, forge: Callable[[Tensor], Tensor], tmp_path: Path
+) -> None:
+    """With a checksum that is right: whoever gives you the folder can compute it."""
+    folder = stopped(experiment(tmp_path / "run", rounds=4, server=ADAM, keep_best=True), after=2)
+    logs = (folder / "rounds.jsonl").read_bytes()
+    for path in folder.glob("checkpoint-*"):
+        tensors, text = read_tensors(path)
+        text = json.dumps({**json.loads(text), "best": 1})
+        best = {
+            f"best/{name[8:]}": kept for name, kept in tensors.items() if name[:8] == "weights/"
+        }
+        tensors = {name: kept.clone() for name, kept in {**tensors, **best}.items()}
+        forged = {n: forge(kept) if n.startswith(part) else kept for n, kept in tensors.items()}
+        write_tensors(path, forged, text)
+    with pytest.raises(CheckpointError, match="does not fit the run's model"):
+        resume(folder)
+    assert (folder / "rounds.jsonl").read_bytes() == logs
+
+
+@pytest.mark.parametrize("rounds", [4.5, True, "5", math.nan])
+def test_a_number_of_rounds_that_is_none_leaves_the_run_as_it_is(
+    rounds: Any, tmp_path: Path
+) -> None:
+    folder = stopped(experiment(tmp_path / "run", rounds=4), after=2)
+    config = (folder / "config.toml").read_bytes()
+    with pytest.raises(ConfigError, match="rounds must be a whole number"):
+        resume(folder, rounds=rounds)
+    assert (folder / "config.toml").read_bytes() == config
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -25,7 +25,8 @@ QUICK = (*SMALL, "federation.rounds=2")
 TO_JSON = ("--json", "--out", "made")
 RUN = ("run", *QUICK, *TO_JSON)
 POOL = ("run", *QUICK, "engine.workers=2", *TO_JSON)
-COMPARE = ("compare", *QUICK, "--methods", "fedavg,moon", *TO_JSON, "--parallel", "1")
+PLAIN = [word for word in QUICK if not word.startswith("method.name")]
+COMPARE = ("compare", *PLAIN, "--methods", "fedavg,moon", *TO_JSON, "--parallel", "1")
 
 
 def closed(descriptor: int) -> None:

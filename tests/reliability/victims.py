@@ -37,12 +37,14 @@ from dcfl.experiment import (
 )
 from dcfl.messages import Broadcast, Tensors
 from dcfl.methods import METHODS, Method
+from dcfl.models import FeatureModel
 from dcfl.runs.connect import connect
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.run import Run
 from dcfl.server import ServerSettings
 from dcfl.system.storage import PARTIAL
 from tests.engines.runs import TRAINING, Flat, federation, untimed, untimed_client
+from tests.toys import network_for
 
 SLOW = bool(os.environ.get("DCFL_SLOW"))  # the whole dose of what takes long
 SIZES = (9, 6, 4)
@@ -91,14 +93,16 @@ def experiment(
 
 
 def train(what: Experiment, connect: Connect = connect) -> Run:
-    run = Run(what, DATA, MODEL, connect)
+    run = Run(what, DATA, network_for(what.method.name, MODEL), connect)
     for _ in run.rounds():
         pass
     return run
 
 
-def resume(folder: Path, connect: Connect = connect, **settings: Any) -> Run:
-    run = Run.resume(folder, DATA, MODEL, connect, **settings)
+def resume(
+    folder: Path, connect: Connect = connect, model: FeatureModel = MODEL, **settings: Any
+) -> Run:
+    run = Run.resume(folder, DATA, model, connect, **settings)
     for _ in run.rounds():
         pass
     return run
@@ -106,7 +110,7 @@ def resume(folder: Path, connect: Connect = connect, **settings: Any) -> Run:
 
 def stopped(what: Experiment, after: int = 1, connect: Connect = connect) -> Path:
     """A run that was asked to stop after so many rounds."""
-    return interrupted(Run(what, DATA, MODEL, connect), after)
+    return interrupted(Run(what, DATA, network_for(what.method.name, MODEL), connect), after)
 
 
 def interrupted(run: Run, after: int = 0) -> Path:

@@ -71,6 +71,7 @@ def write_run(
         summary = {
             "method": method,
             "dataset": "digits",
+            "rounds": len(rows),
             "seconds": sum(row["seconds"] for row in rows),
             "weights_sha256": WEIGHTS_SHA256,
             **({"recalls": list(recalls)} if recalls else {}),

@@ -173,16 +173,18 @@ def test_curves_over_megabytes_and_seconds_and_less_smooth(opened: Opened) -> No
     figure.locator("input").fill("0")
     assert f"{np.mean([52.0, 54.0]):.2f}" in opened.hover(area)
     figure.locator("select").first.select_option("client_accuracy")
-    assert "accuracy on clients’ own mixes" in figure.locator("select").first.inner_text()
+    assert "accuracy of clients, each on its own" in figure.locator("select").first.inner_text()
 
 
 def test_smoothing_is_the_moving_average_of_the_runs(opened: Opened) -> None:
     values = np.random.default_rng(0).uniform(0, 100, 60).tolist()
-    steps = list(range(60))
-    made = opened.page.evaluate(
-        "([values, steps]) => dcflCurves.smoothed(values, steps, 0.9)", [values, steps]
-    )
-    assert made == pytest.approx([ema(values[: last + 1]) for last in steps])
+    rounds = [*range(3, 180, 3), 181]  # every third, and the last
+    smooth = "([values, rounds]) => dcflCurves.smoothed(values, rounds, 0.9)"
+    made = opened.page.evaluate(smooth, [values, rounds])
+    wanted = [ema(values[:last], rounds=rounds[:last]) for last in range(1, 61)]
+    assert made == pytest.approx(wanted)
+    holes = opened.page.evaluate(smooth, [[None, 1, None, 3], [1, 2, 3, 4]])
+    assert holes == [None, 1, None, pytest.approx(ema([1.0, 3.0], rounds=[2, 4]))]
     assert opened.page.evaluate("dcflCurves.smoothed([1, null, 3], [0, 1, 2], 0)") == [1, None, 3]
 
 
@@ -328,7 +330,7 @@ def test_the_page_of_a_watch_follows_and_keeps_what_the_reader_chose(
         figure.get_by_role("button", name="dcfl-pw").click()
         with (tmp_path / "later" / "fedavg" / "rounds.jsonl").open("a") as log:
             log.write(json.dumps(row(3, CURVES["fedavg"][0])) + "\n" + '{"round": 4, "acc')
-        opened.page.get_by_text("fedavg is unfinished: 3 of 2 rounds so far.").wait_for()
+        opened.page.get_by_text("fedavg is unfinished: 3 of 2").wait_for(state="attached")
         assert figure.get_by_role("button", name="dcfl-pw").get_attribute("aria-pressed") == "false"
         assert opened.hover(figure.locator(".u-over").first).startswith("round 3")
         assert opened.said == []

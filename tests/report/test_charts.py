@@ -11,7 +11,7 @@ from dcfl.comparisons.groups import Group, group_runs
 from dcfl.comparisons.standing import client_seconds_so_far
 from dcfl.report import charts
 from dcfl.report.charts import MANY_CURVES, accuracy_chart, chart_note, loss_chart
-from dcfl.report.client_sections import client_mix_picture
+from dcfl.report.client_sections import client_mix_picture, final_accuracies
 from dcfl.report.document import Picture
 from dcfl.runs.folder import RecordedRun
 from tests.report.folders import TEN, write_run
@@ -69,7 +69,6 @@ def test_long_runs_are_thinned_alike_and_keep_their_extremes(
     assert 45 <= len(runs[0]["round"]) <= 55
     for run, curve in zip(runs, curves, strict=True):
         assert {max(curve), min(curve), curve[-1]} <= set(run["y"]["accuracy"])
-        assert run["steps"] == [number - 1 for number in run["round"]]
         # The moving averages are those of all rounds.
         rows = RecordedRun.open(tmp_path / str(runs.index(run))).rounds
         expected = [rows[number - 1].ema_accuracy for number in run["round"]]
@@ -112,7 +111,9 @@ def test_work_is_the_time_of_all_clients(tmp_path: Path) -> None:
     assert client_seconds_so_far(run) == [4, 4, 6]
 
 
-def test_a_client_is_a_dot_at_its_mix_after_its_last_scored_round(tmp_path: Path) -> None:
+def test_a_client_is_a_dot_at_its_mix_under_the_final_model(tmp_path: Path) -> None:
+    """Not as it was when the client last took part: another model, tuned on it just before."""
+
     def took_part(round: int, client: int, accuracy: float | None) -> dict[str, object]:
         row = {"round": round, "client": client, "outcome": "ok", "reason": ""}
         return {**row, "own_accuracy": accuracy}
@@ -120,18 +121,17 @@ def test_a_client_is_a_dot_at_its_mix_after_its_last_scored_round(tmp_path: Path
     counts = np.zeros((4, 10), dtype=int)
     counts[0, :4] = 5, 1, 1, 3
     counts[1, 7] = 8
-    rows = [
-        took_part(1, 0, 30.0),
-        took_part(2, 0, 40.0),
-        took_part(3, 0, None),
-        took_part(2, 1, 75.0),
-    ]
-    picture = client_mix_picture(group(tmp_path, [1.0, 2.0, 3.0], counts=counts, clients=rows))
+    rows = [took_part(1, 0, 90.0), took_part(2, 0, 95.0), took_part(3, 1, 75.0)]
+    recalls = [{"name": str(n), "images": 5, "recall": 10.0 * n} for n in range(10)]
+    kept = {"counts": counts, "clients": rows}
+    picture = client_mix_picture(group(tmp_path, [1.0, 2.0, 3.0], **kept, recalls=recalls))
     assert picture is not None
     assert picture.chart is not None
     (dots,) = picture.chart["panels"][0]["series"]
-    assert (dots["x"], dots["y"]) == ([50, 100], [40, 75])
-    assert dots["notes"][0] == "client 0\n40.00 % after round 2\n10 samples: 0 50 %, 3 30 %, 1 10 %"
+    assert (dots["x"], dots["y"]) == ([50, 100], [12, 70])
+    assert dots["notes"][0] == "client 0\n12.00 %\n10 samples: 0 50 %, 3 30 %, 1 10 %"
+    unfinished = write_run(tmp_path / "now", [1.0, 2.0, 3.0], **kept, finished=False)
+    assert final_accuracies(unfinished) == {1: 75.0}  # of the last round's model alone
     assert client_mix_picture(group(tmp_path / "none", [1.0])) is None
 
 

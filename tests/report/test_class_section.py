@@ -18,12 +18,12 @@ def recalls(**values: tuple[int, float | None]) -> list[dict[str, Any]]:
     ]
 
 
-def test_a_class_that_is_never_recognised_is_a_caution_on_top(tmp_path: Path) -> None:
+def test_a_class_that_is_never_recognised_is_a_remark_that_is_open(tmp_path: Path) -> None:
     hidden = recalls(benign=(30, 100.0), malignant=(12, 0.0), unsure=(0, None))
     page = page_of([write_run(tmp_path / "trial", recalls=hidden)]).html
     caution = "The model never recognises malignant (12 test images)."
     assert caution in page
-    assert page.index(caution) < page.index("<h2>")
+    assert '<details class="cautions" open>' in page
     assert "unsure (0" not in page
     both = page_of(
         [write_run(tmp_path / name, recalls=hidden) for name in ("first", "second")]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dcfl.comparisons.groups import group_runs
-from dcfl.comparisons.pairs import AllPairs
+from dcfl.comparisons.pairs import Pairs
 from dcfl.comparisons.standing import Ranking, Standing
 from dcfl.comparisons.verdict import MANY_METHODS
 from dcfl.report.comparison_section import (
@@ -39,7 +39,7 @@ def test_the_results_have_intervals_and_wins(compared: Standing) -> None:
     assert table.columns[4:8] == ["EMA against fedavg", "95 % interval", "p", "w/t/l"]
     first, second, third = table.rows
     assert first[4:8] == ["–"] * 4
-    assert second[4:8] == ["+3.00", "−9.71 to +15.71", "0.614", "2/0/0"]  # three times 0.205
+    assert second[4:8] == ["+3.00", "−9.71 to +15.71", "0.410", "2/0/0"]  # twice 0.205
     assert third[4:8] == ["0.00", "–", "1.000", "0/2/0"]
     assert second[2:4] == ["55.00 ± 4.24", "28.00 ± 4.24"]
     assert second[-1] == "5.50 ± 0.42"
@@ -51,10 +51,16 @@ def test_all_pairs_and_costs(compared: Standing) -> None:
     assert [row[0] for row in pairs.rows] == [
         "dcfl-pw − fedavg",
         "a_b & 100% − fedavg",
-        "a_b & 100% − dcfl-pw",
     ]
+    assert pairs.rows[0][3:] == ["0.205", "0.410", "2/0/0", "15.71", "5"]
+    (picture,) = differences.pictures
+    assert picture.chart is not None
+    (dots,) = picture.chart["panels"][0]["series"]
+    assert (dots["y"], dots["low"][1], dots["high"][1]) == ([0, 3], -9.7062, 15.7062)
+    every, _ = comparison_sections(Standing(compared.groups, all_pairs=True))
+    assert every.tables[0].rows[-1][0] == "a_b & 100% − dcfl-pw"
     assert "95 % (bootstrap)" not in pairs.columns  # two seeds are not resampled
-    assert "corrected for three pairs" in pairs.note
+    assert "corrected for two comparisons with fedavg" in pairs.note
     (table,) = costs.tables
     assert table.title == "To reach fedavg's EMA, 25.00 % on average"
     assert table.rows[0] == ["fedavg", "2", "6.0", "0.0", "2 of 2"]
@@ -63,7 +69,7 @@ def test_all_pairs_and_costs(compared: Standing) -> None:
 
 def test_enough_seeds_are_resampled() -> None:
     scores = {"a": dict(enumerate(range(7))), "b": {seed: seed**1.5 for seed in range(7)}}
-    table = pairs_table(AllPairs.of(scores))
+    table = pairs_table(Pairs.of(scores))
     (row,) = table.rows
     assert " to " in row[table.columns.index("95 % (bootstrap)")]
 
@@ -71,7 +77,7 @@ def test_enough_seeds_are_resampled() -> None:
 def test_many_pairs_become_a_grid() -> None:
     scores = {f"m{m}": {seed: 10.0 * m + seed * seed % 3 for seed in range(4)} for m in range(6)}
     scores["m5"] = {seed: value + 0.01 * seed for seed, value in scores["m0"].items()}
-    table = pairs_table(AllPairs.of(scores))
+    table = pairs_table(Pairs.of(scores))
     assert table.columns == ["Method", *scores]
     assert table.rows[1][1] in ("+10.00", "+10.00*")
     assert table.rows[0][1] == "–"
@@ -93,9 +99,9 @@ def test_pairs_of_very_many_are_counted(tmp_path: Path) -> None:
     ]
     differences, costs = comparison_sections(Standing(group_runs(runs)))
     assert not differences.tables
-    best, pairs = differences.paragraphs
+    best, others = differences.paragraphs
     assert best.startswith("fedavg training.lr=12.1 has the highest EMA accuracy")
-    assert pairs.startswith(f"Of {count * (count - 1) // 2} pairs of methods, ")
+    assert others.startswith(f"Of {count - 1} differences to fedavg training.lr=0.1, ")
     assert len(costs.tables[0].rows) == count
 
 

@@ -17,7 +17,7 @@ def test_the_tables_of_the_reproduction_pages_are_the_measured_ones() -> None:
     for page in script["PAGES"]:
         written = page.read_text()
         assert written == script["made_anew"](page), "run benchmarks/reproduction_page.py"
-        assert "| FedAvg |" in written
+        assert "| FedAvg |" in written or script["NOT_RUN"] in written
 
 
 def test_the_order_from_the_single_runs_is_the_one_that_was_recorded_with_them() -> None:

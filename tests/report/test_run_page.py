@@ -50,7 +50,7 @@ def test_the_page_needs_nothing_but_itself(tmp_path: Path) -> None:
     assert not any("src" in script for script in page.tags("script"))
     assert not page.tags("link")
     figures = page.tags("figure")
-    assert len(figures) == 3
+    assert len(figures) == 4
     assert all(re.search(r'data-chart="[^"]{20,}"', figure) for figure in figures)
 
 
@@ -69,11 +69,19 @@ def test_means_and_paired_differences(tmp_path: Path) -> None:
     assert second[6:10] == ["54.00 ± 4.24", "54.00 ± 4.24", "54.00 ± 4.24", "5.50 ± 0.42"]
     assert second[10:] == ["1.00", "2.00", "1.5"]
     assert (
-        "dcfl-pw has the highest EMA accuracy: 55.00 %. It is not distinguishable from fedavg "
-        "(+3.00 points, 95 % interval −9.71 to +15.71, p = 0.205). Two seeds cannot tell these "
-        "apart; about five would." in page.text
+        "dcfl-pw has the highest EMA accuracy, 55.00 %. It is within 15.71 points of fedavg "
+        "(+3.00, 95 % interval −9.71 to +15.71, p = 0.205). About five seeds would tell these "
+        "apart." in page.text
     )
     assert "may be chance" not in page.text
+
+
+def test_the_page_opens_with_the_verdict_and_the_curves_and_folds_remarks(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [50.0], finished=False)
+    write_run(tmp_path / "b", [51.0], method="moon", finished=False)
+    html = page_of(tmp_path).html
+    places = ['<p class="headline">', "<figure", "<table", '<details class="cautions">', "<dl"]
+    assert [html.index(place) for place in places] == sorted(map(html.index, places))
 
 
 def test_the_order_of_the_folders_decides_who_is_compared_with(tmp_path: Path) -> None:
@@ -83,7 +91,7 @@ def test_the_order_of_the_folders_decides_who_is_compared_with(tmp_path: Path) -
     assert out == tmp_path / "new" / "page.html"
     page = Page(out.read_text(encoding="utf-8"))
     assert page.rows[2][4] == "+2.00"
-    assert "dcfl-pw has the highest EMA accuracy: 52.00 %. One seed cannot tell it" in page.text
+    assert "accuracy, 52.00 %. It is 2.00 points above fedavg in one seed" in page.text
     assert "may be chance" in page.text
 
 
@@ -91,7 +99,7 @@ def test_one_run(tmp_path: Path) -> None:
     write_run(tmp_path / "run", [20.0, 60.0, 50.0])
     page = page_of(tmp_path / "run")
     # EMA: 20, then 24, then 26.6. Each client accuracy is one less.
-    numbers = "60.00 26.60 50.00 59.00 25.60 49.00 5.00 3.00 6.00 4.5"
+    numbers = "50.00 60.00 26.60 59.00 25.60 49.00 5.00 3.00 6.00 4.5"
     assert " ".join(page.rows[1]) == f"fedavg 1 {numbers}"
     for words in (
         "fedavg on digits",

@@ -238,9 +238,9 @@ def test_pictures_of_ones_own_are_known_by_what_is_in_them(tmp_path: Path) -> No
 
 
 def test_a_run_says_what_is_in_pictures_of_ones_own(tmp_path: Path) -> None:
-    images, labels = np.zeros((40, 8, 8, 3), np.uint8), np.arange(40) % 2
-    parts = {f"{part}_{kind}": v for part in ("train", "test")
-             for kind, v in (("images", images), ("labels", labels))}  # fmt: skip
+    images = np.random.default_rng(0).integers(0, 256, (80, 8, 8, 3), np.uint8)
+    parts = {f"{part}_{kind}": v for part, rows in (("train", images[:40]), ("test", images[40:]))
+             for kind, v in (("images", rows), ("labels", np.arange(40) % 2))}  # fmt: skip
     np.savez(tmp_path / "own.npz", **parts)
     words = {"federation.rounds": 1, "data.clients": 2, "data.dataset": f"npz:{tmp_path}/own.npz"}
     result = dcfl.run(out=tmp_path / "run", **words)

@@ -162,7 +162,7 @@ def test_what_cannot_be_is_refused_in_one_line_and_changes_nothing(tmp_path: Pat
     rows = tmp_path / "run" / "rounds.jsonl"
     rows.write_text(rows.read_text().replace('"round": 2', '"round": 3'))
     before["rounds.jsonl"] = rows.read_bytes()
-    refused("a row is not as it was written", rounds=6)
+    refused("round 3 where round 2 should be", rounds=6)
 
 
 def test_a_round_that_was_not_scored_is_not_the_last(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_without_pandas_it_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(
-        ConfigError, match=r"^to_pandas needs pandas: pip install 'dcfl\[pandas\]'$"
+        ConfigError, match=r"^to_pandas needs pandas: .*pip install .*'dcfl\[pandas\]' torch==.*$"
     ):
         result.to_pandas()
 

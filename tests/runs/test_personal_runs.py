@@ -222,7 +222,7 @@ def test_a_model_that_is_not_there_is_refused(alone: Run, tmp_path: Path) -> Non
     plain = {"federation.personal": [], "training.head_epochs": 0, "federation.rounds": 1}
     other = trained(tmp_path / "other", **plain)
     assert "personal_accuracy" not in other.result().summary.to_json()
-    with pytest.raises(RunMissing, match=r"train with federation\.personal"):
+    with pytest.raises(RunMissing, match=r"see federation\.personal"):
         load_model(other.folder, 0)
     (other.folder / "personal").mkdir()
     name = "client-000000.safetensors"

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcfl.errors import RunMissing
+from dcfl.errors import RunFolderError, RunMissing
 from dcfl.experiment import FaultSettings
 from dcfl.methods import METHODS
 from dcfl.runs.folder import RecordedRun
@@ -107,11 +107,24 @@ def test_a_result_reads_its_rows_when_they_are_asked_for(tmp_path: Path) -> None
 def test_rows_are_read_one_by_one_without_a_half_one_at_the_end(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", METHODS["fedavg"](), 1, rounds=3, model=Flat())
     path = run.folder / "rounds.jsonl"
-    first, *_, last = path.read_text().splitlines(keepends=True)
+    first, last, _ = path.read_text().splitlines(keepends=True)
     path.write_text(first + last + "no JSON\n" + last[:-1])
     rows = RecordedRun.open(run.folder).each_round()
-    assert [next(rows).round, next(rows).round] == [1, 3]
+    assert [next(rows).round, next(rows).round] == [1, 2]
     with pytest.raises(Exception, match="is damaged"):  # found when it is reached
         next(rows)
     path.write_text(first + last[:-1])
     assert [row.round for row in RecordedRun.open(run.folder).each_round()] == [1]
+
+
+@pytest.mark.parametrize("order", [(0, 0, 1, 2), (0, 2), (1, 0, 2), (0, 1, 2, 0, 1, 2)])
+def test_rows_that_are_doubled_missing_or_mixed_up_are_refused(
+    order: tuple[int, ...], tmp_path: Path
+) -> None:
+    """Means over rounds and costs to a target would be of a run that was none."""
+    run = trained(tmp_path / "run", METHODS["fedavg"](), 1, rounds=3, model=Flat())
+    path = run.folder / "rounds.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[place] for place in order))
+    with pytest.raises(RunFolderError, match=r"round \d where round \d should be"):
+        _ = RecordedRun.open(run.folder).rounds

@@ -30,7 +30,7 @@ def trained(folder: Path, ask: Ask) -> Result:
         engine = Embedded(session.runner, Memories(session.memories, budget=10**9))
         clients = torch.zeros(2, dtype=torch.float64)
         engine.sites = SimpleNamespace(
-            own_accuracies=clients, site_scores=lambda: (), own_scores=ask
+            own_accuracies=clients, site_scores=lambda: (), own_scores=ask, absent=()
         )  # type: ignore[assignment]
         yield engine
 

@@ -17,6 +17,7 @@ from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
 from dcfl.messages import num_bytes
 from dcfl.runs.folder import RecordedRun
+from dcfl.runs.prepare import prepare
 from dcfl.runs.run import Run
 from dcfl.system.tensor_files import read_stored
 from tests.engines.runs import bits
@@ -49,6 +50,18 @@ def alone(pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def warm(folder: Path) -> dict[str, Any]:
     return {"model.weights": str(folder), "model.freeze": FREEZE}
+
+
+def test_a_damaged_model_of_a_run_is_no_start(pretrained: Path, tmp_path: Path) -> None:
+    """As `load_model` notices it: safetensors alone does not."""
+    data = bytearray((pretrained / "model.safetensors").read_bytes())
+    data[-5] ^= 1
+    for place in (tmp_path / "run" / "model.safetensors", tmp_path / "other.safetensors"):
+        place.parent.mkdir(exist_ok=True)
+        place.write_bytes(data)
+        named = place.parent if place.parent != tmp_path else place
+        with pytest.raises(ConfigError, match=r"damaged \(its checksum is another one\)"):
+            prepare(experiment(tmp_path / "out", **warm(named)))
 
 
 def test_the_frozen_part_is_that_of_the_file_and_nobody_sends_it(
@@ -135,7 +148,7 @@ def test_a_stopped_run_ends_with_the_same_bits_though_the_file_has_moved(
         Run.resume(tmp_path / "run")
     settings = tmp_path / "run" / "config.toml"
     settings.write_text(settings.read_text().replace("/before/", "/after/"))
-    assert bits(finished(Run.resume(tmp_path / "run"))) == bits(alone)
+    assert bits(finished(Run.resume(tmp_path / "run", trust=True))) == bits(alone)
 
 
 def test_another_file_is_another_run(alone: Run, pretrained: Path, tmp_path: Path) -> None:

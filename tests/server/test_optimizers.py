@@ -177,7 +177,7 @@ def replies(broadcast: Broadcast, delta: float, variance: float) -> list[ClientU
     round = broadcast.round
     return [
         ClientUpdate(
-            k, model(sent + delta + s, s, variance + s / 1000, 7 * round + k), {}, 3, 2, {}
+            k, model(sent + delta + s, s, variance + s / 1000, 7 * round + k), {}, 3, 5, {}
         )
         for k, s in enumerate((-0.25, 0.25))
     ]
@@ -217,7 +217,7 @@ def test_the_direction_of_fedacg_is_relative_to_what_was_sent() -> None:
 def test_a_round_of_float32_weights_stays_float32_with_slots_in_float64() -> None:
     state = ServerState(0, {"w": torch.tensor([1.0])}, {}, {})
     chosen = server(FedAdam())
-    reply = ClientUpdate(0, {"w": torch.tensor([1.5])}, {}, 3, 2, {})
+    reply = ClientUpdate(0, {"w": torch.tensor([1.5])}, {}, 3, 5, {})
     new, _ = chosen.aggregate(state, chosen.broadcast(state), [reply])
     assert new.weights["w"].dtype == torch.float32
     assert new.slots["v/w"].dtype == torch.float64

@@ -23,16 +23,17 @@ from dcfl.server.aggregation import ROBUST
 from dcfl.tensors import sha256
 
 
-def weights(w: float, mean: float = 0.0, steps: int = 0) -> dict[str, Tensor]:
+def weights(w: float, mean: float = 0.0) -> dict[str, Tensor]:
     return {
         "w": torch.tensor([w, -w]),
         "running_mean": torch.tensor([mean]),
-        "num_batches_tracked": torch.tensor(steps),
+        "num_batches_tracked": torch.tensor(0),
     }
 
 
-def update(client: int, w: float, mean: float = 0.0, steps: int = 0, n: int = 1) -> ClientUpdate:
-    return ClientUpdate(client, weights(w, mean, steps), {}, n, steps, {"loss": 1.0})
+def update(client: int, w: float, mean: float = 0.0, n: int = 1) -> ClientUpdate:
+    steps = LocalTraining().steps_on(n)
+    return ClientUpdate(client, weights(w, mean), {}, n, steps, {"loss": 1.0})
 
 
 def server(aggregation: str = "uniform") -> Server:
@@ -72,7 +73,7 @@ def test_a_single_client_that_changes_nothing_leaves_every_bit() -> None:
     torch.manual_seed(0)
     state = ServerState(0, {"w": torch.randn(1000) * 1e-3}, {}, {})
     broadcast = server().broadcast(state)
-    reply = ClientUpdate(0, {"w": state.weights["w"].clone()}, {}, 1, 1, {"loss": 0.0})
+    reply = ClientUpdate(0, {"w": state.weights["w"].clone()}, {}, 1, 0, {"loss": 0.0})
     new, _ = server().aggregate(state, broadcast, [reply] * 3)
     assert sha256(new.weights) == sha256(state.weights)
 
@@ -103,7 +104,7 @@ def test_replies_are_folded_as_they_come() -> None:
 def test_layout_and_dtype_survive_the_round() -> None:
     w = torch.randn(4, 3, 3, 3).to(memory_format=torch.channels_last)
     state = ServerState(0, {"w": w}, {}, {})
-    reply = ClientUpdate(0, {"w": w * 2}, {}, 1, 1, {"loss": 0.0})
+    reply = ClientUpdate(0, {"w": w * 2}, {}, 1, 0, {"loss": 0.0})
     new, _ = server().aggregate(state, server().broadcast(state), [reply])
     assert new.weights["w"].is_contiguous(memory_format=torch.channels_last)
     assert new.weights["w"].dtype == torch.float32
@@ -137,7 +138,7 @@ class TestOutcomes:
     def test_a_reply_that_does_not_fit_is_rejected_alone(
         self, bad: dict[str, Tensor], reason: str
     ) -> None:
-        wrong = ClientUpdate(1, {**weights(9.0), **bad}, {}, 1, 1, {"loss": 1.0})
+        wrong = ClientUpdate(1, {**weights(9.0), **bad}, {}, 1, 0, {"loss": 1.0})
         state, reports = self.aggregate(update(0, 2.0), wrong)
         honest, _ = self.aggregate(update(0, 2.0))
         assert sha256(state.weights) == sha256(honest.weights)
@@ -145,7 +146,13 @@ class TestOutcomes:
         assert re.search(reason, reports[1].reason)
 
     @pytest.mark.parametrize(
-        "counts", [{"num_examples": 0}, {"num_examples": 2**60}, {"num_steps": -1}]
+        "counts",
+        [
+            {"num_examples": 0},
+            {"num_examples": 2**60},
+            {"num_examples": 65},  # which are five steps
+            *({"num_steps": steps} for steps in (-1, 1, 2**39)),
+        ],
     )
     def test_counts_that_cannot_be_are_rejected(self, counts: dict[str, int]) -> None:
         assert self.aggregate(replace(update(1, 2.0), **counts))[1][0].outcome == "rejected"
@@ -158,9 +165,17 @@ class TestOutcomes:
 
     def test_uploads_are_checked_too(self) -> None:
         wrong = ClientUpdate(
-            1, weights(2.0), {"sums": torch.tensor([float("nan")])}, 1, 1, {"loss": 1.0}
+            1, weights(2.0), {"sums": torch.tensor([float("nan")])}, 1, 0, {"loss": 1.0}
         )
         assert self.aggregate(wrong)[1][0].outcome == "rejected"
+
+
+def test_steps_that_a_site_invents_do_not_move_the_model() -> None:
+    honest = [update(client, 1.0 + client / 10, n=40) for client in range(4)]
+    boasts = [replace(update(4, 1.0, n=40), num_steps=steps) for steps in (0, 1, 6, 2**39)]
+    alone = after(*honest, aggregation="fednova").weights
+    for boast in boasts:
+        assert sha256(after(*honest, boast, aggregation="fednova").weights) == sha256(alone)
 
 
 def test_a_broadcast_counts_what_the_method_shares() -> None:
@@ -231,7 +246,7 @@ def test_a_variance_below_zero_is_turned_away() -> None:
     sent = {"w": torch.ones(1), "bn.running_var": torch.ones(2)}
     state = ServerState(0, sent, {}, {})
     wrong = {"w": torch.ones(1), "bn.running_var": torch.tensor([1.0, -1e-3])}
-    replies = [ClientUpdate(0, wrong, {}, 1, 1, {})]
+    replies = [ClientUpdate(0, wrong, {}, 1, 0, {})]
     _, (report,) = server().aggregate(state, server().broadcast(state), replies)
     assert (report.outcome, report.reason) == ("rejected", "bn.running_var is negative")
 
@@ -248,6 +263,6 @@ def test_a_merge_that_goes_wrong_is_the_methods_own(merge: Any, said: str) -> No
     method = type("Mine", (FedAvg,), {"merge": merge})()
     server = Server(method, 10, frozenset({"w"}), LocalTraining())
     state = ServerState(0, {"w": torch.zeros(2)}, {}, {})
-    update = ClientUpdate(0, {"w": torch.ones(2)}, {}, 1, 1, {})
+    update = ClientUpdate(0, {"w": torch.ones(2)}, {}, 1, 0, {})
     with pytest.raises(ConfigError, match=said):
         server.aggregate(state, server.broadcast(state), [update])

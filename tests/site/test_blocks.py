@@ -22,6 +22,7 @@ from tests.site.blocks import FOLLOWED, PAGES, Block, blocks
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 # Run where the code that they show is tested.
 RUN_ELSEWHERE = {
+    "how-do-i.md": {"python": "tests/site/test_how_do_i.py"},
     "README.md": {"python": "tests/test_examples.py"},
     "privacy.md": {"python": "tests/test_privacy.py"},
 }

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dcfl.errors import StorageError
-from dcfl.system.storage import replacing, write_whole
+from dcfl.system.storage import remove_partial, replacing, write_whole
 from tests.reliability.victims import experiment, stopped, train
 
 
@@ -50,6 +50,17 @@ def test_a_private_file_is_private_from_its_first_byte(tmp_path: Path) -> None:
     with replacing(tmp_path / "key", private=True) as partial:
         assert partial.stat().st_mode & 0o777 == 0o600
         assert partial.read_bytes() == b""
+
+
+def test_only_what_was_being_written_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "inside").mkdir()
+    names = {".a.json.partial", ".tmpabc123", "inside/.b.partial"}
+    kept = {"mine.partial", ".tmp", ".hidden", "inside/tmpabc123"}
+    for name in names | kept:
+        (tmp_path / name).write_text("")
+    remove_partial(tmp_path)
+    left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == kept
 
 
 def test_what_is_not_a_file_is_not_replaced(tmp_path: Path) -> None:

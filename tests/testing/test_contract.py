@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dcfl.client import Batch, Client
-from dcfl.errors import ProtocolError
+from dcfl.errors import ConfigError, ProtocolError
 from dcfl.local_training import LocalTraining
 from dcfl.messages import ClientUpdate, Tensors
-from dcfl.methods import METHODS, Method, Objective
+from dcfl.methods import METHODS, Method, Objective, ServerStep
 from dcfl.methods.prototypes import PrototypeMethod
 from dcfl.models.layers import Norm
 from dcfl.testing import contract
@@ -28,6 +28,7 @@ SLOPE = "gradient agrees with finite differences"
 AGAIN = "gives the same bits again"
 STATISTICS = "BatchNorm moves with training alone and is averaged"
 BOUNDED = "keeps its upload within the sensitivity it claims"
+CALLED = "defines nothing that nobody calls"
 UNTOUCHED = "leaves received, shared, memory and data untouched"
 
 
@@ -238,13 +239,64 @@ class NotDescribed(Bounded):
 
 
 @dataclass(frozen=True)
-class RejectsItsForgeries(Bounded):
-    def flip_upload(self, upload: Tensors, strength: float) -> Tensors:
-        return {name: -strength * tensor for name, tensor in upload.items()}
+class Renamed(Method):
+    """Hooks of another library: FedAvg, whatever it says."""
 
-    def check_upload(self, update: ClientUpdate, training: LocalTraining) -> None:
-        if update.upload["pixels"].mean() < -1:
-            raise ProtocolError("a negative picture")
+    def aggregate(self, updates: Sequence[ClientUpdate]) -> Tensors:
+        return updates[0].weights
+
+
+@dataclass(frozen=True)
+class HalfRenamed(Broken):
+    def aggregate(self, updates: Sequence[ClientUpdate]) -> Tensors:
+        return updates[0].weights
+
+
+@dataclass(frozen=True)
+class TrainsElsewhere(Broken):
+    """The server's model is scored, and clients train from another."""
+
+    def objective(self, client: Client) -> Objective:
+        with torch.no_grad():
+            for _, live in client.trainable():
+                live.mul_(0.9)
+        return super().objective(client)
+
+
+@dataclass(frozen=True)
+class ChangesTheDirection(Method):
+    neutral: ClassVar = None
+
+    def server_step(self, step: ServerStep) -> ServerStep:
+        for tensor in step.weights.values():
+            tensor.mul_(2)
+        return step
+
+
+@dataclass(frozen=True)
+class OwnModelDetached(Method):
+    neutral: ClassVar = None
+
+    def own_objective(self, client: Client) -> Objective:
+        def loss(batch: Batch) -> Tensor:
+            output = client.own_model(batch.images)
+            return F.cross_entropy(output.logits, batch.labels) * output.logits.detach().mean()
+
+        return loss
+
+
+@dataclass(frozen=True)
+class OwnModelIsTheSharedOne(Method):
+    neutral: ClassVar = None
+
+    def own_weights(self, client: Client) -> Tensors:
+        return {name: live.detach() for name, live in client.trainable()}
+
+
+@dataclass(frozen=True)
+class SharesWithKnownClientsOnly(Broken):
+    def shared_for(self, shared: Tensors, client: int) -> Tensors:
+        return {"mine": [torch.zeros(1), torch.ones(1)][client]}
 
 
 @pytest.mark.parametrize(
@@ -269,7 +321,14 @@ class RejectsItsForgeries(Bounded):
         (DividesByZero, BOUNDED),
         (RejectsNoise, BOUNDED),
         (NotDescribed, BOUNDED),
-        (RejectsItsForgeries, "sends what the server expects"),
+        (Renamed, ZERO),
+        (Renamed, CALLED),
+        (HalfRenamed, CALLED),
+        (TrainsElsewhere, "trains from the model that is scored"),
+        (ChangesTheDirection, UNTOUCHED),
+        (OwnModelDetached, SLOPE),
+        (OwnModelIsTheSharedOne, ZERO),
+        (SharesWithKnownClientsOnly, "continues after an unused reply"),
     ],
 )
 def test_a_broken_method_is_caught(method: type[Method], broken: str) -> None:
@@ -302,7 +361,23 @@ def test_a_bounded_upload_passes_and_one_without_a_bound_is_told_so() -> None:
     told = {"scaffold": refused, "dcfl-pw": refused, "fedproc": refused, "fedavg": ""}
     for method, detail in {Bounded: "", **{METHODS[k]: v for k, v in told.items()}}.items():
         verdict = judged(method, BOUNDED)
-        assert (verdict.holds, verdict.detail) == (True, detail)
+        assert (verdict.holds, verdict.detail, verdict.offered) == (True, detail, not detail)
+
+
+@pytest.mark.parametrize(
+    "hook", ["objectiv", "gradients", "merge_means", "sever_step", "own_weight"]
+)
+def test_a_misspelt_hook_is_refused_when_the_class_is_made(hook: str) -> None:
+    with pytest.raises(ConfigError, match=rf"Slip\.{hook}: did you mean the hook \w+\?"):
+        type("Slip", (Method,), {hook: lambda self: None})
+
+
+def test_what_nobody_claims_is_neither_kept_nor_broken() -> None:
+    class Never(Broken):
+        neutral: ClassVar = None
+
+    verdict = judged(Never, NEUTRAL)
+    assert (verdict.holds, verdict.offered, verdict.detail) == (True, False, "it has none")
 
 
 def test_a_method_that_exits_does_not_pass() -> None:
@@ -332,7 +407,8 @@ def test_a_late_crash_leaves_the_verdicts_before_it() -> None:
         def objective(self, client: Client) -> Objective:
             if client.data.images.labels.unique().numel() == 1:
                 raise ZeroDivisionError("one class")
-            return super().objective(client)
+            plain = super().objective(client)
+            return lambda batch: 2 * plain(batch)
 
     verdicts = check_method(Late)
     assert [verdict.crashed for verdict in verdicts] == [False] * (len(verdicts) - 1) + [True]

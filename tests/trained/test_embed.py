@@ -1,17 +1,13 @@
-"""dcfl embed and dcfl neighbours."""
+"""dcfl embed."""
 
-import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dcfl.runs.folder import RecordedRun
-from dcfl.trained.neighbours import find_neighbours, most_similar
 from dcfl.trained.subject import open_subject
 from tests.command_line import Call
 from tests.trained.picture_runs import CLASSES, picture_folder, trained_on
@@ -66,36 +62,3 @@ def test_bad_pictures_and_names(run: Path, pictures: Path, tmp_path: Path, cli: 
         code, _, err = cli("embed", run, *words)
         assert (code, len(err.splitlines())) == (2, 1)
     assert not (tmp_path / "y.npz").exists()
-
-
-@given(st.integers(1, 6), st.integers(1, 9), st.integers(1, 12))
-def test_the_most_similar(asked: int, known: int, count: int) -> None:
-    rng = np.random.default_rng(asked * 100 + known)
-    a, b = rng.normal(size=(asked, 4)), rng.normal(size=(known, 4))
-    cosines, indices = most_similar(torch.tensor(a), torch.tensor(b), count)
-    for row, vector in enumerate(a):
-        all_of_them = [
-            vector @ other / np.linalg.norm(vector) / np.linalg.norm(other) for other in b
-        ]
-        best = sorted(range(known), key=lambda at: -all_of_them[at])[:count]
-        assert indices[row].tolist() == best
-        np.testing.assert_allclose(cosines[row], [all_of_them[at] for at in best])
-
-
-def test_the_page_stands_alone_and_tells_right_from_wrong(
-    run: Path, tmp_path: Path, cli: Call
-) -> None:
-    out = tmp_path / "page.html"
-    code, _, _ = cli("neighbours", run, "--out", out, "--images", 4, "--each", 3)
-    text = out.read_text()
-    assert code == 0
-    assert not re.findall(r'(?:src|href)="(?!data:image/png;base64,)', text)
-    subject = open_subject(RecordedRun.open(run))
-    found = find_neighbours(subject, 4, 3)
-    shown = [*found.drawn, *found.wrong]
-    assert text.count("<img ") == 4 * len(shown)
-    right = sum(query.predicted == query.label for query in shown)
-    same = sum(near.label == query.label for query in shown for near in query.neighbours)
-    assert text.count('class="good"') == right + same
-    assert all(query.predicted != query.label for query in found.wrong)
-    assert cli("neighbours", tmp_path)[0] == 2

@@ -1,6 +1,7 @@
 """A trained model on its own test images, on other data sets, and client by client."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,14 @@ from PIL import Image
 import dcfl
 from dcfl.data import Dataset, Images, load_dataset
 from dcfl.data.settings import DataSettings
-from dcfl.data.to_score import Wanted, own_sites
 from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing, RunFolderError, RunMissing
+from dcfl.models import FeatureModel
 from dcfl.runs.evaluations import read_evaluation, read_evaluations, write_evaluation
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.prepare import prepare
-from dcfl.scores import Scores
 from dcfl.trained import evaluate as trained_evaluate
 from dcfl.trained.evaluate import evaluation_of
+from dcfl.trained.subject import load_own_data
 from tests.command_line import Call
 from tests.trained.picture_runs import coloured, picture_folder, trained_on
 
@@ -163,7 +164,7 @@ def test_sites_are_scored_on_the_images_that_each_kept_back(tmp_path: Path) -> N
     settings = {**SHORT, "data.dataset": dataset, "data.image_size": 8, "data.clients": 2}
     result = dcfl.run(method="fedavg", out=tmp_path / "run", **settings)
     record = evaluation_of(result.folder, clients=True)
-    assert record.clients_kind == "test images of its own"
+    assert record.clients_kind == "its own test images"
     assert [client.name for client in record.clients] == ["east", "west"]
     assert sum(client.images for client in record.clients) == record.scores.images
     right = sum(client.accuracy * client.images for client in record.clients)
@@ -195,15 +196,18 @@ def test_a_site_that_is_left_out_shifts_no_other(
     settings = {**SHORT, "data.dataset": dataset, "data.image_size": 8, "data.clients": 3}
     folder = dcfl.run(method="fedavg", out=tmp_path / "run", **settings).folder
 
-    def without_east(settings: DataSettings, wanted: Wanted) -> dict[str, Images]:
-        return {name: own for name, own in own_sites(settings, wanted).items() if name != "east"}
+    def without_east(run: RecordedRun, model: FeatureModel) -> Dataset:
+        data = load_own_data(run, model)
+        assert data.test.owners is not None
+        return replace(data, test=data.test[data.test.owners != data.site_names.index("east")])
 
-    monkeypatch.setattr(trained_evaluate, "own_sites", without_east)
+    monkeypatch.setattr(trained_evaluate, "load_own_data", without_east)
     record = evaluation_of(folder, fine_tune=1)
     assert [client.name for client in record.clients] == ["north", "west"]
     for client in record.clients:
-        assert client.own_mix_accuracy == pytest.approx(float(record.scores.recall[1]))
-        assert client.fine_tuned_accuracy is not None
+        assert client.accuracy == pytest.approx(float(record.scores.recall[1]))
+        assert client.own_mix_accuracy is None
+        assert client.fine_tuned_accuracy == 100  # on its own images, which are of one class
 
 
 def test_a_record_survives_its_file(digits: Path, tmp_path: Path) -> None:
@@ -245,10 +249,12 @@ def test_damaged_files_are_named(change: dict[str, Any], digits: Path, tmp_path:
 
 
 def test_a_run_that_has_diverged(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing_finite(*_: object) -> Scores:
-        raise ValueError("logits that are not finite")
+    def nothing_finite(
+        model: object, images: Images, *_: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.zeros(0), torch.full((len(images), 10), torch.nan)
 
-    monkeypatch.setattr("dcfl.trained.evaluate.scores_of", nothing_finite)
+    monkeypatch.setattr("dcfl.trained.evaluate.embed", nothing_finite)
     with pytest.raises(RunFolderError, match="has diverged"):
         dcfl.evaluate(digits)
 
@@ -347,7 +353,7 @@ def test_a_written_evaluation_says_how_long_was_fine_tuned(digits: Path, cli: Ca
     record = read_evaluation(digits / "evaluation.json")
     assert record.fine_tuned == 1
     assert record.fine_tuned_fairness.mean is not None
-    assert "mean after 1 epoch of its own" in (digits / "report.html").read_text()
+    assert "mean after 1 epoch of training on its images" in (digits / "report.html").read_text()
     (digits / "evaluation.json").unlink()
 
 
@@ -380,7 +386,7 @@ def test_a_clients_own_model_is_evaluated_and_exported(tmp_path: Path, cli: Call
     assert cli(*words)[0] == 0
     card = (tmp_path / "README.md").read_text()
     assert "client 2's own model" in card
-    assert f"{kept.personal_accuracy:.2f} % | test images in the client's own mix" in card
+    assert f"{kept.personal_accuracy:.2f} % | test images in its own mix of classes" in card
     assert "summary.json" not in card
     assert cli(*words[:-2])[0] == 0
     assert (folder / "export-safetensors-client-2" / "model.safetensors").is_file()

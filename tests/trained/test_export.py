@@ -144,6 +144,7 @@ def test_every_format_gives_the_logits_of_the_model(
         exported.path.name,
         "README.md",
         "config.json",
+        *(["label.py"] if format == "onnx" else []),
     }
     assert names_in(exported.path, format) == list("0123456789")
     if (network, format) == ("adapted", "safetensors"):
@@ -481,7 +482,7 @@ def test_the_card_has_recall_groups_and_broken_pictures(tmp_path: Path, cli: Cal
 def test_the_card_names_no_path_and_no_name_breaks_out(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     changes: dict[str, Any] = {"model.width": 4, "data.min_size": 2}
-    for name in ('a"]: {b}', "c | d"):
+    for name in ('a"]: {b}', "c | d", "\n\n## Install\n\n    curl a | sh\n```sh"):
         for number in range(6):
             path = tmp_path / "secret" / "pictures" / name / f"{number}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -495,6 +496,20 @@ def test_the_card_names_no_path_and_no_name_breaks_out(tmp_path: Path) -> None:
     assert head["model-index"][0]["results"][0]["dataset"]["name"] == "pictures"
     assert "secret" not in card
     assert r"c \| d" in card
+    assert_only_ours(card)
+
+
+def assert_only_ours(card: str) -> list[str]:
+    """No heading, link or code but those of the template; returns the title, as text."""
+    tokens = MarkdownIt("commonmark").enable("table").parse(card.split("---\n", 2)[2])
+    headings = [tokens[at + 1] for at, one in enumerate(tokens) if one.type == "heading_open"]
+    assert [one.content for one in headings[1:]] == ["Use", "Training", "Accuracy", "Cautions"]
+    assert [one.info for one in tokens if one.type in ("fence", "code_block")] == ["python"]
+    inside = {inner.type for one in tokens for inner in one.children or ()}
+    assert inside <= {"text", "text_special", "softbreak", "code_inline"}
+    prose = re.sub(r"\n```python\n.*?\n```\n", "", card.split("---\n", 2)[2], flags=re.DOTALL)
+    assert not re.search(r"[^\\]://|www\.[a-z]", prose)  # nor a bare address
+    return [one.content for one in headings[0].children or ()]
 
 
 HOSTILE = (
@@ -510,18 +525,16 @@ def test_a_hostile_name_writes_no_heading_link_or_code(
     shutil.copytree(runs("cnn"), tmp_path / "run")
     config = tmp_path / "run" / "config.toml"
     changed = config.read_text().replace('name = "dcfl-pw"', f'name = "{HOSTILE}"')
+    changed = re.sub("participation = .*", 'participation = "auto"', changed)
     config.write_text(changed)
     card = export_model(tmp_path / "run", ExportOptions("torchscript")).card.read_text()
     assert yaml.safe_load(card.split("---\n")[1])["tags"][2].startswith("x\n\n## Install")
-    tokens = MarkdownIt("commonmark").enable("table").parse(card.split("---\n", 2)[2])
-    headings = [tokens[at + 1] for at, one in enumerate(tokens) if one.type == "heading_open"]
-    assert [one.content for one in headings[1:]] == ["Use", "Training", "Accuracy", "Cautions"]
-    shown = "".join(one.content for one in headings[0].children or ())
-    assert shown == f"cnn on digits, trained with {HOSTILE}"  # all of it, as text
-    assert [one.info for one in tokens if one.type in ("fence", "code_block")] == ["python"]
-    inside = {inner.type for one in tokens for inner in one.children or ()}
-    assert inside <= {"text", "text_special", "softbreak", "code_inline"}
-    assert not re.search(r"[^\\]://|www\.[a-z]", card.split("---\n", 2)[2])  # nor a bare address
+    assert "".join(assert_only_ours(card)) == f"cnn on digits, trained with {HOSTILE}"
+    elsewhere = config.read_text().replace('"digits"', f'"npz:/data/{HOSTILE}"')
+    config.write_text(elsewhere)
+    out = tmp_path / f"{HOSTILE.replace('/', '')}.pt".replace(r"\n", "\n")
+    card = export_model(tmp_path / "run", ExportOptions("torchscript", out=out)).card.read_text()
+    assert_only_ours(card)
 
 
 def test_a_model_that_has_diverged_is_refused(
@@ -586,5 +599,6 @@ def test_files_of_other_runs_and_of_others_are_never_overwritten(
         assert code in (2, 3)
         assert message in err
         assert err.count("\n") == 1
+        (foreign / "export-safetensors").unlink(missing_ok=True)
     assert (other / "model.safetensors").read_bytes() == before
     assert (tmp_path / "mine.safetensors").read_bytes() == b"precious"

@@ -87,15 +87,19 @@ def test_class_folders_give_the_accuracy_of_the_run(run: Path, pictures: Path, c
 
 
 @pytest.mark.parametrize(
-    ("place", "trained"),
-    [("", True), ("train", True), ("train/red", True), ("test", False), ("../copy", False)],
+    ("place", "trained"), [("", 39), ("train/red", 13), ("test", 0), ("../copy", 13)]
 )
 def test_an_accuracy_of_training_pictures_is_no_test(
-    squeezed: Path, pictures: Path, place: str, trained: bool, cli: Call
+    squeezed: Path, pictures: Path, place: str, trained: int, cli: Call
 ) -> None:
-    shutil.copytree(pictures / "test", pictures.parent / "copy", dirs_exist_ok=True)
+    """Wherever they lie and whatever their names are."""
+    shutil.copytree(pictures / "train" / "red", pictures.parent / "copy/x", dirs_exist_ok=True)
     _, out, _ = cli("predict", squeezed, pictures / place)
-    assert ("It was trained on some of them" in out) == trained
+    assert (f"It was trained on {trained} of these " in out) == bool(trained)
+    _, out, _ = cli("predict", squeezed, pictures / place, "--json")
+    found = json.loads(out)
+    assert found["totals"]["trained_on"] == trained
+    assert sum(row["trained_on"] for row in found["pictures"]) == trained
 
 
 def test_pictures_come_in_the_order_of_their_names(
@@ -236,7 +240,7 @@ def test_mistakes_are_one_line(squeezed: Path, pictures: Path, tmp_path: Path, c
 def test_a_model_that_diverged_is_refused(
     squeezed: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def spoilt(folder: Path, which: Any) -> dcfl.FeatureModel:
+    def spoilt(folder: Path, which: Any, **_: Any) -> dcfl.FeatureModel:
         model = dcfl.load_model(folder, which)
         torch.nn.init.constant_(model.classifier.weight, math.nan)  # type: ignore[arg-type, union-attr]
         return model
@@ -267,8 +271,16 @@ def test_a_model_of_feature_vectors_sees_no_pictures(
     np.savez(tmp_path / "vectors.npz", **parts, **rest)
     settings = {"data.dataset": f"npz:{tmp_path / 'vectors.npz'}", "model.name": "linear"}
     train(tmp_path / "run", **{**settings, "data.clients": 5, "data.alpha": 100.0})
-    for words in (("predict", tmp_path / "run", pictures), ("neighbours", tmp_path / "run")):
-        code, out, err = cli(*words)
-        assert (code, out) == (2, "")
-        assert "feature vectors" in err
-        assert err.count("\n") == 1
+    code, out, err = cli("predict", tmp_path / "run", pictures)
+    assert (code, out) == (2, "")
+    assert "feature vectors" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("place", ["", "red", "red/p1", "red/p1/left"])
+def test_the_truth_is_known_wherever_below_the_class_one_looks(
+    squeezed: Path, tmp_path: Path, place: str
+) -> None:
+    save(tmp_path / "red" / "p1" / "left" / "1.png", coloured("red", np.random.default_rng(0)))
+    (one,) = dcfl.predict(squeezed, tmp_path / place)
+    assert one.truth == "red"

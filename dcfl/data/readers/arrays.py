@@ -10,12 +10,16 @@ from numpy.typing import NDArray
 
 from dcfl.errors import DatasetCorrupt
 
-Pixels = NDArray[np.uint8] | NDArray[np.float32]
+Pixels = NDArray[np.uint8] | NDArray[np.float32] | NDArray[np.int32]
+
+
+def _none() -> NDArray[Any]:
+    return np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class Arrays:
-    train_pixels: Pixels  # uint8 [n, H, W, C], or feature vectors: float32 [n, d]
+    train_pixels: Pixels  # uint8 [n, H, W, C]; float32 or int32 [n, ...]: see `as_given`
     train_labels: NDArray[np.int64]  # [n]
     test_pixels: Pixels
     test_labels: NDArray[np.int64]
@@ -23,10 +27,15 @@ class Arrays:
     # For a federation that is already split: site k owns the training rows
     # site_offsets[k] : site_offsets[k + 1]; empty otherwise.
     site_names: tuple[str, ...] = ()
-    site_offsets: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    site_offsets: NDArray[np.int64] = field(default_factory=_none)
     # Pictures of one patient, say, have the same number; empty where none belong together.
-    train_groups: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    test_groups: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    train_groups: NDArray[np.int64] = field(default_factory=_none)
+    test_groups: NDArray[np.int64] = field(default_factory=_none)
+    # Of each test row, the site to which it belongs; empty where they are nobody's.
+    test_owners: NDArray[np.int64] = field(default_factory=_none)
+    # float64: what images and feature vectors are normalised by; empty: what was measured.
+    mean: NDArray[Any] = field(default_factory=_none)
+    std: NDArray[Any] = field(default_factory=_none)
     broken: int = 0  # pictures that were left out
     notes: tuple[str, ...] = ()  # what the user should be told at every start
 
@@ -35,9 +44,9 @@ BLOCK = 4096  # rows of floating-point images converted at a time
 
 
 def pixels_of(where: str, images: NDArray[Any]) -> Pixels:
-    """Images as [n, size, size, C], or feature vectors [n, d]."""
+    """Images as [n, H, W, C], or feature vectors [n, d]."""
     if images.ndim == 2 and images.dtype.kind == "f":
-        return _vectors(where, images)
+        return _floats(where, images)
     laid_out = _channels_last(where, images)
     if images.dtype == np.uint8:
         return np.ascontiguousarray(laid_out)
@@ -46,30 +55,68 @@ def pixels_of(where: str, images: NDArray[Any]) -> Pixels:
     raise DatasetCorrupt(f"{where}: images must be uint8 or floats in [0, 1], not {images.dtype}")
 
 
-def _vectors(where: str, features: NDArray[Any]) -> NDArray[np.float32]:
-    if features.size == 0:
-        raise DatasetCorrupt(f"{where}: no feature vectors in {list(features.shape)}")
+def _floats(where: str, values: NDArray[Any]) -> NDArray[np.float32]:
+    if values.size == 0:
+        raise DatasetCorrupt(f"{where}: no numbers in {list(values.shape)}")
     with np.errstate(over="ignore"):
-        vectors = np.ascontiguousarray(features, np.float32)
-    if not np.isfinite(vectors).all():
-        raise DatasetCorrupt(f"{where}: a feature vector is not finite in float32")
-    return vectors
+        floats = np.ascontiguousarray(values, np.float32)
+    if not np.isfinite(floats).all():
+        raise DatasetCorrupt(f"{where}: a number is not finite in float32")
+    return floats
+
+
+def as_given(where: str, values: NDArray[Any]) -> NDArray[np.float32] | NDArray[np.int32]:
+    """What is no image: floats or non-negative integers of any shape, for the model as they are.
+    Channels alone are moved, to where networks expect those of images."""
+    if values.ndim < 2:
+        raise DatasetCorrupt(f"{where}: one array for each example, not {list(values.shape)}")
+    if values.dtype.kind == "f":
+        first = values.ndim == 4 and values.shape[3] in (1, 3) and values.shape[1] not in (1, 3)
+        return _floats(where, values.transpose(0, 3, 1, 2) if first else values)
+    if values.dtype.kind not in "iub":
+        raise DatasetCorrupt(f"{where}: numbers are needed, not {values.dtype}")
+    if values.size == 0 or not 0 <= int(values.min()) <= int(values.max()) < 2**31 - 1:
+        raise DatasetCorrupt(f"{where}: integers must lie between 0 and 2**31; or give floats")
+    return np.ascontiguousarray(values, np.int32)
+
+
+def inputs_of(where: str, values: NDArray[Any]) -> Pixels:
+    """Images and feature vectors where they look like it, anything else as it is given."""
+    if values.ndim == 2 and values.dtype.kind == "f":
+        return _floats(where, values)
+    if _laid_out(values) is None or not values.size:
+        return as_given(where, values)
+    if values.dtype.kind == "f" and not 0 <= values.min() <= values.max() <= 1:
+        return as_given(where, values)
+    if values.ndim == 3 and values.dtype.kind != "f" and values.dtype != np.uint8:
+        return as_given(where, values)
+    return pixels_of(where, values)
 
 
 def _channels_last(where: str, images: NDArray[Any]) -> NDArray[Any]:
-    shape = images.shape
     if images.size == 0:
-        raise DatasetCorrupt(f"{where}: no images in {list(shape)}")
-    if images.ndim == 3 and shape[1] == shape[2]:
-        return images[..., None]
-    if images.ndim == 4 and shape[3] in (1, 3) and shape[1] == shape[2]:
-        return images
-    if images.ndim == 4 and shape[1] in (1, 3) and shape[2] == shape[3]:
-        return images.transpose(0, 2, 3, 1)
-    raise DatasetCorrupt(
-        f"{where}: images must be square, [n, size, size] or [n, size, size, 1 or 3] or "
-        f"[n, 1 or 3, size, size], and feature vectors floats [n, length], not {list(shape)}"
-    )
+        raise DatasetCorrupt(f"{where}: no images in {list(images.shape)}")
+    laid_out = _laid_out(images)
+    if laid_out is None:
+        raise DatasetCorrupt(
+            f"{where}: images must be [n, height, width] or [n, height, width, 1 or 3] or "
+            f"[n, 1 or 3, height, width], square unless they are uint8, and feature vectors "
+            f"floats [n, length], not {list(images.shape)}"
+        )
+    return laid_out
+
+
+def _laid_out(images: NDArray[Any]) -> NDArray[Any] | None:
+    """[n, H, W, C], if they look like images: only bytes that are not square do."""
+    shape = images.shape
+    for any_size in (False, images.dtype == np.uint8):
+        if images.ndim == 3 and (any_size or shape[1] == shape[2]):
+            return images[..., None]
+        if images.ndim == 4 and shape[3] in (1, 3) and (any_size or shape[1] == shape[2]):
+            return images
+        if images.ndim == 4 and shape[1] in (1, 3) and (any_size or shape[2] == shape[3]):
+            return images.transpose(0, 2, 3, 1)
+    return None
 
 
 def _from_floats(where: str, images: NDArray[Any]) -> NDArray[np.uint8]:

@@ -5,58 +5,19 @@ from __future__ import annotations
 from collections.abc import MutableSequence
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from dcfl.data.readers.decoding import GreyRange, full_range, to_8_bits
 from dcfl.errors import ConfigError
 from dcfl.system.wording import install_command, printable
 
 if TYPE_CHECKING:
     from pydicom import Dataset
     from pydicom.uid import UID
-
-
-MOST_BITS = 16  # whose full range is a sensible default; that of 32 would be black throughout
-
-
-class GreyRange(NamedTuple):
-    """The levels that become 0 and 255."""
-
-    black: float
-    white: float
-
-    @classmethod
-    def around(cls, centre: float, width: float) -> GreyRange:
-        return cls(centre - width / 2, centre + width / 2)
-
-
-def full_range(bits: int, signed: bool) -> GreyRange:
-    if bits > MOST_BITS:
-        raise ValueError(
-            f"{bits} bits per pixel, without a fixed range: "
-            f"set data.window, or save it with 8 or 16"
-        )
-    lowest = -(2 ** (bits - 1)) if signed else 0
-    return GreyRange(lowest, lowest + 2**bits - 1)
-
-
-def to_8_bits(levels: NDArray[Any], shown: GreyRange) -> NDArray[np.uint8]:
-    """Shades are linear between black and white, and rounded half up."""
-    black, white = shown
-    if white <= black:  # a window without width is a threshold
-        return np.where(levels > black, 255, 0).astype(np.uint8)
-    shades = levels.astype(np.float64)
-    if np.isnan(shades).any():
-        raise ValueError("pixels that are not numbers")
-    shades -= black
-    shades *= 255  # before the division, so that integers stay exact and ties are ties
-    shades /= white - black
-    np.clip(shades, 0, 255, out=shades)
-    shades += 0.5
-    return shades.astype(np.uint8)
 
 
 DICOM_EXTENSIONS = {".dcm", ".dicom"}

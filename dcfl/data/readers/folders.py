@@ -38,7 +38,7 @@ from dcfl.data.splits.grouping import (
     warn_about_groups,
     without_idle_groups,
 )
-from dcfl.errors import ClassNotAgreed, DatasetCorrupt
+from dcfl.errors import ClassNotAgreed, ConfigError, DatasetCorrupt
 from dcfl.system.wording import nearest, printable, typed
 
 # patient_07, Pat-3, sub-01, case 4 left; not the classes "patients" or "case", nor p16 and pT2.
@@ -207,7 +207,7 @@ def class_folders(folder: Path) -> dict[str, list[Path]]:
     return found
 
 
-def read_to_score(folder: Path, reading: Reading) -> Arrays:
+def read_to_score(folder: Path, reading: Reading, site: int = 0) -> Arrays:
     """Class folders to score a trained model on: those in `test` (or `val`) if there is a `train`
     beside it, else all pictures. They are the test images, and there are none to train on."""
     require_folder(folder)
@@ -215,17 +215,13 @@ def read_to_score(folder: Path, reading: Reading) -> Arrays:
     names = subfolders(test or train)
     if not names:
         raise DatasetCorrupt(f"{printable(test or train)}: no class folders in it")
-    pictures = _pictures(names, grouping(NONE), False, test or train, "test")
+    try:
+        pictures = _pictures(names, grouping(reading.group), False, test or train, "test", site)
+    except (ConfigError, DatasetCorrupt):  # a rule or a table for the training's names
+        pictures = _pictures(names, grouping(NONE), False, test or train, "test", site)
     if not pictures:
         raise DatasetCorrupt(f"{printable(test or train)}: no picture in its class folders")
     return arrays_of(load(pictures, reading, folder), names, test or folder)
-
-
-def training_folders(folder: Path, sites: bool) -> list[Path]:
-    """Where the pictures to train on lie. Those that are kept back lie among them, unless there is
-    a folder for testing."""
-    require_folder(folder)
-    return [_parts(site)[0] for site in (site_folders(folder)[0] if sites else [folder])]
 
 
 def folder_files(folder: Path) -> list[Path]:
@@ -349,11 +345,17 @@ def check_pictures(folder: Path) -> PictureCheck:
         for name, parts in class_folders(folder).items()
     }
     paths = [path for pictures in found.values() for path in pictures]
+    counts = {name: len(pictures) for name, pictures in found.items()}
+    return PictureCheck(folder, counts, broken_pictures(paths))
+
+
+def broken_pictures(paths: Sequence[Path], window: Sequence[float] = ()) -> dict[Path, str]:
+    """All that cannot be read, and why."""
     # Names that are hidden from this user are broken pictures too.
-    reading = Reading(_SIDE, broken="skip", unreadable="skip")
+    reading = Reading(_SIDE, broken="skip", unreadable="skip", window=window)
     broken: dict[Path, str] = {}
     for start in range(0, len(paths), _BATCH):
         batch = paths[start : start + _BATCH]
         _, reasons = decode_all(batch, reading)
         broken |= {batch[row]: why for row, why in reasons.items()}
-    return PictureCheck(folder, {name: len(pictures) for name, pictures in found.items()}, broken)
+    return broken

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 from zipfile import ZipFile, ZipInfo
@@ -16,50 +17,97 @@ from numpy.typing import NDArray
 from dcfl.data.readers.arrays import (
     Arrays,
     Pixels,
+    as_given,
     labels_of,
     numbered_names,
     pixels_of,
     require_range,
 )
 from dcfl.errors import DatasetCorrupt, DatasetMissing, DCFLError
+from dcfl.system.storage import open_data, replacing, storage
 
 SPELLINGS = (
     ("train_images", "train_labels", "test_images", "test_labels"),
     ("x_train", "y_train", "x_test", "y_test"),
     ("train_features", "train_labels", "test_features", "test_labels"),
+    ("train_inputs", "train_labels", "test_inputs", "test_labels"),  # for the model as they are
 )
+NUMBERS = ("site_offsets", "train_groups", "test_groups", "test_owners")
+SCALES = ("mean", "std")
+OPTIONAL = ("class_names", "site_names", *NUMBERS, *SCALES)
 MAX_BYTES = 4 * 2**30  # of all arrays together, unpacked
+MAX_FILE = 8_000_000_000  # bytes: it may hold arrays that nobody reads
+MAX_SMALL = 1_000_000_000  # of other files: zipfile reads a list of contents of any length
 # Photographs shrink by a factor of 2, line drawings by 20 or 50; zeros by 1000.
 MAX_RATIO, RATIO_MATTERS_FROM = 200, 64 * 2**20
 
 
 def read_npz(path: Path) -> Arrays:
-    """Keys: {train,test}_{images,labels}, {x,y}_{train,test} or {train,test}_{features,labels}, and
-    class_names if wanted."""
-    if not path.exists():
-        raise DatasetMissing(f"{path}: no such file")
+    """Keys: {train,test}_{images,labels}, {x,y}_{train,test}, {train,test}_{features,labels} or
+    {train,test}_{inputs,labels}, class_names if wanted, and what `write_npz` adds."""
     if not path.is_file():
-        raise DatasetMissing(f"{path}: not a file")
-    with _one_line(str(path)), ZipFile(path) as archive:
+        raise DatasetMissing(f"{path}: {'not a' if path.exists() else 'no such'} file")
+    with _one_line(str(path)), open_data(path, MAX_FILE) as stream, ZipFile(stream) as archive:
         members = _members(path, archive)
         keys = _spelling(path, members)
-        optional = ("class_names",) if "class_names" in members else ()
+        optional = tuple(key for key in OPTIONAL if key in members)
         _require_modest(path, [members[key] for key in keys + optional])
         stored = {key: _read(path, archive, key, members[key]) for key in optional + keys}
-    names = _names(path, stored.get("class_names"))
-    pixels = [pixels_of(f"{path}: {key}", stored.pop(key)) for key in keys[::2]]
+    names = _names(path, "class_names", stored.get("class_names"))
+    read = as_given if keys == SPELLINGS[-1] else pixels_of
+    pixels = [read(f"{path}: {key}", stored.pop(key)) for key in keys[::2]]
+    if read is as_given and pixels[0].dtype == np.float32 and pixels[0].ndim == 2:
+        stored |= {"mean": np.zeros(pixels[0].shape[1]), "std": np.ones(pixels[0].shape[1])}
     labels = [labels_of(f"{path}: {key}", stored[key]) for key in keys[1::2]]
     _require_pairs(path, keys, pixels, labels)
     if names is None:
         names = numbered_names(f"{path}: {keys[1]}", labels[0])
     for key, part in zip(keys[1::2], labels, strict=True):
         require_range(f"{path}: {key}", part, len(names))
-    return Arrays(pixels[0], labels[0], pixels[1], labels[1], names)
+    arrays = Arrays(pixels[0], labels[0], pixels[1], labels[1], names)
+    return _with_the_rest(path, arrays, stored)
+
+
+def write_npz(path: Path, arrays: Arrays) -> None:
+    """Write what `read_npz` reads, whole or not at all."""
+    as_they_are = not len(arrays.mean)
+    keys = SPELLINGS[-1] if as_they_are else SPELLINGS[0 if arrays.train_pixels.ndim > 2 else 2]
+    parts = (arrays.train_pixels, arrays.train_labels, arrays.test_pixels, arrays.test_labels)
+    stored: dict[str, Any] = dict(zip(keys, parts, strict=True))
+    stored |= {key: np.asarray(getattr(arrays, key)) for key in OPTIONAL}
+    with storage(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as partial, partial.open("wb") as stream:
+        np.savez(stream, **{key: array for key, array in stored.items() if array.size})
+
+
+def _with_the_rest(path: Path, arrays: Arrays, stored: dict[str, NDArray[Any]]) -> Arrays:
+    """Sites, groups and normalisation, if the file has them."""
+    sites = _names(path, "site_names", stored.get("site_names")) or ()
+    tests, wide = len(arrays.test_labels), arrays.train_pixels.shape[-1]
+    lengths = {"train_groups": len(arrays.train_labels), "test_groups": tests, "test_owners": tests}
+    lengths |= {"mean": wide, "std": wide}
+    found: dict[str, Any] = {key: stored[key].astype(float) for key in SCALES if key in stored}
+    found |= {key: stored[key].astype(np.int64) for key in NUMBERS if key in stored}
+    wrong = [
+        key for key, numbers in found.items() if numbers.shape != (lengths.get(key, len(numbers)),)
+    ]
+    wrong += [key for key in SCALES if found and not np.isfinite(found.get(key, 0)).all()]
+    if wrong or found.get("std", np.ones(1)).min() <= 0 or ("mean" in found) != ("std" in found):
+        raise DatasetCorrupt(f"{path}: {(wrong or ['std'])[0]} does not fit the rest")
+    steps, owners = found.get("site_offsets", ()), found.get("test_owners", ())
+    if len(steps) or len(sites) or len(owners):
+        count, rows = len(steps) - 1, len(arrays.train_labels)
+        ordered = len(steps) > 1 and not steps[0] and steps[-1] == rows and min(np.diff(steps)) >= 0
+        known = not len(owners) or 0 <= min(owners) <= max(owners) < count
+        if not ordered or not known or len(sites) not in (0, count):
+            raise DatasetCorrupt(f"{path}: site_offsets do not divide the rows among the sites")
+    return replace(arrays, site_names=sites, **found)
 
 
 def read_arrays(path: Path, keys: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     """These arrays of any .npz, plain numbers or text; DatasetCorrupt if one is missing or not."""
-    with _one_line(str(path)), ZipFile(path) as archive:
+    with _one_line(str(path)), open_data(path, MAX_SMALL) as stream, ZipFile(stream) as archive:
         members = _members(path, archive)
         if missing := [key for key in keys if key not in members]:
             raise DatasetCorrupt(f"{path}: no {missing[0]}")
@@ -143,10 +191,10 @@ def _require_plain(where: str, stream: IO[bytes], size: int) -> None:
 # --- what belongs together ----------------------------------------------------------------------
 
 
-def _names(path: Path, stored: NDArray[Any] | None) -> tuple[str, ...] | None:
+def _names(path: Path, key: str, stored: NDArray[Any] | None) -> tuple[str, ...] | None:
     if stored is None:
         return None
-    where = f"{path}: class_names"
+    where = f"{path}: {key}"
     if stored.dtype.kind not in "US" or stored.ndim != 1:
         raise DatasetCorrupt(f"{where}: must be a list of text, not {stored.dtype}")
     with _one_line(where):
@@ -154,7 +202,7 @@ def _names(path: Path, stored: NDArray[Any] | None) -> tuple[str, ...] | None:
     if len(set(names)) < len(names) or not all(n.isprintable() and n.strip() for n in names):
         raise DatasetCorrupt(f"{where}: two names are the same, or one cannot be printed")
     if len(names) < 2:
-        raise DatasetCorrupt(f"{where}: {len(names)} class; a classifier needs two")
+        raise DatasetCorrupt(f"{where}: {len(names)} name; two are needed")
     return tuple(names)
 
 

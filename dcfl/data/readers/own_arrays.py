@@ -1,10 +1,11 @@
-"""A data set from what a user has in memory: NumPy arrays, tensors, lists of pictures, and data
-sets of Hugging Face, told apart by what they can do."""
+"""A data set from what a user has: arrays, tensors, pictures, tables, data sets of torch and of
+Hugging Face, told apart by what they can do."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,82 +13,168 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from dcfl.data.augment import measured
+from dcfl.data.augment import Preparation, measured
 from dcfl.data.datasets import Dataset, Images
-from dcfl.data.readers.arrays import Pixels, labels_of, numbered_names, pixels_of, require_range
-from dcfl.data.splits.grouping import held_back, numbered
+from dcfl.data.readers.arrays import (
+    Pixels,
+    as_given,
+    inputs_of,
+    labels_of,
+    numbered_names,
+    pixels_of,
+    require_range,
+)
+from dcfl.data.splits.grouping import held_back, key_of, number_of, numbered
 from dcfl.data.splits.partition import Partition
-from dcfl.errors import ConfigError, DatasetCorrupt
-from dcfl.system.wording import printable
+from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing
+from dcfl.system.wording import install_command, printable
 
-NAME = "arrays"
-IMAGE_COLUMNS = ("image", "img", "images", "pixel_values")
-LABEL_COLUMNS = ("label", "labels", "fine_label", "target")
+INPUT_COLUMNS = ("image", "img", "images", "pixel_values", "input_ids", "inputs", "features", "x")
+LABEL_COLUMNS = ("label", "labels", "fine_label", "target", "y")
+SITE_COLUMNS = ("client", "site")
+
+
+@dataclass(frozen=True)
+class Given:
+    """What came with the inputs; see `Dataset.of`. Texts are the names of columns."""
+
+    labels: Any
+    sites: Any
+    groups: Any
+    image_size: int | None
+    as_is: bool
 
 
 def dataset_from(
-    images: Any,
-    labels: Any,
-    test: Any,
-    class_names: Sequence[str],
-    sites: Any,
-    groups: Any,
-    image_size: int | None,
+    inputs: Any, given: Given, test: Any, class_names: Sequence[str], name: str
 ) -> Dataset:
-    """See `Dataset.from_arrays`."""
-    images, labels, known = _given("images", images, labels)
-    pixels = _pixels("images", images, image_size)
-    names = tuple(map(str, class_names)) or known or _names_in(labels)
-    found = _labels("labels", labels, names, len(pixels))
+    """See `Dataset.of`."""
+    asked, (inputs, given, known) = given, _taken_apart("inputs", inputs, given)
+    pixels = _pixels("inputs", inputs, given)
+    names = tuple(map(str, class_names)) or known or _names_in(given.labels)
+    found = _labels("labels", given.labels, names, len(pixels))
     names = names or numbered_names("labels", found)
-    owners = _one_each("sites", sites, len(pixels))
-    together = _one_each("groups", groups, len(pixels))
-    numbers = None if together is None else torch.from_numpy(numbered(together.tolist()))
+    owners, tested = _one_each("sites", given.sites, len(pixels)), []
+    together = _one_each("groups", given.groups, len(pixels))
+    numbers = None if together is None else torch.tensor(_group_numbers(owners, together))
     whole = Images(torch.from_numpy(pixels), torch.from_numpy(found), numbers)
     if isinstance(test, float | int):
         held = _held_out(found, owners, together, float(test))
         train, tests = whole[torch.from_numpy(~held)], whole[torch.from_numpy(held)]
-        owners = None if owners is None else owners[~held]
+        if owners is not None:
+            owners, tested = owners[~held], owners[held].tolist()
     else:
-        images, labels = test if isinstance(test, tuple) and len(test) == 2 else (test, None)
-        images, labels, _ = _given("test", images, labels)
-        pixels = _pixels("test", images, image_size)
-        found = _labels("test", labels, names, len(pixels))
-        train, tests = whole, Images(torch.from_numpy(pixels), torch.from_numpy(found))
+        train, tests = whole, _tests(test, asked, names)
     for part in (train, tests):
         require_range("labels", part.labels.numpy(), len(names))
-    if tests.pixels.shape[1:] != train.pixels.shape[1:]:
+    if (tests.pixels.shape[1:], tests.pixels.dtype) != (train.pixels.shape[1:], train.pixels.dtype):
         raise DatasetCorrupt(
-            f"test: images of {list(tests.pixels.shape[1:])}, and those to train on are "
-            f"{list(train.pixels.shape[1:])}"
+            f"test: inputs of {list(tests.pixels.shape[1:])}, and those to train on are "
+            f"{list(train.pixels.shape[1:])}, or other numbers"
         )
-    dataset = Dataset(NAME, train, tests, names, measured(train.pixels.numpy(), flip=False))
-    return dataset if owners is None else _with_sites(dataset, owners)
+    preparation = measured(train.pixels.numpy(), flip=False)
+    if given.as_is and train.vectors:
+        count = len(preparation.mean)
+        preparation = Preparation((0.0,) * count, (1.0,) * count)
+    dataset = Dataset(name, train, tests, names, preparation)
+    return dataset if owners is None else _with_sites(dataset, owners, tested)
+
+
+def _tests(test: Any, given: Given, names: tuple[str, ...]) -> Images:
+    """The test inputs that were given themselves."""
+    inputs, labels = test if isinstance(test, tuple) and len(test) == 2 else (test, None)
+    named = {
+        role: getattr(given, role) if isinstance(getattr(given, role), str) else None
+        for role in ("labels", "sites", "groups")
+    }
+    given = Given(**{**vars(given), **named})
+    given = given if labels is None else replace(given, labels=labels)
+    inputs, given, _ = _taken_apart("test", inputs, given)
+    pixels = _pixels("test", inputs, given)
+    found = _labels("test", given.labels, names, len(pixels))
+    return Images(torch.from_numpy(pixels), torch.from_numpy(found))
 
 
 # --- what was given -------------------------------------------------------------------------------
 
 
-def _given(what: str, images: Any, labels: Any) -> tuple[Any, Any, tuple[str, ...]]:
-    """Images and labels, of a data set with columns if that is what `images` is; and the names of
-    the classes, where it knows them."""
-    columns = getattr(images, "column_names", None)
+def _taken_apart(what: str, inputs: Any, given: Given) -> tuple[Any, Given, tuple[str, ...]]:
+    """Inputs, and what came with them: of a table, its columns; of a torch data set, its pairs. And
+    the names of the classes, where they are known."""
+    if isinstance(inputs, str | Path):
+        inputs = _file(Path(inputs))
+    if isinstance(inputs, torch.utils.data.Dataset) and not hasattr(inputs, "column_names"):
+        pairs = [inputs[row] for row in range(len(inputs))]  # type: ignore[arg-type]
+        names = tuple(map(str, getattr(inputs, "classes", ())))
+        labels = [int(pair[1]) for pair in pairs] if given.labels is None else given.labels
+        return [pair[0] for pair in pairs], replace(given, labels=labels), names
+    columns = getattr(inputs, "column_names", getattr(inputs, "columns", None))
     if columns is None:
-        if labels is None:
-            raise ConfigError(f"{what}: labels are missing, one for each image")
-        return images, labels, ()
-    if not isinstance(columns, list):  # train and test side by side
+        if given.labels is None or isinstance(given.labels, str):
+            raise ConfigError(f"{what}: labels are missing, one for each")
+        return inputs, given, ()
+    if isinstance(columns, Mapping):  # train and test side by side
         raise ConfigError(
             f'{what}: give one part of the data set, as in data["train"], and test=data["test"]'
         )
-    label = labels if isinstance(labels, str) else _column(what, columns, LABEL_COLUMNS)
-    image = _column(what, columns, IMAGE_COLUMNS)
-    if label not in columns:
-        raise ConfigError(f"{what}: no column {label!r}; there are {', '.join(columns)}")
-    feature = (getattr(images, "features", None) or {}).get(label)
+    return _of_columns(what, inputs, [str(name) for name in columns], given)
+
+
+def _of_columns(
+    what: str, table: Any, columns: list[str], given: Given
+) -> tuple[Any, Given, tuple[str, ...]]:
+    """A data set of Hugging Face has a column of inputs; of other tables, all columns but those
+    that are named are numbers of the inputs."""
+    roles = {"labels": given.labels, "sites": given.sites, "groups": given.groups}
+    roles["labels"] = (
+        roles["labels"] if roles["labels"] is not None else _column(what, columns, LABEL_COLUMNS)
+    )
+    if roles["sites"] is None:
+        roles["sites"] = next((name for name in SITE_COLUMNS if name in columns), None)
+    named = [role for role in roles.values() if isinstance(role, str)]
+    if what == "test":  # which may be nobody's
+        roles |= {role: None for role in ("sites", "groups") if roles[role] not in columns}
+        named = [name for name in named if name in (roles["labels"], *columns)]
+    if missing := [name for name in named if name not in columns]:
+        raise ConfigError(f"{what}: no column {missing[0]!r}; there are {', '.join(columns)}")
+    feature = (getattr(table, "features", None) or {}).get(roles["labels"])
     names = tuple(getattr(feature, "names", None) or ())
-    chosen = images[label] if labels is None or isinstance(labels, str) else labels
-    return images[image], chosen, names
+    values = {role: table[name] if isinstance(name, str) else name for role, name in roles.items()}
+    inputs = next((name for name in INPUT_COLUMNS if name in columns), None)
+    if inputs is not None:
+        return list(table[inputs]), replace(given, **values), names
+    others = [name for name in columns if name not in named]
+    if not others:
+        raise ConfigError(f"{what}: no columns beside {', '.join(named)}")
+    try:
+        rows = np.stack([np.asarray(table[name], np.float64) for name in others], axis=1)
+    except (ValueError, TypeError) as error:
+        raise DatasetCorrupt(
+            f"{what}: numbers are needed in the columns {', '.join(others)} ({error}): name the "
+            f"one of the labels, the sites or the groups, or leave it out"
+        ) from error
+    return rows, replace(given, **values), names
+
+
+def _file(path: Path) -> Any:
+    """A .csv or .parquet file as a table; needs pandas."""
+    try:
+        import pandas as pd
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{path}: reading it needs pandas: {install_command('pandas')}"
+        ) from error
+    if not path.is_file():
+        raise DatasetMissing(f"{path}: no such file")
+    readers = {".csv": pd.read_csv, ".parquet": pd.read_parquet}
+    if path.suffix not in readers:
+        raise ConfigError(f"{path}: a .csv or a .parquet file is needed")
+    try:
+        return readers[path.suffix](path)
+    except ImportError as error:
+        raise ConfigError(f"{path}: reading it needs pyarrow: pip install pyarrow") from error
+    except (ValueError, OSError) as error:
+        raise DatasetCorrupt(f"{path}: {printable(error, 200)}") from error
 
 
 def _column(what: str, columns: Sequence[str], usual: Sequence[str]) -> str:
@@ -95,7 +182,7 @@ def _column(what: str, columns: Sequence[str], usual: Sequence[str]) -> str:
     if found is None:
         raise ConfigError(
             f"{what}: none of its columns ({', '.join(columns)}) is called "
-            f"{' or '.join(usual)}; give images and labels themselves"
+            f"{' or '.join(usual)}: give its name, labels=..."
         )
     return found
 
@@ -109,20 +196,28 @@ def _array(what: str, values: Any) -> NDArray[Any]:
     try:
         return np.asarray(values)
     except ValueError as error:
+        rows = [np.asarray(row) for row in values]
+        if all(row.ndim == 1 and (row.dtype.kind in "iu" or not row.size) for row in rows):
+            padded = np.zeros((len(rows), max(map(len, rows))), np.int64)
+            for row, short in zip(padded, rows, strict=True):
+                row[: len(short)] = short
+            return padded
         raise DatasetCorrupt(
-            f"{what}: they are not all of the same size: image_size=64, say, makes them so"
+            f"{what}: they are not all of the same size: of pictures, image_size=64, say, makes "
+            f"them so"
         ) from error
 
 
-def _pixels(what: str, images: Any, image_size: int | None) -> Pixels:
-    if not hasattr(images, "__array__") and not isinstance(images, torch.Tensor):
-        images = list(images)
-        if images and all(hasattr(one, "convert") for one in images):
-            return _of_pictures(what, images, image_size)
-    array = _array(what, images)
-    if image_size is not None and array.shape[1:3] != (image_size, image_size):
+def _pixels(what: str, inputs: Any, given: Given) -> Pixels:
+    size = given.image_size
+    if not hasattr(inputs, "__array__") and not isinstance(inputs, torch.Tensor):
+        inputs = list(inputs)
+        if inputs and all(hasattr(one, "convert") for one in inputs):
+            return _of_pictures(what, inputs, size)
+    array = _array(what, inputs)
+    if size is not None and array.shape[1:3] != (size, size):
         raise ConfigError(f"image_size is for pictures of PIL; {what} are {list(array.shape)}")
-    return pixels_of(what, array)
+    return as_given(what, array) if given.as_is else inputs_of(what, array)
 
 
 def _of_pictures(what: str, pictures: Sequence[Any], image_size: int | None) -> Pixels:
@@ -175,7 +270,7 @@ def _one_each(what: str, values: Any, count: int) -> NDArray[np.str_] | None:
 
 def _require_same(what: str, found: int, images: int) -> None:
     if found != images:
-        raise DatasetCorrupt(f"{what}: {found:,} for {images:,} images; give one for each")
+        raise DatasetCorrupt(f"{what}: {found:,} for {images:,} inputs; give one for each")
 
 
 # --- what becomes of it ---------------------------------------------------------------------------
@@ -187,30 +282,49 @@ def _held_out(
     groups: NDArray[np.str_] | None,
     share: float,
 ) -> NDArray[np.bool_]:
-    """Which are for testing: of each class at each site, evenly over its images; in whole groups
-    where there are some."""
+    """Which are for testing, evenly over the images of each class: a share of each class, or of
+    each site; in whole groups where there are some. One of each class remains to train on."""
     if not 0 < share < 1:
         raise ConfigError(
             f"test = {share:g}: a share of the images between 0 and 1, or (images, labels)"
         )
     held = np.zeros(len(labels), dtype=bool)
-    owners = np.zeros(len(labels), dtype=np.int64) if sites is None else numbered(sites.tolist())
+    owners = _site_numbers(sites, len(labels))
     for owner in range(int(owners.max(initial=-1)) + 1):
         rows = np.flatnonzero(owners == owner)
         if groups is not None:
-            chosen = held_back(groups[rows].tolist(), labels[rows].tolist(), 1 / share)
-            held[rows] = np.isin(groups[rows], [*chosen])
+            keys = [key_of(group) for group in groups[rows].tolist()]
+            held[rows] = np.isin(keys, [*held_back(keys, labels[rows].tolist(), share)])
             continue
-        for label in np.unique(labels[rows]):
-            own = rows[labels[rows] == label]
-            count = min(max(round(share * len(own)), 1), len(own) - 1)  # one remains to train on
-            held[own[((np.arange(count) + 1) * len(own)) // max(count, 1) - 1]] = True
+        by_class = [rows[labels[rows] == label] for label in np.unique(labels[rows])]
+        if sites is None:
+            for own in by_class:
+                count = min(max(round(share * len(own)), 1), len(own) - 1)  # one remains
+                held[_evenly(own, count)] = True
+        else:  # small classes of a site would not add up to its share
+            spare = np.concatenate([own[1:] for own in by_class])
+            held[_evenly(spare, min(max(round(share * len(rows)), 1), len(spare)))] = True
     if not held.any():
         raise DatasetCorrupt("no image is left for testing; some class needs two or more")
     return held
 
 
-def _with_sites(dataset: Dataset, owners: NDArray[np.str_]) -> Dataset:
+def _site_numbers(sites: NDArray[np.str_] | None, count: int) -> NDArray[np.int64]:
+    return np.zeros(count, np.int64) if sites is None else numbered(sites.tolist())
+
+
+def _group_numbers(sites: NDArray[np.str_] | None, groups: NDArray[np.str_]) -> list[int]:
+    owners = _site_numbers(sites, len(groups)).tolist()
+    keys = map(key_of, groups.tolist())
+    return [number_of(*owner) for owner in zip(owners, keys, strict=True)]
+
+
+def _evenly(rows: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    return rows[((np.arange(count) + 1) * len(rows)) // max(count, 1) - 1]
+
+
+def _with_sites(dataset: Dataset, owners: NDArray[np.str_], tested: Sequence[str]) -> Dataset:
+    """`tested`: the owners of the test images; empty if they are nobody's."""
     names = list(dict.fromkeys(owners.tolist()))
     parts = [np.flatnonzero(owners == name) for name in names]
     poor = next((name for name, part in zip(names, parts, strict=True) if len(part) < 2), None)
@@ -221,4 +335,7 @@ def _with_sites(dataset: Dataset, owners: NDArray[np.str_]) -> Dataset:
             else f"sites: all images are of {printable(names[0], 40)}; leave sites out"
         )
     site_names = tuple(printable(name) for name in names)
-    return replace(dataset, partition=Partition.of_parts(parts), site_names=site_names)
+    if tested:
+        of_tests = torch.tensor([names.index(name) for name in tested])
+        dataset = replace(dataset, test=replace(dataset.test, owners=of_tests))
+    return replace(dataset, partition=Partition.of_parts(parts), site_names=site_names).by_site()

@@ -10,16 +10,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
-from PIL.TiffImagePlugin import BITSPERSAMPLE, SAMPLEFORMAT, TiffImageFile
+from PIL import Image, UnidentifiedImageError
 
 from dcfl.data.readers.arrays import Arrays, Pixels
-from dcfl.data.readers.dicom import DICOM_EXTENSIONS, GreyRange, full_range, read_dicom, to_8_bits
+from dcfl.data.readers.decoding import Fit, GreyRange, fitted, read_by_pillow
+from dcfl.data.readers.dicom import DICOM_EXTENSIONS, read_dicom
 from dcfl.data.splits.grouping import (
+    COMMON,
     SUBFOLDER,
     PictureFile,
     come_in_groups,
@@ -34,17 +35,18 @@ from dcfl.errors import (
     DCFLError,
     require,
 )
+from dcfl.system.memory import available_bytes
 from dcfl.system.wording import printable
 
-Fit = Literal["resize", "crop", "pad"]
 Broken = Literal["refuse", "skip"]
 Warn = Callable[[str], object]
 
 PILLOW_EXTENSIONS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm"}
 EXTENSIONS = PILLOW_EXTENSIONS | DICOM_EXTENSIONS
-# Pillow knows forty more formats, some of which start other programs.
-FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 CHUNK = 128  # pictures per task
+LARGEST_PICTURE = 1_000_000_000  # bytes: more than all pixels that are allowed, uncompressed
+MOST_ENTRIES = 2_000_000  # in a folder and below it
+MOST_OTHERS = 50_000  # of them neither pictures nor folders, and ten more for each picture
 
 
 @dataclass(frozen=True)
@@ -102,10 +104,12 @@ def subfolders(folder: Path) -> list[str]:
 
 
 def images(folder: Path) -> Iterator[Path]:
-    """The pictures in a folder and below it, by their extension."""
+    """The pictures in a folder and below it, by their extension. DatasetCorrupt for a folder such
+    as /, which would take hours."""
     # Links are followed, but never twice into a folder, nor into one above: no cycles.
     entered = {os.path.realpath(above) for above in Path(os.path.abspath(folder)).parents}
     waiting = [folder]
+    seen = pictures = others = 0
     while waiting:
         here = waiting.pop()
         real = os.path.realpath(here)
@@ -113,10 +117,19 @@ def images(folder: Path) -> Iterator[Path]:
             continue
         entered.add(real)
         for name in sorted(listed(here)):
+            seen += 1
             if os.path.isdir(here / name):
                 waiting.append(here / name)
             elif os.path.splitext(name)[1].lower() in EXTENSIONS:
+                pictures += 1
                 yield here / name
+            else:
+                others += 1
+            if seen > MOST_ENTRIES or others > MOST_OTHERS + 10 * pictures:
+                raise DatasetCorrupt(
+                    f"{printable(folder)}: too many files and folders: choose a folder that has a "
+                    f"folder of pictures for each class, and little else"
+                )
 
 
 def load(pictures: list[PictureFile], reading: Reading, root: Path) -> Loaded:
@@ -169,12 +182,15 @@ def decode_all(paths: Sequence[Path], reading: Reading) -> tuple[NDArray[np.uint
 
 
 def _empty(count: int, size: int) -> NDArray[np.uint8]:
+    need = count * size * size * 3
     try:
+        if need > available_bytes():
+            raise MemoryError
         return np.empty((count, size, size, 3), np.uint8)
     except (MemoryError, ValueError) as error:
-        need = count * size * size * 3 / 2**30
         raise ConfigError(
-            f"{count} images of {size}x{size} pixels need {need:.0f} GiB: choose a smaller size"
+            f"{count} images of {size}x{size} pixels need {need / 2**30:.1f} GiB, which are not "
+            f"free: choose a smaller size"
         ) from error
 
 
@@ -218,75 +234,13 @@ def _decode(path: Path, reading: Reading) -> NDArray[np.uint8]:
     """The pixels of a picture, [size, size, 3]."""
     if not path.is_file():  # a pipe would hang, a device would never end
         raise ValueError("not a file" if path.exists() else "a link to nowhere")
+    if path.stat().st_size > LARGEST_PICTURE:
+        raise ValueError(f"larger than {LARGEST_PICTURE // 10**6:,} MB")
     if path.suffix.lower() in DICOM_EXTENSIONS:
         picture = read_dicom(path, reading.levels)
     else:
-        picture = _read_by_pillow(path, reading)
-    return np.asarray(_fitted(picture, reading))
-
-
-def _read_by_pillow(path: Path, reading: Reading) -> Image.Image:
-    """The first page or frame where there are several."""
-    size = reading.size
-    with path.open("rb") as stream, Image.open(stream, formats=FORMATS) as image:
-        limit = Image.MAX_IMAGE_PIXELS
-        if limit is not None and image.width * image.height > limit:
-            raise Image.DecompressionBombError
-        if reading.fit == "exact" and image.size != (size, size):
-            raise ValueError(f"{image.width}x{image.height} pixels instead of {size}x{size}")
-        # A JPEG of a camera is decoded at a fraction of its size, still twice what is needed.
-        image.draft(None, (2 * size, 2 * size))
-        image.load()  # a TIFF turns itself now, and forgets its orientation
-        ImageOps.exif_transpose(image, in_place=True)
-        return _rgb(image, reading.levels)
-
-
-def _fitted(picture: Image.Image, reading: Reading) -> Image.Image:
-    square = (reading.size, reading.size)
-    if reading.fit == "crop":
-        return ImageOps.fit(picture, square, Image.Resampling.BICUBIC)
-    if picture.size == square:
-        return picture
-    if reading.fit == "pad":
-        return _padded(picture, reading.size)
-    return picture.resize(square, Image.Resampling.BICUBIC)
-
-
-def _padded(picture: Image.Image, size: int) -> Image.Image:
-    """The whole picture in its own proportions, in the middle of a black square."""
-    longest = max(picture.size)
-    width, height = (max(round(side * size / longest), 1) for side in picture.size)
-    canvas = Image.new("RGB", (size, size))
-    inner = picture.resize((width, height), Image.Resampling.BICUBIC)
-    canvas.paste(inner, ((size - width) // 2, (size - height) // 2))
-    return canvas
-
-
-def _rgb(image: Image.Image, window: GreyRange | None) -> Image.Image:
-    if image.mode.startswith(("I", "F")):
-        levels, bits, signed = _deep_levels(image)
-        shades = to_8_bits(levels, window or full_range(bits, signed))
-        return Image.fromarray(shades).convert("RGB")
-    if image.has_transparency_data:
-        layer = image.convert("RGBA")
-        white = Image.new("RGBA", layer.size, "white")
-        return Image.alpha_composite(white, layer).convert("RGB")
-    return image.convert("RGB")
-
-
-def _deep_levels(image: Image.Image) -> tuple[NDArray[Any], int, bool]:
-    """The levels of one channel with more than 8 bits, how many bits, and whether they have a sign.
-
-    Pillow's mode "I" holds 32 bits, whatever the file has.
-    """
-    levels = np.asarray(image)
-    if image.mode == "F":
-        return levels, 32, True
-    if image.mode != "I" or not isinstance(image, TiffImageFile):  # PNG and PPM have no 32 bits
-        return levels, 16, False
-    bits = 16 if image.tag_v2.get(BITSPERSAMPLE) == (16,) else 32
-    signed = image.tag_v2.get(SAMPLEFORMAT) == (2,)
-    return levels if signed else levels.view(np.uint32), bits, signed
+        picture = read_by_pillow(path, reading.size, reading.fit, reading.levels)
+    return np.asarray(fitted(picture, reading.size, reading.fit))
 
 
 def arrays_of(
@@ -303,6 +257,7 @@ def arrays_of(
             f"{printable(tests)}: no image is left for testing; some class needs {what}"
         )
     cut = len(loaded.train)
+    owners = [picture.site for picture in loaded.test] if sites else []
     groups = group_numbers(loaded.train + loaded.test)
     return Arrays(
         train_pixels=loaded.pixels[:cut],
@@ -314,6 +269,7 @@ def arrays_of(
         site_offsets=np.zeros(0, np.int64) if offsets is None else offsets,
         train_groups=groups[:cut],
         test_groups=groups[cut:],
+        test_owners=np.array([] if COMMON in owners else owners, np.int64),
         broken=loaded.broken,
     )
 

@@ -18,6 +18,7 @@ from dcfl.data.readers.pictures import (
 )
 from dcfl.data.splits.grouping import PictureFile
 from dcfl.errors import DatasetCorrupt, DatasetMissing
+from dcfl.system.storage import open_data
 from dcfl.system.wording import printable
 
 
@@ -119,7 +120,8 @@ def _jpegs(folder: Path) -> list[Path]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        with open_data(path, most=10_000_000) as stream:
+            return stream.read().decode("utf-8")
     except UnicodeDecodeError as error:
         raise DatasetCorrupt(f"{printable(path)}: not a text file") from error
     except OSError as error:

@@ -5,24 +5,44 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import os
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dcfl.data.splits.partition import Integers, Partition
 from dcfl.errors import ConfigError, DatasetCorrupt, PartitionError
+from dcfl.system.storage import open_data
 from dcfl.system.wording import printable
 
 SUBFOLDER, NONE = "subfolder", "none"
 ALONE = ""  # the group of a picture that belongs to no other
 COLUMNS = ("file", "group")
+LARGEST_TABLE = 200_000_000  # bytes
+LONGEST_RULE = 500  # characters of a regular expression
+MOST_SECONDS = 10.0  # for all names together; 100,000 take less than one
+
+# Python's classes, as RE2 writes them: its own are ASCII, and would put Müller and Mörike both into
+# the group "M". Each begins and ends with \p, so that a hyphen beside it makes no range.
+UNICODE = {
+    "w": r"\p{L}_\p{N}",
+    "d": r"\p{Nd}",
+    "s": r"\p{Zs}\x09-\x0d\x1c-\x1f\x85\p{Zl}\p{Zp}",
+}
+REFUSED = "bBCQ"  # ASCII alone, or bytes, or what would hide a class
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_PART = re.compile(
+    r"\[\^?\]?(?:\\.|\[:\^?[a-z]+:\]|[^\]\\])*\]|\\.|\{,(?=\d*\})",  # [...], \w, {,3}
+    re.DOTALL,
+)
 
 GroupOf = Callable[[Path, Path], str]  # of a picture, in the folder of a class
 
@@ -35,10 +55,46 @@ def check_grouping(rule: str) -> None:
         )
     if rule in (SUBFOLDER, NONE) or is_table(rule):
         return
+    _compiled(rule)
+
+
+def _compiled(rule: str) -> Any:
+    """By RE2, whose time does not explode with the name: a rule may come in a foreign folder."""
+    import re2
+
+    if len(rule) > LONGEST_RULE:
+        raise ConfigError(f"data.group is longer than {LONGEST_RULE} characters")
+
+    def refuse(part: str) -> NoReturn:
+        raise ConfigError(
+            f"data.group = {rule!r} has {part}, which cannot be read here: name the characters "
+            f"that you mean, such as \\p{{L}} for letters"
+        )
+
+    def in_brackets(found: re.Match[str]) -> str:
+        if found[1] in REFUSED + "WDS":
+            refuse(f"{found[0]} in brackets")
+        return UNICODE.get(found[1], found[0])
+
+    def translated(found: re.Match[str]) -> str:
+        part, letter = found[0], found[0][1:]
+        if part[0] != "\\":
+            return "{0," if part == "{," else _ESCAPE.sub(in_brackets, part)
+        if letter in REFUSED:
+            refuse(part)
+        if letter.lower() not in UNICODE:
+            return part
+        return f"[{'^' if letter.isupper() else ''}{UNICODE[letter.lower()]}]"
+
+    options = re2.Options()
+    options.log_errors = False
     try:
-        re.compile(rule)
-    except re.error as error:
-        raise ConfigError(f"data.group = {rule!r} is no regular expression: {error}") from error
+        return re2.compile(_PART.sub(translated, rule).encode("utf-8", "surrogatepass"), options)
+    except re2.error as error:
+        reason = printable(error.args[0].decode("utf-8", "replace"), 200)
+        raise ConfigError(
+            f"data.group = {rule!r} is not an expression that RE2 reads: {reason}"
+        ) from error
 
 
 def is_table(rule: str) -> bool:
@@ -61,15 +117,21 @@ def _subfolder(path: Path, class_folder: Path) -> str:
 
 
 def _by_expression(rule: str) -> GroupOf:
-    pattern = re.compile(rule)
+    pattern = _compiled(rule)
+    which, spent = min(pattern.groups, 1), 0.0
 
     def group_of(path: Path, class_folder: Path) -> str:
-        found = pattern.search(path.relative_to(class_folder).as_posix())
+        nonlocal spent
+        name, began = path.as_posix()[len(class_folder.as_posix()) + 1 :], time.perf_counter()
+        found = pattern.search(name.encode("utf-8", "backslashreplace"))  # RE2 wants valid UTF-8
+        spent += time.perf_counter() - began
+        if spent > MOST_SECONDS:
+            raise ConfigError(f"data.group = {rule!r} takes too long: choose a simpler expression")
         if found is None:
             raise DatasetCorrupt(
                 f"{printable(path)}: data.group = {rule!r} finds no group in its name"
             )
-        return (found[1] if pattern.groups else found[0]) or ALONE
+        return (found[which] or b"").decode()
 
     return group_of
 
@@ -93,8 +155,8 @@ def _read_table(table: Path) -> dict[str, str]:
     """The group of each file, by its absolute path."""
     folder = Path(os.path.abspath(table)).parent
     try:
-        with table.open(encoding="utf-8-sig", newline="") as stream:
-            rows = csv.DictReader(stream)
+        with open_data(table, LARGEST_TABLE) as stream:
+            rows = csv.DictReader(io.TextIOWrapper(stream, "utf-8-sig", newline=""))
             missing = [name for name in COLUMNS if name not in (rows.fieldnames or ())]
             if missing:
                 raise ConfigError(
@@ -115,7 +177,8 @@ def table_sha256(rule: str) -> str:
     if not is_table(rule):
         return ""
     try:
-        return hashlib.sha256(Path(os.path.expanduser(rule)).read_bytes()).hexdigest()
+        with open_data(Path(os.path.expanduser(rule)), LARGEST_TABLE) as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
         raise ConfigError(
             f"data.group: {printable(rule)} cannot be read ({error.strerror})"
@@ -128,43 +191,31 @@ def numbered(names: Sequence[Hashable]) -> NDArray[np.int64]:
     return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)
 
 
-def held_back(groups: Sequence[str], labels: Sequence[int], share: float) -> set[str]:
-    """Whole groups for testing: about one picture in `share` of each class, and never the last
-    group of a class. Which ones depends on their names, in no order that people give them."""
-    contents: dict[str, Counter[int]] = {}
-    for group, label in zip(groups, labels, strict=True):
-        contents.setdefault(group, Counter())[label] += 1
-    totals = Counter(labels)
-    left = Counter(label for content in contents.values() for label in content)  # groups to train
-    held: dict[str, Counter[int]] = {}
-
-    def may_go(group: str) -> bool:
-        return group not in held and all(left[label] > 1 for label in contents[group])
-
-    def hold(group: str) -> None:
-        held[group] = contents[group]
-        left.subtract(contents[group].keys())
-
-    tested: Counter[int] = Counter()
-    for group in sorted(contents, key=_mixed):
-        with_it = tested + contents[group]
-        if may_go(group) and _distance(with_it, totals, share) < _distance(tested, totals, share):
-            hold(group)
-            tested = with_it
-    for label in sorted(totals):
-        able = [group for group in contents if label in contents[group] and may_go(group)]
-        if not any(label in content for content in held.values()) and able:
-            hold(min(able, key=lambda group: (contents[group].total(), _mixed(group))))
-    return {*held}
+KEY_BITS, SITE_BITS = 47, 15  # of the number of a group: the hash of its name, and its site
 
 
-def _mixed(name: str) -> str:
-    return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()
+def key_of(name: str) -> int:
+    """A group's place between 0 and 2 ** KEY_BITS: the hash of its name, and of nothing else."""
+    digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
+    return int.from_bytes(digest[:8], "big") >> (64 - KEY_BITS)
 
 
-def _distance(tested: Counter[int], totals: Counter[int], share: float) -> float:
-    """How far this is from testing one in `share` of each class."""
-    return sum((tested[label] / total - 1 / share) ** 2 for label, total in totals.items())
+def number_of(site: int, key: int) -> int:
+    """Groups of one name have one key at all sites, and are different groups."""
+    return (site % (1 << SITE_BITS)) * (1 << KEY_BITS) + key
+
+
+def held_back(keys: Sequence[int], labels: Sequence[int], share: float) -> set[int]:
+    """Of groups, by their keys, those that are not trained on: about this share of them. Each class
+    has one of them, its lowest, and one to train on, its highest. So no group that was trained on
+    is held back because others have come, unless it was all that its class had to train on."""
+    of_class: dict[int, set[int]] = {}
+    for key, label in zip(keys, labels, strict=True):
+        of_class.setdefault(label, set()).add(key)
+    needed = {key for own in of_class.values() if len(own) == 1 for key in own}
+    held = {key for key in keys if key < share * 2**KEY_BITS} - needed
+    held |= {min(own - needed) for own in of_class.values() if own - needed}
+    return held - {max(own) for own in of_class.values() if own <= held}
 
 
 TEST_SHARE = 5  # every how many-th picture is for testing, where there is no test set
@@ -183,11 +234,16 @@ class PictureFile(NamedTuple):
         """Pictures with the same one stay together."""
         return self.site, self.group or f"/{self.path}"  # no group's name begins with a slash
 
+    @property
+    def key(self) -> int:
+        """Of its group, or of its own name, wherever the folder of all pictures lies."""
+        return key_of(self.group or "/".join(["", *self.path.parts[-2:]]))
+
 
 def divide(pictures: Sequence[PictureFile]) -> tuple[list[PictureFile], list[PictureFile]]:
     """Pictures to train on and to test on: every fifth picture of a class is for testing; where
-    pictures come in groups, about as many in whole groups. A site's division does not depend on
-    other sites."""
+    pictures come in groups, whole groups by the hashes of their names. A site's division does not
+    depend on other sites."""
     train: list[PictureFile] = []
     test: list[PictureFile] = []
     for _, of_site in groupby(pictures, key=lambda picture: picture.site):
@@ -207,9 +263,9 @@ def come_in_groups(pictures: Sequence[PictureFile]) -> bool:
 
 
 def _whole_groups(pictures: Sequence[PictureFile]) -> Iterator[PictureFile]:
-    owners = [picture.owner[1] for picture in pictures]
-    held = held_back(owners, [picture.label for picture in pictures], TEST_SHARE)
-    return (picture for picture in pictures if picture.owner[1] in held)
+    keys = [picture.key for picture in pictures]
+    held = held_back(keys, [picture.label for picture in pictures], 1 / TEST_SHARE)
+    return (picture for picture, key in zip(pictures, keys, strict=True) if key in held)
 
 
 def _every_fifth(pictures: Sequence[PictureFile]) -> Iterator[PictureFile]:
@@ -223,7 +279,8 @@ def group_numbers(pictures: Sequence[PictureFile]) -> NDArray[np.int64]:
     """A number for each picture, the same within a group; empty where no pictures belong
     together."""
     together = come_in_groups(pictures)
-    return numbered([picture.owner for picture in pictures if together])
+    numbers = [number_of(picture.site, picture.key) for picture in pictures if together]
+    return np.array(numbers, np.int64)
 
 
 def without_idle_groups(
@@ -284,7 +341,8 @@ def whole_groups(
 ) -> Partition:
     """A scheme deals out groups as if each were one sample of its most frequent class. Groups that
     it leaves over go to the clients with the fewest samples: each sample is somebody's."""
-    _, group_of, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    numbers = numbered(groups.tolist())  # in the order of the samples, whatever their names are
+    _, group_of, sizes = np.unique(numbers, return_inverse=True, return_counts=True)
     if clients > len(sizes):
         raise PartitionError(
             f"data.clients = {clients} is more than the {len(sizes)} groups of samples that stay "

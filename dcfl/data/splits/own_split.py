@@ -28,9 +28,10 @@ from numpy.typing import NDArray
 
 from dcfl.data.datasets import Dataset, Images
 from dcfl.data.readers.pickles import PickledArray, Refused, unpickled
-from dcfl.data.splits.partition import Partition
+from dcfl.data.splits.partition import MOST_CLIENTS, Partition
 from dcfl.errors import ConfigError, PartitionError
-from dcfl.system.wording import printable
+from dcfl.system.storage import open_data
+from dcfl.system.wording import csv_line, printable, without_apostrophe
 
 Numbers = NDArray[np.int64]  # of images
 LONGEST_NAME = 40  # characters of a client's name in a message
@@ -134,10 +135,11 @@ class OwnSplit:
             )
 
     def _require_numbers(self, name: str, count: int) -> None:
-        owners = {self.name(client): part for client, part in enumerate(self.parts)}
+        # A list: names may be alike, as they are shown.
+        owners = [(self.name(client), part) for client, part in enumerate(self.parts)]
         if self.test is not None:
-            owners["the test set"] = self.test
-        for who, numbers in owners.items():
+            owners.append(("the test set", self.test))
+        for who, numbers in owners:
             if not len(numbers):
                 raise PartitionError(f"{self.path}: {who} has no images")
             if numbers.min() < 0:
@@ -150,7 +152,7 @@ class OwnSplit:
                     f"{'training images' if self.test is None else 'images'}, from 0 on: is the "
                     f"file for another data set?"
                 )
-        self._require_one_owner(np.concatenate([*owners.values()]))
+        self._require_one_owner(np.concatenate([part for _, part in owners]))
 
     def _require_one_owner(self, numbers: Numbers) -> None:
         counts = np.bincount(numbers)
@@ -202,30 +204,17 @@ CLIENT_COLUMNS = ("client", "client_id", "cid", "partition_id", "partition", "si
 
 def read_own_split(file: str) -> OwnSplit:
     """The split in the file that `data.partition = "file:..."` names."""
-    path = split_path(file)
-    with _refusing(path):
-        found = READERS[path.suffix.lower()](_content(path))
-        if not found.parts:
-            raise Refused("it has no clients")
-        return replace(found, path=path)
-
-
-def split_path(file: str) -> Path:
     path = Path(os.path.abspath(os.path.expanduser(file)))
     if path.suffix.lower() not in READERS:
         raise ConfigError(f"data.partition: {path}: the name must end in {' or '.join(READERS)}")
     if not path.is_file():
         what = "not a file" if path.exists() else "no such file"
         raise ConfigError(f"data.partition: {path}: {what}")
-    return path
-
-
-def _content(path: Path) -> bytes:
-    with path.open("rb") as stream:
-        content = stream.read(LARGEST_FILE + 1)
-    if len(content) > LARGEST_FILE:
-        raise Refused(f"larger than {LARGEST_FILE // 10**6} MB")
-    return content
+    with _refusing(path), open_data(path, LARGEST_FILE) as stream:
+        found = READERS[path.suffix.lower()](stream.read())
+        if not found.parts:
+            raise Refused("it has no clients")
+        return replace(found, path=path)
 
 
 @contextmanager
@@ -312,6 +301,8 @@ def _from_fl_bench(value: Mapping[str, Any]) -> OwnSplit:
 
 
 def _parts(clients: Sequence[Any], names: Sequence[str] = ()) -> tuple[Numbers, ...]:
+    if len(clients) > MOST_CLIENTS:
+        raise Refused(f"more than {MOST_CLIENTS:,} clients")
     lists = [part for part in clients if isinstance(part, list)]
     arrays = [part.values for part in clients if isinstance(part, PickledArray)]
     # A pickle may repeat a list as often as it likes.
@@ -357,7 +348,7 @@ def _read_csv(content: bytes) -> OwnSplit:
         number = f"{order}" if image is None else row[image].strip()
         if not _is_number(number):
             raise Refused(f"line {line} has {printable(number, 40)!r} instead of an image's number")
-        clients.setdefault(row[client].strip(), []).append(int(number))
+        clients.setdefault(without_apostrophe(row[client].strip()), []).append(int(number))
     return _from_named(clients)
 
 
@@ -408,10 +399,7 @@ def _json_text(split: OwnSplit) -> str:
 def _csv_text(split: OwnSplit) -> str:
     if split.test is not None:
         raise ConfigError(f"{split.path}: a CSV file has no place for the test images: use .json")
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("image", "client"))
-    for client, part in enumerate(split.parts):
-        name = split.names[client] if split.names else client
-        writer.writerows((number, name) for number in part.tolist())
-    return text.getvalue()
+    names: Sequence[object] = split.names or range(len(split.parts))
+    parts = zip(names, split.parts, strict=True)
+    owners = ((number, name) for name, part in parts for number in part.tolist())
+    return "".join(map(csv_line, [("image", "client"), *owners]))

@@ -24,6 +24,7 @@ Integers: TypeAlias = NDArray[np.integer[Any]]
 LEFT_TO_CHANCE = ("dirichlet-capped", "dirichlet-uncapped")  # client sizes are random
 USE_ALPHA = ("dirichlet-balanced", *LEFT_TO_CHANCE, "quantity")
 TRIES = 200  # a split that fails this often hardly exists
+MOST_CLIENTS = 1_000_000  # of which a site, say, makes lists before it knows the images
 SHARES = 2_000_000  # drawn at most, over all tries: a few seconds
 ALPHA = 1e6  # a larger one is even to the last sample, and the draw itself would overflow
 

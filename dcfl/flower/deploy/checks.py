@@ -9,7 +9,6 @@ import ssl
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from cryptography import x509
@@ -18,8 +17,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from dcfl.errors import ConfigError
+from dcfl.flower.deploy.keys import out_of_date
 from dcfl.flower.roster import fingerprint_in, fingerprint_of
-from dcfl.system.storage import PRIVATE_FILE
+from dcfl.system.storage import PRIVATE_FILE, read_data
 from dcfl.system.wording import printable
 
 
@@ -49,6 +49,8 @@ def problems(findings: Iterable[Finding]) -> list[Finding]:
 
 KEY, AUTHORITY, NETWORK, TLS, REGISTERED = "key", "authority", "network", "TLS", "registered"
 SECONDS = 10.0  # for one answer over the network
+# A kit keeps its key in a form that Flower's own SuperNode, which checks no app, cannot read.
+KEY_OF_A_KIT = b"-----BEGIN PRIVATE KEY-----"
 _NOT_A_HEARTBEAT = 0.0  # refused by the SuperLink, but only after it has looked the key up
 _KNOWN, _UNKNOWN = 2003, 2004  # Flower's codes: of that refusal, and of a key that is not known
 # What a SuperLink logs, as an error, of a site that looked whether its key is known. A key that is
@@ -79,11 +81,15 @@ def check_key(path: Path) -> Finding:
 
 
 def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Of a site: as `dcfl flower keys` writes it, or as a kit keeps it."""
     try:
-        key = serialization.load_ssh_private_key(path.read_bytes(), None)
+        text = read_data(path)
+        kit = text.startswith(KEY_OF_A_KIT)
+        load = serialization.load_pem_private_key if kit else serialization.load_ssh_private_key
+        key = load(text, None)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-    except (ValueError, TypeError, UnsupportedAlgorithm):
+    except (ValueError, TypeError, UnsupportedAlgorithm, NotImplementedError):
         raise ConfigError(f"{path}: not a private key of a site") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ConfigError(f"{path}: not a private key of a site")
@@ -94,15 +100,14 @@ def check_authority(path: Path) -> Finding:
     """Check ca.crt, by which the site knows its SuperLink."""
     shown, remedy = printable(path), "bring ca.crt from the server's operator"
     try:
-        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+        certificate = x509.load_pem_x509_certificate(read_data(path))
     except OSError as error:
         return wrong(AUTHORITY, f"{shown}: cannot be read ({error.strerror})", remedy)
     except ValueError:
         return wrong(AUTHORITY, f"{shown}: not a certificate", remedy)
-    end = certificate.not_valid_after_utc
-    if end < datetime.now(UTC):
-        return wrong(AUTHORITY, f"{shown}: has expired on {end:%d %B %Y}", remedy)
-    return fine(AUTHORITY, f"{shown}, valid until {end:%d %B %Y}")
+    if problem := out_of_date(certificate):
+        return wrong(AUTHORITY, f"{shown}: {problem}", remedy)
+    return fine(AUTHORITY, f"{shown}, valid until {certificate.not_valid_after_utc:%d %B %Y}")
 
 
 def check_link(

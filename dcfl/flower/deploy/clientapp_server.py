@@ -99,8 +99,7 @@ def work(connection: socket.socket) -> None:
 
 
 def command() -> Callable[[], object]:
-    """Flower's own, which checks the app first if the site demands it."""
-    import_module("dcfl.flower.app_pin").guard()
+    """Flower's own."""
     (script,) = entry_points(group="console_scripts", name=SCRIPT)
     return cast(Callable[[], object], script.load())
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 
 from dcfl.errors import ConfigError, NetworkError
-from dcfl.system.storage import write_whole
+from dcfl.system.storage import read_data, write_whole
 from dcfl.system.wording import install_command
 
 POLL = ("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.25")  # seconds that a message waits for its process
@@ -88,6 +88,12 @@ class Daemon:
     partition: int | None = None
     node: str | None = None  # the id that the SuperLink gave it
 
+    def __post_init__(self) -> None:
+        if not (
+            re.fullmatch(r"[^/\0]+", self.name) and type(self.pid) is int and 0 < self.pid < 2**31
+        ):
+            raise ValueError("a process without a name or a number")
+
     @property
     def alive(self) -> bool:
         return self.started is not None and start_of(self.pid) == self.started
@@ -108,14 +114,14 @@ def read_record(home: Path) -> Deployment:
     """What was started in a home; without daemons if there is no record."""
     path = home / RECORD
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(read_data(path))
         daemons = tuple(Daemon(**row) for row in record.pop("daemons"))
         return Deployment(**record, daemons=daemons)
     except FileNotFoundError:
         return Deployment(f"{LOOPBACK}:0", False)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{path}: damaged ({error}); delete it") from error
 
 

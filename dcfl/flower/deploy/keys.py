@@ -21,10 +21,15 @@ from dcfl.errors import ConfigError, require
 from dcfl.system.storage import PRIVATE_FILE, PUBLIC_FILE, private_folder, storage
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1")
-_SITE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_SITE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 _DNS = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _RESERVED = {"ca", "server"}
 _CURVE = ec.SECP384R1
+_REMAKE = "move server.pem and server.key away to have them made again"
+_REMEDIES = {
+    "ca.crt": "make all keys anew in another folder, with `dcfl flower keys`",
+    "server.pem": _REMAKE,
+}
 
 
 def make_keys(
@@ -46,6 +51,9 @@ def make_keys(
         private_folder(folder)
         pairs = [_pair(folder, "ca.key", "ca.crt"), _pair(folder, "server.key", "server.pem")]
         missing = [site for site in sites if not _pair(folder, site, f"{site}.pub")]
+        for name, there in zip(_REMEDIES, pairs, strict=True):
+            problem = out_of_date(_certificate(folder / name)) if there else ""
+            require(not problem, f"{folder / name} {problem}: {_REMEDIES[name]}")
         if all(pairs) and not missing and not none_missing:
             raise ConfigError(f"{folder}: these keys exist already, and are never written over")
         if not pairs[0]:
@@ -61,15 +69,30 @@ def make_keys(
 
 def valid_until(folder: Path) -> datetime:
     """When the first of the certificates expires."""
-    certificates = [(folder / name).read_bytes() for name in ("ca.crt", "server.pem")]
-    return min(x509.load_pem_x509_certificate(text).not_valid_after_utc for text in certificates)
+    return min(_certificate(folder / name).not_valid_after_utc for name in _REMEDIES)
+
+
+def out_of_date(certificate: x509.Certificate) -> str:
+    """Why it is of no use today; empty if it is."""
+    start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if end < datetime.now(UTC):
+        return f"has expired on {end:%d %B %Y}"
+    early = start > datetime.now(UTC)
+    return f"is not valid before {start:%d %B %Y}, by this machine's clock" if early else ""
+
+
+def _certificate(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except ValueError:
+        raise ConfigError(f"{path}: not a certificate") from None
 
 
 def check_sites(sites: Sequence[str]) -> None:
     for site in sites:
         require(
             _SITE.fullmatch(site) is not None,
-            f"site {site!r}: a name has letters, digits, dots, dashes and underscores only",
+            f"site {site!r}: a name has up to 100 letters, digits, dots, dashes and underscores",
         )
         reserved = site.lower().split(".")[0] in _RESERVED or site.endswith(".pub")
         require(not reserved, f"site {site}: this name is kept for other files; take another")
@@ -101,11 +124,14 @@ def _write(path: Path, content: bytes, mode: int) -> None:
         file.write(content)
 
 
-def _write_private(
+def write_private(
     path: Path, key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat
 ) -> None:
-    pem = serialization.Encoding.PEM
-    _write(path, key.private_bytes(pem, form, serialization.NoEncryption()), PRIVATE_FILE)
+    _write(path, private_text(key, form), PRIVATE_FILE)
+
+
+def private_text(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> bytes:
+    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
 
 
 def _write_certificate(path: Path, certificate: x509.Certificate) -> None:
@@ -114,7 +140,7 @@ def _write_certificate(path: Path, certificate: x509.Certificate) -> None:
 
 def _make_site(folder: Path, site: str) -> None:
     key = ec.generate_private_key(_CURVE())
-    _write_private(folder / site, key, serialization.PrivateFormat.OpenSSH)
+    write_private(folder / site, key, serialization.PrivateFormat.OpenSSH)
     public = key.public_key().public_bytes(
         serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     )
@@ -130,7 +156,7 @@ def _make_authority(folder: Path, days: int) -> None:
         .add_extension(_key_usage(signs_certificates=True), critical=True)
         .sign(key, hashes.SHA384())
     )
-    _write_private(folder / "ca.key", key, serialization.PrivateFormat.PKCS8)
+    write_private(folder / "ca.key", key, serialization.PrivateFormat.PKCS8)
     _write_certificate(folder / "ca.crt", certificate)
 
 
@@ -148,7 +174,7 @@ def _make_server(folder: Path, names: Sequence[x509.GeneralName], days: int) -> 
         )
         .sign(signer, hashes.SHA384())
     )
-    _write_private(folder / "server.key", key, serialization.PrivateFormat.PKCS8)
+    write_private(folder / "server.key", key, serialization.PrivateFormat.PKCS8)
     _write_certificate(folder / "server.pem", certificate)
 
 
@@ -202,11 +228,10 @@ def _check_hosts(folder: Path, hosts: Sequence[str]) -> None:
     """A server certificate that exists must be for the hosts that were asked for."""
     if tuple(hosts) == LOCAL_HOSTS:
         return  # only the default: a site is added
-    certificate = x509.load_pem_x509_certificate((folder / "server.pem").read_bytes())
+    certificate = _certificate(folder / "server.pem")
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     absent = [host for host in hosts if _alternative_name(host) not in names]
     if absent:
         raise ConfigError(
-            f"{folder}: server.pem exists and is not for {', '.join(absent)}: "
-            "move server.pem and server.key away to have them made again"
+            f"{folder}: server.pem exists and is not for {', '.join(absent)}: {_REMAKE}"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from dcfl.flower.deploy.daemons import (
     Deployment,
     add_to_record,
     listening,
+    read_record,
     require_free,
 )
 from dcfl.flower.deploy.deployment import (
@@ -31,6 +33,7 @@ from dcfl.flower.deploy.deployment import (
     supernode_command,
     wait_until,
 )
+from dcfl.flower.deploy.keys import check_sites
 from dcfl.flower.deploy.kit_folder import NGINX, SERVER_FILE, SITE_FILE, ServerKit, SiteKit
 from dcfl.flower.deploy.superlink import CONNECTION_NAME, ask, registered_nodes
 from dcfl.flower.node_config import NodeConfig
@@ -139,6 +142,26 @@ def _register_sites(kit: ServerKit) -> None:
     for key in kit.public_keys:
         if fingerprint_in(key) not in known:
             _register(kit, key)
+
+
+def add_site(kit: ServerKit, key: Path) -> str:
+    """Add a site by its public key, NAME.pub, while the server runs or not; returns its name. Runs
+    that have begun go on as they are."""
+    name, fingerprint = key.stem, fingerprint_in(key)
+    check_sites([*kit.sites, name])
+    prints = {fingerprint_in(one) for one in kit.public_keys}
+    require(fingerprint not in prints, f"{key}: is the key of another site already")
+    path = kit.folder / SERVER_FILE
+    text = path.read_text(encoding="utf-8")
+    names = to_toml([*kit.sites, name])
+    changed, count = re.subn(r"^names\s*=\s*\[[^]]*\]", f"names = {names}", text, flags=re.M)
+    require(count == 1, f"{path}: write names = {names} below [sites] by hand, then ./start")
+    with storage(path):
+        write_whole(kit.keys / f"{name}.pub", key.read_text(encoding="utf-8"))
+        write_whole(path, changed)
+    if any(daemon.alive for daemon in read_record(kit.state).daemons):
+        _register(kit, kit.keys / f"{name}.pub")
+    return name
 
 
 def _register(kit: ServerKit, key: Path) -> None:

@@ -7,19 +7,30 @@ daemon keeps is in `state`.
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dcfl.errors import ConfigError, require
+from dcfl.errors import ConfigError, NetworkError, require
 from dcfl.flower.deploy.checks import HARMLESS, check_authority, check_link, problems
 from dcfl.flower.deploy.daemons import LOOPBACK, Daemon, read_record
-from dcfl.flower.deploy.superlink import Connection, host_and_port, plain, registered_nodes
+from dcfl.flower.deploy.superlink import (
+    Connection,
+    RunStatus,
+    host_and_port,
+    newest_runs,
+    plain,
+    registered_nodes,
+)
 from dcfl.flower.roster import fingerprint_in
+from dcfl.system.storage import read_data
 
+CODE_LINE = "# dcfl's own code, SHA-256:"  # in constraints.txt: two builds may have one version
 SITE_FILE, SERVER_FILE = "site.toml", "server.toml"
 NGINX, NO_PROXY = "nginx", "none"
 LAST_LINES = 3  # of a log, shown
@@ -48,7 +59,7 @@ class ServerKit:
     address: str  # as sites reach it, by the proxy
     port: int  # the SuperLink's own, on loopback
     proxy: str  # NGINX or NO_PROXY
-    sites: tuple[str, ...]  # their names, in the order of partition-id
+    sites: tuple[str, ...]  # their names
 
     @property
     def state(self) -> Path:
@@ -127,10 +138,10 @@ class _Tables:
     def __init__(self, path: Path, tables: set[str]) -> None:
         self.path = path
         try:
-            self.content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+            self.content: dict[str, Any] = tomllib.loads(read_data(path).decode())
         except OSError as error:
             raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-        except ValueError as error:  # also text that is not UTF-8
+        except (ValueError, RecursionError) as error:  # also text that is not UTF-8
             raise ConfigError(f"{path}: not TOML ({error})") from None
         for name in self.content.keys() ^ tables:
             known = "unknown" if name in self.content else "missing"
@@ -159,11 +170,13 @@ def _with_absolute_paths(folder: Path, node: Mapping[str, object]) -> dict[str, 
     absolute = dict(node)
     for key in _NODE_PATHS:
         if isinstance(value := node.get(key), str) and value:
-            absolute[key] = str(folder / Path(value).expanduser())
+            absolute[key] = str(folder / os.path.expanduser(value))
+    if isinstance(group := node.get("group"), str) and group.lower().endswith(".csv"):
+        absolute["group"] = str(folder / os.path.expanduser(group))
     data = node.get("data")
     if isinstance(data, str) and ":" in data:
         kind, _, where = data.partition(":")
-        absolute["data"] = f"{kind}:{folder / Path(where).expanduser()}"
+        absolute["data"] = f"{kind}:{folder / os.path.expanduser(where)}"
     return absolute
 
 
@@ -182,6 +195,7 @@ class KitStatus:
     sites: Mapping[str, str] = field(default_factory=dict)  # of a server: how each is seen there
     log: Path | None = None
     last_lines: tuple[str, ...] = ()
+    runs: tuple[RunStatus, ...] = ()  # of a server, the newest first
 
     @property
     def well(self) -> bool:
@@ -196,9 +210,14 @@ def kit_status(kit: SiteKit | ServerKit) -> KitStatus:
     answers = bool(daemons) and not ways[0].obstacle
     sites = _sites(kit) if isinstance(kit, ServerKit) and answers else {}
     log = kit.state / "logs" / f"{daemons[0].name}.log" if daemons else None
+    runs: tuple[RunStatus, ...] = ()
+    if isinstance(kit, ServerKit) and answers:
+        with suppress(NetworkError):
+            runs = newest_runs(kit.link)
+    found = KitStatus(daemons, ways, sites, runs=runs)
     if log is None or not log.is_file():
-        return KitStatus(daemons, ways, sites)
-    return KitStatus(daemons, ways, sites, log, last_lines(plain(log.read_bytes())))
+        return found
+    return replace(found, log=log, last_lines=last_lines(plain(log.read_bytes())))
 
 
 def last_lines(log: str) -> tuple[str, ...]:

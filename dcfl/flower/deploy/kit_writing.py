@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,13 +10,23 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 
+from cryptography.hazmat.primitives.serialization import PrivateFormat
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from dcfl.errors import ConfigError, require
-from dcfl.flower.deploy.keys import LOCAL_HOSTS, check_sites, make_keys, valid_until
+from dcfl.flower.deploy.checks import read_key
+from dcfl.flower.deploy.keys import (
+    LOCAL_HOSTS,
+    check_sites,
+    make_keys,
+    valid_until,
+    write_private,
+)
+from dcfl.flower.deploy.kit_folder import CODE_LINE
 from dcfl.flower.deploy.superlink import host_and_port
+from dcfl.system.build import code_sha256, wheel_sha256
 from dcfl.system.storage import PRIVATE_FILE, private_folder, storage
 
 _HEAD = "# The versions with which the operator of the server made this kit.\n"
@@ -59,7 +70,8 @@ def _needed(*packages: str) -> dict[str, str]:
 SERVER = "server"  # keys.py keeps this name from being a site's
 SUPERLINK_PORT = 28443  # on the server's loopback
 DATA = "folder:/data/scans"
-_SCRIPTS = {"install", "start", "stop", "status", "check", "run"}
+_WHEEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]*\.whl")
+_SCRIPTS = {"install", "start", "stop", "status", "check", "run", "add"}
 _SCRIPT_MODE, _FILE_MODE = 0o755, 0o644
 _TEMPLATES = Environment(
     loader=PackageLoader("dcfl.flower.deploy", "kits"),
@@ -75,7 +87,7 @@ class Kits:
     """What kits that are written together have in common."""
 
     superlink: str  # host:port, as sites reach it
-    sites: tuple[str, ...]  # all of them, in the order of partition-id
+    sites: tuple[str, ...]  # all of them, or the new ones
     keys: Path  # of `dcfl flower keys`; made if it is not there
     data: str = DATA  # of a site
     wheel: Path | None = None  # of dcfl, if it does not come from a package index
@@ -87,17 +99,24 @@ class Kits:
         check_sites(self.sites)
         _data_values(self.data)
         if self.wheel is not None:
-            fits = self.wheel.is_file() and self.wheel.suffix == ".whl"
-            require(fits, f"{self.wheel}: not a wheel (a .whl file)")
+            fits = self.wheel.is_file() and _WHEEL.fullmatch(self.wheel.name)
+            require(
+                bool(fits), f"{self.wheel}: not a wheel (a .whl file, by the name it was built)"
+            )
 
-    def make_missing_keys(self) -> None:
-        """Make keys and certificates, unless a site with a key is forgotten."""
+    def make_missing_keys(self, added: bool = False) -> None:
+        """Make keys and certificates, unless a site with a key is forgotten. `added`: to those
+        that are there."""
         known = sorted(path.stem for path in self.keys.glob("*.pub"))
-        forgotten = [site for site in known if site not in self.sites]
+        if added:
+            require(bool(known), f"{self.keys}: has no site's key; without --add it is made anew")
+            taken = [site for site in self.sites if site in known]
+            require(not taken, f"{', '.join(taken)}: is a site already, by {self.keys}")
+        forgotten = [] if added else [site for site in known if site not in self.sites]
         require(
             not forgotten,
-            f"{self.keys} has a key of {', '.join(forgotten)} too: name all sites, in the order of "
-            f"partition-id, with --sites {','.join([*self.sites, *forgotten])}",
+            f"{self.keys} has a key of {', '.join(forgotten)} too: name all sites with --sites "
+            f"{','.join([*self.sites, *forgotten])}, or a new one with --add",
         )
         host, _ = host_and_port(self.superlink)
         hosts = list(dict.fromkeys([host, *LOCAL_HOSTS]))  # the proxy calls the SuperLink localhost
@@ -135,7 +154,8 @@ class Kits:
 
     def _texts(self, name: str) -> dict[str, str]:
         values = {**self._values(name), **_data_values(self.data)}
-        texts = {"constraints.txt": constraints()}
+        code = wheel_sha256(self.wheel) if self.wheel else code_sha256()
+        texts = {"constraints.txt": f"{CODE_LINE} {code}\n{constraints()}"}
         for path in _TEMPLATES.list_templates():
             kind, file = path.split("/")
             if kind in ("both", SERVER if name == SERVER else "site"):
@@ -150,7 +170,6 @@ class Kits:
             "name": name,
             "title": "server of a federation" if server else f"site {name} of a federation",
             "server": server,
-            "partition": None if server else self.sites.index(name),
             "sites": self.sites,
             "superlink": self.superlink,
             "superlink_port": SUPERLINK_PORT if port != SUPERLINK_PORT else SUPERLINK_PORT + 1,
@@ -165,10 +184,12 @@ class Kits:
         if name == SERVER:
             files = ["ca.crt", "server.pem", "server.key", *(f"{site}.pub" for site in self.sites)]
         else:
-            files = ["ca.crt", name, f"{name}.pub"]
+            files = ["ca.crt", f"{name}.pub"]
+            write_private(folder / name, read_key(self.keys / name), PrivateFormat.PKCS8)
         for file in files:
             shutil.copy(self.keys / file, folder / file)  # with its mode
-        (folder / ("server.key" if name == SERVER else name)).chmod(PRIVATE_FILE)
+        if name == SERVER:
+            (folder / "server.key").chmod(PRIVATE_FILE)
 
 
 # Names that would mean something to the package itself, or that hold the kit's name.
@@ -177,10 +198,12 @@ _RENAMED = {"dockerignore": ".dockerignore", "dcfl.service": "dcfl-{name}.servic
 
 def _data_values(data: str) -> dict[str, str]:
     kind, _, path = data.partition(":")
-    plain = not set('"\\\n$') & set(path)
-    if kind not in ("folder", "sites") or not Path(path).is_absolute() or not plain:
+    plain = path.isprintable() and not set('"\\$') & set(path) and path == path.strip()
+    whole = Path(path).is_absolute() and ".." not in Path(path).parts
+    if kind not in ("folder", "sites") or not plain or not whole:
         raise ConfigError(
-            f"--data {data}: give folder:PATH or sites:PATH, with the absolute path at the site"
+            f"--data {data}: give folder:PATH or sites:PATH, with the absolute path at the site, "
+            f'without .. or one of " \\ $ and what cannot be seen'
         )
     return {"data": data, "pictures": path}
 

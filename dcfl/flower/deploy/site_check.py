@@ -9,6 +9,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,8 +20,8 @@ from dcfl.data.settings import DataSettings
 from dcfl.data.splits.grouping import ALONE, grouping
 from dcfl.errors import ConfigError, DCFLError, SiteRefusal
 from dcfl.experiment import Experiment
-from dcfl.flower.app_code import check_pin, require_allowed
-from dcfl.flower.app_pin import KEY
+from dcfl.flower.app_code import require_allowed
+from dcfl.flower.app_pin import check_pin
 from dcfl.flower.deploy.checks import (
     Finding,
     check_authority,
@@ -31,12 +32,14 @@ from dcfl.flower.deploy.checks import (
     wrong,
 )
 from dcfl.flower.deploy.daemons import OTHER_PORT, in_use, read_record
-from dcfl.flower.deploy.kit_folder import SITE_FILE, SiteKit
+from dcfl.flower.deploy.kit_folder import CODE_LINE, SITE_FILE, SiteKit
 from dcfl.flower.node_config import ANY_DATA, NodeConfig
 from dcfl.flower.roster import site_title
 from dcfl.flower.site_rules import SiteRules
 from dcfl.flower.withholding import check_run, in_order
-from dcfl.system.wording import printable
+from dcfl.system.build import build, code_sha256
+from dcfl.system.storage import read_data
+from dcfl.system.wording import install_command, printable
 
 CONFIG, RULES, VERSIONS, DISK, PORT = "node config", "rules", "versions", "disk", "port"
 DATA, PICTURES, CLASSES, GROUPS = "data", "pictures", "classes", "groups"
@@ -56,6 +59,7 @@ LEAST_FREE = 2**30  # bytes: some models with what clients keep, and logs
 _COMPARED = ("dcfl", "torch", "flwr")
 # In a kit: the versions with which its server's operator made it.
 _VERSION_FILES = ("requirements.txt", "constraints.txt")
+_CODE = re.compile(rf"^{re.escape(CODE_LINE)} ([0-9a-f]{{64}})$", re.MULTILINE)
 _PINNED = re.compile(r"^([A-Za-z0-9_.-]+)(?:\[[^\]]*\])?==([^\s;#]+)", re.MULTILINE)
 
 
@@ -66,7 +70,7 @@ def check_site(site: SiteKit, run: Experiment | None = None) -> list[Finding]:
     try:
         node = NodeConfig.read(site.node_config)
         require_allowed({}, node.code_sha256)
-        check_pin(node.app_sha256, KEY)
+        check_pin(node.app_sha256)
         rules = node.rules
     except SiteRefusal as error:
         found.append(wrong(CONFIG, str(error), f"correct it in {SITE_FILE}"))
@@ -104,15 +108,11 @@ def check_rules(
 
 
 def check_place(node: NodeConfig, run: DataSettings | None) -> Finding:
-    told = f"site {node.partition_id} of {node.num_partitions}, counted from 0"
-    if not 0 <= node.partition_id < node.num_partitions:
-        return wrong(CONFIG, told, "agree on partition-id and num-partitions with the operator")
-    if (
-        run is not None
-        and run.dataset == "remote"
-        and run.clients not in ("auto", node.num_partitions)
-    ):
-        remedy = "make num-partitions and data.clients the same"
+    wanted = node.num_partitions
+    told = f"one of {wanted} sites" if wanted else "known by its key, among any number of sites"
+    remote = run is not None and run.dataset == "remote"
+    if wanted and run is not None and remote and run.clients not in ("auto", wanted):
+        remedy = "leave out num-partitions, or make it and data.clients the same"
         return wrong(CONFIG, f"{told}; the run has {run.clients} sites", remedy)
     return fine(CONFIG, told)
 
@@ -121,8 +121,12 @@ def check_versions(folder: Path | None = None) -> Finding:
     """`folder`: with the files that name the server's versions."""
     here = {name: _installed(name) for name in _COMPARED}
     if missing := [name for name, found in here.items() if not found]:
-        remedy = "install dcfl with Flower: pip install 'dcfl[flower]'"
+        remedy = f"install dcfl with Flower: {install_command('site')}"
         return wrong(VERSIONS, f"{', '.join(missing)}: not installed", remedy)
+    server_code = _CODE.search(_version_texts(folder)) if folder else None
+    if server_code and server_code[1] != code_sha256():
+        remedy = "run ./install again: it installs the dcfl that the server has"
+        return wrong(VERSIONS, f"dcfl {build()} here has other code than the server's", remedy)
     server = _server_versions(folder) if folder else {}
     different = [
         f"{name} {found} here, {server[name]} at the server"
@@ -145,9 +149,15 @@ def _installed(name: str) -> str:
 
 
 def _server_versions(folder: Path) -> dict[str, str]:
-    paths = [folder / name for name in _VERSION_FILES]
-    texts = [path.read_text("utf-8", "replace") for path in paths if path.is_file()]
-    return {name.lower(): found for text in texts for name, found in _PINNED.findall(text)}
+    return {name.lower(): found for name, found in _PINNED.findall(_version_texts(folder))}
+
+
+def _version_texts(folder: Path) -> str:
+    texts = []
+    for name in _VERSION_FILES:
+        with suppress(OSError):
+            texts.append(read_data(folder / name).decode("utf-8", "replace"))
+    return "\n".join(texts)
 
 
 def check_port(port: int, runs: bool) -> Finding:
@@ -193,7 +203,7 @@ def check_data(node: NodeConfig, run: DataSettings | None = None) -> list[Findin
         remedy = "a site needs at least two pictures, in a folder for each class"
         return [wrong(DATA, f"{printable(folder)}: {usable} pictures that can be read", remedy)]
     read = fine(DATA, f"{found.total:,} pictures in {printable(folder)}")
-    return [read, _broken(found, node, run), _classes(found, run), _groups(folder, run)]
+    return [read, _broken(found, node, run), _classes(found, node, run), _groups(folder, node)]
 
 
 def _without_pictures(node: NodeConfig, run: DataSettings | None) -> Finding:
@@ -215,15 +225,15 @@ def _own_folder(node: NodeConfig) -> Path | None:
 def _broken(found: PictureCheck, node: NodeConfig, run: DataSettings | None) -> Finding:
     if not found.broken:
         return fine(PICTURES, "all can be read")
-    if node.with_own_rules(run or DataSettings()).broken == "skip":
+    if (node.broken or (run or DataSettings()).broken) == "skip":
         return fine(PICTURES, f"broken and left out are {found.broken_text}")
     remedy = 'repair or remove them, or set broken = "skip" in the node config to leave them out'
     return wrong(PICTURES, f"broken are {found.broken_text}", remedy)
 
 
-def _groups(folder: Path, run: DataSettings | None) -> Finding:
-    """Were patients understood as such? By the run's rule or, without a run, by the usual one."""
-    rule = (run or DataSettings()).group
+def _groups(folder: Path, node: NodeConfig) -> Finding:
+    """Were patients understood as such? By the site's own rule or, without one, by the usual."""
+    rule = node.group or DataSettings().group
     try:
         group_of = grouping(rule)
         names = {
@@ -233,18 +243,21 @@ def _groups(folder: Path, run: DataSettings | None) -> Finding:
             for path in images(part)
         } - {ALONE}
     except DCFLError as error:
-        return wrong(GROUPS, str(error), "choose a data.group that fits the names at every site")
+        return wrong(GROUPS, str(error), "choose a group in the node config that fits the names")
     if not names:
-        return fine(GROUPS, f"none by data.group = {rule!r}: every picture is taken for itself")
+        return fine(GROUPS, f"none by group = {rule!r}: every picture is taken for itself")
     count = f"{len(names):,} group{'' if len(names) == 1 else 's'}"
     first = printable(min(names), 60)
-    return fine(GROUPS, f"{count} by data.group = {rule!r}, such as {first}")
+    return fine(GROUPS, f"{count} by group = {rule!r}, such as {first}")
 
 
-def _classes(found: PictureCheck, run: DataSettings | None) -> Finding:
+def _classes(found: PictureCheck, node: NodeConfig, run: DataSettings | None) -> Finding:
     own = ", ".join(f"{printable(name, 60)} ({count:,})" for name, count in found.classes.items())
     if run is None:
         return fine(CLASSES, f"{own}; --run CONFIG.toml compares them with those agreed on")
+    if not node.agrees(run.class_names):
+        remedy = "agree on the classes and their order with the operator"
+        return wrong(CLASSES, f"classes = {printable(node.classes, 200)} is not the run's", remedy)
     others = [printable(name, 60) for name in found.classes if name not in run.class_names]
     if others:
         agreed = ", ".join(printable(name, 60) for name in run.class_names)

@@ -54,12 +54,14 @@ clientapp = "dcfl.flower.client_app:app"
 
 # A whole config file as one text, because Flower accepts only keys that stand here; or the folder
 # of a run to resume. And the sites: how many SuperNodes there are, or a line for each with the
-# fingerprint of its key and its name. And the hashes of the user's own files in this folder.
+# fingerprint of its key and its name. And the hashes of the user's own files in this folder, and
+# what is asked of the sites, if it is not a training.
 [tool.flwr.app.config]
 experiment = {experiment}
 resume = ""
 sites = {sites}
 code = {code}
+asks = ""
 """
 
 
@@ -168,9 +170,10 @@ class Submitted:
     run: int  # Flower's number
     folder: Path  # on the SuperLink's machine, which may be this one
 
-    def rows(self) -> Iterator[RoundRow]:
+    def rows(self) -> Iterator[RoundRow | None]:
         """The rows of rounds.jsonl as they come, until the run has ended; RemoteRunFailed if it
-        failed. A SuperLink elsewhere yields none: its rows are on its own disk."""
+        failed. None now and then, when there is none. A SuperLink elsewhere yields no other: its
+        rows are on its own disk."""
         seen, asked, status = len(RecordedRun(self.folder).rounds), time.monotonic(), ""
         while not status.startswith("finished"):
             time.sleep(ROWS_SECONDS)
@@ -178,13 +181,14 @@ class Submitted:
             if ended or time.monotonic() > asked + STATUS_SECONDS:
                 status = superlink.run_status(self.link, self.run)
                 asked = time.monotonic()
+                yield None
             rows = RecordedRun(self.folder).rounds
             yield from rows[seen:]
             seen = len(rows)
         if status != "finished:completed":
-            raise self._failure(status)
+            raise self.failure(status)
 
-    def _failure(self, status: str) -> RemoteRunFailed:
+    def failure(self, status: str) -> RemoteRunFailed:
         endings = re.findall(rf"{ENDED} (\d+) (.*)", superlink.log(self.link, self.run))
         if endings:
             code, reason = endings[-1]
@@ -198,10 +202,14 @@ class Submitted:
 
 
 def submit(
-    link: Connection, experiment: Experiment, sites: str = "", resume: bool = False
+    link: Connection,
+    experiment: Experiment,
+    sites: str = "",
+    resume: bool = False,
+    asks: str = "",
 ) -> Submitted:
     """`experiment`: from `for_superlink`, or from the folder of a run to `resume`. `sites`: a
-    roster's text."""
+    roster's text. `asks`: for something else than a training."""
     roster = Roster.from_text(sites, experiment.data)  # better refused here than at the SuperLink
     if experiment.data.dataset == "remote":
         data = replace(experiment.data, clients=roster.count)
@@ -212,6 +220,7 @@ def submit(
         "resume": experiment.output.dir if resume else "",
         "sites": sites,
         "code": code_text(files),
+        "asks": asks,
     }
     with tempfile.TemporaryDirectory() as folder:
         bundle = write_bundle(Path(folder) / "app", files=files)

@@ -55,6 +55,10 @@ class RunStatus:
     status: str
     submitted: str  # when, in UTC; empty: Flower does not say
 
+    @property
+    def words(self) -> str:
+        return f"{self.submitted}  {self.status}  {self.run}"
+
 
 def submit(link: Connection, bundle: Path, run_config: Mapping[str, str]) -> int:
     """Submit a bundle; returns its run id. The run needs this process no more."""
@@ -232,13 +236,6 @@ class RegisteredNode(NamedTuple):
     online: bool  # as the SuperLink sees it, up to a minute late
 
 
-class Absence(NamedTuple):
-    """Sites of a run that are not online."""
-
-    sites: str  # for a person; empty: all are online, or the SuperLink does not say
-    of_all: bool = False
-
-
 def registered_nodes(link: Connection) -> list[RegisteredNode] | None:
     """None if the SuperLink does not say it. Flower's command lists nodes without their keys. What
     that command uses is asked here, and may be different in another version."""
@@ -253,17 +250,17 @@ def registered_nodes(link: Connection) -> list[RegisteredNode] | None:
     ]
 
 
-def absent_sites(link: Connection, roster: Roster) -> Absence:
+def absent_sites(link: Connection, roster: Roster) -> str:
+    """For a person; empty: all are online, or the SuperLink does not say."""
     nodes = registered_nodes(link)
     if nodes is None:
-        return Absence("")
+        return ""
     online = [node.key for node in nodes if node.online]
     if roster.keys:
         absent = [place for place, key in enumerate(roster.keys) if key not in online]
-        told = ", ".join(roster.title(place) for place in absent)
-        return Absence(told, len(absent) == roster.count)
+        return ", ".join(roster.title(place) for place in absent)
     missing = max(0, roster.count - len(online))
-    return Absence(f"{missing} of {roster.count} sites" if missing else "", not online)
+    return f"{missing} of {roster.count} sites" if missing else ""
 
 
 def _listed(link: Connection) -> list[tuple[bytes, str]]:

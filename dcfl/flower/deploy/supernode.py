@@ -15,17 +15,24 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from itertools import chain
 from pathlib import Path
 
+from cryptography.hazmat.primitives.serialization import PrivateFormat
+
+from dcfl.flower.app_pin import guard
 from dcfl.flower.deploy import clientapp_launcher
+from dcfl.flower.deploy.checks import KEY_OF_A_KIT, read_key
 from dcfl.flower.deploy.clientapp_server import SCRIPT
 from dcfl.flower.deploy.daemons import POLL, script
+from dcfl.flower.deploy.keys import private_text
 from dcfl.system.processes import python
 
 # Of Flower's naps: 0.3 seconds until the next look for a message, and 0.06 for a reply.
 SHARE_OF_NAPS = 1 / 10
 SERVER = ("-m", "dcfl.flower.deploy.clientapp_server")
+KEY = "--auth-supernode-private-key"
 CAN_FORK = sys.platform == "linux"  # elsewhere frameworks do not survive it
 
 
@@ -34,16 +41,31 @@ def run_supernode(arguments: Sequence[str]) -> None:
     scripts = str(Path(script("flower-supernode")).parent)
     os.environ["PATH"] = os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)])
     os.environ.setdefault(*POLL)
-    sys.argv = [script("flower-supernode"), *arguments]
+    sys.argv = [script("flower-supernode"), *_with_readable_key(arguments)]
     from flwr.supernode.cli import flower_supernode
 
+    guard()
     look_often()
-    if not CAN_FORK:
+    # Flower runs what it finds unpacked under an app's name: here, nothing but what it unpacked.
+    with tempfile.TemporaryDirectory(prefix="dcfl-apps-") as apps, ExitStack() as stack:
+        os.environ["FLWR_HOME"] = apps
+        if CAN_FORK:
+            folder = stack.enter_context(warm_process())
+            os.environ["PATH"] = os.pathsep.join([str(folder), os.environ["PATH"]])
         flower_supernode()
-        return
-    with warm_process() as folder:
-        os.environ["PATH"] = os.pathsep.join([str(folder), os.environ["PATH"]])
-        flower_supernode()
+
+
+def _with_readable_key(arguments: Sequence[str]) -> list[str]:
+    """The key of a kit, in the form that Flower reads, is in a pipe and not on the disk."""
+    words = list(chain(*(word.split("=", 1) if KEY in word else [word] for word in arguments)))
+    place = words.index(KEY) + 1 if KEY in words else 0
+    path = Path(words[place] if 0 < place < len(words) else "")
+    if path.is_file() and path.read_bytes().startswith(KEY_OF_A_KIT):
+        read_end, write_end = os.pipe()
+        os.write(write_end, private_text(read_key(path), PrivateFormat.OpenSSH))
+        os.close(write_end)
+        words[place] = f"/dev/fd/{read_end}"
+    return words
 
 
 @contextmanager

@@ -22,7 +22,13 @@ def test_the_bundle_is_one_file_that_points_into_dcfl(tmp_path: Path) -> None:
         "dcfl.flower.deploy.server_app:app",
         "dcfl.flower.client_app:app",
     }
-    assert app["config"] == {"experiment": experiment, "resume": "", "sites": "2", "code": ""}
+    assert app["config"] == {
+        "experiment": experiment,
+        "resume": "",
+        "sites": "2",
+        "code": "",
+        "asks": "",
+    }
 
 
 def test_an_empty_folder_is_filled_and_a_full_one_refused(tmp_path: Path) -> None:

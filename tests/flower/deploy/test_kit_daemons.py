@@ -116,8 +116,8 @@ def test_a_site_that_ends_says_why_and_leaves_nothing(site: SiteKit, supernode: 
 def test_a_misspelt_key_names_the_file(site: SiteKit, supernode: Any) -> None:
     supernode(CONNECTED)
     config = site.folder / "site.toml"
-    config.write_text(config.read_text().replace("partition-id", "partition-idea"))
-    with pytest.raises(ConfigError, match=r"site\.toml: .*did you mean partition-id"):
+    config.write_text(config.read_text().replace("memories =", "memory ="))
+    with pytest.raises(ConfigError, match=r"site\.toml: .*did you mean memories"):
         start_kit(open_kit(site.folder))
 
 

@@ -7,6 +7,8 @@ import re
 import shutil
 import subprocess
 import tomllib
+import zipfile
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +16,32 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from dcfl.errors import ConfigError, StorageError
-from dcfl.flower.deploy.keys import valid_until
+from dcfl.flower.deploy.checks import check_authority, read_key
+from dcfl.flower.deploy.keys import LOCAL_HOSTS, make_keys, valid_until
 from dcfl.flower.deploy.kit_folder import ServerKit, SiteKit, open_kit
 from dcfl.flower.deploy.kit_writing import Kits, constraints
+from dcfl.flower.deploy.site_check import check_versions
 from dcfl.flower.node_config import KEYS, NodeConfig
+from dcfl.system.build import PACKAGE, code_sha256, wheel_sha256
 
 SITES = ("north", "south")
 WHEEL = "dcfl-0.2.0-py3-none-any.whl"
+
+
+def write_wheel(path: Path, more: bytes = b"") -> None:
+    """With the code of this dcfl."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in PACKAGE.rglob("*.py"):
+            changed = file.read_bytes() + (more if file.name == "errors.py" else b"")
+            archive.writestr(f"dcfl/{file.relative_to(PACKAGE).as_posix()}", changed)
+        archive.writestr("dcfl-0.2.0.dist-info/METADATA", "Name: dcfl\n")
 
 
 @pytest.fixture(scope="module")
 def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """north, south and server."""
     folder = tmp_path_factory.mktemp("kits")
-    (folder / WHEEL).write_bytes(b"wheel")
+    write_wheel(folder / WHEEL)
     federation = Kits(
         "fl.example.org:8443", SITES, folder / "keys", "folder:/data/my scans", folder / WHEEL
     )
@@ -51,7 +65,8 @@ def test_a_site_gets_its_own_key_and_no_other(kits: Path) -> None:
     assert mode(kits / "south" / "keys" / "south") == 0o600
     assert mode(kits / "south") == mode(kits / "south" / "keys") == 0o700
     made = kits / "keys" / "south"
-    assert (kits / "south" / "keys" / "south").read_bytes() == made.read_bytes()
+    theirs = read_key(kits / "south" / "keys" / "south")
+    assert theirs.private_numbers() == read_key(made).private_numbers()
 
 
 def test_the_server_gets_no_private_key_but_its_own(kits: Path) -> None:
@@ -63,7 +78,7 @@ def test_the_server_gets_no_private_key_but_its_own(kits: Path) -> None:
 def test_scripts_can_be_executed_and_are_sound(kits: Path) -> None:
     scripts = {
         "north": ("install", "start", "stop", "status", "check"),
-        "server": ("install", "start", "stop", "status", "run"),
+        "server": ("install", "start", "stop", "status", "run", "add"),
     }
     checker = ["shellcheck"] if shutil.which("shellcheck") else ["sh", "-n"]
     for kit, names in scripts.items():
@@ -104,7 +119,7 @@ def test_the_config_of_a_site_is_read_as_it_was_meant(kits: Path) -> None:
     assert kit.authority.is_file()
     assert kit.key.is_file()
     config = NodeConfig.read(kit.node_config)
-    assert (config.partition_id, config.num_partitions) == (1, 2)
+    assert (config.place, config.num_partitions) == (None, 0)  # the federation may grow
     assert config.data == "folder:/data/my scans"
     assert config.memories_folder == kits / "south" / "state" / "memories"
 
@@ -229,12 +244,28 @@ def test_half_an_installation_is_removed(was_there: bool, kits: Path, tmp_path: 
 
 def test_sites_install_what_the_operator_has(kits: Path) -> None:
     assert (kits / "north" / "requirements.txt").read_text() == f"./{WHEEL}[site]\n"
-    assert (kits / "north" / WHEEL).read_bytes() == b"wheel"
+    assert wheel_sha256(kits / "north" / WHEEL) == code_sha256()
     lines = constraints().splitlines()
     names = {line.split("==")[0] for line in lines[1:]}
     assert {"torch", "flwr", "cryptography", "numpy"} <= names
     assert not {"ray", "dcfl"} & names
     assert "+" not in "".join(lines)
+
+
+def test_a_kit_knows_its_code_and_a_site_compares(tmp_path: Path) -> None:
+    """Two builds of one version: a line more in one file."""
+    wheels = {"same": b"", "other": b"# a line\n"}
+    for name, more in wheels.items():
+        wheel = tmp_path / name / WHEEL
+        wheel.parent.mkdir()
+        write_wheel(wheel, more)
+        assert (wheel_sha256(wheel) == code_sha256()) == (name == "same")
+        made = Kits("fl.example.org:8443", SITES, tmp_path / "keys", wheel=wheel)
+        made.make_missing_keys()
+        found = check_versions(made.write("north", tmp_path / f"kits-{name}"))
+        assert found.ok == (name == "same")
+    assert "has other code than the server's" in found.text
+    assert found.remedy.startswith("run ./install again")
 
 
 def test_without_a_wheel_dcfl_comes_from_the_package_index(tmp_path: Path) -> None:
@@ -260,25 +291,93 @@ def test_the_readmes_name_what_is_there(kits: Path) -> None:
         ({"superlink": "fl.example.org:0"}, "give host:port"),
         ({"superlink": 'x"\n:1'}, "give host:port"),
         ({"sites": ()}, "which sites are there"),
-        ({"sites": ("a b",)}, "a name has letters"),
+        ({"superlink": "fl.example.org:٣"}, "give host:port"),
+        ({"superlink": "\u202efl.example.org:1"}, "give host:port"),
+        ({"sites": ("a b",)}, "a name has up to 100 letters"),
+        ({"sites": ("../a",)}, "a name has up to 100 letters"),
+        ({"sites": ("a\udc80",)}, "a name has up to 100 letters"),
+        ({"sites": ("a" * 101,)}, "a name has up to 100 letters"),
         ({"sites": ("server",)}, "kept for other files"),
         ({"sites": ("north", "North")}, "same name"),
         ({"wheel": Path("nowhere.whl")}, "not a wheel"),
+        ({"wheel": "a b.whl"}, "not a wheel"),
+        ({"wheel": "a.whl\n; touch x.whl"}, "not a wheel"),
+        ({"wheel": "a\u2066.whl"}, "not a wheel"),
     ],
 )
 def test_what_does_not_fit_is_said_in_a_line(
     changes: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     usual = {"superlink": "localhost:8443", "sites": SITES, "keys": tmp_path / "keys"}
+    if isinstance(name := changes.get("wheel"), str):
+        changes = {"wheel": tmp_path / name}
+        (tmp_path / name).write_bytes(b"wheel")
+    before = [*tmp_path.iterdir()]
     with pytest.raises(ConfigError, match=said):
         Kits(**{**usual, **changes})
-    assert not [*tmp_path.iterdir()]
+    assert [*tmp_path.iterdir()] == before
 
 
-@pytest.mark.parametrize("data", ["scans", "folder:scans", 'folder:/a"b', "any", "folder:/a\nb"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        *("scans", "folder:scans", "any", "folder:", "npz:/a", "folder:/a/../../etc", "folder:/.."),
+        *(
+            f"folder:/a{odd}b"
+            for odd in '"\\$\n\r\t\0\x1b\x7f\x85\xa0\u2028\u202e\u2066\u200b\udc80'
+        ),
+        *("folder:/a ", "folder: /a", "sites:/a\ud800"),
+    ],
+)
 def test_a_path_must_mean_the_same_everywhere(data: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="absolute path"):
         Kits("fl.example.org:8443", SITES, tmp_path / "keys", data)
+
+
+class Clock(datetime):
+    shift = timedelta(0)
+
+    @classmethod
+    def now(cls, tz: Any = None) -> Any:
+        return datetime.now(tz) + cls.shift
+
+
+@pytest.mark.parametrize(
+    ("days", "removed", "said"),
+    [
+        (2, (), r"keys/ca\.crt has expired on \d+ \w+ \d{4}: make all keys anew in another folder"),
+        (-2, (), r"keys/ca\.crt is not valid before \d+ \w+ \d{4}, by this machine's clock: make"),
+        (
+            2,
+            ("ca.crt", "ca.key"),
+            r"server\.pem has expired on .*: move server\.pem and server\.key",
+        ),
+        (0, (), ""),
+    ],
+)
+def test_no_kit_is_made_of_keys_that_are_of_no_use_today(
+    days: int, removed: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = tmp_path / "keys"
+    make_keys(keys, SITES[:1], ["fl.example.org", *LOCAL_HOSTS], days=1)
+    if removed:  # an authority that lives longer
+        make_keys(tmp_path / "other", SITES[:1], days=9)
+        for name in removed:
+            (tmp_path / "other" / name).replace(keys / name)
+    before = {path.name for path in keys.iterdir()}
+    monkeypatch.setattr("dcfl.flower.deploy.keys.datetime", Clock)
+    monkeypatch.setattr(Clock, "shift", timedelta(days=days))
+    federation = Kits("fl.example.org:8443", SITES, keys)
+    finding = check_authority(keys / "ca.crt")
+    if not said:
+        federation.make_missing_keys()
+        assert finding.ok
+        return
+    with pytest.raises(ConfigError, match=said):
+        federation.make_missing_keys()
+    assert {path.name for path in keys.iterdir()} == before
+    assert finding.ok == bool(removed)
+    assert finding.ok or re.search(said.partition(":")[0], finding.text.replace("crt:", "crt"))
 
 
 def test_a_site_that_has_a_key_is_not_forgotten(kits: Path) -> None:

@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ import pytest
 
 from dcfl.cli.main import main
 from dcfl.data.settings import DataSettings
+from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
 from dcfl.flower.deploy import checks, site_check
 from dcfl.flower.deploy.checks import Finding, check_link, problems
@@ -27,6 +27,7 @@ from dcfl.flower.deploy.daemons import (
     Deployment,
     add_to_record,
     free_ports,
+    read_record,
     start_of,
 )
 from dcfl.flower.deploy.keys import make_keys
@@ -79,6 +80,9 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 class Place(NamedTuple):
     folder: Path
 
+    def pictures(self) -> list[Path]:
+        return sorted((self.folder / "scans").rglob("*.png"))
+
     def edit(self, old: str, new: str) -> None:
         path = self.folder / "site.toml"
         assert old in path.read_text()
@@ -128,19 +132,31 @@ def test_a_site_that_is_fit(site: Place) -> None:
 
 
 def test_a_site_sees_whether_its_patients_were_understood(site: Place) -> None:
-    def groups(run: Experiment | None = None) -> Finding:
-        return next(finding for finding in looked_at(site, run) if finding.subject == "groups")
+    def groups() -> Finding:
+        return next(finding for finding in looked_at(site) if finding.subject == "groups")
 
-    assert groups().text == "none by data.group = 'subfolder': every picture is taken for itself"
+    assert groups().text == "none by group = 'subfolder': every picture is taken for itself"
     for shade, number in (("dark", 0), ("dark", 1), ("light", 0)):
         of_patient = site.folder / "scans" / shade / f"patient_{number}"
         of_patient.mkdir()
         (site.folder / "scans" / shade / f"{number}.png").rename(of_patient / "1.png")
-    assert groups().text == "2 groups by data.group = 'subfolder', such as patient_0"
-    by_name = replace(AGREED, data=replace(AGREED.data, group=r"patient_(\d)"))
-    found = groups(by_name)
+    assert groups().text == "2 groups by group = 'subfolder', such as patient_0"
+    site.edit("[node]", "[node]\ngroup = 'patient_(0)'")
+    found = groups()
     assert not found.ok
     assert "finds no group in its name" in found.text
+    site.edit("patient_(0)", "patients.csv")
+    rows = [f"scans/{path.relative_to(site.folder / 'scans')},x" for path in site.pictures()]
+    (site.folder / "patients.csv").write_text("\n".join(["file,group", *rows]))
+    assert groups().text == f"1 group by group = '{site.folder}/patients.csv', such as x"
+
+
+def test_a_site_sees_that_it_agreed_to_other_classes(site: Place) -> None:
+    site.edit("[node]", '[node]\nclasses = "light, dark"')
+    (found,) = problems(looked_at(site))
+    assert found.subject == "classes"
+    site.edit("light, dark", "dark, light")
+    assert not problems(looked_at(site))
 
 
 def other_authority(site: Place) -> None:
@@ -201,12 +217,6 @@ SPOILS: dict[str, tuple[Callable[[Place], Any], str, str, str]] = {
         "node config",
         "the run has 2 sites",
         "the same",
-    ),
-    "place": (
-        lambda site: site.edit("partition-id = 0", "partition-id = 2"),
-        "node config",
-        "site 2 of 2",
-        "operator",
     ),
     "version": (
         lambda site: (site.folder / "constraints.txt").write_text("torch==1.0\nflwr==0.1\n"),
@@ -362,3 +372,31 @@ def test_a_folder_that_is_no_sites_is_bad_usage(cli: Cli, tmp_path: Path) -> Non
     assert code == 2
     assert "not a site's folder, there is no site.toml; `dcfl flower kit` writes one" in err
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("kind", ["pipe", "huge"])
+@pytest.mark.parametrize(
+    "name", ["keys/north", "keys/north.pub", "keys/ca.crt", "requirements.txt", "site.toml"]
+)
+def test_a_file_that_is_none_is_not_waited_for(name: str, kind: str, site: Place, cli: Cli) -> None:
+    """Nor read whole: a kit comes from somebody else."""
+    path = site.folder / name
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.touch()
+        os.truncate(path, 10**11)
+    code, out, err = cli("flower", "check-site", str(site.folder))
+    assert "bug in dcfl" not in out + err
+    assert code or name in ("requirements.txt", "keys/north.pub")  # without which a site is fit
+
+
+@pytest.mark.parametrize("pid", ['"1"', "-1", "0", f"{2**70}", "null", "[1]"])
+def test_a_record_of_processes_that_cannot_be_is_one_line(pid: str, tmp_path: Path) -> None:
+    row = f'{{"name": "n", "pid": {pid}, "started": 1.0}}'
+    text = f'{{"address": "x:1", "tls": true, "daemons": [{row}]}}'
+    for damaged in (text, "[" * 10**5, "[]"):
+        (tmp_path / "processes.json").write_text(damaged)
+        with pytest.raises(ConfigError, match="damaged"):
+            read_record(tmp_path)

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
-from dcfl.flower import app_pin
 from dcfl.flower.deploy import supernode
 from dcfl.flower.deploy.clientapp_server import SCRIPT, command
 from dcfl.flower.deploy.daemons import start_of
+from dcfl.flower.deploy.keys import make_keys
+from dcfl.flower.deploy.kit_writing import Kits
 
 pytestmark = pytest.mark.skipif(not supernode.CAN_FORK, reason="Linux alone")
 ROOT = Path(__file__).parents[3]
@@ -191,9 +193,22 @@ def test_what_a_message_needs_is_imported_before_without_a_thread() -> None:
     assert shown.stdout.decode().split() == ["True", "True", "1"], shown.stderr
 
 
-def test_flowers_command_is_where_it_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app_pin, "guard", lambda: None)
+def test_flowers_command_is_where_it_is_looked_for() -> None:
     assert command().__name__ == "flwr_clientapp"
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_flower_gets_the_key_of_a_kit_in_its_own_form(joined: bool, tmp_path: Path) -> None:
+    make_keys(tmp_path / "keys", ["north"])
+    kit = Kits("localhost:8443", ("north",), tmp_path / "keys").write("north", tmp_path)
+    own = load_ssh_private_key((tmp_path / "keys" / "north").read_bytes(), None)
+    words = [supernode.KEY, str(kit / "keys" / "north")]
+    told = supernode._with_readable_key(["=".join(words)] if joined else words)
+    assert told[0] == supernode.KEY
+    read = load_ssh_private_key(Path(told[1]).read_bytes(), None)
+    assert read.private_numbers() == own.private_numbers()  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match="OpenSSH"):
+        load_ssh_private_key((kit / "keys" / "north").read_bytes(), None)
 
 
 def test_flowers_loop_naps_for_less(monkeypatch: pytest.MonkeyPatch) -> None:

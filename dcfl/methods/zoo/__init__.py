@@ -1,0 +1,1 @@
+"""Methods beyond the paper's, each compared with its authors' released code."""

@@ -1,0 +1,114 @@
+"""The same picture twice: counted where it may deceive, and remembered by a run."""
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import dcfl
+from dcfl.data import DataSettings, Images, load_dataset
+from dcfl.data.identical import TRAINED_ON, identical_pictures, read_digests
+from dcfl.errors import DCFLError
+from tests.command_line import Call
+from tests.data.pictures import save
+
+SMALL: dict[str, Any] = {
+    "federation": {"rounds": 1},
+    "training": {"batch_size": 8},
+    "engine": {"workers": 1},
+}
+
+
+def deep(level: int) -> Image.Image:
+    """16 bits in grey, with a pattern of its own."""
+    rng = np.random.default_rng(level)
+    return Image.fromarray(rng.integers(0, 2**16, (8, 8), dtype=np.uint16))
+
+
+def clinic(folder: Path, patients: int = 12) -> Path:
+    for patient in range(patients):
+        for number in range(3):
+            name = ("benign", "malignant")[patient % 2]
+            save(folder / name / f"p{patient:02}" / f"{number}.png", deep(10 * patient + number))
+    return folder
+
+
+def settings_of(folder: Path) -> DataSettings:
+    return DataSettings(dataset=f"folder:{folder}", image_size=8, clients=2)
+
+
+def test_identical_pictures_are_counted(tmp_path: Path, cli: Call) -> None:
+    """16-bit pictures with names of their own: two patients, two labels, train and test."""
+    clinic(tmp_path / "train")
+    for number in range(4):
+        save(tmp_path / "test" / "benign" / "q1" / f"{number}.png", deep(1000 + number))
+    check = ("data", "check", f"data.dataset=folder:{tmp_path}", "data.image_size=8")
+    assert identical_pictures(load_dataset(settings_of(tmp_path))) == (0, 0, 0)
+    assert "\nidentical" not in cli(*check)[1]
+    save(tmp_path / "train" / "malignant" / "p01" / "label.png", deep(0))  # p00 is benign
+    save(tmp_path / "train" / "benign" / "p02" / "patient.png", deep(1))  # p00 is not p02
+    save(tmp_path / "train" / "benign" / "p02" / "own.png", deep(20))  # of p02 itself: no matter
+    for number in range(2):
+        save(tmp_path / "train" / "benign" / "p00" / f"t{number}.png", deep(1000 + number))
+    found = identical_pictures(load_dataset(settings_of(tmp_path)))
+    assert (*found,) == (2, 1, 4)
+    said = "2 both to train on and to test on, 1 under two labels, 4 in two groups"
+    assert f"identical  {said}" in cli(*check)[1]
+    assert json.loads(cli(*check, "--json")[1])["identical"] == found._asdict()
+    with pytest.warns(UserWarning, match=f"identical pictures: {said}") as told:
+        dcfl.run(data=settings_of(tmp_path), **SMALL)
+    assert sum("identical" in str(one.message) for one in told) == 1
+
+
+def test_a_run_remembers_what_it_was_trained_on(tmp_path: Path, cli: Call) -> None:
+    clinic(tmp_path / "all")
+    result = dcfl.run(data=settings_of(tmp_path / "all"), out=tmp_path / "run", **SMALL)
+    dataset = load_dataset(settings_of(tmp_path / "all"))
+    digests = read_digests(result.folder)
+    assert digests is not None
+    assert len(digests) == len(dataset.train) == (result.folder / TRAINED_ON).stat().st_size // 8
+    _, out, _ = cli("evaluate", result.folder, tmp_path / "all")
+    assert f"trained on {len(dataset.train)} of these 36 images" in out
+    assert "this is no test of it" in (result.folder / "report.html").read_text()
+    _, out, _ = cli("evaluate", result.folder, "--json")
+    assert json.loads(out)["trained_on"] == 0
+    with pytest.warns(UserWarning, match="trained on"):
+        dcfl.evaluate(result.folder, tmp_path / "all")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dcfl.evaluate(result.folder)
+
+
+def test_a_warm_start_is_told_what_was_trained_on_and_remembers_both(tmp_path: Path) -> None:
+    first = dcfl.run(data=settings_of(clinic(tmp_path / "first")), **SMALL)
+    old = load_dataset(settings_of(tmp_path / "first")).train
+    half = old.pixels[::2], old.labels[::2]
+    rng = np.random.default_rng(1)
+    pixels, labels = rng.integers(0, 256, (40, 8, 8, 3), np.uint8), [0, 1] * 20
+    data = dcfl.Dataset.from_arrays(pixels, labels, test=half, class_names=["benign", "malignant"])
+    weights = {"weights": str(first.folder)}
+    expected = f"model.weights: trained on {len(half[1])} of the {len(half[1])} images"
+    with pytest.warns(UserWarning, match=expected):
+        second = dcfl.run(dataset=data, data={"clients": 2}, model=weights, **SMALL)
+    seen = read_digests(second.folder)
+    assert seen is not None
+    assert {*seen.tolist()} == {*old.digests.tolist(), *data.train.digests.tolist()}
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / TRAINED_ON).write_bytes(b"1234567")
+    with pytest.raises(DCFLError, match="not a whole number of hashes"):
+        read_digests(tmp_path)
+    assert read_digests(tmp_path / "elsewhere") is None
+
+
+def test_equal_pixels_have_equal_digests() -> None:
+    pixels = torch.randint(0, 256, (4, 8, 8, 1), dtype=torch.uint8)
+    images = Images(torch.cat([pixels, pixels]), torch.zeros(8, dtype=torch.int64))
+    assert (images.digests[:4] == images.digests[4:]).all()
+    assert len({*images.digests.tolist()}) == 4

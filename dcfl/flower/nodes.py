@@ -50,6 +50,7 @@ class Nodes:
         self._successors: dict[int, int] = {}  # likewise: without keys, who takes over
         self._keys: dict[int, str] = {}  # fingerprints by node id, of those online
         self._inquiries: dict[int, Inquiry] = {}  # by node id
+        self._asked_twice: set[int] = set()  # node ids: the first answer was lost
         self._problems: dict[int, str] = {}  # by node id: why it cannot be used
         self._refusing: set[int] = set()  # those of them that have decided so
         self._sites: dict[int, int] = {}  # by node id: which site it says it is, without keys
@@ -134,9 +135,14 @@ class Nodes:
         self._ask([node for node in sorted(strangers) if self._is_invited(node)])
         for node, inquiry in list(self._inquiries.items()):
             reply = self._messenger.collect(inquiry.message) if inquiry.message else None
-            if reply is not None:
-                self._inquiries[node] = inquiry._replace(message=None)
-                self._admit(node, reply, inquiry.task)
+            if reply is None:
+                continue
+            if isinstance(reply, LostReply) and not reply.refused and node not in self._asked_twice:
+                self._asked_twice.add(node)  # its process may have died with the run before
+                del self._inquiries[node]
+                continue
+            self._inquiries[node] = inquiry._replace(message=None)
+            self._admit(node, reply, inquiry.task)
 
     def _forget_all_but(self, online: Collection[int]) -> None:
         for places in (self._members, self._successors):
@@ -146,6 +152,7 @@ class Nodes:
         self._inquiries = {node: one for node, one in self._inquiries.items() if node in online}
         self._problems = {node: why for node, why in self._problems.items() if node in online}
         self._refusing &= self._problems.keys()
+        self._asked_twice &= set(online)
         self._sites = {node: site for node, site in self._sites.items() if node in online}
 
     def _is_invited(self, node: int) -> bool:

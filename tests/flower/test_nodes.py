@@ -229,6 +229,21 @@ def test_a_node_that_does_not_say_who_it_is_is_left_out(
     assert there.answered == {100}
 
 
+def test_a_node_whose_first_answer_was_lost_is_asked_once_more(tmp_path: Path) -> None:
+    """Such as one whose process died with the run before."""
+    lost: list[Message] = []
+
+    def tamper(reply: Message) -> Message:
+        if reply.metadata.src_node_id == 101 and not lost:
+            lost.append(reply)
+            return error(reply)
+        return reply
+
+    there = Federation(tmp_path, Roster(2), TWO, tamper)
+    assert lost[0].metadata.message_type == "query.whoami"
+    assert there.round() == ALL
+
+
 def test_a_site_that_was_refused_is_welcome_when_it_is_mended(tmp_path: Path) -> None:
     there = Federation(tmp_path, SITES, {100: (0, 3), 101: (1, 2), 102: (2, 3)})
     assert there.round()[1].startswith("its node config says num-partitions=2")

@@ -100,17 +100,18 @@ def print_sweep_plan(planned: SweepPlan, parallel: int, as_json: bool) -> None:
 
 def print_comparison_plan(planned: ComparisonPlan, parallel: int, as_json: bool) -> None:
     planned.check()
-    todo = planned.todo
-    what = plural(len(planned.cells), "run")
+    (trials, compared), todo = planned.expected, planned.todo
+    searched = f"{plural(len(trials), 'trial')}, then " if trials else ""
+    what = searched + plural(len(compared), "run")
     costs = cost_if_known(lambda: measured(todo, processes_for(todo, parallel)), what)
     if as_json:
-        print_json({"runs": len(planned.cells), **_as_json(todo, costs)})
+        print_json({"trials": len(trials), "runs": len(compared), **_as_json(todo, costs)})
         return
     places: dict[tuple[str, str], list[CellFolder[Any]]] = {}
-    for cell in planned.cells:
+    for cell in (*trials, *compared):
         experiment = cell.cell.experiment
-        place = (experiment.method.name, f"seed {experiment.federation.seed}")
-        places.setdefault(place, []).append(cell)
+        column = "trials" if cell in trials else f"seed {experiment.federation.seed}"
+        places.setdefault((experiment.method.name, column), []).append(cell)
     seconds = costs.by_cell if costs else None
     print(_title("run", 1, seconds))
     stdout.print(grid("method", places, seconds))

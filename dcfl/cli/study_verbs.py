@@ -181,10 +181,24 @@ ByClient = Annotated[
 ]
 
 
+TuneMethods = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        help="First N trials of each method on kept-back images; its best settings are compared.",
+    ),
+]
+TuneRate = Annotated[
+    bool, typer.Option("--tune-lr/--no-tune-lr", help="Let trials vary the learning rate too.")
+]
+
+
 def compare(
     settings: Settings = None,
     methods: MethodNames = "fedavg,dcfl-sw,dcfl-pw",
     seeds: Seeds = "",
+    tune: TuneMethods = 0,
+    tune_lr: TuneRate = True,
     by_client: ByClient = False,
     plan: PlanOnly = False,
     parallel: Parallel = 0,
@@ -205,9 +219,12 @@ def compare(
     stopped: methods and seeds may be added later.
     """
     from dcfl.cli.plans import print_comparison_plan
+    from dcfl.cli.tables import plain_table
+    from dcfl.cli.terminal import stdout
     from dcfl.comparisons.comparison import plan_comparison
     from dcfl.comparisons.space import split_commas
     from dcfl.comparisons.standing import Standing
+    from dcfl.comparisons.tuning import tuning_table
     from dcfl.config import parse_settings
     from dcfl.runs.progress import Progress
 
@@ -219,6 +236,8 @@ def compare(
         split_commas(methods),
         whole_numbers(seeds) if seeds else (),
         parse_settings(of_methods).get("method", {}),
+        tune,
+        tune_lr,
     )
     if plan:
         print_comparison_plan(planned, parallel, as_json)
@@ -237,8 +256,12 @@ def compare(
         print(printable(f"dcfl: {name}: {error}"), file=sys.stderr)
     standing = Standing(compared.groups, by_client, target, all_pairs)
     if not output.printed:  # before files, which a full disk may refuse
+        if compared.tuned:
+            stdout.print(plain_table(tuning_table(compared.tuned)))
+            print()
         print_standing(standing)
-    output.write(standing, {"folder": str(compared.folder)})
+    tuned = {"tuned": [one.to_json() for one in compared.tuned]} if compared.tuned else {}
+    output.write(standing, {**tuned, "folder": str(compared.folder)})
     if not output.printed:
         output.tell()
         print(printable(f"report  {compared.report}"))

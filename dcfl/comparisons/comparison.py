@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +26,17 @@ from dcfl.comparisons.cells import (
 )
 from dcfl.comparisons.crew import Crew, Guard, MixedCrew, until_it_fails
 from dcfl.comparisons.groups import Group, group_runs
-from dcfl.comparisons.space import split_commas
+from dcfl.comparisons.space import Point, split_commas, tables_of
 from dcfl.comparisons.standing import Standing
 from dcfl.comparisons.trainer import Show
+from dcfl.comparisons.trials import TRIALS, TrialCell
+from dcfl.comparisons.tuning import (
+    MethodSearch,
+    TunedMethod,
+    method_search,
+    tuned_methods,
+    tuning_section,
+)
 from dcfl.comparisons.verdict import verdict
 from dcfl.config import Table, apply, load_experiment, method_named, parse_settings
 from dcfl.data import Dataset
@@ -61,6 +70,7 @@ class Comparison:
     groups: list[Group]  # one per method; differences are relative to the first
     failures: dict[str, TooFewClients]  # runs that lost their clients, by folder name
     all_pairs: bool = False  # are compared; else each method with the first
+    tuned: Sequence[TunedMethod] = ()  # how the settings of each were chosen, if they were
 
     @property
     def report(self) -> Path:
@@ -93,25 +103,59 @@ class ComparisonPlan:
     """A run per method and seed, in a folder that may hold some of them already."""
 
     folder: Path
-    cells: Sequence[CellFolder[Cell]]
-    own_keys: Sequence[str] = ()  # settings that single methods have, beside their fields
+    contenders: Sequence[Contender]
+    seeds: Sequence[int]
+    searches: Sequence[MethodSearch] = ()  # one per contender, if their settings are searched first
+
+    @cached_property
+    def cells(self) -> Sequence[CellFolder[Cell]]:
+        planned = {
+            folder_name(*one.name, f"seed{seed}"): apply(
+                one.experiment, {"federation": {"seed": seed}}
+            )
+            for seed in self.seeds
+            for one in self.contenders
+        }
+        if len(planned) < len(self.contenders) * len(self.seeds):
+            raise ConfigError("each method, with its settings, and each seed may be named once")
+        return [
+            CellFolder(PlainCell(name, one), self.folder / name, one.output.report)
+            for name, one in planned.items()
+        ]
 
     def check(self) -> None:
         """Refuse a folder that holds anything but this comparison, before anything is trained."""
         inside = runs_inside(self.folder)
         if not inside:
             data = Path(self.cells[0].cell.experiment.data.dataset).name
-            require_free(self.folder, [data, *(cell.name for cell in self.cells)])
-        for cell in self.cells:
+            require_free(self.folder, [data, TRIALS, *(cell.name for cell in self.cells)])
+        trials, compared = self.expected
+        for cell in (*trials, *compared):
             cell.check()
+        varied = [axis.key for search in self.searches for axis in search.axes]
+        own = [key for one in self.contenders for key in one.own]
         for run in inside:
             experiment = self.cells[0].cell.experiment
-            ignored = ["method.", *self.own_keys]
+            ignored = ["method.", *varied, *own]
             refuse_another_study("comparison", self.folder, experiment, run, ignored)
+
+    @cached_property
+    def expected(self) -> tuple[list[CellFolder[TrialCell]], Sequence[CellFolder[Cell]]]:
+        """All trials, and all runs of the comparison after them. What a search has not come to is
+        not known: others stand for it that cost about the same."""
+        tuned = [search.so_far(otherwise=0.0) for search in self.searches]
+        return [cell for one in tuned for cell in one.cells], self.with_settings(tuned).cells
 
     @property
     def todo(self) -> list[CellFolder[Cell]]:
-        return [cell for cell in self.cells if not cell.ended]
+        trials, compared = self.expected
+        return [cell for cell in (*trials, *compared) if not cell.ended]
+
+    def with_settings(self, tuned: Sequence[TunedMethod]) -> ComparisonPlan:
+        """The comparison after the searches, without methods that nothing was found for."""
+        pairs = zip(self.contenders, tuned, strict=True) if tuned else ()
+        found = [one.tuned(by.chosen) for one, by in pairs if not by.why]
+        return replace(self, contenders=found if tuned else self.contenders, searches=())
 
     def carry_out(
         self,
@@ -124,28 +168,48 @@ class ComparisonPlan:
         with storage(self.folder):  # fails now rather than after the first hour
             self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder):
-            crew = MixedCrew(self.todo, parallel)
+            tuned = tuned_methods(self.searches, parallel, show, guard, self._again)
+            chosen = self.with_settings(tuned)
+            if not chosen.contenders:
+                raise TooFewClients(f"no trial finished: {tuned[0].why}")
+            for cell in chosen.cells:
+                cell.check()
+            crew = MixedCrew(chosen.todo, parallel)
             with guard(crew):
-                failures = self.train(crew, show)
-            return self.result(failures, **page)
+                failures = chosen.train(crew, show)
+            failures |= {
+                one.label: TooFewClients(f"no trial finished: {one.why}")
+                for one in tuned
+                if one.why
+            }
+            return chosen.result(failures, tuned, **page)
+
+    @property
+    def _again(self) -> str:
+        return f"the same command with --out {self.folder}"
 
     def train(self, crew: Crew, show: Show = lambda news: None) -> dict[str, TooFewClients]:
         """Returns the runs that lost their clients, now or before. Other failures end all runs."""
         failures = {cell.name: TooFewClients(cell.failed) for cell in self.cells if cell.failed}
-        for news in until_it_fails(crew, show, f"the same command with --out {self.folder}"):
+        for news in until_it_fails(crew, show, self._again):
             if isinstance(news.error, TooFewClients):
                 failures[news.name] = news.error
         return failures
 
-    def result(self, failures: dict[str, TooFewClients], **page: Any) -> Comparison:
-        """Compares all that the folder holds: the runs asked for first, in their order."""
+    def result(
+        self, failures: dict[str, TooFewClients], tuned: Sequence[TunedMethod] = (), **page: Any
+    ) -> Comparison:
+        """Compares all that the folder holds: the runs asked for first, in their order. Of tuned
+        methods these alone: a shorter search may have left others."""
         asked = [RecordedRun.open(cell.path) for cell in self.cells if cell.begun]
         paths = {run.folder for run in asked}
-        inside = runs_inside(self.folder)
+        inside = [] if tuned else runs_inside(self.folder)
         runs = [*asked, *(run for run in inside if run.folder not in paths and run.finished)]
-        write_report(*(run.folder for run in runs), out=self.folder / "report.html", **page)
+        more = [tuning_section(tuned)] if tuned else []
+        out = self.folder / "report.html"
+        write_report(*(run.folder for run in runs), out=out, more=more, **page)
         asked_all = bool(page.get("all_pairs"))
-        return Comparison(self.folder, group_runs(runs), failures, asked_all)
+        return Comparison(self.folder, group_runs(runs), failures, asked_all, tuned)
 
 
 def plan_comparison(
@@ -153,6 +217,8 @@ def plan_comparison(
     methods: Sequence[str | Method],
     seeds: Sequence[int],
     fields_for_all: Table | None = None,
+    tune: int = 0,
+    tune_lr: bool = True,
 ) -> ComparisonPlan:
     """Runs in the folder that the config names, or in a new one. The experiment's own method keeps
     its fields; other methods named get their defaults. `fields_for_all`: of every method that has
@@ -162,20 +228,16 @@ def plan_comparison(
     require_few(len(seeds), len(methods))
     contenders = [_contender(experiment, method, fields_for_all or {}) for method in methods]
     _refuse_unknown_fields([one.experiment.method for one in contenders], fields_for_all or {})
-    output = experiment.output
-    folder = Path(output.dir or new_folder(f"{experiment.data.dataset}-comparison"))
-    planned = {
-        folder_name(*one.name, f"seed{seed}"): apply(one.experiment, {"federation": {"seed": seed}})
-        for seed in seeds or [experiment.federation.seed]
+    folder = Path(experiment.output.dir or new_folder(f"{experiment.data.dataset}-comparison"))
+    seeds = seeds or [experiment.federation.seed]
+    searches = [
+        method_search(one.experiment, dict(one.own), tune, seeds, tune_lr, folder)
         for one in contenders
-    }
-    if len(planned) < len(methods) * max(len(seeds), 1):
-        raise ConfigError("each method, with its settings, and each seed may be named once")
-    cells = [
-        CellFolder(PlainCell(name, one), folder / name, output.report)
-        for name, one in planned.items()
+        if tune
     ]
-    return ComparisonPlan(folder, cells, [key for one in contenders for key in one.own])
+    plan = ComparisonPlan(folder, contenders, seeds, searches)
+    _ = plan.cells  # refuses what is named twice
+    return plan
 
 
 @dataclass(frozen=True)
@@ -189,6 +251,9 @@ class Contender:
     def name(self) -> list[str]:
         """The parts of its folders' names before the seed."""
         return [self.experiment.method.name, *marks(self.own)]
+
+    def tuned(self, chosen: Point) -> Contender:
+        return Contender(apply(self.experiment, tables_of(chosen)), {**self.own, **chosen})
 
 
 WITH_SETTINGS = re.compile(r"([^()]+)(?:\((.*)\))?")
@@ -241,6 +306,8 @@ def compare(
     out: str | Path | None = None,
     parallel: int = 0,
     all_pairs: bool = False,
+    tune: int = 0,
+    tune_lr: bool = True,
     **overrides: Any,
 ) -> Comparison:
     """Train several methods, as `dcfl compare` does: per seed on one split, schedule and start.
@@ -261,6 +328,10 @@ def compare(
             class in a notebook or a script are trained in this process.
         all_pairs: Compare every method with every other, and correct p for all of these; else
             with the first alone.
+        tune: First so many trials of every method (3 to 12) on training images that are kept back,
+            with two seeds of their own; each method is compared with its best settings. Varied are
+            its numbers (`Method.searched`, `Method.neutral`) unless `methods` sets them.
+        tune_lr: Whether these trials vary the learning rate too.
         **overrides: As in `run`.
 
     Returns:
@@ -284,7 +355,7 @@ def compare(
     if dataset is not None:
         folder = Path(experiment.output.dir or new_folder(f"{dataset.name}-comparison"))
         experiment, _ = with_own_data(experiment, dataset, folder)
-    plan = plan_comparison(experiment, methods, seeds)
+    plan = plan_comparison(experiment, methods, seeds, tune=tune, tune_lr=tune_lr)
     plan.check()
     if dataset is not None:
         dataset.save(plan.folder)

@@ -36,8 +36,9 @@ from dcfl.comparisons.trials import (
     Trials,
     needs_holdout,
     seconds_in,
+    with_images_kept_back,
 )
-from dcfl.config import apply, experiment_from, load_experiment
+from dcfl.config import experiment_from, load_experiment
 from dcfl.data import Dataset, load_dataset
 from dcfl.errors import ConfigError, TooFewClients
 from dcfl.experiment import Experiment
@@ -131,9 +132,6 @@ def _number(news: News) -> int:
     cell = news.cell_folder.cell
     assert isinstance(cell, TrialCell)  # the loop has made it
     return cell.number
-
-
-HOLDOUT = 0.1  # share of the training images that trials are scored on, unless the config says
 
 
 @dataclass(frozen=True)
@@ -276,8 +274,7 @@ def plan_sweep(
         optuna()  # refuses if it is not installed
     if len({*seeds}) < len(seeds):
         raise ConfigError("each seed may be named once")
-    holdout = experiment.data.holdout or HOLDOUT
-    held_back = apply(experiment, {"data": {"holdout": holdout}})
+    held_back = with_images_kept_back(experiment)
     given = experiment.output.dir
     folder = Path(given) if given else new_folder(f"{experiment.data.dataset}-sweep")
     trials = Trials(held_back, seeds or [experiment.federation.seed], folder, Shelf(reuse))

@@ -21,6 +21,8 @@ from dcfl.config import apply
 from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
 
+TRIALS = "trials"  # the folder that they are in
+HOLDOUT = 0.1  # share of the training images that trials are scored on, unless the config says
 PRUNED = "pruned.txt"  # in the folder of a trial that was ended early: says why
 By = Literal["ema", "max", "final"]
 QUANTITIES: dict[By, str] = {
@@ -99,6 +101,11 @@ class Trial:
         return Trial(self.number, self.point, cells, lost or self.lost)
 
 
+def with_images_kept_back(experiment: Experiment) -> Experiment:
+    """The experiment as trials have it: scored on training images."""
+    return apply(experiment, {"data": {"holdout": experiment.data.holdout or HOLDOUT}})
+
+
 def needs_holdout(experiment: Experiment) -> bool:
     """Such runs choose by images that are kept back, and cannot be trained on all."""
     return experiment.federation.may_end_early or experiment.output.keep_best
@@ -114,7 +121,7 @@ class Trials:
     shelf: Shelf
 
     def trial(self, number: int, point: Point) -> Trial:
-        return Trial(number, point, self._cells(number, point, "trials", self.experiment))
+        return Trial(number, point, self._cells(number, point, TRIALS, self.experiment))
 
     def chosen(self, trial: Trial) -> Trial:
         """The same point trained on all training images, and scored on the test images."""
@@ -132,7 +139,7 @@ class Trials:
             one = apply(varied, {"federation": {"seed": seed}})
             name = folder_name(one.method.name, *marks(shown), f"seed{seed}")
             path = self.shelf.find(one) or self.folder / where / name
-            shown_name = name if where == "trials" else f"{where}/{name}"
+            shown_name = name if where == TRIALS else f"{where}/{name}"
             cells.append(CellFolder(TrialCell(shown_name, one, number), path))
         return tuple(cells)
 

@@ -154,6 +154,8 @@ class Method(Settings):
     cost: ClassVar[Cost] = Cost()
     # Field values that turn it into FedAvg; None: none do.
     neutral: ClassVar[Mapping[str, object] | None] = {}
+    # Numbers that `compare --tune` varies; by default those of `neutral`, else the first field.
+    searched: ClassVar[Sequence[str]] = ()
     # False: what `server_step` returns must not pass through another server.optimizer than fedavg.
     any_optimizer: ClassVar[bool] = True
     # False: its `server_step` is for a mean of replies, not for FedNova's or a robust rule's.

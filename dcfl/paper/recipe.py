@@ -4,15 +4,16 @@ their position in a grid of blocks, rows and columns."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import fmean
 
 from dcfl.comparisons.cells import marks
-from dcfl.config import Table, Tables, as_tables
+from dcfl.comparisons.searches import Axis, NeighbourSearch
+from dcfl.comparisons.space import Point, tables_of
+from dcfl.config import Table, Tables, as_tables, merge
 from dcfl.experiment import Experiment
 from dcfl.paper.scales import Scale, Where
-from dcfl.paper.search import Point, SearchedRow
 from dcfl.runs.identity import defaults, differences, flat, of_kind
 
 # As the paper's tables name them, in their order.
@@ -89,6 +90,21 @@ class CellFactory:
 
 
 @dataclass(frozen=True)
+class SearchedRow:
+    """A row of which the best column is the answer."""
+
+    row: str
+    method: str
+    axes: Sequence[Axis]
+    changes: Tables = field(default_factory=dict)  # in all its trials
+
+
+def values_of(label: str) -> tuple[float, ...]:
+    """The values of a trial, from the label of its column."""
+    return tuple(map(float, label.split(", ")))
+
+
+@dataclass(frozen=True)
 class Recipe:
     name: str
     title: str
@@ -99,8 +115,7 @@ class Recipe:
     published: str = ""  # the table of the paper that has the same rows, blocks and columns
     picture: str = ""  # "lines" over the columns, "map" or "similarity"
     one_seed: bool = False  # the first of those asked for is enough
-    # The rows of which the best column is the answer; each tries as many as the scale says.
-    searched: Callable[[], Iterator[SearchedRow]] | None = None
+    searched: Callable[[], Iterator[SearchedRow]] | None = None  # each with the scale's trials
 
     def cells(
         self, scale: Scale, seeds: Sequence[int], score: Score = lambda cell: None
@@ -119,11 +134,15 @@ class Recipe:
     def _tried(
         self, row: SearchedRow, factories: Sequence[CellFactory], score: Score
     ) -> Iterator[RecipeCell]:
-        scores: dict[Point, float | None] = {}
-        trials = factories[0].scale.trials
-        while len(scores) < trials and (point := row.next_point(scores)) is not None:
-            label, changes = row.label(point), row.tables(point)
-            cells = [at.cell(row.row, label, row.method, changes=changes) for at in factories]
-            yield from cells
+        def cells_of(settings: Point) -> list[RecipeCell]:
+            label = ", ".join(f"{value:g}" for value in settings.values())
+            changes = merge(row.changes, tables_of(settings))
+            return [at.cell(row.row, label, row.method, changes=changes) for at in factories]
+
+        def mean(cells: Sequence[RecipeCell]) -> float | None:
             known = [one for one in map(score, cells) if one is not None]
-            scores[point] = fmean(known) if len(known) == len(cells) else None
+            return fmean(known) if len(known) == len(cells) else None
+
+        trials = NeighbourSearch(row.axes).tried(factories[0].scale.trials, cells_of, mean)
+        for cells in trials.values():
+            yield from cells

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from dcfl.comparisons.searches import Axis
+from dcfl.comparisons.trials import HOLDOUT
 from dcfl.config import Table, Tables
 from dcfl.methods import METHODS
-from dcfl.paper.recipe import REFERENCE, ROWS, CellFactory, Recipe, RecipeCell
+from dcfl.paper.recipe import REFERENCE, ROWS, CellFactory, Recipe, RecipeCell, SearchedRow
 from dcfl.paper.scales import IID, Where
-from dcfl.paper.search import Axis, SearchedRow
 
 Cells = Iterator[RecipeCell]
 SPLITS = (IID, 0.5, 0.3)
@@ -64,7 +65,7 @@ def similarity(at: CellFactory) -> Cells:
 
 def _on_images_kept_back(**changes: Table) -> Tables:
     """Settings are chosen on images that are neither trained on nor the test images."""
-    return {"data": {"holdout": 0.1}, **changes}
+    return {"data": {"holdout": HOLDOUT}, **changes}
 
 
 def fedavg_on_images_kept_back(at: CellFactory) -> Cells:

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcfl.comparisons.pairs import Pair
-from dcfl.paper.recipe import REFERENCE
+from dcfl.comparisons.searches import edges
+from dcfl.paper.recipe import REFERENCE, values_of
 from dcfl.paper.results import (
     CLAIMS,
     DUELS,
@@ -22,7 +23,6 @@ from dcfl.paper.results import (
     papers_mu,
     published_contests,
 )
-from dcfl.paper.search import edges, values_of
 from dcfl.report import charts
 from dcfl.report.charts import accuracy_chart, chart_note
 from dcfl.report.comparison_section import pairs_table, ranking_section

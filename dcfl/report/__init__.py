@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dcfl.errors import RunFolderError, RunMissing
 from dcfl.runs.folder import FILES, RecordedRun
+
+if TYPE_CHECKING:
+    from dcfl.report.document import Section
 
 __all__ = ["find_all_runs", "find_runs", "write_report"]
 
@@ -18,6 +22,7 @@ def write_report(
     target: float | None = None,
     figures: Path | None = None,
     all_pairs: bool = False,
+    more: Sequence[Section] = (),
 ) -> Path:
     """Write the page about all runs in `folders`; returns its path.
 
@@ -25,7 +30,7 @@ def write_report(
     method unless `all_pairs` are asked for, and so is the accuracy whose cost is shown, unless
     there is a `target`. Without `out`
     it is report.html, inside the folder if there is only one. The folder `figures` gets its charts
-    as SVG and PDF, for print.
+    as SVG and PDF, for print. `more` stands first.
     """
     from dcfl.report.document import write_page  # here, because `find_runs` needs no pages
     from dcfl.report.run_page import page_of
@@ -35,7 +40,7 @@ def write_report(
         out = folders[0] / "report.html" if len(folders) == 1 else Path("report.html")
     if out.name in FILES and out.parent.resolve() in {run.folder.resolve() for run in runs}:
         raise RunFolderError(f"{out} belongs to the run: give the page another name")
-    return write_page(page_of(runs, target, all_pairs=all_pairs), out, figures)
+    return write_page(page_of(runs, target, more, all_pairs=all_pairs), out, figures)
 
 
 def find_all_runs(folders: Sequence[Path]) -> list[RecordedRun]:

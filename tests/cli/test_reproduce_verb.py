@@ -16,10 +16,9 @@ import pytest
 from dcfl.cli import paper_verbs
 from dcfl.comparisons.cells import CellFolder
 from dcfl.methods import METHODS
-from dcfl.paper.recipe import ROWS, RecipeCell
+from dcfl.paper.recipe import ROWS, RecipeCell, values_of
 from dcfl.paper.recipe_book import RECIPES
 from dcfl.paper.scales import SMOKE as SMOKE_SCALE
-from dcfl.paper.search import values_of
 from dcfl.runs.folder import RecordedRun
 from dcfl.system.locks import lock
 from tests.command_line import Call

@@ -138,3 +138,34 @@ def test_it_needs_no_data(unmeasured: Call, tmp_path: Path) -> None:
     assert "4 runs; how long they take is not known: cifar10: no" in err
     assert out.splitlines()[2].split() == ["fedavg", "80", "80"]
     assert not list(tmp_path.iterdir())
+
+
+OWN_METHOD = """from dataclasses import dataclass
+import dcfl
+
+@dataclass(frozen=True)
+class Theirs(dcfl.Method):
+    weight: float = 0.3
+"""
+
+
+def test_tuned_methods_with_an_own_one(unmeasured: Call, tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(OWN_METHOD)
+    settings = [setting for setting in TINY if not setting.startswith("method.")]
+    methods = ("--methods", "fedprox,theirs", "--method-file", str(own), "--no-tune-lr")
+    tune = partial(unmeasured, "compare", *settings, *methods, "--out", "t", "--parallel", "1")
+    code, out, _ = tune("--tune", "3", "--plan", "--json")
+    answer = json.loads(out)
+    assert (answer["trials"], answer["runs"], answer["runs_to_do"]) == (12, 2, 14)
+    code, out, err = tune("--tune", "3")
+    assert code == 0
+    assert "[14/14] " in err
+    assert out.index("at the edge") < out.index("weight = ") < out.index("vs fedprox")
+    code, out, _ = tune("--tune", "3", "--plan")
+    assert "12 trials, then 2 runs: nothing left to do" in out
+    answer = json.loads(tune("--tune", "3", "--json")[1])
+    assert [len(one["trials"]) for one in answer["tuned"]] == [3, 3]
+    assert answer["tuned"][1]["varied"] == ["method.weight"]
+    code, _, err = tune("--tune", "2")
+    assert (code, err) == (2, "dcfl: --tune 2: every method has 3 to 12 trials\n")

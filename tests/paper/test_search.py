@@ -1,86 +1,27 @@
-"""Searches: equal budgets, grids that grow beyond their edge, and what stored cells lead to."""
+"""Searches of recipes: equal budgets, and what stored cells lead to."""
 
 from __future__ import annotations
 
 import csv
 import runpy
 from collections import Counter, defaultdict
-from collections.abc import Callable
-from math import inf, log10
+from math import log10
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dcfl.methods import METHODS
 from dcfl.paper.plans import plan_recipe
-from dcfl.paper.recipe import ROWS, RecipeCell
+from dcfl.paper.recipe import ROWS, RecipeCell, values_of
 from dcfl.paper.recipe_book import HARD, LEVELLED, RECIPES
 from dcfl.paper.reproduction_page import sections_of
 from dcfl.paper.scales import CHOSEN, MINI, PRETRAINED, SCALES, SMOKE, Where
-from dcfl.paper.search import Axis, Point, SearchedRow, edges, values_of
 from tests.paper.hand_made import pretend
 
 SEARCHES = [recipe for recipe in RECIPES.values() if recipe.searched]
 BY_SEARCH = pytest.mark.parametrize("recipe", SEARCHES, ids=lambda one: one.name)
-LINE = SearchedRow("one", "fedscl", [Axis("method.mu")])
-PLANE = SearchedRow(
-    "two", "fedscl", [Axis("method.mu"), Axis("method.temperature", 0.5, 2.5, first=(0,))]
-)
-
-
-def tried(row: SearchedRow, score: Callable[[Point], float], trials: int) -> dict[Point, float]:
-    """The points in their order, and their scores."""
-    scores: dict[Point, float] = {}
-    while len(scores) < trials:
-        point = row.next_point(scores)
-        assert point is not None
-        scores[point] = score(point)
-    return scores
-
-
-@given(st.lists(st.floats(-9, 9), min_size=8, max_size=8), st.sampled_from([LINE, PLANE]))
-def test_every_row_has_its_trials_whatever_comes_out(found: list[float], row: SearchedRow) -> None:
-    left = iter(found)
-    points = tried(row, lambda point: next(left), 8)
-    assert len({row.label(point) for point in points}) == 8
-
-
-@pytest.mark.parametrize("peak", [-4.0, -1.0, 0.0, 2.0, 3.0])
-def test_a_grid_grows_until_the_best_is_inside(peak: float) -> None:
-    points = tried(LINE, lambda point: -abs(point[0] - peak), 8)
-    best = max(points, key=points.__getitem__)
-    assert best == (peak,)
-    assert edges(best, points) == []
-    assert [point[0] for point in points][:3] == [-1, 0, 1]
-
-
-def test_a_best_that_stays_at_the_edge_is_known() -> None:
-    points = tried(LINE, lambda point: point[0], 6)
-    assert max(points) == (4.0,)
-    assert edges(max(points), points) == [0]
-    plane = tried(PLANE, lambda point: -abs(point[0]) - abs(point[1] + 3), 5)
-    best = max(plane, key=plane.__getitem__)
-    assert edges(best, plane) == [0, 1]  # one mu was tried at the last tau
-
-
-def test_steps_are_halved_when_all_neighbours_are_known() -> None:
-    points = tried(LINE, lambda point: -abs(point[0] - 0.4), 5)
-    assert [LINE.label(point) for point in points] == ["0.1", "1", "10", "0.316", "3.16"]
-    assert [log10(values_of(LINE.label(point))[0]) for point in points] == pytest.approx(
-        [point[0] for point in points], abs=1e-3
-    )
-
-
-def test_what_diverged_is_never_the_best() -> None:
-    points = tried(LINE, lambda point: -inf if point[0] > 0 else -point[0], 5)
-    assert [*points] == [(-1,), (0,), (1,), (-2,), (-3,)]
-
-
-# --- in recipes ----------------------------------------------------------------------------------
 
 
 @BY_SEARCH
@@ -157,7 +98,7 @@ def test_a_plan_follows_from_what_is_finished(tmp_path: Path) -> None:
 STORED = Path(__file__).parents[2] / "benchmarks" / "results" / "reproduction"
 
 
-def winners(search: str, folder: Path = STORED) -> dict[str, Point]:
+def winners(search: str, folder: Path = STORED) -> dict[str, tuple[float, ...]]:
     """By row of a stored search on CIFAR-10, the values with the highest mean EMA."""
     scores: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     with (folder / f"{search}-runs.csv").open(encoding="utf-8", newline="") as stream:

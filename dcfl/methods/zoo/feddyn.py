@@ -35,6 +35,7 @@ class FedDyn(Method):
     equation: ClassVar = "L = L_CE + alpha * (<h_i, w> + 1/2 ||w - w_received||^2),  w <- mean + H"
     cost: ClassVar = Cost(kept="parameters")
     neutral: ClassVar = None  # H moves the server whatever alpha is
+    searched: ClassVar = ("alpha",)
     any_optimizer: ClassVar = False
     any_aggregation: ClassVar = False
 

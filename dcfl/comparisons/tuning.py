@@ -1,0 +1,217 @@
+"""What `compare --tune N` does first: N trials of every method, on training images kept back.
+
+All methods have the same number of trials and the same two seeds, which are none of the
+comparison's. The trial with the highest EMA is what a method is compared with, whatever it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from itertools import count, islice
+from math import inf, isnan
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from dcfl.comparisons.cells import CellFolder, Shelf
+from dcfl.comparisons.crew import Guard, MixedCrew, until_it_fails
+from dcfl.comparisons.searches import Axis, Exponents, NeighbourSearch, edges
+from dcfl.comparisons.space import Point, plain, short_names, tables_of
+from dcfl.comparisons.trainer import Show
+from dcfl.comparisons.trials import Trial, TrialCell, Trials, with_images_kept_back
+from dcfl.config import apply
+from dcfl.errors import ConfigError
+from dcfl.experiment import Experiment
+from dcfl.methods import Method
+from dcfl.report.document import Section, Table
+from dcfl.report.text import number, plural
+
+FIRST_SEED, SEEDS = 100, 2  # of trials: few people name such seeds for a comparison
+FEWEST, MOST = 3, 12  # trials: those that all begin with; more are closer than seeds can tell apart
+ABOUT = (
+    "Every method had the same number of trials on training images that were kept back, with seeds "
+    "of their own; the test images were not looked at. The settings with the highest EMA are the "
+    "ones that are compared. At the edge: nothing was tried on one side of the chosen value."
+)
+
+
+@dataclass(frozen=True)
+class TunedMethod:
+    """What was tried for a method."""
+
+    label: str
+    keys: Sequence[str]  # that were varied
+    tried: Mapping[Exponents, Trial]  # in their order
+
+    @cached_property
+    def best(self) -> Exponents | None:
+        """The highest EMA; None before a trial has finished."""
+        scores = {point: trial.score("ema") for point, trial in self.tried.items()}
+        known = {point: score for point, score in scores.items() if not isnan(score)}
+        return max(known, key=known.__getitem__) if known else None
+
+    @property
+    def chosen(self) -> Point:
+        """The settings of the best trial; none if nothing was varied, or nothing finished."""
+        point = self.tried[self.best].point if self.best else {}
+        return {key: point[key] for key in self.keys if point}
+
+    @property
+    def at_edge(self) -> list[str]:
+        return [self.keys[axis] for axis in edges(self.best, self.tried)] if self.best else []
+
+    @property
+    def why(self) -> str:
+        """Why no trial has finished; empty if one has, or none was needed."""
+        reasons = [trial.why for trial in self.tried.values() if trial.why]
+        return reasons[0] if reasons and not self.best else ""
+
+    @property
+    def cells(self) -> list[CellFolder[TrialCell]]:
+        return [cell for trial in self.tried.values() for cell in trial.cells]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "method": self.label,
+            "varied": list(self.keys),
+            "chosen": self.chosen,
+            "at_edge": self.at_edge,
+            "trials": [
+                {
+                    "settings": {key: trial.point[key] for key in self.keys},
+                    "ema": dict(zip(_seeds(trial), trial.scores("ema"), strict=False)),
+                    "why": trial.why,
+                }
+                for trial in self.tried.values()
+            ],
+        }
+
+
+def _seeds(trial: Trial) -> list[int]:
+    return [cell.cell.experiment.federation.seed for cell in trial.cells]
+
+
+@dataclass(frozen=True)
+class MethodSearch:
+    """The search for a method of a comparison."""
+
+    experiment: Experiment  # the method as the comparison names it
+    own: Point  # what it is named with, which stays as it is
+    axes: Sequence[Axis]
+    trials: int
+    makes: Trials
+
+    @property
+    def label(self) -> str:
+        own = ", ".join(f"{key.removeprefix('method.')}={plain(v)}" for key, v in self.own.items())
+        return f"{self.experiment.method.name}({own})" if own else self.experiment.method.name
+
+    def so_far(
+        self, lost: Mapping[str, str] | None = None, otherwise: float | None = None
+    ) -> TunedMethod:
+        """The trials that follow from what is finished. `lost`: why runs have lost their clients
+        just now; `otherwise`: the score of trials that have none yet."""
+        numbers = count()
+
+        def trial_of(settings: Point) -> Trial:
+            trial = self.makes.trial(next(numbers), {**self.own, **settings})
+            whys = [(lost or {}).get(cell.name, "") for cell in trial.cells]
+            return replace(trial, lost=next(filter(None, whys), ""))
+
+        def score(trial: Trial) -> float | None:
+            if trial.state == "finished":
+                return trial.score("ema")
+            return -inf if trial.why else otherwise
+
+        search = NeighbourSearch(self.axes, self._possible)
+        tried = search.tried(self.trials if self.axes else 0, trial_of, score)
+        return TunedMethod(self.label, [axis.key for axis in self.axes], tried)
+
+    def _possible(self, settings: Point) -> bool:
+        """A field may have bounds, beyond which no grid grows."""
+        try:
+            apply(self.experiment, tables_of(settings))
+        except ConfigError:
+            return False
+        return True
+
+
+def method_search(
+    experiment: Experiment, own: Point, trials: int, taken: Collection[int], lr: bool, folder: Path
+) -> MethodSearch:
+    """`taken`: the seeds of the comparison."""
+    if not FEWEST <= trials <= MOST:
+        raise ConfigError(f"--tune {trials}: every method has {FEWEST} to {MOST} trials")
+    seeds = list(islice((seed for seed in count(FIRST_SEED) if seed not in taken), SEEDS))
+    makes = Trials(with_images_kept_back(experiment), seeds, folder, Shelf())
+    return MethodSearch(experiment, own, list(axes_of(experiment, own, lr)), trials, makes)
+
+
+def axes_of(experiment: Experiment, own: Collection[str], lr: bool) -> Iterator[Axis]:
+    """What is varied: numbers of the method, and the learning rate. The first begins with three
+    values, the others with the one that they have."""
+    method = experiment.method
+    values = {f"method.{name}": float(getattr(method, name)) for name in knobs(method)}
+    rate = {"training.lr": experiment.training.lr} if lr else {}
+    varied = {key: value for key, value in (values | rate).items() if key not in own}
+    for place, (key, value) in enumerate(varied.items()):
+        start = value if value > 0 else 1.0  # of which a factor makes something
+        first = (0,) if place else (-1, 0, 1)
+        yield Axis(key, start, 2.0 if key == "training.lr" else 10.0, first)
+
+
+def knobs(method: Method) -> list[str]:
+    """The fields that a search varies: those that `searched` or `neutral` names, or the first."""
+    types = get_type_hints(type(method))
+    numbers = [one.name for one in fields(method) if types[one.name] is float]
+    named = method.searched or method.neutral or ()
+    return [name for name in numbers if name in named] or numbers[:1]
+
+
+def tuned_methods(
+    searches: Sequence[MethodSearch], parallel: int, show: Show, guard: Guard, again: str
+) -> list[TunedMethod]:
+    """Train what is left of all trials."""
+    lost: dict[str, str] = {}
+    while True:
+        tuned = [search.so_far(lost) for search in searches]
+        todo = [cell for one in tuned for cell in one.cells if cell.name not in lost]
+        todo = [cell for cell in todo if not cell.ended]
+        if not todo:
+            return tuned
+        crew = MixedCrew(todo, parallel)
+        with guard(crew):
+            for news in until_it_fails(crew, show, again):
+                if news.state == "failed":
+                    lost[news.name] = news.why
+
+
+def tuning_section(tuned: Sequence[TunedMethod]) -> Section:
+    rows = [
+        (one.label, ", ".join(f"{key} = {plain(trial.point[key])}" for key in one.keys), *scores)
+        for one in tuned
+        for trial in one.tried.values()
+        for scores in [(number(trial.score("ema")), trial.why or trial.state)]
+    ]
+    trials = Table(("method", "settings", "kept back, EMA %", "state"), rows, "All trials")
+    return Section("How settings were chosen", [ABOUT], [tuning_table(tuned), trials])
+
+
+def tuning_table(tuned: Sequence[TunedMethod]) -> Table:
+    rows = []
+    for one in tuned:
+        best = one.tried[one.best] if one.best else None
+        chosen = [plain(value) for value in one.chosen.values()]
+        names = short_names(one.keys)
+        rows.append(
+            (
+                one.label,
+                str(len(one.tried)),
+                ", ".join(map(" = ".join, zip(names, chosen, strict=False))) or "–",
+                f"{best.spread('ema')}" if best else "–",
+                ", ".join(short_names(one.at_edge)) or "–",
+            )
+        )
+    columns = ("method", "trials", "chosen", "kept back, EMA %", "at the edge")
+    return Table(columns, rows, f"{plural(SEEDS, 'seed')} for each trial")

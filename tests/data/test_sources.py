@@ -137,7 +137,7 @@ def test_what_is_there_is_left_alone(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cifar, "LAYOUTS", files.SMALL)
-    for name, layout in (("cifar10", files.SMALL10_BINARY), ("cifar100", files.SMALL100)):
+    for name, layout in (("cifar10", files.SMALL10), ("cifar100", files.SMALL100)):
         place = files.write(tmp_path, layout)
         before = {path: path.stat().st_mtime_ns for path in place.iterdir()}
         assert get(tmp_path, name) == ("already there", [])

@@ -1,9 +1,7 @@
 import errno
-import gzip
 import hashlib
 import io
 import os
-import stat
 import tarfile
 import time
 import zipfile
@@ -26,28 +24,21 @@ ROWS = 2
 Calls = list[tuple[int, int | None]]
 
 
-def tar_gz(members: dict[str, bytes | tarfile.TarInfo]) -> bytes:
+def tar_gz(members: dict[str, bytes]) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        for name, member in members.items():
-            if isinstance(member, tarfile.TarInfo):
-                member.name = name
-                archive.addfile(member)
-            else:
-                info = tarfile.TarInfo(name)
-                info.size = len(member)
-                archive.addfile(info, io.BytesIO(member))
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
     return buffer.getvalue()
 
 
-def zipped(members: dict[str, bytes], **settings: int) -> bytes:
+def zipped(members: dict[str, bytes]) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():
-            info = zipfile.ZipInfo(name)
-            info.compress_type = settings.get("compress_type", zipfile.ZIP_DEFLATED)
-            info.external_attr = settings.get("mode", stat.S_IFREG | 0o644) << 16
-            archive.writestr(info, content)
+            archive.writestr(name, content)
     return buffer.getvalue()
 
 
@@ -309,110 +300,3 @@ def test_an_archive_without_the_files_is_refused(
         pretend(monkeypatch, "cifar10", f"{site.url}/cifar-10-python.tar.gz", content)
         assert "data_batch_2" in refused(tmp_path, DatasetCorrupt)
     assert "cifar-10-batches-py" not in contents(tmp_path)
-
-
-# Unpacking ----------------------------------------------------------------------------------------
-
-
-def special(kind: bytes, target: str = "") -> tarfile.TarInfo:
-    info = tarfile.TarInfo()
-    info.type, info.linkname = kind, target
-    return info
-
-
-def sparse() -> bytes:
-    """Declares a terabyte, as a PAX sparse file."""
-    info = tarfile.TarInfo("top/sparse")
-    info.size = 512
-    info.pax_headers = {
-        "GNU.sparse.major": "0",
-        "GNU.sparse.minor": "1",
-        "GNU.sparse.map": "0,512",
-        "GNU.sparse.size": str(1 << 40),
-    }
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz", format=tarfile.PAX_FORMAT) as archive:
-        archive.addfile(info, io.BytesIO(bytes(512)))
-    return buffer.getvalue()
-
-
-def long_header() -> bytes:
-    """The next 50 MB are the name of a member."""
-    info = tarfile.TarInfo("././@LongLink")
-    info.type, info.size = tarfile.GNUTYPE_LONGNAME, 50_000_000
-    return info.tobuf(tarfile.GNU_FORMAT)
-
-
-def lying_zip() -> bytes:
-    """Declares ten bytes and holds a million."""
-    content = zipped({"top/file": bytes(1_000_000)})
-    return content.replace((1_000_000).to_bytes(4, "little"), (10).to_bytes(4, "little"))
-
-
-EVIL = {
-    "tar parent": tar_gz({"top/../../escaped": b"x"}),
-    "tar absolute": tar_gz({"/escaped": b"x"}),
-    "tar other folder": tar_gz({"other/file": b"x"}),
-    "tar backslash": tar_gz({"top\\..\\escaped": b"x"}),
-    "tar drive": tar_gz({"top/C:escaped": b"x"}),
-    "tar control characters": tar_gz({"top/a\x1b[31m\nb": b"x"}),
-    "tar symbolic link": tar_gz({"top/link": special(tarfile.SYMTYPE, "/etc/passwd")}),
-    "tar through a link": tar_gz(
-        {"top/link": special(tarfile.SYMTYPE, ".."), "top/link/escaped": b"x"}
-    ),
-    "tar hard link": tar_gz({"top/a": b"x", "top/b": special(tarfile.LNKTYPE, "top/a")}),
-    "tar device": tar_gz({"top/null": special(tarfile.CHRTYPE)}),
-    "tar pipe": tar_gz({"top/pipe": special(tarfile.FIFOTYPE)}),
-    "tar sparse": sparse(),
-    "tar too many files": tar_gz({f"top/{number}": b"" for number in range(20)}),
-    "tar too many folders": tar_gz(
-        {f"top/{number}": special(tarfile.DIRTYPE) for number in range(20)}
-    ),
-    "tar bomb": tar_gz({"top/zeros": bytes(5_000_000)}),
-    "tar bomb of several": tar_gz({f"top/{number}": bytes(40_000) for number in range(5)}),
-    "tar file as folder": tar_gz({"top/a": b"x", "top/a/b": b"x"}),
-    "tar long header": tar_gz({"top/" + "x" * 3_000: b"x"}),
-    "gzip bomb": gzip.compress(long_header() + bytes(50_000_000)),
-    "gzip of zeros": gzip.compress(bytes(50_000_000)),
-    "tar truncated": tar_gz({"top/a": os.urandom(5_000)})[:-2_000],
-    "not an archive": b"<html>not found</html>",
-    "empty": b"",
-    "zip parent": zipped({"top/../../escaped": b"x"}),
-    "zip absolute": zipped({"/escaped": b"x"}),
-    "zip backslash": zipped({"top/..\\..\\escaped": b"x"}),
-    "zip other folder": zipped({"other/file": b"x"}),
-    "zip symbolic link": zipped({"top/link": b"/etc/passwd"}, mode=stat.S_IFLNK | 0o777),
-    "zip too many files": zipped({f"top/{number}": b"" for number in range(20)}),
-    "zip bomb": zipped({"top/zeros": bytes(5_000_000)}),
-    "zip that lies": lying_zip(),
-    "zip packed otherwise": zipped({"top/file": b"x"}, compress_type=zipfile.ZIP_LZMA),
-    "zip truncated": zipped({"top/file": os.urandom(2_000)})[:-500],
-}
-
-
-@pytest.mark.parametrize("kind", EVIL)
-def test_an_evil_archive_is_refused_and_leads_nowhere(tmp_path: Path, kind: str) -> None:
-    archive = tmp_path / "archive"
-    archive.write_bytes(EVIL[kind])
-    target = tmp_path / "deep" / "target"
-    target.mkdir(parents=True)
-    with pytest.raises(DatasetCorrupt) as refusal:
-        downloads.unpack(archive, target, "top", max_files=10, max_bytes=100_000)
-    assert "\n" not in str(refusal.value)
-    assert len(str(refusal.value)) < 400
-    assert not any("escaped" in path.name for path in tmp_path.rglob("*"))
-    assert not Path("/escaped").exists()
-    assert all(path.is_dir() or path.is_file() for path in target.rglob("*"))
-    assert not any(path.is_symlink() for path in target.rglob("*"))
-    assert sum(path.stat().st_size for path in target.rglob("*") if path.is_file()) <= 100_000
-
-
-@pytest.mark.parametrize("content", [EVIL["tar bomb"], EVIL["tar symbolic link"], EVIL["zip bomb"]])
-def test_nothing_half_unpacked_stays_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
-) -> None:
-    with serving(Site(content)) as site:
-        pretend(monkeypatch, "cifar10", f"{site.url}/archive", content)
-        altered(monkeypatch, "cifar10", folder="top", max_bytes=1_000)
-        refused(tmp_path, DatasetCorrupt)
-    assert contents(tmp_path) == [".archive.partial"]

@@ -118,8 +118,7 @@ def export(
         bool,
         typer.Option(
             "--prepare",
-            help="Resizing and normalisation inside the file: pixels go in, probabilities come "
-            "out.",
+            help="Normalisation inside the file: pixels go in, probabilities come out.",
         ),
     ] = False,
     embedding: Annotated[
@@ -136,13 +135,6 @@ def export(
             metavar="FILE", help="The file to write; README.md, its card, is written beside it."
         ),
     ] = None,
-    hub_folder: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Write a folder as hubs of models want it: the file, config.json, README.md.",
-        ),
-    ] = None,
     license: Annotated[
         str, typer.Option(metavar="NAME", help="For the card: mit, apache-2.0, ...")
     ] = "unknown",
@@ -157,7 +149,6 @@ def export(
         prepare=prepare,
         embedding=embedding.value if embedding else None,
         out=out,
-        hub_folder=hub_folder,
         license=license,
     )
     exported = export_model(folder, options, model_file)
@@ -176,10 +167,7 @@ def _input_line(graph: ExportedGraph) -> str:
         return f"{graph.input_name}, float32 [batch, {channels}]"
     if not graph.wiring.prepare:
         return f"{graph.input_name}, float32 [batch, {channels}, {size}, {size}], normalised"
-    if graph.wiring.fit:
-        return f"{graph.input_name}, uint8 [batch, height, width, {channels}], of any size"
-    exact = f"uint8 [batch, {size}, {size}, {channels}]"
-    return f"{graph.input_name}, {exact}, of this very size: resizing is not in the file"
+    return f"{graph.input_name}, uint8 [batch, {size}, {size}, {channels}], of this very size"
 
 
 Show = Callable[["Prediction"], None]

@@ -57,14 +57,15 @@ def theory(
 
     dimensions = whole_numbers(dimension, "--dimension")
     negatives = whole_numbers(samples, "--samples")
-    result = measure_theory(temperature, dimensions, negatives, repetitions, seed)
-    values = result.as_json()
-    write_page(page_about(result), out / "theory.html", figures)
+    studies = measure_theory(temperature, dimensions, negatives, repetitions, seed)
+    numbers = [study.as_json() for study in studies]
+    values = {"repetitions": repetitions, "seed": seed, "studies": numbers}
+    write_page(page_about(studies), out / "theory.html", figures)
     write_whole(out / "theory.json", strict_json(values, indent=2) + "\n")
     if as_json:
         print_json({**values, "folder": str(out)})
         return
-    for study in result.studies:
+    for study in studies:
         for table in tables_of(study):
             stdout.print(plain_table(table))
             stdout.print(f"{table.note}\n")

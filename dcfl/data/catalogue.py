@@ -48,9 +48,7 @@ class Archive:
     md5: str
     folder: str  # the one folder in the archive, and its name on disk
     required: tuple[str, ...]  # in that folder, for the data set to count as complete
-    max_download: int = 300_000_000
-    max_files: int = 50
-    max_bytes: int = 300_000_000
+    max_download: int = 300_000_000  # bytes
 
     @property
     def file(self) -> str:
@@ -131,8 +129,6 @@ PUBLIC = {
             "90528d7ca1a48142e341f4ef8d21d0de",
             TINY,
             ("wnids.txt", "train", "val"),
-            max_files=150_000,
-            max_bytes=1_000_000_000,
         ),
     ),
 }

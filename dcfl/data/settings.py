@@ -49,8 +49,7 @@ class DataSettings(Settings):
     # many as there are folders
     clients: int | Literal["auto"] = key("auto", ge=1, le=MOST_CLIENTS)
     # "dirichlet-balanced", "dirichlet-capped", "dirichlet-uncapped", "iid", "shards",
-    # "pathological" or "quantity"; "file:PATH": a split of one's own, as .json, .csv or FL-bench's
-    # .pkl
+    # "pathological" or "quantity"; "file:PATH": a split of one's own, as .json or .csv
     partition: str = "dirichlet-balanced"
     # Dirichlet's: the smaller, the more one-sided the clients; inf: IID.
     alpha: float = key(0.3, gt=0, le=inf, hint="inf is an IID split")

@@ -113,7 +113,7 @@ class Recipe:
     trained: Callable[[CellFactory], Iterator[RecipeCell]]  # in each place, with each seed
     columns: str = "split"  # what the columns are
     published: str = ""  # the table of the paper that has the same rows, blocks and columns
-    picture: str = ""  # "lines" over the columns, "map" or "similarity"
+    picture: str = ""  # "lines" over the columns, or "similarity"
     one_seed: bool = False  # the first of those asked for is enough
     searched: Callable[[], Iterator[SearchedRow]] | None = None  # each with the scale's trials
 

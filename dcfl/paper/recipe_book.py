@@ -102,10 +102,6 @@ def levels(at: CellFactory) -> Cells:
             yield replace(at.cell(row, label, "", fields, HEADLESS), block=block)
 
 
-def _weights(mu: float, align: float) -> Table:
-    return {"mu": mu, "align": align, "uniform": round(1 - align, 10)}
-
-
 def weights_with_heads(at: CellFactory) -> Cells:
     yield from fedavg_on_images_kept_back(at)
     for head in ("none", "side256"):
@@ -114,7 +110,8 @@ def weights_with_heads(at: CellFactory) -> Cells:
             for mu in (0.1, 1.0, PAPERS_MU):
                 label = f"{row}, {'no' if head == 'none' else 'side'} head, mu {mu:g}"
                 for align in (0.5, 0.7, 0.9):
-                    yield at.cell(label, f"{align:g}", ROWS[row], _weights(mu, align), changes)
+                    fields = {"mu": mu, "align": align, "uniform": round(1 - align, 10)}
+                    yield at.cell(label, f"{align:g}", ROWS[row], fields, changes)
 
 
 def readings(at: CellFactory) -> Cells:
@@ -145,23 +142,6 @@ def server_rules(at: CellFactory) -> Cells:
             yield at.cell(row, column, changes={"server": rule})
 
 
-def sample_wise(at: CellFactory) -> Cells:
-    for label, training in {
-        "": {},
-        " lr 0.01, momentum 0.9": {"lr": 0.01, "momentum": 0.9},
-        " lr 0.01, momentum 0": {"lr": 0.01, "momentum": 0.0},
-    }.items():
-        changes = _on_images_kept_back(training=training)
-        yield at.cell(f"{REFERENCE}{label}", "", "fedavg", changes=changes)
-    for label, reading in READINGS.items():
-        for clip in (10.0, 0.0):
-            changes = _on_images_kept_back(training={"max_grad_norm": clip})
-            for mu in at.scale.mu_grid:
-                column = f"{mu:g}, {'clipped at 10' if clip else 'not clipped'}"
-                fields = {**reading, "mu": mu}
-                yield at.cell(f"DCFL-SW, {label}", column, "dcfl-sw", fields, changes)
-
-
 def coupling(at: CellFactory) -> Cells:
     # mu times 1/2 and 1/2 is mu/2 times 1 and 1.
     alike: Table = {"mu": PAPERS_MU, "align": 0.5, "uniform": 0.5}
@@ -171,19 +151,6 @@ def coupling(at: CellFactory) -> Cells:
         yield at.cell(row, fields=coupled, changes=HEADLESS)
         yield at.cell(f"{partner}, weighed alike", None, ROWS[partner], alike, HEADLESS)
         yield at.cell(partner, changes=HEADLESS)
-
-
-def batch_sizes(at: CellFactory) -> Cells:
-    for size in (16, 64, 128):
-        for row in IN_QUESTION:
-            yield at.cell(row, str(size), changes={"training": {"batch_size": size}})
-
-
-def weights(at: CellFactory) -> Cells:
-    yield at.cell(REFERENCE, "")
-    for mu in at.scale.mu_grid[-3:]:
-        for align in (0.1, 0.5, 0.9):
-            yield at.cell(f"mu = {mu:g}", f"{align:g}", "dcfl-pw", _weights(mu, align))
 
 
 RECIPES: dict[str, Recipe] = {
@@ -296,17 +263,6 @@ RECIPES: dict[str, Recipe] = {
             columns="server",
         ),
         Recipe(
-            "sample-wise",
-            "What DCFL-SW means by positives",
-            "Eq. 10 sums over all positives of the class; the text also speaks of one positive. "
-            "Each reading with the gradient clipped at 10 and not, and the momentum that the paper "
-            "does not name; on a tenth of the training images that is kept back.",
-            [HARD],
-            sample_wise,
-            columns="mu, clipping",
-            one_seed=True,
-        ),
-        Recipe(
             "coupling",
             "What decoupling alone is worth",
             "FedSCL and FedProc have the positives in the denominator and weigh pull and push "
@@ -326,24 +282,6 @@ RECIPES: dict[str, Recipe] = {
             methods_in_question,
             columns="alpha",
             picture="lines",
-        ),
-        Recipe(
-            "positives",
-            "The gap to FedAvg and the number of positives",
-            "Larger batches bring more positives for every image, and more negatives.",
-            [HARD],
-            batch_sizes,
-            columns="batch size",
-            picture="lines",
-        ),
-        Recipe(
-            "weights",
-            "Alignment, uniformity and their common weight",
-            "DCFL-PW over lambda_a (lambda_u = 1 - lambda_a) and mu.",
-            [HARD],
-            weights,
-            columns="lambda_a",
-            picture="map",
         ),
     )
 }

@@ -258,26 +258,22 @@ def _best(results: Results, block: str) -> Table:
 
 def _pictures(results: Results, block: str) -> Iterator[Picture]:
     """What each method gains over FedAvg, by column."""
-    if results.recipe.picture not in ("lines", "map"):
+    if results.recipe.picture != "lines":
         return
     columns, across = results.columns(block), results.recipe.columns
     rows = [row for row in results.rows(block) if row != REFERENCE]
     mean, low, high = _gains(results, block, rows)
-    if results.recipe.picture == "map":
-        text = f"EMA against FedAvg over mu and {across}, {block}"
-        about = "Points of EMA over FedAvg: blue is better."
-        named = (("method", rows), (across, columns))
-        chart = charts.matrix(mean, *named, "EMA, points", "signed", digits=1)
-    else:
-        text = f"EMA against FedAvg over {across}, {block}"
-        about = "Points of EMA over FedAvg; bars: from least to most."
-        lines = [
-            charts.series(row, range(len(columns)), mean[at], at, low=low[at], high=high[at])
-            for at, row in enumerate(rows)
-        ]
-        axis = {"label": across, "names": columns, "low": -0.3, "high": len(columns) - 0.7}
-        chart = charts.plot(axis, {"label": "EMA against FedAvg (points)"}, [{"series": lines}])
-    yield Picture("", text, about, chart)
+    lines = [
+        charts.series(row, range(len(columns)), mean[at], at, low=low[at], high=high[at])
+        for at, row in enumerate(rows)
+    ]
+    axis = {"label": across, "names": columns, "low": -0.3, "high": len(columns) - 0.7}
+    yield Picture(
+        "",
+        f"EMA against FedAvg over {across}, {block}",
+        "Points of EMA over FedAvg; bars: from least to most.",
+        charts.plot(axis, {"label": "EMA against FedAvg (points)"}, [{"series": lines}]),
+    )
 
 
 def _gains(results: Results, block: str, rows: Sequence[str]) -> NDArray[np.float64]:

@@ -53,7 +53,6 @@ class Scale:
     levels: Mapping[tuple[str, str], Table] = field(default_factory=dict)
     search_seeds: tuple[int, ...] = (100, 101)  # others, so that no result is of a seed that chose
     trials: int = 6  # of each row in a search
-    mu_grid: tuple[float, ...] = (0.001, 0.01, 0.1, 1.0, 5.0, 10.0)  # the paper's
     datasets: Mapping[str, Tables] = field(default_factory=dict)  # on top of `tables`
     # By data set and method, what a search chose there: on top of `methods`.
     chosen: Mapping[str, Mapping[str, Table]] = field(default_factory=dict)
@@ -185,7 +184,6 @@ SMOKE = Scale(
     },
     search_seeds=(100,),
     trials=4,
-    mu_grid=(0.1, 1.0),
     stand_in="digits",
 )
 

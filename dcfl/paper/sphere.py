@@ -87,27 +87,9 @@ class Sphere:
         place of the expectation. No deviation can be larger than half the range."""
         return 0.5 * math.exp(2 / self.temperature) / math.sqrt(negatives)
 
-    def bound(self, negatives: float, positives: int = 1) -> float:
-        return self.positive_bound(negatives, positives) + self.sampling_bound(negatives)
-
     def certain_range(self, negatives: float) -> float:
         """What no deviation can exceed, because cosines lie between -1 and 1."""
         return 2 / self.temperature + math.log1p(self.positive_bound(negatives))
-
-    @cached_property
-    def bound_informs_from(self) -> float:
-        """The least M whose bound is below `certain_range`; below that M it says nothing.
-
-        The difference falls with M, so bisection finds it; in log M, because M may be huge.
-        """
-        low, high = 0.0, 4 / self.temperature + 20.0
-        if self.bound(1.0) < self.certain_range(1.0):
-            return 1.0
-        for _ in range(200):
-            middle = (low + high) / 2
-            enough = self.bound(math.exp(middle)) < self.certain_range(math.exp(middle))
-            low, high = (low, middle) if enough else (middle, high)
-        return float(math.ceil(math.exp(high)))
 
 
 def log_mean_exponential(steepness: float, dimension: int) -> float:
@@ -160,8 +142,6 @@ class Point:
     spread: float  # standard deviation of a single draw
     spread_error: float
     rms: float  # of a single draw about the limit
-    positive_part: float  # mean of what the positives in the denominator add
-    sampling_part: float  # mean distance of log(mean over the negatives) from its limit
     alignment_kept: float  # mean share of the pull towards a positive that the denominator leaves
     positive_bound: float
     sampling_bound: float
@@ -218,8 +198,6 @@ def summarise(sphere: Sphere, negatives: int, ratios: Array, positives: int = 1)
         spread=spread,
         spread_error=spread_error,
         rms=float(np.sqrt(np.mean(deviations**2))),
-        positive_part=float(np.log1p(weight / ratios).mean()),
-        sampling_part=float(np.abs(np.log(ratios)).mean()),
         alignment_kept=float((ratios / (ratios + weight)).mean()),
         positive_bound=positive_bound,
         sampling_bound=sampling_bound,

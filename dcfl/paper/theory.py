@@ -20,8 +20,6 @@ FEWEST_FITTED = 3  # points: a line through two says nothing about its fit
 # Positives and negatives among the other 63 images of a batch of 64: one positive; one positive and
 # as many negatives as Dirichlet 0.3 on CIFAR-10 leaves; and all 21 positives of that split.
 BATCHES = ((1, 63), (1, 42), (21, 42))
-OTHER_TEMPERATURES = (1.0, 0.5, 0.2, 0.1, 0.05)
-COMPARED_AT = 64  # negatives
 MINUS = "\N{MINUS SIGN}"
 
 
@@ -100,7 +98,6 @@ class Study:
             "spread_coefficient": sphere.spread_coefficient,
             "straight_from": sphere.straight_from,
             "noise_leads_from": sphere.noise_leads_from,
-            "bound_informs_from": sphere.bound_informs_from,
             "points": [point.as_json() for point in self.points],
             "slopes": {
                 name: {"all": asdict(everywhere), "straight": asdict(straight)}
@@ -110,34 +107,13 @@ class Study:
         }
 
 
-@dataclass(frozen=True)
-class TheoryResult:
-    """Everything that one call of `dcfl theory` measured."""
-
-    studies: Sequence[Study]
-    temperatures: Sequence[tuple[Sphere, Point]]  # one M at several temperatures
-    repetitions: int
-    seed: int
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "repetitions": self.repetitions,
-            "seed": self.seed,
-            "studies": [study.as_json() for study in self.studies],
-            "temperatures": [
-                {**asdict(sphere), **point.as_json()} for sphere, point in self.temperatures
-            ],
-        }
-
-
 def measure_theory(
     temperature: float,
     dimensions: Sequence[int],
     negatives: Sequence[int],
     repetitions: int,
     seed: int,
-) -> TheoryResult:
-    """Each sphere, and the first one at other temperatures."""
+) -> list[Study]:
     # Checked before anything is drawn: a mistake in the last number costs no time.
     spheres = [Sphere(temperature, dimension) for dimension in dict.fromkeys(dimensions)]
     require_counts(negatives, repetitions, seed)
@@ -148,16 +124,7 @@ def measure_theory(
         batches = [measure(sphere, m, repetitions, seed, positives) for positives, m in BATCHES]
         return Study(sphere, tuple(points), tuple(batches))
 
-    others = [
-        Sphere(other, spheres[0].dimension)
-        for other in sorted({*OTHER_TEMPERATURES, temperature}, reverse=True)
-    ]
-    return TheoryResult(
-        [study(sphere) for sphere in spheres],
-        [(sphere, measure(sphere, COMPARED_AT, repetitions, seed)) for sphere in others],
-        repetitions,
-        seed,
-    )
+    return [study(sphere) for sphere in spheres]
 
 
 def short(value: float, digits: int = 3) -> str:
@@ -243,43 +210,24 @@ def deviation_chart(study: Study) -> Chart:
     return charts.plot({"label": "negatives M", "log": True}, up, [{"series": shown}])
 
 
-CAUTIONS = (
-    "Features here are uniform on the sphere, and the positive lies on the anchor. Features of a "
-    "network gather in clusters: their spread is larger, and a positive that is not yet aligned "
-    "weighs less in the denominator.",
-    "Negatives here are independent draws from the distribution that the limit is about. A client "
-    "draws them from its own classes; that difference does not shrink with M, and the proposition "
-    "says nothing about it.",
-    "This is about the value of the loss (and, where it says so, the pull of alignment), not about "
-    "accuracy.",
-)
-EXPLAINED = (
-    "One positive, which lies on the anchor, and M independent negatives uniform on the unit "
-    f"sphere. The loss is {MINUS}1/τ + log(e^(1/τ) + sum of e^(t/τ) over the negatives), t their "
-    f"cosines with the anchor. Theorem 1: without log M it tends to {MINUS}1/τ + log E, E the mean "
-    "of e^(t/τ), which is known exactly, through a Bessel function. Proposition 1: it is off by at "
-    "most e^(2/τ)/M + O(1/√M). The first term is for the positive's place in the denominator. The "
-    "second is for M draws in place of an expectation; the paper gives its order only, and the "
-    "constant 1/2 e^(2/τ) here is the one that its derivation yields.",
-)
-
-
-def page_about(result: TheoryResult) -> Page:
-    first = result.studies[0]
-    sections = [_section(study) for study in result.studies]
+def page_about(studies: Sequence[Study]) -> Page:
+    first = studies[0]
     return Page(
         title="Theorem 1 and Proposition 1, measured",
         facts=[
             ("temperature", f"{first.sphere.temperature:g}"),
-            ("dimension", listed([str(study.sphere.dimension) for study in result.studies])),
+            ("dimension", listed([str(study.sphere.dimension) for study in studies])),
             ("negatives", f"{first.points[0].negatives} to {first.points[-1].negatives}"),
-            ("draws for each point", f"{result.repetitions:,}"),
-            ("seed", str(result.seed)),
+            ("draws for each point", f"{first.points[0].repetitions:,}"),
         ],
         # The highest dimension is the closest to a network's features.
-        headline=finding(max(result.studies, key=lambda study: study.sphere.dimension)),
-        sections=[Section("What is measured", EXPLAINED), *sections, _temperatures(result)],
-        cautions=CAUTIONS,
+        headline=finding(max(studies, key=lambda study: study.sphere.dimension)),
+        sections=[_section(study) for study in studies],
+        cautions=[
+            "Features here are uniform on the sphere, the positive lies on the anchor, and this is "
+            "about the value of the loss, not about accuracy: docs/theory.md says what that leaves "
+            "open."
+        ],
     )
 
 
@@ -308,19 +256,3 @@ def _section(study: Study) -> Section:
         deviation_chart(study),
     )
     return Section(f"Dimension {dimension}", tables=tables_of(study), pictures=[picture])
-
-
-def _temperatures(result: TheoryResult) -> Section:
-    sphere, point = result.temperatures[0]
-    rows = [
-        {
-            "τ": f"{sphere.temperature:g}",
-            **_measured(point),
-            "any deviation is below": short(sphere.certain_range(point.negatives)),
-            "bound says something from M": short(sphere.bound_informs_from, 2),
-        }
-        for sphere, point in result.temperatures
-    ]
-    title = f"M = {point.negatives}, dimension {sphere.dimension}"
-    text = "e^(2/τ) is the square of the largest weight that a sample can have. Almost none has it."
-    return Section("Where the bound is loose", [text], [Table.of(rows, title=title)])

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
-import numpy as np
 import torch
-from PIL import Image, ImageOps
 from torch import Tensor
 
 from dcfl import tensors as named
@@ -23,18 +20,16 @@ from dcfl.models import FeatureModel
 from dcfl.models.output import Embedding
 from dcfl.runs.folder import FILES, RecordedRun
 from dcfl.runs.model_file import Network, Which, load_with_settings
-from dcfl.system.storage import read_whole, replacing, storage, strict_json
+from dcfl.system.storage import read_whole, replacing, storage
 from dcfl.system.wording import one_line, printable
 from dcfl.trained.exported_graph import (
     FORMATS,
     LONGEST_REASON,
     ExportedGraph,
     ExportFormat,
-    GraphFit,
     Runtime,
     Wiring,
     graph_of,
-    resized,
 )
 from dcfl.trained.model_card import (
     OURS,
@@ -42,7 +37,6 @@ from dcfl.trained.model_card import (
     CardFacts,
     label_script,
     model_card,
-    model_config,
     require_license,
 )
 from dcfl.trained.subject import data_settings, inputs_of, kind_of_images, load_own_data
@@ -89,8 +83,9 @@ def largest_difference(
     """Between any number of the file's and what the model itself says, as it was trained; NaN if
     the file gives none. Embeddings have no scale of their own: theirs is of the largest number."""
     largest = 0.0
-    for raw, prepared in _batches(graph, model, pixels):
-        images = graph.preparation.clean(prepared)
+    # A picture alone has no answer where the batch normalises.
+    for raw in (pixels,) if normalises_by_batch(model) else (pixels, pixels[:1]):
+        images = graph.preparation.clean(raw)
         found = runtime(raw if graph.wiring.prepare else images.contiguous())
         output = model(images)
         wanted = {"logits": output.logits, "probabilities": output.logits.softmax(dim=1)}
@@ -108,55 +103,7 @@ def largest_difference(
     return largest
 
 
-def _batches(
-    graph: ExportedGraph, model: FeatureModel, pixels: Tensor
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Pixels, and the same as training would have them: of several numbers and sizes."""
-    yield pixels, pixels
-    if normalises_by_batch(model):
-        return  # a picture alone has no answer
-    yield pixels[:1], pixels[:1]
-    if graph.wiring.prepare and graph.wiring.fit and not graph.vectors:
-        for other in _other_sizes(graph.size, graph.channels):
-            yield other, resized_by_pillow(other, graph.size, graph.wiring.fit)
-
-
-def _other_sizes(size: int, channels: int) -> Iterator[Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    tall, wide = (2 * size + 3, size + 1), (size + 1, 3 * size + 2)
-    for shape in (tall, wide, (size + 5, size + 4), (-(-size // 2), size)):
-        whole = (3, *shape, channels)
-        yield torch.randint(0, 256, whole, dtype=torch.uint8, generator=generator)
-
-
-def resized_by_pillow(pixels: Tensor, size: int, fit: GraphFit) -> Tensor:
-    """Pixels resized as the decoder resizes pictures."""
-    rows = []
-    for row in pixels.numpy():
-        picture = Image.fromarray(row[..., 0] if row.shape[2] == 1 else row)
-        if fit == "crop":
-            picture = ImageOps.fit(picture, (size, size), Image.Resampling.BICUBIC)
-        else:
-            picture = picture.resize((size, size), Image.Resampling.BICUBIC)
-        rows.append(np.asarray(picture).reshape(size, size, row.shape[2]))
-    return torch.from_numpy(np.stack(rows))
-
-
-def fit_in_graph(model: FeatureModel, fit: str) -> GraphFit | None:
-    """How the graph can fit pictures of other sizes as training did; None if it cannot. Versions of
-    Pillow differ by a level here and there, so the one that is installed is asked."""
-    _, (height, width, channels) = inputs_of(model)
-    if fit not in ("resize", "crop") or channels not in (1, 3) or (height, width) == (1, 1):
-        return None
-    known = cast(GraphFit, fit)
-    for pixels in _other_sizes(height, channels):
-        ours = resized(pixels.permute(0, 3, 1, 2), height, known).permute(0, 2, 3, 1)
-        if not torch.equal(ours.byte(), resized_by_pillow(pixels, height, known)):
-            return None
-    return known
-
-
-CARD, CONFIG = "README.md", "config.json"
+CARD = "README.md"
 
 
 @dataclass(frozen=True)
@@ -168,7 +115,6 @@ class ExportOptions:
     prepare: bool = False  # pixels go in, probabilities come out
     embedding: Embedding | None = None  # comes out too
     out: Path | None = None  # the file; None: in a folder of its own in that of the run
-    hub_folder: Path | None = None  # holds all that is uploaded to a hub of models
     license: str = "unknown"
 
     def __post_init__(self) -> None:
@@ -179,8 +125,6 @@ class ExportOptions:
                 f"{self.format} holds weights, not a graph that could prepare pixels: choose "
                 f"another format, or leave --prepare out"
             )
-        if self.out is not None and self.hub_folder is not None:
-            raise ConfigError("--out names the file and --hub-folder its folder: give one of them")
         if self.out is not None and self.out.suffix != self.kind.suffix:
             raise ConfigError(f"{printable(self.out)}: the name must end in {self.kind.suffix}")
         require_license(self.license)
@@ -191,7 +135,7 @@ class ExportOptions:
 
     def path(self, run_folder: Path) -> Path:
         client = f"-client-{self.which}" if isinstance(self.which, int) else ""
-        folder = self.hub_folder or run_folder / f"export-{self.format}{client}"
+        folder = run_folder / f"export-{self.format}{client}"
         return self.out or folder / f"model{self.kind.suffix}"
 
 
@@ -209,11 +153,9 @@ def export_model(run_folder: Path, options: ExportOptions, network: Network = No
     says."""
     options.kind.require_installed()
     run, path = RecordedRun.open(run_folder), options.path(run_folder)
-    _require_free(path, run_folder, options)
+    _require_free(path, options)
     model, settings = load_with_settings(run_folder, options.which, network)
-    fit = fit_in_graph(model, data_settings(run).fit) if options.prepare else None
-    wiring = Wiring(options.prepare, fit, options.embedding)
-    graph = graph_of(model.float(), settings, wiring)
+    graph = graph_of(model.float(), settings, Wiring(options.prepare, options.embedding))
     images = images_to_compare(run, model)
     with torch.no_grad():
         logits = model(graph.preparation.clean(images.pixels)).logits
@@ -241,53 +183,31 @@ def export_model(run_folder: Path, options: ExportOptions, network: Network = No
         if facts.script:
             program = files.enter_context(replacing(path.parent / facts.script))
             program.write_text(label_script(facts), encoding="utf-8")
-        if options.hub_folder is not None:
-            described = files.enter_context(replacing(path.parent / CONFIG))
-            described.write_text(strict_json(model_config(facts), indent=2) + "\n", "utf-8")
     script = path.parent / facts.script if facts.script else None
     return Exported(path, path.parent / CARD, script, graph, images.description, difference)
 
 
-def _require_free(path: Path, run_folder: Path, options: ExportOptions) -> None:
+def _require_free(path: Path, options: ExportOptions) -> None:
     """Overwrites earlier exports alone: neither files of a run nor somebody's own."""
     if (path.parent / "config.toml").is_file() and path.name in FILES:
         raise ConfigError(f"{printable(path)} is a file of a run: choose another name")
-    card, config_file = path.parent / CARD, path.parent / CONFIG
-    ours = card.is_file() and _is_ours(card)
+    card = path.parent / CARD
+    if card.is_file():
+        with storage(card):
+            if OURS in read_whole(card).decode("utf-8", "replace"):
+                return
     script = [path.parent / SCRIPT] if options.format == "onnx" else []
-    others = [other for other in (card, path, *script) if other.exists() and not ours]
-    if options.hub_folder is not None and config_file.is_file():
-        others += [] if _is_ours(config_file) else [config_file]
-    if others:
-        option = "--out" if options.hub_folder is None else "--hub-folder"
+    if others := [other for other in (card, path, *script) if other.exists()]:
         raise ConfigError(
             f"{printable(others[0])} was not written by dcfl and would be overwritten: "
-            f"give another folder with {option}"
+            f"give another folder with --out"
         )
 
 
-def _is_ours(path: Path) -> bool:
-    """Whether a card or a config.json was written by dcfl."""
-    with storage(path):
-        text = read_whole(path).decode("utf-8", "replace")
-    if path.name == CARD:
-        return OURS in text
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(content, dict) and content.get("library_name") == "dcfl"
-
-
 def _example(graph: ExportedGraph, images: Compared) -> torch.Tensor:
-    """Three inputs, of a size that shows which lengths are free."""
+    """Three inputs, because the number of one or two may be taken for fixed."""
     pixels = images.pixels[torch.arange(3) % len(images.pixels)]
-    if not graph.wiring.prepare:
-        return graph.preparation.clean(pixels).contiguous()
-    if len(graph.free_axes) == 1:
-        return pixels
-    shape = (3, graph.size + 3, graph.size + 5, graph.channels)
-    return torch.zeros(shape, dtype=torch.uint8)
+    return pixels if graph.wiring.prepare else graph.preparation.clean(pixels).contiguous()
 
 
 def _compared(

@@ -12,7 +12,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from safetensors.torch import load, save
@@ -27,15 +27,11 @@ from dcfl.models.parts import within
 from dcfl.system.wording import install_command, one_line, printable
 from dcfl.trained.subject import inputs_of
 
-GraphFit = Literal["resize", "crop"]
-BITS = 22  # Pillow resizes with whole numbers: weights are multiples of 2 ** -22
-
 
 class Wiring(NamedTuple):
     """What goes in, and what comes out."""
 
     prepare: bool = False  # pixels as they are go in, probabilities come out first
-    fit: GraphFit | None = None  # how pixels of another size are fitted; None: they must have it
     embedding: Embedding | None = None  # comes out last
 
 
@@ -80,11 +76,6 @@ class ExportedGraph(nn.Module):
         names = ["probabilities", "logits"] if self.wiring.prepare else ["logits"]
         return [*names, "embedding"] if self.wiring.embedding else names
 
-    @property
-    def free_axes(self) -> tuple[int, ...]:
-        """Of the input: those that may have any length."""
-        return (0, 1, 2) if self.wiring.prepare and self.wiring.fit and not self.vectors else (0,)
-
     def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
         output = self.model(self._prepared(inputs) if self.wiring.prepare else inputs)
         results = [output.logits]
@@ -98,10 +89,7 @@ class ExportedGraph(nn.Module):
         first, second = self.get_buffer("first"), self.get_buffer("second")
         if self.vectors:
             return (inputs - first) / second
-        images = inputs.permute(0, 3, 1, 2)
-        if self.wiring.fit is not None:
-            images = resized(images, self.size, self.wiring.fit)
-        return images.float() * first[:, None, None] + second[:, None, None]
+        return inputs.permute(0, 3, 1, 2).float() * first[:, None, None] + second[:, None, None]
 
 
 def graph_of(model: FeatureModel, settings: ModelSettings, wiring: Wiring) -> ExportedGraph:
@@ -124,58 +112,6 @@ def rebuilt(
     other.class_names, other.preparation = model.class_names, model.preparation
     other.image_shape, other.built_for = model.image_shape, model.built_for
     return other.eval()
-
-
-def resized(images: Tensor, size: int, fit: GraphFit) -> Tensor:
-    """[B, C, H, W] of levels to [B, C, size, size], as Pillow 13 resizes with BICUBIC, to the
-    level. "crop" first cuts off what is beyond the middle square."""
-    rows, columns = (
-        torch.arange(images.shape[axis], dtype=torch.float64, device=images.device)
-        for axis in (2, 3)
-    )
-    # Read off the positions: lengths stay variables in every exporter's graph.
-    height, width = rows[-1] + 1, columns[-1] + 1
-    shown_height = shown_width = torch.minimum(height, width)
-    if fit == "resize":
-        shown_height, shown_width = height, width
-    across = _weights(columns, shown_width, size).T
-    down = _weights(rows, shown_height, size)
-    levels = images.double()
-    # Levels are rounded after each pass, so the order shows. Pillow takes the cheaper one.
-    down_first = (height > size) & (height - size > 2 * (width - size))
-    return torch.where(
-        down_first,
-        _levels(_levels(down @ levels) @ across),
-        _levels(down @ _levels(levels @ across)),
-    )
-
-
-def _weights(positions: Tensor, shown: Tensor, size: int) -> Tensor:
-    """[size, length], in units of 2 ** -BITS: each row's share in each position. `shown`: how much
-    of the length, around its middle, becomes the picture."""
-    length = positions[-1] + 1
-    scale = shown / size
-    stretch = scale.clamp(min=1.0)  # the filter grows when a picture shrinks
-    centres = torch.arange(size, dtype=torch.float64, device=positions.device) + 0.5
-    centres = ((length - shown) / 2 + centres * scale)[:, None]
-    low = (centres - 2 * stretch + 0.5).floor().clamp(min=0.0)
-    high = torch.minimum((centres + 2 * stretch + 0.5).floor(), length)
-    near = (positions >= low) & (positions < high)
-    shares = torch.where(near, _bicubic((positions - centres + 0.5) * (1 / stretch)), 0.0)
-    shares = shares / shares.sum(dim=1, keepdim=True)
-    return torch.trunc(shares * 2**BITS + 0.5 * shares.sign())
-
-
-def _bicubic(distance: Tensor) -> Tensor:
-    x = distance.abs()
-    close = (1.5 * x - 2.5) * x * x + 1
-    far = (((x - 5) * x + 8) * x - 4) * -0.5
-    return torch.where(x < 1, close, torch.where(x < 2, far, 0.0))
-
-
-def _levels(sums: Tensor) -> Tensor:
-    """Whole numbers all along, which float64 adds without error in any order."""
-    return torch.floor((sums + 2 ** (BITS - 1)) * 2.0**-BITS).clamp(0.0, 255.0)
 
 
 Runtime = Callable[[Tensor], tuple[Tensor, ...]]  # an exported file, ready to be called
@@ -226,8 +162,8 @@ def _quiet_exporter() -> Iterator[None]:
 
 
 def _program(graph: ExportedGraph, example: Tensor) -> torch.export.ExportedProgram:
-    free = dict.fromkeys(graph.free_axes, torch.export.Dim.DYNAMIC)
-    return torch.export.export(graph, (example,), dynamic_shapes={"inputs": free})
+    any_batch = {"inputs": {0: torch.export.Dim.DYNAMIC}}
+    return torch.export.export(graph, (example,), dynamic_shapes=any_batch)
 
 
 CLASS_NAMES = "class_names"  # JSON in every exported file: the classes in the order of the outputs
@@ -264,9 +200,8 @@ class OfOneSize(nn.Module):
 
 def _torchscript_bytes(graph: ExportedGraph, example: Tensor) -> bytes:
     stream = io.BytesIO()
-    script = torch.jit.trace(graph, example, check_trace=False)  # type: ignore[no-untyped-call]
-    if len(graph.free_axes) == 1:
-        script = torch.jit.script(OfOneSize(script, list(example.shape[1:])))
+    traced = torch.jit.trace(graph, example, check_trace=False)  # type: ignore[no-untyped-call]
+    script = torch.jit.script(OfOneSize(traced, list(example.shape[1:])))
     torch.jit.save(script, stream, _extra_files=_described(graph))
     return stream.getvalue()
 

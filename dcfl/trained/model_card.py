@@ -1,4 +1,4 @@
-"""The card of an exported model: README.md as hubs of models read it, and config.json."""
+"""The card of an exported model: README.md as hubs of models read it, and label.py beside it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from dcfl.runs.evaluations import EvaluationRecord, read_evaluations
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.model_file import Which
 from dcfl.runs.rows import ClassRecall
-from dcfl.system.json_types import Json
 from dcfl.system.wording import escaped
 from dcfl.trained.exported_graph import ExportedGraph
 from dcfl.trained.subject import data_settings, kind_of_images
@@ -198,32 +197,3 @@ def _some(names: Sequence[str]) -> str:
 def _first_numbers(values: Sequence[float]) -> str:
     shown = ", ".join(f"{value:.6g}" for value in values[:3])
     return shown if len(values) <= 3 else f"{shown}, ... ({len(values)} numbers)"
-
-
-def model_config(facts: CardFacts) -> Json:
-    """config.json: what a program needs to use the file."""
-    graph, wiring = facts.graph, facts.graph.wiring
-    pixels = wiring.prepare and not graph.vectors
-    size: list[int | str] = [] if graph.vectors else [graph.size, graph.size]
-    if pixels and wiring.fit:
-        size = ["height", "width"]
-    shape = [*size, graph.channels] if pixels else [graph.channels, *size]
-    return {
-        "library_name": "dcfl",
-        "format": facts.format,
-        "file": facts.file,
-        "file_sha256": facts.file_sha256,
-        "weights_sha256": facts.weights_sha256,
-        "architecture": graph.settings.architecture,
-        "num_parameters": graph.parameter_count,
-        "id2label": {str(n): name for n, name in enumerate(graph.model.class_names)},
-        "input": {
-            "name": graph.input_name,
-            "dtype": "uint8" if pixels else "float32",
-            "shape": ["batch", *shape],
-            "prepared_by_the_file": wiring.prepare,
-        },
-        "outputs": graph.output_names,
-        "mean": graph.preparation.mean,
-        "std": graph.preparation.std,
-    }

@@ -56,8 +56,8 @@ def test_without_a_name_it_lists_the_recipes(reproduce: Call) -> None:
 @pytest.mark.slow
 def test_readings_that_do_not_train_are_tried_without_a_warning(tmp_path: Path) -> None:
     """Neither by the command nor by the processes that train: nobody asked for that setting."""
-    chosen = ("--only", "dcfl-sw-holdout0.1-max_grad_norm0-mu1-reduction-sum-seed0")
-    command = [sys.executable, "-m", "dcfl", "reproduce", "sample-wise", *SMOKE, *chosen]
+    chosen = ("--only", "p5-dcfl-sw-mu10-reduction-sum-seed0")
+    command = [sys.executable, "-m", "dcfl", "reproduce", "readings", *SMOKE, *chosen]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "1 cells" in done.stderr
@@ -235,9 +235,9 @@ def test_a_folder_that_cannot_be_written_is_said_at_once(reproduce: Call, tmp_pa
         (("ablation", "data.seed=3"), "data.seed is for the recipe ablation to choose"),
         (("ablation", "method.name=moon"), "method.name is for the recipe ablation to choose"),
         (("ablation", "data.alpha=0.1"), "data.alpha is for the recipe ablation to choose"),
-        (("positives", "training.batch_size=32"), "is for the recipe positives to choose"),
+        (("readings", "model.head=side256"), "is for the recipe readings to choose"),
         (("server-side", "server.optimizer=fedadam"), "is for the recipe server-side to choose"),
-        (("sample-wise", "training.lr=0.5"), "is for the recipe sample-wise to choose"),
+        (("weight-search", "method.mu=0.5"), "is for the recipe weight-search to choose"),
         (("mu-search", "method.mu=3"), "is for the recipe mu-search to choose"),
         (("similarity", "method.rho=2"), "no method of the recipe similarity has such a field"),
     ],

@@ -1,4 +1,4 @@
-"""Small CIFAR files in the official forms: pickles as Python 2 wrote them, and binary rows."""
+"""Small CIFAR files in the official form: pickles as Python 2 wrote them."""
 
 import struct
 from dataclasses import replace
@@ -10,10 +10,8 @@ from numpy.typing import NDArray
 from dcfl.data.readers import cifar
 
 SMALL10 = replace(cifar.CIFAR10_PYTHON, train_rows=3, test_rows=2)
-SMALL10_BINARY = replace(cifar.CIFAR10_BINARY, train_rows=3, test_rows=2)
 SMALL100 = replace(cifar.CIFAR100_PYTHON, train_rows=4, test_rows=2)
-SMALL100_BINARY = replace(cifar.CIFAR100_BINARY, train_rows=4, test_rows=2)
-SMALL = {"cifar10": (SMALL10, SMALL10_BINARY), "cifar100": (SMALL100, SMALL100_BINARY)}
+SMALL = {"cifar10": SMALL10, "cifar100": SMALL100}
 
 PUT = b"q\x01"
 
@@ -75,21 +73,8 @@ def write(folder: Path, layout: cifar.Layout) -> Path:
     for number, file in enumerate((*layout.train, layout.test)):
         rows = layout.test_rows if file == layout.test else layout.train_rows
         planes, labels = random_batch(rows, layout.classes, number)
-        if layout.label_bytes:
-            content = binary(planes, labels, layout.label_bytes)
-        else:
-            content = batch(planes, labels, layout.label_key)
-        (place / file).write_bytes(content)
+        (place / file).write_bytes(batch(planes, labels, layout.label_key))
     names = [f"class_{label}" for label in range(layout.classes)]
-    if layout.names_key:
-        content = dictionary({layout.names_key: several([text(name) for name in names])})
-    else:
-        content = ("\n".join(names) + "\n\n").encode()
+    content = dictionary({layout.names_key: several([text(name) for name in names])})
     (place / layout.names).write_bytes(content)
     return place
-
-
-def binary(planes: NDArray[np.uint8], labels: NDArray[np.int64], label_bytes: int = 1) -> bytes:
-    columns = np.repeat(labels[:, None], label_bytes, axis=1).astype(np.uint8)
-    columns[:, :-1] = 7  # the coarse label of CIFAR-100, which is not read
-    return np.concatenate([columns, planes], axis=1).tobytes()

@@ -14,7 +14,7 @@ from dcfl.data.readers import cifar
 from dcfl.data.readers.arrays import Arrays
 from dcfl.errors import DatasetCorrupt, DatasetMissing
 from tests.data import cifar_files as files
-from tests.data.cifar_files import SMALL10, SMALL10_BINARY, SMALL100, SMALL100_BINARY
+from tests.data.cifar_files import SMALL10, SMALL100
 
 REAL = os.environ.get("DCFL_DATA", "")
 
@@ -27,7 +27,7 @@ def real(name: str) -> Path:
     return Path(REAL)
 
 
-ALL_LAYOUTS = [SMALL10, SMALL10_BINARY, SMALL100, SMALL100_BINARY]
+ALL_LAYOUTS = [SMALL10, SMALL100]
 
 
 @pytest.fixture(autouse=True)
@@ -83,11 +83,6 @@ def test_the_files_are_named(tmp_path: Path) -> None:
         place / "test",
         place / "meta",
     ]
-    files.write(tmp_path, SMALL10_BINARY)
-    assert len(cifar.cifar_files("cifar10", tmp_path)) == 7
-    assert cifar.cifar_files("cifar10", tmp_path)[0].name == "data_batch_1.bin"
-    files.write(tmp_path, SMALL10)  # the python files come first
-    assert cifar.cifar_files("cifar10", tmp_path)[0].name == "data_batch_1"
 
 
 def test_missing_files_are_named_with_the_command_that_gets_them(tmp_path: Path) -> None:
@@ -261,20 +256,6 @@ def test_other_keys_and_the_names_of_numpy_2_are_fine(place: Path) -> None:
     assert arrays.train_labels[3:6].tolist() == arrays.train_labels[6:9].tolist() == LABELS.tolist()
 
 
-@pytest.mark.parametrize("layout", [SMALL10_BINARY, SMALL100_BINARY], ids=lambda each: each.folder)
-@pytest.mark.parametrize("change", ["short", "long", "label", "names"])
-def test_broken_binary_files_are_refused(tmp_path: Path, layout: cifar.Layout, change: str) -> None:
-    place = files.write(tmp_path, layout)
-    path = place / (layout.names if change == "names" else layout.train[0])
-    content = bytearray(path.read_bytes())
-    if change == "label":
-        content[layout.label_bytes - 1] = layout.classes
-    changed = {"short": content[:-1], "long": content + b"\0", "names": b"\xff" + content}
-    path.write_bytes(changed.get(change, content))
-    with pytest.raises(DatasetCorrupt, match=path.name):
-        cifar.read_cifar(layout.dataset, tmp_path)
-
-
 def mutated(generator: random.Random, data: bytes) -> bytes:
     """One to four changes; most of them outside the pixels, where they matter."""
     changed = bytearray(data)
@@ -344,7 +325,7 @@ def test_an_unknown_checksum_is_a_warning_and_a_broken_file_an_error(
 def test_known_checksums_need_no_warning(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sums = [hashlib.md5((place / file).read_bytes()).hexdigest() for file in SMALL10.files]
     known = replace(SMALL10, checksums=tuple(sums))
-    monkeypatch.setitem(files.SMALL, "cifar10", (known, SMALL10_BINARY))
+    monkeypatch.setitem(files.SMALL, "cifar10", known)
     assert cifar.verify_cifar("cifar10", place) == []
 
 
@@ -370,12 +351,3 @@ def test_real_counts_balance_and_channel_means(
         assert np.bincount(labels).tolist() == [count] * len(arrays.class_names)
     means = arrays.train_pixels.reshape(-1, 3).mean(axis=0) / 255
     np.testing.assert_allclose(means, mean, atol=1e-3)
-
-
-def test_real_files_read_again_from_the_binary_layout(tmp_path: Path) -> None:
-    """The SHA-256 constants are those of the official rows."""
-    source = cifar.cifar_files("cifar10", real("cifar10"))[0]
-    planes, labels = cifar._batch(source, cifar.CIFAR10_PYTHON, 10_000)
-    path = tmp_path / "data_batch_1.bin"
-    path.write_bytes(files.binary(planes, labels))
-    assert cifar._is_official(path, cifar.CIFAR10_BINARY)

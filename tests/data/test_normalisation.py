@@ -28,7 +28,7 @@ def write_npz(folder: Path, channels: int) -> str:
 
 
 def write_cifar(folder: Path, name: str) -> str:
-    cifar_files.write(folder, cifar_files.SMALL[name][0])
+    cifar_files.write(folder, cifar_files.SMALL[name])
     return name
 
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import pickle
-import warnings
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -108,58 +105,6 @@ def test_a_part_of_the_data_keeps_its_owners(part: dict[str, Any], tmp_path: Pat
     assert lists(loaded(again, **part)[1]) == lists(split)
 
 
-@pytest.mark.parametrize("protocol", [3, 4, 5])
-def test_fl_bench_counts_on_into_the_test_images(protocol: int, tmp_path: Path) -> None:
-    """As its generate_data.py writes them: arrays or lists, of training and test images alike."""
-    shuffled = np.random.default_rng(0).permutation(IMAGES + len(DIGITS.test))
-    clients: list[dict[str, Any]] = [
-        {
-            "train": shuffled[start : start + 30],
-            "val": np.array([], dtype=np.int64),
-            "test": shuffled[start + 30 : start + 40].astype(np.int32),
-        }
-        for start in range(0, 200, 40)
-    ]
-    clients[1] = {key: numbers.tolist() for key, numbers in clients[1].items()}
-    clients[2]["train"] = list(clients[2]["train"])  # numpy's own numbers
-    told = {
-        "separation": {"train": [0, 1, 2, 3, 4], "val": [0], "test": [0], "total": 5},
-        "data_indices": clients,
-    }
-    path = tmp_path / "partition.pkl"
-    path.write_bytes(pickle.dumps(told, protocol))
-    dataset, split = loaded(path)
-    both = torch.cat([DIGITS.train.pixels, DIGITS.test.pixels])
-    assert [len(part) for part in lists(split)] == [30] * 5
-    for client, rows in enumerate(lists(split)):
-        wanted = both[torch.tensor([int(n) for n in clients[client]["train"]])]
-        assert torch.equal(dataset.train.pixels[rows], wanted)
-    tests = np.concatenate([np.array(client["test"]) for client in clients])
-    assert torch.equal(dataset.test.pixels, both[torch.from_numpy(tests.astype(np.int64))])
-    ours = tmp_path / "ours.json"
-    saved = own_split_of(
-        split, dataset, load_dataset(by_file(path)), ours, read_own_split(str(path))
-    )
-    ours.write_text(split_text(saved))
-    again, same = loaded(ours)
-    assert (again.fingerprint, same.sha256) == (dataset.fingerprint, split.sha256)
-    with pytest.raises(ConfigError, match="no place for the test images"):
-        split_text(replace(saved, path=tmp_path / "ours.csv"))
-
-
-def test_fl_bench_users_that_only_test_do_not_train(tmp_path: Path) -> None:
-    clients = [
-        {"train": [0, 1], "test": []},
-        {"train": [], "test": [2]},
-        {"train": [3, 4], "test": []},
-    ]
-    told = {"separation": {"train": [0, 2], "test": [1]}, "data_indices": clients}
-    dataset, split = loaded(written(tmp_path / "p.json", told))
-    assert lists(split) == [[0, 1], [3, 4]]
-    assert len(dataset.test) == 1
-    assert read_own_split(str(tmp_path / "p.json")).names == ("0", "2")
-
-
 def test_clients_have_names_or_numbers(tmp_path: Path) -> None:
     named = read_own_split(
         str(written(tmp_path / "a.csv", "client,label\nnorth,1\nsouth,0\nnorth,1\n"))
@@ -194,19 +139,13 @@ BAD: dict[str, tuple[str, Any, str]] = {
     "a number": (".json", "3", "neither lists"),
     "a client twice": (".json", '{"a": [0], "a": [1]}', "'a' occurs twice"),
     "control": (".json", '{"\\u001b[2J": 3}', r"client \\x1b\[2J has no list"),
+    "with test images": (".json", {"format": "dcfl-split-1", "test": [0]}, "no longer"),
     "later format": (".json", {"format": "dcfl-split-9"}, "'dcfl-split-9' is not known here"),
     "ours without data": (".json", {"format": "dcfl-split-1", "clients": [[0]]}, "no data set"),
-    "no test": (".json", {"data_indices": [{"train": FEW, "test": []}]}, "test_ratio"),
-    "tested and trained": (
-        ".json",
-        {"data_indices": [{"train": FEW, "test": [FEW[0]]}]},
-        "image 2 belongs to client 0 and is scored on",
-    ),
     "no columns": (".csv", "path,label\na.png,3\n", "image,client"),
     "no number": (".csv", "image,client\na.png,3\n", "line 2 has 'a.png' instead of"),
     "short line": (".csv", "image,client\n3\n", "line 2 has 1 cells"),
     "open quote": (".csv", 'image,client\n"3\n', "not a split"),
-    "no pickle": (".pkl", "hello", "not a split"),
 }  # fmt: skip
 
 
@@ -230,13 +169,6 @@ def test_clients_whose_names_are_alike_are_all_looked_at(
     path = written(tmp_path / "split.json", {ALIKE % 1: numbers, ALIKE % 2: [0, 1]})
     with pytest.raises(PartitionError, match=r"belongs to client|has image"):
         loaded(path)
-
-
-def test_fl_benchs_client_that_trains_twice_is_refused(tmp_path: Path) -> None:
-    clients = [{"train": [0, 1], "test": [7]}, {"train": [2, 3], "test": []}]
-    told = {"separation": {"train": [0, 0]}, "data_indices": clients}
-    with pytest.raises(PartitionError, match="image 0 belongs to client 0 and to client 0"):
-        loaded(written(tmp_path / "p.json", told))
 
 
 @pytest.mark.parametrize(
@@ -273,37 +205,6 @@ def test_a_file_for_another_data_set(tmp_path: Path) -> None:
         PartitionError, match="is for digits with 1,442 images, and digits has 1,000"
     ):
         by_file(path).fitted(fewer)
-
-
-def test_a_hostile_pickle_is_not_run(tmp_path: Path) -> None:
-    class Bomb:
-        def __reduce__(self) -> tuple[Any, ...]:
-            return Path.touch, (tmp_path / "ran",)
-
-    path = tmp_path / "partition.pkl"
-    for value in (Bomb(), {"data_indices": [Bomb()]}, {"data_indices": {"a": Bomb()}}):
-        path.write_bytes(pickle.dumps(value))
-        with pytest.raises(PartitionError, match="not a split"):
-            read_own_split(str(path))
-    assert not (tmp_path / "ran").exists()
-    for repeated in ([1] * 1000, np.zeros(1000, np.int64)):
-        path.write_bytes(pickle.dumps({"data_indices": [repeated] * 30_000}))
-        with pytest.raises(PartitionError, match="more than 20,000,000 images"):
-            read_own_split(str(path))
-
-
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(place=st.integers(0, 10**6), byte=st.integers(0, 255))
-def test_a_damaged_pickle_is_refused_or_read(place: int, byte: int, tmp_path: Path) -> None:
-    told = {"data_indices": [{"train": np.arange(20), "val": [], "test": np.arange(20, 25)}]}
-    content = bytearray(pickle.dumps(told))
-    content[place % len(content)] = byte
-    path = tmp_path / "partition.pkl"
-    path.write_bytes(content)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with suppress(PartitionError):
-            read_own_split(str(path))
 
 
 def test_data_with_a_split_refuses_another_unread(tmp_path: Path) -> None:

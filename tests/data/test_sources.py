@@ -1,9 +1,7 @@
 import errno
-import gzip
 import hashlib
 import io
 import os
-import stat
 import tarfile
 import time
 import zipfile
@@ -26,28 +24,21 @@ ROWS = 2
 Calls = list[tuple[int, int | None]]
 
 
-def tar_gz(members: dict[str, bytes | tarfile.TarInfo]) -> bytes:
+def tar_gz(members: dict[str, bytes]) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        for name, member in members.items():
-            if isinstance(member, tarfile.TarInfo):
-                member.name = name
-                archive.addfile(member)
-            else:
-                info = tarfile.TarInfo(name)
-                info.size = len(member)
-                archive.addfile(info, io.BytesIO(member))
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
     return buffer.getvalue()
 
 
-def zipped(members: dict[str, bytes], **settings: int) -> bytes:
+def zipped(members: dict[str, bytes]) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():
-            info = zipfile.ZipInfo(name)
-            info.compress_type = settings.get("compress_type", zipfile.ZIP_DEFLATED)
-            info.external_attr = settings.get("mode", stat.S_IFREG | 0o644) << 16
-            archive.writestr(info, content)
+            archive.writestr(name, content)
     return buffer.getvalue()
 
 
@@ -70,8 +61,7 @@ TINY = zipped(
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No pauses, no proxy."""
-    monkeypatch.setattr(downloads, "PAUSE", 0.0)
+    """No proxy."""
     monkeypatch.setenv("no_proxy", "127.0.0.1")
 
 
@@ -129,7 +119,7 @@ def test_the_official_archive_is_fetched_checked_and_unpacked(site: Site, tmp_pa
     assert len(cifar.cifar_files("cifar10", folder)) == 7
     assert calls[0] == (0, len(OFFICIAL))
     assert calls[-1] == (len(OFFICIAL), len(OFFICIAL))
-    assert site.asked == [None]
+    assert site.asked == 1
     assert all(agent.startswith("dcfl/") for agent in site.agents)
 
 
@@ -137,13 +127,13 @@ def test_what_is_there_is_left_alone(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cifar, "LAYOUTS", files.SMALL)
-    for name, layout in (("cifar10", files.SMALL10_BINARY), ("cifar100", files.SMALL100)):
+    for name, layout in (("cifar10", files.SMALL10), ("cifar100", files.SMALL100)):
         place = files.write(tmp_path, layout)
         before = {path: path.stat().st_mtime_ns for path in place.iterdir()}
         assert get(tmp_path, name) == ("already there", [])
         assert get(place, name) == ("already there", [])
         assert {path: path.stat().st_mtime_ns for path in place.iterdir()} == before
-    assert site.asked == []
+    assert site.asked == 0
 
 
 @pytest.mark.parametrize("content", [b"", b"mine"])
@@ -158,7 +148,7 @@ def test_what_is_no_whole_data_set_is_in_the_way(
     assert "in the way" in message
     assert "move it away, then run `dcfl data get cifar10`" in message
     assert (place / "data_batch_1").read_bytes() == content
-    assert site.asked == []
+    assert site.asked == 0
 
 
 def test_a_zip_is_unpacked_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -171,47 +161,11 @@ def test_a_zip_is_unpacked_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert contents(tmp_path / "data") == ["tiny-imagenet-200"]
 
 
-def test_a_broken_connection_goes_on_where_it_ended(site: Site, tmp_path: Path) -> None:
-    site.breaks = [5_000, 7_000]
-    used, calls = get(tmp_path)
-    assert used == "official archive"
-    assert site.asked == [None, "bytes=5000-", "bytes=12000-"]
-    assert calls[-1] == (len(OFFICIAL), len(OFFICIAL))
-    assert sorted(calls, key=lambda call: call[0]) == calls
-
-
-@pytest.mark.parametrize(
-    ("there", "asked"),
-    [(9_000, ["bytes=9000-"]), (len(OFFICIAL), [])],
-    ids=["a part", "all of it"],
-)
-def test_the_next_start_goes_on_too(
-    site: Site, tmp_path: Path, there: int, asked: list[str]
-) -> None:
-    (tmp_path / ".cifar-10-python.tar.gz.partial").write_bytes(OFFICIAL[:there])
-    used, calls = get(tmp_path)
-    assert used == "official archive"
-    assert site.asked == asked
-    assert calls[:1] == ([(there, len(OFFICIAL))] if asked else [])
-    assert contents(tmp_path) == ["cifar-10-batches-py"]
-
-
-def test_a_server_without_ranges_starts_over(site: Site, tmp_path: Path) -> None:
-    site.ranges = False
+def test_a_broken_connection_leaves_nothing(site: Site, tmp_path: Path) -> None:
     site.breaks = [5_000]
-    used, calls = get(tmp_path)
-    assert used == "official archive"
-    assert site.asked == [None, "bytes=5000-"]
-    assert calls[-1] == (len(OFFICIAL), len(OFFICIAL))
-
-
-@pytest.mark.parametrize("partial", [100, len(OFFICIAL) + 10], ids=["less", "more"])
-def test_a_range_that_does_not_fit_starts_over(site: Site, tmp_path: Path, partial: int) -> None:
-    """The server continues elsewhere, or has less than is already there."""
-    site.shift = -3
-    (tmp_path / ".cifar-10-python.tar.gz.partial").write_bytes(b"x" * partial)
+    assert "broke at 5,000 of" in refused(tmp_path, NetworkError)
+    assert contents(tmp_path) == []
     assert get(tmp_path)[0] == "official archive"
-    assert site.asked == [f"bytes={partial}-", None]
 
 
 def test_the_size_may_be_unknown_and_the_content_wrong(site: Site, tmp_path: Path) -> None:
@@ -246,19 +200,15 @@ def test_a_site_without_the_file_is_a_network_error(
     assert contents(tmp_path) == []
 
 
-def test_a_silent_server_is_given_up_and_the_partial_file_kept(
+def test_a_silent_server_is_given_up(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(downloads, "TIMEOUT", 0.3)
-    monkeypatch.setattr(downloads, "TRIES", 2)
-    site.breaks, site.stalls = [4_000, 1_000], True
+    site.breaks, site.stalls = [4_000], True
     started = time.perf_counter()
     assert "timed out" in refused(tmp_path, NetworkError)
     assert time.perf_counter() - started < 60  # given up, not waited for
-    partial = tmp_path / ".cifar-10-python.tar.gz.partial"
-    assert partial.read_bytes() == OFFICIAL[:5_000]
-    site.stalls = False
-    assert get(tmp_path)[0] == "official archive"
+    assert contents(tmp_path) == []
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "tiny-imagenet"])
@@ -287,7 +237,7 @@ def test_a_folder_that_cannot_be_is_a_storage_error(site: Site, tmp_path: Path) 
     assert str(tmp_path / "file") in refused(tmp_path / "file" / "data", StorageError)
 
 
-def test_a_full_disk_while_unpacking_leaves_nothing_but_the_download(
+def test_a_full_disk_while_unpacking_leaves_nothing(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> None:
@@ -296,9 +246,8 @@ def test_a_full_disk_while_unpacking_leaves_nothing_but_the_download(
     with monkeypatch.context() as patched:
         patched.setattr(tarfile, "copyfileobj", full)
         assert "No space left" in refused(tmp_path, StorageError)
-    assert contents(tmp_path) == [".cifar-10-python.tar.gz.partial"]
+    assert contents(tmp_path) == []
     assert get(tmp_path)[0] == "official archive"
-    assert site.asked == [None]
 
 
 def test_an_archive_without_the_files_is_refused(
@@ -309,110 +258,3 @@ def test_an_archive_without_the_files_is_refused(
         pretend(monkeypatch, "cifar10", f"{site.url}/cifar-10-python.tar.gz", content)
         assert "data_batch_2" in refused(tmp_path, DatasetCorrupt)
     assert "cifar-10-batches-py" not in contents(tmp_path)
-
-
-# Unpacking ----------------------------------------------------------------------------------------
-
-
-def special(kind: bytes, target: str = "") -> tarfile.TarInfo:
-    info = tarfile.TarInfo()
-    info.type, info.linkname = kind, target
-    return info
-
-
-def sparse() -> bytes:
-    """Declares a terabyte, as a PAX sparse file."""
-    info = tarfile.TarInfo("top/sparse")
-    info.size = 512
-    info.pax_headers = {
-        "GNU.sparse.major": "0",
-        "GNU.sparse.minor": "1",
-        "GNU.sparse.map": "0,512",
-        "GNU.sparse.size": str(1 << 40),
-    }
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz", format=tarfile.PAX_FORMAT) as archive:
-        archive.addfile(info, io.BytesIO(bytes(512)))
-    return buffer.getvalue()
-
-
-def long_header() -> bytes:
-    """The next 50 MB are the name of a member."""
-    info = tarfile.TarInfo("././@LongLink")
-    info.type, info.size = tarfile.GNUTYPE_LONGNAME, 50_000_000
-    return info.tobuf(tarfile.GNU_FORMAT)
-
-
-def lying_zip() -> bytes:
-    """Declares ten bytes and holds a million."""
-    content = zipped({"top/file": bytes(1_000_000)})
-    return content.replace((1_000_000).to_bytes(4, "little"), (10).to_bytes(4, "little"))
-
-
-EVIL = {
-    "tar parent": tar_gz({"top/../../escaped": b"x"}),
-    "tar absolute": tar_gz({"/escaped": b"x"}),
-    "tar other folder": tar_gz({"other/file": b"x"}),
-    "tar backslash": tar_gz({"top\\..\\escaped": b"x"}),
-    "tar drive": tar_gz({"top/C:escaped": b"x"}),
-    "tar control characters": tar_gz({"top/a\x1b[31m\nb": b"x"}),
-    "tar symbolic link": tar_gz({"top/link": special(tarfile.SYMTYPE, "/etc/passwd")}),
-    "tar through a link": tar_gz(
-        {"top/link": special(tarfile.SYMTYPE, ".."), "top/link/escaped": b"x"}
-    ),
-    "tar hard link": tar_gz({"top/a": b"x", "top/b": special(tarfile.LNKTYPE, "top/a")}),
-    "tar device": tar_gz({"top/null": special(tarfile.CHRTYPE)}),
-    "tar pipe": tar_gz({"top/pipe": special(tarfile.FIFOTYPE)}),
-    "tar sparse": sparse(),
-    "tar too many files": tar_gz({f"top/{number}": b"" for number in range(20)}),
-    "tar too many folders": tar_gz(
-        {f"top/{number}": special(tarfile.DIRTYPE) for number in range(20)}
-    ),
-    "tar bomb": tar_gz({"top/zeros": bytes(5_000_000)}),
-    "tar bomb of several": tar_gz({f"top/{number}": bytes(40_000) for number in range(5)}),
-    "tar file as folder": tar_gz({"top/a": b"x", "top/a/b": b"x"}),
-    "tar long header": tar_gz({"top/" + "x" * 3_000: b"x"}),
-    "gzip bomb": gzip.compress(long_header() + bytes(50_000_000)),
-    "gzip of zeros": gzip.compress(bytes(50_000_000)),
-    "tar truncated": tar_gz({"top/a": os.urandom(5_000)})[:-2_000],
-    "not an archive": b"<html>not found</html>",
-    "empty": b"",
-    "zip parent": zipped({"top/../../escaped": b"x"}),
-    "zip absolute": zipped({"/escaped": b"x"}),
-    "zip backslash": zipped({"top/..\\..\\escaped": b"x"}),
-    "zip other folder": zipped({"other/file": b"x"}),
-    "zip symbolic link": zipped({"top/link": b"/etc/passwd"}, mode=stat.S_IFLNK | 0o777),
-    "zip too many files": zipped({f"top/{number}": b"" for number in range(20)}),
-    "zip bomb": zipped({"top/zeros": bytes(5_000_000)}),
-    "zip that lies": lying_zip(),
-    "zip packed otherwise": zipped({"top/file": b"x"}, compress_type=zipfile.ZIP_LZMA),
-    "zip truncated": zipped({"top/file": os.urandom(2_000)})[:-500],
-}
-
-
-@pytest.mark.parametrize("kind", EVIL)
-def test_an_evil_archive_is_refused_and_leads_nowhere(tmp_path: Path, kind: str) -> None:
-    archive = tmp_path / "archive"
-    archive.write_bytes(EVIL[kind])
-    target = tmp_path / "deep" / "target"
-    target.mkdir(parents=True)
-    with pytest.raises(DatasetCorrupt) as refusal:
-        downloads.unpack(archive, target, "top", max_files=10, max_bytes=100_000)
-    assert "\n" not in str(refusal.value)
-    assert len(str(refusal.value)) < 400
-    assert not any("escaped" in path.name for path in tmp_path.rglob("*"))
-    assert not Path("/escaped").exists()
-    assert all(path.is_dir() or path.is_file() for path in target.rglob("*"))
-    assert not any(path.is_symlink() for path in target.rglob("*"))
-    assert sum(path.stat().st_size for path in target.rglob("*") if path.is_file()) <= 100_000
-
-
-@pytest.mark.parametrize("content", [EVIL["tar bomb"], EVIL["tar symbolic link"], EVIL["zip bomb"]])
-def test_nothing_half_unpacked_stays_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
-) -> None:
-    with serving(Site(content)) as site:
-        pretend(monkeypatch, "cifar10", f"{site.url}/archive", content)
-        altered(monkeypatch, "cifar10", folder="top", max_bytes=1_000)
-        refused(tmp_path, DatasetCorrupt)
-    assert contents(tmp_path) == [".archive.partial"]

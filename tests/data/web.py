@@ -11,32 +11,22 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class Site:
     content: bytes
     status: int = 200
-    ranges: bool = True  # whether Range requests are understood
-    shift: int = 0  # lies about where a range begins
     breaks: list[int] = field(default_factory=list)  # bytes after which each answer breaks off
     stalls: bool = False  # stops in the middle, without closing, until `woken`
     length: bool = True  # whether the size is told
     woken: threading.Event = field(default_factory=threading.Event)
-    asked: list[str | None] = field(default_factory=list)  # the Range of each request
+    asked: int = 0  # requests
     agents: set[str] = field(default_factory=set)
     url: str = ""
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
-        wanted = request.headers.get("Range")
-        self.asked.append(wanted)
+        self.asked += 1
         self.agents.add(request.headers.get("User-Agent", ""))
         if self.status != 200:
             request.send_error(self.status)
             return
-        start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and self.ranges else 0
-        if start and start >= len(self.content):
-            request.send_error(416)
-            return
-        body = self.content[start:]
-        request.send_response(206 if start else 200)
-        if start:
-            first, size = start + self.shift, len(self.content)
-            request.send_header("Content-Range", f"bytes {first}-{size - 1}/{size}")
+        body = self.content
+        request.send_response(200)
         if self.length:
             request.send_header("Content-Length", str(len(body)))
         request.end_headers()

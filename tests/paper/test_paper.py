@@ -87,7 +87,7 @@ def test_every_cell_has_a_place_of_its_own(scale: Scale) -> None:
 
 @BOTH
 def test_in_one_place_only_the_method_differs(scale: Scale) -> None:
-    for name in set(RECIPES) - {"sample-wise"}:  # its rows name what they change in [training]
+    for name in RECIPES:
         places: dict[Any, list[Experiment]] = defaultdict(list)
         for cell in cells(name, scale):
             places[cell.block, cell.column, cell.seed].append(cell.experiment)

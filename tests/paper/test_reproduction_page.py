@@ -17,7 +17,7 @@ from dcfl.paper.results import Results
 from dcfl.paper.scales import SMOKE
 from tests.paper.hand_made import cell_folders_in, cells_of, pretend
 
-GRIDS = ["mu-search", "server-side", "heterogeneity", "weights"]  # one of each layout
+GRIDS = ["mu-search", "server-side", "heterogeneity"]  # one of each layout
 
 
 def some_results(
@@ -196,7 +196,7 @@ def test_grids_are_whole_with_missing_cells_too(recipe: str, tmp_path: Path) -> 
         assert f"{float(row['ours']):.1f}" in texts[".md"]
 
 
-@pytest.mark.parametrize("recipe", ["participation-2", "ablation", "lr-search", "weights"])
+@pytest.mark.parametrize("recipe", ["participation-2", "ablation", "lr-search", "weight-search"])
 def test_nothing_is_finished_yet(recipe: str, tmp_path: Path) -> None:
     folders = cell_folders_in(tmp_path, cells_of(recipe))
     texts = written(Results(RECIPES[recipe], SMOKE, folders), tmp_path)

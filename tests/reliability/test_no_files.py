@@ -42,7 +42,6 @@ NAMED: dict[str, Callable[[Path], dict[str, Any]]] = {
     "a.csv": lambda file: {"dataset": f"folder:{file.parent / 'own'}", "group": str(file)},
     "b.csv": lambda file: {"partition": f"file:{file}"},
     "b.json": lambda file: {"partition": f"file:{file}"},
-    "b.pkl": lambda file: {"partition": f"file:{file}"},
     "c.npz": lambda file: {"dataset": f"npz:{file}"},
     "own/a/9.png": lambda file: {"dataset": f"folder:{file.parents[1]}"},
     "own/a/9.dcm": lambda file: {"dataset": f"folder:{file.parents[1]}"},

@@ -4,8 +4,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,6 @@ import onnxruntime
 import pytest
 import torch
 import yaml  # type: ignore[import-untyped]
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from PIL import Image
 from safetensors import safe_open
@@ -32,14 +28,14 @@ from dcfl.runs.model_file import load_with_settings
 from dcfl.system.wording import install_command
 from dcfl.trained import export as exporting
 from dcfl.trained import exported_graph as export_formats
-from dcfl.trained.export import ExportOptions, export_model, fit_in_graph, resized_by_pillow
-from dcfl.trained.exported_graph import FORMATS, resized
+from dcfl.trained.export import ExportOptions, export_model
+from dcfl.trained.exported_graph import FORMATS
 from tests.analysis.trained import train
 from tests.command_line import Call
 from tests.data.pictures import save
 from tests.models.test_own_models import FUNCTION
 from tests.test_public_names import not_public
-from tests.trained.picture_runs import coloured, picture_folder, trained_on
+from tests.trained.picture_runs import coloured, trained_on
 
 NETWORKS: dict[str, dict[str, Any]] = {
     "cnn": {"model.width": 4},
@@ -138,12 +134,12 @@ def test_every_format_gives_the_logits_of_the_model(
     tmp_path: Path,
 ) -> None:
     folder = runs(network)
-    exported = export_model(folder, ExportOptions(format, hub_folder=tmp_path / "hub"))
+    out = tmp_path / "hub" / f"model{FORMATS[format].suffix}"
+    exported = export_model(folder, ExportOptions(format, out=out))
     assert exported.compared_on == "100 test images"
     assert {path.name for path in (tmp_path / "hub").iterdir()} == {
         exported.path.name,
         "README.md",
-        "config.json",
         *(["label.py"] if format == "onnx" else []),
     }
     assert names_in(exported.path, format) == list("0123456789")
@@ -176,19 +172,16 @@ def names_in(path: Path, format: str) -> Any:
 def test_pixels_in_probabilities_and_the_side_head_out(
     format: str, runs: Callable[[str], Path], digits: torch.Tensor, tmp_path: Path
 ) -> None:
-    folder, hub = runs("side"), tmp_path / "hub"
-    options = ExportOptions(format, prepare=True, embedding="projection", hub_folder=hub)
-    export_model(folder, options)
-    large = torch.nn.functional.interpolate(digits[:5].permute(0, 3, 1, 2), size=(21, 13)).permute(
-        0, 2, 3, 1
-    )
-    for pixels in (digits[:1], digits[:50], large.contiguous()):
-        found = by_the_card(hub, pixels, format == "onnx")
-        small = resized_by_pillow(pixels, 8, "resize")
-        wanted = live(folder, small)
+    folder, out = runs("side"), tmp_path / f"model{FORMATS[format].suffix}"
+    export_model(folder, ExportOptions(format, prepare=True, embedding="projection", out=out))
+    for pixels in (digits[:1], digits[:50]):
+        found = by_the_card(tmp_path, pixels, format == "onnx")
+        wanted = live(folder, pixels)
         np.testing.assert_allclose(found["probabilities"], wanted.logits.softmax(1), atol=1e-5)
         np.testing.assert_allclose(found["embedding"], wanted.z(), atol=1e-4)
-    assert wanted.z().shape == (5, 16)
+    assert wanted.z().shape == (50, 16)
+    with pytest.raises(Exception, match=r"(?i)size|dimension|shape"):
+        by_the_card(tmp_path, enlarged(digits[:5]), format == "onnx")
 
 
 def test_a_side_head_is_left_out_unless_asked_for(
@@ -210,84 +203,6 @@ def test_weights_are_float32_whatever_they_were_trained_in(tmp_path: Path) -> No
     assert {tensor.dtype for tensor in stored if tensor.is_floating_point()} == {torch.float32}
 
 
-@given(
-    height=st.integers(1, 70),
-    width=st.integers(1, 70),
-    size=st.integers(1, 40),
-    channels=st.sampled_from([1, 3]),
-    fit=st.sampled_from(["resize", "crop"]),
-    seed=st.integers(0, 1000),
-)
-@example(height=47, width=42, size=37, channels=3, fit="resize", seed=0)  # just across first
-@example(height=48, width=42, size=37, channels=3, fit="crop", seed=0)  # just down first
-@settings(max_examples=60)
-def test_the_graph_resizes_as_pillow_does(
-    height: int, width: int, size: int, channels: int, fit: Any, seed: int
-) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    shape = (1, height, width, channels)
-    pixels = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
-    ours = resized(pixels.permute(0, 3, 1, 2), size, fit).permute(0, 2, 3, 1)
-    assert torch.equal(ours, resized_by_pillow(pixels, size, fit).double())
-
-
-def test_what_the_graph_cannot_fit_must_have_the_trained_size(
-    runs: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cli: Call
-) -> None:
-    """Another Pillow may round otherwise; then the file says what it takes."""
-    model = dcfl.load_model(runs("cnn"))
-    assert fit_in_graph(model, "crop") == "crop"
-    assert fit_in_graph(model, "pad") is None
-    monkeypatch.setattr(
-        "dcfl.trained.export.resized_by_pillow",
-        lambda pixels, size, fit: resized_by_pillow(pixels, size, fit) ^ 1,
-    )
-    out = tmp_path / "m.pt"
-    code, shown, _ = cli(
-        "export", runs("cnn"), "--format", "torchscript", "--prepare", "--out", out
-    )
-    assert code == 0
-    assert "uint8 [batch, 8, 8, 1], of this very size: resizing is not in the file" in shown
-    assert "Pixels of this very size go in" in (tmp_path / "README.md").read_text()
-
-
-ALONE = """
-import sys, json, numpy, onnxruntime
-from PIL import Image
-session = onnxruntime.InferenceSession(sys.argv[1])
-labels = json.load(open(sys.argv[2]))["id2label"]
-for path in sys.argv[3:]:
-    pixels = numpy.asarray(Image.open(path).convert("RGB"))[None]
-    probabilities, logits = session.run(None, {"pixels": pixels})
-    print(labels[str(probabilities[0].argmax())], repr(float(probabilities.max())))
-assert "torch" not in sys.modules and "dcfl" not in sys.modules
-"""
-
-
-def test_onnxruntime_alone_gives_the_labels_of_predict(tmp_path: Path) -> None:
-    """On pictures of varying size, in a process without torch."""
-    pictures = picture_folder(tmp_path / "pictures")
-    changes: dict[str, Any] = {"data.fit": "crop", "model.width": 4, "federation.rounds": 4}
-    run = trained_on(pictures, tmp_path / "run", **changes).folder
-    hub = tmp_path / "hub"
-    assert export_model(run, ExportOptions("onnx", prepare=True, hub_folder=hub)).graph.wiring.fit
-    # Without what a decoder does beyond pixels: fractions of JPEGs, turns, transparency, 16 bits.
-    paths = sorted(str(path) for path in (pictures / "test").glob("*/[ackm].*"))
-    script = tmp_path / "alone.py"
-    script.write_text(ALONE)
-    files = [script, hub / "model.onnx", hub / "config.json", *paths]
-    words = [sys.executable, "-I", *map(str, files)]
-    shown = subprocess.run(words, check=True, capture_output=True, text=True).stdout
-    predictions = list(dcfl.predict(run, paths))
-    assert [line.split()[0] for line in shown.splitlines()] == [p.label for p in predictions]
-    assert len({prediction.label for prediction in predictions}) > 1
-    np.testing.assert_allclose(
-        [float(line.split()[1]) for line in shown.splitlines()],
-        [prediction.ranking[0].probability for prediction in predictions],
-        atol=1e-5,
-    )
-
-
 @pytest.mark.parametrize(
     "format", ["torchscript", "safetensors", slow("onnx"), slow("torch-export")]
 )
@@ -301,7 +216,8 @@ def test_a_file_that_disagrees_leaves_nothing_behind(
     """And an earlier export stays as it was."""
     kind = FORMATS[format]
     monkeypatch.setattr(exporting, "AGREEMENT", -1.0)
-    words = ["export", runs("cnn"), "--format", format, "--hub-folder", tmp_path / "new" / "hub"]
+    new = tmp_path / "new" / "hub" / f"model{kind.suffix}"
+    words = ["export", runs("cnn"), "--format", format, "--out", new]
     code, shown, err = cli(*words)
     assert (code, shown, err.count("\n")) == (2, "", 1)
     assert "differs from the model by" in err
@@ -385,14 +301,9 @@ def test_without_the_extra_one_line_says_what_to_install(
     [
         (["--format", "onnx", "--out", "model.pt"], "must end in .onnx"),
         (["--format", "safetensors", "--prepare"], "holds weights, not a graph"),
-        (["--format", "onnx", "--out", "a.onnx", "--hub-folder", "b"], "give one of them"),
         (["--format", "onnx", "--license", "mit\n---"], "--license takes a name"),
         (["--format", "onnx", "--best"], "output.keep_best"),
         (["--format", "torchscript", "--out", "mine/m.pt"], "README.md was not written by dcfl"),
-        (
-            ["--format", "torchscript", "--hub-folder", "other"],
-            "config.json was not written",
-        ),
         (["--format", "safetensors", "--out", "run/model.safetensors"], "is a file of a run"),
         (["--format", "nonsense"], "Invalid value for '--format'"),
     ],
@@ -410,8 +321,6 @@ def test_bad_input_is_one_line(
     shutil.copytree(runs("cnn"), tmp_path / "run")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "README.md").write_text("# mine\n")
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "config.json").write_text("{}")
     before = sorted(tmp_path.rglob("*"))
     code, _, err = cli("export", "run", *words)
     assert (code, err.count("\n")) == (2, 1)
@@ -592,7 +501,6 @@ def test_files_of_other_runs_and_of_others_are_never_overwritten(
     for words, message in (
         ((), "is a link"),
         (("--out", other / "model.safetensors"), "is a file of a run"),
-        (("--hub-folder", other), "is a file of a run"),
         (("--out", tmp_path / "mine.safetensors"), "was not written by dcfl"),
     ):
         code, _, err = cli("export", foreign, "--format", "safetensors", *words)

@@ -97,8 +97,8 @@ def test_a_script_of_ones_own_is_left_alone(tmp_path: Path, cli: Call) -> None:
         export_model(run, ExportOptions("onnx", out=tmp_path / "model.onnx"))
 
 
-def test_torchscript_refuses_other_sizes_where_it_cannot_fit_them(tmp_path: Path) -> None:
-    """Borders are drawn by the decoder, not by the graph."""
+def test_torchscript_refuses_other_sizes(tmp_path: Path) -> None:
+    """Fitting pictures is the decoder's work, not the graph's."""
     pictures = picture_folder(tmp_path / "pictures")
     run = trained_on(pictures, tmp_path / "run", **{"data.fit": "pad"}).folder
     out = tmp_path / "out" / "model.pt"

@@ -1,5 +1,5 @@
-"""CIFAR-10 and CIFAR-100 in their official layouts, read without trusting the files: no pickle is
-run, and what comes out is checked for shapes, counts and label range."""
+"""CIFAR-10 and CIFAR-100 in their official Python layouts, read without trusting the files: no
+pickle is run, and what comes out is checked for shapes, counts and label range."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMES_BYTES = 50_000  # the official lists of class names have fewer than 2,000
 
 @dataclass(frozen=True)
 class Layout:
-    """One official form of a data set: which files, and what is in them."""
+    """The official form of a data set: which files, and what is in them."""
 
     dataset: str
     folder: str
@@ -36,12 +36,9 @@ class Layout:
     classes: int
     train_rows: int  # in each file
     test_rows: int
-    names_key: str = ""  # in a pickle
-    label_key: str = ""
-    label_bytes: int = 0  # before the pixels of each row of a binary file; the last one counts
-    # Of the files in order, as far as they are known: MD5 as published for the python files, and
-    # SHA-256 of the same rows in the binary layout.
-    checksums: tuple[str, ...] = ()
+    names_key: str  # in the pickles
+    label_key: str
+    checksums: tuple[str, ...]  # MD5 of the files in order, as published
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -62,18 +59,6 @@ CIFAR10_PYTHON = Layout(
         "5ff9c542aee3614f3951f8cda6e48888",
     ),
 )  # fmt: skip
-CIFAR10_BINARY = Layout(
-    "cifar10", "cifar-10-batches-bin", tuple(f"{name}.bin" for name in _BATCHES), "test_batch.bin",
-    "batches.meta.txt", 10, 10_000, 10_000, label_bytes=1,
-    checksums=(
-        "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
-        "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
-        "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
-        "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
-        "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
-        "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
-    ),
-)  # fmt: skip
 CIFAR100_PYTHON = Layout(
     "cifar100", "cifar-100-python", ("train",), "test", "meta", 100, 50_000, 10_000,
     names_key="fine_label_names", label_key="fine_labels",
@@ -83,14 +68,7 @@ CIFAR100_PYTHON = Layout(
         "7973b15100ade9c7d40fb424638fde48",
     ),
 )  # fmt: skip
-CIFAR100_BINARY = Layout(
-    "cifar100", "cifar-100-binary", ("train.bin",), "test.bin", "fine_label_names.txt",
-    100, 50_000, 10_000, label_bytes=2,
-)  # fmt: skip
-LAYOUTS = {
-    "cifar10": (CIFAR10_PYTHON, CIFAR10_BINARY),
-    "cifar100": (CIFAR100_PYTHON, CIFAR100_BINARY),
-}
+LAYOUTS = {"cifar10": CIFAR10_PYTHON, "cifar100": CIFAR100_PYTHON}
 
 
 def read_cifar(name: str, folder: Path) -> Arrays:
@@ -121,34 +99,23 @@ def verify_cifar(name: str, folder: Path) -> list[str]:
 
 
 def _is_official(path: Path, layout: Layout) -> bool:
-    if path.suffix == ".txt":
-        return True  # class names in plain text, which are read and checked anyway
-    known = dict(zip(layout.files, layout.checksums, strict=False)).get(path.name, "")
-    algorithm = "md5" if len(known) == 32 else "sha256"
+    known = dict(zip(layout.files, layout.checksums, strict=True))[path.name]
     with _refusing(path, layout), path.open("rb") as stream:
-        digest = hashlib.file_digest(
-            stream, lambda: hashlib.new(algorithm, usedforsecurity=False)
-        ).hexdigest()
-    return digest == known
+        digest = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False))
+    return digest.hexdigest() == known
 
 
 def _locate(name: str, folder: Path) -> tuple[Path, Layout]:
-    """Where the data set is, and in which layout."""
-    layouts = LAYOUTS[name]
-    candidates = [
-        (place, layout) for layout in layouts for place in (folder / layout.folder, folder)
-    ]
-    absent = [_absent(place, layout) for place, layout in candidates]
-    for missing, candidate in zip(absent, candidates, strict=True):
-        if not missing:
-            return candidate
-    best = min(range(len(candidates)), key=lambda index: len(absent[index]))
-    place, layout = candidates[best]
-    if len(absent[best]) < len(layout.files):
-        what, where = ", ".join(absent[best]), place
-    else:
-        what, where = " or ".join(f"{layout.folder}/" for layout in layouts), folder
-    raise DatasetMissing(f"{name}: no {what} in {where}: get it with `dcfl data get {name}`")
+    """Where the data set is, and its layout."""
+    layout = LAYOUTS[name]
+    places = (folder / layout.folder, folder)
+    place = min(places, key=lambda place: len(_absent(place, layout)))
+    if absent := _absent(place, layout):
+        what, where = ", ".join(absent), place
+        if len(absent) == len(layout.files):
+            what, where = f"{layout.folder}/", folder
+        raise DatasetMissing(f"{name}: no {what} in {where}: get it with `dcfl data get {name}`")
+    return place, layout
 
 
 def _absent(place: Path, layout: Layout) -> list[str]:
@@ -183,20 +150,10 @@ def _gathered(parts: list[tuple[Path, int]], layout: Layout) -> tuple[Pixels, La
 def _batch(path: Path, layout: Layout, rows: int) -> tuple[Pixels, Labels]:
     """One file as channel planes [rows, 3072] and labels [rows]."""
     with _refusing(path, layout):
-        form = _binary_batch if layout.label_bytes else _pickled_batch
-        planes, labels = form(path, layout, rows)
+        planes, labels = _pickled_batch(path, layout, rows)
         if not ((labels >= 0) & (labels < layout.classes)).all():
             raise Refused(f"a label is not between 0 and {layout.classes - 1}")
         return planes, labels
-
-
-def _binary_batch(path: Path, layout: Layout, rows: int) -> tuple[Pixels, Labels]:
-    width = layout.label_bytes + ROW
-    data = _bytes(path, rows * width)
-    if len(data) != rows * width:
-        raise Refused(f"{len(data):,} bytes instead of {rows * width:,}")
-    table = np.frombuffer(data, np.uint8).reshape(rows, width)
-    return table[:, layout.label_bytes :], table[:, layout.label_bytes - 1].astype(np.int64)
 
 
 def _pickled_batch(path: Path, layout: Layout, rows: int) -> tuple[Pixels, Labels]:
@@ -215,12 +172,7 @@ def _pickled_batch(path: Path, layout: Layout, rows: int) -> tuple[Pixels, Label
 
 def _class_names(path: Path, layout: Layout) -> tuple[str, ...]:
     with _refusing(path, layout):
-        data = _bytes(path, NAMES_BYTES)
-        names = (
-            unpickled(data, 2_000).get(layout.names_key)
-            if layout.names_key
-            else data.decode("ascii").split()
-        )
+        names = unpickled(_bytes(path, NAMES_BYTES), 2_000).get(layout.names_key)
         if not isinstance(names, list) or any(type(name) is not str for name in names):
             raise Refused("no list of class names")
         if len(names) != layout.classes or len(set(names)) != layout.classes:

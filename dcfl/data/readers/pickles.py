@@ -1,4 +1,4 @@
-"""Pickles of other programs: dictionaries, lists and arrays of whole numbers, and nothing else.
+"""CIFAR's pickles: dictionaries, lists and arrays of bytes, and nothing else.
 
 A pickle is a program. Of Python's unpickler only the opcodes that such files consist of are left,
 and the names that a file may ask for stand for classes of this module, never for numpy or another
@@ -25,13 +25,11 @@ class _Kind:
     """Stands for a dtype."""
 
     def __init__(self, code: str, *_: object) -> None:
-        if code not in ("u1", "u2", "u4", "u8", "i2", "i4", "i8"):
-            raise Refused("an array that is not of whole numbers")
-        self.dtype = np.dtype(f"<{code}")
+        if code != "u1":
+            raise Refused("an array that is not of bytes")
 
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        if self.dtype.itemsize > 1 and state[1] != "<":
-            raise Refused("numbers whose bytes are in another order")
+    def __setstate__(self, state: object) -> None:
+        """Bytes have no order."""
 
 
 class PickledArray:
@@ -45,28 +43,16 @@ class PickledArray:
         _, self._shape, self._kind, self._fortran_order, self._content = state
 
     @cached_property
-    def values(self) -> NDArray[Any]:
+    def values(self) -> NDArray[np.uint8]:
         content = self._content
         if isinstance(content, str):  # as Python 2 wrote bytes
             content = content.encode("latin-1")
         if self._fortran_order is True or type(self._kind) is not _Kind:
             raise Refused("an array of another form")
-        values = np.frombuffer(content, self._kind.dtype).reshape(self._shape)
+        values = np.frombuffer(content, np.uint8).reshape(self._shape)
         if values.shape != self._shape:
             raise Refused("an array whose shape is none")
         return values
-
-
-def _from_buffer(content: bytes, kind: _Kind, shape: tuple[int, ...], order: str) -> PickledArray:
-    array = PickledArray()
-    array.__setstate__((1, shape, kind, order != "C", content))
-    return array
-
-
-def _scalar(kind: _Kind, content: bytes) -> int:
-    if len(content) != kind.dtype.itemsize:
-        raise Refused("a number that is not whole")
-    return int(np.frombuffer(content, kind.dtype)[0])
 
 
 class _Words(dict[str, Any]):
@@ -90,8 +76,6 @@ _NAMES = {
     "numpy ndarray": "ndarray",  # never called
     "numpy dtype": _Kind,
     "numpy.core.multiarray _reconstruct": PickledArray,
-    "numpy.core.multiarray scalar": _scalar,
-    "numpy.core.numeric _frombuffer": _from_buffer,
 }
 
 
@@ -147,8 +131,6 @@ class _PlainUnpickler(pickle._Unpickler):
         pickle.EMPTY_DICT[0]: load_empty_dict,
         pickle.REDUCE[0]: load_reduce,
         pickle.BUILD[0]: load_build,
-        # Of the same form as this one, which sets aside no memory before it reads.
-        pickle.BYTEARRAY8[0]: pickle._Unpickler.dispatch[pickle.BINBYTES8[0]],
     }
 
 

@@ -2,10 +2,9 @@
 
 .json   lists of image numbers, one per client; or an object with a list for each client, as
         flwr-datasets' `partition_id_to_indices` becomes in JSON; or what `dcfl partition --save`
-        writes, which also says for which data; or FL-bench's partition as JSON
+        writes, which also says for which data
 .csv    a line per image: its number and its client; without a column of numbers, the lines are
         the images in order
-.pkl    FL-bench's partition.pkl, whose program is not run
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 
 from dcfl.data.datasets import Dataset, Images
-from dcfl.data.readers.pickles import PickledArray, Refused, unpickled
+from dcfl.data.readers.pickles import Refused
 from dcfl.data.splits.partition import MOST_CLIENTS, Partition
 from dcfl.errors import ConfigError, PartitionError
 from dcfl.system.storage import open_data
@@ -57,9 +56,6 @@ class OwnSplit:
 
     parts: tuple[Numbers, ...]  # of the images of each client
     names: tuple[str, ...] = ()  # of the clients; none: they are numbered
-    # Of the images that are scored on. With them, numbers go on from the last training image to the
-    # test images, as FL-bench counts.
-    test: Numbers | None = None
     made_for: MadeFor | None = None
     path: Path = Path()
 
@@ -67,7 +63,7 @@ class OwnSplit:
     def sha256(self) -> str:
         """Depends on who owns what, and neither on the file's form nor on its name."""
         digest = hashlib.sha256()
-        for numbers in (*self.parts, () if self.test is None else self.test):
+        for numbers in (*self.parts, np.zeros(0)):  # nothing comes last: old hashes stay true
             digest.update(len(numbers).to_bytes(8, "little"))
             digest.update(np.asarray(numbers, "<i8").tobytes())
         return digest.hexdigest()
@@ -82,16 +78,10 @@ class OwnSplit:
                 f"data.partition = {self}: a part of the data was taken already, and its numbers "
                 f"are lost; leave that to data.classes, data.holdout and data.train_images"
             )
-        images = dataset.train if self.test is None else _joined(dataset.train, dataset.test)
-        self._require_same_data(dataset.name, images)
-        self._require_numbers(dataset.name, len(images))
-        return replace(
-            dataset,
-            train=images,
-            test=dataset.test if self.test is None else images[torch.from_numpy(self.test)],
-            numbers=torch.arange(len(images)),
-            numbered_by=self.sha256,
-        )
+        self._require_same_data(dataset.name, dataset.train)
+        self._require_numbers(dataset.name, len(dataset.train))
+        numbers = torch.arange(len(dataset.train))
+        return replace(dataset, numbers=numbers, numbered_by=self.sha256)
 
     def over(self, dataset: Dataset, min_size: int) -> Partition:
         """The split of a data set that was `fitted` before a part of it was taken."""
@@ -135,49 +125,25 @@ class OwnSplit:
             )
 
     def _require_numbers(self, name: str, count: int) -> None:
-        # A list: names may be alike, as they are shown.
-        owners = [(self.name(client), part) for client, part in enumerate(self.parts)]
-        if self.test is not None:
-            owners.append(("the test set", self.test))
-        for who, numbers in owners:
+        for client, numbers in enumerate(self.parts):
+            who = f"{self.path}: {self.name(client)}"
             if not len(numbers):
-                raise PartitionError(f"{self.path}: {who} has no images")
+                raise PartitionError(f"{who} has no images")
             if numbers.min() < 0:
-                raise PartitionError(
-                    f"{self.path}: {who} has image {numbers.min()}, and numbers begin at 0"
-                )
+                raise PartitionError(f"{who} has image {numbers.min()}, and numbers begin at 0")
             if numbers.max() >= count:
                 raise PartitionError(
-                    f"{self.path}: {who} has image {numbers.max()}, and {name} has {count:,} "
-                    f"{'training images' if self.test is None else 'images'}, from 0 on: is the "
-                    f"file for another data set?"
+                    f"{who} has image {numbers.max()}, and {name} has {count:,} training images, "
+                    f"from 0 on: is the file for another data set?"
                 )
-        self._require_one_owner(np.concatenate([part for _, part in owners]))
-
-    def _require_one_owner(self, numbers: Numbers) -> None:
-        counts = np.bincount(numbers)
-        if counts.max() <= 1:
-            return
-        image = int(counts.argmax())
-        owners = [n for n, part in enumerate(self.parts) for _ in range((part == image).sum())]
-        if len(owners) == 1:
-            what = f"belongs to {self.name(owners[0])} and is scored on"
-        elif not owners:
-            what = "is among the test images twice"
-        elif owners[0] == owners[1]:
-            what = f"belongs to {self.name(owners[0])} twice"
-        else:
-            what = f"belongs to {self.name(owners[0])} and to {self.name(owners[1])}"
-        raise PartitionError(f"{self.path}: image {image} {what}")
-
-
-def _joined(train: Images, test: Images) -> Images:
-    pixels = torch.cat([train.pixels, test.pixels])
-    labels = torch.cat([train.labels, test.labels])
-    groups = None
-    if train.groups is not None and test.groups is not None:
-        groups = torch.cat([train.groups, test.groups])
-    return Images(pixels, labels, groups)
+        owned = np.bincount(np.concatenate(self.parts))
+        if owned.max() > 1:
+            image = int(owned.argmax())
+            first, second, *_ = [
+                n for n, part in enumerate(self.parts) for _ in range((part == image).sum())
+            ]
+            what = "twice" if first == second else f"and to {self.name(second)}"
+            raise PartitionError(f"{self.path}: image {image} belongs to {self.name(first)} {what}")
 
 
 def own_split_of(
@@ -189,7 +155,6 @@ def own_split_of(
     return OwnSplit(
         tuple(numbers[partition.of(client)] for client in range(len(partition))),
         dataset.site_names or (read.names if read else ()),
-        read.test if read else None,
         MadeFor.of(dataset.name, whole.train),
         path,
     )
@@ -197,7 +162,6 @@ def own_split_of(
 
 FORMAT = "dcfl-split-1"
 LARGEST_FILE = 100_000_000  # bytes
-MOST_IMAGES = 20_000_000
 IMAGE_COLUMNS = ("image", "index", "idx", "image_id", "sample", "sample_id")
 CLIENT_COLUMNS = ("client", "client_id", "cid", "partition_id", "partition", "site", "user")
 
@@ -236,8 +200,6 @@ def _read_json(content: bytes) -> OwnSplit:
         return OwnSplit(_parts(value))
     if not isinstance(value, dict):
         raise Refused("neither lists of image numbers nor an object with such")
-    if "data_indices" in value:
-        return _from_fl_bench(value)
     if "format" in value:
         return _from_ours(value)
     return _from_named(value)
@@ -255,6 +217,8 @@ def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _from_ours(value: Mapping[str, Any]) -> OwnSplit:
     if value["format"] != FORMAT:
         raise Refused(f"the format {printable(value['format'], 40)!r} is not known here")
+    if "test" in value:
+        raise Refused("it names test images, which splits no longer do")
     clients, made_for = value.get("clients"), value.get("made_for")
     if not isinstance(clients, list | dict):
         raise Refused("no lists of image numbers under 'clients'")
@@ -265,8 +229,7 @@ def _from_ours(value: Mapping[str, Any]) -> OwnSplit:
     kinds = {"dataset": str, "images": int, "labels_sha256": str}
     if not isinstance(made_for, dict) or {k: type(v) for k, v in made_for.items()} != kinds:
         raise Refused("no data set under 'made_for'")
-    test = _numbers(value["test"], "the test set") if "test" in value else None
-    return replace(owners, test=test, made_for=MadeFor(**made_for))
+    return replace(owners, made_for=MadeFor(**made_for))
 
 
 def _from_named(clients: Mapping[str, Any]) -> OwnSplit:
@@ -279,35 +242,9 @@ def _from_named(clients: Mapping[str, Any]) -> OwnSplit:
     return OwnSplit(parts, () if numbered else tuple(names))
 
 
-def _from_fl_bench(value: Mapping[str, Any]) -> OwnSplit:
-    """Clients without training images are there to be scored on, and do not train."""
-    clients, separation = value["data_indices"], value.get("separation")
-    if not isinstance(clients, list):
-        raise Refused("no list under 'data_indices'")
-    if not any(isinstance(client, dict) for client in clients):
-        return OwnSplit(_parts(clients))  # of early versions
-    if not all(isinstance(client, dict) and "train" in client for client in clients):
-        raise Refused("a client without 'train' under 'data_indices'")
-    training = separation.get("train") if isinstance(separation, dict) else None
-    chosen = range(len(clients)) if training is None else _numbers(training, "separation").tolist()
-    if any(not 0 <= client < len(clients) for client in chosen):
-        raise Refused("'separation' names a client that is not there")
-    tested = _parts([client.get("test", []) for client in clients])
-    test = np.concatenate(tested) if tested else np.zeros(0, np.int64)
-    if not len(test):
-        raise Refused("no client keeps test images: FL-bench's test_ratio must be above 0")
-    names = () if chosen == [*range(len(chosen))] else tuple(map(str, chosen))
-    return OwnSplit(_parts([clients[client]["train"] for client in chosen]), names, test)
-
-
 def _parts(clients: Sequence[Any], names: Sequence[str] = ()) -> tuple[Numbers, ...]:
     if len(clients) > MOST_CLIENTS:
         raise Refused(f"more than {MOST_CLIENTS:,} clients")
-    lists = [part for part in clients if isinstance(part, list)]
-    arrays = [part.values for part in clients if isinstance(part, PickledArray)]
-    # A pickle may repeat a list as often as it likes.
-    if sum(map(len, lists)) + sum(array.size for array in arrays) > MOST_IMAGES:
-        raise Refused(f"more than {MOST_IMAGES:,} images")
     return tuple(
         _numbers(part, f"client {printable(names[number], 40) if names else number}")
         for number, part in enumerate(clients)
@@ -315,10 +252,6 @@ def _parts(clients: Sequence[Any], names: Sequence[str] = ()) -> tuple[Numbers, 
 
 
 def _numbers(values: Any, who: str) -> Numbers:
-    if isinstance(values, PickledArray):
-        if values.values.ndim != 1:
-            raise Refused(f"{who} has an array that is not a list of numbers")
-        return values.values.astype(np.int64)
     if not isinstance(values, list):
         raise Refused(f"{who} has no list of image numbers")
     wrong = next((value for value in values if type(value) is not int), None)
@@ -357,18 +290,7 @@ def _is_number(text: str) -> bool:
     return digits.isascii() and digits.isdecimal() and len(digits) < 20
 
 
-def _read_pickle(content: bytes) -> OwnSplit:
-    value = unpickled(content, MOST_IMAGES)
-    if "data_indices" not in value:
-        raise Refused("no 'data_indices': FL-bench's partition.pkl is the only pickle that is read")
-    return _from_fl_bench(value)
-
-
-READERS: dict[str, Callable[[bytes], OwnSplit]] = {
-    ".json": _read_json,
-    ".csv": _read_csv,
-    ".pkl": _read_pickle,
-}
+READERS: dict[str, Callable[[bytes], OwnSplit]] = {".json": _read_json, ".csv": _read_csv}
 
 
 def split_text(split: OwnSplit) -> str:
@@ -390,15 +312,11 @@ def _json_text(split: OwnSplit) -> str:
     entries = {"format": json.dumps(FORMAT)}
     if split.made_for is not None:
         entries["made_for"] = json.dumps(vars(split.made_for))
-    if split.test is not None:
-        entries["test"] = json.dumps(split.test.tolist())
     entries["clients"] = clients
     return "{\n" + ",\n".join(f'"{key}": {text}' for key, text in entries.items()) + "\n}\n"
 
 
 def _csv_text(split: OwnSplit) -> str:
-    if split.test is not None:
-        raise ConfigError(f"{split.path}: a CSV file has no place for the test images: use .json")
     names: Sequence[object] = split.names or range(len(split.parts))
     parts = zip(names, split.parts, strict=True)
     owners = ((number, name) for name, part in parts for number in part.tolist())

@@ -49,7 +49,8 @@ def keep_outputs(path: Path) -> None:
         cell.metadata = {}
         if cell.cell_type == "code":
             cell.execution_count = None
-            cell.outputs = [_seen(output) for output in cell.outputs]
+            said = [one for one in cell.outputs if one.get("name") != "stderr"]  # while it trained
+            cell.outputs = [_seen(output) for output in said]
     notebook.metadata = {key: notebook.metadata[key] for key in ("kernelspec",)}
     path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

@@ -105,8 +105,8 @@ class EngineSettings(Settings):
     # "cpu", "cuda", "cuda:0,1"; "auto" uses all GPUs. CPU and GPU differ only in rounding, as two
     # versions of torch do; a run resumes only on the kind of device it was begun on.
     device: str = key("auto", kind="place")
-    # Processes that share a GPU, if `workers` is "auto"; "auto": as many as fit into its memory.
-    workers_per_device: int | Literal["auto"] = key(1, ge=1, le=64, kind="place")
+    # Processes that share a GPU, if `workers` is "auto".
+    workers_per_device: int = key(1, ge=1, le=64, kind="place")
     # Of the network. bfloat16 pays on CPUs that have units for it (`dcfl doctor`), both on GPUs.
     precision: Precision = "float32"
     compile: bool = False  # the model, by torch.compile: pays off on GPUs in runs of hours

@@ -20,8 +20,6 @@ from dcfl.cli.terminal import (
 from dcfl.config import to_toml
 from dcfl.data.dataset_summary import DatasetSummary
 from dcfl.data.settings import accuracy_words, dataset_words
-from dcfl.engines.half_precision import bfloat16_share, bfloat16_units, forward_seconds
-from dcfl.engines.runner import two_images
 from dcfl.evaluation import OWN_IMAGES, OWN_MIX
 from dcfl.experiment import Experiment
 from dcfl.runs.estimate import Estimate
@@ -239,24 +237,12 @@ def _costs(cost: Mapping[str, Any]) -> Iterator[str]:
         yield f"bytes kept by a client: {cost['kept']}"
 
 
-WORTH = 60.0  # seconds: for a shorter run a second of measuring does not pay
-GAIN = 0.95  # of float32's time: more is no gain
-
-
 def first_line(prepared: Prepared) -> str:
     workers, threads = len(prepared.placement.devices), prepared.experiment.engine.threads
     where = f"{workers} worker{'s' if workers > 1 else ''} x {threads} thread"
     if prepared.placement.devices[0].type == "cuda":
         where = f"{workers} x {prepared.placement.name}"
-    line = f"{model_words(prepared)}; {where}{'s' if threads > 1 else ''}"
-    share = _bfloat16_share(prepared)
-    if share is None:
-        return line
-    if share > GAIN:
-        return f"{line}; bfloat16 would gain nothing here"
-    return (
-        f"{line}; in bfloat16 a step takes {share:.2f} of the time here (engine.precision=bfloat16)"
-    )
+    return f"{model_words(prepared)}; {where}{'s' if threads > 1 else ''}"
 
 
 def chosen_by_data(asked: Experiment, prepared: Prepared) -> str:
@@ -269,24 +255,3 @@ def chosen_by_data(asked: Experiment, prepared: Prepared) -> str:
     if asked.data.clients != "auto" or not dataset.users_own:
         return ""
     return f"{who}, for {len(dataset.train):,} images (data.clients, federation.participation)"
-
-
-def _bfloat16_share(prepared: Prepared) -> float | None:
-    """None where bfloat16 is no question: on a GPU, in half precision already, on a CPU without
-    units for it, or in a short run."""
-    engine, devices = prepared.experiment.engine, prepared.placement.devices
-    if engine.precision != "float32" or devices[0].type != "cpu" or not bfloat16_units():
-        return None
-    images = two_images(prepared.data.dataset)
-    step = 3 * forward_seconds(prepared.model, images)  # a step is forward once and back
-    if step * _images_trained(prepared) / len(devices) <= WORTH:
-        return None
-    batch_size = prepared.experiment.training.batch_size
-    return bfloat16_share(prepared.model, images, batch_size, engine.threads)
-
-
-def _images_trained(prepared: Prepared) -> float:
-    """How many images the whole run trains on, each as often as it is seen."""
-    experiment = prepared.experiment
-    each = float(prepared.data.partition.sizes.mean()) * experiment.training.all_epochs
-    return experiment.federation.rounds * prepared.cohort * each

@@ -106,7 +106,7 @@ def new_model_verb(
 
 
 def doctor(as_json: AsJSON = False) -> None:
-    """Check this machine: versions, devices, the built-in data, one real training step."""
+    """Check this machine: versions, devices, a moment of real training."""
     from dcfl.cli.doctor import examine
 
     findings = examine()

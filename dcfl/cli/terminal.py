@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from dcfl.system.wording import printable, quiet, say
+from dcfl.system.wording import printable, quiet
 
 
 def _console(**options: Any) -> Console:
@@ -109,12 +109,11 @@ def new_table(*columns: str, title: str | None = None, gap: int = 2) -> Table:
 
 
 ShowBytes = Callable[[int, int | None], None]
-BYTES_PER_LINE = 50_000_000  # where the size of a download is unknown
 
 
 @contextmanager
 def download_progress(label: str) -> Iterator[ShowBytes]:
-    """Show bytes as they arrive: a bar on a terminal, a line every ten percent elsewhere."""
+    """Show bytes as they arrive, on a terminal."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     label = printable(label, LONGEST_NAME)
@@ -125,18 +124,4 @@ def download_progress(label: str) -> Iterator[ShowBytes]:
             task = bar.add_task(label, total=None)
             yield lambda done, total: bar.update(task, completed=done, total=total)
     else:
-        yield _download_lines(label)
-
-
-def _download_lines(label: str) -> ShowBytes:
-    last_shown = -1
-
-    def show(done: int, total: int | None) -> None:
-        nonlocal last_shown
-        tenth = 10 * done // total if total else done // BYTES_PER_LINE
-        if tenth != last_shown:
-            last_shown = tenth
-            of = f" of {total / 1e6:.0f}" if total else ""
-            say(f"{label}  {done / 1e6:.0f}{of} MB")
-
-    return show
+        yield lambda done, total: None

@@ -359,5 +359,4 @@ def compare(
     plan.check()
     if dataset is not None:
         dataset.save(plan.folder)
-    with shown_in_notebooks("compare", plan.todo) as show:
-        return plan.carry_out(parallel, show, all_pairs=all_pairs)
+    return plan.carry_out(parallel, shown_in_notebooks(plan.todo), all_pairs=all_pairs)

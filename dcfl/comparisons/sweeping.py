@@ -340,5 +340,4 @@ def sweep(
     if dataset is not None:
         dataset.save(plan.folder)
     limit = seconds_in(budget) if budget else None
-    with shown_in_notebooks("sweep", plan.todo) as show:
-        return plan.carry_out(parallel, limit, show)
+    return plan.carry_out(parallel, limit, shown_in_notebooks(plan.todo))

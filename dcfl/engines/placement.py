@@ -21,42 +21,33 @@ from dcfl.models.output import FeatureModel
 from dcfl.system.memory import available_bytes
 from dcfl.system.processes import python
 
-# What CUDA and its libraries take for themselves in every process, roughly.
-CUDA_BYTES = 600 * 2**20
 LEAST_MOST, MOST_PER_CORE = 8, 4  # workers that may be asked for
 SECONDS = 120  # to import torch and start CUDA on a busy machine
 
 QUESTION = """
 import json, torch
-print(json.dumps([
-    (torch.cuda.get_device_name(i), torch.cuda.mem_get_info(i)[0])
-    for i in range(torch.cuda.device_count())
-]))
+print(json.dumps([torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]))
 """
 
 
-class GPU(NamedTuple):
-    name: str
-    free_bytes: int
-
-
-def described(device: torch.device) -> GPU | None:
+def name_of(gpu: torch.device) -> str | None:
     """The GPU behind a device; None if it cannot be asked."""
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return GPU(torch.cuda.get_device_name(device), torch.cuda.mem_get_info(device)[0])
-    gpus = _all_gpus()
-    return gpus[device.index] if device.index is not None and device.index < len(gpus) else None
+        return torch.cuda.get_device_name(gpu)
+    names = _all_gpus()
+    return names[gpu.index] if gpu.index is not None and gpu.index < len(names) else None
 
 
 @cache
-def _all_gpus() -> list[GPU]:
-    """All GPUs by their numbers, as they were when first asked; empty if nobody answers."""
+def _all_gpus() -> list[str]:
+    """The names of all GPUs, asked in another process: this one must not start CUDA before it
+    forks. Empty if nobody answers."""
     command = python("-c", QUESTION)
     try:
         answer = subprocess.run(
             command, capture_output=True, text=True, timeout=SECONDS, check=True
         )
-        return [GPU(str(name), int(free)) for name, free in json.loads(answer.stdout)]
+        return [str(name) for name in json.loads(answer.stdout)]
     except (OSError, subprocess.SubprocessError, ValueError, TypeError):
         return []
 
@@ -83,7 +74,6 @@ class Load(NamedTuple):
     model: FeatureModel
     images: Tensor  # a few of those it trains on
     batch_size: int
-    data_bytes: int = 0  # of all images: each worker on a GPU has a copy
 
 
 def place(engine: EngineSettings, cohort: int, load: Load) -> Placement:
@@ -98,7 +88,7 @@ def place(engine: EngineSettings, cohort: int, load: Load) -> Placement:
     if sys.platform == "darwin":
         return Placement(devices[:1], "the libraries of macOS do not all survive a fork")
     if devices[0].type == "cuda":
-        return _on_gpus(devices, engine, cohort, load)
+        return _on_gpus(devices, engine.workers_per_device)
     cores = available_cores()
     useful = _useful(cores, threads, cohort)
     if few := _fitting(devices, useful, load, "memory for {}"):
@@ -139,24 +129,10 @@ def _useful(cores: int, threads: int, cohort: int) -> int:
     return max(1, min(cores // threads, max(cohort, 2)))
 
 
-def _on_gpus(
-    devices: list[torch.device], engine: EngineSettings, cohort: int, load: Load
-) -> Placement:
-    per_device = engine.workers_per_device
+def _on_gpus(devices: list[torch.device], per_device: int) -> Placement:
     if per_device == 1:
         return Placement(devices, "one for each GPU" if len(devices) > 1 else "one GPU")
-    if per_device != "auto":
-        return Placement(devices * per_device, f"{per_device} for each GPU, as asked for")
-    need = training_bytes(load) + load.data_bytes + CUDA_BYTES
-    known = [described(device) for device in devices]
-    fitting = [max(1, gpu.free_bytes // need) if gpu else 1 for gpu in known]
-    # In turns, so that the first few workers are spread over all GPUs.
-    turns = sorted((turn, gpu) for gpu, count in enumerate(fitting) for turn in range(count))
-    useful = max(len(devices), _useful(available_cores(), engine.threads, cohort))
-    reason = f"a worker takes about {need / 1e9:.1f} GB of a GPU"
-    if None in known:
-        reason += "; how much is free could not be asked"
-    return Placement([devices[gpu] for _, gpu in turns[:useful]], reason)
+    return Placement(devices * per_device, f"{per_device} for each GPU, as asked for")
 
 
 def choose_devices(name: str) -> list[torch.device]:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from dcfl.config import as_tables
 from dcfl.data import FederatedData
-from dcfl.engines.placement import described
+from dcfl.engines.placement import name_of
 from dcfl.engines.runner import reproducible
 from dcfl.experiment import Experiment
 from dcfl.methods import Method
@@ -40,8 +40,8 @@ def fingerprint(
         "cpu": f"{torch.backends.cpu.get_cpu_capability()} {_arithmetic()[:16]}",
     }
     if not experiment.engine.at_sites:  # SuperNodes choose their own devices
-        gpu = described(device) if device.type == "cuda" else None
-        facts["device"] = gpu.name if gpu else device.type
+        gpu = name_of(device) if device.type == "cuda" else None
+        facts["device"] = gpu or device.type
     return {**{key: _plain(value) for key, value in settings.items()}, **facts}
 
 

@@ -220,12 +220,7 @@ def _participation(experiment: Experiment, dataset: Dataset, clients: int) -> fl
 def placement_for(experiment: Experiment, runner: ClientRunner, cohort: int) -> Placement:
     """The processes and devices for `cohort` clients per round."""
     dataset = runner.data.dataset
-    load = Load(
-        runner.model,
-        two_images(dataset),
-        experiment.training.batch_size,
-        sum(part.pixels.nbytes + part.labels.nbytes for part in (dataset.train, dataset.test)),
-    )
+    load = Load(runner.model, two_images(dataset), experiment.training.batch_size)
     return place(experiment.engine, cohort, load)
 
 

@@ -1,5 +1,5 @@
-"""What a person sees while rounds are trained, of one run and of many: lines of text, a bar on a
-terminal, a bar in a notebook."""
+"""What a person sees while rounds are trained, of one run and of many: lines of text, on a terminal
+a bar."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dcfl.data.settings import accuracy_words
 from dcfl.experiment import Experiment
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from dcfl.comparisons.trainer import News
 
 LONGEST_LABEL = 60  # characters
-SECONDS_BETWEEN_UPDATES = 0.2  # of a notebook's bar
 SIGN_OF_LIFE = 600.0  # seconds between two lines about many runs, where there is no terminal
 
 ShowRound = Callable[[RoundRow], None]
@@ -100,8 +98,8 @@ def shown(
     console: Console | None = None,
 ) -> Iterator[ShowRound]:
     """Show each round of the run in `folder` as it ends, and warnings: on a console that is a
-    terminal as a live bar, in a notebook as a bar, elsewhere as about ten lines. `progress` None:
-    only in a notebook."""
+    terminal as a live bar, elsewhere as about ten lines. `progress` None, without a console: only
+    in a notebook."""
     label, rounds = printable(label, LONGEST_LABEL), experiment.federation.rounds
     warn = partial(console.print, soft_wrap=True) if console else _warn_on_stderr
     warn_of, status = Warnings(folder, warn), RoundStatus(experiment)
@@ -117,19 +115,12 @@ def shown(
         if done % max(1, rounds // 10) == 0 or done in (1, rounds):
             say(f"{label}  round {done}/{rounds}  {text}  {left:.0f} s left")
 
-    if console is None and progress is not False and in_notebook():
-        with notebook_bar(label, rounds) as bar:
-            try:
-                yield drawn(lambda done, text, left: bar.show(done, f"{text}  {left:.0f} s left"))
-                bar.text = status.accuracy
-            except BaseException:
-                bar.text = f"{status.accuracy}, stopped"
-                raise
-    elif console and console.is_terminal and not quiet():
+    if console and console.is_terminal and not quiet():
         with _live_bar(label, rounds, console) as update:
             yield drawn(lambda done, text, left: update(completed=done, status=text))
     else:
-        yield drawn(line) if progress or console else lambda row: None
+        wanted = console or (in_notebook() if progress is None else progress)
+        yield drawn(line) if wanted else lambda row: None
 
 
 @contextmanager
@@ -150,57 +141,12 @@ def in_notebook() -> bool:
     return any(kind.__name__ == "ZMQInteractiveShell" for kind in type(shell).__mro__)
 
 
-class Bar:
-    """A notebook's bar as HTML, and as text where a frontend shows no HTML."""
-
-    def __init__(self, label: str, rounds: int) -> None:
-        self.label, self.rounds = printable(label, LONGEST_LABEL), rounds
-        self.done, self.text = 0, "starts"
-        self.update: Callable[[Bar], None] = lambda bar: None
-        self._updated = time.monotonic()
-
-    def show(self, done: int, text: str) -> None:
-        self.done, self.text = done, text
-        if time.monotonic() - self._updated >= SECONDS_BETWEEN_UPDATES:
-            self._updated = time.monotonic()
-            self.update(self)
-
-    def __repr__(self) -> str:
-        return f"{self.label}  round {self.done}/{self.rounds}  {self.text}"
-
-    def _repr_html_(self) -> str:
-        return (
-            f"<div>{escape(self.label)} "
-            f'<progress max="{self.rounds}" value="{self.done}"></progress> '
-            f"round {self.done}/{self.rounds} &nbsp; {escape(self.text)}</div>"
-        )
-
-
-@contextmanager
-def notebook_bar(label: str, rounds: int) -> Iterator[Bar]:
-    """Shown below the cell that runs; its last state stays there."""
-    from IPython.display import display
-
-    bar = Bar(label, rounds)
-    handle: Any = display(bar, display_id=True)  # type: ignore[no-untyped-call]
-    if handle:
-        bar.update = handle.update
-    try:
-        yield bar
-    finally:
-        bar.update(bar)
-
-
 class Progress:
     """Of many runs: a line for each that has ended, and what is being trained. That line is
-    overwritten on a terminal, and is the text of a notebook's bar."""
+    overwritten on a terminal."""
 
     def __init__(
-        self,
-        todo: Sequence[CellFolder[Cell]],
-        more_cells: int = 0,
-        more_rounds: int = 0,
-        bar: Bar | None = None,
+        self, todo: Sequence[CellFolder[Cell]], more_cells: int = 0, more_rounds: int = 0
     ) -> None:
         """`more_cells`, `more_rounds`: that are not planned yet."""
         self.began = self._said = time.perf_counter()
@@ -210,8 +156,7 @@ class Progress:
         self._reached: dict[str, int] = {}  # the last round of each
         self._running: dict[str, str] = {}  # what is said of those that are being trained
         self._warnings: dict[str, Warnings] = {}
-        self._bar, self._live = bar, bar is not None or sys.stderr.isatty()
-        self._start = "\r\x1b[K" if self._live and bar is None else ""
+        self._start = "\r\x1b[K" if sys.stderr.isatty() else ""
 
     def after(self, news: News) -> None:
         name, total = news.name, news.cell_folder.cell.experiment.federation.rounds
@@ -247,18 +192,14 @@ class Progress:
             said += f"  {lost_words(lost)}"
         self._running[news.name] = said
         text = "   ".join([f"{self._left()} left", *self._running.values()])
-        if self._live:
+        if self._start:
             self._say(text[: shutil.get_terminal_size().columns - 1])
         elif time.perf_counter() - self._said > SIGN_OF_LIFE:
             self._say(text + "\n")
 
     def _say(self, text: str) -> None:
         self._said = time.perf_counter()
-        if self._bar is None:
-            say(self._start + text, end="")
-        else:
-            self._bar.rounds = max(self.rounds, self.done)
-            self._bar.show(self.done, text.strip())
+        say(self._start + text, end="")
 
     def _left(self) -> str:
         left = max(self.rounds - self.done, 0)
@@ -266,13 +207,6 @@ class Progress:
         return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
 
 
-@contextmanager
-def shown_in_notebooks(
-    label: str, todo: Sequence[CellFolder[Cell]]
-) -> Iterator[Callable[[News], None]]:
+def shown_in_notebooks(todo: Sequence[CellFolder[Cell]]) -> Callable[[News], None]:
     """Elsewhere, studies begun from Python are silent."""
-    if not in_notebook():
-        yield lambda news: None
-        return
-    with notebook_bar(label, sum(cell.rounds_left for cell in todo)) as bar:
-        yield Progress(todo, bar=bar).after
+    return Progress(todo).after if in_notebook() else lambda news: None

@@ -43,8 +43,7 @@ def run(
             writes a checkpoint and stops.
         trackers: Trackers of your own, with the three methods of `dcfl.Tracker`, beside
             those that `output.trackers` names.
-        progress: Whether to show rounds as they end: a bar in a notebook, lines of text elsewhere.
-            By default in a notebook only.
+        progress: Whether to show about ten of the rounds as they end. By default in a notebook.
         **overrides: Tables (`federation={"rounds": 20}`), choices by name (`method="fedavg"`),
             settings objects (`method=MyMethod(mu=0.5)`) or dotted keys
             (`**{"training.lr": 0.05}`) on top of the experiment.

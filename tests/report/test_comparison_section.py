@@ -126,6 +126,21 @@ def test_latex_is_escaped_and_whole(compared: Standing) -> None:
     assert text.isascii()
 
 
+def test_latex_has_the_best_in_bold_and_marks_what_is_not_told_from_it(tmp_path: Path) -> None:
+    curves = {"fedavg": (50.0, 51.4, 52.0), "near": (51.0, 49.0, 54.0), "best": (52.0, 53.5, 54.0)}
+    runs = [
+        write_run(tmp_path / f"{method}-{seed}", [value], method=method, seed=seed)
+        for method, values in curves.items()
+        for seed, value in enumerate(values)
+    ]
+    _, results, *_ = latex_text(Standing(group_runs(runs))).split(r"\midrule")
+    fedavg, near, best = results.strip().split("\n")[:3]
+    assert best.count(r"\textbf{53.17 $\pm$ 1.04}") == 2  # MAX and EMA
+    assert near.count(r"51.33 $\pm$ 2.52$^{\dagger}$") == 2
+    assert "dagger" not in fedavg  # below in every seed, by about as much
+    assert "$^{" not in latex_text(Standing(group_runs(runs[::3])))  # one seed cannot be tested
+
+
 def test_ranks_have_bars_as_long_as_the_critical_difference() -> None:
     ranking = Ranking({f"method-{rank}": float(rank) for rank in range(1, 8)}, 10, 0.001)
     (picture,) = ranking_section(ranking).pictures

@@ -24,7 +24,6 @@ from dcfl.report.text import (
     wins_ties_losses,
 )
 
-MANY_PAIRS = 10  # of five methods; more make too long a list
 ABOUT_PAIRS = (
     "Points, seed by seed, with 95 % intervals: by Student's t, which takes the differences for "
     f"normally distributed, and from {counted(FEWEST_RESAMPLED, 'seed')} on by bootstrap (BCa, "
@@ -70,9 +69,7 @@ def _noted_once(tables: Sequence[Table]) -> list[Table]:
 
 
 def pairs_table(pairs: Pairs, title: str = "") -> Table:
-    """A row per pair; for many pairs a grid of their differences."""
-    if len(pairs.pairs) > MANY_PAIRS:
-        return _grid(pairs, title)
+    """A row per pair."""
     resampled = any(pair.paired.bootstrap_interval for pair in pairs.pairs)
     intervals = ["95 % (t)", *(["95 % (bootstrap)"] if resampled else [])]
     corrected = pairs.tested > 1
@@ -115,23 +112,6 @@ def differences_picture(pairs: Pairs, task: str) -> Picture:
 
 def _minus(pair: Pair) -> str:
     return f"{pair.method} \N{MINUS SIGN} {pair.other}"
-
-
-def _grid(pairs: Pairs, title: str) -> Table:
-    names = list(dict.fromkeys(name for pair in pairs.pairs for name in (pair.other, pair.method)))
-
-    def cell(method: str, other: str) -> str:
-        pair = pairs.between(method, other)
-        mark = "*" if pair and pair.told_apart else ""
-        return signed(pair.paired.spread.mean) + mark if pair else "–"
-
-    rows = [[method, *(cell(method, other) for other in names)] for method in names]
-    note = (
-        "Points of EMA of the method on the left over the one above, seed by seed. "
-        "* marks those that can be told apart: the paired t-test at 5 %, corrected for "
-        f"{counted(pairs.tested, 'pair')} (Holm)."
-    )
-    return Table(["Method", *names], rows, title, note)
 
 
 def _pair_row(pair: Pair, resampled: bool, corrected: bool) -> list[str]:

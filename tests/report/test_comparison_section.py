@@ -74,16 +74,6 @@ def test_enough_seeds_are_resampled() -> None:
     assert " to " in row[table.columns.index("95 % (bootstrap)")]
 
 
-def test_many_pairs_become_a_grid() -> None:
-    scores = {f"m{m}": {seed: 10.0 * m + seed * seed % 3 for seed in range(4)} for m in range(6)}
-    scores["m5"] = {seed: value + 0.01 * seed for seed, value in scores["m0"].items()}
-    table = pairs_table(Pairs.of(scores))
-    assert table.columns == ["Method", *scores]
-    assert table.rows[1][1] in ("+10.00", "+10.00*")
-    assert table.rows[0][1] == "–"
-    assert "corrected for 15 pairs" in table.note
-
-
 def test_pairs_of_very_many_are_counted(tmp_path: Path) -> None:
     """As of a sweep, whose points are methods here."""
     count = MANY_METHODS + 1

@@ -14,11 +14,13 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
     "api",
     "made_parts",
     "mathml",
     "notebooks",
     "repository_links",
+    "torch_links",
 ]
 exclude_patterns = ["_build", "_ext"]
 
@@ -41,6 +43,8 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_math_renderer = "mathml"
 html_copy_source = False
-html_show_search_summary = False  # would be fetched, which file:// does not allow
+# Excerpts of what a search finds are fetched from the pages, which a browser does on a site but not
+# from file://, where the results stand without them.
+html_show_search_summary = True
 html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": True}

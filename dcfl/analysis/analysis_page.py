@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from dcfl.analysis.drift import Drift
 from dcfl.analysis.findings import Analysis
-from dcfl.analysis.similarity import BINS, PERCENTILES
+from dcfl.analysis.similarity import BINS, PERCENTILES, T
 from dcfl.comparisons.groups import setting
 from dcfl.report import charts
 from dcfl.report.charts import Chart, histogram, series
@@ -36,35 +36,6 @@ def cosine_range(analyses: Sequence[Analysis]) -> tuple[float, float]:
 def coloured_classes(classes: int) -> list[int]:
     """At most NAMED classes, spread over all of them."""
     return sorted({int(at) for at in np.linspace(0, classes - 1, min(classes, NAMED))})
-
-
-class DriftQuantity(NamedTuple):
-    title: str
-    label: str
-    values: Callable[[Drift], Sequence[float]]
-    owners: Callable[[Drift], Sequence[str]]
-    distance: bool = True  # never below 0
-
-
-def _clients(drift: Drift) -> list[str]:
-    return [f"client {client.client}" for client in drift.clients]
-
-
-def _pairs(drift: Drift) -> list[str]:
-    return [f"clients {one} and {other}" for one, other in drift.pairs]
-
-
-DRIFTS = (
-    DriftQuantity(
-        "weights", "distance", lambda drift: [one.weights for one in drift.clients], _clients
-    ),
-    DriftQuantity(
-        "features", "1 − cosine", lambda drift: [one.features for one in drift.clients], _clients
-    ),
-    DriftQuantity(
-        "update cosine", "cosine", lambda drift: drift.update_cosines.tolist(), _pairs, False
-    ),
-)
 
 
 def separation_chart(analyses: Sequence[Analysis]) -> Chart:
@@ -119,32 +90,6 @@ def plane_chart(analyses: Sequence[Analysis]) -> Chart:
         panels,
         height=PLANE_HEIGHT,
     )
-
-
-def drift_chart(drifts: Sequence[LabelledDrift]) -> Chart:
-    """A row of dots per run in each panel, and its mean as a bar. The legend names the rows."""
-    panels = []
-    for quantity in DRIFTS:
-        dots, means, edges = list[dict[str, Any]](), list[dict[str, Any]](), dict[str, float]()
-        for at, (label, drift) in enumerate(drifts):
-            values = quantity.values(drift)
-            notes = [
-                f"{who}\n{quantity.label} {number(value, 4)}"
-                for who, value in zip(quantity.owners(drift), values, strict=True)
-            ]
-            # In a fixed pattern up and down, so that equal values are two dots.
-            heights = 0.12 * (np.arange(len(values)) % 3 - 1) - at
-            dots.append(series(label, values, heights, at, "points", notes=notes))
-            if len(values):
-                mean = float(np.mean(values))
-                means.append(series(label, [mean, mean], [-at - 0.3, 0.3 - at], 6, dash=0))
-        if quantity.distance:  # which begins at 0
-            highest = max((value for one in dots for value in one["x"]), default=1.0) or 1.0
-            edges = {"low": -0.03 * highest, "high": 1.06 * highest}
-        axis = {"label": quantity.label, **edges}
-        panels.append({"title": quantity.title, "x": axis, "series": [*means, *dots]})
-    rows = {"label": "", "low": 0.6 - len(drifts), "high": 0.4, "bare": True}
-    return charts.plot({"label": ""}, rows, panels, height=110 + 26 * len(drifts))
 
 
 def _classes(one: Analysis, names: Sequence[str], chosen: Sequence[int]) -> list[dict[str, Any]]:
@@ -263,17 +208,14 @@ def sphere_section(analyses: Sequence[Analysis]) -> Section:
         }
         for analysis in analyses
     ]
-    exponents = analyses[0].similarity.exponents
-    distance = "squared distance" if exponents.alpha == 2 else "distance, to the power alpha,"
     text = (
-        f"Lower is better for all four. Alignment is the mean {distance} of two unit vectors "
+        "Lower is better for all four. Alignment is the mean squared distance of two unit vectors "
         "that belong together: two images of a class, or two augmented views of one image. "
-        f"Uniformity is the logarithm of the mean of exp(-{exponents.t:g} times the squared "
-        "distance): over all pairs, where classes that shrink to points set a floor, and over "
-        "pairs of different classes, where they do not."
+        f"Uniformity is the logarithm of the mean of exp(-{T:g} times the squared distance): over "
+        "all pairs, where classes that shrink to points set a floor, and over pairs of different "
+        "classes, where they do not."
     )
-    note = f"Alignment with alpha = {exponents.alpha:g}, uniformity with t = {exponents.t:g}."
-    return Section("Alignment and uniformity", [text], [Table.of(rows, note=note)])
+    return Section("Alignment and uniformity", [text], [Table.of(rows)])
 
 
 def dimensions_section(analyses: Sequence[Analysis]) -> Section:
@@ -354,16 +296,7 @@ def drift_sections(analyses: Sequence[Analysis]) -> list[Section]:
     ]
     if not drifts:
         return []
-    picture = Picture(
-        "Drift, client by client",
-        "Dot plot of the drift of each client in weights and features, and of the cosine between "
-        "the updates of each pair of clients.",
-        "Each dot is a client (for the cosine a pair of clients), and the bar is the mean.",
-        drift_chart(drifts),
-    )
-    return [
-        Section("Drift of a local round", _drift_text(drifts), [_drift_table(drifts)], [picture])
-    ]
+    return [Section("Drift of a local round", _drift_text(drifts), [_drift_table(drifts)])]
 
 
 def _drift_table(drifts: Sequence[LabelledDrift]) -> Table:
@@ -373,11 +306,11 @@ def _drift_table(drifts: Sequence[LabelledDrift]) -> Table:
             "clients": f"{len(drift.clients)}",
             "weights": _spread([client.weights for client in drift.clients], 4),
             "features": _spread([client.features for client in drift.clients], 4),
-            "cosine of two updates": number(drift.agreement, 3),
+            "cosine of two updates": _spread(drift.update_cosines.tolist(), 3),
         }
         for label, drift in drifts
     ]
-    note = "Mean over the clients, and in brackets from the least to the greatest."
+    note = "Mean over the clients or pairs, and in brackets from the least to the greatest."
     return Table.of(rows, note=note)
 
 
@@ -409,30 +342,11 @@ def _spread(values: list[float], digits: int) -> str:
 
 
 def write_analysis(analyses: Sequence[Analysis], out: Path, figures: Path | None = None) -> Path:
-    """Write analysis.html, analysis.json and similarity.csv into `out`; returns the page."""
+    """Write analysis.html and analysis.json into `out`; returns the page."""
     page = write_page(page_about(analyses), out / "analysis.html", figures)
     numbers = strict_json([analysis.as_json() for analysis in analyses], indent=1)
     write_whole(out / "analysis.json", numbers + "\n")
-    write_whole(out / "similarity.csv", similarity_csv(analyses))
     return page
-
-
-def similarity_csv(analyses: Sequence[Analysis]) -> str:
-    """The histograms: a row per run, kind of pairs and bin."""
-    rows = [
-        [
-            analysis.label,
-            kind,
-            f"{EDGES[at]:.2f}",
-            f"{EDGES[at + 1]:.2f}",
-            str(count),
-            f"{density:.6g}",
-        ]
-        for analysis in analyses
-        for kind, cosines in analysis.kinds
-        for at, (count, density) in enumerate(zip(cosines.counts, cosines.density, strict=True))
-    ]
-    return Table(["run", "pairs", "from", "to", "count", "density"], rows).csv()
 
 
 def page_about(analyses: Sequence[Analysis]) -> Page:

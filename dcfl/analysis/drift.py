@@ -63,14 +63,9 @@ class Drift:
     images: int  # test images whose features were compared
     rehearsed: bool
     clients: tuple[ClientDrift, ...]
-    update_cosines: NDArray[np.float64]  # between the clients' w_k - w, over all pairs of `moved`
-    moved: tuple[int, ...]  # the clients that have moved, as far as memory allows
+    update_cosines: NDArray[np.float64]  # between the clients' w_k - w, over all pairs of those
+    # that have moved, as far as memory allows
     failures: tuple[str, ...]
-
-    @property
-    def pairs(self) -> list[tuple[int, int]]:
-        """The clients whose updates each cosine is between."""
-        return list(combinations(self.moved, 2))
 
     @property
     def weights(self) -> float:
@@ -207,7 +202,7 @@ def compare_clients(
     global_embeddings, _ = embed(model, images, preparation)
     drifts: list[ClientDrift] = []
     failures: list[str] = []
-    directions: dict[int, Tensor] = {}  # of clients that have moved
+    directions: list[Tensor] = []  # of clients that have moved
     for reply in engine.run(broadcast, cohort):
         if isinstance(reply, ClientFailure):
             failures.append(str(reply))
@@ -216,7 +211,7 @@ def compare_clients(
         moved = flat(reply.weights, names) - start
         length = moved.norm()
         if length > 0 and (len(directions) + 1) * len(moved) <= MOST_NUMBERS:
-            directions[reply.client] = (moved / length).float()
+            directions.append((moved / length).float())
         local = frozen(model, to_device(reply.weights, images.labels.device))
         local_embeddings, _ = embed(local, images, preparation)
         drifts.append(
@@ -233,8 +228,7 @@ def compare_clients(
         len(images),
         rehearsed=False,
         clients=tuple(drifts),
-        update_cosines=pairwise_cosines(list(directions.values())),
-        moved=tuple(directions),
+        update_cosines=pairwise_cosines(directions),
         failures=tuple(failures),
     )
 

@@ -9,10 +9,8 @@ from typing import Any
 
 from dcfl.analysis.drift import Drift, measure_drift
 from dcfl.analysis.similarity import (
-    USUAL,
     Cosines,
     Dimensions,
-    Exponents,
     Features,
     Layout,
     Plane,
@@ -86,13 +84,12 @@ def analyse_runs(
     clients: int = 10,
     drift: bool = True,
     tell: Callable[[str], None] = lambda _: None,
-    exponents: Exponents = USUAL,
     layout: Layout = "pca",
 ) -> list[Analysis]:
     """One for each run, and a second one if it has a side head.
 
     `clients`: how many train a round for the drift; `tell`: called with what is being done;
-    `exponents`: those of alignment and uniformity; `layout`: of the picture."""
+    `layout`: of the picture."""
     subjects = [open_subject(run) for run in runs]  # refuses before any time is spent
     analyses = []
     for subject, label in zip(subjects, labels(runs), strict=True):
@@ -107,7 +104,7 @@ def analyse_runs(
         for which, features in found.items():
             if which == "projection":  # the clients and their models are the same
                 label, moved = f"{label}, side head", None
-            analyses.append(_analysis(subject, label, which, features, moved, exponents, layout))
+            analyses.append(_analysis(subject, label, which, features, moved, layout))
     return analyses
 
 
@@ -127,7 +124,6 @@ def _analysis(
     which: Embedding,
     features: Features,
     drift: Drift | None,
-    exponents: Exponents,
     layout: Layout,
 ) -> Analysis:
     seed = subject.experiment.federation.seed
@@ -145,7 +141,7 @@ def _analysis(
         _images_id(subject),
         subject.dataset.class_names,
         features.accuracy,
-        measure_similarity(features.embeddings, features.labels, views, seed, exponents),
+        measure_similarity(features.embeddings, features.labels, views, seed),
         dimensions,
         plane,
         drift,

@@ -9,7 +9,6 @@ fine bins, and the overlap from one with the figure's bins.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -23,7 +22,7 @@ from dcfl.client import evaluating
 from dcfl.data import Images
 from dcfl.data.augment import with_border
 from dcfl.data.client_data import normalises_by_batch
-from dcfl.errors import ConfigError, RunFolderError, require
+from dcfl.errors import ConfigError, RunFolderError
 from dcfl.evaluation import alignment, similarity_histogram, uniformity
 from dcfl.models.output import Embedding
 from dcfl.seeding import generator_for
@@ -227,22 +226,7 @@ BINS = 200  # of the figure and of the overlap, on [-1, 1]
 FINE = 100 * BINS  # of the percentiles, which are off by at most one of these: 0.0001
 PERCENTILES = (5, 50, 95)
 MOST_UNIFORM = 10_000  # points whose pairs count for uniformity
-
-
-@dataclass(frozen=True)
-class Exponents:
-    """Those of alignment, mean ||u - v||^alpha, and uniformity, log mean exp(-t ||u - v||^2); Wang
-    and Isola use 2 for both."""
-
-    alpha: float = 2.0
-    t: float = 2.0
-
-    def __post_init__(self) -> None:
-        for name, value in (("alignment-alpha", self.alpha), ("uniformity-t", self.t)):
-            require(0 < value <= 100, f"--{name} must lie above 0 and up to 100, not {value:g}")
-
-
-USUAL = Exponents()
+T = 2.0  # of uniformity, as Wang and Isola have it; alignment is the mean of squared distances
 
 
 @dataclass(frozen=True)
@@ -282,11 +266,10 @@ class Similarity:
     intra: Cosines  # pairs of the same class
     inter: Cosines  # pairs of different classes
     overlap: float  # the area that both densities cover, 0 to 1
-    alignment: float  # mean ||u - v||^alpha over pairs of the same class
+    alignment: float  # mean ||u - v||^2 over pairs of the same class
     view_alignment: float  # the same over pairs of views of one image; NaN without augmentation
-    uniformity: float  # log mean exp(-t ||u - v||^2) over all pairs
+    uniformity: float  # log mean exp(-T ||u - v||^2) over all pairs
     inter_uniformity: float  # over pairs of different classes alone
-    exponents: Exponents = USUAL
 
     def as_json(self) -> dict[str, Any]:
         plain = {name: value for name, value in vars(self).items() if isinstance(value, float)}
@@ -294,8 +277,6 @@ class Similarity:
             "intra": self.intra.as_json(),
             "inter": self.inter.as_json(),
             **plain,
-            "alignment_alpha": self.exponents.alpha,
-            "uniformity_t": self.exponents.t,
         }
 
 
@@ -321,7 +302,6 @@ def measure_similarity(
     labels: Tensor,
     views: tuple[Tensor, Tensor] | None = None,
     seed: int = 0,
-    exponents: Exponents = USUAL,
 ) -> Similarity:
     """`embeddings` [n, d] of n >= 2 images; `views`: embeddings of two views of some images;
     `seed`: chooses the points for uniformity, if there are too many."""
@@ -336,11 +316,10 @@ def measure_similarity(
         intra,
         inter,
         overlap(intra.counts, inter.counts),
-        _within_classes(unit, labels, same, exponents.alpha),
-        _between_views(views, exponents.alpha),
-        float(uniformity(spread.float(), exponents.t)),
-        inter_class_uniformity(spread, labels[chosen], exponents.t),
-        exponents,
+        same.distances / same.pairs if same.pairs else math.nan,
+        _between_views(views),
+        float(uniformity(spread.float(), T)),
+        inter_class_uniformity(spread, labels[chosen]),
     )
 
 
@@ -394,44 +373,25 @@ def overlap(intra: NDArray[np.int64], inter: NDArray[np.int64]) -> float:
     return float(np.minimum(intra / intra.sum(), inter / inter.sum()).sum())
 
 
-def _within_classes(unit: Tensor, labels: Tensor, same: Moments, alpha: float) -> float:
-    """mean ||u - v||^alpha over pairs of the same class: with alpha = 2 from their sums."""
-    if not same.pairs:
-        return math.nan
-    if alpha == 2:
-        return same.distances / same.pairs
-    total = 0.0
-    for squared, alike in _pairs(unit, labels):
-        total += float(squared.clamp_(min=0).pow_(alpha / 2).mul_(alike.triu(1)).sum())
-    return total / same.pairs
-
-
-def _between_views(views: tuple[Tensor, Tensor] | None, alpha: float) -> float:
+def _between_views(views: tuple[Tensor, Tensor] | None) -> float:
     if views is None:
         return math.nan
     first, second = (F.normalize(view.double(), dim=1) for view in views)
-    return float(alignment(first, second, alpha))
+    return float(alignment(first, second))
 
 
-def inter_class_uniformity(unit: Tensor, labels: Tensor, t: float = USUAL.t) -> float:
-    """log mean exp(-t ||u - v||^2) over pairs of different classes.
+def inter_class_uniformity(unit: Tensor, labels: Tensor) -> float:
+    """log mean exp(-T ||u - v||^2) over pairs of different classes.
 
     Over all pairs it can only fall until every class is one point; this one has no such floor.
     """
     total, pairs = 0.0, 0
-    for squared, alike in _pairs(unit, labels):
-        different = (~alike).triu(1)
-        # No logsumexp needed: distances between unit vectors are at most 2.
-        total += float(torch.exp(-t * squared).mul_(different).sum())
-        pairs += int(different.sum())
-    return math.log(total / pairs) if pairs else math.nan
-
-
-def _pairs(unit: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Squared distances of all pairs, in blocks, and which are of the same class. Every pair comes
-    once in the upper triangles."""
     lengths, block = unit.square().sum(dim=1), 500
-    for top in range(0, len(unit), block):
+    for top in range(0, len(unit), block):  # every pair once, in the upper triangles
         rows, below = slice(top, top + block), slice(top, None)
         squared = lengths[rows, None] + lengths[None, below] - 2 * unit[rows] @ unit[below].T
-        yield squared, labels[rows, None] == labels[None, below]
+        different = (labels[rows, None] != labels[None, below]).triu(1)
+        # No logsumexp needed: distances between unit vectors are at most 2.
+        total += float(torch.exp(-T * squared).mul_(different).sum())
+        pairs += int(different.sum())
+    return math.log(total / pairs) if pairs else math.nan

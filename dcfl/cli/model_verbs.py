@@ -419,14 +419,6 @@ DriftClients = Annotated[
 WithDrift = Annotated[
     bool, typer.Option("--drift/--no-drift", help="Let clients train a round, or not.")
 ]
-AlignmentAlpha = Annotated[
-    float,
-    typer.Option("--alignment-alpha", metavar="ALPHA", help="Alignment: mean |u - v|^ALPHA."),
-]
-UniformityT = Annotated[
-    float,
-    typer.Option("--uniformity-t", metavar="T", help="Uniformity: log mean e^(-T |u - v|^2)."),
-]
 
 
 class LayoutName(StrEnum):
@@ -447,8 +439,6 @@ def analyse(
     figures: FiguresFolder = None,
     clients: DriftClients = 10,
     drift: WithDrift = True,
-    alpha: AlignmentAlpha = 2.0,
-    t: UniformityT = 2.0,
     layout: PictureLayout = LayoutName.pca,
     method_file: MethodFile = None,
     model_file: ModelFile = None,
@@ -460,19 +450,17 @@ def analyse(
     """
     from dcfl.analysis.analysis_page import write_analysis
     from dcfl.analysis.findings import analyse_runs
-    from dcfl.analysis.similarity import Exponents
     from dcfl.cli.tables import print_analyses
     from dcfl.report import find_runs
 
     def tell(text: str) -> None:
         say(printable(f"analyse  {text}"))
 
-    exponents = Exponents(alpha, t)
     run_own_files(method_file, model_file)
     if out is None:
         out = folders[0] / "analysis" if len(folders) == 1 else Path("analysis")
     runs = {run.folder.resolve(): run for folder in folders for run in find_runs(folder)}
-    analyses = analyse_runs(list(runs.values()), clients, drift, tell, exponents, layout.value)
+    analyses = analyse_runs(list(runs.values()), clients, drift, tell, layout.value)
     page = write_analysis(analyses, out, figures)
     if as_json:
         print_json({"runs": [analysis.as_json() for analysis in analyses], "page": str(page)})

@@ -215,11 +215,10 @@ def _numbers(analysis: Analysis) -> Iterator[tuple[str, str]]:
         yield f"{kind}-class cosine", f"{mean} ± {deviation}"
         yield "  5, 50, 95 %", ", ".join(number(value, 2) for value in cosines.percentiles)
     similarity = analysis.similarity
-    alpha, t = similarity.exponents.alpha, similarity.exponents.t
     yield "overlap", f"{number(100 * similarity.overlap, 1)} %"
-    yield f"alignment (α = {alpha:g}), same class", number(similarity.alignment, 3)
+    yield "alignment, same class", number(similarity.alignment, 3)
     yield "  two views", number(similarity.view_alignment, 3)
-    yield f"uniformity (t = {t:g})", number(similarity.uniformity, 3)
+    yield "uniformity", number(similarity.uniformity, 3)
     yield "  different classes", number(similarity.inter_uniformity, 3)
     dimensions = analysis.dimensions
     rank, share = number(dimensions.effective_rank, 1), number(100 * dimensions.rank_share, 1)

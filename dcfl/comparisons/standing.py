@@ -194,10 +194,29 @@ class Standing:
         reference = self.reference(group)
         return self.pairs[group.task].between(group.method, reference.method)
 
-    def best(self, task: str) -> Group | None:
-        """The highest mean; None before the end of the first round."""
-        begun = [group for group in self.tasks[task] if not math.isnan(self.mean(group))]
-        return max(begun, key=self.mean) if begun else None
+    def best(self, task: str, quantity: str = "") -> Group | None:
+        """The highest mean, of EMA unless another quantity is named; None before the end of the
+        first round."""
+        means = {
+            group.method: group.spread(quantity or self.quantity).mean for group in self.tasks[task]
+        }
+        begun = [group for group in self.tasks[task] if not math.isnan(means[group.method])]
+        return max(begun, key=lambda group: means[group.method]) if begun else None
+
+    def ties(self, task: str, quantity: str) -> set[str]:
+        """The methods that the paired test does not tell from the best one, corrected for as many
+        differences as `pairs` are. None with a single seed, which cannot be tested."""
+        best = self.best(task, quantity)
+        scores = {group.method: group.scores(quantity) for group in self.tasks[task]}
+        if best is None:
+            return set()
+        pairs = Pairs.of(scores, "" if self.all_pairs else best.method)
+        found = {method: pairs.between(method, best.method) for method in scores}
+        return {
+            method
+            for method, pair in found.items()
+            if pair and pair.p_value is not None and not pair.told_apart
+        }
 
     def mean(self, group: Group) -> float:
         return group.spread(self.quantity).mean

@@ -271,6 +271,10 @@ const dcflCurves = (() => {
       this.main.repaint();
       this.lead.repaint();
     }
+
+    canvases() {
+      return [this.main, ...(this.lead.holder.hidden ? [] : [this.lead])].map((plot) => plot.recipe());
+    }
   }
 
   return { Curves, smoothed };

@@ -83,6 +83,10 @@ const dcflMatrix = (() => {
       if (this.cell) this.paintFrame(context);
     }
 
+    canvases() {
+      return [{ canvas: this.canvas, draw: () => this.repaint() }];
+    }
+
     paintCells(context) {
       const { cells, shade, digits } = this.spec;
       const gap = Math.min(this.cellWidth, this.cellHeight) > 7 ? 1 : 0;

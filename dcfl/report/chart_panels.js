@@ -125,6 +125,10 @@ const dcflPanels = (() => {
     repaint() {
       this.plots.forEach((plot) => plot.repaint());
     }
+
+    canvases() {
+      return this.plots.map((plot) => plot.recipe());
+    }
   }
 
   const BARE = { values: () => [], ticks: { show: false } };

@@ -238,6 +238,9 @@ const dcflParts = (() => {
     repaint() {
       this.plot?.redraw(false);
     }
+    recipe() {
+      return { canvas: this.plot.ctx.canvas, draw: () => this.plot.redraw() };
+    }
   }
 
   // The index of the series' own value nearest to the cursor: curves have values at different x.

@@ -14,6 +14,7 @@ const dcflCharts = (() => {
     try {
       const chart = new KINDS[spec.kind](place, spec, figure.dataset.chart);
       charts.add(chart);
+      place.after(dcflSvg.button(figure, place, chart));
       return chart;
     } catch (error) { // the others can still be drawn
       place.replaceChildren("This chart could not be drawn.");

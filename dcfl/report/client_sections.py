@@ -229,11 +229,12 @@ def personal_section(
         return None
     tables = [_personal_table(run.personal, names[run] if len(runs) > 1 else "") for run in found]
     explanation = EXPLANATION.format(clients_scored_on(found))
-    several = len(runs) > 1
-    crossed = [(run, f"{names[run]}: " * several) for run in found if _is_crossed(run.personal)]
-    tables += [_cross_table(run.personal, prefix) for run, prefix in crossed]
-    pictures = [_cross_picture(run.personal, prefix) for run, prefix in crossed]
-    return Section("The clients’ own models", [explanation], tables, pictures=pictures)
+    tables += [
+        _cross_table(run.personal, f"{names[run]}: " if len(runs) > 1 else "")
+        for run in found
+        if _is_crossed(run.personal)
+    ]
+    return Section("The clients’ own models", [explanation], tables)
 
 
 MOST_CROSSED = 30  # sites with a row and a column each
@@ -247,33 +248,16 @@ def _is_crossed(rows: Sequence[PersonalRow]) -> bool:
     return any(row.on_sites for row in rows) and len(rows) <= MOST_CROSSED
 
 
-def _crossed(rows: Sequence[PersonalRow]) -> tuple[list[str], NDArray[np.float64]]:
-    """The sites' names, and the accuracies: the global model first, then each site's own."""
-    sites = [printable(row.site) if row.site else f"client {row.client}" for row in rows]
-    cells = [[row.global_accuracy for row in rows], *(row.on_sites for row in rows)]
-    return sites, np.array(cells, dtype=np.float64)
-
-
 def _cross_table(rows: Sequence[PersonalRow], prefix: str) -> Table:
-    sites, accuracies = _crossed(rows)
+    sites = [printable(row.site) if row.site else f"client {row.client}" for row in rows]
+    found = [[row.global_accuracy for row in rows], *(row.on_sites for row in rows)]
+    accuracies = np.array(found, dtype=np.float64)
     cells = [
         [name, *("–" if math.isnan(x) else text.number(x) for x in row)]
         for name, row in zip(["global", *sites], accuracies.tolist(), strict=True)
     ]
     note = STAYS if np.isnan(accuracies[1:]).any() else ""
     return Table(("Model, accuracy in % on", *sites), cells, f"{prefix}{CROSSED}", note)
-
-
-def _cross_picture(rows: Sequence[PersonalRow], prefix: str) -> Picture:
-    sites, accuracies = _crossed(rows)
-    named = (("model", ["global", *sites]), ("test images of", sites))
-    return Picture(
-        f"{prefix}{CROSSED}",
-        f"Heat map of {len(sites) + 1} models and the test images of {len(sites)} sites.",
-        "Each row is a model, each column the test images of a site. Where the diagonal is "
-        "deepest, a site’s own model is made for its own images.",
-        charts.matrix(accuracies, *named, "accuracy, %", "range", digits=1),
-    )
 
 
 def _personal_table(rows: Sequence[PersonalRow], run: str) -> Table:

@@ -24,7 +24,6 @@ from dcfl.report.text import (
     wins_ties_losses,
 )
 
-MANY_PAIRS = 10  # of five methods; more make too long a list
 ABOUT_PAIRS = (
     "Points, seed by seed, with 95 % intervals: by Student's t, which takes the differences for "
     f"normally distributed, and from {counted(FEWEST_RESAMPLED, 'seed')} on by bootstrap (BCa, "
@@ -70,9 +69,7 @@ def _noted_once(tables: Sequence[Table]) -> list[Table]:
 
 
 def pairs_table(pairs: Pairs, title: str = "") -> Table:
-    """A row per pair; for many pairs a grid of their differences."""
-    if len(pairs.pairs) > MANY_PAIRS:
-        return _grid(pairs, title)
+    """A row per pair."""
     resampled = any(pair.paired.bootstrap_interval for pair in pairs.pairs)
     intervals = ["95 % (t)", *(["95 % (bootstrap)"] if resampled else [])]
     corrected = pairs.tested > 1
@@ -115,23 +112,6 @@ def differences_picture(pairs: Pairs, task: str) -> Picture:
 
 def _minus(pair: Pair) -> str:
     return f"{pair.method} \N{MINUS SIGN} {pair.other}"
-
-
-def _grid(pairs: Pairs, title: str) -> Table:
-    names = list(dict.fromkeys(name for pair in pairs.pairs for name in (pair.other, pair.method)))
-
-    def cell(method: str, other: str) -> str:
-        pair = pairs.between(method, other)
-        mark = "*" if pair and pair.told_apart else ""
-        return signed(pair.paired.spread.mean) + mark if pair else "–"
-
-    rows = [[method, *(cell(method, other) for other in names)] for method in names]
-    note = (
-        "Points of EMA of the method on the left over the one above, seed by seed. "
-        "* marks those that can be told apart: the paired t-test at 5 %, corrected for "
-        f"{counted(pairs.tested, 'pair')} (Holm)."
-    )
-    return Table(["Method", *names], rows, title, note)
 
 
 def _pair_row(pair: Pair, resampled: bool, corrected: bool) -> list[str]:
@@ -262,11 +242,30 @@ def _plain(value: Any) -> str:
     return f"{value:.10g}" if isinstance(value, float) else str(value)
 
 
+LATEX_COLUMNS = ("method", "seeds", "MAX", "EMA", "gain", "interval", "p", "w/t/l", "worst")
+ABOUT_MARKS = (
+    "% Bold: the highest mean of the column. Dagger: not distinguishable from it at 5 %, by the "
+    "paired t-test over seeds with Holm's correction.\n"
+)
+
+
 def latex_text(standing: Standing) -> str:
     """The tables of the page, with the rules of booktabs; of the results, what papers show."""
-    names = ("method", "seeds", "MAX", "EMA", "gain", "interval", "p", "w/t/l", "worst")
-    tables = [
-        replace(methods_table(standing, groups, names), title=task)
-        for task, groups in standing.tasks.items()
-    ]
-    return latex_tables([Section("Results", tables=tables), *comparison_sections(standing)])
+    tables = [_marked_table(standing, task) for task in standing.tasks]
+    sections = [Section("Results", tables=tables), *comparison_sections(standing)]
+    return ABOUT_MARKS + latex_tables(sections)
+
+
+def _marked_table(standing: Standing, task: str) -> Table:
+    groups = standing.tasks[task]
+    table = methods_table(standing, groups, LATEX_COLUMNS)
+    rows, bold = [list(row) for row in table.rows], set()
+    for name, quantity in (("MAX", f"max_{standing.accuracy}"), ("EMA", standing.quantity)):
+        column = LATEX_COLUMNS.index(name)
+        best, ties = standing.best(task, quantity), standing.ties(task, quantity)
+        for at, group in enumerate(groups):
+            if group is best and len(groups) > 1:
+                bold.add((at, column))
+            elif group.method in ties:
+                rows[at][column] += "†"
+    return replace(table, rows=rows, title=task, bold=frozenset(bold))

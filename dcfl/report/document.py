@@ -22,7 +22,8 @@ HERE = Path(__file__).parent
 UPLOT = HERE / "vendor" / "uplot"
 CHART = '<script type="application/json">'  # begins a chart's data; foreign text cannot
 START = "dcflPage.start();"
-CHARTS = ("chart_parts.js", "chart_curves.js", "chart_panels.js", "chart_matrix.js", "charts.js")
+KINDS = ("chart_curves.js", "chart_panels.js", "chart_matrix.js")
+CHARTS = ("chart_parts.js", "chart_svg.js", *KINDS, "charts.js")
 
 # Characters that LaTeX would misread, and how they are written instead.
 LATEX = {
@@ -33,6 +34,7 @@ LATEX = {
     "±": r"$\pm$",
     "\N{MINUS SIGN}": "$-$",
     "–": "--",
+    "†": r"$^{\dagger}$",
     "<": "$<$",
     ">": "$>$",
 }
@@ -63,6 +65,7 @@ class Table:
     title: str = ""
     note: str = ""  # Markup, or text
     sentences: bool = False  # cells are words, not numbers
+    bold: frozenset[tuple[int, int]] = frozenset()  # cells by row and column; in LaTeX
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, str]], title: str = "", note: str = "") -> Table:
@@ -78,13 +81,16 @@ class Table:
     def latex(self) -> str:
         """A tabular with the rules of booktabs."""
 
-        def row(cells: Sequence[str]) -> str:
-            return " & ".join(map(_latex, cells)) + r" \\"
+        def cell(at: tuple[int, int], text: str) -> str:
+            return rf"\textbf{{{_latex(text)}}}" if at in self.bold else _latex(text)
 
-        body = "\n".join(map(row, self.rows))
+        body = "\n".join(
+            " & ".join(cell((down, across), text) for across, text in enumerate(cells)) + r" \\"
+            for down, cells in enumerate(self.rows)
+        )
         return (
             f"\\begin{{tabular}}{{l{'r' * (len(self.columns) - 1)}}}\n"
-            f"\\toprule\n{row(self.columns)}\n"
+            f"\\toprule\n{' & '.join(map(_latex, self.columns))} \\\\\n"
             f"\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}\n"
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dcfl.evaluation import OWN_MIX
 from dcfl.report import charts, text
@@ -11,8 +11,6 @@ from dcfl.report.charts import LONGEST_CLASS, MOST_CELLS, Chart, series
 from dcfl.report.document import Picture, Section, Table
 from dcfl.report.text import number, plural
 from dcfl.runs.evaluations import (
-    ClassRow,
-    ClientScore,
     EvaluationRecord,
     read_evaluations,
     worst_words,
@@ -20,9 +18,6 @@ from dcfl.runs.evaluations import (
 from dcfl.runs.folder import RecordedRun
 from dcfl.scores import Scores
 from dcfl.system.wording import printable
-
-MOST_NAMES, LONGEST_NAME = 12, 8  # class names that fit below an axis, and their characters
-MANY_DOWN = 25  # classes in a picture; of more, those with the lowest recall
 
 
 def reliability_chart(scores: Scores) -> Chart:
@@ -47,47 +42,6 @@ def reliability_chart(scores: Scores) -> Chart:
         {"label": "right answers (%)", "low": 0, "high": 100},
         [{"series": [dots, line]}],
     )
-
-
-def class_chart(rows: Sequence[ClassRow]) -> Chart:
-    """Recall and precision of each class, in the order of the rows."""
-    notes = [
-        f"{row.name}\n{plural(round(row.images), 'image')}\nrecall {number(row.recall)} %, "
-        f"precision {number(row.precision)} %"
-        for row in rows
-    ]
-    places = range(len(rows))
-    dots = [
-        series("recall", places, [row.recall for row in rows], 0, "points", notes=notes),
-        series("precision", places, [row.precision for row in rows], 1, "points", notes=notes),
-    ]
-    return _by_name("class", [row.name for row in rows], "%", dots)
-
-
-def clients_chart(clients: Sequence[ClientScore], mean: float) -> Chart:
-    """Each client's accuracy, the worst first."""
-    ordered = sorted(clients, key=lambda client: client.accuracy)
-    notes = [
-        f"{client.name}\n{number(client.accuracy)} % of {plural(client.images, 'image')}"
-        for client in ordered
-    ]
-    accuracies = [client.accuracy for client in ordered]
-    shown = [
-        series("clients", range(len(ordered)), accuracies, 0, "points", notes=notes),
-        series("mean", [-0.5, len(ordered) - 0.5], [mean, mean], 6, dash=1),
-    ]
-    names = [client.name for client in ordered]
-    return _by_name("clients, the worst first", names, "right answers (%)", shown)
-
-
-def _by_name(label: str, names: Sequence[str], up: str, shown: Sequence[dict[str, Any]]) -> Chart:
-    """Percentages over places that have a name each, below the axis if there is room."""
-    few = len(names) <= MOST_NAMES
-    fitted = (
-        {"names": [printable(name, LONGEST_NAME) for name in names]} if few else {"whole": True}
-    )
-    across = {"label": label, "low": -0.5, "high": len(names) - 0.5, **fitted}
-    return charts.plot(across, {"label": up, "low": -3, "high": 103}, [{"series": shown}])
 
 
 SHOWN = 3  # evaluations with pictures
@@ -217,7 +171,7 @@ def client_table(record: EvaluationRecord, title: str = "", means: bool = True) 
 def _pictures(record: EvaluationRecord, title: str) -> list[Picture]:
     scores, names = record.scores, record.class_names
     confusion = scores.confusion.numpy()
-    pictures = [
+    return [
         Picture(
             _headed("which class is taken for which", title),
             f"Confusion matrix of {scores.classes:,} classes: {text.number(scores.accuracy)} % lie "
@@ -239,40 +193,8 @@ def _pictures(record: EvaluationRecord, title: str) -> list[Picture]:
             "expected calibration error).",
             reliability_chart(scores),
         ),
-        _class_picture(record, title),
     ]
-    mean, tenth = record.fairness
-    if len(record.clients) > 1 and mean is not None and tenth is not None:
-        worst = worst_words(len(record.clients))
-        pictures.append(
-            Picture(
-                _headed("each client", title),
-                f"Accuracies of {text.plural(len(record.clients), 'client')}: "
-                f"{text.number(mean)} % on average, {text.number(tenth)} % the {worst}.",
-                f"The share of right answers on {record.clients_kind}, client by client. Dashed is "
-                f"the mean, {text.number(mean)} %; the {worst} has {text.number(tenth)} %.",
-                clients_chart(record.clients, mean),
-            )
-        )
-    return pictures
 
 
 def _headed(words: str, title: str) -> str:
     return f"{title}: {words}" if title else f"{words[0].upper()}{words[1:]}"
-
-
-def _class_picture(record: EvaluationRecord, title: str) -> Picture:
-    rows = [row for row in record.class_rows if row.images]
-    which = "all classes with images"
-    if len(rows) > MANY_DOWN:
-        rows = sorted(rows, key=lambda row: row.recall)[:MANY_DOWN]
-        which = f"the {MANY_DOWN} classes with the lowest recall"
-    worst = min(rows, key=lambda row: row.recall)
-    return Picture(
-        _headed("recall and precision", title),
-        f"Recall and precision of {which}. The lowest is {text.number(worst.recall)} %, of "
-        f"{printable(worst.name)}.",
-        "Recall (blue): the share of a class’s images that are recognised. Precision (orange): the "
-        f"share of right answers among those that name the class. Shown are {which}.",
-        class_chart(rows),
-    )

@@ -35,10 +35,15 @@ COLUMN, BOTH_COLUMNS = 3.4, 7.0  # inches
 INK, GRID, GREY, PALE = "#33383d", "#e3e6e8", "#8a9299", "#f0f1f2"
 # Okabe and Ito's, which the colour-blind can tell apart; without their yellow, faint on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-DOTS = (*COLOURS, "#8c564b", "#7b5ea7", "#8a8b1b")  # which cannot be dashed
-DASHES = ("-", "--", ":")  # once the colours have run out
+DOTS = (*COLOURS, "#8c564b", "#7b5ea7", "#8a8b1b")  # of classes, of which ten have a colour
+# Grey print, and some eyes, have no colours: each method has dashes and marks of its own too. Their
+# numbers have no common divisor, so that the first 35 methods differ.
+DASHES: Any = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (7, 2, 1.5, 2)), (0, (10, 2)))
+MARKS = ("o", "s", "^", "D", "v", "P", "X")
+MARKED = 6  # places of a curve with its mark
 STYLE: Any = {
     "svg.fonttype": "none",  # text stays text
+    "pdf.fonttype": 42,  # TrueType: publishers refuse matplotlib's own Type 3
     "svg.hashsalt": "dcfl",  # the same input gives the same bytes
     "text.parse_math": False,  # a class may be called $x$
     "font.size": 8,
@@ -187,7 +192,8 @@ def _draw_series(axes: Axes, one: dict[str, Any]) -> None:
     style, index, label = one["style"], one["colour"], one["label"] or None
     palette = DOTS if style == "points" else COLOURS
     colour = GREY if index < 0 else palette[index % len(palette)]
-    dashes = DASHES[one.get("dash", max(index, 0) // len(COLOURS) % len(DASHES))]
+    dashes = DASHES[one.get("dash", max(index, 0)) % len(DASHES)]
+    mark = MARKS[max(index, 0) % len(MARKS)]
     faint = index < 0 or one.get("pale")
     look: dict[str, Any] = {"color": colour, "label": label, "linewidth": 0.6 if faint else 1.2}
     if "low" in one:
@@ -199,14 +205,19 @@ def _draw_series(axes: Axes, one: dict[str, Any]) -> None:
     if style == "points":
         many = len(x) > MANY_POINTS
         look |= {"markersize": 1.5 if many else 3.0, "alpha": 0.6 if len(x) > 60 else 0.85}
-        axes.plot(x, y, "o", mew=0, rasterized=many, **look)
+        axes.plot(x, y, mark, mew=0, rasterized=many, **look)
     elif style == "steps":
         axes.fill_between(x, y, step="post", color=colour, alpha=0.28, linewidth=0)
-        axes.step(x, y, where="post", **look)
-    else:  # a line through one point is invisible
-        dotted = len(x) == 1 or (style == "line" and 2 < len(x) < 12)
-        alpha = 0.45 if faint else 1.0
-        axes.plot(x, y, dashes, marker="o" if dotted else "", markersize=2.5, alpha=alpha, **look)
+        axes.step(x, y, where="post", linestyle=dashes, **look)
+    elif faint:  # a line through one point is invisible
+        axes.plot(x, y, marker="o" if len(x) == 1 else "", markersize=2, alpha=0.45, **look)
+    else:  # marks at places of its own, because curves may lie on each other
+        step = max(1, len(x) // MARKED)
+        places = (index * step // len(MARKS) % step, step)
+        shown = "" if "dash" in one else mark
+        axes.plot(
+            x, y, linestyle=dashes, marker=shown, markersize=3, mew=0, markevery=places, **look
+        )
 
 
 def _set_axis(axes: Axes, which: Literal["x", "y"], spec: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ import torch
 
 import dcfl
 import dcfl.cli.main
-from dcfl.analysis.analysis_page import cautions, claim, headline, similarity_csv, write_analysis
+from dcfl.analysis.analysis_page import cautions, claim, headline, write_analysis
 from dcfl.analysis.findings import Analysis, analyse_runs, labels
 from dcfl.runs.folder import RecordedRun
 from dcfl.testing.toys import toy_model
@@ -57,31 +57,6 @@ def test_two_runs_side_by_side(both: list[Analysis], tmp_path: Path) -> None:
         assert sum(counts) == 355 * 354 // 2
         assert each["drift"]["rehearsed"] is True
         assert len(each["drift"]["clients"]) == 2
-    lines = (tmp_path / "new" / "folder" / "similarity.csv").read_text().splitlines()
-    assert lines[0] == "run,pairs,from,to,count,density"
-    assert len(lines) == 1 + 2 * 2 * 200
-    assert lines[1].startswith("fedproc,intra,-1.00,-0.99,")
-
-
-def test_alpha_and_t_are_options_that_every_output_names(cli: Call, fedavg: RecordedRun) -> None:
-    words = (fedavg.folder, "--no-drift", "--out", "other")
-    changed = ("--alignment-alpha", "3", "--uniformity-t", "5")
-    code, out, _ = cli(*words, *changed)
-    assert code == 0
-    assert "α = 3" in out
-    assert "t = 5" in out
-    page = Path("other/analysis.html").read_text()
-    assert "Alignment with alpha = 3, uniformity with t = 5." in page
-    (other,) = json.loads(Path("other/analysis.json").read_text())
-    _, as_json, _ = cli(*words, "--json")
-    (usual,) = json.loads(as_json)["runs"]
-    named = ("alignment_alpha", "uniformity_t")
-    assert [other["similarity"][name] for name in named] == [3, 5]
-    assert [usual["similarity"][name] for name in named] == [2, 2]
-    for name in ("alignment", "view_alignment", "uniformity", "inter_uniformity"):
-        assert other["similarity"][name] != usual["similarity"][name]
-    code, _, err = cli(*words, "--uniformity-t", "0")
-    assert (code, "--uniformity-t must lie above 0" in err) == (2, True)
 
 
 def test_the_embedding_is_the_one_that_the_classifier_sees(both: list[Analysis]) -> None:
@@ -169,7 +144,6 @@ def test_a_representation_without_pairs_of_one_kind(both: list[Analysis], tmp_pa
     stored = json.loads((tmp_path / "alone" / "analysis.json").read_text())
     assert stored[0]["similarity"]["overlap"] is None
     assert lonely.as_json()["drift"] is None
-    assert "fedproc,inter,0.99,1.00,0,0" in similarity_csv([lonely])
 
 
 def test_labels_are_methods_until_two_are_the_same(

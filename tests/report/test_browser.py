@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -33,6 +34,7 @@ SCALES = """figure => ["main", "lead"].map(one => {
     const { min, max } = figure.dcflChart[one].plot.scales.x;
     return [min, max];
 })"""
+SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "<img src=x onerror=alert(1)>"
 CURVES = {
     "fedavg": [[10.0, 30.0, 40.0, 50.0, 52.0], [12.0, 28.0, 44.0, 46.0, 54.0]],
@@ -186,6 +188,32 @@ def test_smoothing_is_the_moving_average_of_the_runs(opened: Opened) -> None:
     holes = opened.page.evaluate(smooth, [[None, 1, None, 3], [1, 2, 3, 4]])
     assert holes == [None, 1, None, pytest.approx(ema([1.0, 3.0], rounds=[2, 4]))]
     assert opened.page.evaluate("dcflCurves.smoothed([1, null, 3], [0, 1, 2], 0)") == [1, None, 3]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_chart_can_be_downloaded_as_svg(
+    scheme: str, browser: Any, report: Path, tmp_path: Path
+) -> None:
+    opened = open_page(browser, report.as_uri(), color_scheme=scheme)
+    buttons = opened.page.get_by_role("button", name="Download this chart as SVG").all()
+    assert len(buttons) == opened.page.locator("figure[data-chart]").count()
+    files = {}
+    for button in buttons:
+        with opened.page.expect_download() as download:
+            button.click()
+        download.value.save_as(tmp_path / "chart.svg")
+        text = (tmp_path / "chart.svg").read_text("utf-8")
+        files[download.value.suggested_filename] = ElementTree.fromstring(text)
+        assert 'd="L' not in text  # a path begins somewhere
+    drawn = files["accuracy-over-rounds.svg"]
+    words = [one.text for one in drawn.iter(f"{SVG}text")]
+    assert {"accuracy (%)", "round", "fedavg", "dcfl-pw"} <= {*words}
+    dashed = [one for one in drawn.iter(f"{SVG}path") if one.get("stroke-dasharray")]
+    assert {one.get("stroke") for one in dashed} == {"rgb(213,94,0)"}  # the colour on white
+    matrix = list(files.values())[-1]
+    assert HOSTILE[:8] in " ".join(one.text or "" for one in matrix.iter(f"{SVG}text"))
+    assert opened.said == []
+    opened.page.context.close()
 
 
 def test_tables_sort_by_click_and_by_key(opened: Opened) -> None:

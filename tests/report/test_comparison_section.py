@@ -74,16 +74,6 @@ def test_enough_seeds_are_resampled() -> None:
     assert " to " in row[table.columns.index("95 % (bootstrap)")]
 
 
-def test_many_pairs_become_a_grid() -> None:
-    scores = {f"m{m}": {seed: 10.0 * m + seed * seed % 3 for seed in range(4)} for m in range(6)}
-    scores["m5"] = {seed: value + 0.01 * seed for seed, value in scores["m0"].items()}
-    table = pairs_table(Pairs.of(scores))
-    assert table.columns == ["Method", *scores]
-    assert table.rows[1][1] in ("+10.00", "+10.00*")
-    assert table.rows[0][1] == "–"
-    assert "corrected for 15 pairs" in table.note
-
-
 def test_pairs_of_very_many_are_counted(tmp_path: Path) -> None:
     """As of a sweep, whose points are methods here."""
     count = MANY_METHODS + 1
@@ -124,6 +114,21 @@ def test_latex_is_escaped_and_whole(compared: Standing) -> None:
     assert r"a\_b \& 100\% &" in text
     assert "% Differences, seed by seed\n" in text
     assert text.isascii()
+
+
+def test_latex_has_the_best_in_bold_and_marks_what_is_not_told_from_it(tmp_path: Path) -> None:
+    curves = {"fedavg": (50.0, 51.4, 52.0), "near": (51.0, 49.0, 54.0), "best": (52.0, 53.5, 54.0)}
+    runs = [
+        write_run(tmp_path / f"{method}-{seed}", [value], method=method, seed=seed)
+        for method, values in curves.items()
+        for seed, value in enumerate(values)
+    ]
+    _, results, *_ = latex_text(Standing(group_runs(runs))).split(r"\midrule")
+    fedavg, near, best = results.strip().split("\n")[:3]
+    assert best.count(r"\textbf{53.17 $\pm$ 1.04}") == 2  # MAX and EMA
+    assert near.count(r"51.33 $\pm$ 2.52$^{\dagger}$") == 2
+    assert "dagger" not in fedavg  # below in every seed, by about as much
+    assert "$^{" not in latex_text(Standing(group_runs(runs[::3])))  # one seed cannot be tested
 
 
 def test_ranks_have_bars_as_long_as_the_critical_difference() -> None:

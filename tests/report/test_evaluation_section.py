@@ -36,7 +36,7 @@ def test_one_evaluation_has_its_numbers_and_pictures(tmp_path: Path) -> None:
     page = page_of(tmp_path / "run", one)
     assert page.count("<h2>Evaluation</h2>") == 1
     assert f"{one.scores.accuracy:.2f}" in page
-    for words in ("Which class is taken", "Is it as right", "Recall and precision", "Each client"):
+    for words in ("Which class is taken", "Is it as right"):
         assert words in page
     assert "The worst 5 of 8 clients, each on images that it trained on" in page
 
@@ -54,9 +54,8 @@ def test_many_classes_and_many_evaluations_stay_readable(tmp_path: Path) -> None
     many = tuple(f"class {number}" for number in range(60))
     others = [record(f"npz:{number}.npz", many, present=60) for number in range(4)]
     page = page_of(tmp_path / "run", record(), *others)
-    assert "the 25 classes with the lowest recall" in page
     assert "Pictures of the first 3 are shown." in page
-    assert page.count("recall and precision") == 3
+    assert page.count(": is it as right as it is sure?</h3>") == 3
 
     assert some_names(["a", "b"]) == "a and b"
     assert some_names([str(n) for n in range(12)]).endswith("8, 9 and 2 more")

@@ -82,8 +82,17 @@ def test_every_method_is_in_the_legend_in_a_look_of_its_own(tmp_path: Path) -> N
     drawn = curves(*(write_run(tmp_path / name, method=name) for name in names))
     (legend,) = drawn.legends
     assert [text.get_text() for text in legend.get_texts()] == names
-    looks = {(shown.get_color(), shown.get_linestyle()) for shown in legend.get_lines()}
-    assert len(looks) == len(names)
+    colours = {shown.get_color() for shown in legend.get_lines()}
+    assert len(colours) == 7
+    grey = {(str(shown._dash_pattern), shown.get_marker()) for shown in legend.get_lines()}  # type: ignore[attr-defined]
+    assert len(grey) == len(names)
+    assert drawn.get_figwidth() == 3.4  # a column
+
+
+def test_dots_of_two_methods_have_different_shapes() -> None:
+    dots = [line(name, [0, 1], [at, 2], at, "points") for at, name in enumerate("ab")]
+    drawn = figure(plot({"label": ""}, {"label": ""}, [{"series": dots}]))
+    assert len({one.get_marker() for one in drawn.axes[0].get_lines()}) == 2
 
 
 def test_panels_have_their_series_names_and_intervals(tmp_path: Path) -> None:

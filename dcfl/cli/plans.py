@@ -109,7 +109,9 @@ def print_comparison_plan(planned: ComparisonPlan, parallel: int, as_json: bool)
     places: dict[tuple[str, str], list[CellFolder[Any]]] = {}
     for cell in planned.cells:
         experiment = cell.cell.experiment
-        place = (experiment.method.name, f"seed {experiment.federation.seed}")
+        kind = experiment.federation.baseline
+        name = experiment.method.name if kind == "none" else f"baseline: {kind}"
+        place = (name, f"seed {experiment.federation.seed}")
         places.setdefault(place, []).append(cell)
     seconds = costs.by_cell if costs else None
     print(_title("run", 1, seconds))

@@ -176,6 +176,12 @@ MethodNames = Annotated[
     typer.Option(metavar="A,B(mu=0.1),C", help="Which methods, with settings of their own."),
 ]
 Seeds = Annotated[str, typer.Option(metavar="0,1,2", help="One run of each method per seed.")]
+Baselines = Annotated[
+    bool,
+    typer.Option(
+        "--baselines", help="Add each client alone, all data in one place, the most frequent class."
+    ),
+]
 ByClient = Annotated[
     bool, typer.Option("--by-client", help="MAX and EMA of the mean over clients, each on its own.")
 ]
@@ -193,6 +199,7 @@ def compare(
     out: OutFolder = None,
     target: Target = None,
     all_pairs: EveryPair = False,
+    baselines: Baselines = False,
     csv: CSVFile = None,
     latex: LatexFile = None,
     figures: FiguresFolder = None,
@@ -219,6 +226,7 @@ def compare(
         split_commas(methods),
         whole_numbers(seeds) if seeds else (),
         parse_settings(of_methods).get("method", {}),
+        baselines,
     )
     if plan:
         print_comparison_plan(planned, parallel, as_json)
@@ -235,7 +243,8 @@ def compare(
     )
     for name, error in compared.failures.items():
         print(printable(f"dcfl: {name}: {error}"), file=sys.stderr)
-    standing = Standing(compared.groups, by_client, target, all_pairs)
+    groups = [*compared.groups, *compared.baselines]
+    standing = Standing(groups, by_client, target, all_pairs)
     if not output.printed:  # before files, which a full disk may refuse
         print_standing(standing)
     output.write(standing, {"folder": str(compared.folder)})

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dcfl.comparisons.baselines import KINDS, baselines_for
 from dcfl.comparisons.cells import (
     Cell,
     CellFolder,
@@ -24,7 +25,7 @@ from dcfl.comparisons.cells import (
     runs_inside,
 )
 from dcfl.comparisons.crew import Crew, Guard, MixedCrew, until_it_fails
-from dcfl.comparisons.groups import Group, group_runs
+from dcfl.comparisons.groups import Group, baseline_of, group_runs
 from dcfl.comparisons.space import split_commas
 from dcfl.comparisons.standing import Standing
 from dcfl.comparisons.trainer import Show
@@ -61,6 +62,7 @@ class Comparison:
     groups: list[Group]  # one per method; differences are relative to the first
     failures: dict[str, TooFewClients]  # runs that lost their clients, by folder name
     all_pairs: bool = False  # are compared; else each method with the first
+    baselines: Sequence[Group] = ()  # neither compared nor ranked
 
     @property
     def report(self) -> Path:
@@ -75,12 +77,12 @@ class Comparison:
         )
 
     def _repr_html_(self) -> str:
-        return groups_html(self.groups, self.folder)
+        return groups_html([*self.groups, *self.baselines], self.folder)
 
     @property
     def standing(self) -> Standing:
         """The paired differences that were asked for, their intervals and p-values."""
-        return Standing(self.groups, all_pairs=self.all_pairs)
+        return Standing([*self.groups, *self.baselines], all_pairs=self.all_pairs)
 
     @property
     def verdict(self) -> list[str]:
@@ -107,7 +109,8 @@ class ComparisonPlan:
         for run in inside:
             experiment = self.cells[0].cell.experiment
             ignored = ["method.", *self.own_keys]
-            refuse_another_study("comparison", self.folder, experiment, run, ignored)
+            if not baseline_of(run):  # whose schedules are others
+                refuse_another_study("comparison", self.folder, experiment, run, ignored)
 
     @property
     def todo(self) -> list[CellFolder[Cell]]:
@@ -145,7 +148,8 @@ class ComparisonPlan:
         runs = [*asked, *(run for run in inside if run.folder not in paths and run.finished)]
         write_report(*(run.folder for run in runs), out=self.folder / "report.html", **page)
         asked_all = bool(page.get("all_pairs"))
-        return Comparison(self.folder, group_runs(runs), failures, asked_all)
+        found = Standing(group_runs(runs))
+        return Comparison(self.folder, found.groups, failures, asked_all, found.baselines)
 
 
 def plan_comparison(
@@ -153,14 +157,19 @@ def plan_comparison(
     methods: Sequence[str | Method],
     seeds: Sequence[int],
     fields_for_all: Table | None = None,
+    baselines: bool = False,
+    dataset: Dataset | None = None,
 ) -> ComparisonPlan:
     """Runs in the folder that the config names, or in a new one. The experiment's own method keeps
     its fields; other methods named get their defaults. `fields_for_all`: of every method that has
-    such a field and does not set it itself."""
+    such a field and does not set it itself. `dataset`: the images, if they are in memory."""
     if not methods:
         raise ConfigError("no method to compare: name at least one")
-    require_few(len(seeds), len(methods))
+    require_few(len(seeds), len(methods) + len(KINDS) * baselines)
     contenders = [_contender(experiment, method, fields_for_all or {}) for method in methods]
+    if baselines:
+        found = baselines_for(experiment, dataset)
+        contenders += [Contender(one, {}, kind) for kind, one in found.items()]
     _refuse_unknown_fields([one.experiment.method for one in contenders], fields_for_all or {})
     output = experiment.output
     folder = Path(output.dir or new_folder(f"{experiment.data.dataset}-comparison"))
@@ -169,7 +178,7 @@ def plan_comparison(
         for seed in seeds or [experiment.federation.seed]
         for one in contenders
     }
-    if len(planned) < len(methods) * max(len(seeds), 1):
+    if len(planned) < len(contenders) * max(len(seeds), 1):
         raise ConfigError("each method, with its settings, and each seed may be named once")
     cells = [
         CellFolder(PlainCell(name, one), folder / name, output.report)
@@ -180,14 +189,17 @@ def plan_comparison(
 
 @dataclass(frozen=True)
 class Contender:
-    """A method in a comparison, with settings of its own."""
+    """A method in a comparison, with settings of its own; or a baseline."""
 
     experiment: Experiment
     own: Mapping[str, Any]  # by dotted key
+    baseline: str = ""
 
     @property
     def name(self) -> list[str]:
         """The parts of its folders' names before the seed."""
+        if self.baseline:
+            return ["baseline", self.baseline]
         return [self.experiment.method.name, *marks(self.own)]
 
 
@@ -241,6 +253,7 @@ def compare(
     out: str | Path | None = None,
     parallel: int = 0,
     all_pairs: bool = False,
+    baselines: bool = False,
     **overrides: Any,
 ) -> Comparison:
     """Train several methods, as `dcfl compare` does: per seed on one split, schedule and start.
@@ -261,6 +274,8 @@ def compare(
             class in a notebook or a script are trained in this process.
         all_pairs: Compare every method with every other, and correct p for all of these; else
             with the first alone.
+        baselines: Train each client alone and all data in one place too, and count the most
+            frequent class; the result has them as `baselines`.
         **overrides: As in `run`.
 
     Returns:
@@ -283,8 +298,10 @@ def compare(
     experiment = load_experiment(experiment_or_path, **overrides)
     if dataset is not None:
         folder = Path(experiment.output.dir or new_folder(f"{dataset.name}-comparison"))
-        experiment, _ = with_own_data(experiment, dataset, folder)
-    plan = plan_comparison(experiment, methods, seeds)
+        experiment, named = with_own_data(experiment, dataset, folder)
+    else:
+        named = None
+    plan = plan_comparison(experiment, methods, seeds, baselines=baselines, dataset=named)
     plan.check()
     if dataset is not None:
         dataset.save(plan.folder)

@@ -234,7 +234,9 @@ def _rank_chart(ranking: Ranking) -> charts.Chart:
 def csv_text(standing: Standing) -> str:
     """A row per method with all its numbers: what --json has of each, without the curve."""
     rows = []
-    for group, values in zip(standing.groups, standing.to_json()["methods"], strict=True):
+    found = standing.to_json()
+    values_of = [*found["methods"], *found["baselines"]]
+    for group, values in zip(standing.shown, values_of, strict=True):
         named = {"method": group.method, "task": group.task, "seeds": group.seeds}
         rows.append({**named, **dict(_flat({**values, "method": {}}))})
     columns = max((list(row) for row in rows), key=len)  # the reference has no gain
@@ -266,7 +268,8 @@ def latex_text(standing: Standing) -> str:
     """The tables of the page, with the rules of booktabs; of the results, what papers show."""
     names = ("method", "seeds", "MAX", "EMA", "gain", "interval", "p", "w/t/l", "worst")
     tables = [
-        replace(methods_table(standing, groups, names), title=task)
+        replace(methods_table(standing, [*groups, *baselines], names), title=task)
         for task, groups in standing.tasks.items()
+        for baselines in [[one for one in standing.baselines if one.task == task]]
     ]
     return latex_tables([Section("Results", tables=tables), *comparison_sections(standing)])

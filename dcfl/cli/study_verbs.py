@@ -182,6 +182,14 @@ Baselines = Annotated[
         "--baselines", help="Add each client alone, all data in one place, the most frequent class."
     ),
 ]
+Over = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=A,B,C", help="Compare at each value and draw curves; twice at most."),
+]
+Reuse = Annotated[
+    list[Path] | None,
+    typer.Option(metavar="DIR", help="Use finished runs in DIR; may be repeated."),
+]
 ByClient = Annotated[
     bool, typer.Option("--by-client", help="MAX and EMA of the mean over clients, each on its own.")
 ]
@@ -200,6 +208,8 @@ def compare(
     target: Target = None,
     all_pairs: EveryPair = False,
     baselines: Baselines = False,
+    over: Over = None,
+    reuse: Reuse = None,
     csv: CSVFile = None,
     latex: LatexFile = None,
     figures: FiguresFolder = None,
@@ -213,9 +223,10 @@ def compare(
     """
     from dcfl.cli.plans import print_comparison_plan
     from dcfl.comparisons.comparison import plan_comparison
-    from dcfl.comparisons.space import split_commas
+    from dcfl.comparisons.space import read_choices, split_commas
     from dcfl.comparisons.standing import Standing
     from dcfl.config import parse_settings
+    from dcfl.report.over_section import points_json
     from dcfl.runs.progress import Progress
 
     output = ComparisonOutput(as_json, csv, latex)
@@ -227,6 +238,8 @@ def compare(
         whole_numbers(seeds) if seeds else (),
         parse_settings(of_methods).get("method", {}),
         baselines,
+        over=[read_choices(text) for text in over or ()],
+        reuse=reuse or (),
     )
     if plan:
         print_comparison_plan(planned, parallel, as_json)
@@ -247,7 +260,8 @@ def compare(
     standing = Standing(groups, by_client, target, all_pairs)
     if not output.printed:  # before files, which a full disk may refuse
         print_standing(standing)
-    output.write(standing, {"folder": str(compared.folder)})
+    points = {"over": points_json(standing, compared.over)} if compared.over else {}
+    output.write(standing, {"folder": str(compared.folder), **points})
     if not output.printed:
         output.tell()
         print(printable(f"report  {compared.report}"))
@@ -274,10 +288,6 @@ PointSeeds = Annotated[str, typer.Option(metavar="0,1,2", help="Train each point
 Score = Annotated[str, typer.Option(metavar="ema|max|final", help="What points are chosen by.")]
 BudgetText = Annotated[
     str, typer.Option(metavar="2h", help="Begin no trial that would not end in time.")
-]
-Reuse = Annotated[
-    list[Path] | None,
-    typer.Option(metavar="DIR", help="Use finished runs in DIR; may be repeated."),
 ]
 SHOWN = 10  # trials on the terminal
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from dcfl.comparisons.cells import (
     Cell,
     CellFolder,
     PlainCell,
+    Shelf,
     folder_name,
     marks,
     refuse_another_study,
@@ -25,12 +27,12 @@ from dcfl.comparisons.cells import (
     runs_inside,
 )
 from dcfl.comparisons.crew import Crew, Guard, MixedCrew, until_it_fails
-from dcfl.comparisons.groups import Group, baseline_of, group_runs
-from dcfl.comparisons.space import split_commas
+from dcfl.comparisons.groups import Group, baseline_of, group_runs, setting
+from dcfl.comparisons.space import Choices, choices, split_commas, tables_of
 from dcfl.comparisons.standing import Standing
 from dcfl.comparisons.trainer import Show
 from dcfl.comparisons.verdict import verdict
-from dcfl.config import Table, apply, load_experiment, method_named, parse_settings
+from dcfl.config import Table, apply, as_tables, load_experiment, method_named, parse_settings
 from dcfl.data import Dataset
 from dcfl.errors import ConfigError, TooFewClients
 from dcfl.experiment import Experiment
@@ -39,7 +41,7 @@ from dcfl.methods.method import require_plain_name
 from dcfl.report import write_report
 from dcfl.report.notebook_html import groups_html
 from dcfl.runs.folder import RecordedRun, new_folder
-from dcfl.runs.identity import flat
+from dcfl.runs.identity import flat, kind_of
 from dcfl.runs.prepare import with_own_data
 from dcfl.runs.progress import shown_in_notebooks
 from dcfl.runs.rows import data_frame
@@ -63,6 +65,7 @@ class Comparison:
     failures: dict[str, TooFewClients]  # runs that lost their clients, by folder name
     all_pairs: bool = False  # are compared; else each method with the first
     baselines: Sequence[Group] = ()  # neither compared nor ranked
+    over: Sequence[str] = ()  # the settings that it goes over
 
     @property
     def report(self) -> Path:
@@ -71,7 +74,12 @@ class Comparison:
     def to_pandas(self) -> DataFrame:
         """A row per finished run, with its method and seed; needs pandas."""
         return data_frame(
-            {"method": group.label, "seed": run.config["federation"].get("seed"), **vars(outcome)}
+            {
+                "method": group.label,
+                "seed": run.config["federation"].get("seed"),
+                **{key: setting(run, key) for key in self.over},
+                **vars(outcome),
+            }
             for group in self.groups
             for run, outcome in group.outcomes.items()
         )
@@ -97,6 +105,7 @@ class ComparisonPlan:
     folder: Path
     cells: Sequence[CellFolder[Cell]]
     own_keys: Sequence[str] = ()  # settings that single methods have, beside their fields
+    over: Sequence[str] = ()  # the settings that the comparison goes over
 
     def check(self) -> None:
         """Refuse a folder that holds anything but this comparison, before anything is trained."""
@@ -108,7 +117,7 @@ class ComparisonPlan:
             cell.check()
         for run in inside:
             experiment = self.cells[0].cell.experiment
-            ignored = ["method.", *self.own_keys]
+            ignored = ["method.", *self.own_keys, *self.over]
             if not baseline_of(run):  # whose schedules are others
                 refuse_another_study("comparison", self.folder, experiment, run, ignored)
 
@@ -146,10 +155,13 @@ class ComparisonPlan:
         paths = {run.folder for run in asked}
         inside = runs_inside(self.folder)
         runs = [*asked, *(run for run in inside if run.folder not in paths and run.finished)]
-        write_report(*(run.folder for run in runs), out=self.folder / "report.html", **page)
+        out = self.folder / "report.html"
+        write_report(*(run.folder for run in runs), out=out, over=self.over, **page)
+        found = Standing(group_runs(runs, self.over))
         asked_all = bool(page.get("all_pairs"))
-        found = Standing(group_runs(runs))
-        return Comparison(self.folder, found.groups, failures, asked_all, found.baselines)
+        return Comparison(
+            self.folder, found.groups, failures, asked_all, found.baselines, self.over
+        )
 
 
 def plan_comparison(
@@ -159,17 +171,32 @@ def plan_comparison(
     fields_for_all: Table | None = None,
     baselines: bool = False,
     dataset: Dataset | None = None,
+    over: Sequence[Choices] = (),
+    reuse: Sequence[Path] = (),
 ) -> ComparisonPlan:
     """Runs in the folder that the config names, or in a new one. The experiment's own method keeps
     its fields; other methods named get their defaults. `fields_for_all`: of every method that has
-    such a field and does not set it itself. `dataset`: the images, if they are in memory."""
+    such a field and does not set it itself. `dataset`: the images, if they are in memory.
+    `over`: settings with the values at each of which all methods are compared. `reuse`: folders
+    with finished runs that are not trained again."""
     if not methods:
         raise ConfigError("no method to compare: name at least one")
-    require_few(len(seeds), len(methods) + len(KINDS) * baselines)
-    contenders = [_contender(experiment, method, fields_for_all or {}) for method in methods]
-    if baselines:
-        found = baselines_for(experiment, dataset)
-        contenders += [Contender(one, {}, kind) for kind, one in found.items()]
+    _check_over(over)
+    points = [
+        dict(zip([one.key for one in over], values, strict=True))
+        for values in product(*(one.values for one in over))
+    ]
+    require_few(len(seeds), len(points) * (len(methods) + len(KINDS) * baselines))
+    contenders = list[Contender]()
+    for point in points:
+        here = apply(experiment, tables_of(point))
+        before = flat(as_tables(experiment))
+        differs = {key: value for key, value in point.items() if value != before.get(key)}
+        found = [_contender(here, method, fields_for_all or {}) for method in methods]
+        if baselines:
+            kinds = baselines_for(here, dataset).items()
+            found += [Contender(one, {}, kind) for kind, one in kinds]
+        contenders += [replace(one, point=differs) for one in found]
     _refuse_unknown_fields([one.experiment.method for one in contenders], fields_for_all or {})
     output = experiment.output
     folder = Path(output.dir or new_folder(f"{experiment.data.dataset}-comparison"))
@@ -180,11 +207,27 @@ def plan_comparison(
     }
     if len(planned) < len(contenders) * max(len(seeds), 1):
         raise ConfigError("each method, with its settings, and each seed may be named once")
+    shelf = Shelf(reuse)
     cells = [
-        CellFolder(PlainCell(name, one), folder / name, output.report)
+        CellFolder(PlainCell(name, one), shelf.find(one) or folder / name, output.report)
         for name, one in planned.items()
     ]
-    return ComparisonPlan(folder, cells, [key for one in contenders for key in one.own])
+    keys = [key for one in contenders for key in one.own]
+    return ComparisonPlan(folder, cells, keys, [one.key for one in over])
+
+
+MOST_OVER = 2  # settings: the places of a chart, and its panels
+
+
+def _check_over(over: Sequence[Choices]) -> None:
+    if len(over) > MOST_OVER:
+        raise ConfigError(f"--over takes one setting or two, not {len(over)}")
+    for one in over:
+        if kind_of(one.key) != "result" or one.key.startswith("method."):
+            raise ConfigError(
+                f"--over {one.key}: seeds have --seeds, what methods have of their own is given "
+                f"with --methods, and other settings must change the numbers"
+            )
 
 
 @dataclass(frozen=True)
@@ -194,13 +237,14 @@ class Contender:
     experiment: Experiment
     own: Mapping[str, Any]  # by dotted key
     baseline: str = ""
+    # Of `over`, what differs from the experiment: its own cells are those of a comparison without.
+    point: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> list[str]:
         """The parts of its folders' names before the seed."""
-        if self.baseline:
-            return ["baseline", self.baseline]
-        return [self.experiment.method.name, *marks(self.own)]
+        who = ["baseline", self.baseline] if self.baseline else [self.experiment.method.name]
+        return [*who, *marks(self.own, self.point), *marks(self.point, self.own)]
 
 
 WITH_SETTINGS = re.compile(r"([^()]+)(?:\((.*)\))?")
@@ -227,14 +271,14 @@ def _contender(experiment: Experiment, method: str | Method, fields_for_all: Tab
             raise ConfigError(f"{method}: all methods share [{table}]; give it as a setting")
     own = flat(tables)
     chosen = apply(experiment, {"method": {"name": method_named(found[1]).name}})
-    known = [field.name for field in fields(chosen.method)]
+    known = [one.name for one in fields(chosen.method)]
     shared = {key: value for key, value in fields_for_all.items() if key in known}
     tables["method"] = {**shared, **tables.get("method", {})}
     return Contender(apply(chosen, tables), own)
 
 
 def _refuse_unknown_fields(methods: Sequence[Method], table: Table) -> None:
-    known = {field.name for method in methods for field in fields(method)}
+    known = {one.name for method in methods for one in fields(method)}
     for key in table:
         if key == "name":
             raise ConfigError("method.name: methods are named with --methods")
@@ -254,6 +298,8 @@ def compare(
     parallel: int = 0,
     all_pairs: bool = False,
     baselines: bool = False,
+    over: Mapping[str, Sequence[Any]] | None = None,
+    reuse: Sequence[str | Path] = (),
     **overrides: Any,
 ) -> Comparison:
     """Train several methods, as `dcfl compare` does: per seed on one split, schedule and start.
@@ -276,6 +322,9 @@ def compare(
             with the first alone.
         baselines: Train each client alone and all data in one place too, and count the most
             frequent class; the result has them as `baselines`.
+        over: One setting or two, each with several values, as in `{"data.alpha": [0.1, 1.0]}`: the
+            methods are compared at each of them, and the page has curves over them.
+        reuse: Folders whose finished runs are used instead of training the same again.
         **overrides: As in `run`.
 
     Returns:
@@ -301,7 +350,9 @@ def compare(
         experiment, named = with_own_data(experiment, dataset, folder)
     else:
         named = None
-    plan = plan_comparison(experiment, methods, seeds, baselines=baselines, dataset=named)
+    varied = [choices(key, values) for key, values in (over or {}).items()]
+    folders = [Path(one) for one in reuse]
+    plan = plan_comparison(experiment, methods, seeds, None, baselines, named, varied, folders)
     plan.check()
     if dataset is not None:
         dataset.save(plan.folder)

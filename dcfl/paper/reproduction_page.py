@@ -262,20 +262,17 @@ def _pictures(results: Results, block: str) -> Iterator[Picture]:
         return
     columns, across = results.columns(block), results.recipe.columns
     rows = [row for row in results.rows(block) if row != REFERENCE]
-    mean, low, high = _gains(results, block, rows)
+    gains = _gains(results, block, rows)
     if results.recipe.picture == "map":
         text = f"EMA against FedAvg over mu and {across}, {block}"
         about = "Points of EMA over FedAvg: blue is better."
         named = (("method", rows), (across, columns))
-        chart = charts.matrix(mean, *named, "EMA, points", "signed", digits=1)
+        chart = charts.matrix(gains[0], *named, "EMA, points", "signed", digits=1)
     else:
         text = f"EMA against FedAvg over {across}, {block}"
         about = "Points of EMA over FedAvg; bars: from least to most."
-        lines = [
-            charts.series(row, range(len(columns)), mean[at], at, low=low[at], high=high[at])
-            for at, row in enumerate(rows)
-        ]
-        axis = {"label": across, "names": columns, "low": -0.3, "high": len(columns) - 0.7}
+        lines = charts.lines_over(columns, rows, gains)
+        axis = charts.places(across, columns)
         chart = charts.plot(axis, {"label": "EMA against FedAvg (points)"}, [{"series": lines}])
     yield Picture("", text, about, chart)
 

@@ -47,6 +47,7 @@ from dcfl.report.comparison_section import comparison_sections
 from dcfl.report.document import Detail, Page, Picture, Section, Table
 from dcfl.report.evaluation_section import evaluation_section
 from dcfl.report.methods_table import methods_table, worst_clients
+from dcfl.report.over_section import over_section
 from dcfl.runs.evaluations import WEIGHTING
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.rows import ClientRow
@@ -68,15 +69,17 @@ def page_of(
     progress: Sequence[Section] = (),
     troubles: Sequence[str] = (),
     all_pairs: bool = False,
+    over: Sequence[str] = (),
 ) -> Page:
     names = names_of(runs)
-    standing = Standing(group_runs(runs), target=target, all_pairs=all_pairs)
+    standing = Standing(group_runs(runs, over), target=target, all_pairs=all_pairs)
     groups = standing.groups
     of_methods = [run for run in runs if any(run in group.runs for group in groups)]
     begun = any(run.rounds for run in runs)
     sections = [
         *progress,
         _result_section(standing, runs, [_accuracy_picture(groups)] if begun else []),
+        over_section(standing, over) if over and begun else None,
         *comparison_sections(standing),
         _training_section(groups) if begun else None,
         class_section(groups),

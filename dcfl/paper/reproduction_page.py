@@ -273,7 +273,8 @@ def _pictures(results: Results, block: str) -> Iterator[Picture]:
         about = "Points of EMA over FedAvg; bars: from least to most."
         lines = charts.lines_over(columns, rows, gains)
         axis = charts.places(across, columns)
-        chart = charts.plot(axis, {"label": "EMA against FedAvg (points)"}, [{"series": lines}])
+        up = {"label": "EMA against FedAvg (points)", **charts.reach(gains)}
+        chart = charts.plot(axis, up, [{"series": lines}])
     yield Picture("", text, about, chart)
 
 

@@ -91,6 +91,16 @@ def places(label: str, names: Sequence[str]) -> dict[str, Any]:
     return {"label": label, "names": list(names), "low": -0.3, "high": len(names) - 0.7}
 
 
+def reach(values: Numbers) -> dict[str, float]:
+    """The ends of an axis that shows all of these: a chart knows its lines, not their intervals."""
+    known = np.asarray(values)[np.isfinite(values)]
+    if not known.size:
+        return {}
+    low, high = float(known.min()), float(known.max())
+    room = 0.06 * (high - low) or 0.5
+    return {"low": low - room, "high": high + room}
+
+
 def lines_over(
     names: Sequence[str], labels: Sequence[str], values: NDArray[np.float64]
 ) -> list[dict[str, Any]]:

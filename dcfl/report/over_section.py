@@ -24,6 +24,9 @@ class Estimate(NamedTuple):
     interval: Interval | None  # with 95 %
 
 
+Estimator = Callable[[Standing, Group], Estimate]
+
+
 def over_section(standing: Standing, keys: Sequence[str]) -> Section:
     """A line per method over the values of the first setting, a panel per value of the second."""
     first = standing.groups[0].method
@@ -33,8 +36,7 @@ def over_section(standing: Standing, keys: Sequence[str]) -> Section:
             standing,
             keys,
             "EMA (%)",
-            f"{about} Seeds of a method share splits: whether "
-            "methods differ is seen in their differences.",
+            f"{about} Seeds share splits: whether methods differ is seen in their differences.",
             _own,
         )
     ]
@@ -51,11 +53,15 @@ def points_json(standing: Standing, keys: Sequence[str]) -> list[dict[str, Any]]
     """A row per value and method; `gain` is the paired difference to the first method."""
     return [
         {
-            **dict(zip(keys, point, strict=True)),
+            # JSON has no infinity.
+            **{
+                key: plain(value) if value == math.inf else value
+                for key, value in zip(keys, point, strict=True)
+            },
             "method": group.method,
             "seeds": group.seeds,
             **_own(standing, group)._asdict(),
-            "gain": _gain(standing, group)._asdict() if standing.gain(group) else None,
+            "gain": _gain(standing, group)._asdict() if standing.gain(group) is not None else None,
         }
         for point, groups in _by_point(standing, keys).items()
         for group in groups
@@ -93,33 +99,20 @@ def _by_point(standing: Standing, keys: Sequence[str]) -> dict[Point, list[Group
 
 
 def _picture(
-    standing: Standing,
-    keys: Sequence[str],
-    label: str,
-    about: str,
-    estimate: Callable[[Standing, Group], Estimate],
+    standing: Standing, keys: Sequence[str], label: str, about: str, estimate: Estimator
 ) -> Picture:
     points, methods = _by_point(standing, keys), _methods(standing)
     across = list(dict.fromkeys(point[0] for point in points))
-    names, panels = list(map(plain, across)), list[dict[str, Any]]()
-    for rest in dict.fromkeys(point[1:] for point in points):
-        values: NDArray[np.float64] = np.full((3, len(methods), len(across)), np.nan)
-        for point, groups in points.items():
-            for group in groups if point[1:] == rest else ():
-                mean, ends = estimate(standing, group)
-                at = (methods.index(group.method), across.index(point[0]))
-                values[(slice(None), *at)] = (mean, *(ends or (np.nan, np.nan)))
-        title = ", ".join(
-            f"{key} = {plain(value)}" for key, value in zip(keys[1:], rest, strict=True)
-        )
-        lines = charts.lines_over(names, methods, values)
-        panels.append(
-            {
-                "title": title,
-                "series": [one for one in lines if any(y is not None for y in one["y"])],
-            }
-        )
-    up = {"label": label, **({"zero": True} if estimate is _gain else {})}
+    names, rests = list(map(plain, across)), list(dict.fromkeys(point[1:] for point in points))
+    shape = (len(rests), 3, len(methods), len(across))
+    values: NDArray[np.float64] = np.full(shape, np.nan)
+    for point, groups in points.items():
+        for group in groups:
+            mean, ends = estimate(standing, group)
+            panel, row = rests.index(point[1:]), methods.index(group.method)
+            values[panel, :, row, across.index(point[0])] = (mean, *(ends or (np.nan, np.nan)))
+    panels = [_panel(keys, rest, names, methods, values[at]) for at, rest in enumerate(rests)]
+    up = {"label": label, **charts.reach(values), "zero": estimate is _gain}
     title = label.partition(" (")[0]
     return Picture(
         title,
@@ -128,6 +121,21 @@ def _picture(
         charts.plot(charts.places(keys[0], names), up, panels),
         wide=True,
     )
+
+
+def _panel(
+    keys: Sequence[str],
+    rest: Point,
+    names: Sequence[str],
+    methods: Sequence[str],
+    values: NDArray[np.float64],
+) -> dict[str, Any]:
+    """`rest`: the value of the second setting, if there is one."""
+    pairs = zip(keys[1:], rest, strict=True)
+    lines = charts.lines_over(names, methods, values)
+    known = [one for one in lines if any(y is not None for y in one["y"])]
+    title = ", ".join(f"{key} = {plain(value)}" for key, value in pairs)
+    return {"title": title, "series": known}
 
 
 def _table(standing: Standing, keys: Sequence[str]) -> Table:

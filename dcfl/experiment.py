@@ -47,6 +47,9 @@ class FederationSettings(Settings):
     # Parts of the model that every client has for itself and never sends: "norms" (all
     # normalisation layers) or names of modules, such as "classifier".
     personal: tuple[str, ...] = ()
+    # What a federation is compared with: "alone", every client trains a model by itself; "pooled",
+    # all clients' images are in one place, and one client of a round trains on all of them.
+    baseline: Literal["none", "alone", "pooled"] = "none"
     # Score the model after every so many rounds, and after the last. MAX is of those; EMA keeps 0.9
     # for each round between.
     evaluate_every: int = key(1, ge=1)
@@ -234,12 +237,25 @@ class Experiment:
             )
         if self.federation.personal and self.method.has_own_model:
             raise ConfigError(OWN_AND_PERSONAL.format(self.method.name))
+        self._check_baseline()
         if self.training.head_epochs and not self.federation.personal:
             raise ConfigError(
                 "training.head_epochs are of the part that federation.personal names: set "
                 'federation.personal = ["classifier"]'
             )
         self._check_choice()
+
+    def _check_baseline(self) -> None:
+        kind = self.federation.baseline
+        if kind == "none":
+            return
+        if self.method.name != "fedavg" or self.federation.personal:
+            raise ConfigError(
+                f'federation.baseline = "{kind}" trains as FedAvg does: set method.name = '
+                f'"fedavg", and no federation.personal'
+            )
+        if kind == "pooled" and self.engine.at_sites:
+            raise ConfigError('federation.baseline = "pooled": the images are at the sites')
 
     def _check_choice(self) -> None:
         """Nothing is chosen by the test images unless the user says so."""

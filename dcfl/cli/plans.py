@@ -110,8 +110,10 @@ def print_comparison_plan(planned: ComparisonPlan, parallel: int, as_json: bool)
     places: dict[tuple[str, str], list[CellFolder[Any]]] = {}
     for cell in (*trials, *compared):
         experiment = cell.cell.experiment
+        kind = experiment.federation.baseline
+        name = experiment.method.name if kind == "none" else f"baseline: {kind}"
         column = "trials" if cell in trials else f"seed {experiment.federation.seed}"
-        places.setdefault((experiment.method.name, column), []).append(cell)
+        places.setdefault((name, column), []).append(cell)
     seconds = costs.by_cell if costs else None
     print(_title("run", 1, seconds))
     stdout.print(grid("method", places, seconds))

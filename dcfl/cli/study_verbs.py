@@ -176,6 +176,20 @@ MethodNames = Annotated[
     typer.Option(metavar="A,B(mu=0.1),C", help="Which methods, with settings of their own."),
 ]
 Seeds = Annotated[str, typer.Option(metavar="0,1,2", help="One run of each method per seed.")]
+Baselines = Annotated[
+    bool,
+    typer.Option(
+        "--baselines", help="Add each client alone, all data in one place, the most frequent class."
+    ),
+]
+Over = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=A,B,C", help="Compare at each value and draw curves; twice at most."),
+]
+Reuse = Annotated[
+    list[Path] | None,
+    typer.Option(metavar="DIR", help="Use finished runs in DIR; may be repeated."),
+]
 ByClient = Annotated[
     bool, typer.Option("--by-client", help="MAX and EMA of the mean over clients, each on its own.")
 ]
@@ -207,6 +221,9 @@ def compare(
     out: OutFolder = None,
     target: Target = None,
     all_pairs: EveryPair = False,
+    baselines: Baselines = False,
+    over: Over = None,
+    reuse: Reuse = None,
     csv: CSVFile = None,
     latex: LatexFile = None,
     figures: FiguresFolder = None,
@@ -222,10 +239,11 @@ def compare(
     from dcfl.cli.tables import plain_table
     from dcfl.cli.terminal import stdout
     from dcfl.comparisons.comparison import plan_comparison
-    from dcfl.comparisons.space import split_commas
+    from dcfl.comparisons.space import read_choices, split_commas
     from dcfl.comparisons.standing import Standing
     from dcfl.comparisons.tuning import tuning_table
     from dcfl.config import parse_settings
+    from dcfl.report.over_section import points_json
     from dcfl.runs.progress import Progress
 
     output = ComparisonOutput(as_json, csv, latex)
@@ -236,8 +254,11 @@ def compare(
         split_commas(methods),
         whole_numbers(seeds) if seeds else (),
         parse_settings(of_methods).get("method", {}),
-        tune,
-        tune_lr,
+        tune=tune,
+        tune_lr=tune_lr,
+        baselines=baselines,
+        over=[read_choices(text) for text in over or ()],
+        reuse=reuse or (),
     )
     if plan:
         print_comparison_plan(planned, parallel, as_json)
@@ -254,14 +275,16 @@ def compare(
     )
     for name, error in compared.failures.items():
         print(printable(f"dcfl: {name}: {error}"), file=sys.stderr)
-    standing = Standing(compared.groups, by_client, target, all_pairs)
+    groups = [*compared.groups, *compared.baselines]
+    standing = Standing(groups, by_client, target, all_pairs)
     if not output.printed:  # before files, which a full disk may refuse
         if compared.tuned:
             stdout.print(plain_table(tuning_table(compared.tuned)))
             print()
         print_standing(standing)
     tuned = {"tuned": [one.to_json() for one in compared.tuned]} if compared.tuned else {}
-    output.write(standing, {**tuned, "folder": str(compared.folder)})
+    points = {"over": points_json(standing, compared.over)} if compared.over else {}
+    output.write(standing, {**tuned, **points, "folder": str(compared.folder)})
     if not output.printed:
         output.tell()
         print(printable(f"report  {compared.report}"))
@@ -288,10 +311,6 @@ PointSeeds = Annotated[str, typer.Option(metavar="0,1,2", help="Train each point
 Score = Annotated[str, typer.Option(metavar="ema|max|final", help="What points are chosen by.")]
 BudgetText = Annotated[
     str, typer.Option(metavar="2h", help="Begin no trial that would not end in time.")
-]
-Reuse = Annotated[
-    list[Path] | None,
-    typer.Option(metavar="DIR", help="Use finished runs in DIR; may be repeated."),
 ]
 SHOWN = 10  # trials on the terminal
 

@@ -8,15 +8,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dcfl.comparisons.baselines import KINDS, baselines_for
 from dcfl.comparisons.cells import (
     Cell,
     CellFolder,
     PlainCell,
+    Shelf,
     folder_name,
     marks,
     refuse_another_study,
@@ -25,8 +28,8 @@ from dcfl.comparisons.cells import (
     runs_inside,
 )
 from dcfl.comparisons.crew import Crew, Guard, MixedCrew, until_it_fails
-from dcfl.comparisons.groups import Group, group_runs
-from dcfl.comparisons.space import Point, split_commas, tables_of
+from dcfl.comparisons.groups import Group, baseline_of, group_runs, setting
+from dcfl.comparisons.space import Choices, Point, choices, split_commas, tables_of
 from dcfl.comparisons.standing import Standing
 from dcfl.comparisons.trainer import Show
 from dcfl.comparisons.trials import TRIALS, TrialCell
@@ -38,7 +41,7 @@ from dcfl.comparisons.tuning import (
     tuning_section,
 )
 from dcfl.comparisons.verdict import verdict
-from dcfl.config import Table, apply, load_experiment, method_named, parse_settings
+from dcfl.config import Table, apply, as_tables, load_experiment, method_named, parse_settings
 from dcfl.data import Dataset
 from dcfl.errors import ConfigError, TooFewClients
 from dcfl.experiment import Experiment
@@ -47,7 +50,7 @@ from dcfl.methods.method import require_plain_name
 from dcfl.report import write_report
 from dcfl.report.notebook_html import groups_html
 from dcfl.runs.folder import RecordedRun, new_folder
-from dcfl.runs.identity import flat
+from dcfl.runs.identity import flat, kind_of
 from dcfl.runs.prepare import with_own_data
 from dcfl.runs.progress import shown_in_notebooks
 from dcfl.runs.rows import data_frame
@@ -70,6 +73,8 @@ class Comparison:
     groups: list[Group]  # one per method; differences are relative to the first
     failures: dict[str, TooFewClients]  # runs that lost their clients, by folder name
     all_pairs: bool = False  # are compared; else each method with the first
+    baselines: Sequence[Group] = ()  # neither compared nor ranked
+    over: Sequence[str] = ()  # the settings that it goes over
     tuned: Sequence[TunedMethod] = ()  # how the settings of each were chosen, if they were
 
     @property
@@ -79,18 +84,23 @@ class Comparison:
     def to_pandas(self) -> DataFrame:
         """A row per finished run, with its method and seed; needs pandas."""
         return data_frame(
-            {"method": group.label, "seed": run.config["federation"].get("seed"), **vars(outcome)}
+            {
+                "method": group.label,
+                "seed": run.config["federation"].get("seed"),
+                **{key: setting(run, key) for key in self.over},
+                **vars(outcome),
+            }
             for group in self.groups
             for run, outcome in group.outcomes.items()
         )
 
     def _repr_html_(self) -> str:
-        return groups_html(self.groups, self.folder)
+        return groups_html([*self.groups, *self.baselines], self.folder)
 
     @property
     def standing(self) -> Standing:
         """The paired differences that were asked for, their intervals and p-values."""
-        return Standing(self.groups, all_pairs=self.all_pairs)
+        return Standing([*self.groups, *self.baselines], all_pairs=self.all_pairs)
 
     @property
     def verdict(self) -> list[str]:
@@ -105,7 +115,9 @@ class ComparisonPlan:
     folder: Path
     contenders: Sequence[Contender]
     seeds: Sequence[int]
-    searches: Sequence[MethodSearch] = ()  # one per contender, if their settings are searched first
+    searches: Sequence[MethodSearch] = ()  # of each method, if their settings are searched first
+    over: Sequence[str] = ()  # the settings that the comparison goes over
+    shelf: Shelf = field(default_factory=Shelf)  # runs that need not be trained again
 
     @cached_property
     def cells(self) -> Sequence[CellFolder[Cell]]:
@@ -119,7 +131,9 @@ class ComparisonPlan:
         if len(planned) < len(self.contenders) * len(self.seeds):
             raise ConfigError("each method, with its settings, and each seed may be named once")
         return [
-            CellFolder(PlainCell(name, one), self.folder / name, one.output.report)
+            CellFolder(
+                PlainCell(name, one), self.shelf.find(one) or self.folder / name, one.output.report
+            )
             for name, one in planned.items()
         ]
 
@@ -136,8 +150,9 @@ class ComparisonPlan:
         own = [key for one in self.contenders for key in one.own]
         for run in inside:
             experiment = self.cells[0].cell.experiment
-            ignored = ["method.", *varied, *own]
-            refuse_another_study("comparison", self.folder, experiment, run, ignored)
+            ignored = ["method.", *varied, *own, *self.over]
+            if not baseline_of(run):  # whose schedules are others
+                refuse_another_study("comparison", self.folder, experiment, run, ignored)
 
     @cached_property
     def expected(self) -> tuple[list[CellFolder[TrialCell]], Sequence[CellFolder[Cell]]]:
@@ -153,9 +168,13 @@ class ComparisonPlan:
 
     def with_settings(self, tuned: Sequence[TunedMethod]) -> ComparisonPlan:
         """The comparison after the searches, without methods that nothing was found for."""
-        pairs = zip(self.contenders, tuned, strict=True) if tuned else ()
+        if not tuned:
+            return self
+        methods = [one for one in self.contenders if not one.baseline]
+        pairs = zip(methods, tuned, strict=True)
         found = [one.tuned(by.chosen) for one, by in pairs if not by.why]
-        return replace(self, contenders=found if tuned else self.contenders, searches=())
+        baselines = [one for one in self.contenders if one.baseline]
+        return replace(self, contenders=[*found, *baselines] if found else [], searches=())
 
     def carry_out(
         self,
@@ -207,9 +226,12 @@ class ComparisonPlan:
         runs = [*asked, *(run for run in inside if run.folder not in paths and run.finished)]
         more = [tuning_section(tuned)] if tuned else []
         out = self.folder / "report.html"
-        write_report(*(run.folder for run in runs), out=out, more=more, **page)
+        write_report(*(run.folder for run in runs), out=out, more=more, over=self.over, **page)
+        found = Standing(group_runs(runs, self.over))
         asked_all = bool(page.get("all_pairs"))
-        return Comparison(self.folder, group_runs(runs), failures, asked_all, tuned)
+        return Comparison(
+            self.folder, found.groups, failures, asked_all, found.baselines, self.over, tuned
+        )
 
 
 def plan_comparison(
@@ -217,43 +239,86 @@ def plan_comparison(
     methods: Sequence[str | Method],
     seeds: Sequence[int],
     fields_for_all: Table | None = None,
+    *,
+    baselines: bool = False,
+    dataset: Dataset | None = None,
+    over: Sequence[Choices] = (),
+    reuse: Sequence[Path] = (),
     tune: int = 0,
     tune_lr: bool = True,
 ) -> ComparisonPlan:
     """Runs in the folder that the config names, or in a new one. The experiment's own method keeps
     its fields; other methods named get their defaults. `fields_for_all`: of every method that has
-    such a field and does not set it itself."""
+    such a field and does not set it itself. `dataset`: the images, if they are in memory.
+    `over`: settings with the values at each of which all methods are compared. `reuse`: folders
+    with finished runs that are not trained again."""
     if not methods:
         raise ConfigError("no method to compare: name at least one")
-    require_few(len(seeds), len(methods))
-    contenders = [_contender(experiment, method, fields_for_all or {}) for method in methods]
+    _check_over(over, tune)
+    points = [
+        dict(zip([one.key for one in over], values, strict=True))
+        for values in product(*(one.values for one in over))
+    ]
+    require_few(len(seeds), len(points) * (len(methods) + len(KINDS) * baselines))
+    contenders = list[Contender]()
+    for point in points:
+        here = apply(experiment, tables_of(point))
+        before = flat(as_tables(experiment))
+        differs = {key: value for key, value in point.items() if value != before.get(key)}
+        found = [_contender(here, method, fields_for_all or {}) for method in methods]
+        if baselines:
+            kinds = baselines_for(here, dataset).items()
+            found += [Contender(one, {}, kind) for kind, one in kinds]
+        contenders += [replace(one, point=differs) for one in found]
     _refuse_unknown_fields([one.experiment.method for one in contenders], fields_for_all or {})
     folder = Path(experiment.output.dir or new_folder(f"{experiment.data.dataset}-comparison"))
     seeds = seeds or [experiment.federation.seed]
     searches = [
         method_search(one.experiment, dict(one.own), tune, seeds, tune_lr, folder)
         for one in contenders
-        if tune
+        if tune and not one.baseline
     ]
-    plan = ComparisonPlan(folder, contenders, seeds, searches)
+    keys = [one.key for one in over]
+    plan = ComparisonPlan(folder, contenders, seeds, searches, keys, Shelf(reuse))
     _ = plan.cells  # refuses what is named twice
     return plan
 
 
+MOST_OVER = 2  # settings: the places of a chart, and its panels
+
+
+def _check_over(over: Sequence[Choices], tune: int) -> None:
+    if over and tune:
+        raise ConfigError("--tune chooses settings for one task: leave out --over or --tune")
+    if len(over) > MOST_OVER:
+        raise ConfigError(f"--over takes one setting or two, not {len(over)}")
+    for one in over:
+        if kind_of(one.key) != "result" or one.key.startswith("method."):
+            raise ConfigError(
+                f"--over {one.key}: seeds have --seeds, what methods have of their own is given "
+                f"with --methods, and other settings must change the numbers"
+            )
+
+
 @dataclass(frozen=True)
 class Contender:
-    """A method in a comparison, with settings of its own."""
+    """A method in a comparison, with settings of its own; or a baseline."""
 
     experiment: Experiment
     own: Mapping[str, Any]  # by dotted key
+    baseline: str = ""
+    # Of `over`, what differs from the experiment: its own cells are those of a comparison without.
+    point: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> list[str]:
         """The parts of its folders' names before the seed."""
-        return [self.experiment.method.name, *marks(self.own)]
+        who = ["baseline", self.baseline] if self.baseline else [self.experiment.method.name]
+        return [*who, *marks(self.own, self.point), *marks(self.point, self.own)]
 
     def tuned(self, chosen: Point) -> Contender:
-        return Contender(apply(self.experiment, tables_of(chosen)), {**self.own, **chosen})
+        own = {**self.own, **chosen}
+        return replace(self, experiment=apply(self.experiment, tables_of(chosen)), own=own)
 
 
 WITH_SETTINGS = re.compile(r"([^()]+)(?:\((.*)\))?")
@@ -280,14 +345,14 @@ def _contender(experiment: Experiment, method: str | Method, fields_for_all: Tab
             raise ConfigError(f"{method}: all methods share [{table}]; give it as a setting")
     own = flat(tables)
     chosen = apply(experiment, {"method": {"name": method_named(found[1]).name}})
-    known = [field.name for field in fields(chosen.method)]
+    known = [one.name for one in fields(chosen.method)]
     shared = {key: value for key, value in fields_for_all.items() if key in known}
     tables["method"] = {**shared, **tables.get("method", {})}
     return Contender(apply(chosen, tables), own)
 
 
 def _refuse_unknown_fields(methods: Sequence[Method], table: Table) -> None:
-    known = {field.name for method in methods for field in fields(method)}
+    known = {one.name for method in methods for one in fields(method)}
     for key in table:
         if key == "name":
             raise ConfigError("method.name: methods are named with --methods")
@@ -308,6 +373,9 @@ def compare(
     all_pairs: bool = False,
     tune: int = 0,
     tune_lr: bool = True,
+    baselines: bool = False,
+    over: Mapping[str, Sequence[Any]] | None = None,
+    reuse: Sequence[str | Path] = (),
     **overrides: Any,
 ) -> Comparison:
     """Train several methods, as `dcfl compare` does: per seed on one split, schedule and start.
@@ -332,6 +400,11 @@ def compare(
             with two seeds of their own; each method is compared with its best settings. Varied are
             its numbers (`Method.searched`, `Method.neutral`) unless `methods` sets them.
         tune_lr: Whether these trials vary the learning rate too.
+        baselines: Train each client alone and all data in one place too, and count the most
+            frequent class; the result has them as `baselines`.
+        over: One setting or two, each with several values, as in `{"data.alpha": [0.1, 1.0]}`: the
+            methods are compared at each of them, and the page has curves over them.
+        reuse: Folders whose finished runs are used instead of training the same again.
         **overrides: As in `run`.
 
     Returns:
@@ -354,8 +427,20 @@ def compare(
     experiment = load_experiment(experiment_or_path, **overrides)
     if dataset is not None:
         folder = Path(experiment.output.dir or new_folder(f"{dataset.name}-comparison"))
-        experiment, _ = with_own_data(experiment, dataset, folder)
-    plan = plan_comparison(experiment, methods, seeds, tune=tune, tune_lr=tune_lr)
+        experiment, named = with_own_data(experiment, dataset, folder)
+    else:
+        named = None
+    plan = plan_comparison(
+        experiment,
+        methods,
+        seeds,
+        baselines=baselines,
+        dataset=named,
+        over=[choices(key, values) for key, values in (over or {}).items()],
+        reuse=[Path(one) for one in reuse],
+        tune=tune,
+        tune_lr=tune_lr,
+    )
     plan.check()
     if dataset is not None:
         dataset.save(plan.folder)

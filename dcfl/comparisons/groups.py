@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property, partial
 from pathlib import PurePath
 from statistics import fmean
 from typing import Any
@@ -44,8 +44,8 @@ class Outcome:
     ema_client_accuracy: float
     worst_decile_accuracy: float
     personal_accuracy: float  # mean over the clients' own models; NaN if there are none
-    bytes_up: int
-    bytes_down: int
+    bytes_up: float  # whole numbers, or NaN
+    bytes_down: float
     seconds: float
 
     @classmethod
@@ -74,6 +74,49 @@ def _known(row: Row | None, quantity: str) -> float:
 
 
 QUANTITIES = [field.name for field in fields(Outcome)]
+MOST_FREQUENT = "most frequent"  # beside those of federation.baseline
+OF_A_GLOBAL_MODEL = [
+    f"{kind}_{what}" for kind in ("max", "ema") for what in ("accuracy", "client_accuracy")
+]
+
+
+def baseline_of(run: RecordedRun) -> str:
+    """What the run is there to be compared with; empty: it is a method's."""
+    kind = setting(run, "federation.baseline")
+    return "" if kind in (None, "none") else str(kind)
+
+
+def baseline_words(kind: str, run: RecordedRun) -> str:
+    client = "site" if setting(run, "data.partition") == "given" else "client"
+    return {
+        "alone": f"baseline: each {client} alone",
+        "pooled": "baseline: all data in one place",
+        MOST_FREQUENT: "baseline: the most frequent class",
+    }.get(kind, f"baseline: {kind}")
+
+
+def baseline_outcome(kind: str, run: RecordedRun) -> Outcome:
+    """What a baseline has of an outcome; NaN is the rest, such as what it would send."""
+    outcome, summary = replace(Outcome.of(run), bytes_up=math.nan, bytes_down=math.nan), run.summary
+    if kind == "pooled":
+        return outcome
+    nothing: dict[str, Any] = dict.fromkeys(OF_A_GLOBAL_MODEL, math.nan)
+    outcome = replace(outcome, **nothing)
+    if kind == "alone":  # what is each client's own is its model too
+        return replace(
+            outcome,
+            final_accuracy=math.nan,
+            client_accuracy=_known(summary, "personal_accuracy"),
+            worst_decile_accuracy=_known(summary, "worst_decile_personal_accuracy"),
+        )
+    return replace(
+        outcome,
+        final_accuracy=_known(summary, "most_frequent_accuracy"),
+        client_accuracy=_known(summary, "most_frequent_client_accuracy"),
+        worst_decile_accuracy=_known(summary, "worst_decile_most_frequent_accuracy"),
+        personal_accuracy=math.nan,
+        seconds=math.nan,
+    )
 
 
 @dataclass(frozen=True)
@@ -83,6 +126,7 @@ class Group:
     method: str  # its name, and the settings that tell its groups apart
     runs: tuple[RecordedRun, ...]
     task: str = ""  # the data and its split, if there are several
+    baseline: str = ""  # what kind of one it is; empty: a method
 
     @property
     def label(self) -> str:
@@ -99,7 +143,8 @@ class Group:
 
     @cached_property
     def outcomes(self) -> dict[RecordedRun, Outcome]:
-        return {run: Outcome.of(run) for run in self.counted}
+        of = partial(baseline_outcome, self.baseline) if self.baseline else Outcome.of
+        return {run: of(run) for run in self.counted}
 
     @property
     def seeds(self) -> int:
@@ -124,7 +169,10 @@ class Group:
 
     @cached_property
     def curve(self) -> list[float]:
-        """Mean accuracy after each round that every counted run has reached."""
+        """Mean accuracy after each round that every counted run has reached; empty where there is
+        no global model."""
+        if self.baseline not in ("", "pooled"):
+            return []
         curves = ([row.accuracy for row in run.rounds] for run in self.counted)
         means = []
         for values in zip(*curves, strict=False):
@@ -167,11 +215,12 @@ def clients_scored_on(runs: Iterable[RecordedRun]) -> str:
     return " or ".join(dict.fromkeys(run.clients_on for run in runs))
 
 
-def group_runs(runs: Sequence[RecordedRun]) -> list[Group]:
-    """One group per method and settings, in order of first appearance.
+def group_runs(runs: Sequence[RecordedRun], over: Collection[str] = ()) -> list[Group]:
+    """One group per method and settings, in order of first appearance, then the baselines.
 
     Labels have the settings that tell the groups of a method apart, as in a sweep; those of the
-    data are the task: accuracies on different data are not compared.
+    data are the task: accuracies on different data are not compared. `over`: other settings that
+    are a task's.
     """
     members: list[tuple[Identity, list[RecordedRun]]] = []
     for run in runs:
@@ -181,12 +230,28 @@ def group_runs(runs: Sequence[RecordedRun]) -> list[Group]:
             members.append((settings, [run]))
         else:
             same.append(run)
-    shown = [_shown(settings, alike[0]) for settings, alike in members]
-    return [
-        Group(method, tuple(alike), task)
-        for one, (_, alike) in zip(shown, members, strict=True)
-        for method, task in [_label(one, shown)]
-    ]
+    shown = [(_shown(settings, alike[0]), alike) for settings, alike in members]
+    tasks = [_task(one, [other for other, _ in shown], over) for one, _ in shown]
+    kinds = [baseline_of(alike[0]) for _, alike in shown]
+    groups = []
+    for (one, alike), task, kind in zip(shown, tasks, kinds, strict=True):
+        peers = [
+            other
+            for (other, _), others_task, other_kind in zip(shown, tasks, kinds, strict=True)
+            if others_task == task and other_kind == kind
+        ]
+        name = baseline_words(kind, alike[0]) if kind else str(one.get("method.name"))
+        groups.append(Group(_label(name, one, peers), tuple(alike), task, kind))
+    groups.sort(key=lambda group: group.baseline != "")
+    return [*groups, *_most_frequent(groups)]
+
+
+def _most_frequent(groups: Sequence[Group]) -> Iterator[Group]:
+    """The baseline that needs no training, where there are others: of the first method's runs."""
+    for task in dict.fromkeys(group.task for group in groups if group.baseline):
+        first = next(group for group in groups if group.task == task)
+        words = baseline_words(MOST_FREQUENT, first.runs[0])
+        yield Group(words, first.runs, task, MOST_FREQUENT)
 
 
 def runs_by_partition(runs: Iterable[RecordedRun]) -> dict[str, list[RecordedRun]]:
@@ -227,20 +292,25 @@ def _shown(identity: Identity, run: RecordedRun) -> Identity:
     return shown
 
 
-def _label(settings: Identity, groups: Sequence[Identity]) -> tuple[str, str]:
-    """Method and task: the settings of the data that differ between groups, and for the method
-    those that differ between groups of its task. Its own fields are compared with groups of that
-    method, other settings with all groups."""
-    task = _different(settings, groups, _is_task)
-    same_task = [other for other in groups if not _different(settings, [other], _is_task)]
-    name = settings.get("method.name")
-    same_method = [other for other in same_task if other.get("method.name") == name]
+def _task(settings: Identity, groups: Sequence[Identity], over: Collection[str]) -> str:
+    """The settings of the data, and those of `over`, that differ between groups."""
+
+    def is_task(key: str) -> bool:
+        return key in over or (key.startswith("data.") and key not in AUGMENTATION)
+
+    return printable(" ".join(_different(settings, groups, is_task).values()))
+
+
+def _label(name: str, settings: Identity, peers: Sequence[Identity]) -> str:
+    """The name, and the settings that differ between groups of the task. A method's own fields are
+    compared with groups of that method, other settings with all groups."""
+    method = settings.get("method.name")
+    same_method = [other for other in peers if other.get("method.name") == method]
     others = {
-        **_different(settings, same_task, lambda key: not key.startswith("method.")),
+        **_different(settings, peers, lambda key: not key.startswith("method.")),
         **_different(settings, same_method, lambda key: key.startswith("method.")),
     }
-    in_order = [others[key] for key in settings if key in others]
-    return printable(" ".join([str(name), *in_order])), printable(" ".join(task.values()))
+    return printable(" ".join([name, *(others[key] for key in settings if key in others)]))
 
 
 def _different(
@@ -253,7 +323,3 @@ def _different(
         for key, value in settings.items()
         if key in keys and wanted(key)
     }
-
-
-def _is_task(key: str) -> bool:
-    return key.startswith("data.") and key not in AUGMENTATION

@@ -139,7 +139,7 @@ def split_values(settings: Mapping[str, Any]) -> tuple[Tables, Space]:
     varied: list[Dimension] = []
     for key, value in settings.items():
         if isinstance(value, list | tuple):
-            varied.append(_choices(key, tuple(frozen(one) for one in value)))
+            varied.append(choices(key, value))
         elif isinstance(value, str) and LIKE_A_RANGE.fullmatch(value):
             varied.append(_range(key, value))
         else:
@@ -206,11 +206,20 @@ def _choices_in(key: str, text: str) -> Choices:
     parts = split_commas(text)
     if not all(parts):
         raise ConfigError(f"{key}={text}: there is an empty value between the commas")
-    values = (part if (value := _toml(part)) is None else frozen(value) for part in parts)
-    return _choices(key, tuple(values))
+    values = (part if (value := _toml(part)) is None else value for part in parts)
+    return choices(key, tuple(values))
 
 
-def _choices(key: str, values: tuple[Any, ...]) -> Choices:
+def read_choices(setting: str) -> Choices:
+    """Of `section.key=a,b,c`."""
+    found = read_setting(setting)
+    if not isinstance(found, Choices):
+        raise ConfigError(f"--over {setting}: give several values, as in data.alpha=0.1,0.5,inf")
+    return found
+
+
+def choices(key: str, given: Sequence[Any]) -> Choices:
+    values = tuple(frozen(value) for value in given)
     if not values:
         raise ConfigError(f"{key}: there is no value to try")
     if any(values.index(value) < place for place, value in enumerate(values)):

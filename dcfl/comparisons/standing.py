@@ -148,12 +148,28 @@ class Reached:
 
 @dataclass(frozen=True)
 class Standing:
-    """Groups of recorded runs, compared by EMA. The first method is the reference."""
+    """Groups of recorded runs, compared by EMA. The first method is the reference; baselines are
+    shown beside the methods, and neither compared nor ranked."""
 
-    groups: Sequence[Group]
+    all_groups: Sequence[Group]
     by_client: bool = False  # EMA of the mean over clients, each on its own
     target: float | None = None  # percent; by default what the reference reaches, seed by seed
     all_pairs: bool = False  # compared, and corrected for; else each method with the reference
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """Those of methods; of baselines, where there is nothing else."""
+        return [one for one in self.all_groups if not one.baseline] or [*self.all_groups]
+
+    @cached_property
+    def baselines(self) -> list[Group]:
+        """Those of tasks in which there is a method."""
+        tasks = {group.task for group in self.groups if not group.baseline}
+        return [one for one in self.all_groups if one.baseline and one.task in tasks]
+
+    @property
+    def shown(self) -> list[Group]:
+        return [*self.groups, *self.baselines]
 
     @property
     def accuracy(self) -> str:
@@ -250,6 +266,9 @@ class Standing:
         """Plain values for programs. `gain` is the paired difference to the reference."""
         return {
             "methods": [self._row(group) for group in self.groups],
+            "baselines": [
+                {**group.to_json(), "baseline": group.baseline} for group in self.baselines
+            ],
             "pairs": [
                 {"task": task, **pair.to_json()}
                 for task, pairs in self.pairs.items()

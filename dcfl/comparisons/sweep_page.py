@@ -91,8 +91,7 @@ def _over_one_key(dimension: Dimension, trials: Sequence[Trial], by: By) -> Char
 
 def _scale(dimension: Dimension) -> dict[str, Any]:
     if isinstance(dimension, Choices):
-        last = len(dimension.values) - 1
-        return {"names": list(map(plain, dimension.values)), "low": -0.3, "high": last + 0.3}
+        return charts.places(dimension.key, list(map(plain, dimension.values)))
     if dimension.log:
         room = (dimension.high / dimension.low) ** MARGIN
         return {"log": True, "low": dimension.low / room, "high": dimension.high * room}

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dcfl.data.augment import Preparation, with_border
@@ -142,6 +144,13 @@ class FederatedData:
 
     dataset: Dataset
     partition: Partition
+    pooled: bool = False  # every client trains on the images of all
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """How many images each client trains on."""
+        sizes = self.partition.sizes
+        return np.full_like(sizes, sizes.sum()) if self.pooled else sizes
 
     def label_mixes(self) -> Tensor:
         """Each client's share of each class: float64 [clients, classes], rows sum to one."""
@@ -151,6 +160,7 @@ class FederatedData:
 
     def client(self, client: int) -> ClientData:
         train = self.dataset.train
-        indices = on_device(torch.from_numpy(self.partition.of(client)), train.labels.device)
+        owned = self.partition.indices if self.pooled else self.partition.of(client)
+        indices = on_device(torch.from_numpy(owned), train.labels.device)
         images = Images(train.pixels.index_select(0, indices), train.labels[indices])
         return ClientData(images, self.dataset.classes, self.dataset.preparation)

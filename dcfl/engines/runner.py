@@ -26,6 +26,7 @@ from dcfl.errors import ClientFailure, ConfigError, DCFLError, Diverged
 from dcfl.experiment import EngineSettings, Experiment, FaultSettings
 from dcfl.local_training import LocalTraining, train_client
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
+from dcfl.methods.alone import Alone
 from dcfl.methods.method import Method
 from dcfl.models import FeatureModel, Output, build_model
 from dcfl.models.parts import (
@@ -67,7 +68,7 @@ class ClientRunner:
         model = self.model if device.type == "cpu" else copy.deepcopy(self.model).to(device)
         if self.compile:
             model.compile()
-        return replace(self, model=model, data=FederatedData(dataset, self.data.partition))
+        return replace(self, model=model, data=replace(self.data, dataset=dataset))
 
     def train(
         self, broadcast: Broadcast, client: int, memory: Tensors
@@ -132,10 +133,12 @@ def client_runner(
     augmentation = experiment.data.augmentation(dataset.preparation.augmentation)
     own_model = model_for(experiment, dataset, model)
     attacked, population = experiment.attack.kind != "none", experiment.data.population
+    baseline = experiment.federation.baseline
+    augmented = dataset.augmented_by(augmentation)
     runner = ClientRunner(
-        experiment.method,
+        Alone() if baseline == "alone" else experiment.method,
         own_model,
-        FederatedData(dataset.augmented_by(augmentation), partition),
+        FederatedData(augmented, partition, pooled=baseline == "pooled"),
         experiment.training,
         seed,
         faults=experiment.faults if any(vars(experiment.faults).values()) else None,

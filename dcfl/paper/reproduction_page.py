@@ -262,17 +262,14 @@ def _pictures(results: Results, block: str) -> Iterator[Picture]:
         return
     columns, across = results.columns(block), results.recipe.columns
     rows = [row for row in results.rows(block) if row != REFERENCE]
-    mean, low, high = _gains(results, block, rows)
-    lines = [
-        charts.series(row, range(len(columns)), mean[at], at, low=low[at], high=high[at])
-        for at, row in enumerate(rows)
-    ]
-    axis = {"label": across, "names": columns, "low": -0.3, "high": len(columns) - 0.7}
+    gains = _gains(results, block, rows)
+    up = {"label": "EMA against FedAvg (points)", **charts.reach(gains)}
+    lines = charts.lines_over(columns, rows, gains)
     yield Picture(
         "",
         f"EMA against FedAvg over {across}, {block}",
         "Points of EMA over FedAvg; bars: from least to most.",
-        charts.plot(axis, {"label": "EMA against FedAvg (points)"}, [{"series": lines}]),
+        charts.plot(charts.places(across, columns), up, [{"series": lines}]),
     )
 
 

@@ -23,12 +23,13 @@ def write_report(
     figures: Path | None = None,
     all_pairs: bool = False,
     more: Sequence[Section] = (),
+    over: Sequence[str] = (),
 ) -> Path:
     """Write the page about all runs in `folders`; returns its path.
 
     The order of the folders is the order on the page; differences are taken against the first
     method unless `all_pairs` are asked for, and so is the accuracy whose cost is shown, unless
-    there is a `target`. Without `out`
+    there is a `target`. `over`: settings over which methods are drawn as curves. Without `out`
     it is report.html, inside the folder if there is only one. The folder `figures` gets its charts
     as SVG and PDF, for print. `more` stands first.
     """
@@ -40,7 +41,8 @@ def write_report(
         out = folders[0] / "report.html" if len(folders) == 1 else Path("report.html")
     if out.name in FILES and out.parent.resolve() in {run.folder.resolve() for run in runs}:
         raise RunFolderError(f"{out} belongs to the run: give the page another name")
-    return write_page(page_of(runs, target, more, all_pairs=all_pairs), out, figures)
+    page = page_of(runs, target, more, all_pairs=all_pairs, over=over)
+    return write_page(page, out, figures)
 
 
 def find_all_runs(folders: Sequence[Path]) -> list[RecordedRun]:

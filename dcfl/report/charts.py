@@ -17,7 +17,7 @@ from dcfl.comparisons.groups import Group, seeds_of
 from dcfl.comparisons.standing import bytes_so_far, client_seconds_so_far
 from dcfl.data.dataset_summary import MANY_CLIENTS, Overview
 from dcfl.messages import LOG
-from dcfl.report.text import counted, data_unit
+from dcfl.report.text import counted, data_unit, number
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.rows import RoundRow
 
@@ -84,6 +84,42 @@ def matrix(
         "numbers": cells.size <= NUMBERED_CELLS,
         **more,
     }
+
+
+def places(label: str, names: Sequence[str]) -> dict[str, Any]:
+    """An axis of so many named places, with room beside the first and the last."""
+    return {"label": label, "names": list(names), "low": -0.3, "high": len(names) - 0.7}
+
+
+def reach(values: Numbers) -> dict[str, float]:
+    """The ends of an axis that shows all of these: a chart knows its lines, not their intervals."""
+    known = np.asarray(values)[np.isfinite(values)]
+    if not known.size:
+        return {}
+    low, high = float(known.min()), float(known.max())
+    room = 0.06 * (high - low) or 0.5
+    return {"low": low - room, "high": high + room}
+
+
+def lines_over(
+    names: Sequence[str], labels: Sequence[str], values: NDArray[np.float64]
+) -> list[dict[str, Any]]:
+    """A line for each label over the named places. `values`: means and the ends of intervals about
+    them, [3, labels, places]; NaN where there is none. Lines stand a little beside each other, so
+    that no interval hides another."""
+    step = min(0.06, 0.3 / max(len(labels), 1))
+    found = []
+    for at, label in enumerate(labels):
+        mean, low, high = values[:, at]
+        beside = step * (at - (len(labels) - 1) / 2)
+        notes = [
+            f"{name}: {number(y)}"
+            + ("" if math.isnan(a + b) else f"\nfrom {number(a)} to {number(b)}")
+            for name, y, a, b in zip(names, mean, low, high, strict=True)
+        ]
+        x = [place + beside for place in range(len(names))]
+        found.append(series(label, x, mean, at, low=low, high=high, notes=notes))
+    return found
 
 
 def partition_chart(

@@ -214,7 +214,9 @@ def _rank_chart(ranking: Ranking) -> charts.Chart:
 def csv_text(standing: Standing) -> str:
     """A row per method with all its numbers: what --json has of each, without the curve."""
     rows = []
-    for group, values in zip(standing.groups, standing.to_json()["methods"], strict=True):
+    found = standing.to_json()
+    values_of = [*found["methods"], *found["baselines"]]
+    for group, values in zip(standing.shown, values_of, strict=True):
         named = {"method": group.method, "task": group.task, "seeds": group.seeds}
         rows.append({**named, **dict(_flat({**values, "method": {}}))})
     columns = max((list(row) for row in rows), key=len)  # the reference has no gain
@@ -258,7 +260,8 @@ def latex_text(standing: Standing) -> str:
 
 def _marked_table(standing: Standing, task: str) -> Table:
     groups = standing.tasks[task]
-    table = methods_table(standing, groups, LATEX_COLUMNS)
+    baselines = [one for one in standing.baselines if one.task == task]
+    table = methods_table(standing, [*groups, *baselines], LATEX_COLUMNS)
     rows, bold = [list(row) for row in table.rows], set()
     for name, quantity in (("MAX", f"max_{standing.accuracy}"), ("EMA", standing.quantity)):
         column = LATEX_COLUMNS.index(name)

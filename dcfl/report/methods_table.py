@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from dcfl.comparisons.groups import Group, setting
@@ -44,8 +45,11 @@ def methods_table(
     def both(pair: Pair) -> str:
         return f"{gained(pair)} {interval(pair)}".removesuffix(" –")
 
-    sent = [group.spread(way).mean for group in groups for way in ("bytes_up", "bytes_down")]
-    unit, slowest = text.data_unit(max(sent)), max(group.spread("seconds").mean for group in groups)
+    def largest(*quantities: str) -> float:
+        means = [group.spread(one).mean for group in groups for one in quantities]
+        return max((mean for mean in means if not math.isnan(mean)), default=0.0)
+
+    unit, slowest = text.data_unit(largest("bytes_up", "bytes_down")), largest("seconds")
     comma, personal = ("", "personal") if short else (",", "Personal models,")
     against = f"{'vs' if short else 'EMA against'} {groups[0].method}"
     columns: dict[str, tuple[str, ShowCell]] = {
@@ -59,10 +63,10 @@ def methods_table(
         "interval": ("95 % interval", gain(interval)),
         "p": ("p", gain(lambda pair: text.p_cell(pair.p_value))),
         "w/t/l": ("w/t/l", gain(lambda pair: text.wins_ties_losses(pair.paired))),
-        "final": ("Final, %", spread("final_accuracy")),
+        "final": ("final %" if short else "Final, %", spread("final_accuracy")),
         "own MAX": ("Clients’ own MAX, %", spread("max_client_accuracy")),
         "own EMA": ("Clients’ own EMA, %", spread("ema_client_accuracy")),
-        "own final": ("Clients’ own final, %", spread("client_accuracy")),
+        "own final": ("own %" if short else "Clients’ own final, %", spread("client_accuracy")),
         "worst": (f"{worst_clients(groups).capitalize()}, %", spread("worst_decile_accuracy")),
         "worst mean": ("worst %", mean(1, 1, "worst_decile_accuracy")),
         "personal": (f"{personal} %", spread("personal_accuracy")),

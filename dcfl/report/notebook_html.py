@@ -40,8 +40,11 @@ def run_html(summary: Summary, rounds: Sequence[RoundRow], images: str, folder: 
 
 def groups_html(groups: Sequence[Group], folder: Path | None = None) -> str:
     """A row per method."""
-    names = ["label", "seeds", "MAX", "EMA", *(["gain"] if len(groups) > 1 else [])]
-    table = methods_table(Standing(groups), groups, names, short=True)
+    final = ["final", "own final"] if any(group.baseline for group in groups) else []
+    names = ["label", "seeds", "MAX", "EMA", *(["gain"] if len(groups) > 1 else []), *final]
+    standing = Standing(groups)
+    groups = standing.shown
+    table = methods_table(standing, groups, names, short=True)
     return _table(
         f"Accuracy on {scored_on(run for group in groups for run in group.runs)}",
         [*table.columns, "course"],

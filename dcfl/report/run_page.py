@@ -47,6 +47,7 @@ from dcfl.report.comparison_section import comparison_sections
 from dcfl.report.document import Detail, Page, Picture, Section, Table
 from dcfl.report.evaluation_section import evaluation_section
 from dcfl.report.methods_table import methods_table, worst_clients
+from dcfl.report.over_section import over_section
 from dcfl.runs.evaluations import WEIGHTING
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.rows import ClientRow
@@ -68,13 +69,17 @@ def page_of(
     progress: Sequence[Section] = (),
     troubles: Sequence[str] = (),
     all_pairs: bool = False,
+    over: Sequence[str] = (),
 ) -> Page:
-    groups, names = group_runs(runs), names_of(runs)
-    standing = Standing(groups, target=target, all_pairs=all_pairs)
+    names = names_of(runs)
+    standing = Standing(group_runs(runs, over), target=target, all_pairs=all_pairs)
+    groups = standing.groups
+    of_methods = [run for run in runs if any(run in group.runs for group in groups)]
     begun = any(run.rounds for run in runs)
     sections = [
         *progress,
         _result_section(standing, runs, [_accuracy_picture(groups)] if begun else []),
+        over_section(standing, over) if over and begun else None,
         *comparison_sections(standing),
         _training_section(groups) if begun else None,
         class_section(groups),
@@ -87,8 +92,8 @@ def page_of(
         _details_section(runs, names),
     ]
     return Page(
-        _title(groups, runs),
-        _facts(runs),
+        _title(groups, of_methods),
+        _facts(of_methods),
         headline(standing),
         [section for section in sections if section],
         [*_cautions(groups, runs, names), *troubles],
@@ -100,18 +105,19 @@ def _result_section(
 ) -> Section:
     groups = standing.groups
     personal = any(group.has_personal for group in groups)
+    shown = standing.shown
     names = ["MAX", "EMA", "gain and interval", "final"]
     if len(groups) == 1:  # the model that is there, before the best that there was
         names = ["final", "MAX", "EMA"]
     names = ["label", "seeds", *names, "own MAX", "own EMA", "own final", "worst"]
     names += [*(["personal"] if personal else []), "up", "down", "time"]
-    table = methods_table(standing, groups, names)
+    table = methods_table(standing, shown, names)
     rows = [
         [
             f"{label} (unfinished)" if group.unfinished else label,
             *(cell.replace(" ", "\n", 1) for cell in cells),
         ]
-        for group, (label, *cells) in zip(groups, table.rows, strict=True)
+        for group, (label, *cells) in zip(shown, table.rows, strict=True)
     ]
     note = _about_results(standing, runs, worst_clients(groups), personal)
     return Section("Result", tables=[replace(table, rows=rows, note=note)], pictures=pictures)
@@ -138,6 +144,8 @@ def _about_results(
             "averaged over the clients that have trained; the other numbers are of the global "
             "model. With <code>federation.personal</code> its personal part is the initial one."
         )
+    if standing.baselines:
+        sentences.append(ABOUT_BASELINES)
     if any(group.seeds > 1 for group in groups):
         sentences.append("With several seeds, numbers are means ± the sample standard deviation.")
     note = Markup(" ".join(sentences))
@@ -150,6 +158,12 @@ def _about_results(
     ).format(printable(groups[0].method), same)
 
 
+ABOUT_BASELINES = (
+    "<b>Baselines</b> are neither compared nor ranked. They have made as many passes over the "
+    "images as the methods, to whole rounds: each client alone, with every number on what is its "
+    "own, or one model on all images together. The most frequent class is that of all training "
+    "images; for the clients’ own numbers, that of each client."
+)
 BAND = " Over several seeds, bold is the mean and the band runs from the lowest to the highest."
 
 

@@ -285,7 +285,7 @@ def _seconds(prepared: Prepared, rates: Rates, begin: int = 0) -> list[float]:
     there; the last one counts with its own round."""
     federation, epochs = prepared.experiment.federation, prepared.experiment.training.all_epochs
     population, workers = prepared.experiment.data.population, len(prepared.placement.devices)
-    images, scoring = epochs * prepared.data.partition.sizes, _scoring(prepared, rates)
+    images, scoring = epochs * prepared.data.sizes, _scoring(prepared, rates)
     rounds, pending = list[float](), list[float]()
     visited: set[int] = set()
     last = min(federation.rounds, begin + FOLLOWED)
@@ -329,7 +329,8 @@ def _disk(prepared: Prepared, rates: Rates) -> int:
     experiment = prepared.experiment
     weights = num_bytes(prepared.model.state_dict())
     best = weights if experiment.output.keep_best else 0
-    own = rates.memory if experiment.method.has_own_model else num_bytes(prepared.runner.personal)
+    runner = prepared.runner
+    own = rates.memory if runner.method.has_own_model else num_bytes(runner.personal)
     models = weights + best + _visited(prepared) * own
     memories = _visited(prepared) * rates.memory
     if experiment.output.checkpoint == 0:

@@ -10,7 +10,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dcfl.data import Augmentation, Dataset, FederatedData, Partition, load_dataset
+from dcfl.data import (
+    Augmentation,
+    Dataset,
+    DataSettings,
+    FederatedData,
+    Partition,
+    load_dataset,
+)
 from dcfl.data.datasets import short_name
 from dcfl.data.identical import identical_pictures, trained_on
 from dcfl.data.splits.grouping import NONE
@@ -77,7 +84,7 @@ class Prepared:
     def server(self) -> Server:
         experiment = self.experiment
         return Server(
-            experiment.method,
+            self.runner.method,
             experiment.data.population,
             frozenset(name for name, _ in self.model.named_parameters()),
             experiment.training,
@@ -118,10 +125,7 @@ def prepare(
     partition = data.split(dataset)
     clients = len(partition)
     if data.clients not in (clients, "auto"):
-        given = f"the data comes as {clients} sites"
-        if data.split_file:
-            given = f"the split's file has {clients}"
-        warnings.warn(f"data.clients = {data.clients} is not used: {given}", stacklevel=3)
+        _tell_of_other_clients(data, clients)
     experiment = resolved(experiment, dataset, partition)
     runner = client_runner(experiment, dataset, partition, model)
     files = own_files(experiment)
@@ -144,6 +148,20 @@ def prepare(
         own=own,
         own_model=model is not None,
     )
+
+
+def _tell_of_other_clients(data: DataSettings, clients: int) -> None:
+    """The data decides how many clients there are; one is how people ask for all data together."""
+    if data.split_file:
+        given = f"the split's file has {clients}"
+    elif data.clients == 1:
+        raise ConfigError(
+            f"data.clients = 1: the data comes as {clients} sites; "
+            f"federation.baseline=pooled method.name=fedavg trains on all of them in one place"
+        )
+    else:
+        given = f"the data comes as {clients} sites"
+    warnings.warn(f"data.clients = {data.clients} is not used: {given}", stacklevel=4)
 
 
 def _tell_of_leaks(dataset: Dataset, weights: str) -> None:
@@ -208,6 +226,8 @@ def resolved(experiment: Experiment, dataset: Dataset, partition: Partition) -> 
 
 def _participation(experiment: Experiment, dataset: Dataset, clients: int) -> float:
     federation = experiment.federation
+    if federation.baseline == "pooled":
+        return 1 / clients
     if federation.participation != "auto":
         return federation.participation
     if dataset.partition is not None:

@@ -235,6 +235,10 @@ class Summary(Row):
     personal_accuracy: Percent | None = None
     worst_decile_personal_accuracy: Percent | None = None
     personal_models: Count = 0  # how many; clients that never took part have none
+    # Of always answering the class that is most frequent in training, each client its own.
+    most_frequent_accuracy: Percent | None = None
+    most_frequent_client_accuracy: Percent | None = None
+    worst_decile_most_frequent_accuracy: Percent | None = None
     seconds: Seconds = 0.0
     bytes_up: Count = 0
     bytes_down: Count = 0

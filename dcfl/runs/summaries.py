@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dcfl import tensors as named
-from dcfl.data import Dataset
+from dcfl.data import Dataset, FederatedData
 from dcfl.engines.engine import OwnScores, SiteScore
 from dcfl.errors import TooFewClients
 from dcfl.evaluation import Evaluation, ema, fairness, finite_or_none
@@ -306,6 +306,20 @@ def class_recalls(
     )
 
 
+def most_frequent_class(data: FederatedData) -> tuple[float | None, Tensor]:
+    """The accuracy, in percent, of a model that answers the most frequent class of all training
+    images; and of each client, if its model answers the most frequent one of its own: [clients],
+    on the images that its other numbers are on. None and NaN where nobody here knows the images."""
+    mixes, images = data.label_mixes(), data.dataset.cell_sizes.double()
+    sizes = torch.from_numpy(data.partition.sizes).double()
+    answer, answers = (sizes @ mixes.nan_to_num()).argmax(), mixes.argmax(dim=1, keepdim=True)
+    overall = 100 * images.sum(dim=0)[answer] / images.sum()
+    # Without owners, all test images count, weighted to the client's mix of those classes.
+    shares = images if data.dataset.test.owners is not None else mixes * (images.sum(dim=0) > 0)
+    by_client = 100 * shares.gather(1, answers).flatten() / shares.sum(dim=1)
+    return finite_or_none(float(overall)), by_client
+
+
 def summarise(
     prepared: Prepared,
     models: Mapping[Kept, Tensors],
@@ -324,6 +338,8 @@ def summarise(
     best = rounds.best if "best" in models else None
     own = [row.personal_accuracy for row in personal if row.personal_accuracy is not None]
     own_mean, own_worst = fairness(torch.tensor(own, dtype=torch.float64))
+    most_frequent, by_client = most_frequent_class(prepared.data)
+    mean, worst = fairness(by_client)
     return Summary(
         method=experiment.method.name,
         dataset=prepared.data.dataset.name,
@@ -340,6 +356,9 @@ def summarise(
         personal_accuracy=own_mean,
         worst_decile_personal_accuracy=own_worst,
         personal_models=len(own),
+        most_frequent_accuracy=most_frequent,
+        most_frequent_client_accuracy=mean,
+        worst_decile_most_frequent_accuracy=worst,
         seconds=seconds,
         **rounds.totals,
         parameters=sum(parameter.numel() for parameter in prepared.model.parameters()),

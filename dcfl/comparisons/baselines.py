@@ -1,0 +1,61 @@
+"""What a federation is compared with: every client alone, and all data in one place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from dcfl.data import Dataset, load_dataset
+from dcfl.experiment import AttackSettings, Experiment, FaultSettings
+from dcfl.federation import cohort_size
+from dcfl.methods import METHODS
+from dcfl.privacy import PrivacySettings
+from dcfl.runs.prepare import resolved
+from dcfl.server import ServerSettings
+
+Kind = Literal["alone", "pooled"]
+KINDS: tuple[Kind, ...] = ("alone", "pooled")
+
+
+def baselines_for(experiment: Experiment, dataset: Dataset | None = None) -> dict[Kind, Experiment]:
+    """With as many passes over the images as the experiment makes, to whole rounds. All clients
+    train in each of them, and the learning rate falls as far. `dataset`: the images, if they are
+    in memory."""
+    experiment.data.require_here()
+    plain = replace(
+        experiment,
+        method=METHODS["fedavg"](),
+        training=replace(experiment.training, head_epochs=0),
+        server=ServerSettings(),
+        privacy=PrivacySettings(),
+        faults=FaultSettings(),
+        attack=AttackSettings(),
+        output=replace(experiment.output, keep_best=False),
+        federation=replace(
+            experiment.federation, personal=(), minimum_replies=1, patience=0, target_accuracy=0.0
+        ),
+    )
+    data = plain.seeded_data
+    dataset = load_dataset(data) if dataset is None else data.fitted(dataset)
+    partition = data.split(dataset)
+    clients = len(partition)
+    share = resolved(plain, dataset, partition).federation.share
+    before = plain.federation.rounds
+    rounds = max(1, round(before * cohort_size(clients, share) / clients))
+    decay = plain.training.lr_decay ** (before / rounds)
+    training = replace(plain.training, lr_decay=decay)
+    return {
+        kind: replace(
+            plain,
+            training=training,
+            federation=replace(
+                plain.federation,
+                baseline=kind,
+                rounds=rounds,
+                participation=1.0 if kind == "alone" else 1 / clients,
+                # Alone, clients are scored at the end: there is no global model.
+                evaluate_every=rounds if kind == "alone" else plain.federation.evaluate_every,
+            ),
+        )
+        for kind in KINDS
+    }

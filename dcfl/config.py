@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from pydantic import TypeAdapter, ValidationError
 
-from dcfl.errors import ConfigError
+from dcfl.errors import ConfigError, DCFLError
 from dcfl.experiment import Experiment
 from dcfl.methods import METHODS, Method
 from dcfl.methods.method import require_plain_name
@@ -25,7 +25,7 @@ from dcfl.server import ServerSettings
 from dcfl.server.optimizers import OPTIMIZERS
 from dcfl.settings import LARGEST_INTEGER, Settings
 from dcfl.system.storage import MOST_OF_CONFIG, read_whole
-from dcfl.system.wording import nearest, typed
+from dcfl.system.wording import nearest, one_line, typed
 
 Table = dict[str, Any]
 Tables = dict[str, Table]
@@ -128,9 +128,14 @@ def apply(experiment: Experiment, tables: Mapping[str, Table], anew: bool = Fals
 def _changed_method(current: Method, table: Table, dataset: str, anew: bool) -> Method:
     fields_only = {key: value for key, value in table.items() if key != "name"}
     name = table.get("name", current.name)
-    if anew or name != current.name:
-        current = _new_method(method_named(name), dataset)
-    return _changed(current, fields_only, also=("name",) if fields(current) else ())
+    try:
+        if anew or name != current.name:
+            current = _new_method(method_named(name), dataset)
+        return _changed(current, fields_only, also=("name",) if fields(current) else ())
+    except DCFLError:
+        raise
+    except (ValueError, AssertionError) as error:  # a user's own __post_init__
+        raise ConfigError(f"the method {name} refuses its fields: {one_line(error)}") from error
 
 
 def _new_method(method_class: type[Method], dataset: str) -> Method:
@@ -153,7 +158,7 @@ def method_named(name: object) -> type[Method]:
     if not isinstance(name, str) or name not in METHODS:
         raise ConfigError(
             f"method.name: no method {name!r}{nearest(str(name), METHODS)} "
-            f"(`dcfl methods` lists them)"
+            f"(`dcfl methods` lists them; one of your own: --method-file FILE.py)"
         )
     require_plain_name(name)
     return METHODS[name]

@@ -1,7 +1,8 @@
 """Holds the methods of other frameworks against ours, and writes `docs/audit.md`.
 
     python -m benchmarks.audit FOLDER      run their code, from clones in FOLDER; then the page
-    python -m benchmarks.audit             the page alone, from `results/audit.json`
+    python -m benchmarks.audit digits      what each difference does on the digits; then the page
+    python -m benchmarks.audit             the page alone, from `results/audit*.json`
 
 The clones: KarhouTam/FL-bench, TsingZ0/PFLlib, makgyver/fluke, adap/flower, QinbinLi/MOON and
 alpemreacar/FedDyn, each under the name of its repository.
@@ -21,7 +22,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.audit.page import PAGE, RESULTS, page
+from benchmarks.audit import digits
+from benchmarks.audit.page import DIGITS, PAGE, RESULTS, page
 
 CLONES = {
     "FL-bench": "KarhouTam/FL-bench",
@@ -66,6 +68,8 @@ def commit_of(clone: Path) -> str:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
+    if sys.argv[1:] == ["digits"]:
+        digits.measure()
+    elif len(sys.argv) > 1:
         measure(Path(sys.argv[1]))
-    PAGE.write_text(page(json.loads(RESULTS.read_text())))
+    PAGE.write_text(page(json.loads(RESULTS.read_text()), json.loads(DIGITS.read_text())))

@@ -109,10 +109,11 @@ def resume(
 ) -> None:
     """Continue an interrupted run, or make one longer: as if it had been planned so and never
     stopped."""
+    from dcfl.models.own_models import OWN_MODELS
     from dcfl.runs.folder import RecordedRun
     from dcfl.runs.run import Run
 
-    run_own_files(method_file, model_file)
+    _, own_model = run_own_files(method_file, model_file)
     recorded = RecordedRun.open(folder)
     if recorded.summary and rounds in (None, recorded.config["federation"].get("rounds")):
         with suppress(RunFolderError):
@@ -121,7 +122,10 @@ def resume(
         return
     if not recorded.summary and recorded.config.get("engine", {}).get("name") == "flower":
         raise ConfigError(f"{folder} trains at SuperNodes: `dcfl flower run --resume {folder}`")
-    resumed = Run.resume(folder, allow=allow or (), rounds=rounds, trust=trust)
+    # Of a run with a module from Python, the config has the name of a network of dcfl's.
+    by_name = recorded.config.get("model", {}).get("name") == own_model
+    model = None if by_name else OWN_MODELS.get(own_model)
+    resumed = Run.resume(folder, model=model, allow=allow or (), rounds=rounds, trust=trust)
     train(resumed.experiment.method.name, resumed)
     _print_result(resumed, as_json)
 

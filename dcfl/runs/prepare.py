@@ -30,6 +30,7 @@ from dcfl.experiment import Experiment
 from dcfl.federation import cohort_size
 from dcfl.methods import Method
 from dcfl.models import FeatureModel
+from dcfl.models.own_models import OwnModel
 from dcfl.models.parts import unsent_tensors
 from dcfl.models.warm_start import weights_path, weights_sha256
 from dcfl.privacy import Schedule, account, check_budget
@@ -109,10 +110,12 @@ class Prepared:
 
 
 def prepare(
-    experiment: Experiment, dataset: Dataset | None = None, model: FeatureModel | None = None
+    experiment: Experiment,
+    dataset: Dataset | None = None,
+    model: FeatureModel | OwnModel | None = None,
 ) -> Prepared:
     """Load and split the data, resolve the config, build the model and choose the processes.
-    `dataset` and `model` replace those that the config names."""
+    `dataset` and `model` replace those that the config names; a file's network is built here."""
     data = experiment.seeded_data
     if not experiment.engine.at_sites:
         data.require_here()
@@ -127,6 +130,8 @@ def prepare(
     if data.clients not in (clients, "auto"):
         _tell_of_other_clients(data, clients)
     experiment = resolved(experiment, dataset, partition)
+    if isinstance(model, OwnModel):
+        model = model.build(dataset.channels, dataset.size, dataset.classes)
     runner = client_runner(experiment, dataset, partition, model)
     files = own_files(experiment)
     # Hashed now: a file may be edited during the run.

@@ -28,6 +28,7 @@ from dcfl.experiment import Experiment
 from dcfl.federation import Round, federate
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.models import FeatureModel
+from dcfl.models.own_models import OwnModel
 from dcfl.runs.checkpoints import Best, Checkpoints
 from dcfl.runs.connect import connect
 from dcfl.runs.evaluations import by_sites, write_evaluation
@@ -362,7 +363,7 @@ class Run:
         self,
         experiment: Experiment,
         dataset: Dataset | None = None,
-        model: FeatureModel | None = None,
+        model: FeatureModel | OwnModel | None = None,
         connect: Connect = connect,
         recorder: Recorder | None = None,
         resumption: Resumption = AS_BEGUN,
@@ -401,7 +402,7 @@ class Run:
         cls,
         folder: Path,
         dataset: Dataset | None = None,
-        model: FeatureModel | None = None,
+        model: FeatureModel | OwnModel | None = None,
         connect: Connect = connect,
         allow: Collection[str] = (),
         rounds: int | None = None,
@@ -409,8 +410,9 @@ class Run:
         trust: bool = False,
     ) -> Run:
         """Continue a run from its newest checkpoint. `allow`: keys in which it may differ from how
-        it was begun. `rounds`: how many it shall have in all, for a finished run too. `trackers`:
-        of your own. `trust`: it may name what lies outside its folder, whoever began it."""
+        it was begun. `model`: its module from Python, or what builds that. `rounds`: how many it
+        shall have in all, for a finished run too. `trackers`: of your own. `trust`: it may name
+        what lies outside its folder, whoever began it."""
         recorded = RecordedRun.open(folder)
         recorder = Recorder(folder, resumed=True)
         try:

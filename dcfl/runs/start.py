@@ -225,7 +225,10 @@ def require_resumable(
     if refused:
         changes = "; ".join(f"{key} was {was!r} and is {now!r}" for key, was, now in refused)
         if any(key == "model" and now == BUILT_IN for key, _, now in refused):
-            changes += " (a module from Python: give it to dcfl.resume as model=)"
+            changes += (
+                " (a module from Python: give it to dcfl.resume as model=, or a file that builds it "
+                "as --model-file)"
+            )
         options = " ".join(f"--allow {difference.key}" for difference in refused)
         raise ConfigError(
             f"the run was begun with something else: {changes}. It would not end as it should; "

@@ -12,6 +12,7 @@ import pytest
 
 import dcfl
 from dcfl.errors import ConfigError, DCFLError, Interrupted, RunFolderError
+from dcfl.methods import METHODS
 from dcfl.models.own_models import OWN_MODELS, register_model
 from dcfl.runs.checkpoints import Checkpoints
 from dcfl.runs.folder import RecordedRun
@@ -124,6 +125,27 @@ def test_resuming_needs_the_same_file(copied: bool, cli: Any, tmp_path: Path) ->
     assert json.loads(out)["weights_sha256"] == whole.result().summary.weights_sha256
 
 
+def test_a_file_stands_for_a_module_from_python(cli: Any, tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text(FUNCTION)
+    module = OWN_MODELS[register_model(file)].build(1, 8, 10)
+
+    def begun(name: str) -> dcfl.Run:
+        federation = {"rounds": 3, "participation": 0.1}
+        settings = {"federation": federation, "output": {"dir": name}, "training": {"epochs": 1}}
+        return dcfl.Run(dcfl.load_experiment(**settings), model=module)
+
+    whole, run = begun("whole"), begun("run")
+    assert [row.round for row in whole.rounds()] == [1, 2, 3]
+    with pytest.raises(Interrupted):
+        stop_after_the_first_round(run)
+    code, _, err = cli("resume", "run")
+    assert (code, "--model-file" in err) == (2, True)
+    code, out, err = cli("resume", "run", "--model-file", "net.py", "--json")
+    assert code == 0, err
+    assert json.loads(out)["weights_sha256"] == whole.result().summary.weights_sha256
+
+
 def test_another_file_that_is_allowed_is_the_runs_from_then_on(cli: Any, tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(CLASS)
     run = dcfl.Run(
@@ -148,6 +170,36 @@ def test_another_file_that_is_allowed_is_the_runs_from_then_on(cli: Any, tmp_pat
     # The copy in the folder is the file that its model asks for.
     code, _, err = cli("evaluate", "run", "--model-file", "run/model.py")
     assert code == 0, err
+
+
+REFUSING = """
+from dataclasses import dataclass
+import dcfl
+
+@dataclass(frozen=True)
+class Mine(dcfl.Method):
+    mu: float = 0.1
+
+    def __post_init__(self):
+        if self.mu > 1:
+            raise ValueError("mu is a share")
+"""
+
+
+def test_what_a_methods_own_fields_refuse_is_the_users_mistake(cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(REFUSING)
+    code, _, err = cli("run", *FAST, "--method-file", "mine.py", "method.mu=2")
+    assert (code, err.strip()) == (2, "dcfl: the method mine refuses its fields: mu is a share")
+
+
+def test_resuming_a_method_from_a_file_asks_for_it(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(REFUSING)
+    assert cli("run", *FAST, "--method-file", "mine.py", "--out", "run")[0] == 0
+    monkeypatch.delitem(METHODS, "mine")
+    code, _, err = cli("resume", "run", "--rounds", "3")
+    assert (code, "--method-file" in err) == (2, True)
 
 
 def test_a_method_file_is_copied_too(cli: Any, tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from dcfl.runs.folder import RecordedRun
 from dcfl.runs.run import Run
 from dcfl.system.tensor_files import read_tensors
 from dcfl.tensors import sha256
-from dcfl.testing.contract import check_method
+from dcfl.testing.contract import check_against, check_method
+from dcfl.testing.toys import MIXED, toy_client, toy_model, visit
 from tests.engines.runs import bits, federation, made_ready, trained
 from tests.flower.in_process import in_process
 from tests.parity.test_flower import without_bytes
@@ -33,6 +34,20 @@ def own_method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 def test_all_promises_are_kept(method: Method) -> None:
     assert [verdict for verdict in check_method(type(method)) if not verdict.holds] == []
+
+
+@pytest.mark.parametrize("name", ["fedntd", "fedlc"])
+def test_it_computes_what_ours_does(name: str) -> None:
+    path = next(path for path in FILES if path.stem == name)
+    for verdicts in check_against(name, path).values():
+        assert [verdict for verdict in verdicts if not verdict.holds] == []
+
+
+def test_fedbabu_leaves_the_classifier_as_it_was() -> None:
+    before, after = toy_model().state_dict(), visit(OWN["fedbabu"](), toy_client(MIXED)).update
+    moved = {name for name, tensor in after.weights.items() if not tensor.equal(before[name])}
+    assert not any(name.startswith("classifier") for name in moved)
+    assert any(name.startswith("convolutions") for name in moved)
 
 
 def personal(run: Run) -> dict[str, str]:

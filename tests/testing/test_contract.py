@@ -372,6 +372,23 @@ def test_a_misspelt_hook_is_refused_when_the_class_is_made(hook: str) -> None:
         type("Slip", (Method,), {hook: lambda self: None})
 
 
+class SendsTwiceTheBytes(Bounded):
+    name: ClassVar = "sends-twice-the-bytes"
+
+    def upload(self, client: Client) -> dict[str, Tensor]:
+        return {name: tensor.double() for name, tensor in super().upload(client).items()}
+
+
+def test_what_is_sent_in_float64_is_told() -> None:
+    said = {
+        method: next(v for v in check_method(method) if v.property.startswith("sends and keeps"))
+        for method in (Bounded, SendsTwiceTheBytes)
+    }
+    assert all(verdict.holds for verdict in said.values())
+    assert "float64" in said[SendsTwiceTheBytes].detail
+    assert not said[Bounded].detail
+
+
 def test_what_nobody_claims_is_neither_kept_nor_broken() -> None:
     class Never(Broken):
         neutral: ClassVar = None

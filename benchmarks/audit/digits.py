@@ -100,7 +100,8 @@ class OtherSign(FedDyn):
 
     def remember(self, client: Client) -> Tensors:
         return {
-            name: client.memory.get(name, 0.0) + self.alpha * (client.received[name] - live.detach())
+            name: client.memory.get(name, 0.0)
+            + self.alpha * (client.received[name] - live.detach())
             for name, live in client.federated()
         }
 
@@ -170,9 +171,7 @@ PAIRS: dict[tuple[str, str], tuple[Method, Method, dict[str, str], dict[str, str
     ("fluke", "feddyn"): (FedDyn(), OtherSign(), {}, {}),
     ("PFLlib", "fedlc"): (FedLC(), EverybodysCounts(), {}, {}),
     ("fluke", "fedsam"): (FedSAM(), GradientsKept(), {}, {}),
-    ("fluke", "fednova"): (
-        *(FedAvg(), WeightsScaled(), NOVA, {"server.aggregation": "samples"}),
-    ),
+    ("fluke", "fednova"): (*(FedAvg(), WeightsScaled(), NOVA, {"server.aggregation": "samples"}),),
 }
 
 

@@ -14,7 +14,7 @@ from dcfl.comparisons.space import read_choices
 from dcfl.errors import ConfigError
 from dcfl.report.charts import lines_over, reach
 from dcfl.report.over_section import over_section, points_json
-from tests.command_line import dcfl as command
+from tests.command_line import calls
 
 TINY = {
     "data.clients": 4,
@@ -93,15 +93,17 @@ def test_two_settings_are_places_and_panels(tmp_path: Path) -> None:
     assert titles == ["training.batch_size = 16", "training.batch_size = 32"]
 
 
-def test_on_the_command_line(tmp_path: Path) -> None:
+def test_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     settings = [f"{key}={value}" for key, value in {**TINY, "federation.rounds": 1}.items()]
     figures = tmp_path / "figures"
-    done = command(
+    code, out, err = calls(monkeypatch, capsys)(
         "compare", *settings, "--methods", "fedavg", "--over", "data.alpha=0.3,inf",
         "--out", tmp_path / "runs", "--figures", figures, "--json", "--parallel", "1",
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert [row["data.alpha"] for row in json.loads(done.stdout)["over"]] == [0.3, "inf"]
+    assert code == 0, err
+    assert [row["data.alpha"] for row in json.loads(out)["over"]] == [0.3, "inf"]
     assert (figures / "over-data-alpha-ema.pdf").is_file()
 
 

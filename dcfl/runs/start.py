@@ -226,8 +226,8 @@ def require_resumable(
         changes = "; ".join(f"{key} was {was!r} and is {now!r}" for key, was, now in refused)
         if any(key == "model" and now == BUILT_IN for key, _, now in refused):
             changes += (
-                " (a module from Python: give it to dcfl.resume as model=, or a file that builds it "
-                "as --model-file)"
+                " (a module from Python: give it to dcfl.resume as model=, or a file that builds "
+                "it as --model-file)"
             )
         options = " ".join(f"--allow {difference.key}" for difference in refused)
         raise ConfigError(

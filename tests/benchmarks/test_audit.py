@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from benchmarks.audit.digits import PAIRS
 from benchmarks.audit.page import DIFFERENCES, DIGITS, PAGE, RESULTS, page, same
 
 ROWS = json.loads(RESULTS.read_text())

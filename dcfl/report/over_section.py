@@ -19,12 +19,12 @@ from dcfl.report.document import Picture, Section, Table
 Point = tuple[Any, ...]  # the value of each setting
 
 
-class Estimate(NamedTuple):
+class CurvePoint(NamedTuple):
     mean: float
     interval: Interval | None  # with 95 %
 
 
-Estimator = Callable[[Standing, Group], Estimate]
+PointOf = Callable[[Standing, Group], CurvePoint]
 
 
 def over_section(standing: Standing, keys: Sequence[str]) -> Section:
@@ -68,17 +68,17 @@ def points_json(standing: Standing, keys: Sequence[str]) -> list[dict[str, Any]]
     ]
 
 
-def _own(standing: Standing, group: Group) -> Estimate:
+def _own(standing: Standing, group: Group) -> CurvePoint:
     values = Paired(tuple(group.scores(standing.quantity).values()))
-    return Estimate(values.spread.mean, values.interval)
+    return CurvePoint(values.spread.mean, values.interval)
 
 
-def _gain(standing: Standing, group: Group) -> Estimate:
+def _gain(standing: Standing, group: Group) -> CurvePoint:
     pair = standing.gain(group)
     return (
-        Estimate(pair.paired.spread.mean, pair.paired.interval)
+        CurvePoint(pair.paired.spread.mean, pair.paired.interval)
         if pair
-        else Estimate(math.nan, None)
+        else CurvePoint(math.nan, None)
     )
 
 
@@ -99,7 +99,7 @@ def _by_point(standing: Standing, keys: Sequence[str]) -> dict[Point, list[Group
 
 
 def _picture(
-    standing: Standing, keys: Sequence[str], label: str, about: str, estimate: Estimator
+    standing: Standing, keys: Sequence[str], label: str, about: str, estimate: PointOf
 ) -> Picture:
     points, methods = _by_point(standing, keys), _methods(standing)
     across = list(dict.fromkeys(point[0] for point in points))

@@ -90,12 +90,10 @@ def print_sweep_plan(planned: SweepPlan, parallel: int, as_json: bool) -> None:
     if as_json:
         print_json({"trials": trials, "seeds": seeds, **_as_json(todo, costs)})
         return
-    tuned = planned.search.kind == "tune"
     seconds = costs.by_cell if costs else None
-    if not tuned:  # Optuna's are not known yet
-        print(_title("trial", seeds, seconds))
-        stdout.print(_trials_table(planned, seconds))
-    _print_total(what, todo, costs, "at most " if tuned else "")
+    print(_title("trial", seeds, seconds))
+    stdout.print(_trials_table(planned, seconds))
+    _print_total(what, todo, costs)
 
 
 def print_comparison_plan(planned: ComparisonPlan, parallel: int, as_json: bool) -> None:
@@ -151,14 +149,12 @@ def _title(one: str, seeds: int, seconds: Seconds) -> str:
     return f"{what} left of each {one}{f', {seeds} seeds together' if seeds > 1 else ''}"
 
 
-def _print_total(
-    what: str, todo: Sequence[CellFolder[Any]], costs: PlannedCosts | None, at_most: str = ""
-) -> None:
+def _print_total(what: str, todo: Sequence[CellFolder[Any]], costs: PlannedCosts | None) -> None:
     if not todo:
         print(f"{what}: nothing left to do")
     elif costs is not None:
         print(
-            f"{what}: {at_most}about {duration(costs.seconds)} and {megabytes(costs.peak_bytes)} "
+            f"{what}: about {duration(costs.seconds)} and {megabytes(costs.peak_bytes)} "
             f"of memory with {costs.processes} at a time"
         )
 

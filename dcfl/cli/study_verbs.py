@@ -30,7 +30,6 @@ from dcfl.system.processes import stopped_by_signals
 from dcfl.system.wording import printable, say
 
 if TYPE_CHECKING:
-    from dcfl.comparisons.searches import Search
     from dcfl.comparisons.standing import Standing
     from dcfl.comparisons.sweep_result import SweepResult
     from dcfl.comparisons.sweeping import SweepPlan
@@ -302,11 +301,7 @@ Varied = Annotated[
     ),
 ]
 Random = Annotated[int, typer.Option(min=0, metavar="N", help="Try N points drawn at random.")]
-Tune = Annotated[
-    int,
-    typer.Option(min=0, metavar="N", help="Try N points that Optuna proposes; end bad ones early."),
-]
-SearchSeed = Annotated[int, typer.Option(min=0, help="Of --random and --tune.")]
+SearchSeed = Annotated[int, typer.Option(min=0, help="Of --random.")]
 PointSeeds = Annotated[str, typer.Option(metavar="0,1,2", help="Train each point with each seed.")]
 Score = Annotated[str, typer.Option(metavar="ema|max|final", help="What points are chosen by.")]
 BudgetText = Annotated[
@@ -318,7 +313,6 @@ SHOWN = 10  # trials on the terminal
 def sweep(
     settings: Varied = None,
     random: Random = 0,
-    tune: Tune = 0,
     search_seed: SearchSeed = 0,
     seeds: PointSeeds = "",
     by: Score = "ema",
@@ -333,9 +327,10 @@ def sweep(
 ) -> None:
     """Search for good settings on images that are kept back; test the chosen one once.
 
-    Without --random or --tune: every combination. The same command continues where it stopped.
+    Without --random: every combination. The same command continues where it stopped.
     """
     from dcfl.cli.plans import print_sweep_plan
+    from dcfl.comparisons.searches import Search
     from dcfl.comparisons.space import split_settings
     from dcfl.comparisons.sweeping import plan_sweep
     from dcfl.comparisons.trials import seconds_in
@@ -346,7 +341,7 @@ def sweep(
     planned = plan_sweep(
         experiment_of([*files, *fixed], method_file, model_file, out),
         space,
-        _search(random, tune, search_seed),
+        Search("random", random, search_seed) if random else Search(),
         whole_numbers(seeds) if seeds else (),
         _score(by),
         reuse or (),
@@ -363,16 +358,6 @@ def sweep(
     _print_sweep(result, as_json)
     if result.test.spread is None:
         raise typer.Exit(TooFewClients.exit_code)
-
-
-def _search(random: int, tune: int, seed: int) -> Search:
-    from dcfl.comparisons.searches import Search
-
-    if random and tune:
-        raise ConfigError("--random or --tune: choose one")
-    if tune:
-        return Search("tune", tune, seed)
-    return Search("random", random, seed) if random else Search()
 
 
 def _score(text: str) -> By:
@@ -399,9 +384,6 @@ def _progress(planned: SweepPlan) -> Progress:
     from dcfl.runs.progress import Progress
 
     seeds, rounds = len(planned.trials.seeds), planned.rounds
-    if planned.search.kind == "tune":
-        cells = (planned.search.count + 1) * seeds
-        return Progress([], cells, cells * rounds)
     return Progress(planned.todo, seeds, seeds * rounds)
 
 

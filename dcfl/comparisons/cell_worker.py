@@ -56,11 +56,7 @@ def listen(trainer: Trainer, jobs: SimpleQueue[Job]) -> None:
     # this thread holds while it reads.
     with os.fdopen(os.dup(sys.stdin.fileno()), encoding="utf-8") as lines:
         for line in lines:
-            job = json.loads(line)
-            if "prune" in job:
-                trainer.prune(Path(job["prune"]))
-            else:
-                jobs.put(job)
+            jobs.put(json.loads(line))
     trainer.stop()  # the parent is gone
     jobs.put({})
 

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, Any
 
@@ -45,7 +44,6 @@ class Runner:
         self._heard: SimpleQueue[tuple[int, News]] = SimpleQueue()
         self.stopping = False
         self._processes: set[subprocess.Popen[str]] = set()
-        self._training: dict[Path, subprocess.Popen[str]] = {}  # by the folder of the cell
         # With a cell in each process, a cell needs no processes of its own.
         self._alone = processes > 1
         self._orders: list[SimpleQueue[CellFolder[Cell] | None]] = [
@@ -61,12 +59,6 @@ class Runner:
         self.stopping = True
         for process in list(self._processes):
             process.terminate()
-
-    def prune(self, folder: Path) -> None:
-        """Let the cell in this folder end its round and write a checkpoint; the others go on."""
-        process = self._training.get(folder)
-        if process is not None:
-            _send(process, {"prune": str(folder)})
 
     def news(self) -> Iterator[News]:
         """Train all cells; ends when all are done, or stopped. Cells are taken here, after the
@@ -139,7 +131,6 @@ class Runner:
     def _trained(
         self, process: subprocess.Popen[str], cell_folder: CellFolder[Cell], number: int
     ) -> News:
-        self._training[cell_folder.path] = process
         experiment = self._with_its_share(cell_folder.experiment, number)
         job = {
             "folder": str(cell_folder.path),
@@ -155,9 +146,8 @@ class Runner:
                 if "round" in answer:
                     row = RoundRow.from_json(answer, cell_folder.path)
                     self._heard.put((number, News(cell_folder, "round", row)))
-        del self._training[cell_folder.path]
         state = answer.get("state")
-        if state in ("finished", "pruned", "failed"):
+        if state in ("finished", "failed"):
             return News(cell_folder, state, why=answer["why"], kind=answer["kind"])
         process.wait()  # it takes no more cells
         self._processes.discard(process)
@@ -251,10 +241,6 @@ class MixedCrew:
     def stop(self) -> None:
         for crew in self._crews:
             crew.stop()
-
-    def prune(self, folder: Path) -> None:
-        for crew in self._crews:
-            crew.prune(folder)
 
     def news(self) -> Iterator[News]:
         for crew in self._crews:

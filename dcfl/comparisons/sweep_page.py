@@ -208,7 +208,7 @@ def _certainty(result: SweepResult) -> str:
 
 def _facts(result: SweepResult) -> list[tuple[str, str]]:
     states = [trial.state for trial in result.trials]
-    counts = {state: states.count(state) for state in ("finished", "pruned", "failed")}
+    counts = {state: states.count(state) for state in ("finished", "failed")}
     shown = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
     trial_data = result.chosen.experiment.data
     return [
@@ -273,8 +273,6 @@ def _about_curves(result: SweepResult, curves: int) -> str:
         )
     if curves < len([trial for trial in result.trials if trial.rounds]):
         sentences.append(f"The {curves} best trials are in the legend.")
-    if any(trial.state == "pruned" for trial in result.trials):
-        sentences.append("A trial that was pruned ends early.")
     return " ".join(sentences)
 
 

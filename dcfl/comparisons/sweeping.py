@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,14 +19,13 @@ from dcfl.comparisons.cells import (
     require_free,
     runs_inside,
 )
-from dcfl.comparisons.crew import Crew, Guard, MixedCrew, crew_for, processes_for, until_it_fails
+from dcfl.comparisons.crew import Guard, MixedCrew, crew_for, processes_for, until_it_fails
 from dcfl.comparisons.pairs import Spread
-from dcfl.comparisons.searches import POINTS, Search, Tuner, optuna
-from dcfl.comparisons.space import CHOOSERS, Point, Space, fitted, split_values
+from dcfl.comparisons.searches import Search
+from dcfl.comparisons.space import CHOOSERS, Space, fitted, split_values
 from dcfl.comparisons.sweep_result import FinalScore, SweepResult
 from dcfl.comparisons.trainer import News, Show
 from dcfl.comparisons.trials import (
-    PRUNED,
     QUANTITIES,
     Budget,
     By,
@@ -47,91 +45,46 @@ from dcfl.runs.model_file import Which
 from dcfl.runs.prepare import with_own_data
 from dcfl.runs.progress import shown_in_notebooks
 from dcfl.system.locks import locked
-from dcfl.system.storage import storage, write_whole
-
-BELOW_MEDIAN = "its best score so far was below the median of the other trials in that round"
+from dcfl.system.storage import storage
 
 
 class SearchLoop:
-    """Decides which cell is next. With a tuner, bad trials end early: the seeds of a point are
-    then trained one by one, and the first decides."""
+    """Hands out the cells of all trials, as long as there is time."""
 
-    def __init__(
-        self, trials: Trials, points: Sequence[Point], tuner: Tuner | None, budget: Budget
-    ) -> None:
-        self._make, self._points, self._tuner, self._budget = trials, points, tuner, budget
-        self.trials: list[Trial] = []
+    def __init__(self, trials: Sequence[Trial], budget: Budget) -> None:
+        self._planned, self._budget = iter(trials), budget
+        self.trials: list[Trial] = []  # those that have begun
         self.out_of_time = False
-        self._waiting: deque[CellFolder[TrialCell]] = deque()
+        self._waiting: Iterator[CellFolder[TrialCell]] = iter(())
 
     def take(self) -> CellFolder[Cell] | None:
-        """The next cell; None if there is none for now."""
+        """The next cell; None if there is none."""
         while not self.out_of_time:
-            while self._waiting:
-                if self._is_over(self.trials[self._waiting[0].cell.number]):
-                    self._waiting.popleft()
-                elif self._budget.allows(self._waiting[0]):
-                    return self._waiting.popleft()
-                else:
-                    self.out_of_time = True
-                    return None
-            number = len(self.trials)
-            if self._tuner:
-                point = self._tuner.next(number)
-            else:
-                point = self._points[number] if number < len(self._points) else None
-            if point is None:
+            for cell in self._waiting:
+                if self.trials[cell.cell.number].why:  # another seed has failed meanwhile
+                    continue
+                if self._budget.allows(cell):
+                    return cell
+                self.out_of_time = True
                 return None
-            self._begin(self._make.trial(number, point))
+            trial = next(self._planned, None)
+            if trial is None:
+                return None
+            for cell in trial.cells:
+                cell.check()
+            self.trials.append(trial)
+            self._waiting = iter([] if trial.why else trial.todo)
         return None
 
-    def heard(self, news: News, crew: Crew) -> None:
-        trial = self.trials[_number(news)]
-        if news.row is not None:
-            first = news.name == trial.cells[0].name
-            if self._tuner and first and self._tuner.report(trial.number, news.row):
-                crew.prune(news.cell_folder.path)
-            return
-        if news.state == "stopped":
+    def heard(self, news: News) -> None:
+        if news.state in ("round", "stopped"):
             return
         if news.state == "finished":
             self._budget.finished(news.cell_folder)
-        if news.state == "pruned":
-            write_whole(news.cell_folder.path / PRUNED, BELOW_MEDIAN + "\n")
+        cell = news.cell_folder.cell
+        assert isinstance(cell, TrialCell)  # the loop has handed it out
         lost = news.why if isinstance(news.error, TooFewClients) else ""
-        trial = self.trials[trial.number] = trial.read_again(lost)
-        if self._tuner:
-            self._tune(self._tuner, trial)
-
-    def _begin(self, trial: Trial) -> None:
-        """A trial that may have been trained before, or in part."""
-        for cell in trial.cells:
-            cell.check()
-        self.trials.append(trial)
-        if self._tuner is None:
-            self._waiting.extend([] if self._is_over(trial) else trial.todo)
-            return
-        if not self._is_over(trial) and trial.cells[0].run:
-            for row in trial.cells[0].run.rounds:
-                self._tuner.report(trial.number, row)
-        self._tune(self._tuner, trial)
-
-    def _tune(self, tuner: Tuner, trial: Trial) -> None:
-        if self._is_over(trial):
-            tuner.end(trial)
-        else:
-            self._waiting.append(trial.todo[0])
-
-    def _is_over(self, trial: Trial) -> bool:
-        """Trials that Optuna ended are trained on by searches that end none."""
-        over = ("finished", "failed", "pruned") if self._tuner else ("finished", "failed")
-        return trial.state in over
-
-
-def _number(news: News) -> int:
-    cell = news.cell_folder.cell
-    assert isinstance(cell, TrialCell)  # the loop has made it
-    return cell.number
+        self.trials[cell.number] = self.trials[cell.number].read_again(lost)
 
 
 @dataclass(frozen=True)
@@ -152,8 +105,7 @@ class SweepPlan:
 
     @cached_property
     def planned(self) -> list[Trial]:
-        """All trials, as their folders were when first read; for Optuna, whose are not known
-        beforehand, as many that cost about the same."""
+        """All trials, as their folders were when first read."""
         points = self.search.points(self.space)
         return [self.trials.trial(number, point) for number, point in enumerate(points)]
 
@@ -177,7 +129,7 @@ class SweepPlan:
         inside = [run for where in ("trials", "chosen") for run in runs_inside(self.folder / where)]
         if not inside:
             data = Path(self.wanted.data.dataset).name
-            require_free(self.folder, ("trials", "chosen", POINTS, data))
+            require_free(self.folder, ("trials", "chosen", data))
         sections = {f"{key.partition('.')[0]}." for key in self.space.keys if key in CHOOSERS}
         for run in inside:
             also = ["data.holdout"] if run.folder.parent.name == "chosen" else []
@@ -197,16 +149,13 @@ class SweepPlan:
         with storage(self.folder):  # fails now rather than after the first hour
             (self.folder / "trials").mkdir(parents=True, exist_ok=True)
         with locked(self.folder):
-            tuner = None
-            if self.search.kind == "tune":
-                tuner = Tuner(self.space, self.search, self.rounds, self.by, self.folder)
-            budget = Budget(limit, processes, len(self.trials.seeds))
-            points = [trial.point for trial in self.planned]
-            loop = SearchLoop(self.trials, points, tuner, budget)
+            # Read now: another process may have trained some of them before it gave way.
+            trials = [self.trials.trial(one.number, one.point) for one in self.planned]
+            loop = SearchLoop(trials, Budget(limit, processes, len(self.trials.seeds)))
             crew = crew_for(loop.take, processes)
             with guard(crew):
                 for news in until_it_fails(crew, show, self._again):
-                    loop.heard(news, crew)
+                    loop.heard(news)
             chosen = self._best(loop)
             test = self._tested(chosen, parallel, show, guard)
             return SweepResult(
@@ -270,8 +219,6 @@ def plan_sweep(
     """A sweep in the folder that the config names, or in a new one."""
     grid = math.prod(len(dimension.ends) for dimension in space.dimensions)
     require_few(len(seeds), search.count or grid)
-    if search.kind == "tune":
-        optuna()  # refuses if it is not installed
     if len({*seeds}) < len(seeds):
         raise ConfigError("each seed may be named once")
     held_back = with_images_kept_back(experiment)
@@ -302,8 +249,7 @@ def sweep(
         experiment_or_path: An Experiment, a config file, or nothing: the built-in digits.
         settings: By dotted key. A list, and a range as text (`"0.001:1:log"`, `"1:5:int"`), are
             varied; anything else is fixed.
-        search: `"grid"`: every combination; `"random 20"`: so many points drawn at random;
-            `"tune 20"`: so many that Optuna proposes, which ends bad trials early.
+        search: `"grid"`: every combination; `"random 20"`: so many points drawn at random.
         seeds: Each point is trained with each; by default the experiment's own.
         dataset: The images, instead of those the config names; saved in the folder, once.
         out: The folder of the trials, new or with trials of this sweep, which are not trained

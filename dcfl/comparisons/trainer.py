@@ -71,7 +71,7 @@ def register_sent(files: Sequence[SentFile]) -> None:
             register_model(Path(path))
 
 
-State = Literal["round", "finished", "stopped", "pruned", "failed"]
+State = Literal["round", "finished", "stopped", "failed"]
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,6 @@ Show = Callable[[News], None]
 class Trainer:
     def __init__(self) -> None:
         self.stopping = False
-        self._pruned: Path | None = None
         self._run: Run | None = None
         self._loaded: tuple[DataSettings, Dataset] | None = None
 
@@ -130,21 +129,13 @@ class Trainer:
         if self._run is not None:
             self._run.stop()
 
-    def prune(self, folder: Path) -> None:
-        """End the cell in this folder after its round; the next one is trained all the same."""
-        self._pruned = folder
-        if self._run is not None and self._run.folder == folder:
-            self._run.stop()
-
     def train(self, cell_folder: CellFolder[Cell]) -> Iterator[News]:
         """Errors that are not dcfl's own are raised."""
-        path = cell_folder.path
         try:
-            for row in self._rounds(path, cell_folder.experiment):
+            for row in self._rounds(cell_folder.path, cell_folder.experiment):
                 yield News(cell_folder, "round", row)
         except Interrupted:
-            pruned = self._pruned == path and not self.stopping
-            yield News(cell_folder, "pruned" if pruned else "stopped")
+            yield News(cell_folder, "stopped")
         except DCFLError as error:
             yield News.failure(cell_folder, error)
         else:

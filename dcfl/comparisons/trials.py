@@ -23,14 +23,13 @@ from dcfl.experiment import Experiment
 
 TRIALS = "trials"  # the folder that they are in
 HOLDOUT = 0.1  # share of the training images that trials are scored on, unless the config says
-PRUNED = "pruned.txt"  # in the folder of a trial that was ended early: says why
 By = Literal["ema", "max", "final"]
 QUANTITIES: dict[By, str] = {
     "ema": "ema_accuracy",
     "max": "max_accuracy",
     "final": "final_accuracy",
 }
-State = Literal["finished", "pruned", "failed", "unfinished"]
+State = Literal["finished", "failed", "unfinished"]
 
 
 @dataclass(frozen=True)
@@ -58,10 +57,7 @@ class Trial:
     def state(self) -> State:
         if all(cell.finished for cell in self.cells):
             return "finished"
-        if self.why:
-            return "failed"
-        pruned = any((cell.path / PRUNED).is_file() and not cell.finished for cell in self.cells)
-        return "pruned" if pruned else "unfinished"
+        return "failed" if self.why else "unfinished"
 
     @cached_property
     def why(self) -> str:

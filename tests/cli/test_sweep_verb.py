@@ -101,7 +101,6 @@ def test_a_plan_of_what_is_done(sweep: Call, tmp_path: Path) -> None:
         (["training.lrr=0.1,0.2"], "did you mean lr?"),
         ([*GRID, "--budget", "soon"], "--budget soon"),
         ([*GRID, "--by", "accuracy"], "--by accuracy"),
-        ([*GRID, "--random", "2", "--tune", "2"], "choose one"),
         ([*GRID, "--seeds", "x"], "whole numbers"),
         ([*GRID, "--reuse", "nowhere"], "nowhere"),
         ([*GRID, "a.toml", "b.toml"], "one config file"),

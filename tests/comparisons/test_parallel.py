@@ -15,11 +15,10 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from dcfl.comparisons.cells import Cell, CellFolder
-from dcfl.comparisons.crew import Runner, ThisProcess, in_turn
+from dcfl.comparisons.crew import Runner, in_turn
 from dcfl.comparisons.trainer import News, Trainer
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.run import Run
-from tests.comparisons.small_sweeps import tiny_sweep
 from tests.paper.hand_made import cell_folders_in, cells_of
 from tests.reliability.victims import alive, rows_in, until
 
@@ -213,30 +212,3 @@ def test_the_second_command_in_a_folder_is_told_so_and_the_first_goes_on(
     assert second.stdout == ""
     assert first.process.wait(300) == 0, first.text()
     assert trained(cells) == undisturbed()
-
-
-PRUNED_AFTER = 12
-
-
-def pruned_at_two(crew: Runner | ThisProcess, name: str) -> dict[str, str]:
-    news: list[News] = []
-    for one in crew.news():
-        news.append(one)
-        if (one.name, one.round) == (name, 2):
-            crew.prune(one.cell_folder.path)
-    return {one.name: one.state for one in news if one.state != "round"}
-
-
-def test_in_this_process_and_in_another(tmp_path: Path) -> None:
-    crews = {"here": ThisProcess, "there": lambda take: Runner(take, 1)}
-    for where, crew in crews.items():
-        plan = tiny_sweep(
-            tmp_path / where,
-            ["training.lr=0.1,0.2"],
-            federation={"rounds": PRUNED_AFTER, "participation": 0.5},
-        )
-        first, second = plan.todo
-        found = pruned_at_two(crew(in_turn(plan.todo)), first.name)
-        assert found == {first.name: "pruned", second.name: "finished"}
-        assert 2 <= rows_in(first.path) < PRUNED_AFTER
-        assert list(first.path.glob("checkpoint-*"))

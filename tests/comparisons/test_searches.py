@@ -45,7 +45,7 @@ def test_a_small_space_is_drawn_whole_and_then_no_more() -> None:
     assert sorted(map(key_of, points)) == sorted(map(key_of, Search().points(TWO)))
 
 
-@pytest.mark.parametrize("text", ["", "random", "random 0", "tune x", "grid 3", "random 20 "])
+@pytest.mark.parametrize("text", ["", "random", "random 0", "tune 7", "grid 3", "random 20 "])
 def test_a_search_that_is_none(text: str) -> None:
     with pytest.raises(ConfigError, match="must be"):
         Search.named(text)
@@ -53,7 +53,7 @@ def test_a_search_that_is_none(text: str) -> None:
 
 def test_searches_by_name() -> None:
     assert Search.named("grid") == Search()
-    assert Search.named("tune 7") == Search("tune", 7)
+    assert Search.named("random 7") == Search("random", 7)
 
 
 # Equal budgets ------------------------------------------------------------------------------------

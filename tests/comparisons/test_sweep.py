@@ -12,13 +12,11 @@ from pathlib import Path
 import pytest
 
 import dcfl
-from dcfl.comparisons import searches as tuning
 from dcfl.comparisons.crew import Crew
 from dcfl.comparisons.groups import setting
 from dcfl.comparisons.searches import Search
 from dcfl.comparisons.sweep_result import SweepResult
 from dcfl.comparisons.trainer import News, Trainer
-from dcfl.comparisons.trials import PRUNED
 from dcfl.config import experiment_from
 from dcfl.errors import ConfigError, Interrupted, RunFolderError, TooFewClients
 from dcfl.runs.folder import RecordedRun
@@ -208,36 +206,10 @@ def test_random_points_with_two_seeds(tmp_path: Path) -> None:
     assert result.test.spread.count == 2
 
 
-def test_tuned_pruned_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trials that Optuna ends are run folders that can be finished."""
-    pytest.importorskip("optuna")
-    monkeypatch.setattr(tuning.Tuner, "report", lambda self, number, after: number == 1)
-    search = Search("tune", 3)
-    rounds = {"rounds": 3, "participation": 0.5}
-    space = ["training.lr=0.01:1:log", "method.mu=0.1,1"]
-    result = tiny_sweep(tmp_path, space, search, federation=rounds).carry_out(1)
-    assert [trial.state for trial in result.trials] == ["finished", "pruned", "finished"]
-    pruned = result.trials[1].cells[0].path
-    assert "median" in (pruned / PRUNED).read_text()
-    assert 1 <= len(RecordedRun.open(pruned).rounds) < 3
-    again = tiny_sweep(tmp_path, space, search, federation=rounds).carry_out(1)
-    assert again.as_json() == result.as_json()
-    assert dcfl.resume(pruned).summary.rounds == 3
-    after = tiny_sweep(tmp_path, space, search, federation=rounds).carry_out(1)
-    assert [trial.state for trial in after.trials] == ["finished"] * 3
-
-
 @pytest.mark.parametrize("seeds", [(0, 0), (1, 2, 1)])
 def test_a_seed_that_is_named_twice(seeds: tuple[int, ...], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="named once"):
         tiny_sweep(tmp_path, seeds=seeds)
-
-
-def test_without_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(ConfigError, match=r"pip install .*'dcfl\[tune\]'"):
-        tiny_sweep(tmp_path, search=Search("tune", 3))
-    tiny_sweep(tmp_path, search=Search("random", 3)).check()
 
 
 @pytest.mark.slow

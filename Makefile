@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+INSTALL := $(BIN)/pip install --disable-pip-version-check -c constraints.txt
 
 .PHONY: run test quick coverage test-slow test-flower test-newest-flower smoke docs lint clean
 
@@ -10,6 +10,11 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints
 run: $(VENV)/core
 	$(BIN)/dcfl compare data.alpha=0.1 federation.participation=0.1 \
 		--methods fedavg,dcfl-sw,dcfl-pw,scaffold --seeds 0,1,2,3,4
+	@echo
+	@echo "These digits are easy and training is short: DCFL has little to add here. Its gain shows late in"
+	@echo "training, on harder pictures such as CIFAR-10 (docs/reproduction.md). To see it, in some hours:"
+	@echo "  .venv/bin/dcfl data get cifar10"
+	@echo "  .venv/bin/dcfl reproduce participation-5 --only cifar10-0.3-p5 data.path=data"
 
 # One thread per test process: small tensors gain nothing from more, and two processes share two cores.
 test: $(VENV)/dev
@@ -65,6 +70,7 @@ clean:
 	rm -rf $(VENV)
 
 $(VENV)/core: pyproject.toml constraints.txt
+	@echo "Installing PyTorch and what else dcfl needs into $(VENV): some minutes, the first time only"
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) -e .
 	touch $@

@@ -64,7 +64,6 @@ VERBS: dict[str, tuple[Callable[..., None], ...]] = {
         model_verbs.analyse,
     ),
     "Data": (inspection_verbs.partition,),
-    "Sites": (),
     "Research": (inspection_verbs.methods, check_verbs.check, reproduce, theory),
 }
 GROUPS = {

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test quick coverage test-slow test-flower test-newest-flower smoke docs lint clean
+.PHONY: run test quick coverage test-slow test-flower test-newest-flower smoke demo docs lint clean
 
 # Few classes for each client and two clients a round: a setting in which methods differ.
 run: $(VENV)/core
@@ -54,6 +54,13 @@ test-newest-flower: $(VENV)/dev
 smoke: $(VENV)/dev
 	rm -rf $(VENV)/smoke
 	OMP_NUM_THREADS=1 $(BIN)/dcfl reproduce all --scale smoke --out $(VENV)/smoke
+
+# The page that `dcfl demo` opens: the comparison of `make run`. Its times are this machine's: let it be idle.
+demo: $(VENV)/core
+	rm -rf $(VENV)/demo
+	$(BIN)/dcfl compare data.alpha=0.1 federation.participation=0.1 \
+		--methods fedavg,dcfl-sw,dcfl-pw,scaffold --seeds 0,1,2,3,4 --out $(VENV)/demo
+	cp $(VENV)/demo/report.html dcfl/report/demo.html
 
 # The site, in docs/_build/html/index.html. A page that Sphinx warns about is an error.
 docs: $(VENV)/dev

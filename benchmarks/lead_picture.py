@@ -15,6 +15,7 @@ from statistics import fmean, stdev
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+from scipy.stats import t
 
 from dcfl.paper.recipe import REFERENCE, ROWS
 from dcfl.paper.recipe_book import HARD
@@ -70,7 +71,10 @@ def draw() -> None:
         own = [line for line in lines if line["row"] == row]
         rounds = [int(line["round"]) for line in own]
         gains = [float(line["gain"]) for line in own]
-        errors = [float(line["standard_error"]) for line in own]
+        errors = [  # half of a 95 % interval
+            float(t.ppf(0.975, int(line["seeds"]) - 1)) * float(line["standard_error"])
+            for line in own
+        ]
         low = [gain - error for gain, error in zip(gains, errors, strict=True)]
         high = [gain + error for gain, error in zip(gains, errors, strict=True)]
         axes.plot(rounds, gains, color=colour, label=row)

@@ -12,7 +12,7 @@ from dcfl.cli.options import AsJSON, print_json
 from dcfl.errors import ConfigError, require
 from dcfl.system.wording import printable
 
-new = typer.Typer(help="Start something of your own.", no_args_is_help=True)
+new = typer.Typer(help="Start a config, method or network of your own.", no_args_is_help=True)
 
 
 def check(
@@ -29,7 +29,7 @@ def check(
     ] = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Does a method or a network keep its promises? Yours too, by the path of its file.
+    """Test a method or a network, yours too, for the usual mistakes.
 
     ✓ kept, ✗ broken, – not offered.
     """
@@ -106,7 +106,7 @@ def new_model_verb(
 
 
 def doctor(as_json: AsJSON = False) -> None:
-    """Check this machine: versions, devices, a moment of real training."""
+    """Check this machine: versions, devices, a moment of training."""
     from dcfl.cli.doctor import examine
 
     findings = examine()

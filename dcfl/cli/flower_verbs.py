@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from dcfl.system.own_files import OwnFile
 
 flower = typer.Typer(
-    help="The same experiment on Flower: at SuperNodes, here or at sites elsewhere.",
+    help="Run the same experiment on Flower, across real sites or here.",
     no_args_is_help=True,
 )
 flower.command("kit")(kit_command)

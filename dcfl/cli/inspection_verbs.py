@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -50,7 +51,7 @@ def settings(
     model_file: ModelFile = None,
     as_json: AsJSON = False,
 ) -> None:
-    """What a run would do: every table and key with its value, as a config file."""
+    """Show every setting of a run with its value, as a config file."""
     from dcfl.config import as_tables, to_toml
 
     tables = as_tables(experiment_of(settings, method_file, model_file))
@@ -64,7 +65,7 @@ def methods(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", show_default=False)] = None,
     as_json: AsJSON = False,
 ) -> None:
-    """What each method optimises, its fields and defaults, what a step costs and what it sends."""
+    """What each method optimises, its settings, its cost, what it sends."""
     from dcfl.cli.cards import method_card
     from dcfl.config import describe_method, method_named
     from dcfl.methods import METHODS
@@ -83,7 +84,7 @@ def partition(
     picture: PictureFile = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Who would own what: samples per client and class."""
+    """Show who would own what: samples per client and class."""
     from dcfl.data import load_dataset
 
     data = experiment_of(settings).seeded_data
@@ -155,7 +156,7 @@ def _draw_partition(counts: NDArray[np.int64], class_names: Sequence[str], pictu
     save(figure(partition_chart(counts, class_names)), picture)
 
 
-data = typer.Typer(help="Data sets: get them, look at them.", no_args_is_help=True)
+data = typer.Typer(help="Download data sets, and look into them.", no_args_is_help=True)
 
 
 @data.command("get")
@@ -225,7 +226,7 @@ Open = Annotated[bool, typer.Option("--open", help="Open it in a browser.")]
 
 
 def watch(folders: Watched, port: Port = 0, open_browser: Open = False) -> None:
-    """A page that follows runs as they go, on this machine alone. Ctrl-C ends it.
+    """Follow runs live, on a page of this machine. Ctrl-C ends it.
 
     It may begin before the runs do, and it goes on when they end, stop or are resumed.
     """
@@ -243,3 +244,14 @@ def watch(folders: Watched, port: Port = 0, open_browser: Open = False) -> None:
 
             webbrowser.open(server.address)
         ended.wait()
+
+
+def demo() -> None:
+    """Open the page of a finished comparison. Nothing is trained."""
+    page = Path(str(files("dcfl.report") / "demo.html"))
+    print("the page of `make run`: FedAvg, DCFL and SCAFFOLD on handwritten digits, five seeds")
+    print(printable(f"demo  {page}"))
+    if sys.stdout.isatty():  # in a pipe nobody looks
+        import webbrowser
+
+        webbrowser.open(page.as_uri())

@@ -41,32 +41,49 @@ app = typer.Typer(
     help="Federated learning on non-IID data: DCFL and the methods it is compared with.",
 )
 
-# In the order of `dcfl --help`.
-VERBS: tuple[Callable[..., None], ...] = (
-    training_verbs.run,
-    training_verbs.resume,
-    inspection_verbs.settings,
-    study_verbs.compare,
-    study_verbs.sweep,
-    model_verbs.evaluate,
-    model_verbs.predict,
-    model_verbs.embed,
-    model_verbs.export,
-    inspection_verbs.methods,
-    check_verbs.check,
-    inspection_verbs.partition,
-    study_verbs.report,
-    inspection_verbs.watch,
-    check_verbs.doctor,
-    model_verbs.analyse,
-    reproduce,
-    theory,
-)
-for verb in VERBS:
-    app.command(verb.__name__)(verb)
-app.add_typer(check_verbs.new, name="new")
-app.add_typer(inspection_verbs.data, name="data")
-app.add_typer(flower, name="flower")
+# In the order of `dcfl --help`, by the headings that it has.
+VERBS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Train": (
+        training_verbs.run,
+        training_verbs.resume,
+        inspection_verbs.settings,
+        inspection_verbs.watch,
+        check_verbs.doctor,
+    ),
+    "Compare": (
+        study_verbs.compare,
+        study_verbs.sweep,
+        study_verbs.report,
+        inspection_verbs.demo,
+    ),
+    "The model": (
+        model_verbs.evaluate,
+        model_verbs.predict,
+        model_verbs.embed,
+        model_verbs.export,
+        model_verbs.analyse,
+    ),
+    "Data": (inspection_verbs.partition,),
+    "Research": (inspection_verbs.methods, check_verbs.check, reproduce, theory),
+}
+GROUPS = {
+    "Data": ("data", inspection_verbs.data),
+    "Sites": ("flower", flower),
+    "Research": ("new", check_verbs.new),
+}
+for heading, verbs in VERBS.items():
+    for verb in verbs:
+        app.command(verb.__name__, rich_help_panel=heading)(verb)
+for heading, (name, group) in GROUPS.items():
+    app.add_typer(group, name=name, rich_help_panel=heading)
+
+NEXT = """\
+dcfl demo                        look at a finished comparison, in a browser; nothing is trained
+dcfl run                         train DCFL on built-in data, in about ten seconds
+dcfl compare --seeds 0,1,2       compare FedAvg and DCFL, with intervals and a verdict
+dcfl new config digits           a file with every setting, to change; own-images for your pictures
+dcfl methods                     what each method does
+dcfl --help                      all commands"""
 
 
 @app.callback(invoke_without_command=True)
@@ -97,7 +114,10 @@ def _program() -> NoReturn:
     warnings.showwarning = print_warning
     end_when_terminated()
     try:
-        code = app(args=arguments or ["--help"], prog_name="dcfl", standalone_mode=False) or 0
+        if not arguments:
+            print(NEXT)
+            raise SystemExit(0)
+        code = app(args=arguments, prog_name="dcfl", standalone_mode=False) or 0
         sys.stdout.flush()
         if code == INTERRUPTED:  # what typer makes of Ctrl-C
             _fail("interrupted", INTERRUPTED)

@@ -73,7 +73,7 @@ def embed(
     client: ClientNumber = None,
     model_file: ModelFile = None,
 ) -> None:
-    """The embeddings of pictures by a run's model, or of a data set by any network, as .npz.
+    """Write the embeddings of pictures or of a data set, as .npz.
 
     Those of a data set are computed once, and `data.dataset=npz:FILE` trains on them.
     """
@@ -191,7 +191,7 @@ def predict(
     model_file: ModelFile = None,
     as_json: AsJSON = False,
 ) -> None:
-    """The labels of pictures, by a trained model; of class folders also the accuracy.
+    """Label pictures; if they are in class folders, also score them.
 
     Pictures that cannot be read are named and skipped; the exit code is then 2.
     """
@@ -346,7 +346,7 @@ def evaluate(
     model_file: ModelFile = None,
     as_json: AsJSON = False,
 ) -> None:
-    """A trained model on a test set: accuracy, F1, AUC, calibration, each class, each client.
+    """Score a model: accuracy, F1, AUC, calibration, each client.
 
     Written to evaluation.json in the run's folder and shown in its report. Of two runs: the
     difference of their models on the same images, with a paired test.
@@ -444,7 +444,7 @@ def analyse(
     model_file: ModelFile = None,
     as_json: AsJSON = False,
 ) -> None:
-    """What finished runs have learned: cosines, alignment, dimensions in use, drift, a picture.
+    """Look inside finished runs: cosines, drift, dimensions in use.
 
     Several runs are shown side by side.
     """

@@ -48,7 +48,7 @@ def theory(
     figures: FiguresFolder = None,
     as_json: AsJSON = False,
 ) -> None:
-    """The paper's theorem and proposition measured: the loss with M negatives, and its limit."""
+    """Measure the paper's theorem: the loss with M negatives, its limit."""
     from dcfl.cli.tables import plain_table
     from dcfl.cli.terminal import stdout
     from dcfl.paper.theory import finding, measure_theory, page_about, tables_of
@@ -111,7 +111,7 @@ def reproduce(
     figures: FiguresFolder = None,
     as_json: AsJSON = False,
 ) -> None:
-    """A table or figure of the paper, ours beside theirs. Without a name: a list of them.
+    """Repeat a table of the paper; without a name, list them.
 
     Finished cells are not trained again; interrupted ones continue where they stopped.
     """

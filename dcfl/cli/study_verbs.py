@@ -155,7 +155,7 @@ def report(
     figures: FiguresFolder = None,
     as_json: AsJSON = False,
 ) -> None:
-    """One self-contained HTML page about one or several runs; their comparison as a file."""
+    """Write an HTML page about runs, and their comparison as a file."""
     from dcfl.comparisons.groups import group_runs
     from dcfl.comparisons.standing import Standing
     from dcfl.report import find_all_runs, write_report
@@ -228,7 +228,9 @@ def compare(
     figures: FiguresFolder = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Several methods; those of a seed share its split, client schedule and initial weights.
+    """Compare methods over seeds, with intervals and a verdict.
+
+    All methods of a seed share its split, client schedule and initial weights.
 
     A different seed also means a different split; data.seed=0 keeps one split for all of them.
     Finished runs of the folder are not trained again, interrupted ones continue where they
@@ -325,7 +327,7 @@ def sweep(
     out: OutFolder = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Search for good settings on images that are kept back; test the chosen one once.
+    """Search for settings on kept-back images; test the best once.
 
     Without --random: every combination. The same command continues where it stopped.
     """

@@ -55,7 +55,7 @@ def run(
     dry_run: DryRun = False,
     as_json: AsJSON = False,
 ) -> None:
-    """Train one federation. Without a config: DCFL-PW on the built-in digits."""
+    """Train a model; without settings, DCFL-PW on the built-in digits."""
     from dcfl.runs.run import Run
 
     experiment = experiment_of(settings, method_file, model_file, out)
@@ -107,8 +107,10 @@ def resume(
     trust: Trust = False,
     as_json: AsJSON = False,
 ) -> None:
-    """Continue an interrupted run, or make one longer: as if it had been planned so and never
-    stopped."""
+    """Continue an interrupted run, or extend a finished one.
+
+    The result is bit-identical to that of a run that was planned so and never stopped.
+    """
     from dcfl.models.own_models import OWN_MODELS
     from dcfl.runs.folder import RecordedRun
     from dcfl.runs.run import Run

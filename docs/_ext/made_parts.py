@@ -15,6 +15,7 @@ MAKERS: dict[str, Callable[..., str]] = {
     "api": api.page,
     "config-keys": config_keys.page,
     "verbs": verbs.page,
+    "cheat-sheet": verbs.summary,
     **method_facts.MAKERS,
 }
 

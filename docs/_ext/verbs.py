@@ -17,6 +17,18 @@ def page() -> str:
     return "\n\n".join(filter(None, parts))
 
 
+def summary() -> str:
+    """A line per verb, under the headings of `dcfl --help`."""
+    program = typer.main.get_command(app)
+    assert isinstance(program, click.Group)
+    headings: dict[str, list[list[str]]] = {}
+    for name, command in program.commands.items():
+        heading = getattr(command, "rich_help_panel", None) or "Other"
+        first = _help(command).split("\n\n")[0]
+        headings.setdefault(heading, []).append([f"`dcfl {name}`", first])
+    return "\n\n".join(f"**{name}**\n\n{table(['', ''], rows)}" for name, rows in headings.items())
+
+
 def _sections(command: click.Command, path: str, level: int) -> list[str]:
     parts = [f"{'#' * level} `{path}`", _help(command)]
     callable_itself = not isinstance(command, click.Group) or command.invoke_without_command

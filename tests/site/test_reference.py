@@ -40,6 +40,14 @@ def test_every_verb_has_a_section() -> None:
     assert "| `--seeds 0,1,2` |" in page
 
 
+def test_the_cheat_sheet_has_every_verb_under_its_heading() -> None:
+    page = made("verbs").summary()
+    for verb in ("run", "compare", "demo", "evaluate", "data", "flower", "new"):
+        assert f"| `dcfl {verb}` |" in page
+    assert all(f"**{heading}**" in page for heading in ("Train", "Compare", "Sites", "Research"))
+    assert "**Other**" not in page
+
+
 def test_every_public_name_has_a_place() -> None:
     page = made("api").page()
     names = [name for name in dcfl.__all__ if name not in ("losses", "evaluation", "errors")]

@@ -146,12 +146,14 @@ def our_rounds(
     settings: ServerSettings | None = None,
     training: LocalTraining = TRAINING,
     model: Callable[[], FeatureModel] = Tiny,
+    memories: dict[int, Tensors] | None = None,
 ) -> list[Tensors]:
-    """The server's weights after each round, with these clients in it."""
+    """The server's weights after each round, with these clients in it; `memories`: what they have
+    kept in the end is put there."""
     names = frozenset(name for name, _ in model().named_parameters())
     server = Server(method, len(LABELS), names, training, settings or ServerSettings())
     state = ServerState(0, snapshot(model()), {}, {})
-    memories: dict[int, Tensors] = {}
+    memories = {} if memories is None else memories
     weights = []
     for cohort in cohorts:
         sent, updates = server.broadcast(state), []

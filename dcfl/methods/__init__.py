@@ -15,8 +15,10 @@ from dcfl.methods.method import Cost, Method, Objective, ServerStep
 from dcfl.methods.moon import MOON
 from dcfl.methods.scaffold import Scaffold
 from dcfl.methods.zoo.ccvr import CCVR
+from dcfl.methods.zoo.ditto import Ditto
 from dcfl.methods.zoo.drift import FedDC, FedSpeed
 from dcfl.methods.zoo.fedalign import FedAlign
+from dcfl.methods.zoo.fedbabu import FedBABU
 from dcfl.methods.zoo.fedcm import FedCM
 from dcfl.methods.zoo.feddyn import FedDyn
 from dcfl.methods.zoo.fedetf import FedETF
@@ -58,6 +60,8 @@ METHODS: dict[str, type[Method]] = {
         QFedAvg,
         CCVR,
         FedMA,
+        Ditto,
+        FedBABU,
     )
 }
 

@@ -88,6 +88,7 @@ dcfl --help                      all commands"""
 
 @app.callback(invoke_without_command=True)
 def _main(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
     quiet: Annotated[
         bool, typer.Option(QUIET, help="Show no progress, only results and warnings; any verb.")
@@ -99,6 +100,8 @@ def _main(
 
         print(f"dcfl {build()}")
         raise typer.Exit(0)
+    if context.invoked_subcommand is None:
+        print(NEXT)
 
 
 def main() -> None:
@@ -114,9 +117,6 @@ def _program() -> NoReturn:
     warnings.showwarning = print_warning
     end_when_terminated()
     try:
-        if not arguments:
-            print(NEXT)
-            raise SystemExit(0)
         code = app(args=arguments, prog_name="dcfl", standalone_mode=False) or 0
         sys.stdout.flush()
         if code == INTERRUPTED:  # what typer makes of Ctrl-C

@@ -293,6 +293,8 @@ class Summary(Row):
             return bool(self.personal_models)
         if name.startswith("best_"):
             return self.best_round is not None
+        if "most_frequent" in name:
+            return getattr(self, name) is not None
         private = name in ("epsilon", "delta", "most_visits", "secret_noise")
         return not private or self.delta is not None
 

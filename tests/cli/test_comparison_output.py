@@ -44,7 +44,7 @@ def test_a_dash_prints_that_and_nothing_else(report: Call) -> None:
     _, out, _ = report("--csv", "-")
     assert [row["gain"] for row in csv.DictReader(io.StringIO(out))] == ["", "3"]
     _, out, _ = report("--latex", "-")
-    assert out.startswith("% Results\n")
+    assert out.startswith("% Bold: the highest mean")
     assert out.endswith("\\end{tabular}\n")
     _, out, _ = report("--json")
     told = json.loads(out)

@@ -71,7 +71,7 @@ def test_compare_shows_all_methods_side_by_side(cli, tmp_path: Path) -> None:  #
     assert "p is corrected for two comparisons with fedavg (Holm)" in out
     assert "csv     cmp/table.csv" in out
     assert (tmp_path / "cmp" / "table.csv").read_text().startswith("method,task,seeds,")
-    assert (tmp_path / "tables.tex").read_text().startswith("% Results")
+    assert (tmp_path / "tables.tex").read_text().startswith("% Bold")
     folders = {path.name for path in (tmp_path / "cmp").iterdir() if path.is_dir()}
     names = ("fedavg", "dcfl-sw", "dcfl-pw")
     assert folders == {f"{name}-seed{seed}" for name in names for seed in (0, 1)}

@@ -155,7 +155,7 @@ def check_latex(text: str) -> int:
 
 def check_html(text: str) -> None:
     assert not re.findall(r"(?:src|href)=[\"'](?!data:|#)", text)
-    assert not re.findall(r"url\((?!['\"]?data:)", text)
+    assert not re.findall(r"url\((?!['\"]?(?:data:|#))", text)
     assert not re.search(r"<script[^>]*src", text)
     assert text.count("<table") == text.count("</table>")
     for table in re.findall(r"<table.*?</table>", text, re.DOTALL):

@@ -37,12 +37,12 @@ class FederationSettings(Settings):
     participation: float | Literal["auto"] = key(
         "auto", gt=0, le=1, hint="0.05 samples 5 % of the clients in each round"
     )
-    # Who is asked: "samples", by their images; "power-of-choice" and "oort", by what they last
-    # reported too.
-    selection: Selection = "uniform"
     # Seeds the initial weights, the client schedule, batch order and augmentation; also the split,
     # unless data.seed is set.
     seed: int = key(0, ge=0, kind="seed")
+    # Who is asked: "samples", by their images; "power-of-choice" and "oort", by what they last
+    # reported too.
+    selection: Selection = "uniform"
     # Seconds to wait for a round's replies, after which late clients are left out; 0: no limit.
     deadline: float = key(0.0, ge=0, le=10**6, zero="none")
     minimum_replies: int = key(1, ge=1)  # a round with fewer does not change the model

@@ -161,7 +161,9 @@ def devices_in(file: ClockFile) -> Devices:
     kinds = [Device(**row) for row in file.rows]
     for number, kind in enumerate(kinds, start=2):
         if not (kind.up and kind.down):
-            raise ConfigError(f"clock.devices: {file.path}: line {number}: up and down are 0")
+            raise ConfigError(
+                f"clock.devices: {file.path}: line {number}: up and down must be above 0"
+            )
     return Devices(kinds)
 
 

@@ -28,7 +28,10 @@ def device(seconds: float) -> Device:
     return Device(seconds, np.inf, np.inf, 0.0, 1000.0)
 
 
-def six(availability: Availability = Availability(), **settings: Any) -> Clock:
+ALWAYS = Availability()
+
+
+def six(availability: Availability = ALWAYS, **settings: Any) -> Clock:
     """Six clients of one image each, the first the quickest."""
     server = Server(METHODS["fedavg"](), 6, frozenset({"w"}), ONE_STEP, upload={})
     share = settings.pop("share", 1.0)
@@ -69,9 +72,7 @@ def steps(clock: Clock, rounds: int) -> list[Round]:
 
 
 def visits(round: Round) -> list[tuple[int, str, float | None, float | None, int]]:
-    return [
-        (one.client, one.outcome, one.began, one.ended, one.staleness) for one in round.clients
-    ]
+    return [(one.client, one.outcome, one.began, one.ended, one.staleness) for one in round.clients]
 
 
 def clock_times(rounds: Sequence[Round]) -> list[float]:

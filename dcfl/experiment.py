@@ -270,17 +270,12 @@ class Experiment:
         return self.clock.active or self.federation.selection != "uniform"
 
     def _check_clock(self) -> None:
-        clock, selection, method = self.clock, self.federation.selection, self.method
+        clock, selection = self.clock, self.federation.selection
         others = f'federation.selection = "{selection}"' if selection != "uniform" else "[clock]"
         if clock.active and self.engine.name != "embedded":
             raise ConfigError(
                 f"[clock] is for simulations on this machine: with engine.name = "
                 f'"{self.engine.name}" time passes by itself'
-            )
-        if clock.takes_stale and not method.takes_stale:
-            raise ConfigError(
-                f"clock.mode and clock.late: {method.name} puts together what the clients of one "
-                f'round make of one model; use clock.mode = "rounds" and clock.late = "drop"'
             )
         if self.by_clock and self.federation.baseline != "none":
             raise ConfigError(f"{others}: a baseline asks all clients in every round")

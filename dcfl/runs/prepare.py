@@ -151,6 +151,11 @@ def prepare(
     if isinstance(model, OwnModel):
         model = model.build(dataset.channels, dataset.size, dataset.classes)
     runner = client_runner(experiment, dataset, partition, model)
+    if experiment.clock.takes_stale and not experiment.method.takes_stale:
+        raise ConfigError(
+            f"clock.mode and clock.late: {experiment.method.name} puts together what the clients "
+            f'of one round make of one model; use clock.mode = "rounds" and clock.late = "drop"'
+        )
     if experiment.clock.active and expected_upload(runner) is None:
         raise ConfigError(
             f"[clock] needs to know how much {experiment.method.name} sends beside the weights: "

@@ -272,10 +272,9 @@ class Experiment:
     def _check_clock(self) -> None:
         clock, selection = self.clock, self.federation.selection
         others = f'federation.selection = "{selection}"' if selection != "uniform" else "[clock]"
-        if clock.active and self.engine.name != "embedded":
+        if clock.active and self.engine.at_sites:
             raise ConfigError(
-                f"[clock] is for simulations on this machine: with engine.name = "
-                f'"{self.engine.name}" time passes by itself'
+                '[clock] is for simulations: with engine.name = "flower" time passes by itself'
             )
         if self.by_clock and self.federation.baseline != "none":
             raise ConfigError(f"{others}: a baseline asks all clients in every round")

@@ -12,11 +12,13 @@ import pytest
 import dcfl
 from dcfl.clock.events import Clock
 from dcfl.clock.settings import ClockSettings
+from dcfl.engines.engine import Connect
 from dcfl.engines.runner import expected_upload
 from dcfl.errors import ConfigError
 from dcfl.experiment import EngineSettings, Experiment, FederationSettings, OutputSettings
 from dcfl.messages import ClientUpdate, num_bytes
 from dcfl.methods import METHODS
+from dcfl.runs.connect import connect
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.prepare import prepare
 from dcfl.runs.run import Run
@@ -25,6 +27,7 @@ from dcfl.tensors import snapshot
 from dcfl.testing.toys import toy_model
 from tests import toys
 from tests.engines.runs import TRAINING, Flat, bits, federation, trained
+from tests.flower.in_process import in_process
 from tests.reliability.victims import flat
 
 MODEL = flat()
@@ -39,6 +42,7 @@ def clocked(
     method: str = "fedavg",
     selection: Any = "uniform",
     sizes: tuple[int, ...] = UNEQUAL,
+    connect: Connect = connect,
     **clock: Any,
 ) -> Run:
     experiment = Experiment(
@@ -49,13 +53,22 @@ def clocked(
         output=OutputSettings(str(folder), report=False, checkpoint=1),
         clock=ClockSettings(**clock),
     )
-    return Run(experiment, federation(sizes), MODEL)
+    return Run(experiment, federation(sizes), MODEL, connect)
 
 
 def finished(run: Run) -> dict[str, Any]:
     for _ in run.rounds():
         pass
     return bits(run)
+
+
+def without_bytes(found: dict[str, Any]) -> dict[str, Any]:
+    """On Flower's wire tensors have names and shapes too."""
+    rows = {
+        kind: [{n: v for n, v in row.items() if n[:5] != "bytes"} for row in found[kind]]
+        for kind in ("rounds", "clients")
+    }
+    return {**found, **rows}
 
 
 def untimed(found: dict[str, Any]) -> dict[str, Any]:
@@ -96,7 +109,7 @@ ALL_AT_ONCE = {
 
 
 @pytest.mark.parametrize("name", ALL_AT_ONCE)
-def test_the_same_bits_in_a_pool_and_after_a_kill(name: str, tmp_path: Path) -> None:
+def test_the_same_bits_in_a_pool_on_flower_and_after_a_kill(name: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = {
         "method": "moon",
         "devices": "phones",
@@ -110,6 +123,8 @@ def test_the_same_bits_in_a_pool_and_after_a_kill(name: str, tmp_path: Path) -> 
     wanted = bits(run)
     assert any(row["staleness"] for row in wanted["clients"])
     assert finished(clocked(tmp_path / "two", 2, **settings)) == wanted
+    there = finished(clocked(tmp_path / "flower", connect=in_process(3), **settings))
+    assert without_bytes(there) == without_bytes(wanted)
     resumed = Run.resume(killed, federation(UNEQUAL), MODEL, trust=True)
     assert finished(resumed) == wanted
     summary = RecordedRun.open(killed).summary
@@ -177,7 +192,7 @@ REFUSED: dict[str, dict[str, Any]] = {
         "federation.selection": "samples",
         "engine.name": "flower",
     },
-    "is for simulations on this machine": {"clock.devices": "phones", "engine.name": "flower"},
+    "is for simulations": {"clock.devices": "phones", "engine.name": "flower"},
     "federation.minimum_replies = 3": {
         "clock.devices": "phones",
         "clock.mode": "fedasync",

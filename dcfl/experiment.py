@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar, Literal
 
+from dcfl.clock.selection import Selection
+from dcfl.clock.settings import ClockSettings
 from dcfl.data import DataSettings
 from dcfl.errors import ConfigError
 from dcfl.federation import cohort_size
@@ -38,6 +40,9 @@ class FederationSettings(Settings):
     # Seeds the initial weights, the client schedule, batch order and augmentation; also the split,
     # unless data.seed is set.
     seed: int = key(0, ge=0, kind="seed")
+    # Who is asked: "samples", by their images; "power-of-choice" and "oort", by what they last
+    # reported too.
+    selection: Selection = "uniform"
     # Seconds to wait for a round's replies, after which late clients are left out; 0: no limit.
     deadline: float = key(0.0, ge=0, le=10**6, zero="none")
     minimum_replies: int = key(1, ge=1)  # a round with fewer does not change the model
@@ -222,6 +227,7 @@ class Experiment:
     output: OutputSettings = OutputSettings()
     faults: FaultSettings = FaultSettings()
     attack: AttackSettings = AttackSettings()
+    clock: ClockSettings = ClockSettings()
 
     def __post_init__(self) -> None:
         require_plain_name(self.method.name)
@@ -238,6 +244,7 @@ class Experiment:
         if self.federation.personal and self.method.has_own_model:
             raise ConfigError(OWN_AND_PERSONAL.format(self.method.name))
         self._check_baseline()
+        self._check_clock()
         if self.training.head_epochs and not self.federation.personal:
             raise ConfigError(
                 "training.head_epochs are of the part that federation.personal names: set "
@@ -256,6 +263,34 @@ class Experiment:
             )
         if kind == "pooled" and self.engine.at_sites:
             raise ConfigError('federation.baseline = "pooled": the images are at the sites')
+
+    @property
+    def by_clock(self) -> bool:
+        """Whether the clock's generator trains, and not the plain one."""
+        return self.clock.active or self.federation.selection != "uniform"
+
+    def _check_clock(self) -> None:
+        clock, selection = self.clock, self.federation.selection
+        others = f'federation.selection = "{selection}"' if selection != "uniform" else "[clock]"
+        if clock.active and self.engine.at_sites:
+            raise ConfigError(
+                '[clock] is for simulations: with engine.name = "flower" time passes by itself'
+            )
+        if self.by_clock and self.federation.baseline != "none":
+            raise ConfigError(f"{others}: a baseline asks all clients in every round")
+        if self.privacy.active and (clock.asks_others or selection != "uniform"):
+            raise ConfigError(
+                f"{others} asks other clients than [privacy] accounts for: its guarantee is for "
+                f'federation.selection = "uniform" and rounds in which everybody can be asked once'
+            )
+        if selection == "samples" and self.engine.at_sites:
+            raise ConfigError(f"{others}: the server does not know how many images sites have")
+        least = self.federation.minimum_replies
+        if clock.asynchronous and least > clock.replies(least):
+            raise ConfigError(
+                f"federation.minimum_replies = {least}, and a step of clock.mode = "
+                f'"{clock.mode}" has {clock.replies(least)}: the model would never change'
+            )
 
     def _check_choice(self) -> None:
         """Nothing is chosen by the test images unless the user says so."""

@@ -72,11 +72,17 @@ def federate(
         used = {client.client for client in clients if client.used}
         backend.settle(used)
         if used or not asks_again(clients):
-            rest = {name: one for name, one in after.shared.items() if not name.startswith(LOG)}
-            logged = {
-                name.removeprefix(LOG): float(after.shared[name])
-                for name in after.shared
-                if name not in rest
-            }
-            state = replace(after, shared=rest) if logged else after
-            yield Round(state, clients, logged)
+            done = round_of(after, clients)
+            state = done.state
+            yield done
+
+
+def round_of(after: ServerState, clients: list[ClientReport]) -> Round:
+    """What the server has logged is taken out of what is shared."""
+    rest = {name: one for name, one in after.shared.items() if not name.startswith(LOG)}
+    logged = {
+        name.removeprefix(LOG): float(after.shared[name])
+        for name in after.shared
+        if name not in rest
+    }
+    return Round(replace(after, shared=rest) if logged else after, clients, logged)

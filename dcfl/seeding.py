@@ -26,6 +26,9 @@ Purpose = Literal[
     "faults",
     "attackers",
     "attack",
+    "device",
+    "time zone",
+    "drop-out",
 ]
 
 

@@ -19,7 +19,7 @@ LAYERS = {
     "the mathematics": "losses",
     "what is trained, on what": "models data",
     "a client's half of a round": "client methods local_training",
-    "the server's half, and what came out": "server federation evaluation scores",
+    "the server's half, and what came out": "server federation clock evaluation scores",
     "a run as a value": "privacy experiment config",
     "where clients train": "engines",
     "at Flower's nodes": "flower",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
+from dcfl.clock.settings import ClockSettings
 from dcfl.data import Dataset, load_dataset
 from dcfl.experiment import AttackSettings, Experiment, FaultSettings
 from dcfl.federation import cohort_size
@@ -30,9 +31,15 @@ def baselines_for(experiment: Experiment, dataset: Dataset | None = None) -> dic
         privacy=PrivacySettings(),
         faults=FaultSettings(),
         attack=AttackSettings(),
+        clock=ClockSettings(),
         output=replace(experiment.output, keep_best=False),
         federation=replace(
-            experiment.federation, personal=(), minimum_replies=1, patience=0, target_accuracy=0.0
+            experiment.federation,
+            personal=(),
+            minimum_replies=1,
+            patience=0,
+            target_accuracy=0.0,
+            selection="uniform",
         ),
     )
     data = plain.seeded_data

@@ -106,6 +106,7 @@ class CostToReach:
     rounds: float
     bytes: float  # up and down
     client_seconds: float
+    virtual_seconds: float | None = None  # None without a clock
 
 
 def cost_to_reach(
@@ -119,7 +120,7 @@ def cost_to_reach(
         value = row[quantity]
         if row.accuracy is not None and value is not None and value >= target:
             sent, worked = bytes_so_far(run)[index], client_seconds_so_far(run)[index]
-            return CostToReach(row.round, sent, worked)
+            return CostToReach(row.round, sent, worked, row.virtual_time)
     return None
 
 
@@ -139,10 +140,12 @@ class Reached:
         known = [cost for cost in self.costs if cost is not None]
         if not known:
             return None
+        timed = [cost.virtual_seconds for cost in known if cost.virtual_seconds is not None]
         return CostToReach(
             fmean(cost.rounds for cost in known),
             fmean(cost.bytes for cost in known),
             fmean(cost.client_seconds for cost in known),
+            fmean(timed) if len(timed) == len(known) else None,
         )
 
 
@@ -284,9 +287,14 @@ class Standing:
             "accuracy": self.target_of(group.task),
             "reached": reached.count,
             "of": len(reached.costs),
-            **(asdict(reached.mean) if reached.mean else {}),
+            **_known(reached.mean),
         }
         return {**group.to_json(), "gain": gain and gain.to_json(), "target": costs}
+
+
+def _known(cost: CostToReach | None) -> dict[str, float]:
+    values = asdict(cost).items() if cost else ()
+    return {name: value for name, value in values if value is not None}
 
 
 def comparable_means(scores: Mapping[str, Mapping[Name, float]]) -> dict[str, float]:

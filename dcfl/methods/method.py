@@ -227,6 +227,13 @@ class Method(Settings):
         """Whether the server keeps all replies until the round ends."""
         return self.overrides("weigh") or (self.keeps_replies and self.overrides("server_step"))
 
+    @property
+    def takes_stale(self) -> bool:
+        """Whether a reply may be of a client that began from an older model than the others of its
+        round. What is merged or weighed is usually of one model."""
+        hooks = ("upload", "weigh", "server_step", "shared_for")
+        return not any(self.overrides(hook) for hook in hooks)
+
     def embedding_of(self, output: Output) -> Tensor:
         """What terms on embeddings see of a model's output."""
         return output.z()

@@ -298,6 +298,9 @@ def _axes(groups: Sequence[Group]) -> tuple[list[dict[str, str]], dict[str, Acro
         "seconds": lambda run: list(np.cumsum([row.seconds for row in run.rounds])),
         "work": client_seconds_so_far,
     }
+    if runs and all(row.virtual_time is not None for run in runs for row in run.rounds):
+        axes.append({"name": "virtual", "label": "virtual seconds, by the clock", "unit": "s"})
+        across["virtual"] = lambda run: [row.virtual_time or 0.0 for row in run.rounds]
     return axes, across
 
 

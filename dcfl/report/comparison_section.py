@@ -36,6 +36,9 @@ ABOUT_COSTS = (
     "chosen, or the one that the first method ends with in the same seed. Means over the seeds "
     "that reach it. Client-seconds are what clients have trained, all together."
 )
+ABOUT_VIRTUAL = (
+    " Virtual seconds are those of the clock's devices, and not of the machine that simulated them."
+)
 ABOUT_RANKS = (
     "In each data set and split the best method has rank 1, by its mean EMA. Bars are as long as "
     "Nemenyi's critical difference at 5 %: methods whose bars overlap are not distinguishable, and "
@@ -140,24 +143,28 @@ def costs_table(standing: Standing, task: str) -> Table:
     reached = {group.method: standing.reached(group) for group in groups}
     means = {method: costs.mean for method, costs in reached.items()}
     unit = data_unit(max((cost.bytes for cost in means.values() if cost), default=0.0))
+    timed = any(cost.virtual_seconds is not None for cost in means.values() if cost)
     rows = [
         [
             method,
             *(
-                ["–"] * 3
+                ["–"] * (3 + timed)
                 if cost is None
                 else [
                     number(cost.rounds, 0 if cost.rounds == int(cost.rounds) else 1),
                     number(cost.bytes / unit.bytes, 1),
                     number(cost.client_seconds, 1),
+                    *([number(cost.virtual_seconds or math.nan, 1)] if timed else []),
                 ]
             ),
             f"{reached[method].count} of {len(reached[method].costs)}",
         ]
         for method, cost in means.items()
     ]
-    columns = ("Method", "rounds", unit.name, "client-seconds", "seeds that reach it")
-    return Table(columns, rows, _target(standing, task), ABOUT_COSTS)
+    virtual = ["virtual seconds"] if timed else []
+    columns = ("Method", "rounds", unit.name, "client-seconds", *virtual, "seeds that reach it")
+    note = ABOUT_COSTS + (ABOUT_VIRTUAL if timed else "")
+    return Table(columns, rows, _target(standing, task), note)
 
 
 def _target(standing: Standing, task: str) -> str:

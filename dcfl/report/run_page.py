@@ -43,6 +43,7 @@ from dcfl.report.client_sections import (
     personal_section,
     site_section,
 )
+from dcfl.report.clock_section import clock_section, clock_words
 from dcfl.report.comparison_section import comparison_sections
 from dcfl.report.document import Detail, Page, Picture, Section, Table
 from dcfl.report.evaluation_section import evaluation_section
@@ -82,6 +83,7 @@ def page_of(
         over_section(standing, over) if over and begun else None,
         *comparison_sections(standing),
         _training_section(groups) if begun else None,
+        clock_section(runs, names),
         class_section(groups),
         personal_section(runs, names),
         evaluation_section(runs, names),
@@ -409,6 +411,7 @@ def _facts(runs: Sequence[RecordedRun]) -> list[tuple[str, str]]:
         ("Partition", _distinct(runs, _partition)),
         ("Rounds", _distinct(runs, plain("federation.rounds"))),
         ("Participation", _distinct(runs, _participation) + _unused(runs)),
+        ("Clock", _distinct(runs, clock_words)),
         ("Model", _distinct(runs, plain("model.name"))),
         ("Scored", _distinct(runs, _scored)),
     ]

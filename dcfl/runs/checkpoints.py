@@ -17,9 +17,10 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from dcfl import tensors as named
+from dcfl.clock.state import ClockState, Flight, Known
 from dcfl.engines.memories import Index
 from dcfl.errors import CheckpointError
-from dcfl.messages import Tensors
+from dcfl.messages import Broadcast, Tensors
 from dcfl.server import ServerState
 from dcfl.system.json_types import Count, Seconds, Text
 from dcfl.system.storage import storage, strict_json
@@ -28,6 +29,34 @@ from dcfl.system.tensor_files import read_tensors, write_tensors
 CHECKPOINT_SECONDS = 10.0  # between two checkpoints, with output.checkpoint = "auto"
 KEPT = 2  # a spare, in case the newest is damaged
 ClientNumber = Annotated[str, Field(pattern="^[0-9]{1,10}$")]
+
+
+@dataclass(frozen=True)
+class SavedClock:
+    """All of a ClockState but its tensors."""
+
+    now: Seconds
+    flights: tuple[Flight, ...]
+    known: dict[ClientNumber, Known]
+
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
+    def restored(self, weights: Tensors, shared: Tensors) -> ClockState:
+        rounds = sorted({flight.round for flight in self.flights})
+        names = [str(number) for number in rounds]
+        pairs = zip(named.apart(weights, *names), named.apart(shared, *names), strict=True)
+        sent = {n: Broadcast(n, *pair) for n, pair in zip(rounds, pairs, strict=True)}
+        known = {int(client): one for client, one in self.known.items()}
+        return ClockState(self.now, self.flights, known, sent)
+
+
+def _saved_clock(clock: ClockState | None) -> tuple[SavedClock | None, Tensors, Tensors]:
+    if clock is None:
+        return None, {}, {}
+    known = {str(client): one for client, one in clock.known.items()}
+    weights = named.together(**{str(n): one.weights for n, one in clock.sent.items()})
+    shared = named.together(**{str(n): one.shared for n, one in clock.sent.items()})
+    return SavedClock(clock.now, clock.flights, known), weights, shared
 
 
 @dataclass(frozen=True)
@@ -42,6 +71,7 @@ class SavedProgress:
     begun_with: dict[str, Any]  # see `fingerprint.fingerprint`
     again: Count = 0  # rounds that were repeated after a resume
     best: Count = 0  # the round of the best weights; 0: they are not kept
+    clock: SavedClock | None = None
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
@@ -94,14 +124,18 @@ class Checkpoints:
         """Write a checkpoint, delete old ones, and return the memories that the rest need."""
         state, progress, best = checkpoint
         apart = best.weights if best and best.round != state.round else {}
+        clock, clock_weights, clock_shared = _saved_clock(state.clock)
         tensors = named.together(
             weights=state.weights,
             shared=state.shared,
             slots=state.slots,
             kept=state.kept,
             best=apart,
+            flying=clock_weights,
+            flying_shared=clock_shared,
         )
-        text = strict_json(asdict(replace(progress, best=best.round if best else 0)))
+        progress = replace(progress, best=best.round if best else 0, clock=clock)
+        text = strict_json(asdict(progress))
         path = self._path(progress.round)
         write_tensors(path, tensors, text)
         self._indexes[path] = progress.index
@@ -171,10 +205,11 @@ def read_checkpoint(path: Path) -> Checkpoint:
     copies = named.copies(tensors)
     try:
         progress = TypeAdapter(SavedProgress).validate_json(text, strict=True)
-        parts = ("weights", "shared", "slots", "kept", "best")
-        weights, shared, slots, kept, best = named.apart(copies, *parts)
+        parts = ("weights", "shared", "slots", "kept", "best", "flying", "flying_shared")
+        weights, shared, slots, kept, best, *flying = named.apart(copies, *parts)
+        clock = progress.clock.restored(*flying) if progress.clock else None
     except (ValueError, KeyError) as error:
         raise CheckpointError(f"{path}: not a checkpoint of this version of dcfl") from error
-    state = ServerState(progress.round, weights, shared, slots, kept)
+    state = ServerState(progress.round, weights, shared, slots, kept, clock)
     chosen = Best(progress.best, best or weights) if progress.best else None
     return Checkpoint(state, progress, chosen)

@@ -60,6 +60,7 @@ def own_contents(experiment: Experiment) -> dict[str, str | None]:
         "method": own_code(experiment.method, None)["method"],
         "weights": weights_sha256(weights) if weights else None,
         "split": split.sha256 if split else None,
+        **{name: file.sha256 for name, file in experiment.clock.files.items()},
     }
 
 

@@ -31,6 +31,8 @@ KINDS: dict[str, Kind] = {
 CONTENTS = {
     "data": "data.dataset",
     "split": "data.partition",
+    "devices": "clock.devices",
+    "availability": "clock.availability",
     "weights": "model.weights.sha256",
     "method": "method.source",
     "model": "model.source",
@@ -53,7 +55,8 @@ def identity(described: Mapping[str, Any]) -> Identity:
     whose names have no dot: those of CONTENTS, and of the machine where bits matter."""
     settings = complete({key: value for key, value in described.items() if "." in key})
     facts = {key: fact for key, fact in described.items() if "." not in key and fact is not None}
-    for key in (CONTENTS[fact] for fact in ("data", "split") if fact in facts):
+    files = ("data", "split", "devices", "availability")
+    for key in (CONTENTS[fact] for fact in files if fact in facts):
         settings[key] = str(settings[key]).partition(":")[0]  # the hash replaces the path
     return {**of_kind(settings, "result", "seed"), **facts}
 

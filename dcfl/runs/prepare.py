@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from dcfl.clock.events import Clock
 from dcfl.data import (
     Augmentation,
     Dataset,
@@ -95,6 +96,23 @@ class Prepared:
             frozenset(unsent_tensors(self.model)),
         )
 
+    def clock(self) -> Clock | None:
+        """None if rounds take no virtual time and ask whom they always asked."""
+        experiment = self.experiment
+        if not experiment.by_clock:
+            return None
+        settings, federation = experiment.clock, experiment.federation
+        return Clock(
+            self.server(),
+            settings,
+            federation.share,
+            federation.seed,
+            self.data.sizes,
+            federation.selection,
+            settings.device_mix() if settings.active else None,
+            settings.availabilities(),
+        )
+
     def session(
         self,
         run: str,
@@ -133,6 +151,16 @@ def prepare(
     if isinstance(model, OwnModel):
         model = model.build(dataset.channels, dataset.size, dataset.classes)
     runner = client_runner(experiment, dataset, partition, model)
+    if experiment.clock.takes_stale and not experiment.method.takes_stale:
+        raise ConfigError(
+            f"clock.mode and clock.late: {experiment.method.name} puts together what the clients "
+            f'of one round make of one model; use clock.mode = "rounds" and clock.late = "drop"'
+        )
+    if experiment.clock.active and expected_upload(runner) is None:
+        raise ConfigError(
+            f"[clock] needs to know how much {experiment.method.name} sends beside the weights: "
+            f"define upload_like"
+        )
     files = own_files(experiment)
     # Hashed now: a file may be edited during the run.
     foreign = runner.model if model is not None or not experiment.model.built_in else None
@@ -141,6 +169,7 @@ def prepare(
         own["weights"] = weights_sha256(experiment.model.weights)
     if data.own_split is not None:
         own["split"] = data.own_split.sha256
+    own |= {name: file.sha256 for name, file in experiment.clock.files.items()}
     return Prepared(
         experiment=experiment,
         data=runner.data,
@@ -205,7 +234,10 @@ def resolved(experiment: Experiment, dataset: Dataset, partition: Partition) -> 
     clients = len(partition)
     share = _participation(experiment, dataset, clients)
     federation = replace(experiment.federation, participation=share)
-    experiment.server.require_replies(federation.cohort_of(clients), clients)
+    replies = experiment.clock.replies(federation.cohort_of(clients))
+    if replies > clients:
+        raise ConfigError(f"clock.buffer = {replies} of {clients} clients would never be full")
+    experiment.server.require_replies(replies, clients)
     model = experiment.model
     if model.weights:
         model = replace(model, weights=str(weights_path(model.weights)))
@@ -216,6 +248,7 @@ def resolved(experiment: Experiment, dataset: Dataset, partition: Partition) -> 
         model=model,
         method=experiment.server.fitted(experiment.method),
         federation=federation,
+        clock=experiment.clock.with_whole_paths(),
         data=replace(
             data,
             dataset=data.dataset if short_name(data.dataset) == dataset.name else dataset.name,

@@ -143,6 +143,7 @@ class RoundRow(Row):
     # Clients whose test images belong to the accuracy and were not scored: there is none then.
     absent: tuple[Count, ...] = ()
     notices: tuple[Text, ...] = ()
+    virtual_time: Seconds | None = None  # since the run's beginning, with a clock
     logged: Mapping[str, Number] = field(default_factory=dict)  # by `client.log` and the server
 
     def __post_init__(self) -> None:
@@ -150,6 +151,8 @@ class RoundRow(Row):
             raise ValueError("accuracy without max_accuracy or ema_accuracy")
 
     def _is_written(self, name: str) -> bool:
+        if name == "virtual_time":
+            return self.virtual_time is not None
         optional = ("sites", "absent", "notices", "logged")
         return name not in optional or bool(getattr(self, name))
 
@@ -175,6 +178,9 @@ class ClientRow(Row):
     used: Flag = False
     site: Text = ""  # its name, if sites have names
     own_accuracy: Percent | None = None  # of the new global model, as in client_accuracy
+    began: Seconds | None = None  # of its visit, in virtual seconds
+    ended: Seconds | None = None
+    staleness: Count = 0  # steps of the server's model during the visit
 
     @property
     def seconds(self) -> float:
@@ -182,6 +188,8 @@ class ClientRow(Row):
         return self.metrics.get("seconds") or 0.0
 
     def _is_written(self, name: str) -> bool:
+        if name in ("began", "ended", "staleness"):
+            return self.began is not None
         return name != "site" or bool(self.site)
 
 
@@ -264,6 +272,8 @@ class Summary(Row):
     delta: Number | None = None
     most_visits: Count | None = None
     secret_noise: Flag | None = None
+    clock: Text = ""  # its settings in a line
+    virtual_time: Seconds | None = None  # that the run took
 
     @property
     def lost(self) -> int:
@@ -287,7 +297,7 @@ class Summary(Row):
     def _is_written(self, name: str) -> bool:
         if name == "evaluate_every":
             return self.evaluate_every != 1
-        if name in ("stopped", "recalls", "own_images"):
+        if name in ("stopped", "recalls", "own_images", "clock", "virtual_time"):
             return bool(getattr(self, name))
         if "personal" in name:
             return bool(self.personal_models)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from dcfl.clock.events import federate_by_clock
 from dcfl.config import as_tables
 from dcfl.data import Dataset, load_dataset
 from dcfl.data.catalogue import is_named
@@ -183,7 +184,7 @@ class Training:
         self._recorder, self._saver, self._follower = recorder, saver, follower
         self._stopping, self._folder = stopping, recorder.folder
         self._federation, self._output = prepared.experiment.federation, prepared.experiment.output
-        self._server = prepared.server()
+        self._server, self._clock = prepared.server(), prepared.clock()
         self._mixes = prepared.data.label_mixes()
         self._dropped = 0  # late replies so far
         self._last_score: Evaluation | None = None
@@ -205,15 +206,13 @@ class Training:
         engine, federation = self._engine, self._federation
         pending: Trained | None = None  # its evaluation is still running
         overlaps = engine.overlaps and not federation.may_end_early
-        rounds = federate(
-            self._server,
-            Stoppable(engine, self._stopping, self._keep_update),
-            self._at.state,
-            federation.rounds,
-            federation.share,
-            federation.seed,
-            self._asks_again,
-        )
+        backend = Stoppable(engine, self._stopping, self._keep_update)
+        start, last = self._at.state, federation.rounds
+        if self._clock is not None:
+            rounds = federate_by_clock(self._clock, backend, start, last, self._asks_again)
+        else:
+            share, seed = federation.share, federation.seed
+            rounds = federate(self._server, backend, start, last, share, seed, self._asks_again)
         try:
             for round, seconds in until_stopped(rounds, engine, self._stopping):
                 before, pending = pending, None

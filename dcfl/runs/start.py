@@ -172,6 +172,8 @@ def _require_fitting(prepared: Prepared, checkpoint: Checkpoint) -> None:
     try:
         for weights in (state.weights, best.weights if best else model):
             check_like(weights, model, "weights")
+        for sent in state.clock.sent.values() if state.clock else ():
+            check_like(sent.weights, {n: model[n] for n in sent.weights if n in model}, "weights")
         for name, like in shapes.items():
             if like is None or like.shape != state.slots[name].shape:
                 raise ProtocolError(f"{name} is not as the optimiser keeps it")

@@ -216,8 +216,14 @@ def round_row(
         sites=sites,
         absent=absent,
         notices=notices,
+        virtual_time=_virtual_time(round),
         logged={**_means_of_logs(round.clients), **round.logged},
     )
+
+
+def _virtual_time(round: Round) -> float | None:
+    timed = any(client.ended is not None for client in round.clients)
+    return round.state.clock.now if round.state.clock and timed else None
 
 
 def _continued(
@@ -372,4 +378,6 @@ def summarise(
         best_sha256=named.sha256(models["best"]) if best else "",
         stopped=reason_to_end(experiment.federation, rounds),
         **privacy_spent(experiment, last.round, repeated),
+        clock=experiment.clock.words if experiment.clock.active else "",
+        virtual_time=last.virtual_time,
     )

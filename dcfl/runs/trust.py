@@ -24,6 +24,8 @@ def named_outside(experiment: Experiment, folder: Path) -> list[str]:
     named = [f"the tracker {name}" for name in experiment.output.trackers]
     named += [f"the code {name}" for name in copies]
     named += [f"the data {name}" for name in (_data(data, folder), data.partition) if ":" in name]
+    clock = (experiment.clock.devices, experiment.clock.availability)
+    named += [f"the file {name[5:]}" for name in clock if ":" in name]
     named += [f"the data in {data.path}"] if data.path != DEFAULT.data.path else []
     named += [f"the table {data.group}"] if is_table(data.group) else []
     return named + ([f"the weights {weights}"] if weights else [])

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from dcfl import tensors as named
+from dcfl.clock.state import ClockState
 from dcfl.errors import ClientFailure, ConfigError, Diverged, ProtocolError
 from dcfl.local_training import LocalTraining
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic
@@ -89,6 +90,7 @@ class ServerState:
     shared: Tensors  # the method's state, such as prototypes
     slots: Tensors  # the server optimiser's state, such as momentum
     kept: Tensors = field(default_factory=dict)  # the method's own, which is never sent
+    clock: ClockState | None = None  # with a clock, or if clients are chosen by what they reported
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,9 @@ class ClientReport:
     bytes_down: int = 0
     metrics: Mapping[str, float] = field(default_factory=dict)
     used: bool = False  # whether the reply entered the model; not every valid one does
+    began: float | None = None  # of its visit, in virtual seconds; None without a clock
+    ended: float | None = None
+    staleness: int = 0  # steps of the server's model during the visit
 
 
 class Uploads:

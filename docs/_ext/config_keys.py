@@ -31,6 +31,7 @@ ABOUT = {  # of each table, and where to read on
     "faults": "Shares of a round's clients that fail on purpose, "
     "to test [reliability](../reliability.md).",
     "attack": "Clients that attack, for experiments: [robustness](../robustness.md).",
+    "clock": "Virtual time: [a clock that repeats](../clock.md). Off unless `devices` is set.",
 }
 
 

@@ -238,6 +238,8 @@ class Experiment:
         if self.federation.personal and self.method.has_own_model:
             raise ConfigError(OWN_AND_PERSONAL.format(self.method.name))
         self._check_baseline()
+        if self.server.secure and self.output.keep_updates:
+            raise ConfigError("output.keep_updates: with server.secure nobody has single updates")
         if self.training.head_epochs and not self.federation.personal:
             raise ConfigError(
                 "training.head_epochs are of the part that federation.personal names: set "
@@ -249,6 +251,8 @@ class Experiment:
         kind = self.federation.baseline
         if kind == "none":
             return
+        if self.server.secure:
+            raise ConfigError(f'federation.baseline = "{kind}" sums nothing: leave out server.secure')
         if self.method.name != "fedavg" or self.federation.personal:
             raise ConfigError(
                 f'federation.baseline = "{kind}" trains as FedAvg does: set method.name = '

@@ -227,6 +227,12 @@ class Method(Settings):
         """Whether the server keeps all replies until the round ends."""
         return self.overrides("weigh") or (self.keeps_replies and self.overrides("server_step"))
 
+    @property
+    def adds_up(self) -> bool:
+        """Whether `merge` makes of a single upload, the sum of all, what it makes of all of them:
+        under server.secure nobody sees more. `merge_mean` needs no more in any case."""
+        return not self.overrides("merge")
+
     def embedding_of(self, output: Output) -> Tensor:
         """What terms on embeddings see of a model's output."""
         return output.z()

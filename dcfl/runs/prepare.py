@@ -93,6 +93,7 @@ class Prepared:
             experiment.federation.minimum_replies,
             expected_upload(self.runner),
             frozenset(unsent_tensors(self.model)),
+            self.runner.fixed_point,
         )
 
     def session(
@@ -205,7 +206,10 @@ def resolved(experiment: Experiment, dataset: Dataset, partition: Partition) -> 
     clients = len(partition)
     share = _participation(experiment, dataset, clients)
     federation = replace(experiment.federation, participation=share)
-    experiment.server.require_replies(federation.cohort_of(clients), clients)
+    cohort = federation.cohort_of(clients)
+    experiment.server.require_replies(cohort, clients)
+    least = max(federation.minimum_replies, experiment.server.survivors(cohort))
+    federation = replace(federation, minimum_replies=least)
     model = experiment.model
     if model.weights:
         model = replace(model, weights=str(weights_path(model.weights)))

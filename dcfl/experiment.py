@@ -252,7 +252,9 @@ class Experiment:
         if kind == "none":
             return
         if self.server.secure:
-            raise ConfigError(f'federation.baseline = "{kind}" sums nothing: leave out server.secure')
+            raise ConfigError(
+                f'federation.baseline = "{kind}" sums nothing: leave out server.secure'
+            )
         if self.method.name != "fedavg" or self.federation.personal:
             raise ConfigError(
                 f'federation.baseline = "{kind}" trains as FedAvg does: set method.name = '

@@ -117,7 +117,7 @@ class FixedPoint:
         return [*pieces, _Piece(SQUARE, OTHERS, one), _Piece(CLIPPED, OTHERS, one, counts=True)]
 
     def _most(self, piece: _Piece) -> int:
-        return 2 ** (BITS[piece.part] - self.clients.bit_length())
+        return 1 << (BITS[piece.part] - self.clients.bit_length())
 
     def _step(self, piece: _Piece) -> float:
         return (self.range if piece.part == PARAMETERS else RANGE_OF_OTHERS) / self._most(piece)

@@ -93,7 +93,9 @@ class ServerSettings(Settings):
         """Refuse what needs more of the replies than their sum."""
         fitted = self.fitted(method)
         if self.aggregation in ("samples", "fednova"):
-            why = f'server.aggregation = "{self.aggregation}" weighs replies by sizes of single sites'
+            why = (
+                f'server.aggregation = "{self.aggregation}" weighs replies by sizes of single sites'
+            )
         elif self.aggregation != "uniform":
             why = f'server.aggregation = "{self.aggregation}" compares single replies'
         elif method.keeps_all:

@@ -326,7 +326,11 @@ def site_from_config(context: Context, task: Task) -> Site:
         experiment.engine.threads,
         awaits_unsent=bool(unsent_tensors(runner.model)),
         rules=node.rules,
-        release=Release(1 + experiment.method.overrides("upload"), privacy.noise),
+        release=Release(
+            1 + experiment.method.overrides("upload"),
+            privacy.noise,
+            runner.fixed_point.survivors if runner.fixed_point else 1,
+        ),
     )
 
 

@@ -355,7 +355,8 @@ def _about(experiment: str) -> str:
         keys = "method.name model.name data.image_size training.epochs privacy.noise server.secure"
         parts = ((key, *key.split(".")) for key in keys.split())
         pairs = ((key, tables.get(table, {}).get(name)) for key, table, name in parts)
-        return printable(", ".join(f"{k} = {v}" for k, v in pairs if v is not None), 200)
+        told = [f"{k} = {v}" for k, v in pairs if v is not None and v is not False]
+        return printable(", ".join(told), 200)
     return ""
 
 

@@ -245,6 +245,8 @@ class Experiment:
             raise ConfigError(OWN_AND_PERSONAL.format(self.method.name))
         self._check_baseline()
         self._check_clock()
+        if self.server.secure and self.output.keep_updates:
+            raise ConfigError("output.keep_updates: with server.secure nobody has single updates")
         if self.training.head_epochs and not self.federation.personal:
             raise ConfigError(
                 "training.head_epochs are of the part that federation.personal names: set "
@@ -256,6 +258,10 @@ class Experiment:
         kind = self.federation.baseline
         if kind == "none":
             return
+        if self.server.secure:
+            raise ConfigError(
+                f'federation.baseline = "{kind}" sums nothing: leave out server.secure'
+            )
         if self.method.name != "fedavg" or self.federation.personal:
             raise ConfigError(
                 f'federation.baseline = "{kind}" trains as FedAvg does: set method.name = '
@@ -282,6 +288,10 @@ class Experiment:
             raise ConfigError(
                 f"{others} asks other clients than [privacy] accounts for: its guarantee is for "
                 f'federation.selection = "uniform" and rounds in which everybody can be asked once'
+            )
+        if self.server.secure and (clock.takes_stale or selection in LEARNING):
+            raise ConfigError(
+                f"{others} looks at single replies, and with server.secure nobody sees them"
             )
         if selection == "samples" and self.engine.at_sites:
             raise ConfigError(f"{others}: the server does not know how many images sites have")

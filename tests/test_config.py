@@ -191,6 +191,7 @@ def test_the_server_table_holds_the_optimisers_fields(tmp_path: Path) -> None:
     assert tables["server"] == {
         "aggregation": "samples", "byzantine": 0.2, "clip_norm": 0.0, "optimizer": "fedadam",
         "lr": 0.1, "beta1": 0.9, "epsilon": 1e-3, "beta2": 0.99,
+        "secure": False, "secure_range": 1.0, "secure_threshold": 0.66,
     }  # fmt: skip
     file = written(tmp_path / "c.toml", to_toml(tables))
     assert experiment_from(file).server == server

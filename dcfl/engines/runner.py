@@ -24,6 +24,7 @@ from dcfl.engines.memories import Memories
 from dcfl.engines.placement import choose_devices
 from dcfl.errors import ClientFailure, ConfigError, DCFLError, Diverged
 from dcfl.experiment import EngineSettings, Experiment, FaultSettings
+from dcfl.federation import cohort_size
 from dcfl.local_training import LocalTraining, train_client
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods.alone import Alone
@@ -38,6 +39,7 @@ from dcfl.models.parts import (
 )
 from dcfl.models.warm_start import warm_start
 from dcfl.privacy import Protection, check_covered
+from dcfl.server.fixed_point import FixedPoint
 from dcfl.system.processes import Terminated
 from dcfl.system.transfers import to_device
 from dcfl.system.wording import described
@@ -53,6 +55,7 @@ class ClientRunner:
     seed: int
     faults: FaultSettings | None = None  # that clients are to have
     protection: Protection | None = None
+    fixed_point: FixedPoint | None = None  # with server.secure
     attack: Attack | None = None
     compile: bool = False
     # The personal part that every client begins with; empty if no part of the model is personal.
@@ -96,6 +99,8 @@ class ClientRunner:
                 update = self.protection.protect(update, broadcast)
             if attack:
                 update = attack.reply(update, broadcast, self.method, self.model, self.training)
+            if self.fixed_point:
+                update = self.fixed_point.encode(update, broadcast.weights)
             return update, new_memory
         except (ConfigError, Terminated):
             raise
@@ -146,6 +151,8 @@ def client_runner(
         compile=experiment.engine.compile,
         personal=copies(personal_tensors(own_model)),
     )
+    if experiment.server.secure:
+        runner = replace(runner, fixed_point=_fixed_point_for(runner, experiment))
     if not experiment.privacy.active:
         return runner
     return replace(runner, protection=_protection_for(runner, experiment))
@@ -190,6 +197,24 @@ def _protection_for(runner: ClientRunner, experiment: Experiment) -> Protection:
     check_covered(experiment.privacy, method, experiment.server.aggregation, model, upload)
     trainable = frozenset(name for name, live in model.named_parameters() if live.requires_grad)
     return Protection(experiment.privacy, method, trainable, upload or {}, runner.seed)
+
+
+def _fixed_point_for(runner: ClientRunner, experiment: Experiment) -> FixedPoint:
+    """Refuses what cannot be summed."""
+    method, server, upload = runner.method, experiment.server, expected_upload(runner)
+    cohort = cohort_size(len(runner.data.partition), experiment.federation.share)
+    if cohort < 2:
+        raise ConfigError(
+            "server.secure: the sum of one reply is that reply; set federation.participation so "
+            "that a round has two clients or, to bear with the loss of one, three"
+        )
+    if upload is None:
+        raise ConfigError(
+            f"server.secure needs to know the names and shapes of what {method.name} sends beside "
+            f"the weights: define upload_like"
+        )
+    names = frozenset(name for name, _ in runner.model.named_parameters())
+    return FixedPoint(names, upload, server.secure_range, cohort, server.survivors(cohort))
 
 
 def expected_upload(runner: ClientRunner) -> Tensors | None:

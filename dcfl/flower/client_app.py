@@ -38,7 +38,8 @@ from dcfl.flower.app_pin import RUNNING_APP, require_guard
 from dcfl.flower.codec import Claim, SiteStatistics, Task
 from dcfl.flower.node_config import NodeConfig
 from dcfl.flower.node_memories import NodeMemories
-from dcfl.flower.site_failures import REFUSED, LoggedFailure, failure_of
+from dcfl.flower.secure.member import Member
+from dcfl.flower.site_failures import REFUSED, LoggedFailure, Refusal, failure_of
 from dcfl.flower.site_rules import ASKS_STATISTICS, Answer, Question, Release, SiteRules
 from dcfl.flower.withholding import (
     CLASS_COUNTS,
@@ -54,6 +55,7 @@ from dcfl.privacy import at_site
 from dcfl.scores import scores_of
 from dcfl.server.validation import check_like
 from dcfl.system.memory import keep_freed_memory
+from dcfl.system.transfers import to_host
 from dcfl.system.wording import printable, printable_lines
 from dcfl.tensors import load, split
 
@@ -91,7 +93,10 @@ class Desk:
         app.query("whoami")(partial(self._answered, "query.whoami", _whoami))
         app.query("forget")(partial(self._answered, "query.forget", _forget))
         app.query("statistics")(partial(self._answered, ASKS_STATISTICS, _statistics))
+        app.query("keys")(partial(self._answered, "query.keys", _keys))
+        app.query("shares")(partial(self._answered, "query.shares", _shares))
         app.train()(partial(self._answered, "train", _train))
+        app.query("unmask")(partial(self._answered, "query.unmask", _unmask))
         app.evaluate()(partial(self._answered, "evaluate", _evaluate))
         app.evaluate("scores")(partial(self._answered, "evaluate.scores", _all_scores))
         app.evaluate("personal")(partial(self._answered, "evaluate.personal", personal))
@@ -193,6 +198,24 @@ def _statistics(site_of: SiteOf, task: Task, message: Message, context: Context)
     return Answer(codec.statistics_content(task, found), Release(int(told)))
 
 
+def _keys(site_of: SiteOf, task: Task, message: Message, context: Context) -> Answer:
+    return Answer(_member(site_of(context, task), task).keys())
+
+
+def _shares(site_of: SiteOf, task: Task, message: Message, context: Context) -> Answer:
+    return Answer(_member(site_of(context, task), task).deal(message.content))
+
+
+def _unmask(site_of: SiteOf, task: Task, message: Message, context: Context) -> Answer:
+    return Answer(_member(site_of(context, task), task).reveal(message.content))
+
+
+def _member(site: Site, task: Task) -> Member:
+    if site.runner.fixed_point is None:
+        raise Refusal.SUM_STEP.error()
+    return Member(site.memories, site.runner.fixed_point, task)
+
+
 def _train(site_of: SiteOf, task: Task, message: Message, context: Context) -> Answer:
     site = site_of(context, task)
     site.rules.check_release(task, site.release)
@@ -202,6 +225,8 @@ def _train(site_of: SiteOf, task: Task, message: Message, context: Context) -> A
     unsent = unsent_tensors(model).keys()  # whatever is named would be sent back
     wanted = {name: live for name, live in model.state_dict().items() if name not in unsent}
     check_like(sent.weights, wanted, "weights")
+    member = _member(site, task) if site.runner.fixed_point else None
+    secrets = member.opened(message.content) if member else None
     memory = site.memories.load(task)
     broadcast = replace(sent, weights=here(sent.weights), shared=here(sent.shared))
     with reproducible(site.threads):
@@ -211,7 +236,10 @@ def _train(site_of: SiteOf, task: Task, message: Message, context: Context) -> A
     if memory is None:
         reply = replace(reply, metrics={**reply.metrics, "memory_lost": 1.0})
     site.memories.save(task, memory_after)
-    reply = disclosed_update(site.rules.withheld, reply, sent.weights)
+    if member and secrets:
+        reply = member.masked(secrets, replace(reply, weights=to_host(reply.weights)))
+    else:
+        reply = disclosed_update(site.rules.withheld, reply, sent.weights)
     content = codec.update_content(task, reply, has_memory=bool(memory_after))
     return Answer(content, site.release)
 
@@ -298,7 +326,11 @@ def site_from_config(context: Context, task: Task) -> Site:
         experiment.engine.threads,
         awaits_unsent=bool(unsent_tensors(runner.model)),
         rules=node.rules,
-        release=Release(1 + experiment.method.overrides("upload"), privacy.noise),
+        release=Release(
+            1 + experiment.method.overrides("upload"),
+            privacy.noise,
+            runner.fixed_point.survivors if runner.fixed_point else 1,
+        ),
     )
 
 
@@ -320,9 +352,11 @@ def _about(experiment: str) -> str:
     """What is asked for, as the run's config has it, for a line of the record."""
     with suppress(ValueError, RecursionError):
         tables = tomllib.loads(experiment)
-        keys = ("method.name", "model.name", "data.image_size", "training.epochs", "privacy.noise")
-        pairs = ((key, tables.get(key.split(".")[0], {}).get(key.split(".")[1])) for key in keys)
-        return printable(", ".join(f"{k} = {v}" for k, v in pairs if v is not None), 200)
+        keys = "method.name model.name data.image_size training.epochs privacy.noise server.secure"
+        parts = ((key, *key.split(".")) for key in keys.split())
+        pairs = ((key, tables.get(table, {}).get(name)) for key, table, name in parts)
+        told = [f"{k} = {v}" for k, v in pairs if v is not None and v is not False]
+        return printable(", ".join(told), 200)
     return ""
 
 

@@ -153,7 +153,7 @@ def claim_content(task: Task, claim: Claim) -> RecordDict:
 
 
 def read_claim(content: RecordDict, task: Task, classes: int) -> Claim:
-    _check_answer(content, task)
+    check_answer(content, task)
     record = _config(content, "node")
     keys = ("partition-id", "num-partitions")
     place, count = (_count(record, key) if key in record else None for key in keys)
@@ -174,7 +174,7 @@ def statistics_content(task: Task, found: SiteStatistics) -> RecordDict:
 
 
 def read_statistics(content: RecordDict, task: Task, classes: int) -> SiteStatistics:
-    _check_answer(content, task)
+    check_answer(content, task)
     record = _config(content, "statistics")
     total = _count(record, "images") if "images" in record else None
     counts = _counts(record, "by_class", classes) if "by_class" in record else []
@@ -252,6 +252,32 @@ def read_record(content: RecordDict) -> tuple[int, str] | None:
     return (int(lines), str(last)) if _is_count(lines) and fits else None  # type: ignore[arg-type]
 
 
+def table(rows: Mapping[int, bytes]) -> ConfigRecord:
+    """Bytes of several clients."""
+    return ConfigRecord({"clients": [*rows], "bytes": [*rows.values()]})
+
+
+def read_table(content: RecordDict, name: str, length: int) -> dict[int, bytes]:
+    """Of each client so many bytes."""
+    record = _config(content, name)
+    clients, rows = record.get("clients"), record.get("bytes")
+    if not isinstance(clients, list) or not isinstance(rows, list):
+        raise ProtocolError(f"{name} is no table")
+    fits = all(map(_is_count, clients)) and len({*clients}) == len(clients) == len(rows)
+    if not fits or not all(isinstance(row, bytes) and len(row) == length for row in rows):
+        raise ProtocolError(f"{name} is not {length} bytes for each of some clients")
+    return dict(zip(clients, rows, strict=True))  # type: ignore[arg-type]
+
+
+def read_own(content: RecordDict, task: Task, name: str, length: int) -> bytes:
+    """The bytes that a client says are its own."""
+    check_answer(content, task)
+    rows = read_table(content, name, length)
+    if rows.keys() != {task.client}:
+        raise ProtocolError(f"{name} of another client")
+    return rows[task.client]
+
+
 def has_memory(content: RecordDict) -> bool:
     return bool(_count(_config(content, "counts"), "kept"))
 
@@ -289,7 +315,7 @@ def _read_failure(record: ConfigRecord, reveal: bool = False) -> tuple[str, str]
 
 def read_score(content: RecordDict, task: Task, images: list[int]) -> Score:
     """On a site's own test images; `images`: how many it declared of each class."""
-    _check_answer(content, task)
+    check_answer(content, task)
     record = _config(content, "score")
     right, totals = (_counts(record, key, len(images)) for key in ("right", "totals"))
     if totals != images:
@@ -304,7 +330,7 @@ def read_score(content: RecordDict, task: Task, images: list[int]) -> Score:
 
 def read_scores(content: RecordDict, task: Task, images: list[int]) -> Scores:
     """On a site's own test images; `images`: how many it declared of each class."""
-    _check_answer(content, task)
+    check_answer(content, task)
     try:
         scores = Scores.of_tensors(decode(content.get("scores")), len(images))
     except ValueError as error:
@@ -321,7 +347,7 @@ def _counts(record: ConfigRecord, key: str, length: int) -> list[int]:
     return [int(value) for value in values]
 
 
-def _check_answer(content: RecordDict, task: Task) -> None:
+def check_answer(content: RecordDict, task: Task) -> None:
     """Where an answer is one or none, and why not is all that matters. One who cannot read a task
     cannot repeat it: the version comes first, then the failure."""
     read_task(content)

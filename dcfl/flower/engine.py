@@ -8,8 +8,11 @@ the SuperLink, so memory does not grow with the cohort.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import inf
+from typing import Any
 
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
@@ -33,12 +36,14 @@ from dcfl.flower.node_memories import NodeMemories
 from dcfl.flower.nodes import Nodes
 from dcfl.flower.quorum import Quorum
 from dcfl.flower.roster import Roster
+from dcfl.flower.secure.conductor import Conductor, Read, Records
 from dcfl.flower.site_evaluation import SiteEvaluation
 from dcfl.flower.site_failures import REFUSED
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic
 from dcfl.methods.method import addressed
 from dcfl.models.parts import personal_and_rest, unsent_tensors
 from dcfl.server import ClientReport
+from dcfl.server.fixed_point import FixedPoint
 from dcfl.tensors import split
 
 
@@ -133,16 +138,78 @@ class GridEngine:
         self._nodes.refresh()
         self._quorum.await_enough(cohort)
         self._sites.round = broadcast.round
-        end = time.monotonic() + (self._deadline or inf)
-        sent = self._send(broadcast, cohort)
-        self._evaluate_here()
+        if self._runner.fixed_point is not None:
+            yield from self._in_sum(self._runner.fixed_point, broadcast, cohort)
+            return
+        each = self._runner.method.overrides("shared_for")
+        for _, _, reply in self._answers(
+            "train", broadcast.round, cohort, self._records_of(broadcast), each
+        ):
+            yield reply
+
+    def _in_sum(
+        self, form: FixedPoint, broadcast: Broadcast, cohort: Sequence[int]
+    ) -> Iterator[ClientUpdate | ClientFailure]:
+        """Replies of which nobody knows more than the sum: the first has it, and the others have
+        nothing. Without a sum all have failed."""
+        failures: dict[int, ClientFailure] = {}
+        up, down = Counter[int](), Counter[int]()
+
+        def ask(kind: str, questions: Mapping[int, Records], read: Read) -> dict[int, Any]:
+            def counted(content: RecordDict, task: Task) -> Any:
+                up[task.client] += codec.all_bytes(content)
+                return read(content, task)
+
+            found = {}
+            answers = self._answers(
+                kind, broadcast.round, [*questions], questions.__getitem__, True, counted
+            )
+            for client, sent, answer in answers:
+                down[client] += sent.bytes_down if sent else 0
+                if isinstance(answer, ClientFailure):
+                    failures.setdefault(client, answer)
+                else:
+                    found[client] = answer
+            return found
+
+        try:
+            replies, total = Conductor(form, Task(self._run, broadcast.round, 0), ask).run(
+                cohort, self._records_of(broadcast), form.example(broadcast.weights)
+            )
+        except ProtocolError as error:
+            replies, total = {}, {}
+            failures = {c: failures.get(c, ClientFailure(c, str(error))) for c in cohort}
         for client in cohort:
+            traffic = Traffic(up[client], down[client])
+            if client in replies:
+                yield replace(replies[client], weights=total, traffic=traffic)
+                total = {}
+            else:
+                failures[client].traffic = traffic
+                yield failures[client]
+
+    def _answers(
+        self,
+        kind: str,
+        round: int,
+        clients: Sequence[int],
+        records_of: Callable[[int], Records],
+        each: bool,
+        read: Read | None = None,
+    ) -> Iterator[tuple[int, SentTask | None, Any]]:
+        """Ask, and yield each client's answer, or a ClientFailure. `each` gets another message;
+        `read` makes something of an answer that is no ClientUpdate."""
+        end = time.monotonic() + (self._deadline or inf)
+        sent = self._send(kind, round, clients, records_of, each)
+        if kind == "train":
+            self._evaluate_here()
+        for client in clients:
             if client in sent:
                 answer = self._messenger.wait_for(sent[client].message, end)
-                yield self._reply(sent[client], answer)
+                yield client, sent[client], self._reply(sent[client], answer, read)
             else:
                 reason = self._nodes.absence(client)
-                yield ClientFailure(client, reason, traffic=Traffic(0, 0))
+                yield client, None, ClientFailure(client, reason, traffic=Traffic(0, 0))
 
     def _drop_late(self) -> None:
         for message in list(self._late):
@@ -151,32 +218,41 @@ class GridEngine:
                 self._late.discard(message)
                 self.dropped += not isinstance(reply, LostReply)
 
-    def _send(self, broadcast: Broadcast, cohort: Sequence[int]) -> dict[int, SentTask]:
+    def _records_of(self, broadcast: Broadcast) -> Callable[[int], Records]:
+        """The broadcast as each client gets it."""
         weights, method = codec.encode(broadcast.weights), self._runner.method
+        return lambda client: {
+            "weights": weights,
+            "shared": codec.encode(addressed(broadcast, method, client).shared),
+        }
+
+    def _send(
+        self,
+        kind: str,
+        round: int,
+        clients: Sequence[int],
+        records_of: Callable[[int], Records],
+        each: bool,
+    ) -> dict[int, SentTask]:
         wanted = self.memories.wanted
         tasks = [
-            (node, Task(self._run, broadcast.round, client, *wanted(client)).ticketed())
-            for client in cohort
+            (node, Task(self._run, round, client, *wanted(client)).ticketed())
+            for client in clients
             if (node := self._nodes.node_of(client)) is not None
         ]
         # All at once, unless each client gets something else.
-        each = method.overrides("shared_for")
         sent = [
             message
             for group in ([[task] for task in tasks] if each else [tasks] if tasks else [])
             for message in self._messenger.send_tasks(
-                "train",
-                group,
-                self._deadline,
-                weights=weights,
-                shared=codec.encode(addressed(broadcast, method, group[0][1].client).shared),
+                kind, group, self._deadline, **records_of(group[0][1].client)
             )
         ]
         return {message.task.client: message for message in sent}
 
     def _reply(
-        self, sent: SentTask, answer: RecordDict | LostReply | None
-    ) -> ClientUpdate | ClientFailure:
+        self, sent: SentTask, answer: RecordDict | LostReply | None, read: Read | None = None
+    ) -> Any:
         client, down = sent.task.client, sent.bytes_down
         if answer is None:
             self._late.add(sent.message)
@@ -185,7 +261,10 @@ class GridEngine:
         if isinstance(answer, LostReply):
             return ClientLost(client, answer.reason, traffic=Traffic(0, down))
         try:
-            reply = codec.read_reply(answer, sent.task, self._reveal, down)
+            if read is not None and "failed" not in answer:
+                reply = read(answer, sent.task)
+            else:
+                reply = codec.read_reply(answer, sent.task, self._reveal, down)
             if isinstance(reply, ClientUpdate) and codec.has_memory(answer):
                 self.memories.staged[client] = sent.task.round
         except ProtocolError as error:
@@ -276,7 +355,8 @@ class GridEngine:
     def forget(self) -> None:
         """The run has ended well: nodes need not keep its clients' memories, unless these are all
         there is of a personal model."""
-        if (self.memories.rounds or self._unsent) and not self._runner.keeps_own:
+        kept = self.memories.rounds or self._unsent or self._runner.fixed_point
+        if kept and not self._runner.keeps_own:
             task = Task(self._run, round=0, client=0)
             tasks = [(node, task.ticketed()) for node in self._nodes.online().values()]
             end = time.monotonic() + FORGET_SECONDS

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import httpx
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from dcfl.errors import NetworkError
@@ -73,13 +73,19 @@ class Messenger:
         return [message or None for message in ids] + [None] * (len(messages) - len(ids))
 
     def send_tasks(
-        self, kind: str, tasks: Sequence[tuple[int, Task]], deadline: float, **records: ArrayRecord
+        self,
+        kind: str,
+        tasks: Sequence[tuple[int, Task]],
+        deadline: float,
+        **records: ArrayRecord | ConfigRecord,
     ) -> list[SentTask]:
         """To each node its task, and the records to all; returns those that were taken."""
         contents = [(node, codec.message(task, **records)) for node, task in tasks]
+        tables = [one for one in records.values() if isinstance(one, ConfigRecord)]
+        more = sum(len(table.deflate()) for table in tables)
         ids = self.send(kind, contents, EXPIRY_FACTOR * deadline)
         return [
-            SentTask(message, task, codec.num_bytes(content))
+            SentTask(message, task, codec.num_bytes(content) + more)
             for message, (_, task), (_, content) in zip(ids, tasks, contents, strict=True)
             if message is not None
         ]

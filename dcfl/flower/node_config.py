@@ -17,6 +17,8 @@ data-path                      where the public data sets lie here
 code-sha256                    the hashes of the only files that a run may bring, or `none`
 privacy-noise                  the least noise of [privacy] with which this site sends anything
 privacy-epsilon, privacy-delta what its answers of all runs may spend: it demands [privacy]
+secure-sum                     the least number of replies of which the server may see the sum: the
+                               site trains under server.secure alone
 rounds, rounds-per-day         how many rounds it trains in, over all runs; scoring counts likewise
 app-sha256                     the hashes of the only Flower apps that run here: see app_pin.py
 withhold                       what it keeps to itself: see withholding.py
@@ -49,6 +51,7 @@ ANY_DATA = "any"
 LIMITS = {
     "rounds": 1e9,
     "rounds-per-day": 1e9,
+    "secure-sum": 1e6,
     "privacy-noise": LARGEST_SETTING,
     "privacy-epsilon": LARGEST_EPSILON,
     "privacy-delta": 0.1,
@@ -73,6 +76,7 @@ class NodeConfig:
     audit: str = ""
     rounds: int = 0
     rounds_per_day: int = 0
+    secure_sum: int = 0
     privacy_epsilon: float = 0.0
     privacy_delta: float = PrivacyBudget().delta
 
@@ -111,6 +115,7 @@ class NodeConfig:
             rounds=self.rounds,
             rounds_per_day=self.rounds_per_day,
             budget=PrivacyBudget(self.privacy_noise, self.privacy_epsilon, self.privacy_delta),
+            least_sum=self.secure_sum,
             one_owner=self.data not in ("", ANY_DATA),
             log=AuditLog(audit),
         )

@@ -1,5 +1,5 @@
-"""What a node keeps on its disk: what its clients remember, and the
-weights that no message of a round has.
+"""What a node keeps on its disk: what its clients remember, the weights that no message of a round
+has and, while a round lasts, the secrets of its secure aggregation.
 
 Memories are keyed by run, client and round: a resumed round asks for the memory from before it.
 Older ones are removed.
@@ -12,6 +12,7 @@ import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 
 from torch import Tensor
 
@@ -19,7 +20,7 @@ from dcfl.engines.memories import read_memory
 from dcfl.errors import CheckpointError, ProtocolError
 from dcfl.flower.codec import Task
 from dcfl.messages import Tensors
-from dcfl.system.storage import private_folder, storage
+from dcfl.system.storage import private_folder, storage, sync_folder, write_whole
 from dcfl.system.tensor_files import write_tensors
 
 KEPT_RUNS = 3  # beside the one that begins: a killed run never says that it has ended
@@ -66,6 +67,28 @@ class NodeMemories:
     def load_unsent(self, run: str) -> dict[str, Tensor]:
         """What came when the node joined the run; CheckpointError if it is lost."""
         return read_memory(self._run(run) / UNSENT, run)
+
+    def keep_secrets(self, task: Task, text: str) -> None:
+        """What the client needs for its next step of secure aggregation."""
+        path = self._secrets(task)
+        with storage(path):
+            self._make_folder(task.run)
+            write_whole(path, text, durable=True, private=True)
+
+    def take_secrets(self, task: Task) -> str:
+        """And nobody takes them again; empty if somebody has."""
+        path = self._secrets(task)
+        taken = path.with_name(f"{path.name}.{token_hex(8)}")
+        with suppress(FileNotFoundError):
+            path.rename(taken)
+            sync_folder(path.parent)
+            text = taken.read_text()
+            taken.unlink()
+            return text
+        return ""
+
+    def _secrets(self, task: Task) -> Path:
+        return self._run(task.run) / f"secrets-{task.client:06d}.json"
 
     def _make_folder(self, run: str) -> None:
         if not self._run(run).is_dir():

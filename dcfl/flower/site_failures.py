@@ -113,6 +113,13 @@ class Refusal(StrEnum):
     )
     RECORD_CHANGED = "what it has answered cannot be counted: its record was changed"
     NOT_ACCOUNTED = "its own privacy budget cannot be counted: dcfl[privacy] is not installed there"
+    SUM_DEMANDED = (
+        "its replies leave it in sums of at least {least} replies alone: set server.secure, and "
+        "server.secure_threshold for rounds of enough clients"
+    )
+    SUM_STEP = "server.secure: it takes each step of a round once, in order; this is not next"
+    SUM_OF_FEW = "server.secure: a sum of {found} clients, where {needed} are needed"
+    SUM_OF_STRANGERS = "server.secure: a list of clients that does not fit its part in the round"
     APP_NOT_PINNED = "it runs apps with other hashes than this one's, {digest}"
     APP_NAME = "the app's name or version could lead out of the folder of apps"
     APP_NOT_CHECKED = (

@@ -34,6 +34,7 @@ class Release(NamedTuple):
 
     vectors: int = 0  # that depend on them
     noise: float = 0.0  # on each, as a multiple of the clip; 0: none
+    summed: int = 1  # answers, of which at least so many are seen as a sum alone
 
 
 class Answer(NamedTuple):
@@ -62,6 +63,7 @@ class SiteRules:
     rounds: int = 0  # that it trains in, over all runs in its record; 0: any number
     rounds_per_day: int = 0
     budget: PrivacyBudget = PrivacyBudget()
+    least_sum: int = 0  # replies, its own among them, of which alone the server sees the sum
     one_owner: bool = False  # all clients of this node have the same data
     log: AuditLog | None = None
     # For the record: which app asks, for which run.
@@ -101,6 +103,8 @@ class SiteRules:
         """Refuse an update that would tell more than the site allows."""
         if UPDATES in self.withheld:
             return
+        if release.summed < self.least_sum:
+            raise Refusal.SUM_DEMANDED.error(least=self.least_sum)
         if release.noise < self.budget.noise:
             raise Refusal.NOISE_DEMANDED.error(noise=release.noise, least=self.budget.noise)
         if self.budget.epsilon:

@@ -234,6 +234,12 @@ class Method(Settings):
         hooks = ("upload", "weigh", "server_step", "shared_for")
         return not any(self.overrides(hook) for hook in hooks)
 
+    @property
+    def adds_up(self) -> bool:
+        """Whether `merge` makes of a single upload, the sum of all, what it makes of all of them:
+        under server.secure nobody sees more. `merge_mean` needs no more in any case."""
+        return not self.overrides("merge")
+
     def embedding_of(self, output: Output) -> Tensor:
         """What terms on embeddings see of a model's output."""
         return output.z()

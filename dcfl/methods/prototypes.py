@@ -168,6 +168,12 @@ class PrototypeMethod(OnEmbeddings):
         fresh = torch.where(known[:, None], blended, means).float()
         return {"prototypes": torch.where(seen, fresh, old), "known": known | seen[:, 0]}
 
+    @property
+    def adds_up(self) -> bool:
+        """A mean that weighs clients by their counts is a sum over a sum."""
+        by_counts = self.prototype_weights == "counts" and self.prototype_merge != "median"
+        return by_counts and type(self).merge is PrototypeMethod.merge
+
     def fitted(self, robust: bool) -> Self:
         if self.prototype_merge != "auto":
             return self

@@ -94,6 +94,7 @@ class Prepared:
             experiment.federation.minimum_replies,
             expected_upload(self.runner),
             frozenset(unsent_tensors(self.model)),
+            self.runner.fixed_point,
         )
 
     def clock(self) -> Clock | None:
@@ -234,10 +235,13 @@ def resolved(experiment: Experiment, dataset: Dataset, partition: Partition) -> 
     clients = len(partition)
     share = _participation(experiment, dataset, clients)
     federation = replace(experiment.federation, participation=share)
-    replies = experiment.clock.replies(federation.cohort_of(clients))
+    cohort = federation.cohort_of(clients)
+    replies = experiment.clock.replies(cohort)
     if replies > clients:
         raise ConfigError(f"clock.buffer = {replies} of {clients} clients would never be full")
     experiment.server.require_replies(replies, clients)
+    least = max(federation.minimum_replies, experiment.server.survivors(cohort))
+    federation = replace(federation, minimum_replies=least)
     model = experiment.model
     if model.weights:
         model = replace(model, weights=str(weights_path(model.weights)))

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import inf
+from math import ceil, inf
 from statistics import median_low
 from typing import ClassVar, Literal
 
@@ -17,9 +17,10 @@ from dcfl import tensors as named
 from dcfl.clock.state import ClockState
 from dcfl.errors import ClientFailure, ConfigError, Diverged, ProtocolError
 from dcfl.local_training import LocalTraining
-from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic
-from dcfl.methods.method import Method, ServerStep, UploadsSoFar, addressed
-from dcfl.server.aggregation import AGGREGATIONS, ROBUST, Aggregation, Mean, replies_needed
+from dcfl.messages import LOG, Broadcast, ClientUpdate, Tensors, Traffic
+from dcfl.methods.method import MeanUpload, Method, ServerStep, UploadsSoFar, addressed
+from dcfl.server.aggregation import AGGREGATIONS, ROBUST, Aggregation, Fold, Mean, replies_needed
+from dcfl.server.fixed_point import FixedPoint, SecureMean
 from dcfl.server.optimizers import ServerOptimizer
 from dcfl.server.robust import Defence, Folded, Names
 from dcfl.server.validation import Schema, check_like, check_update
@@ -40,6 +41,17 @@ class ServerSettings(Settings):
     byzantine: float = key(0.2, ge=0, lt=0.5, hint="no rule withstands a majority")
     # Bound of "norm-clipping"; 0: the median of the round's norms.
     clip_norm: float = key(0.0, ge=0, zero="the median of a round's norms")
+    # Secure aggregation: the server sees the sum of the replies and no single one.
+    secure: bool = False
+    # Bound of every single number of a client's change, where replies are summed in fixed point.
+    secure_range: float = key(1.0, gt=0, le=10**6)
+    # The share of a round's clients without whose replies there is no sum. It is above one half, so
+    # that no two halves of the sites can be told different things about a third.
+    secure_threshold: float = key(0.66, gt=0.5, le=1)
+
+    def survivors(self, cohort: int) -> int:
+        """How many replies a secure sum of a round of so many clients needs."""
+        return max(2, ceil(self.secure_threshold * cohort - 1e-9)) if self.secure else 1
 
     def defence(self, population: int) -> Defence:
         return Defence(self.byzantine, self.clip_norm, population)
@@ -64,6 +76,8 @@ class ServerSettings(Settings):
 
     def check_method(self, method: Method) -> None:
         """Refuse what the method's own part of the server does not go with."""
+        if self.secure:
+            self._check_sums(method)
         optimizer, plain = self.optimizer.name, self.aggregation in ("uniform", "samples")
         if not method.any_optimizer and optimizer != ServerOptimizer.name:
             raise ConfigError(
@@ -75,6 +89,27 @@ class ServerSettings(Settings):
                 f'server.aggregation = "{self.aggregation}": {method.name} needs the mean of all '
                 f'replies; use "uniform" or "samples"'
             )
+
+    def _check_sums(self, method: Method) -> None:
+        """Refuse what needs more of the replies than their sum."""
+        fitted = self.fitted(method)
+        if self.aggregation in ("samples", "fednova"):
+            why = (
+                f'server.aggregation = "{self.aggregation}" weighs replies by sizes of single sites'
+            )
+        elif self.aggregation != "uniform":
+            why = f'server.aggregation = "{self.aggregation}" compares single replies'
+        elif method.keeps_all:
+            why = f"{method.name} looks at single replies on the server"
+        elif not fitted.adds_up:
+            why = f"what {method.name} merges, as it is set, is not a sum of uploads"
+        else:
+            return
+        instead = "method" if self.aggregation == "uniform" else 'server.aggregation = "uniform"'
+        raise ConfigError(
+            f"server.secure shows the server sums alone, and {why}: choose "
+            f"{'another ' if instead == 'method' else ''}{instead}, or leave server.secure out"
+        )
 
     def fitted(self, method: Method) -> Method:
         """The method with its `merge` as robust as the aggregation of weights."""
@@ -197,6 +232,38 @@ class Replied:
         return sum(self._shares[client] * square for client, square in used.items()) / total
 
 
+class UploadsInSum(Uploads):
+    """Of which only the sum is known."""
+
+    def __init__(self, method: Method, fold: SecureMean, like: Tensors) -> None:
+        self._method, self._fold, self._like = method, fold, like
+
+    def add(self, update: ClientUpdate) -> None:
+        """It is in the fold."""
+
+    def merged(self, shared: Tensors, population: int, rejected: Collection[int]) -> Tensors:
+        sums, replies = self._fold.summed.upload, self._fold.replies
+        if self._method.overrides("merge"):
+            return self._method.merge(shared, [sums] if sums else [], population)
+        dtypes = {name: like.dtype for name, like in self._like.items()}
+        means = {
+            name: total / replies if total.is_floating_point() else total // replies
+            for name, total in sums.items()
+        }
+        return self._method.merge_mean(shared, MeanUpload(means, replies, dtypes), population)
+
+
+class RepliedInSum(Replied):
+    """Lengths too are what the clients say they add up to."""
+
+    def __init__(self, method: Method, fold: SecureMean) -> None:
+        super().__init__(method, "uniform", ())
+        self._measures, self._fold = False, fold
+
+    def mean_square(self, rejected: Collection[int]) -> float:
+        return self._fold.summed.mean_square
+
+
 @dataclass(frozen=True)
 class Server:
     method: Method
@@ -207,6 +274,7 @@ class Server:
     minimum_replies: int = 1  # a round with fewer does not change the model
     upload: Tensors | None = None  # an example of the method's upload; see Schema
     unsent: frozenset[str] = frozenset()  # names of weights that clients have: frozen or personal
+    fixed_point: FixedPoint | None = None  # the form of replies that are seen as a sum alone
 
     @cached_property
     def _fitted(self) -> Method:
@@ -233,11 +301,8 @@ class Server:
         A round with fewer valid replies than `minimum_replies`, or than the rule needs, changes
         nothing. Replies that the rule rejects are left out of `merge` too.
         """
-        settings, method = self.settings, self._fitted
-        defence = settings.defence(self.population)
-        fold = AGGREGATIONS[settings.aggregation](self.trainable, self.training, defence)
-        uploads = Uploads(method, settings.aggregation in ROBUST)
-        replied = Replied(method, settings.aggregation, self.trainable)
+        method = self._fitted
+        fold, uploads, replied = self._folding()
         reports: list[ClientReport] = []
         for reply in replies:
             report = self._admit(reply, broadcast)
@@ -266,7 +331,24 @@ class Server:
             replace(report, used=report.outcome == "ok" and report.client not in folded.rejected)
             for report in reports
         ]
+        if isinstance(fold, SecureMean):
+            clipped = torch.tensor(fold.summed.clipped, dtype=torch.float64)
+            shared = {**shared, f"{LOG}clipped": clipped}
         return ServerState(broadcast.round, weights, shared, slots, kept), reports
+
+    def _folding(self) -> tuple[Fold, Uploads, Replied]:
+        """What takes a round's replies."""
+        method, settings = self._fitted, self.settings
+        if self.fixed_point is not None:
+            fold = SecureMean(self.fixed_point)
+            uploads = UploadsInSum(method, fold, self.fixed_point.upload)
+            return fold, uploads, RepliedInSum(method, fold)
+        rule = AGGREGATIONS[settings.aggregation]
+        return (
+            rule(self.trainable, self.training, settings.defence(self.population)),
+            Uploads(method, settings.aggregation in ROBUST),
+            Replied(method, settings.aggregation, self.trainable),
+        )
 
     def _merged(self, uploads: Uploads, state: ServerState, folded: Folded) -> Tensors:
         with self._blaming("merge"):
@@ -345,7 +427,10 @@ class Server:
             )
         up, down = reply.traffic or Traffic(reply.num_bytes, sent.num_bytes)
         try:
-            check_update(reply, broadcast, self._schema)
+            if self.fixed_point is None:
+                check_update(reply, broadcast, self._schema)
+            elif reply.weights:  # else it is in another reply's sum
+                check_like(reply.weights, self.fixed_point.example(broadcast.weights), "reply")
         except ProtocolError as error:
             return ClientReport(reply.client, "rejected", str(error), bytes_up=up, bytes_down=down)
         return ClientReport(

@@ -65,5 +65,10 @@ def test_so_do_aggregations_and_server_optimisers(
     same(METHODS["fedavg"](), server=server, model=Flat())
 
 
+@pytest.mark.parametrize("method", ["dcfl-pw", "scaffold", "fedexp"])
+def test_so_do_sums_of_masked_replies(method: str, same: Callable[..., None]) -> None:
+    same(METHODS[method](), server=ServerSettings(secure=True), model=Flat())
+
+
 def test_a_model_that_is_seldom_scored(same: Callable[..., None]) -> None:
     same(METHODS["moon"](), rounds=5, evaluate_every=2, model=Flat())

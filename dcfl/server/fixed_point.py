@@ -1,0 +1,155 @@
+"""Replies as whole numbers, for secure aggregation: their sum is all that the server reads.
+
+Whole numbers modulo 2^32 or 2^64 can be masked and added, and the masks taken off the sum, without
+a bit lost. With n < 2^h clients a round, none is above 2^(31-h) or 2^(63-h), so no sum wraps:
+
+    changes of parameters          32 bits, clipped to [-secure_range, secure_range]
+    running statistics, uploads    64 bits, clipped to [-2^32, 2^32]; what counts is sent as it is
+
+The simulator rounds alike and adds the same numbers: it has the bits of real sites.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dcfl import tensors as named
+from dcfl.errors import Diverged
+from dcfl.messages import ClientUpdate, Tensors
+from dcfl.server.robust import Folded
+
+PARAMETERS, OTHERS = "parameters", "others"  # the two tensors of a reply
+BITS = {PARAMETERS: 31, OTHERS: 63}
+DTYPES = {PARAMETERS: torch.int32, OTHERS: torch.int64}
+RANGE_OF_OTHERS = 2.0**32
+SQUARE, CLIPPED = "/square", "/clipped"  # numbers of ours: no tensor is called so
+
+
+class _Piece(NamedTuple):
+    name: str
+    part: str  # PARAMETERS or OTHERS
+    shape: torch.Size
+    counts: bool = False
+
+
+class Summed(NamedTuple):
+    """What the server learns of a round's replies."""
+
+    change: dict[str, Tensor]  # of parameters and running statistics: means, float64
+    upload: dict[str, Tensor]  # sums: float64, or int64 of what counts
+    mean_square: float  # of the length of the parameters' change
+    clipped: float  # the share of the parameters' changes that were out of range
+
+
+@dataclass(frozen=True)
+class FixedPoint:
+    trainable: frozenset[str]  # names of the parameters; all other weights are buffers
+    upload: Tensors  # an example of the method's upload
+    range: float
+    clients: int  # of a round
+    survivors: int  # replies that a sum needs
+
+    def example(self, received: Tensors) -> Tensors:
+        """The form of a reply to these weights."""
+        sizes = dict.fromkeys(BITS, 0)
+        for piece in self._pieces(received):
+            sizes[piece.part] += piece.shape.numel()
+        return {p: torch.empty(sizes[p], dtype=DTYPES[p], device="meta") for p in BITS}
+
+    def encode(self, update: ClientUpdate, received: Tensors) -> ClientUpdate:
+        """What of a reply is added, and nothing else. Counts among the buffers stay with it."""
+        exact = {f"upload/{name}": tensor for name, tensor in update.upload.items()}
+        square, clipped = [], []
+        for name in _floating(received):
+            change = update.weights[name].double() - received[name].double()
+            exact[name] = change
+            if name in self.trainable:
+                square.append(change.square().sum())
+                clipped.append((change.abs() > self.range).sum())
+        if (lost := named.not_finite(exact)) is not None:
+            raise Diverged(f"{lost} is no longer finite, and cannot enter a sum")
+        zero = torch.zeros((), dtype=torch.float64)
+        exact |= {SQUARE: sum(square, start=zero), CLIPPED: sum(clipped, start=zero.long())}
+        where = exact[SQUARE].device
+        numbers = {part: [torch.empty(0, dtype=DTYPES[part], device=where)] for part in BITS}
+        for piece in self._pieces(received):
+            numbers[piece.part].append(self._rounded(piece, exact[piece.name]))
+        return replace(
+            update,
+            weights={part: torch.cat(pieces) for part, pieces in numbers.items()},
+            upload={},
+            num_examples=1,
+            num_steps=0,
+            metrics={"seconds": update.metrics.get("seconds", 0.0)},  # a pool plans by them
+        )
+
+    def decode(self, sums: Tensors, replies: int, received: Tensors) -> Summed:
+        """`sums` of so many replies."""
+        begin = dict.fromkeys(BITS, 0)
+        found: dict[str, Tensor] = {}
+        for piece in self._pieces(received):
+            end = begin[piece.part] + piece.shape.numel()
+            whole = sums[piece.part][begin[piece.part] : end].reshape(piece.shape)
+            found[piece.name] = whole if piece.counts else whole.double() * self._step(piece)
+            begin[piece.part] = end
+        numbers = max(1, begin[PARAMETERS]) * replies
+        return Summed(
+            {name: found[name] / replies for name in _floating(received)},
+            {name: found[f"upload/{name}"] for name in self.upload},
+            float(found[SQUARE]) / replies,
+            float(found[CLIPPED]) / numbers,
+        )
+
+    def _pieces(self, received: Tensors) -> list[_Piece]:
+        """All that is added, in the order in which it is sent."""
+        pieces = [
+            _Piece(name, PARAMETERS if name in self.trainable else OTHERS, received[name].shape)
+            for name in _floating(received)
+        ]
+        for name, like in sorted(self.upload.items()):
+            counts = not like.is_floating_point()
+            pieces.append(_Piece(f"upload/{name}", OTHERS, like.shape, counts))
+        one = torch.Size()
+        return [*pieces, _Piece(SQUARE, OTHERS, one), _Piece(CLIPPED, OTHERS, one, counts=True)]
+
+    def _most(self, piece: _Piece) -> int:
+        return 1 << (BITS[piece.part] - self.clients.bit_length())
+
+    def _step(self, piece: _Piece) -> float:
+        return (self.range if piece.part == PARAMETERS else RANGE_OF_OTHERS) / self._most(piece)
+
+    def _rounded(self, piece: _Piece, exact: Tensor) -> Tensor:
+        most = self._most(piece)
+        steps = exact if piece.counts else exact.double().div(self._step(piece)).round_()
+        return steps.clamp(-most, most).to(DTYPES[piece.part]).reshape(-1)
+
+
+def _floating(received: Tensors) -> list[str]:
+    return sorted(name for name, tensor in received.items() if tensor.is_floating_point())
+
+
+class SecureMean:
+    """A `Fold` of replies in fixed point. They may be any whose sum is the sum."""
+
+    def __init__(self, form: FixedPoint) -> None:
+        self._form, self._sums, self.replies = form, dict[str, Tensor](), 0
+        self.summed = Summed({}, {}, 0.0, 0.0)  # after `finish`
+
+    def add(self, update: ClientUpdate) -> None:
+        self.replies += 1
+        for name, numbers in update.weights.items():
+            if name in self._sums:
+                self._sums[name] += numbers
+            else:
+                self._sums[name] = numbers.clone()
+
+    def finish(self, sent: Tensors) -> Folded:
+        self.summed = self._form.decode(self._sums, self.replies, sent)
+        direction, changes = named.split(self.summed.change, self._form.trainable)
+        buffers = {name: sent[name].double() + change for name, change in changes.items()}
+        counts = {name: one for name, one in sent.items() if not one.is_floating_point()}
+        return Folded(direction, {**buffers, **counts})

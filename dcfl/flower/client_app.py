@@ -298,7 +298,7 @@ def site_from_config(context: Context, task: Task) -> Site:
         experiment.engine.threads,
         awaits_unsent=bool(unsent_tensors(runner.model)),
         rules=node.rules,
-        release=Release(1 + experiment.method.overrides("upload"), privacy.noise),
+        release=Release(1 + experiment.method.overrides("upload"), privacy.at_client),
     )
 
 
@@ -320,7 +320,10 @@ def _about(experiment: str) -> str:
     """What is asked for, as the run's config has it, for a line of the record."""
     with suppress(ValueError, RecursionError):
         tables = tomllib.loads(experiment)
-        keys = ("method.name", "model.name", "data.image_size", "training.epochs", "privacy.noise")
+        keys = (
+            *("method.name", "model.name", "data.image_size", "training.epochs"),
+            *("privacy.noise", "privacy.where"),
+        )
         pairs = ((key, tables.get(key.split(".")[0], {}).get(key.split(".")[1])) for key in keys)
         return printable(", ".join(f"{k} = {v}" for k, v in pairs if v is not None), 200)
     return ""

@@ -190,7 +190,7 @@ class Training:
     def _recorded(self) -> Generator[RoundRow]:
         """Train and record. If the engine can, it evaluates a round while the next trains, unless
         the next may not be wanted."""
-        engine, federation = self._engine, self._federation
+        engine, federation, prepared = self._engine, self._federation, self._prepared
         pending: Trained | None = None  # its evaluation is still running
         overlaps = engine.overlaps and not federation.may_end_early
         rounds = federate(
@@ -201,6 +201,7 @@ class Training:
             federation.share,
             federation.seed,
             self._asks_again,
+            prepared.draws,
         )
         try:
             for round, seconds in until_stopped(rounds, engine, self._stopping):

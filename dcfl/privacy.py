@@ -463,10 +463,11 @@ def _central(noise: float, drawn: Drawn, delta: float) -> float | None:
     return reached if reached <= LARGEST_EPSILON else None
 
 
-def noise_for(epsilon: float, delta: float, drawn: Drawn) -> float:
-    """The least privacy.noise at the server, with three digits; infinite if there is none."""
+def noise_for(epsilon: float, delta: float, drawn: Drawn, released: int = 1) -> float:
+    """The least privacy.noise at the server, with three digits; infinite if there is none.
+    `released`: see `releases`."""
     found = least_noise(lambda noise: _central(noise, drawn, delta), epsilon, LEAST_ACCOUNTED)
-    return _rounded_up(found)
+    return _rounded_up(found * sqrt(released))
 
 
 def epsilon_at(apart: float, delta: float) -> float | None:
@@ -508,11 +509,11 @@ def _check_central_budget(settings: PrivacySettings, method: Method, drawn: Draw
     reached = spent_centrally(settings, method, drawn)
     if not settings.epsilon or (reached is not None and reached <= settings.epsilon):
         return
-    noise = noise_for(settings.epsilon, settings.delta, drawn) * sqrt(releases(method))
+    noise = noise_for(settings.epsilon, settings.delta, drawn, releases(method))
     raise ConfigError(
         f"privacy.epsilon = {settings.epsilon:g}: {drawn.rounds} rounds would "
         f"{'have no guarantee' if reached is None else f'reach epsilon {reached:.2f}'} "
-        f"at delta {settings.delta:g}; privacy.noise = {_rounded_up(noise):g} would do"
+        f"at delta {settings.delta:g}; privacy.noise = {noise:g} would do"
         + ("" if drawn.sampling.poisson else '; less with federation.sampling = "poisson"')
     )
 

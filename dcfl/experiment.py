@@ -11,7 +11,7 @@ from dcfl.clock.selection import Selection
 from dcfl.clock.settings import ClockSettings
 from dcfl.data import DataSettings
 from dcfl.errors import ConfigError
-from dcfl.federation import cohort_size
+from dcfl.federation import Sampling, cohort_size
 from dcfl.local_training import OWN_AND_PERSONAL, LocalTraining
 from dcfl.methods import METHODS
 from dcfl.methods.method import Method, require_plain_name
@@ -37,6 +37,11 @@ class FederationSettings(Settings):
     participation: float | Literal["auto"] = key(
         "auto", gt=0, le=1, hint="0.05 samples 5 % of the clients in each round"
     )
+    # "fixed": a round has so many clients; "poisson": each takes part by a coin of its own, so that
+    # their number varies. Noise at the server is worth most with coins.
+    sampling: Literal["fixed", "poisson"] = "fixed"
+    # Clients that take no part, by their numbers: what `dcfl forget` leaves behind.
+    without: tuple[int, ...] = key((), ge=0)
     # Seeds the initial weights, the client schedule, batch order and augmentation; also the split,
     # unless data.seed is set.
     seed: int = key(0, ge=0, kind="seed")
@@ -71,6 +76,10 @@ class FederationSettings(Settings):
         """The share of the clients in each round, where the data has no say in it."""
         return USUAL_PARTICIPATION if self.participation == "auto" else self.participation
 
+    @property
+    def draws(self) -> Sampling:
+        return Sampling(self.sampling == "poisson", self.without)
+
     def evaluates(self, round: int) -> bool:
         """Whether the model is scored after this round; after the last one it always is."""
         return self.on_schedule(round) or round == self.rounds
@@ -89,6 +98,11 @@ class FederationSettings(Settings):
             raise ConfigError(
                 f"federation.participation = {self.share:g} of {clients} clients samples "
                 f"nobody: use at least {1 / clients:g}"
+            )
+        if not {*self.without} < {*range(clients)} or len({*self.without}) < len(self.without):
+            raise ConfigError(
+                f"federation.without = {list(self.without)}: name clients from 0 to {clients - 1}, "
+                f"each once, and not all of them"
             )
         cohort = cohort_size(clients, self.share)
         if self.minimum_replies > cohort:
@@ -253,6 +267,12 @@ class Experiment:
                 'federation.personal = ["classifier"]'
             )
         self._check_choice()
+        if self.privacy.central and self.federation.minimum_replies > 1:
+            raise ConfigError(
+                'privacy.where = "server" adds noise to every round: one that does not count for '
+                "want of replies would tell how many there were; leave out "
+                "federation.minimum_replies"
+            )
 
     def _check_baseline(self) -> None:
         kind = self.federation.baseline
@@ -266,6 +286,10 @@ class Experiment:
             raise ConfigError(
                 f'federation.baseline = "{kind}" trains as FedAvg does: set method.name = '
                 f'"fedavg", and no federation.personal'
+            )
+        if kind == "pooled" and self.federation.without:
+            raise ConfigError(
+                'federation.baseline = "pooled" trains on all clients: leave out federation.without'
             )
         if kind == "pooled" and self.engine.at_sites:
             raise ConfigError('federation.baseline = "pooled": the images are at the sites')

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
@@ -43,12 +44,49 @@ def cohort_size(population: int, participation: float) -> int:
     return max(1, round(participation * population))
 
 
-def sample_cohort(population: int, participation: float, seed: int, round: int) -> list[int]:
-    """Draw the clients of a round without replacement, in ascending order. Depends on (seed, round)
-    alone, so every method sees the same schedule."""
-    rng = np.random.default_rng([seed, round])
-    size = cohort_size(population, participation)
-    return sorted(int(client) for client in rng.choice(population, size, replace=False))
+@dataclass(frozen=True)
+class Sampling:
+    """How the clients of a round are drawn."""
+
+    poisson: bool = (
+        False  # each by a coin of its own, instead of a fixed number without replacement
+    )
+    without: tuple[int, ...] = ()  # clients that are never drawn
+    secret: bool = False  # by the operating system, instead of from (seed, round)
+
+    def clients(self, population: int) -> int:
+        return population - len(self.without)
+
+    def expected(self, population: int, participation: float) -> float:
+        """The size of a cohort, on average; it depends on no data."""
+        if self.poisson:
+            return participation * self.clients(population)
+        return min(cohort_size(population, participation), self.clients(population))
+
+
+FIXED = Sampling()
+
+
+def sample_cohort(
+    population: int, participation: float, seed: int, round: int, sampling: Sampling = FIXED
+) -> list[int]:
+    """Draw the clients of a round, in ascending order. Depends on (seed, round) alone, so every
+    method sees the same schedule.
+
+    Who is drawn does not change if others are left out: their places in the cohort go to clients
+    drawn from the rest, so that a cohort is again a uniform draw, of as many.
+    """
+    rng = np.random.default_rng(secrets.randbits(256) if sampling.secret else [seed, round])
+    if sampling.poisson:
+        drawn = np.flatnonzero(rng.random(population) < participation)
+    else:
+        drawn = rng.choice(population, cohort_size(population, participation), replace=False)
+    cohort = {int(client) for client in drawn}.difference(sampling.without)
+    if sampling.without and not sampling.poisson:
+        rest = sorted({*range(population)}.difference(cohort, sampling.without))
+        places = min(len(drawn) - len(cohort), len(rest))
+        cohort.update(int(client) for client in rng.choice(rest, places, replace=False))
+    return sorted(cohort)
 
 
 def federate(
@@ -59,6 +97,7 @@ def federate(
     participation: float,
     seed: int,
     asks_again: Callable[[Sequence[ClientReport]], bool] = lambda clients: False,
+    sampling: Sampling = FIXED,
 ) -> Iterator[Round]:
     """Train from `state` up to round `rounds`, yielding after each round.
 
@@ -66,7 +105,7 @@ def federate(
     did not change the model is done once more, instead of being yielded.
     """
     while state.round < rounds:
-        cohort = sample_cohort(server.population, participation, seed, state.round + 1)
+        cohort = sample_cohort(server.population, participation, seed, state.round + 1, sampling)
         broadcast = server.broadcast(state)
         after, clients = server.aggregate(state, broadcast, backend.run(broadcast, cohort))
         used = {client.client for client in clients if client.used}

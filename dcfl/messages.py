@@ -24,7 +24,14 @@ class Broadcast:
         return num_bytes(self.weights) + num_bytes(self.shared)
 
 
+PRIVATE = "privacy/"  # begins the names of what [privacy] has in `shared`; methods never see it
 LOG = "log/"  # begins the names of the user's own numbers, of clients and of the server
+
+
+def private_and_rest(shared: Tensors) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """What [privacy] shares, and what the method does."""
+    private = {name: tensor for name, tensor in shared.items() if name.startswith(PRIVATE)}
+    return private, {name: tensor for name, tensor in shared.items() if name not in private}
 
 
 class Traffic(NamedTuple):

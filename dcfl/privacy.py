@@ -1,9 +1,10 @@
 """How a client protects its reply before it leaves, and what that is worth: the [privacy] table.
 
-The operator of the server reads single replies, so each client protects its own: the change of its
-parameters is clipped to an L2 norm and Gaussian noise is added, and likewise to the upload of a
-method that says how to bound it. Nothing else that depends on the data leaves. The unit of privacy
-is a client's whole training set: replace all of it, and the replies of the whole run are
+Where the operator of the server reads single replies, each client protects its own: the change of
+its parameters is clipped to an L2 norm and Gaussian noise is added, and likewise to the upload of a
+method that says how to bound it. A server that is trusted adds noise to their sum instead
+(`central_noise.py`). Nothing else that depends on the data leaves. The unit of privacy is a
+client's whole training set: replace all of it, and the replies of the whole run are
 (epsilon, delta)-indistinguishable. docs/privacy.md says what that does and does not protect.
 """
 
@@ -19,16 +20,17 @@ from decimal import Decimal, localcontext
 from functools import cache
 from itertools import accumulate
 from math import ceil, floor, inf, log10, sqrt
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from dcfl.amplification import Drawn, least_noise
 from dcfl.errors import ConfigError, ProtocolError
-from dcfl.federation import sample_cohort
-from dcfl.messages import Broadcast, ClientUpdate, Tensors
+from dcfl.federation import FIXED, Sampling, sample_cohort
+from dcfl.messages import PRIVATE, Broadcast, ClientUpdate, Tensors, private_and_rest
 from dcfl.methods.method import Method
 from dcfl.models.parts import sent_modules
 from dcfl.server.validation import check_like
@@ -44,6 +46,11 @@ LEAST_ACCOUNTED = (
     0.5  # noise below which there is no guarantee: the tails that it needs are not drawn
 )
 LARGEST_EPSILON = 500.0  # beyond it a guarantee says nothing
+CLIP = f"{PRIVATE}clip"  # of the next round, where it follows a quantile
+WITHIN = "within_clip"  # a client's metric: whether its change was as short as that
+COUNT_NOISE = (
+    4.0  # on the number of those, as a multiple of all noise: it takes a 16th of the budget
+)
 BY_SIZE = ("samples", "fednova")  # aggregations that ask how many images or steps a client has
 
 
@@ -63,6 +70,12 @@ class PrivacySettings(Settings):
     # True: noise that nobody can reproduce, as at SuperNodes always. False, for simulations: it
     # follows from federation.seed, which the operator knows.
     secret: bool = False
+    # Who adds the noise. "client": each, to its own reply, before anybody reads it. "server": once
+    # a round, to the sum of all replies, which the server reads.
+    where: Literal["client", "server"] = "client"
+    # Share of the clients whose changes the clip shall not shorten: it follows them from round to
+    # round, beginning at privacy.clip; 0: it stays. With where = "server".
+    quantile: float = key(0.0, ge=0, lt=1, zero="the clip stays")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,10 +91,29 @@ class PrivacySettings(Settings):
             raise ConfigError(
                 "privacy.epsilon without privacy.noise: no budget is kept without noise"
             )
+        if self.where == "server" and not self.active:
+            raise ConfigError('privacy.where = "server" without privacy.clip: nothing is protected')
+        if self.quantile and not self.central:
+            raise ConfigError('privacy.quantile: only with privacy.where = "server"')
 
     @property
     def active(self) -> bool:
         return self.clip > 0
+
+    @property
+    def central(self) -> bool:
+        return self.where == "server"
+
+    @property
+    def at_client(self) -> float:
+        """The noise in what leaves a client."""
+        return 0.0 if self.central else self.noise
+
+    @property
+    def on_sums(self) -> float:
+        """The noise on the server's sums, which makes up for what the count of short changes tells
+        (Andrew and others 2021)."""
+        return self.noise / sqrt(1 - COUNT_NOISE**-2) if self.quantile else self.noise
 
 
 def at_site(settings: PrivacySettings) -> PrivacySettings:
@@ -108,25 +140,32 @@ class Protection:
         Buffers go back as they came. The numbers of images and steps and the loss depend on the
         data and stay with the client; so does the time it took, unless the noise is seeded.
         """
+        told, _ = private_and_rest(broadcast.shared)
+        clip = float(told[CLIP]) if CLIP in told else self.settings.clip
         secret = self.settings.secret
         key = None if secret else f"{self.seed}/{broadcast.round}/{update.client}/privacy"
         draws = Draws(key)
+        weights, short = self._protected_weights(update.weights, broadcast.weights, clip, draws)
         return replace(
             update,
-            weights=self._protected_weights(update.weights, broadcast.weights, draws),
+            weights=weights,
             upload=self._protected_upload(update.upload, draws),
             num_examples=1,
             num_steps=0,
             # A pool of workers plans by the seconds.
-            metrics={"seconds": 0.0 if secret else update.metrics.get("seconds", 0.0)},
+            metrics={
+                "seconds": 0.0 if secret else update.metrics.get("seconds", 0.0),
+                **({WITHIN: float(short)} if self.settings.quantile else {}),
+            },
         )
 
     def _protected_weights(
-        self, trained: Tensors, received: Tensors, draws: Draws
-    ) -> dict[str, Tensor]:
+        self, trained: Tensors, received: Tensors, clip: float, draws: Draws
+    ) -> tuple[dict[str, Tensor], Tensor]:
         """Received + (clipped change + noise). Whoever reads this could have added `received`,
-        and rounded the sum, without us: only what is in brackets has to be private."""
-        clip, noise = self.settings.clip, self.settings.noise
+        and rounded the sum, without us: only what is in brackets has to be private. And whether
+        the change was within the clip."""
+        noise = self.settings.at_client
         weights = {name: received[name] for name in trained}
         moving = [name for name in trained if name in self.trainable]
         share = clip_share((trained[n].double() - weights[n].double() for n in moving), clip)
@@ -135,7 +174,7 @@ class Protection:
             start = weights[name].double()
             change = noised((trained[name].double() - start).mul_(share), step, draws)
             weights[name] = torch.empty_like(trained[name]).copy_(change.add_(start))
-        return weights
+        return weights, share == 1
 
     def _protected_upload(self, upload: Tensors, draws: Draws) -> dict[str, Tensor]:
         """Clipped by the method, plus noise. Each of n tensors gets noise of deviation
@@ -146,6 +185,8 @@ class Protection:
         clipped = self.method.clip_upload(exact)
         self._require_like(clipped, exact)
         sensitivity = self.method.upload_sensitivity() or {}
+        if self.settings.central:
+            return cast_like(bounded(clipped, self.method), upload)
         noise = self.settings.noise * sqrt(len(clipped))
         protected = {}
         for name in self.upload:  # not in the order of the client's upload: it, too, could tell
@@ -161,6 +202,16 @@ class Protection:
             raise ConfigError(
                 f"[privacy] lets out only what upload_like of {self.method.name} describes: {error}"
             ) from error
+
+
+def bounded(upload: Tensors, method: Method) -> dict[str, Tensor]:
+    """Each tensor no longer than half its sensitivity. `clip_upload` keeps uploads near each other;
+    in a sum each must be short, because a client may be missing from it."""
+    longest = method.upload_sensitivity() or {}
+    return {
+        name: upload[name].double() * clip_share([upload[name]], far / 2)
+        for name, far in longest.items()
+    }
 
 
 # Noise that survives rounding. In floating point, x + noise takes other values for one x than for
@@ -275,6 +326,8 @@ def check_covered(
     if not settings.active:
         return
     _check_upload_covered(method, upload)
+    if settings.central:
+        _check_sums(method, aggregation)
     check_steps(settings.noise, sum(parameter.numel() for parameter in model.parameters()))
     for tensor in (upload or {}).values():
         check_steps(settings.noise * sqrt(len(upload or ())), tensor.numel())
@@ -291,6 +344,20 @@ def check_covered(
         )
     if len([*model.named_parameters(remove_duplicate=False)]) != len([*model.parameters()]):
         raise ConfigError("[privacy] cannot be used with a model whose layers share parameters")
+
+
+def _check_sums(method: Method, aggregation: str) -> None:
+    """The server has noise for the sum of a round's replies, and for nothing else."""
+    if aggregation not in ("uniform", *BY_SIZE):
+        raise ConfigError(
+            f'server.aggregation = "{aggregation}" looks at single replies, and privacy.where = '
+            f'"server" protects their sum: use "uniform"'
+        )
+    if method.keeps_all:
+        raise ConfigError(
+            f'{method.name} looks at single replies, and privacy.where = "server" protects their '
+            f"sum: choose another method.name"
+        )
 
 
 def _check_upload_covered(method: Method, upload: Tensors | None) -> None:
@@ -345,12 +412,20 @@ class Schedule:
     participation: float
     seed: int
     rounds: int
+    sampling: Sampling = FIXED
+
+    @property
+    def drawn(self) -> Drawn:
+        return Drawn(self.clients, self.participation, self.rounds, self.sampling)
 
     def visits(self) -> Iterator[int]:
         """After each round: how often the client that was asked most has been asked."""
         asked = np.zeros(self.clients, dtype=np.int64)
         for round in range(1, self.rounds + 1):
-            asked[sample_cohort(self.clients, self.participation, self.seed, round)] += 1
+            cohort = sample_cohort(
+                self.clients, self.participation, self.seed, round, self.sampling
+            )
+            asked[cohort] += 1
             yield int(asked.max())
 
     def most_visits(self) -> int:
@@ -371,6 +446,30 @@ def spent(settings: PrivacySettings, released: int) -> float | None:
     return epsilon_at(distance(settings.noise, released), settings.delta)
 
 
+def spent_centrally(settings: PrivacySettings, method: Method, drawn: Drawn) -> float | None:
+    """The same for a client of a run whose noise the server adds, against an observer who sees the
+    model of every round, and not who was drawn."""
+    return _central(settings.noise / sqrt(releases(method)), drawn, settings.delta)
+
+
+def _central(noise: float, drawn: Drawn, delta: float) -> float | None:
+    """`noise`: for the weights and an upload together."""
+    if noise < LEAST_ACCOUNTED or not drawn.rounds:
+        return None if drawn.rounds else 0.0
+    reached = drawn.epsilon(noise, delta)
+    if not drawn.sampling.poisson:  # what sampling adds is not always seen by its bound
+        plain = epsilon_at(distance(noise, drawn.rounds), delta)
+        reached = min(reached, inf if plain is None else plain)
+    return reached if reached <= LARGEST_EPSILON else None
+
+
+def noise_for(epsilon: float, delta: float, drawn: Drawn, released: int = 1) -> float:
+    """The least privacy.noise at the server, with three digits; infinite if there is none.
+    `released`: see `releases`."""
+    found = least_noise(lambda noise: _central(noise, drawn, delta), epsilon, LEAST_ACCOUNTED)
+    return _rounded_up(found * sqrt(released))
+
+
 def epsilon_at(apart: float, delta: float) -> float | None:
     """Epsilon of answers to two data sets that are so far apart, by `distance`; None: no
     guarantee."""
@@ -385,6 +484,9 @@ def epsilon_at(apart: float, delta: float) -> float | None:
 def check_budget(settings: PrivacySettings, method: Method, schedule: Schedule) -> None:
     """Refuse a run whose whole schedule would spend more than `settings.epsilon`."""
     if not settings.noise:
+        return
+    if settings.central:
+        _check_central_budget(settings, method, schedule.drawn)
         return
     visits, per_visit = schedule.most_visits(), releases(method)
     reached = spent(settings, visits * per_visit)
@@ -403,6 +505,19 @@ def check_budget(settings: PrivacySettings, method: Method, schedule: Schedule) 
     )
 
 
+def _check_central_budget(settings: PrivacySettings, method: Method, drawn: Drawn) -> None:
+    reached = spent_centrally(settings, method, drawn)
+    if not settings.epsilon or (reached is not None and reached <= settings.epsilon):
+        return
+    noise = noise_for(settings.epsilon, settings.delta, drawn, releases(method))
+    raise ConfigError(
+        f"privacy.epsilon = {settings.epsilon:g}: {drawn.rounds} rounds would "
+        f"{'have no guarantee' if reached is None else f'reach epsilon {reached:.2f}'} "
+        f"at delta {settings.delta:g}; privacy.noise = {noise:g} would do"
+        + ("" if drawn.sampling.poisson else '; less with federation.sampling = "poisson"')
+    )
+
+
 def account(
     settings: PrivacySettings, method: Method, schedule: Schedule, repeated: int = 0
 ) -> dict[str, Any]:
@@ -413,7 +528,15 @@ def account(
     """
     if not settings.active:
         return {}
-    visits = schedule.most_visits() + (repeated if settings.secret else 0)
+    again = repeated if settings.secret else 0
+    if settings.central:
+        drawn = schedule.drawn._replace(rounds=schedule.rounds + again)
+        return {
+            "epsilon": spent_centrally(settings, method, drawn),
+            "delta": settings.delta,
+            "secret_noise": settings.secret,
+        }
+    visits = schedule.most_visits() + again
     return {
         "epsilon": spent(settings, visits * releases(method)),
         "delta": settings.delta,

@@ -20,7 +20,7 @@ LAYERS = {
     "what is trained, on what": "models data",
     "a client's half of a round": "client methods local_training",
     "the server's half, and what came out": "server federation clock evaluation scores",
-    "a run as a value": "privacy experiment config",
+    "a run as a value": "amplification privacy central_noise experiment config",
     "where clients train": "engines",
     "at Flower's nodes": "flower",
     "one run, many runs, their models and pages": "runs comparisons trained report trackers",

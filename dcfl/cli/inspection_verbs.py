@@ -61,6 +61,31 @@ def settings(
         print(printable_lines(to_toml(tables)))
 
 
+def privacy(
+    target_epsilon: Annotated[float, typer.Option(min=0.01, help="What a client may spend.")] = 8.0,
+    delta: Annotated[float, typer.Option(min=1e-12, max=0.5, help="Far below 1/clients.")] = 1e-5,
+    rounds: Annotated[int, typer.Option(min=1, help="How many, of the whole run.")] = 80,
+    participation: Annotated[
+        float, typer.Option(min=1e-6, max=1, help="Share of the clients in a round.")
+    ] = 0.05,
+    clients: Annotated[int, typer.Option(min=1, help="In the federation.")] = 1000,
+    parameters: Annotated[int, typer.Option(min=1, help="Numbers in the model.")] = 100_000,
+    as_json: AsJSON = False,
+) -> None:
+    """Which noise a privacy budget needs, where it is added, and with how many clients it is small.
+
+    See docs/privacy.md. No run is needed: the answer depends on nothing but these numbers.
+    """
+    from dcfl.cli.cards import privacy_card
+    from dcfl.privacy import budgets
+
+    found = budgets(target_epsilon, delta, rounds, participation, clients, parameters)
+    if as_json:
+        print_json([one.to_json() for one in found])
+    else:
+        print(privacy_card(found, parameters))
+
+
 def methods(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", show_default=False)] = None,
     as_json: AsJSON = False,

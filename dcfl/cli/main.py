@@ -46,6 +46,7 @@ VERBS: dict[str, tuple[Callable[..., None], ...]] = {
     "Train": (
         training_verbs.run,
         training_verbs.resume,
+        training_verbs.forget,
         inspection_verbs.settings,
         inspection_verbs.watch,
         check_verbs.doctor,
@@ -64,7 +65,13 @@ VERBS: dict[str, tuple[Callable[..., None], ...]] = {
         model_verbs.analyse,
     ),
     "Data": (inspection_verbs.partition,),
-    "Research": (inspection_verbs.methods, check_verbs.check, reproduce, theory),
+    "Research": (
+        inspection_verbs.methods,
+        inspection_verbs.privacy,
+        check_verbs.check,
+        reproduce,
+        theory,
+    ),
 }
 GROUPS = {
     "Data": ("data", inspection_verbs.data),

@@ -1,4 +1,4 @@
-"""`dcfl run` and `dcfl resume`."""
+"""`dcfl run`, `dcfl resume` and `dcfl forget`."""
 
 from __future__ import annotations
 
@@ -130,6 +130,41 @@ def resume(
     resumed = Run.resume(folder, model=model, allow=allow or (), rounds=rounds, trust=trust)
     train(resumed.experiment.method.name, resumed)
     _print_result(resumed, as_json)
+
+
+def forget(
+    folder: Folder,
+    client: Annotated[int, typer.Option(metavar="K", help="The client's number.")],
+    out: Out = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what it would cost, and stop.")
+    ] = False,
+    from_start: Annotated[
+        bool, typer.Option("--from-start", help="Train all rounds again, from the first.")
+    ] = False,
+    method_file: MethodFile = None,
+    model_file: ModelFile = None,
+    trust: Trust = False,
+    as_json: AsJSON = False,
+) -> None:
+    """Train a finished run again as if a client had never taken part.
+
+    The result is bit-identical to that of a new run with `federation.without=[K]`. The old folder
+    stays as it is.
+    """
+    from dcfl.runs.folder import RecordedRun
+    from dcfl.trained.forget import Forgetting
+
+    run_own_files(method_file, model_file)
+    forgetting = Forgetting(RecordedRun.open(folder), client, from_start)
+    say(printable(forgetting.cost, 500))
+    if dry_run or not forgetting.first:
+        if as_json:
+            print_json(forgetting.to_json())
+        return
+    begun = forgetting.begin(out, trust)
+    train(begun.experiment.method.name, begun)
+    _print_result(begun, as_json)
 
 
 def train(label: str, run: Run) -> None:

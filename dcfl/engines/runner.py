@@ -26,7 +26,7 @@ from dcfl.errors import ClientFailure, ConfigError, DCFLError, Diverged
 from dcfl.experiment import EngineSettings, Experiment, FaultSettings
 from dcfl.federation import cohort_size
 from dcfl.local_training import LocalTraining, train_client
-from dcfl.messages import Broadcast, ClientUpdate, Tensors
+from dcfl.messages import Broadcast, ClientUpdate, Tensors, private_and_rest
 from dcfl.methods.alone import Alone
 from dcfl.methods.method import Method
 from dcfl.models import FeatureModel, Output, build_model
@@ -85,11 +85,12 @@ class ClientRunner:
                 strike(self.faults, self.seed, broadcast.round, client)
             attack = self.attack if self.attack and client in self.attack.clients else None
             data = self.data.client(client)
+            received = replace(broadcast, shared=private_and_rest(broadcast.shared)[1])
             update, new_memory = train_client(
                 self.method,
                 self.model,
                 attack.data(data) if attack else data,
-                broadcast,
+                received,
                 self.here(memory or with_personal(self.personal, {})),
                 self.training,
                 client,

@@ -328,7 +328,7 @@ def site_from_config(context: Context, task: Task) -> Site:
         rules=node.rules,
         release=Release(
             1 + experiment.method.overrides("upload"),
-            privacy.noise,
+            privacy.at_client,
             runner.fixed_point.survivors if runner.fixed_point else 1,
         ),
     )
@@ -352,9 +352,11 @@ def _about(experiment: str) -> str:
     """What is asked for, as the run's config has it, for a line of the record."""
     with suppress(ValueError, RecursionError):
         tables = tomllib.loads(experiment)
-        keys = "method.name model.name data.image_size training.epochs privacy.noise server.secure"
-        parts = ((key, *key.split(".")) for key in keys.split())
-        pairs = ((key, tables.get(table, {}).get(name)) for key, table, name in parts)
+        keys = (
+            *("method.name", "model.name", "data.image_size", "training.epochs"),
+            *("privacy.noise", "privacy.where", "server.secure"),
+        )
+        pairs = ((key, tables.get(key.split(".")[0], {}).get(key.split(".")[1])) for key in keys)
         told = [f"{k} = {v}" for k, v in pairs if v is not None and v is not False]
         return printable(", ".join(told), 200)
     return ""

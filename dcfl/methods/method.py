@@ -15,7 +15,7 @@ from torch import Tensor
 from dcfl.client import Batch, Client
 from dcfl.errors import ConfigError
 from dcfl.local_training import LocalTraining
-from dcfl.messages import Broadcast, ClientUpdate, Tensors
+from dcfl.messages import Broadcast, ClientUpdate, Tensors, private_and_rest
 from dcfl.models.output import Embedding, Output
 from dcfl.settings import Settings, key
 from dcfl.tensors import RunningMean, clip_share, snapshot
@@ -330,7 +330,8 @@ def addressed(broadcast: Broadcast, method: Method, client: int) -> Broadcast:
     if not method.overrides("shared_for"):
         return broadcast
     try:
-        return replace(broadcast, shared=dict(method.shared_for(broadcast.shared, client)))
+        private, rest = private_and_rest(broadcast.shared)
+        return replace(broadcast, shared={**method.shared_for(rest, client), **private})
     except Exception as error:
         raise ConfigError(
             f"{method.name}: shared_for raised {type(error).__name__}: {error}"

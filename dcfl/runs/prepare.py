@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from dcfl.central_noise import CentralNoise
 from dcfl.clock.events import Clock
 from dcfl.data import (
     Augmentation,
@@ -28,13 +29,13 @@ from dcfl.engines.placement import Load, Placement, place
 from dcfl.engines.runner import ClientRunner, client_runner, expected_upload, two_images
 from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
-from dcfl.federation import cohort_size
+from dcfl.federation import Sampling, cohort_size
 from dcfl.methods import Method
 from dcfl.models import FeatureModel
 from dcfl.models.own_models import OwnModel
 from dcfl.models.parts import unsent_tensors
 from dcfl.models.warm_start import weights_path, weights_sha256
-from dcfl.privacy import Schedule, account, check_budget
+from dcfl.privacy import PrivacySettings, Schedule, account, check_budget
 from dcfl.runs.fingerprint import fingerprint, own_code
 from dcfl.runs.folder import MODEL_COPY, own_files
 from dcfl.server import Server
@@ -95,6 +96,7 @@ class Prepared:
             expected_upload(self.runner),
             frozenset(unsent_tensors(self.model)),
             self.runner.fixed_point,
+            self._central_noise(),
         )
 
     def clock(self) -> Clock | None:
@@ -113,6 +115,24 @@ class Prepared:
             settings.device_mix() if settings.active else None,
             settings.availabilities(),
         )
+
+    def _central_noise(self) -> CentralNoise | None:
+        experiment, protection = self.experiment, self.runner.protection
+        if protection is None or not experiment.privacy.central:
+            return None
+        federation = experiment.federation
+        return CentralNoise(
+            _of_server(experiment),
+            self.runner.method,
+            protection.trainable,
+            protection.upload,
+            self.draws.expected(experiment.data.population, federation.share),
+            federation.seed,
+        )
+
+    @property
+    def draws(self) -> Sampling:
+        return schedule(self.experiment, 0).sampling
 
     def session(
         self,
@@ -288,15 +308,23 @@ def placement_for(experiment: Experiment, runner: ClientRunner, cohort: int) -> 
 
 def schedule(experiment: Experiment, rounds: int) -> Schedule:
     """Which clients take part in the first `rounds` rounds. `experiment` must be resolved."""
-    federation = experiment.federation
-    return Schedule(experiment.data.population, federation.share, federation.seed, rounds)
+    federation, privacy = experiment.federation, _of_server(experiment)
+    # What is claimed of noise at the server holds if nobody else knows who was drawn.
+    draws = replace(federation.draws, secret=privacy.central and privacy.secret)
+    clients, seed = experiment.data.population, federation.seed
+    return Schedule(clients, federation.share, seed, rounds, draws)
+
+
+def _of_server(experiment: Experiment) -> PrivacySettings:
+    """Where sites are real, so is the secret."""
+    secret = experiment.privacy.secret or experiment.engine.at_sites
+    return replace(experiment.privacy, secret=secret)
 
 
 def privacy_spent(experiment: Experiment, rounds: int, repeated: int = 0) -> dict[str, Any]:
     """The privacy spent in `rounds` rounds, for the summary; see `privacy.account`."""
-    secret = experiment.privacy.secret or experiment.engine.at_sites
-    privacy = replace(experiment.privacy, secret=secret)
-    return account(privacy, experiment.method, schedule(experiment, rounds), repeated)
+    privacy, drawn = _of_server(experiment), schedule(experiment, rounds)
+    return account(privacy, experiment.method, drawn, repeated)
 
 
 def _check_augmentation(augmentation: Augmentation, method: Method, dataset: Dataset) -> None:

@@ -203,16 +203,16 @@ class Training:
     def _recorded(self) -> Generator[RoundRow]:
         """Train and record. If the engine can, it evaluates a round while the next trains, unless
         the next may not be wanted."""
-        engine, federation = self._engine, self._federation
+        engine, federation, prepared = self._engine, self._federation, self._prepared
         pending: Trained | None = None  # its evaluation is still running
         overlaps = engine.overlaps and not federation.may_end_early
         backend = Stoppable(engine, self._stopping, self._keep_update)
-        start, last = self._at.state, federation.rounds
+        start, last, again = self._at.state, federation.rounds, self._asks_again
         if self._clock is not None:
-            rounds = federate_by_clock(self._clock, backend, start, last, self._asks_again)
+            rounds = federate_by_clock(self._clock, backend, start, last, again)
         else:
-            share, seed = federation.share, federation.seed
-            rounds = federate(self._server, backend, start, last, share, seed, self._asks_again)
+            share, seed, draws = federation.share, federation.seed, prepared.draws
+            rounds = federate(self._server, backend, start, last, share, seed, again, draws)
         try:
             for round, seconds in until_stopped(rounds, engine, self._stopping):
                 before, pending = pending, None

@@ -22,6 +22,7 @@ from dcfl.experiment import EngineSettings, Experiment, FederationSettings, Outp
 from dcfl.runs.checkpoints import Best, Checkpoint, Checkpoints, SavedProgress
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.identity import BUILT_IN, differences, identity
+from dcfl.runs.model_file import load_model
 from dcfl.runs.prepare import Prepared
 from dcfl.runs.recorder import Recorder
 from dcfl.runs.rows import RoundRow
@@ -101,11 +102,22 @@ class Start:
 
 
 @dataclass(frozen=True)
+class Begun:
+    """The first rounds of another run, which a new one shares with it: of a run whose rounds go on
+    from the model and nothing else."""
+
+    run: RecordedRun
+    rounds: int
+    begun_with: Mapping[str, Any]  # its fingerprint
+
+
+@dataclass(frozen=True)
 class Resumption:
     """How a recorded run is taken up again."""
 
     allow: Collection[str] = ()  # keys in which it may differ from how it was begun
     finished: bool = False  # it had ended, and is made longer
+    begun: Begun | None = None  # it is a new one, but for these rounds
 
 
 AS_BEGUN = Resumption()
@@ -120,9 +132,34 @@ def begin_or_resume(
         if resumed is not None:
             recorder.renew_own_code(prepared)
             return resumed
-    start = Start()
+    start, begun = Start(), resumption.begun
+    if begun is not None:
+        _require_same(begun, prepared)
     recorder.start(prepared, start.run)
+    if begun is not None:
+        return _taken_over(begun, prepared, recorder), start
     return Position(ServerState(0, named.snapshot(prepared.model), {}, {})), start
+
+
+def _require_same(begun: Begun, prepared: Prepared) -> None:
+    """Its rounds must be those that this run would have done here and now."""
+    before, now = identity(begun.begun_with), identity(prepared.fingerprint)
+    different = [one.key for one in differences(before, now) if one.key != "federation.without"]
+    if different:
+        raise ConfigError(
+            f"{begun.run.folder}: its rounds cannot be gone on from, because they were trained "
+            f"with another {', '.join(different)}: --from-start trains all of them again"
+        )
+
+
+def _taken_over(begun: Begun, prepared: Prepared, recorder: Recorder) -> Position:
+    """Copies the rows of these rounds."""
+    model = load_model(begun.run.folder, model=prepared.model, round=begun.rounds)
+    rounds, clients = RoundsSoFar(), begun.run.clients
+    for row in islice(begun.run.each_round(), begun.rounds):
+        recorder.round(row, [client for client in clients if client.round == row.round])
+        rounds = rounds.and_then(row)
+    return Position(ServerState(begun.rounds, named.snapshot(model), {}, {}), None, rounds)
 
 
 def _from_checkpoint(

@@ -63,7 +63,8 @@ class RoundsSoFar:
             last=row,
             totals={name: total + row[name] for name, total in self.totals.items()},
             used=self.used + row.used,
-            unchanged=0 if row.used else self.unchanged + 1,
+            # A round without a client to ask has failed in nothing.
+            unchanged=0 if row.used else self.unchanged + bool(row.sampled),
             best=self.best,
             since_best=self.since_best + (row.accuracy is not None),
             judges=self.judges or tuple(site.client for site in row.sites if site.weight),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil, inf
 from statistics import median_low
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -17,8 +17,15 @@ from dcfl import tensors as named
 from dcfl.clock.state import ClockState
 from dcfl.errors import ClientFailure, ConfigError, Diverged, ProtocolError
 from dcfl.local_training import LocalTraining
-from dcfl.messages import LOG, Broadcast, ClientUpdate, Tensors, Traffic
-from dcfl.methods.method import MeanUpload, Method, ServerStep, UploadsSoFar, addressed
+from dcfl.messages import LOG, Broadcast, ClientUpdate, Tensors, Traffic, private_and_rest
+from dcfl.methods.method import (
+    MeanUpload,
+    Method,
+    ServerStep,
+    UploadsSoFar,
+    addressed,
+    mean_of,
+)
 from dcfl.server.aggregation import AGGREGATIONS, ROBUST, Aggregation, Fold, Mean, replies_needed
 from dcfl.server.fixed_point import FixedPoint, SecureMean
 from dcfl.server.optimizers import ServerOptimizer
@@ -264,6 +271,32 @@ class RepliedInSum(Replied):
         return self._fold.summed.mean_square
 
 
+class NoisySums(NamedTuple):
+    """All that the server knows of a round's replies if it adds noise to their sums."""
+
+    direction: dict[str, Tensor]
+    upload: Tensors  # the mean of the uploads
+    clients: int  # in a round, on average
+    shared: Tensors  # what it tells clients of the next round
+
+    def merged(self, method: Method, shared: Tensors, population: int) -> Tensors:
+        """The method's merge gets the mean as if it were the only upload."""
+        if method.overrides("merge"):
+            return method.merge(shared, [self.upload], population)
+        mean = replace(mean_of([self.upload]), clients=self.clients)
+        return method.merge_mean(shared, mean, population)
+
+
+class PrivateRound(Protocol):
+    def add(self, update: ClientUpdate) -> None: ...
+
+    def means(self) -> NoisySums: ...
+
+
+class PrivateRounds(Protocol):
+    def begin(self, sent: Broadcast) -> PrivateRound: ...
+
+
 @dataclass(frozen=True)
 class Server:
     method: Method
@@ -275,6 +308,7 @@ class Server:
     upload: Tensors | None = None  # an example of the method's upload; see Schema
     unsent: frozenset[str] = frozenset()  # names of weights that clients have: frozen or personal
     fixed_point: FixedPoint | None = None  # the form of replies that are seen as a sum alone
+    private: PrivateRounds | None = None  # if it adds noise to a round's sums
 
     @cached_property
     def _fitted(self) -> Method:
@@ -301,6 +335,10 @@ class Server:
         A round with fewer valid replies than `minimum_replies`, or than the rule needs, changes
         nothing. Replies that the rule rejects are left out of `merge` too.
         """
+        if self.private is not None:
+            return self._aggregate_privately(
+                self.private.begin(broadcast), state, broadcast, replies
+            )
         method = self._fitted
         fold, uploads, replied = self._folding()
         reports: list[ClientReport] = []
@@ -322,7 +360,11 @@ class Server:
         folded = fold.finish(broadcast.weights)
         if method.overrides("server_step"):
             shared = self._merged(uploads, state, folded)
-            folded, shared, kept = self._method_step(state, broadcast, folded, shared, replied)
+            rejected = folded.rejected
+            number, square = replied.number(rejected), replied.mean_square(rejected)
+            seen = self._seen(state, broadcast, folded, shared, number, square)
+            step = replace(seen, replies=replied.kept(rejected))
+            folded, shared, kept = self._method_step(step, folded)
             weights, slots = self._step(state, folded)
         else:  # the direction, a float64 model, is gone before anything is merged
             weights, slots = self._step(state, folded)
@@ -350,34 +392,67 @@ class Server:
             Replied(method, settings.aggregation, self.trainable),
         )
 
+    def _aggregate_privately(
+        self,
+        sums: PrivateRound,
+        state: ServerState,
+        broadcast: Broadcast,
+        replies: Iterable[ClientUpdate | ClientFailure],
+    ) -> tuple[ServerState, list[ClientReport]]:
+        """Every round changes the model, one without a reply too: that nobody replied would tell of
+        the data. The method sees no length of a single reply, but that of their mean."""
+        reports: list[ClientReport] = []
+        for reply in replies:
+            report = self._admit(reply, broadcast)
+            reports.append(replace(report, used=report.outcome == "ok"))
+            if report.outcome == "ok" and isinstance(reply, ClientUpdate):
+                sums.add(reply)
+        noisy, method = sums.means(), self._fitted
+        buffers, _ = named.split(broadcast.weights, broadcast.weights.keys() - noisy.direction)
+        folded, kept = Folded(noisy.direction, buffers), state.kept
+        with self._blaming("merge"):
+            _, before = private_and_rest(state.shared)
+            shared = noisy.merged(method, before, self.population)
+        self._require_tensors(shared, "merge")
+        if method.overrides("server_step"):
+            square = sum(float(one.square().sum()) for one in noisy.direction.values())
+            step = self._seen(state, broadcast, folded, shared, noisy.clients, square)
+            folded, shared, kept = self._method_step(step, folded)
+        weights, slots = self._step(state, folded)
+        shared = {**shared, **noisy.shared}
+        return ServerState(broadcast.round, weights, shared, slots, kept), reports
+
     def _merged(self, uploads: Uploads, state: ServerState, folded: Folded) -> Tensors:
         with self._blaming("merge"):
             shared = uploads.merged(state.shared, self.population, folded.rejected)
         self._require_tensors(shared, "merge")
         return shared
 
-    def _method_step(
+    def _seen(
         self,
         state: ServerState,
         broadcast: Broadcast,
         folded: Folded,
         shared: Tensors,
-        replied: Replied,
-    ) -> tuple[Folded, Tensors, Tensors]:
-        """What the method makes of the direction, of what is shared and of its own state."""
-        before = ServerStep(
+        clients: int,
+        mean_square: float,
+    ) -> ServerStep:
+        """The end of the round, as the method sees it, but for the replies."""
+        return ServerStep(
             broadcast.round,
-            replied.number(folded.rejected),
+            clients,
             self.population,
             self.training.lr_in(broadcast.round) / (1 - self.training.momentum),
             {name: state.weights[name] for name in folded.direction},
             folded.direction,
             folded.buffers,
-            replied.mean_square(folded.rejected),
+            mean_square,
             shared,
             state.kept,
-            replied.kept(folded.rejected),
         )
+
+    def _method_step(self, before: ServerStep, folded: Folded) -> tuple[Folded, Tensors, Tensors]:
+        """What the method makes of the direction, of what is shared and of its own state."""
         with self._blaming("server_step"):
             after = self._fitted.server_step(before)
             check_like(after.direction, folded.direction, "direction")
@@ -386,7 +461,7 @@ class Server:
             self._require_tensors(tensors, "server_step")
         if lost := named.not_finite(after.kept) or named.not_finite(after.shared):
             raise Diverged(
-                f"round {broadcast.round}: {self.method.name} leaves {lost} on the server no "
+                f"round {before.round}: {self.method.name} leaves {lost} on the server no "
                 f"longer finite: lower training.lr or the method's weight"
             )
         moved = folded._replace(direction=dict(after.direction), buffers=dict(after.buffers))

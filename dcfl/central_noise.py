@@ -1,0 +1,139 @@
+"""Noise at the server, once a round: [privacy] with where = "server".
+
+The server adds up what clients send, clips it once more, since a client may not have, and adds
+Gaussian noise to each sum before it uses it. All else that it makes of a round, its step, its
+optimiser's state and the method's, follows from these sums and is as private as they are.
+
+Nothing is divided by how many have replied: that number tells of the data. The denominator is the
+size of a cohort on average, and every reply counts the same.
+
+The clip may follow a quantile (Andrew, Thakkar, McMahan and Ramaswamy, "Differentially Private
+Learning with Adaptive Clipping", NeurIPS 2021): with b_i = 1 if the change of client i was within
+the clip C, m the expected cohort and q the share of clients that shall be within,
+
+    C <- C exp(-0.2 (b - q)),    b = 1/2 + (sum_i (b_i - 1/2) + noise) / m
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import exp, sqrt
+
+import torch
+from torch import Tensor
+
+from dcfl.messages import LOG, Broadcast, ClientUpdate, Tensors
+from dcfl.methods.method import Method
+from dcfl.privacy import (
+    CLIP,
+    COUNT_NOISE,
+    LARGEST_SETTING,
+    LEAST_LENGTH,
+    WITHIN,
+    Draws,
+    PrivacySettings,
+    bounded,
+    grid_step,
+    noised,
+)
+from dcfl.server.server import NoisySums
+from dcfl.tensors import clip_share
+
+RATE = 0.2  # of the clip, as published
+
+
+@dataclass(frozen=True)
+class CentralNoise:
+    """For all rounds of a run."""
+
+    settings: PrivacySettings
+    method: Method
+    trainable: frozenset[str]
+    upload: Tensors  # an example
+    cohort: float  # clients in a round, on average
+    seed: int
+
+    def begin(self, sent: Broadcast) -> RoundSums:
+        clip = sent.shared.get(CLIP)
+        key = None if self.settings.secret else f"{self.seed}/{sent.round}/server/privacy"
+        return RoundSums(
+            self, sent, self.settings.clip if clip is None else float(clip), Draws(key)
+        )
+
+
+@dataclass
+class RoundSums:
+    """A round's replies, added up; whole numbers of steps, so that their order plays no part."""
+
+    about: CentralNoise
+    sent: Broadcast
+    clip: float
+    draws: Draws
+    _sums: dict[str, Tensor] = field(init=False)
+    _steps: dict[str, float] = field(init=False)
+    _uploads: dict[str, Tensor] = field(init=False)
+    _upload_steps: dict[str, float] = field(init=False)
+    _within: float = 0.0  # sum of b_i - 1/2
+
+    def __post_init__(self) -> None:
+        about, noise = self.about, self.about.settings.on_sums
+        like = {name: one for name, one in self.sent.weights.items() if name in about.trainable}
+        self._sums = {
+            name: torch.zeros_like(one, dtype=torch.float64) for name, one in like.items()
+        }
+        step = grid_step(2 * self.clip, noise, sum(one.numel() for one in like.values()))
+        self._steps = dict.fromkeys(like, step)
+        uploads = about.upload
+        self._uploads = {
+            name: torch.zeros(one.shape, dtype=torch.float64) for name, one in uploads.items()
+        }
+        sensitivity = about.method.upload_sensitivity() or {}
+        self._upload_steps = {
+            name: grid_step(sensitivity[name], noise * sqrt(len(uploads)), one.numel())
+            for name, one in uploads.items()
+        }
+
+    def add(self, update: ClientUpdate) -> None:
+        """Take a valid reply."""
+        sent = self.sent.weights
+        changes = {name: update.weights[name].double() - sent[name].double() for name in self._sums}
+        share = clip_share(changes.values(), self.clip)
+        for name, change in changes.items():
+            self._sums[name].add_(_in_steps(change.mul_(share), self._steps[name]))
+        for name, tensor in bounded(update.upload, self.about.method).items():
+            self._uploads[name].add_(_in_steps(tensor, self._upload_steps[name]))
+        self._within += 0.5 if update.metrics.get(WITHIN, 0.0) > 0.5 else -0.5
+
+    def means(self) -> NoisySums:
+        """The sums with their noise, by the expected number of replies. Do not call it twice: the
+        noise would be another."""
+        direction = self._mean(self._sums, self._steps)
+        upload = self._mean(self._uploads, self._upload_steps)
+        return NoisySums(direction, upload, max(1, round(self.about.cohort)), self._next_clip())
+
+    def _mean(self, sums: Tensors, steps: dict[str, float]) -> dict[str, Tensor]:
+        cohort = self.about.cohort
+        return {
+            name: (
+                total.add_(self.draws.steps(total)).mul_(steps[name] / cohort)
+                if steps[name]
+                else total.div_(cohort)
+            )
+            for name, total in sums.items()
+        }
+
+    def _next_clip(self) -> dict[str, Tensor]:
+        settings = self.about.settings
+        if not settings.quantile:
+            return {}
+        step = grid_step(1.0, COUNT_NOISE * settings.noise, 1)
+        total = noised(torch.tensor([self._within], dtype=torch.float64), step, self.draws)
+        within = 0.5 + float(total) / self.about.cohort
+        clip = self.clip * exp(-RATE * (within - settings.quantile))
+        clip = min(max(clip, LEAST_LENGTH), LARGEST_SETTING)
+        value = torch.tensor(clip, dtype=torch.float64)
+        return {CLIP: value, f"{LOG}clip": value}
+
+
+def _in_steps(exact: Tensor, step: float) -> Tensor:
+    return exact.div_(step).round_() if step else exact

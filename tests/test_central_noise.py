@@ -1,0 +1,421 @@
+"""Noise at the server: to what it is added, what it is worth, and the same on every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import exp, sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from scipy import stats
+from torch import Tensor
+
+from dcfl.amplification import Drawn
+from dcfl.central_noise import CentralNoise, RoundSums
+from dcfl.client import Client
+from dcfl.engines.engine import Connect
+from dcfl.errors import ConfigError, Interrupted
+from dcfl.experiment import EngineSettings, Experiment, FederationSettings, OutputSettings
+from dcfl.federation import FIXED, Sampling, sample_cohort
+from dcfl.messages import Broadcast, ClientUpdate, Tensors
+from dcfl.methods import METHODS, Method
+from dcfl.methods.method import MeanUpload
+from dcfl.privacy import (
+    DEVIATION,
+    WITHIN,
+    PrivacySettings,
+    Protection,
+    Schedule,
+    account,
+    check_budget,
+    check_covered,
+    distance,
+    epsilon_at,
+    noise_for,
+    spent_centrally,
+)
+from dcfl.runs.connect import connect
+from dcfl.runs.run import Run
+from dcfl.server import ServerSettings
+from dcfl.server.optimizers import OPTIMIZERS
+from tests.engines.runs import TRAINING, Flat, bits, federation
+from tests.flower.in_process import in_process
+
+FEDAVG = METHODS["fedavg"]()
+COINS = Sampling(poisson=True)
+ON = PrivacySettings(clip=0.5, noise=0.6, where="server")
+SIZE = 6
+MODEL = Flat()  # a run trains a copy
+numbers = st.floats(-1e6, 1e6, allow_subnormal=False)
+
+
+@dataclass(frozen=True)
+class Centred(Method):
+    """Sends a vector beside the weights, and keeps the mean of all."""
+
+    neutral = None
+
+    def upload(self, client: Client) -> Tensors:
+        return {"centre": torch.full((4,), 1.0 + client.id)}
+
+    def upload_like(self, parameters: Tensors, classes: int, width: int) -> Tensors:
+        return {"centre": torch.empty(4)}
+
+    def upload_sensitivity(self) -> dict[str, float]:
+        return {"centre": 2.0}
+
+    def merge_mean(self, shared: Tensors, uploads: MeanUpload, population: int) -> Tensors:
+        assert uploads.clients == 3  # half of six, however many have replied
+        return uploads.cast(uploads.tensors)
+
+
+def round_of(
+    privacy: PrivacySettings, method: Method = FEDAVG, cohort: float = 2.0, round: int = 1
+) -> RoundSums:
+    sent = {"w": torch.zeros(SIZE, dtype=torch.float64), "count": torch.tensor(3)}
+    upload = method.upload_like({}, 4, 4) or {}
+    noise = CentralNoise(privacy, method, frozenset({"w"}), upload, cohort, 0)
+    return noise.begin(Broadcast(round, sent, {}))
+
+
+def reply(change: object, client: int = 0, **about: Any) -> ClientUpdate:
+    weights = {"w": torch.as_tensor(change, dtype=torch.float64), "count": torch.tensor(9)}
+    return ClientUpdate(client, weights, about.get("upload", {}), 1, 0, about.get("metrics", {}))
+
+
+# What is added up
+
+
+def test_changes_are_clipped_added_up_and_divided_by_the_cohort_that_is_expected() -> None:
+    privacy = PrivacySettings(clip=1.0, where="server")
+    sums = round_of(privacy, cohort=4.0)
+    for change in ([3.0, 4.0, 0, 0, 0, 0], [0.5, 0, 0, 0, 0, 0]):
+        sums.add(reply(change))
+    wanted = torch.tensor([0.6 + 0.5, 0.8, 0, 0, 0, 0], dtype=torch.float64) / 4
+    torch.testing.assert_close(sums.means().direction, {"w": wanted})
+    assert not round_of(privacy).means().direction["w"].any()  # nobody has replied
+
+
+@settings(deadline=None)
+@given(
+    changes=arrays.arrays(
+        np.float64, st.tuples(st.integers(1, 4), st.just(SIZE)), elements=numbers
+    ),
+    upload=arrays.arrays(np.float64, 4, elements=numbers),
+    clip=st.floats(1e-3, 1e3),
+    noise=st.floats(0.5, 100),
+)
+def test_no_client_moves_the_sums_further_than_is_accounted(
+    changes: np.ndarray, upload: np.ndarray, clip: float, noise: float
+) -> None:
+    """The furthest that hypothesis finds, for clients that clip nothing themselves: with and
+    without the last one, in deviations of the noise, over all that is released."""
+    method = Centred()
+    privacy = PrivacySettings(clip=clip, noise=noise, where="server", quantile=0.5)
+    sent = {"centre": torch.from_numpy(upload)}
+    ends = []
+    for count in (len(changes), len(changes) - 1):
+        sums = round_of(privacy, method)
+        for change in changes[:count]:
+            sums.add(reply(change, upload=sent, metrics={WITHIN: 1.0}))
+        ends.append(sums)
+    more, fewer = ends
+    apart = [(more._sums[n] - fewer._sums[n]).norm() / DEVIATION for n in more._sums]
+    apart += [(more._uploads[n] - fewer._uploads[n]).norm() / DEVIATION for n in more._uploads]
+    counted = abs(more._within - fewer._within) / (4 * noise * 0.5)
+    # An upload costs as much as the weights do; the count is paid for by more noise on both.
+    weights, upload_too = float(apart[0]) ** 2, float(apart[1]) ** 2
+    assert weights + counted**2 <= noise**-2 * (1 + 1e-6)
+    assert upload_too <= noise**-2
+    assert weights + upload_too + counted**2 <= 2 * noise**-2
+
+
+def test_the_noise_has_the_deviation_that_is_accounted_and_comes_once_a_round() -> None:
+    """Kolmogorov and Smirnov's test, wrongly red once in 10,000 numbers of this file's key."""
+    sent = {"w": torch.zeros(40_000, dtype=torch.float64)}
+    privacy = PrivacySettings(clip=2.0, noise=1.5, where="server")
+
+    def noise(round: int, replies: int, secret: bool = False) -> Tensor:
+        about = CentralNoise(replace(privacy, secret=secret), FEDAVG, frozenset(sent), {}, 8.0, 0)
+        sums = about.begin(Broadcast(round, sent, {}))
+        for client in range(replies):
+            sums.add(ClientUpdate(client, sent, {}, 1, 0, {}))
+        return sums.means().direction["w"] * 8.0 / 3.0
+
+    one, many, later = noise(1, 1), noise(1, 50), noise(2, 1)
+    assert torch.equal(one, many)  # one noise, however many have replied
+    assert abs(np.corrcoef(one.numpy(), later.numpy())[0, 1]) < 5 / sqrt(len(one))
+    for drawn in (one, later, noise(1, 1, secret=True)):
+        assert stats.kstest(drawn.numpy(), "norm").pvalue > 1e-4
+    assert not torch.equal(noise(1, 1, secret=True), noise(1, 1, secret=True))
+
+
+def test_the_clip_follows_the_quantile() -> None:
+    """Andrew and others' rule, by hand: 3 of 4 were within, and half should be."""
+    privacy = PrivacySettings(clip=2.0, where="server", quantile=0.5)
+    sums = round_of(privacy, cohort=4.0)
+    for within in (1.0, 1.0, 0.0, 1.0):
+        sums.add(reply([0.0] * SIZE, metrics={WITHIN: within}))
+    assert float(sums.means().shared["privacy/clip"]) == pytest.approx(2.0 * exp(-0.2 * 0.25))
+
+
+def test_a_client_clips_to_what_it_is_told_and_says_whether_that_was_shorter() -> None:
+    sent = {"w": torch.zeros(4)}
+    privacy = PrivacySettings(clip=1.0, noise=1.0, where="server", quantile=0.5)
+    protection = Protection(privacy, FEDAVG, frozenset(sent), {}, 0)
+    told = Broadcast(2, sent, {"privacy/clip": torch.tensor(3.0)})
+    for length, kept, within in ((2.0, 2.0, 1.0), (8.0, 3.0, 0.0)):
+        trained = {"w": torch.tensor([length, 0, 0, 0])}
+        protected = protection.protect(ClientUpdate(0, trained, {}, 40, 5, {"loss": 1.0}), told)
+        assert protected.weights["w"].tolist() == [kept, 0, 0, 0]  # and no noise
+        assert protected.metrics == {"seconds": 0.0, WITHIN: within}
+        assert (protected.num_examples, protected.num_steps) == (1, 0)
+
+
+# What it is worth
+
+
+@pytest.mark.parametrize(("noise", "share"), [(0.6, 0.05), (1.0, 0.3), (3.0, 1.0)])
+def test_one_round_of_coins_is_worth_what_an_integral_says(noise: float, share: float) -> None:
+    """Both orders of the two densities, by quadrature: nothing of dp-accounting."""
+    delta = 1e-5
+    epsilon = Drawn(100, share, 1, COINS).epsilon(noise, delta)
+    x = np.linspace(-20 * noise, 20 * noise + 1, 400_001)
+    absent = stats.norm.pdf(x, scale=noise)
+    there = (1 - share) * absent + share * stats.norm.pdf(x, loc=1, scale=noise)
+    found = max(
+        np.trapezoid(np.maximum(0, p - exp(epsilon) * q), x)
+        for p, q in ((there, absent), (absent, there))
+    )
+    assert 0.97 * delta <= found <= delta * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("noise", "share", "rounds", "published"),
+    [
+        (4.0, 0.01, 10_000, 1.26),  # Abadi and others 2016, section 3.2: the moments accountant
+        (1.1, 256 / 60_000, 14_062, 3.01),  # TensorFlow Privacy's table for MNIST, 60 epochs
+        (1.3, 256 / 60_000, 3_516, 1.19),  # the same, 15 epochs
+    ],
+)
+def test_published_figures_are_upper_bounds_and_near(
+    noise: float, share: float, rounds: int, published: float
+) -> None:
+    ours = Drawn(10**6, share, rounds, COINS).epsilon(noise, 1e-5)
+    assert 0.7 * published < ours < published
+
+
+def test_a_fixed_cohort_is_never_worth_less_than_no_sampling_at_all() -> None:
+    privacy = PrivacySettings(clip=1.0, noise=8.0, where="server")
+    everybody = spent_centrally(privacy, FEDAVG, Drawn(20, 1.0, 10, FIXED))
+    assert everybody == epsilon_at(distance(8.0, 10), 1e-5)
+    few = spent_centrally(privacy, FEDAVG, Drawn(1000, 0.01, 10, FIXED))
+    assert few is not None
+    assert everybody is not None
+    assert few < everybody / 3
+    coins = spent_centrally(privacy, FEDAVG, Drawn(1000, 0.01, 10, COINS))
+    assert coins is not None
+    assert coins < few
+    fewer_left = Drawn(1000, 0.01, 10, replace(FIXED, without=tuple(range(500))))
+    assert (spent_centrally(privacy, FEDAVG, fewer_left) or 0) > few  # the same ten of 500
+
+
+def test_the_noise_that_is_advised_is_enough_and_no_more() -> None:
+    drawn = Drawn(1000, 0.05, 50, COINS)
+    noise = noise_for(2.0, 1e-5, drawn)
+    assert drawn.epsilon(noise, 1e-5) <= 2.0 < drawn.epsilon(0.985 * noise, 1e-5)
+    plan = Schedule(1000, 0.05, 0, 50, COINS)
+    privacy = PrivacySettings(clip=1.0, noise=0.6, epsilon=2.0, where="server")
+    with pytest.raises(ConfigError, match=rf"reach epsilon .*privacy.noise = {noise:g} would do$"):
+        check_budget(privacy, FEDAVG, plan)
+    check_budget(replace(privacy, noise=noise), FEDAVG, plan)
+    # An upload is as much again: the noise of both is larger by the square root of two.
+    twice = replace(privacy, noise=noise * sqrt(2))
+    assert spent_centrally(twice, Centred(), plan.drawn) == pytest.approx(2.0, rel=0.01)
+    weak = replace(privacy, noise=0.49)
+    assert spent_centrally(weak, FEDAVG, plan.drawn) is None
+
+
+def test_rounds_that_were_done_again_with_other_noise_are_counted() -> None:
+    plan = Schedule(100, 0.1, 0, 5, COINS)
+    privacy = PrivacySettings(clip=1.0, noise=2.0, where="server")
+    once = account(privacy, FEDAVG, plan)
+    assert account(privacy, FEDAVG, plan, repeated=2) == once  # the same noise: the same model
+    again = account(replace(privacy, secret=True), FEDAVG, plan, repeated=2)
+    longer = account(replace(privacy, secret=True), FEDAVG, replace(plan, rounds=7))
+    assert again == longer
+    assert again["epsilon"] > once["epsilon"]
+
+
+# Who is drawn
+
+
+def cohorts(sampling: Sampling, rounds: int = 3000, share: float = 0.3) -> list[list[int]]:
+    return [sample_cohort(10, share, 0, round, sampling) for round in range(rounds)]
+
+
+@pytest.mark.parametrize("poisson", [False, True])
+@pytest.mark.parametrize("without", [(), (4,), (4, 0, 9)])
+def test_clients_are_drawn_as_the_accountant_assumes(
+    poisson: bool, without: tuple[int, ...]
+) -> None:
+    """Wrongly red once in 10,000 seeds: each client, and each pair, as often as it should be."""
+    drawn = cohorts(Sampling(poisson, without))
+    there = np.zeros((len(drawn), 10))
+    for row, cohort in zip(there, drawn, strict=True):
+        row[cohort] = 1
+    left = [client for client in range(10) if client not in without]
+    assert not there[:, list(without)].any()
+    share = 0.3 if poisson else 3 / len(left)
+    pairs = share**2 if poisson else share * 2 / (len(left) - 1)
+    counts = there[:, left].T @ there[:, left]
+    for i in range(len(left)):
+        assert abs(counts[i, i] / len(drawn) - share) < 4.5 * sqrt(share / len(drawn))
+        for j in range(i):
+            assert abs(counts[i, j] / len(drawn) - pairs) < 4.5 * sqrt(pairs / len(drawn))
+    sizes = {len(cohort) for cohort in drawn}
+    assert sizes == {3} if not poisson else {0, 3, 6} < sizes
+
+
+@pytest.mark.parametrize("poisson", [False, True])
+def test_rounds_that_never_had_a_client_are_as_they_were_without_it(poisson: bool) -> None:
+    whole, without = cohorts(Sampling(poisson), 200), cohorts(Sampling(poisson, (4,)), 200)
+    for before, after in zip(whole, without, strict=True):
+        assert {*before} - {4} <= {*after}
+        assert len(after) == len(before) - (poisson and 4 in before)
+
+
+def test_secret_cohorts_cannot_be_drawn_again() -> None:
+    secret = [sample_cohort(40, 0.5, 0, 1, Sampling(True, (), True)) for _ in range(2)]
+    assert secret[0] != secret[1]
+    federation = FederationSettings(participation=0.5, sampling="poisson")
+    privacy = replace(ON, secret=True)
+    run = Experiment(method=FEDAVG, federation=federation, privacy=privacy)
+    from dcfl.runs.prepare import schedule
+
+    assert schedule(run, 3).sampling.secret
+    assert not schedule(replace(run, privacy=ON), 3).sampling.secret
+    assert not schedule(replace(run, privacy=replace(privacy, where="client")), 3).sampling.secret
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"where": "server"}, "without privacy.clip"),
+        ({"clip": 1.0, "quantile": 0.5}, "only with privacy.where"),
+        ({"clip": 1.0, "where": "server", "quantile": 1.0}, "privacy.quantile must lie in"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        PrivacySettings(**values)
+
+
+@pytest.mark.parametrize(
+    ("method", "aggregation", "message"),
+    [
+        ("fedavg", "median", "looks at single replies"),
+        ("fedavg", "krum", "looks at single replies"),
+        ("fedavg", "samples", "weighs clients by how much data"),
+        ("fedma", "uniform", "fedma looks at single replies"),
+        ("scaffold", "uniform", "not what scaffold sends"),
+    ],
+)
+def test_what_needs_single_replies_is_refused(method: str, aggregation: str, message: str) -> None:
+    made = METHODS[method]()
+    with pytest.raises(ConfigError, match=message):
+        check_covered(ON, made, aggregation, MODEL, made.upload_like({}, 4, 4))
+
+
+def test_a_least_number_of_replies_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"leave out federation\.minimum_replies"):
+        Experiment(privacy=ON, federation=FederationSettings(minimum_replies=2))
+
+
+def test_a_site_that_wants_noise_of_its_own_is_not_content_with_the_servers() -> None:
+    assert ON.at_client == 0.0  # which a site's privacy-noise and privacy-epsilon go by
+
+
+# Whole runs
+
+
+def made(
+    folder: Path,
+    method: Method = FEDAVG,
+    privacy: PrivacySettings = ON,
+    connect: Connect = connect,
+    workers: int = 1,
+    optimizer: str = "fedavg",
+    **about: Any,
+) -> Run:
+    experiment = Experiment(
+        method=method,
+        training=TRAINING,
+        federation=FederationSettings(**{"rounds": 3, "participation": 0.5, **about}),
+        server=ServerSettings(optimizer=OPTIMIZERS[optimizer]()),
+        engine=EngineSettings(workers=workers, device="cpu"),
+        privacy=privacy,
+        output=OutputSettings(str(folder), report=False, checkpoint=1),
+    )
+    return Run(experiment, federation(), MODEL, connect)
+
+
+def finished(run: Run, stop: Sequence[int] = ()) -> Run:
+    for row in run.rounds():
+        if row.round in stop:
+            run.stop()
+    return run
+
+
+@pytest.mark.parametrize(
+    ("method", "optimizer", "about"),
+    [
+        (Centred(), "fedadam", {"sampling": "poisson"}),
+        (METHODS["feddyn"](), "fedavg", {"sampling": "poisson", "participation": 0.1, "rounds": 5}),
+    ],
+)
+def test_the_same_bits_on_every_engine_and_after_a_resume(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    method: Method,
+    optimizer: str,
+    about: dict[str, Any],
+) -> None:
+    """With a clip that moves, rounds without a client, an upload and state of all kinds."""
+    monkeypatch.setitem(METHODS, method.name, type(method))
+    privacy = replace(ON, quantile=0.5)
+    settings = {"method": method, "privacy": privacy, "optimizer": optimizer, **about}
+    alone = finished(made(tmp_path / "alone", **settings))
+    wanted = bits(alone)
+    assert bits(finished(made(tmp_path / "pool", workers=2, **settings))) == wanted
+    flower = finished(made(tmp_path / "flower", connect=in_process(2), **settings))
+    assert bits(flower)["weights"] == wanted["weights"]
+    with pytest.raises(Interrupted):
+        finished(made(tmp_path / "stopped", **settings), stop=(1, 2))
+    resumed = finished(Run.resume(tmp_path / "stopped", model=MODEL))
+    assert bits(resumed) == wanted
+    assert resumed.result().rounds[-1].logged["clip"] != privacy.clip
+    empty = [row for row in alone.result().rounds if not row.sampled]
+    assert bool(empty) == (about["sampling"] == "poisson" and about.get("participation") == 0.1)
+
+
+def test_secret_noise_makes_every_run_another(tmp_path: Path) -> None:
+    secret = replace(ON, secret=True)
+    weights = {bits(finished(made(tmp_path / str(i), privacy=secret)))["weights"] for i in range(2)}
+    assert len(weights) == 2
+
+
+def test_the_summary_says_what_was_spent_and_how_often(tmp_path: Path) -> None:
+    summary = finished(made(tmp_path, sampling="poisson")).result().summary
+    assert summary.epsilon == Drawn(6, 0.5, 3, COINS).epsilon(0.6, 1e-5)
+    assert (summary.most_visits, summary.secret_noise) == (None, False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar, Literal
 
-from dcfl.clock.selection import Selection
+from dcfl.clock.selection import LEARNING, Selection
 from dcfl.clock.settings import ClockSettings
 from dcfl.data import DataSettings
 from dcfl.errors import ConfigError
@@ -259,8 +259,7 @@ class Experiment:
             raise ConfigError(OWN_AND_PERSONAL.format(self.method.name))
         self._check_baseline()
         self._check_clock()
-        if self.server.secure and self.output.keep_updates:
-            raise ConfigError("output.keep_updates: with server.secure nobody has single updates")
+        self._check_secure()
         if self.training.head_epochs and not self.federation.personal:
             raise ConfigError(
                 "training.head_epochs are of the part that federation.personal names: set "
@@ -272,6 +271,29 @@ class Experiment:
                 'privacy.where = "server" adds noise to every round: one that does not count for '
                 "want of replies would tell how many there were; leave out "
                 "federation.minimum_replies"
+            )
+
+    def _check_secure(self) -> None:
+        """Refuse what needs more of a round than one sum of so many replies."""
+        if not self.server.secure:
+            return
+        clock, federation = self.clock, self.federation
+        if self.output.keep_updates:
+            raise ConfigError("output.keep_updates: with server.secure nobody has single updates")
+        if self.privacy.central:
+            raise ConfigError(
+                'privacy.where = "server" clips what single clients send, and with server.secure '
+                'the server does not see it: set privacy.where = "client"'
+            )
+        if federation.sampling != "fixed":
+            raise ConfigError(
+                f'federation.sampling = "{federation.sampling}": a sum by server.secure is of as '
+                f"many clients in every round"
+            )
+        if clock.takes_stale or federation.selection in LEARNING:
+            raise ConfigError(
+                "[clock] and federation.selection look at single replies here, and with "
+                "server.secure nobody sees them"
             )
 
     def _check_baseline(self) -> None:
@@ -313,9 +335,10 @@ class Experiment:
                 f"{others} asks other clients than [privacy] accounts for: its guarantee is for "
                 f'federation.selection = "uniform" and rounds in which everybody can be asked once'
             )
-        if self.server.secure and (clock.takes_stale or selection in LEARNING):
+        if self.by_clock and self.federation.sampling != "fixed":
             raise ConfigError(
-                f"{others} looks at single replies, and with server.secure nobody sees them"
+                f"{others} says itself who is asked: leave out federation.sampling = "
+                f'"{self.federation.sampling}"'
             )
         if selection == "samples" and self.engine.at_sites:
             raise ConfigError(f"{others}: the server does not know how many images sites have")

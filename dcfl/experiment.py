@@ -16,6 +16,7 @@ from dcfl.methods.method import Method, require_plain_name
 from dcfl.models import ModelSettings
 from dcfl.privacy import PrivacySettings
 from dcfl.server import ServerSettings
+from dcfl.server.compression import CompressionSettings
 from dcfl.settings import Settings, key
 
 TrackerName = Literal["tensorboard", "mlflow", "wandb", "csv"]
@@ -219,6 +220,7 @@ class Experiment:
     federation: FederationSettings = FederationSettings()
     engine: EngineSettings = EngineSettings()
     privacy: PrivacySettings = PrivacySettings()
+    compression: CompressionSettings = CompressionSettings()
     output: OutputSettings = OutputSettings()
     faults: FaultSettings = FaultSettings()
     attack: AttackSettings = AttackSettings()
@@ -237,6 +239,12 @@ class Experiment:
             )
         if self.federation.personal and self.method.has_own_model:
             raise ConfigError(OWN_AND_PERSONAL.format(self.method.name))
+        if self.compression.sparse and self.server.aggregation in ("median", "trimmed-mean"):
+            raise ConfigError(
+                f'compression.up = "{self.compression.up}" with server.aggregation = '
+                f'"{self.server.aggregation}": few clients send the same numbers, so that most '
+                f'medians are 0; use "int8" or another aggregation'
+            )
         self._check_baseline()
         if self.training.head_epochs and not self.federation.personal:
             raise ConfigError(

@@ -26,6 +26,8 @@ Purpose = Literal[
     "faults",
     "attackers",
     "attack",
+    "compression",
+    "broadcast",
 ]
 
 

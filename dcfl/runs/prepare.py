@@ -93,6 +93,7 @@ class Prepared:
             experiment.federation.minimum_replies,
             expected_upload(self.runner),
             frozenset(unsent_tensors(self.model)),
+            self.runner.compression,
         )
 
     def session(

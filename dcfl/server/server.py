@@ -19,6 +19,7 @@ from dcfl.local_training import LocalTraining
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic
 from dcfl.methods.method import Method, ServerStep, UploadsSoFar, addressed
 from dcfl.server.aggregation import AGGREGATIONS, ROBUST, Aggregation, Mean, replies_needed
+from dcfl.server.compression import Compression
 from dcfl.server.optimizers import ServerOptimizer
 from dcfl.server.robust import Defence, Folded, Names
 from dcfl.server.validation import Schema, check_like, check_update
@@ -202,6 +203,7 @@ class Server:
     minimum_replies: int = 1  # a round with fewer does not change the model
     upload: Tensors | None = None  # an example of the method's upload; see Schema
     unsent: frozenset[str] = frozenset()  # names of weights that clients have: frozen or personal
+    compression: Compression = Compression()
 
     @cached_property
     def _fitted(self) -> Method:
@@ -215,7 +217,8 @@ class Server:
         _, sent = named.split(state.weights, self.unsent)
         parameters, buffers = named.split(sent, self.trainable)
         outgoing = self.settings.optimizer.outgoing(parameters, state.slots)
-        return Broadcast(state.round + 1, {**buffers, **outgoing}, state.shared)
+        made = Broadcast(state.round + 1, {**buffers, **outgoing}, state.shared)
+        return self.compression.packed(made)
 
     def aggregate(
         self,
@@ -226,8 +229,10 @@ class Server:
         """Fold the valid replies one by one, in the order they arrive, which is client order.
 
         A round with fewer valid replies than `minimum_replies`, or than the rule needs, changes
-        nothing. Replies that the rule rejects are left out of `merge` too.
+        nothing. Replies that the rule rejects are left out of `merge` too. Clients have trained
+        from what they have unpacked of the broadcast.
         """
+        received = self.compression.received(broadcast)
         settings, method = self.settings, self._fitted
         defence = settings.defence(self.population)
         fold = AGGREGATIONS[settings.aggregation](self.trainable, self.training, defence)
@@ -235,21 +240,21 @@ class Server:
         replied = Replied(method, settings.aggregation, self.trainable)
         reports: list[ClientReport] = []
         for reply in replies:
-            report = self._admit(reply, broadcast)
+            report, update = self._admit(reply, broadcast, received)
             reports.append(report)
-            if report.outcome == "ok" and isinstance(reply, ClientUpdate):
-                replied.add(reply, broadcast.weights)
+            if update is not None:
+                replied.add(update, received.weights)
                 if not replied.weighs:
-                    fold.add(reply)
+                    fold.add(update)
                 with self._blaming("merge"):
-                    uploads.add(reply)
+                    uploads.add(update)
         valid = sum(report.outcome == "ok" for report in reports)
         if valid < self.wanted(valid):
             return replace(state, round=broadcast.round), reports
         if replied.weighs:
             with self._blaming("weigh"):
                 fold = replied.weighed()
-        folded = fold.finish(broadcast.weights)
+        folded = fold.finish(received.weights)
         if method.overrides("server_step"):
             shared = self._merged(uploads, state, folded)
             folded, shared, kept = self._method_step(state, broadcast, folded, shared, replied)
@@ -331,19 +336,26 @@ class Server:
         needed = self.settings.replies_needed(replies, self.population)
         return max(self.minimum_replies, needed)
 
-    def _admit(self, reply: ClientUpdate | ClientFailure, broadcast: Broadcast) -> ClientReport:
+    def _admit(
+        self, reply: ClientUpdate | ClientFailure, broadcast: Broadcast, received: Broadcast
+    ) -> tuple[ClientReport, ClientUpdate | None]:
+        """What became of a reply, and the reply itself, unpacked, if it is valid."""
         sent = addressed(broadcast, self._fitted, reply.client)
         if isinstance(reply, ClientFailure):
             up, down = reply.traffic or Traffic(0, sent.num_bytes)
-            return ClientReport(
+            report = ClientReport(
                 reply.client, reply.outcome, reply.reason, bytes_up=up, bytes_down=down
             )
+            return report, None
         up, down = reply.traffic or Traffic(reply.num_bytes, sent.num_bytes)
         try:
-            check_update(reply, broadcast, self._schema)
+            update = self.compression.received_update(reply, received)
+            check_update(update, received, self._schema)
         except ProtocolError as error:
-            return ClientReport(reply.client, "rejected", str(error), bytes_up=up, bytes_down=down)
-        return ClientReport(
+            reason = str(error)
+            report = ClientReport(reply.client, "rejected", reason, bytes_up=up, bytes_down=down)
+            return report, None
+        report = ClientReport(
             reply.client,
             "ok",
             num_examples=reply.num_examples,
@@ -352,6 +364,7 @@ class Server:
             bytes_down=down,
             metrics=reply.metrics,
         )
+        return report, update
 
     def _step(self, state: ServerState, folded: Folded) -> tuple[Tensors, Tensors]:
         """The optimiser moves the parameters; buffers are simply replaced.

@@ -18,6 +18,7 @@ from dcfl.methods.method import Method, require_plain_name
 from dcfl.models import ModelSettings
 from dcfl.privacy import PrivacySettings
 from dcfl.server import ServerSettings
+from dcfl.server.compression import CompressionSettings
 from dcfl.settings import Settings, key
 
 TrackerName = Literal["tensorboard", "mlflow", "wandb", "csv"]
@@ -238,6 +239,7 @@ class Experiment:
     federation: FederationSettings = FederationSettings()
     engine: EngineSettings = EngineSettings()
     privacy: PrivacySettings = PrivacySettings()
+    compression: CompressionSettings = CompressionSettings()
     output: OutputSettings = OutputSettings()
     faults: FaultSettings = FaultSettings()
     attack: AttackSettings = AttackSettings()
@@ -257,6 +259,12 @@ class Experiment:
             )
         if self.federation.personal and self.method.has_own_model:
             raise ConfigError(OWN_AND_PERSONAL.format(self.method.name))
+        if self.compression.sparse and self.server.aggregation in ("median", "trimmed-mean"):
+            raise ConfigError(
+                f'compression.up = "{self.compression.up}" with server.aggregation = '
+                f'"{self.server.aggregation}": few clients send the same numbers, so that most '
+                f'medians are 0; use "int8" or another aggregation'
+            )
         self._check_baseline()
         self._check_clock()
         self._check_secure()
@@ -284,6 +292,11 @@ class Experiment:
             raise ConfigError(
                 'privacy.where = "server" clips what single clients send, and with server.secure '
                 'the server does not see it: set privacy.where = "client"'
+            )
+        if self.compression.up != "none":
+            raise ConfigError(
+                f'compression.up = "{self.compression.up}": with server.secure replies are '
+                f"numbers in fixed point, which add up as they are"
             )
         if federation.sampling != "fixed":
             raise ConfigError(
@@ -334,6 +347,11 @@ class Experiment:
             raise ConfigError(
                 f"{others} asks other clients than [privacy] accounts for: its guarantee is for "
                 f'federation.selection = "uniform" and rounds in which everybody can be asked once'
+            )
+        if clock.takes_stale and self.compression != CompressionSettings():
+            raise ConfigError(
+                f"[compression] packs what clients of one round send, and clock.mode = "
+                f'"{clock.mode}" with clock.late = "{clock.late}" mixes rounds'
             )
         if self.by_clock and self.federation.sampling != "fixed":
             raise ConfigError(

@@ -29,6 +29,8 @@ Purpose = Literal[
     "device",
     "time zone",
     "drop-out",
+    "compression",
+    "broadcast",
 ]
 
 

@@ -40,6 +40,7 @@ from dcfl.models import FeatureModel
 from dcfl.privacy import PrivacySettings
 from dcfl.runs.connect import connect
 from dcfl.runs.prepare import placement_for, resolved
+from dcfl.server.compression import CompressionSettings
 from dcfl.server.server import Uploads
 from dcfl.system.transfers import to_device, to_host
 from dcfl.trained.subject import Subject, embed
@@ -158,15 +159,16 @@ def _same_partition(subject: Subject, dataset: Dataset) -> Partition:
 
 
 def _honest(experiment: Experiment) -> Experiment:
-    """Without faults, attacks and privacy, which are about what becomes of a reply: the drift is
-    that of honest clients whose models nobody has clipped or blurred. Without initial weights too:
-    all weights come from the trained model."""
+    """Without faults, attacks, privacy and compression, which are about what becomes of a reply:
+    the drift is that of honest clients whose models nobody has clipped, blurred or rounded.
+    Without initial weights too: all weights come from the trained model."""
     return replace(
         experiment,
         model=replace(experiment.model, weights="", weights_skip=()),
         faults=FaultSettings(),
         attack=AttackSettings(),
         privacy=PrivacySettings(),
+        compression=CompressionSettings(),
         engine=replace(experiment.engine, name="embedded", compile=False),
         federation=replace(experiment.federation, deadline=0.0),
     )

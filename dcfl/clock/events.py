@@ -66,7 +66,8 @@ class Clock:
         received = now + device.receiving(self._bytes_down(broadcast, client))
         trained = received + self.passes * int(self.sizes[client]) * device.seconds_per_sample
         ended, lost = trained + device.sending(self._bytes_up(broadcast)), ""
-        needed = (4 + self.server.method.cost.copies) * num_bytes(broadcast.weights) / 1e6
+        model = num_bytes(self.server.compression.model_like(broadcast))
+        needed = (4 + self.server.method.cost.copies) * model / 1e6
         if needed > device.memory:
             ended = received
             lost = f"it needs {needed:.0f} MB, and its device has {device.memory:g}"
@@ -83,9 +84,9 @@ class Clock:
         return addressed(broadcast, self.server.method, client).num_bytes
 
     def _bytes_up(self, broadcast: Broadcast) -> int:
-        """Of every reply. Whatever makes replies smaller belongs here, and in the engines."""
-        upload = self.server.upload or {}
-        return ClientUpdate(0, broadcast.weights, upload, 0, 0, {}).num_bytes
+        """Of every reply."""
+        weights = self.server.compression.update_like(broadcast)
+        return ClientUpdate(0, weights, self.server.upload or {}, 0, 0, {}).num_bytes
 
     def adjusted(self, reply: ClientUpdate, base: Broadcast, present: Broadcast) -> ClientUpdate:
         """The reply as the server's mean takes it: as if it had begun from the present model.

@@ -13,6 +13,7 @@ from dcfl.methods import METHODS
 from dcfl.privacy import PrivacySettings
 from dcfl.runs.prepare import resolved
 from dcfl.server import ServerSettings
+from dcfl.server.compression import CompressionSettings
 
 Kind = Literal["alone", "pooled"]
 KINDS: tuple[Kind, ...] = ("alone", "pooled")
@@ -29,6 +30,7 @@ def baselines_for(experiment: Experiment, dataset: Dataset | None = None) -> dic
         training=replace(experiment.training, head_epochs=0),
         server=ServerSettings(),
         privacy=PrivacySettings(),
+        compression=CompressionSettings(),
         faults=FaultSettings(),
         attack=AttackSettings(),
         clock=ClockSettings(),

@@ -34,10 +34,7 @@ class Embedded:
     def run(
         self, broadcast: Broadcast, cohort: Sequence[int]
     ) -> Iterator[ClientUpdate | ClientFailure]:
-        here = self.runner.here
-        broadcast = replace(
-            broadcast, weights=here(broadcast.weights), shared=here(broadcast.shared)
-        )
+        broadcast = self.runner.received(broadcast)
         for client in cohort:
             sent = addressed(broadcast, self.runner.method, client)
             reply, memory = self.runner.train(sent, client, self.memories[client])

@@ -40,10 +40,11 @@ from dcfl.models.parts import (
 from dcfl.models.warm_start import warm_start
 from dcfl.privacy import Protection, check_covered
 from dcfl.server.fixed_point import FixedPoint
+from dcfl.server.compression import RESIDUAL, Compression, compression_for
 from dcfl.system.processes import Terminated
 from dcfl.system.transfers import to_device
 from dcfl.system.wording import described
-from dcfl.tensors import copies
+from dcfl.tensors import copies, split
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class ClientRunner:
     protection: Protection | None = None
     fixed_point: FixedPoint | None = None  # with server.secure
     attack: Attack | None = None
+    compression: Compression = Compression()
     compile: bool = False
     # The personal part that every client begins with; empty if no part of the model is personal.
     personal: Tensors = field(default_factory=dict)
@@ -76,7 +78,8 @@ class ClientRunner:
     def train(
         self, broadcast: Broadcast, client: int, memory: Tensors
     ) -> tuple[ClientUpdate | ClientFailure, Tensors]:
-        """One client's round: its reply and its new memory, on the device. `broadcast` is there.
+        """One client's round: its reply and its new memory, on the device. `broadcast`: see
+        `received`.
 
         An error costs this client alone, unless it is a setting that no client can use.
         """
@@ -86,12 +89,13 @@ class ClientRunner:
             attack = self.attack if self.attack and client in self.attack.clients else None
             data = self.data.client(client)
             received = replace(broadcast, shared=private_and_rest(broadcast.shared)[1])
+            residual, remembered = split(memory, (RESIDUAL,))
             update, new_memory = train_client(
                 self.method,
                 self.model,
                 attack.data(data) if attack else data,
                 received,
-                self.here(memory or with_personal(self.personal, {})),
+                self.here(remembered or with_personal(self.personal, {})),
                 self.training,
                 client,
                 self.seed,
@@ -101,8 +105,9 @@ class ClientRunner:
             if attack:
                 update = attack.reply(update, broadcast, self.method, self.model, self.training)
             if self.fixed_point:
-                update = self.fixed_point.encode(update, broadcast.weights)
-            return update, new_memory
+                return self.fixed_point.encode(update, broadcast.weights), new_memory
+            update, unsent = self.compression.packed_update(update, broadcast, self.here(residual))
+            return update, {**new_memory, **unsent}
         except (ConfigError, Terminated):
             raise
         except Diverged as error:
@@ -121,6 +126,11 @@ class ClientRunner:
         """The personal part of each client that keeps one, in client order."""
         for client in memories.clients if self.keeps_own else ():
             yield client, personal_and_rest(memories[client])[0]
+
+    def received(self, broadcast: Broadcast) -> Broadcast:
+        """A message as it came, unpacked on the model's device."""
+        weights, shared = self.here(broadcast.weights), self.here(broadcast.shared)
+        return self.compression.received(replace(broadcast, weights=weights, shared=shared))
 
     def here(self, tensors: Tensors) -> dict[str, Tensor]:
         """Bring tensors to the model's device."""
@@ -149,6 +159,7 @@ def client_runner(
         seed,
         faults=experiment.faults if any(vars(experiment.faults).values()) else None,
         attack=attack_on(population, experiment.attack, seed) if attacked else None,
+        compression=compression_for(experiment.compression, own_model, seed),
         compile=experiment.engine.compile,
         personal=copies(personal_tensors(own_model)),
     )

@@ -72,8 +72,9 @@ class Worker:
         """Read it once, and only when a task needs it: until that task is done, the pool leaves the
         region alone."""
         if self._broadcast_number != number:
-            tensors = self._runner.here(self._regions.broadcast.get(sent))
-            self._broadcast = Broadcast(round, *apart(tensors, "weights", "shared"))
+            tensors = self._regions.broadcast.get(sent)
+            sent_broadcast = Broadcast(round, *apart(tensors, "weights", "shared"))
+            self._broadcast = self._runner.received(sent_broadcast)
             self._broadcast_number = number
 
     def _train(self, client: int, slot: ReplySlot, memory_before: Tensors) -> Answer:

@@ -220,15 +220,14 @@ def _train(site_of: SiteOf, task: Task, message: Message, context: Context) -> A
     site = site_of(context, task)
     site.rules.check_release(task, site.release)
     site = _complete(site, task)
-    sent = codec.read_broadcast(message.content, task)
-    model, here = site.runner.model, site.runner.here
+    broadcast = site.runner.received(codec.read_broadcast(message.content, task))
+    model = site.runner.model
     unsent = unsent_tensors(model).keys()  # whatever is named would be sent back
     wanted = {name: live for name, live in model.state_dict().items() if name not in unsent}
-    check_like(sent.weights, wanted, "weights")
+    check_like(broadcast.weights, wanted, "weights")
     member = _member(site, task) if site.runner.fixed_point else None
     secrets = member.opened(message.content) if member else None
     memory = site.memories.load(task)
-    broadcast = replace(sent, weights=here(sent.weights), shared=here(sent.shared))
     with reproducible(site.threads):
         reply, memory_after = site.runner.train(broadcast, task.client, memory or {})
     if isinstance(reply, ClientFailure):
@@ -239,7 +238,7 @@ def _train(site_of: SiteOf, task: Task, message: Message, context: Context) -> A
     if member and secrets:
         reply = member.masked(secrets, replace(reply, weights=to_host(reply.weights)))
     else:
-        reply = disclosed_update(site.rules.withheld, reply, sent.weights)
+        reply = disclosed_update(site.rules.withheld, reply, broadcast.weights)
     content = codec.update_content(task, reply, has_memory=bool(memory_after))
     return Answer(content, site.release)
 

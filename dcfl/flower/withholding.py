@@ -72,7 +72,7 @@ def disclosed_update(withheld: Withheld, update: ClientUpdate, received: Tensors
     if SIZES not in withheld:
         return replace(update, metrics=metrics)
     weights = {  # whole numbers among them are counts, such as those of normalised batches
-        name: tensor if tensor.is_floating_point() else received[name]
+        name: tensor if tensor.is_floating_point() else received.get(name, tensor)
         for name, tensor in update.weights.items()
     }
     return replace(update, weights=weights, num_examples=1, num_steps=0, metrics=metrics)

@@ -128,6 +128,7 @@ def with_personal(own: Tensors, remembered: Tensors) -> Tensors:
 
 
 def personal_and_rest(memory: Tensors) -> tuple[Tensors, Tensors]:
-    """Undo `with_personal`, for a model that has a personal part."""
-    own, remembered = apart(memory, "personal", "method")
+    """Undo `with_personal`, for a model that has a personal part. What `[compression]` keeps beside
+    them is left out."""
+    own, remembered, _ = apart(memory, "personal", "method", "compression")
     return own, remembered

@@ -113,7 +113,8 @@ def _short_rounds(
     """A run of clients that own `parts` of the images, scored on `test` images. The first round
     prepares kernels; the memory is watched then, because watching takes time. A method that
     remembers gets a second set of clients, whose first visits are timed too."""
-    remembers = prepared.experiment.method.overrides("remember")
+    feedback = prepared.experiment.compression.sparse
+    remembers = feedback or prepared.experiment.method.overrides("remember")
     whole, workers = prepared.data.dataset, len(placement.devices)
     experiment = _shortened(prepared.experiment, len(parts), epochs)
     data = FederatedData(
@@ -178,7 +179,7 @@ def _short_rounds(
         peak=watch.peak,
         cohort=len(parts),
         memory=kept,
-        upload=sent.bytes_up - weights,
+        upload=max(0, sent.bytes_up - weights),  # less, where the weights are compressed
         up=sent.bytes_up,
         down=sent.bytes_down,
         state=sum(map(num_bytes, (state.weights, state.shared, state.slots, state.kept))),

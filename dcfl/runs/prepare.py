@@ -97,6 +97,7 @@ class Prepared:
             frozenset(unsent_tensors(self.model)),
             self.runner.fixed_point,
             self._central_noise(),
+            self.runner.compression,
         )
 
     def clock(self) -> Clock | None:

@@ -27,6 +27,7 @@ from dcfl.methods.method import (
     mean_of,
 )
 from dcfl.server.aggregation import AGGREGATIONS, ROBUST, Aggregation, Fold, Mean, replies_needed
+from dcfl.server.compression import Compression
 from dcfl.server.fixed_point import FixedPoint, SecureMean
 from dcfl.server.optimizers import ServerOptimizer
 from dcfl.server.robust import Defence, Folded, Names
@@ -309,6 +310,7 @@ class Server:
     unsent: frozenset[str] = frozenset()  # names of weights that clients have: frozen or personal
     fixed_point: FixedPoint | None = None  # the form of replies that are seen as a sum alone
     private: PrivateRounds | None = None  # if it adds noise to a round's sums
+    compression: Compression = Compression()
 
     @cached_property
     def _fitted(self) -> Method:
@@ -322,7 +324,8 @@ class Server:
         _, sent = named.split(state.weights, self.unsent)
         parameters, buffers = named.split(sent, self.trainable)
         outgoing = self.settings.optimizer.outgoing(parameters, state.slots)
-        return Broadcast(state.round + 1, {**buffers, **outgoing}, state.shared)
+        made = Broadcast(state.round + 1, {**buffers, **outgoing}, state.shared)
+        return self.compression.packed(made)
 
     def aggregate(
         self,
@@ -333,31 +336,31 @@ class Server:
         """Fold the valid replies one by one, in the order they arrive, which is client order.
 
         A round with fewer valid replies than `minimum_replies`, or than the rule needs, changes
-        nothing. Replies that the rule rejects are left out of `merge` too.
+        nothing. Replies that the rule rejects are left out of `merge` too. Clients have trained
+        from what they have unpacked of the broadcast.
         """
+        received = self.compression.received(broadcast)
         if self.private is not None:
-            return self._aggregate_privately(
-                self.private.begin(broadcast), state, broadcast, replies
-            )
+            return self._aggregate_privately(self.private, state, broadcast, received, replies)
         method = self._fitted
         fold, uploads, replied = self._folding()
         reports: list[ClientReport] = []
         for reply in replies:
-            report = self._admit(reply, broadcast)
+            report, update = self._admit(reply, broadcast, received)
             reports.append(report)
-            if report.outcome == "ok" and isinstance(reply, ClientUpdate):
-                replied.add(reply, broadcast.weights)
+            if update is not None:
+                replied.add(update, received.weights)
                 if not replied.weighs:
-                    fold.add(reply)
+                    fold.add(update)
                 with self._blaming("merge"):
-                    uploads.add(reply)
+                    uploads.add(update)
         valid = sum(report.outcome == "ok" for report in reports)
         if valid < self.wanted(valid):
             return replace(state, round=broadcast.round), reports
         if replied.weighs:
             with self._blaming("weigh"):
                 fold = replied.weighed()
-        folded = fold.finish(broadcast.weights)
+        folded = fold.finish(received.weights)
         if method.overrides("server_step"):
             shared = self._merged(uploads, state, folded)
             rejected = folded.rejected
@@ -394,21 +397,22 @@ class Server:
 
     def _aggregate_privately(
         self,
-        sums: PrivateRound,
+        private: PrivateRounds,
         state: ServerState,
         broadcast: Broadcast,
+        received: Broadcast,
         replies: Iterable[ClientUpdate | ClientFailure],
     ) -> tuple[ServerState, list[ClientReport]]:
         """Every round changes the model, one without a reply too: that nobody replied would tell of
         the data. The method sees no length of a single reply, but that of their mean."""
-        reports: list[ClientReport] = []
+        sums, reports = private.begin(received), list[ClientReport]()
         for reply in replies:
-            report = self._admit(reply, broadcast)
+            report, update = self._admit(reply, broadcast, received)
             reports.append(replace(report, used=report.outcome == "ok"))
-            if report.outcome == "ok" and isinstance(reply, ClientUpdate):
-                sums.add(reply)
+            if update is not None:
+                sums.add(update)
         noisy, method = sums.means(), self._fitted
-        buffers, _ = named.split(broadcast.weights, broadcast.weights.keys() - noisy.direction)
+        buffers, _ = named.split(received.weights, received.weights.keys() - noisy.direction)
         folded, kept = Folded(noisy.direction, buffers), state.kept
         with self._blaming("merge"):
             _, before = private_and_rest(state.shared)
@@ -493,22 +497,29 @@ class Server:
         needed = self.settings.replies_needed(replies, self.population)
         return max(self.minimum_replies, needed)
 
-    def _admit(self, reply: ClientUpdate | ClientFailure, broadcast: Broadcast) -> ClientReport:
+    def _admit(
+        self, reply: ClientUpdate | ClientFailure, broadcast: Broadcast, received: Broadcast
+    ) -> tuple[ClientReport, ClientUpdate | None]:
+        """What became of a reply, and the reply itself, unpacked, if it is valid."""
         sent = addressed(broadcast, self._fitted, reply.client)
         if isinstance(reply, ClientFailure):
             up, down = reply.traffic or Traffic(0, sent.num_bytes)
-            return ClientReport(
+            report = ClientReport(
                 reply.client, reply.outcome, reply.reason, bytes_up=up, bytes_down=down
             )
+            return report, None
         up, down = reply.traffic or Traffic(reply.num_bytes, sent.num_bytes)
         try:
+            update = self.compression.received_update(reply, received)
             if self.fixed_point is None:
-                check_update(reply, broadcast, self._schema)
+                check_update(update, received, self._schema)
             elif reply.weights:  # else it is in another reply's sum
-                check_like(reply.weights, self.fixed_point.example(broadcast.weights), "reply")
+                check_like(reply.weights, self.fixed_point.example(received.weights), "reply")
         except ProtocolError as error:
-            return ClientReport(reply.client, "rejected", str(error), bytes_up=up, bytes_down=down)
-        return ClientReport(
+            reason = str(error)
+            report = ClientReport(reply.client, "rejected", reason, bytes_up=up, bytes_down=down)
+            return report, None
+        report = ClientReport(
             reply.client,
             "ok",
             num_examples=reply.num_examples,
@@ -517,6 +528,7 @@ class Server:
             bytes_down=down,
             metrics=reply.metrics,
         )
+        return report, update
 
     def _step(self, state: ServerState, folded: Folded) -> tuple[Tensors, Tensors]:
         """The optimiser moves the parameters; buffers are simply replaced.

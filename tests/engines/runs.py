@@ -27,9 +27,15 @@ from dcfl.runs.folder import RecordedRun
 from dcfl.runs.rows import ClientRow, Row
 from dcfl.runs.run import Run
 from dcfl.server import ServerSettings
+from dcfl.server.compression import CompressionSettings
 from tests import toys
 
 SIZES = (5, 20, 3, 9, 16, 7)  # of the clients: unequal, the longest is not the first
+COMPRESSIONS = {  # with draws, with a memory, with both
+    "int8": CompressionSettings("int8", "float16"),
+    "top-k": CompressionSettings("top-k", "int8", share=0.1),
+    "random-k": CompressionSettings("random-k", "bfloat16", share=0.1),
+}
 TRAINING = LocalTraining(epochs=1, batch_size=8, lr=0.05)
 TIMES = {"seconds", "evaluation_seconds"}
 
@@ -66,6 +72,7 @@ def made_ready(
     training: LocalTraining = TRAINING,
     server: ServerSettings | None = None,
     attack: AttackSettings | None = None,
+    compression: CompressionSettings | None = None,
     connect: Connect = connect,
     keep_checkpoint: bool = True,
     **engine: Any,
@@ -78,6 +85,7 @@ def made_ready(
         engine=EngineSettings(workers=workers, device="cpu", **engine),
         output=OutputSettings(str(folder), report=False, keep_checkpoint=keep_checkpoint),
         attack=attack or AttackSettings(),
+        compression=compression or CompressionSettings(),
     )
     return Run(experiment, dataset or federation(), model, connect)
 

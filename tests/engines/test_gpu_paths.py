@@ -41,11 +41,12 @@ from dcfl.methods.method import Objective
 from dcfl.models import ModelSettings, build_model
 from dcfl.privacy import PrivacySettings, Protection
 from dcfl.server import ServerSettings
+from dcfl.server.compression import compression_for
 from dcfl.server.optimizers import OPTIMIZERS
 from dcfl.system import transfers
 from dcfl.tensors import sha256, snapshot
 from tests import toys
-from tests.engines.runs import TRAINING, Flat, bits, trained
+from tests.engines.runs import COMPRESSIONS, TRAINING, Flat, bits, trained
 from tests.engines.simulated_gpu import Record, caller, process_with_gpu, simulated_gpu
 
 # Where a client's round waits for the device, each once.
@@ -141,7 +142,8 @@ def served(runner: ClientRunner, device: torch.device, record: Record) -> Served
     replies: list[ClientUpdate] = []
     waits: list[list[str]] = []
     for round in (1, 2):
-        orders.begin_round(Broadcast(round, weights, shared))
+        broadcast = runner.compression.packed(Broadcast(round, weights, shared))
+        orders.begin_round(broadcast)
         uploads = []
         for position, client in enumerate(clients):
             task = ClientTask(client, position, 20)
@@ -155,7 +157,9 @@ def served(runner: ClientRunner, device: torch.device, record: Record) -> Served
             replies.append(replace(reply, weights=copies))
             uploads.append(reply.upload)
         memories.settle(clients)
-        weights, shared = dict(replies[-1].weights), dict(runner.method.merge(shared, uploads, 3))
+        received = runner.compression.received(broadcast)
+        weights = dict(runner.compression.received_update(replies[-1], received).weights)
+        shared = dict(runner.method.merge(shared, uploads, 3))
     sent = regions.evaluated.put(weights)
     order = {"do": "score", "evaluation": 1, "weights": sent, "part": (0, 20)}
     score = worker.answer(order)
@@ -232,6 +236,13 @@ def test_private_replies(there: Callable[..., Any]) -> None:
     settings = PrivacySettings(clip=0.1, noise=0.5)
     private = Protection(settings, runner.method, trainable, {}, seed=0)
     there(require_same, replace(runner, protection=private))
+
+
+@pytest.mark.parametrize("kind", ["int8", "top-k"])
+def test_compression(kind: str, there: Callable[..., Any]) -> None:
+    runner = runner_of(METHODS["scaffold"]())
+    packs = compression_for(COMPRESSIONS[kind], runner.model, seed=0)
+    there(require_same, replace(runner, compression=packs))
 
 
 @pytest.mark.parametrize("kind", ["noise", "sign-flip", "label-flip", "prototype-flip"])

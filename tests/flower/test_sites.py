@@ -112,10 +112,13 @@ def embedded(out: Path, *words: str) -> str:
     return str(run(out=out, **changes).summary["weights_sha256"])
 
 
+@pytest.mark.parametrize(
+    "packed", [(), ("compression.up=top-k", "compression.share=0.1", "compression.down=int8")]
+)
 def test_supernodes_have_the_bits_of_the_embedded_engine(
-    superlink: Path, dcfl: Dcfl, tmp_path: Path
+    packed: tuple[str, ...], superlink: Path, dcfl: Dcfl, tmp_path: Path
 ) -> None:
-    words = [*FEW, "method.name=moon"]
+    words = [*FEW, "method.name=moon", *packed]
     told = [*words, "--home", str(superlink), "--out", str(tmp_path / "there"), "--json"]
     said = json.loads(dcfl("flower", "run", *told))
     assert said["weights_sha256"] == embedded(tmp_path / "here", *words)

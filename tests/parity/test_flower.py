@@ -12,7 +12,7 @@ from dcfl.methods import METHODS, Method
 from dcfl.runs.run import Run
 from dcfl.server import ServerSettings
 from dcfl.server.optimizers import OPTIMIZERS
-from tests.engines.runs import Flat, bits, federation, trained
+from tests.engines.runs import COMPRESSIONS, Flat, bits, federation, trained
 from tests.flower.in_process import in_process
 
 BYTES = {"bytes_up", "bytes_down"}  # on the wire tensors have names and shapes too
@@ -68,6 +68,13 @@ def test_so_do_aggregations_and_server_optimisers(
 @pytest.mark.parametrize("method", ["dcfl-pw", "scaffold", "fedexp"])
 def test_so_do_sums_of_masked_replies(method: str, same: Callable[..., None]) -> None:
     same(METHODS[method](), server=ServerSettings(secure=True), model=Flat())
+
+
+@pytest.mark.parametrize("kind", COMPRESSIONS)
+def test_so_do_compressed_messages(kind: str, same: Callable[..., None]) -> None:
+    """With a method that uploads and remembers too, in half of the rounds."""
+    settings = {"participation": 0.5, "rounds": 5, "model": Flat()}
+    same(METHODS["scaffold"](), 4, compression=COMPRESSIONS[kind], **settings)
 
 
 def test_a_model_that_is_seldom_scored(same: Callable[..., None]) -> None:

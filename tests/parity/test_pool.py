@@ -24,7 +24,7 @@ from dcfl.models import FeatureModel, Output
 from dcfl.server import ServerSettings
 from dcfl.server.optimizers import OPTIMIZERS
 from dcfl.testing.toys import toy_model
-from tests.engines.runs import Flat, bits, federation, made_ready, trained
+from tests.engines.runs import COMPRESSIONS, Flat, bits, federation, made_ready, trained
 
 
 @pytest.fixture
@@ -67,6 +67,13 @@ def test_so_do_aggregations_and_server_optimisers(
 @pytest.mark.parametrize("method", ["scaffold", "moon", "dcfl-pw"])
 def test_so_do_samples_of_the_clients(method: str, same: Callable[..., None]) -> None:
     same(METHODS[method](), (3,), participation=0.5, rounds=4, model=Flat())
+
+
+@pytest.mark.parametrize("kind", COMPRESSIONS)
+def test_so_do_compressed_messages(kind: str, same: Callable[..., None]) -> None:
+    """With a method that uploads and remembers too, in half of the rounds."""
+    settings = {"participation": 0.5, "rounds": 5, "model": Flat()}
+    same(METHODS["scaffold"](), (3,), compression=COMPRESSIONS[kind], **settings)
 
 
 def test_so_do_two_threads_for_each_client(same: Callable[..., None]) -> None:

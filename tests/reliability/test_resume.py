@@ -34,7 +34,7 @@ from dcfl.server import ServerSettings
 from dcfl.server.optimizers import OPTIMIZERS
 from dcfl.system.processes import ECHO
 from dcfl.system.tensor_files import read_tensors, write_tensors
-from tests.engines.runs import federation
+from tests.engines.runs import COMPRESSIONS, federation
 from tests.reliability.victims import (
     DATA,
     MODEL,
@@ -73,6 +73,7 @@ STATEFUL: dict[str, dict[str, Any]] = {
     "scaffold, all on disk": {"method": "scaffold", "memory_budget": 0, "workers": 2},
     "scaffold, in memory": {"method": "scaffold"},
     "prototypes and slots": {"method": "dcfl-pw", "server": ADAM},
+    "what is not sent yet": {"compression": COMPRESSIONS["top-k"], "participation": 0.7},
 }
 
 

@@ -42,6 +42,7 @@ from dcfl.runs.connect import connect
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.run import Run
 from dcfl.server import ServerSettings
+from dcfl.server.compression import CompressionSettings
 from dcfl.system.storage import PARTIAL
 from tests.engines.runs import TRAINING, Flat, federation, untimed, untimed_client
 from tests.toys import network_for
@@ -72,6 +73,7 @@ def experiment(
     minimum_replies: int = 1,
     participation: float = 1.0,
     keep_best: bool = False,
+    compression: CompressionSettings | None = None,
     **engine: Any,
 ) -> Experiment:
     """A micro run on the toys: milliseconds a round."""
@@ -89,6 +91,7 @@ def experiment(
         engine=EngineSettings(workers=workers, device="cpu", **engine),
         output=OutputSettings(str(folder), checkpoint, report=False, keep_best=keep_best),
         faults=faults or FaultSettings(),
+        compression=compression or CompressionSettings(),
     )
 
 

@@ -76,6 +76,22 @@ class Tiny(FeatureModel):
         return Output(self.classifier(embedding), embedding, (embedding,))
 
 
+class Straight(FeatureModel):
+    """A network of one linear layer, whose outputs mix as its weights do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.classifier = nn.Linear(16, CLASSES, dtype=torch.float64)
+        generator = torch.Generator().manual_seed(0)
+        for parameter in self.parameters():
+            drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter.data.copy_(0.4 * drawn)
+
+    def forward(self, images: Tensor) -> Output:
+        flat = images.to(self.classifier.weight.dtype).flatten(1)
+        return Output(self.classifier(flat), flat, (flat,))
+
+
 class Logits(nn.Module):
     """The same network as other people's code expects one: images in, logits out."""
 

@@ -14,6 +14,7 @@ from dcfl.methods.fedsol import FedSOL
 from dcfl.methods.method import Cost, Method, Objective, ServerStep
 from dcfl.methods.moon import MOON
 from dcfl.methods.scaffold import Scaffold
+from dcfl.methods.zoo.apfl import APFL
 from dcfl.methods.zoo.ccvr import CCVR
 from dcfl.methods.zoo.ditto import Ditto
 from dcfl.methods.zoo.drift import FedDC, FedSpeed
@@ -62,6 +63,7 @@ METHODS: dict[str, type[Method]] = {
         FedMA,
         Ditto,
         FedBABU,
+        APFL,
     )
 }
 

@@ -45,7 +45,8 @@ class FederationSettings(Settings):
     # row end the run, as they do everywhere else. A site's reboot takes no round.
     quorum_minutes: float = key(30.0, ge=0, le=10**5, zero="none", kind="place")
     # Parts of the model that every client has for itself and never sends: "norms" (all
-    # normalisation layers) or names of modules, such as "classifier".
+    # normalisation layers) or names of modules, such as "classifier" or "all but
+    # classifier".
     personal: tuple[str, ...] = ()
     # What a federation is compared with: "alone", every client trains a model by itself; "pooled",
     # all clients' images are in one place, and one client of a round trains on all of them.
@@ -235,10 +236,10 @@ class Experiment:
                 f'attack.kind = "prototype-flip": {self.method.name} sends nothing beside the '
                 f"weights; dcfl-pw, fedproc and scaffold do"
             )
-        if self.federation.personal and self.method.has_own_model:
+        if self.personal and self.method.has_own_model:
             raise ConfigError(OWN_AND_PERSONAL.format(self.method.name))
         self._check_baseline()
-        if self.training.head_epochs and not self.federation.personal:
+        if self.training.head_epochs and not self.personal:
             raise ConfigError(
                 "training.head_epochs are of the part that federation.personal names: set "
                 'federation.personal = ["classifier"]'
@@ -257,6 +258,11 @@ class Experiment:
         if kind == "pooled" and self.engine.at_sites:
             raise ConfigError('federation.baseline = "pooled": the images are at the sites')
 
+    @property
+    def personal(self) -> tuple[str, ...]:
+        """The parts that every client has for itself: the method's, and those of the setting."""
+        return (*self.method.personal, *self.federation.personal)
+
     def _check_choice(self) -> None:
         """Nothing is chosen by the test images unless the user says so."""
         federation, held_out = self.federation, self.data.holdout > 0
@@ -268,10 +274,11 @@ class Experiment:
         key = next((key for key, value in choosing.items() if value), None)
         if key is None:
             return
-        if federation.personal:
+        if self.personal:
+            own = "federation.personal" if federation.personal else f"method {self.method.name}"
             raise ConfigError(
                 f"{key} goes by the global model, whose personal part nobody trains: leave out "
-                f"{key} or federation.personal"
+                f"{key} or {own}"
             )
         if not held_out and federation.choose_by != "test":
             raise ConfigError(

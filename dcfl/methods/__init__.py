@@ -27,6 +27,7 @@ from dcfl.methods.zoo.fedexp import FedDisco, FedExP
 from dcfl.methods.zoo.fedlc import FedLC, FedRS
 from dcfl.methods.zoo.fedma import FedMA
 from dcfl.methods.zoo.fedntd import FedNTD
+from dcfl.methods.zoo.fedrep import FedBN, FedPer, FedRep, LGFedAvg
 from dcfl.methods.zoo.fedsam import FedASAM, FedSAM
 from dcfl.methods.zoo.q_fedavg import QFedAvg
 
@@ -64,6 +65,10 @@ METHODS: dict[str, type[Method]] = {
         Ditto,
         FedBABU,
         APFL,
+        FedBN,
+        FedPer,
+        FedRep,
+        LGFedAvg,
     )
 }
 

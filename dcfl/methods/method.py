@@ -160,6 +160,8 @@ class Method(Settings):
     any_optimizer: ClassVar[bool] = True
     # False: its `server_step` is for a mean of replies, not for FedNova's or a robust rule's.
     any_aggregation: ClassVar[bool] = True
+    # Parts of the model that every client has for itself, named as in federation.personal.
+    personal: ClassVar[Sequence[str]] = ()
     keeps_replies: ClassVar[bool] = False  # `server_step` sees all of them: memory for a cohort
     published: ClassVar[Mapping[str, Mapping[str, float]]] = {}  # the DCFL paper's, by data set
 

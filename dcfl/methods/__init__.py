@@ -29,6 +29,8 @@ from dcfl.methods.zoo.fedma import FedMA
 from dcfl.methods.zoo.fedntd import FedNTD
 from dcfl.methods.zoo.fedrep import FedBN, FedPer, FedRep, LGFedAvg
 from dcfl.methods.zoo.fedsam import FedASAM, FedSAM
+from dcfl.methods.zoo.per_fedavg import PerFedAvg
+from dcfl.methods.zoo.pfedme import PFedMe
 from dcfl.methods.zoo.q_fedavg import QFedAvg
 
 METHODS: dict[str, type[Method]] = {
@@ -69,6 +71,8 @@ METHODS: dict[str, type[Method]] = {
         FedPer,
         FedRep,
         LGFedAvg,
+        PFedMe,
+        PerFedAvg,
     )
 }
 

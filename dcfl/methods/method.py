@@ -109,6 +109,7 @@ class Cost:
     backwards: int = 1
     copies: int = 0  # of the model during training, besides the trained and the received weights
     passes: int = 0  # over the client's data after training, without gradients
+    tuned: int = 0  # such passes with gradients
     up: str = "0"  # bytes sent in addition to the weights
     down: str = "0"
     kept: str = "0"  # bytes that a client keeps between its rounds

@@ -56,7 +56,8 @@ class FederationSettings(Settings):
     # row end the run, as they do everywhere else. A site's reboot takes no round.
     quorum_minutes: float = key(30.0, ge=0, le=10**5, zero="none", kind="place")
     # Parts of the model that every client has for itself and never sends: "norms" (all
-    # normalisation layers) or names of modules, such as "classifier".
+    # normalisation layers) or names of modules, such as "classifier" or "all but
+    # classifier".
     personal: tuple[str, ...] = ()
     # What a federation is compared with: "alone", every client trains a model by itself; "pooled",
     # all clients' images are in one place, and one client of a round trains on all of them.
@@ -257,7 +258,7 @@ class Experiment:
                 f'attack.kind = "prototype-flip": {self.method.name} sends nothing beside the '
                 f"weights; dcfl-pw, fedproc and scaffold do"
             )
-        if self.federation.personal and self.method.has_own_model:
+        if self.personal and self.method.has_own_model:
             raise ConfigError(OWN_AND_PERSONAL.format(self.method.name))
         if self.compression.sparse and self.server.aggregation in ("median", "trimmed-mean"):
             raise ConfigError(
@@ -268,7 +269,7 @@ class Experiment:
         self._check_baseline()
         self._check_clock()
         self._check_secure()
-        if self.training.head_epochs and not self.federation.personal:
+        if self.training.head_epochs and not self.personal:
             raise ConfigError(
                 "training.head_epochs are of the part that federation.personal names: set "
                 'federation.personal = ["classifier"]'
@@ -330,6 +331,11 @@ class Experiment:
             raise ConfigError('federation.baseline = "pooled": the images are at the sites')
 
     @property
+    def personal(self) -> tuple[str, ...]:
+        """The parts that every client has for itself: the method's, and those of the setting."""
+        return (*self.method.personal, *self.federation.personal)
+
+    @property
     def by_clock(self) -> bool:
         """Whether the clock's generator trains, and not the plain one."""
         return self.clock.active or self.federation.selection != "uniform"
@@ -378,10 +384,11 @@ class Experiment:
         key = next((key for key, value in choosing.items() if value), None)
         if key is None:
             return
-        if federation.personal:
+        if self.personal:
+            own = "federation.personal" if federation.personal else f"method {self.method.name}"
             raise ConfigError(
                 f"{key} goes by the global model, whose personal part nobody trains: leave out "
-                f"{key} or federation.personal"
+                f"{key} or {own}"
             )
         if not held_out and federation.choose_by != "test":
             raise ConfigError(

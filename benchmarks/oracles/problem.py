@@ -32,11 +32,13 @@ from dcfl.data.augment import Preparation
 from dcfl.local_training import LocalTraining, train_client
 from dcfl.messages import Tensors
 from dcfl.methods import Method
+from dcfl.methods.method import addressed
 from dcfl.models import FeatureModel
 from dcfl.models.output import Output
+from dcfl.models.parts import personal_tensors, personalise, with_personal
 from dcfl.server import Server, ServerState
 from dcfl.server.server import ServerSettings
-from dcfl.tensors import snapshot
+from dcfl.tensors import copies, snapshot
 
 FIXTURES = Path(__file__).parents[2] / "tests" / "methods" / "oracles"
 CLASSES = 4
@@ -74,6 +76,22 @@ class Tiny(FeatureModel):
     def forward(self, images: Tensor) -> Output:
         embedding = torch.tanh(self.body(images.to(self.body.weight.dtype).flatten(1)))
         return Output(self.classifier(embedding), embedding, (embedding,))
+
+
+class Straight(FeatureModel):
+    """A network of one linear layer, whose outputs mix as its weights do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.classifier = nn.Linear(16, CLASSES, dtype=torch.float64)
+        generator = torch.Generator().manual_seed(0)
+        for parameter in self.parameters():
+            drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter.data.copy_(0.4 * drawn)
+
+    def forward(self, images: Tensor) -> Output:
+        flat = images.to(self.classifier.weight.dtype).flatten(1)
+        return Output(self.classifier(flat), flat, (flat,))
 
 
 class Logits(nn.Module):
@@ -150,9 +168,13 @@ def our_rounds(
 ) -> list[Tensors]:
     """The server's weights after each round, with these clients in it; `memories`: what they have
     kept in the end is put there."""
-    names = frozenset(name for name, _ in model().named_parameters())
-    server = Server(method, len(LABELS), names, training, settings or ServerSettings())
-    state = ServerState(0, snapshot(model()), {}, {})
+    scratch = model()
+    personalise(scratch, method.personal)
+    own = copies(personal_tensors(scratch))
+    names = frozenset(name for name, _ in scratch.named_parameters())
+    settings, unsent = settings or ServerSettings(), frozenset(own)
+    server = Server(method, len(LABELS), names, training, settings, unsent=unsent)
+    state = ServerState(0, snapshot(scratch), {}, {})
     memories = {} if memories is None else memories
     weights = []
     for cohort in cohorts:
@@ -160,10 +182,10 @@ def our_rounds(
         for client in cohort:
             update, memories[client] = train_client(
                 method,
-                model(),
+                scratch,
                 client_data(client),
-                sent,
-                memories.get(client, {}),
+                addressed(sent, method, client),
+                memories.get(client, with_personal(own, {})),
                 training,
                 client,
                 seed=0,

@@ -233,6 +233,8 @@ def _costs(cost: Mapping[str, Any]) -> Iterator[str]:
         yield f"{cost['copies']} more copies of the model"
     if cost["passes"]:
         yield f"{cost['passes']} pass over the local data per round"
+    if cost["tuned"]:
+        yield f"{cost['tuned']} pass with gradients over the local data per round"
     if cost["kept"] != "0":
         yield f"bytes kept by a client: {cost['kept']}"
 

@@ -39,8 +39,8 @@ from dcfl.models.parts import (
 )
 from dcfl.models.warm_start import warm_start
 from dcfl.privacy import Protection, check_covered
-from dcfl.server.fixed_point import FixedPoint
 from dcfl.server.compression import RESIDUAL, Compression, compression_for
+from dcfl.server.fixed_point import FixedPoint
 from dcfl.system.processes import Terminated
 from dcfl.system.transfers import to_device
 from dcfl.system.wording import described
@@ -185,7 +185,8 @@ def model_for(
     if experiment.model.weights:
         warm_start(model, experiment.model.weights, experiment.model.weights_skip)
     freeze(model, experiment.model.freeze)
-    personalise(model, experiment.federation.personal)
+    by_name = f"method.name = {experiment.method.name}" if experiment.method.personal else ""
+    personalise(model, experiment.personal, by_name or "federation.personal")
     if experiment.engine.precision != "float32":
         _use_half_precision(model, experiment.engine)
     return model

@@ -14,6 +14,7 @@ from dcfl.methods.fedsol import FedSOL
 from dcfl.methods.method import Cost, Method, Objective, ServerStep
 from dcfl.methods.moon import MOON
 from dcfl.methods.scaffold import Scaffold
+from dcfl.methods.zoo.apfl import APFL
 from dcfl.methods.zoo.ccvr import CCVR
 from dcfl.methods.zoo.ditto import Ditto
 from dcfl.methods.zoo.drift import FedDC, FedSpeed
@@ -26,7 +27,10 @@ from dcfl.methods.zoo.fedexp import FedDisco, FedExP
 from dcfl.methods.zoo.fedlc import FedLC, FedRS
 from dcfl.methods.zoo.fedma import FedMA
 from dcfl.methods.zoo.fedntd import FedNTD
+from dcfl.methods.zoo.fedrep import FedBN, FedPer, FedRep, LGFedAvg
 from dcfl.methods.zoo.fedsam import FedASAM, FedSAM
+from dcfl.methods.zoo.per_fedavg import PerFedAvg
+from dcfl.methods.zoo.pfedme import PFedMe
 from dcfl.methods.zoo.q_fedavg import QFedAvg
 
 METHODS: dict[str, type[Method]] = {
@@ -62,6 +66,13 @@ METHODS: dict[str, type[Method]] = {
         FedMA,
         Ditto,
         FedBABU,
+        APFL,
+        FedBN,
+        FedPer,
+        FedRep,
+        LGFedAvg,
+        PFedMe,
+        PerFedAvg,
     )
 }
 

@@ -109,6 +109,7 @@ class Cost:
     backwards: int = 1
     copies: int = 0  # of the model during training, besides the trained and the received weights
     passes: int = 0  # over the client's data after training, without gradients
+    tuned: int = 0  # such passes with gradients
     up: str = "0"  # bytes sent in addition to the weights
     down: str = "0"
     kept: str = "0"  # bytes that a client keeps between its rounds
@@ -160,6 +161,8 @@ class Method(Settings):
     any_optimizer: ClassVar[bool] = True
     # False: its `server_step` is for a mean of replies, not for FedNova's or a robust rule's.
     any_aggregation: ClassVar[bool] = True
+    # Parts of the model that every client has for itself, named as in federation.personal.
+    personal: ClassVar[Sequence[str]] = ()
     keeps_replies: ClassVar[bool] = False  # `server_step` sees all of them: memory for a cohort
     published: ClassVar[Mapping[str, Mapping[str, float]]] = {}  # the DCFL paper's, by data set
 

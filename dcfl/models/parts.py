@@ -39,11 +39,11 @@ def freeze(model: nn.Module, parts: Sequence[str]) -> None:
     model.train(model.training)
 
 
-def all_but(model: nn.Module, parts: Sequence[str]) -> list[str]:
+def all_but(model: nn.Module, parts: Sequence[str], key: str = "--parts") -> list[str]:
     """The names of all layers and tensors in none of these parts; ["all"] is the whole model."""
     if [*parts] == ["all"]:
         return []
-    require_parts(model, parts, "--parts")
+    require_parts(model, parts, key)
     tensors = [*model.state_dict()]
     layers = dict.fromkeys(name.rpartition(".")[0] or name for name in tensors)
     return [name for name in layers if not any(within(name, [part]) for part in parts)]
@@ -77,18 +77,21 @@ def require_parts(model: nn.Module, parts: Sequence[str], key: str) -> None:
 
 
 NORMS = "norms"  # stands for all normalisation layers, with their statistics
+ALL_BUT = "all but "  # begins what stands for everything outside the part that follows
 
 
-def personalise(model: nn.Module, parts: Sequence[str]) -> None:
+def personalise(model: nn.Module, parts: Sequence[str], key: str = "federation.personal") -> None:
     """Make the parts of these names personal, for good. Call it after `freeze`: what is frozen
-    stays the same for everybody."""
+    stays the same for everybody. `key`: the setting that has them."""
     if not parts:
         return
-    key = "federation.personal"
     if not hasattr(model, "personal_parts"):
         raise ConfigError(f"{key}: the model must derive from dcfl.FeatureModel")
-    named = [part for part in parts if part != NORMS]
+    named = [part for part in parts if part != NORMS and not part.startswith(ALL_BUT)]
     require_parts(model, named, key)
+    for part in parts:
+        if part.startswith(ALL_BUT):
+            named += all_but(model, [part.removeprefix(ALL_BUT)], key)
     norms = [n for n, layer in model.named_modules() if isinstance(layer, NORMALISATIONS)]
     if NORMS in parts and not norms:
         raise ConfigError(f'{key} = ["{NORMS}"]: the model has no normalisation layers')

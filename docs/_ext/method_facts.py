@@ -28,6 +28,7 @@ READING = (
     "end. [The paper, reproduced](../reproduction.md) has the settings and the conclusions."
 )
 PASS = "a pass over its images, without gradients"
+TUNED = "a pass over its images, with gradients"
 DIGITS_COHORT = 5  # clients in a round of the digits
 DATA_SETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 TRAINED = {"reproduction": "late", "early-training": "early"}  # folders with results
@@ -58,7 +59,7 @@ def costs(name: str) -> str:
     hooks = ", ".join(f"`{hook}`" for hook in overridden_hooks(method)) or "none"
     rows = [
         ["a step", f"{_passes(cost, 'forward')}, {_passes(cost, 'backward')}"],
-        ["after a client's training", PASS if cost["passes"] else "nothing"],
+        ["after a client's training", after_training(cost)],
         ["copies of the model, beyond FedAvg's", str(cost["copies"])],
         ["sends, beyond the weights", sent(cost)],
         ["a client keeps between rounds", _plain(cost["kept"])],
@@ -114,6 +115,10 @@ def results(name: str) -> str:
             )
     head = ["", "MAX %", "EMA %", "EMA − FedAvg", "EMA in the DCFL paper"]
     return f"{table(head, rows)}\n\n{READING}"
+
+
+def after_training(cost: dict[str, Any]) -> str:
+    return PASS if cost["passes"] else TUNED if cost["tuned"] else "nothing"
 
 
 def sent(cost: dict[str, Any]) -> str:

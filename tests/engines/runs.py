@@ -67,6 +67,7 @@ def made_ready(
     rounds: int = 3,
     evaluate_every: int = 1,
     participation: float = 1.0,
+    personal: tuple[str, ...] = (),
     dataset: Dataset | None = None,
     model: FeatureModel | None = None,
     training: LocalTraining = TRAINING,
@@ -81,7 +82,9 @@ def made_ready(
         method=method,
         training=training,
         server=server or ServerSettings(),
-        federation=FederationSettings(rounds, participation, evaluate_every=evaluate_every),
+        federation=FederationSettings(
+            rounds, participation, evaluate_every=evaluate_every, personal=personal
+        ),
         engine=EngineSettings(workers=workers, device="cpu", **engine),
         output=OutputSettings(str(folder), report=False, keep_checkpoint=keep_checkpoint),
         attack=attack or AttackSettings(),

@@ -9,7 +9,7 @@ import torch
 from dcfl.client import Client
 from dcfl.messages import num_bytes
 from dcfl.methods import METHODS, fedsol
-from dcfl.methods.zoo import fedsam
+from dcfl.methods.zoo import fedsam, per_fedavg
 from dcfl.models import CNN
 from dcfl.testing.toys import CLASSES, MIXED, TRAINING, toy_client, toy_model, two_rounds, visit
 
@@ -32,7 +32,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     counting(torch.Tensor, "backward", "backwards")
     counting(torch.autograd, "grad", "backwards")
     counting(Client, "frozen", "frozen")
-    for module in (fedsol, fedsam):
+    for module in (fedsol, fedsam, per_fedavg):
         counting(module, "perturbed", "perturbed")
     return counted
 
@@ -49,8 +49,8 @@ def test_steps_cost_what_is_said(name: str, calls: Counter[str]) -> None:
         memory=rounds.first[0].memory,
     )
     assert update.num_steps == TRAINING.epochs * 3
-    assert calls["forwards"] == cost.forwards * update.num_steps + cost.passes
-    assert calls["backwards"] == cost.backwards * update.num_steps
+    assert calls["forwards"] == cost.forwards * update.num_steps + cost.passes + cost.tuned
+    assert calls["backwards"] == cost.backwards * update.num_steps + cost.tuned
     # A perturbed model needs its own weights beside the perturbed ones: one copy, step after step.
     assert calls["frozen"] + bool(calls["perturbed"]) == cost.copies
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from dcfl.comparisons.groups import Group
@@ -115,11 +116,23 @@ def headline(standing: Standing) -> str:
             f"({number(ranking.mean_ranks[best])} of {len(ranking.mean_ranks)}), {known}."
         )
     if len(standing.tasks) > FEW_TASKS:
-        return f"{counted(len(standing.tasks), 'data set').capitalize()} or splits, compared below."
+        return _over_many(standing)
     told = [(task, _headline(standing, task)) for task in standing.tasks]
     if all(text == NO_ROUND for _, text in told):
         return NO_ROUND
     return " ".join(f"{task}: {text}" if task else text for task, text in told)
+
+
+def _over_many(standing: Standing) -> str:
+    """How often each method is the best, and how often that is more than chance."""
+    if not (leading := [best.method for task in standing.tasks if (best := standing.best(task))]):
+        return NO_ROUND
+    wins = [f"{method}'s in {counted(won)}" for method, won in Counter(leading).most_common()]
+    text = f"Of {counted(len(leading), 'data set')}, splits or settings, the highest EMA accuracy"
+    compared = [pairs.pairs for pairs in standing.pairs.values() if pairs.pairs]
+    apart = sum(any(pair.told_apart for pair in pairs) for pairs in compared)
+    told = f"; methods can be told apart in {counted(apart) if apart else 'none'}" * bool(compared)
+    return f"{text} is {listed(wins)}{told}."
 
 
 def _headline(standing: Standing, task: str) -> str:

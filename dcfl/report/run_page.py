@@ -79,8 +79,8 @@ def page_of(
     begun = any(run.rounds for run in runs)
     sections = [
         *progress,
-        _result_section(standing, runs, [_accuracy_picture(groups)] if begun else []),
         over_section(standing, over) if over and begun else None,
+        _result_section(standing, runs, [_accuracy_picture(groups)] if begun else []),
         *comparison_sections(standing),
         _training_section(groups) if begun else None,
         clock_section(runs, names),

@@ -181,7 +181,10 @@ def test_the_best_over_several_splits(tmp_path: Path) -> None:
         "distinguishable from c."
     )
     few = Standing(group_runs([run for run in runs if run.folder.name[0] in "ab"]))
-    assert headline(few) == "Eight data sets or splits, compared below."
+    assert headline(few) == (
+        "Of eight data sets, splits or settings, the highest EMA accuracy is b's in eight; methods "
+        "can be told apart in none."
+    )
     assert verdict(few)[0] == (
         "data.alpha=1: b has the highest EMA accuracy, 11.00 %. It is 1.00 points above a in one "
         "seed, which says nothing about chance."

@@ -31,6 +31,22 @@ def test_every_method_has_a_page_with_all_parts(name: str) -> None:
     assert f"methods/{name}\n" in (DOCS / "methods.md").read_text()
 
 
+def test_the_page_beside_other_frameworks_counts_them() -> None:
+    cells = re.findall(r"^\| methods beyond FedAvg \| \[(\d+)\]", _features(), re.MULTILINE)
+    assert cells == [str(len(METHODS) - 1)] * 2
+
+
+def test_each_peer_cell_there_says_where_it_was_read() -> None:
+    used = {*re.findall(r"\]\[(\w+)\]", _features())}
+    known = dict(re.findall(r"^\[(\w+)\]: (.+)", _features(), re.MULTILINE))
+    assert used == known.keys()
+    assert all(re.search(r"/(blob|tree)/[0-9a-f]{40}/", url) for url in known.values())
+
+
+def _features() -> str:
+    return (DOCS / "features.md").read_text()
+
+
 def test_the_idea_takes_three_sentences() -> None:
     for name in METHODS:
         text = (DOCS / "methods" / f"{name}.md").read_text()

@@ -25,12 +25,8 @@ DERIVED = {
     ("data/datasets.py", "generator_for(seed, 0, 0, 'training sample')"): "training sample",
     ("data/datasets.py", "generator_for(seed, 0, 0, 'test sample')"): "test sample",
     ("engines/attacks.py", "generator_for(seed, 0, 0, 'attackers')"): "attackers",
-    # Which test images are looked at closely, and two views of them.
+    # Which test images are looked at closely.
     ("analysis/similarity.py", "generator_for(seed, 0, 0, 'order')"): "order",
-    (
-        "analysis/similarity.py",
-        "generator_for(seed, 0, 0, purpose)",
-    ): "augmentation, second view",
 }
 PER_VISIT = {
     ("data/client_data.py", "generator_for(seed, round, client, 'order')"): "order",
@@ -43,8 +39,6 @@ PER_VISIT = {
 # Of a derived seed that is listed above, of keys that name their purpose, of programs that train
 # nothing, and of toys.
 NO_STREAMS_OF_THEIR_OWN = {
-    ("comparisons/pairs.py", "np.random.default_rng(0)"),  # resampling of results
-    ("comparisons/searches.py", "np.random.default_rng([seed, number])"),  # points of a search
     ("seeding.py", "torch.Generator().manual_seed(derived_seed(seed, round, client, purpose))"),
     ("seeding.py", "derived_seed(seed, round, client, purpose)"),
     ("models/__init__.py", "torch.manual_seed(derived_seed(seed, 0, 0, 'initialisation'))"),
@@ -106,7 +100,7 @@ def test_no_two_of_them_are_the_same(seed: int) -> None:
     states = Counter(
         tuple(np.random.SeedSequence(entropy).generate_state(4)) for entropy in entropies
     )
-    assert len(states) == len(entropies) == 8 + 8 + 6 * 35
+    assert len(states) == len(entropies) == 8 + 6 + 6 * 35
 
 
 @pytest.mark.parametrize("seed", [0, 3])

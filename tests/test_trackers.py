@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import csv
 import doctest
-import json
 import random
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -80,44 +79,12 @@ def in_mlflow(folder: Path) -> Curve:
     return sorted((metric.step, metric.value) for metric in history)
 
 
-def records(data: bytes) -> Iterator[bytes]:
-    """Of a .wandb file: a log in LevelDB's format after seven bytes of its own."""
-    place, parts = 7, b""
-    while place + 7 <= len(data):
-        if (left := 32768 - place % 32768) < 7:  # no header crosses the end of a block
-            place += left
-            continue
-        length, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
-        parts += data[place + 7 : place + 7 + length]
-        place += 7 + length
-        if kind in (1, 4):  # a whole record, or the last part of one
-            yield parts
-            parts = b""
-
-
-def in_wandb(folder: Path) -> Curve:
-    """Offline, a resumed run is another folder with the same id: `wandb sync` joins them."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    files = sorted(folder.glob("wandb/offline-run-*/*.wandb"))
-    assert len({path.name for path in files}) == 1
-    curve: Curve = []
-    for data in (data for path in files for data in records(path.read_bytes())):
-        record = Record.FromString(data)
-        if record.WhichOneof("record_type") == "history":
-            items = record.history.item
-            row = {item.key or item.nested_key[0]: item.value_json for item in items}
-            curve.append((int(row["_step"]), json.loads(row["accuracy"])))
-    return curve
-
-
 READERS: dict[TrackerName, Callable[[Path], Curve]] = {
     "csv": in_csv,
     "tensorboard": in_tensorboard,
     "mlflow": in_mlflow,
-    "wandb": in_wandb,
 }
-SLOW = ("mlflow", "wandb")  # databases and services of their own
+SLOW = ("mlflow",)  # a database of its own
 
 
 def test_every_name_has_its_tracker() -> None:
@@ -127,7 +94,6 @@ def test_every_name_has_its_tracker() -> None:
 @pytest.fixture
 def own_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
-    monkeypatch.setenv("WANDB_MODE", "offline")
 
 
 @pytest.mark.usefixtures("own_stores")
@@ -171,9 +137,9 @@ def test_rounds_that_are_repeated_appear_once(tmp_path: Path) -> None:
 def test_a_library_that_is_not_there_costs_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.warns(UserWarning, match=r"the tracker wandb .* pip install .*'dcfl\[wandb\]'"):
-        assert len(followed(training(tmp_path / "run", ["wandb", "csv"]))) == 4
+    monkeypatch.setitem(sys.modules, "mlflow.tracking", None)
+    with pytest.warns(UserWarning, match=r"the tracker mlflow .* pip install .*'dcfl\[mlflow\]'"):
+        assert len(followed(training(tmp_path / "run", ["mlflow", "csv"]))) == 4
     assert len(in_csv(tmp_path / "run")) == 4
 
 

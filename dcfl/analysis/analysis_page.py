@@ -202,15 +202,14 @@ def sphere_section(analyses: Sequence[Analysis]) -> Section:
         {
             "run": analysis.label,
             "alignment, same class": number(analysis.similarity.alignment, 3),
-            "alignment, two views": number(analysis.similarity.view_alignment, 3),
             "uniformity": number(analysis.similarity.uniformity, 3),
             "uniformity, different classes": number(analysis.similarity.inter_uniformity, 3),
         }
         for analysis in analyses
     ]
     text = (
-        "Lower is better for all four. Alignment is the mean squared distance of two unit vectors "
-        "that belong together: two images of a class, or two augmented views of one image. "
+        "Lower is better for all three. Alignment is the mean squared distance of the unit vectors "
+        "of two images of a class. "
         f"Uniformity is the logarithm of the mean of exp(-{T:g} times the squared distance): over "
         "all pairs, where classes that shrink to points set a floor, and over pairs of different "
         "classes, where they do not."

@@ -15,7 +15,6 @@ from dcfl.analysis.similarity import (
     Layout,
     Plane,
     Similarity,
-    embed_two_views,
     features_of,
     look_at,
     measure_similarity,
@@ -27,7 +26,6 @@ from dcfl.runs.folder import RecordedRun
 from dcfl.system.wording import printable
 from dcfl.trained.subject import Subject, kind_of_images, open_subject
 
-VIEWED = 2000  # images, two views of which are compared
 # Percent: other kernels may change this much, half precision more, other data still more.
 SAME_ACCURACY, SAME_IN_HALF_PRECISION = 0.011, 0.5
 
@@ -127,7 +125,6 @@ def _analysis(
     layout: Layout,
 ) -> Analysis:
     seed = subject.experiment.federation.seed
-    views = embed_two_views(subject, VIEWED, which)
     plane, dimensions = look_at(features.embeddings, features.labels, seed, layout)
     return Analysis(
         label,
@@ -141,7 +138,7 @@ def _analysis(
         _images_id(subject),
         subject.dataset.class_names,
         features.accuracy,
-        measure_similarity(features.embeddings, features.labels, views, seed),
+        measure_similarity(features.embeddings, features.labels, seed),
         dimensions,
         plane,
         drift,

@@ -18,15 +18,11 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dcfl.client import evaluating
 from dcfl.data import Images
-from dcfl.data.augment import with_border
-from dcfl.data.client_data import normalises_by_batch
 from dcfl.errors import ConfigError, RunFolderError
-from dcfl.evaluation import alignment, similarity_histogram, uniformity
+from dcfl.evaluation import similarity_histogram, uniformity
 from dcfl.models.output import Embedding
 from dcfl.seeding import generator_for
-from dcfl.system.transfers import to_device
 from dcfl.system.wording import install_command
 from dcfl.trained.subject import Subject, embed
 
@@ -48,34 +44,6 @@ def features_of(subject: Subject, which: Embedding = "features") -> Features:
     labels = dataset.test.labels.cpu()
     accuracy = 100 * float((logits.argmax(dim=1) == labels).double().mean())
     return Features(embeddings, labels, accuracy)
-
-
-@torch.inference_mode()
-def embed_two_views(
-    subject: Subject, most: int, which: Embedding = "features"
-) -> tuple[Tensor, Tensor] | None:
-    """Embeddings of two augmentations of the same test images, as the run augmented its training
-    images; None if it did not."""
-    preparation = subject.dataset.preparation
-    if not preparation.augmentation.active:
-        return None
-    chosen = some_images(subject, most)
-    mixed = normalises_by_batch(subject.model)
-    order = chosen.mixed_order.cpu() if mixed else torch.arange(len(chosen))
-    bordered, (height, width) = with_border(chosen.pixels), chosen.pixels.shape[1:3]
-    seed, views = subject.experiment.federation.seed, []
-    for purpose in ("augmentation", "second view"):
-        generator = generator_for(seed, 0, 0, purpose)
-        parts = []
-        with evaluating(subject.model):
-            # Even batches: a model without running statistics cannot normalise a small last one.
-            for rows in torch.tensor_split(order, -(-len(chosen) // 100)):
-                moves = preparation.augmentation.draw(len(rows), height, width, generator)
-                here = to_device({"rows": rows, **moves}, bordered.device)
-                images = preparation.augmented(bordered, here["rows"], here)
-                parts.append(subject.model(images).z(which).float().cpu())
-        views.append(torch.cat(parts))
-    return views[0], views[1]
 
 
 def some_images(subject: Subject, most: int) -> Images:
@@ -267,7 +235,6 @@ class Similarity:
     inter: Cosines  # pairs of different classes
     overlap: float  # the area that both densities cover, 0 to 1
     alignment: float  # mean ||u - v||^2 over pairs of the same class
-    view_alignment: float  # the same over pairs of views of one image; NaN without augmentation
     uniformity: float  # log mean exp(-T ||u - v||^2) over all pairs
     inter_uniformity: float  # over pairs of different classes alone
 
@@ -297,14 +264,9 @@ class Moments(NamedTuple):
         )
 
 
-def measure_similarity(
-    embeddings: Tensor,
-    labels: Tensor,
-    views: tuple[Tensor, Tensor] | None = None,
-    seed: int = 0,
-) -> Similarity:
-    """`embeddings` [n, d] of n >= 2 images; `views`: embeddings of two views of some images;
-    `seed`: chooses the points for uniformity, if there are too many."""
+def measure_similarity(embeddings: Tensor, labels: Tensor, seed: int = 0) -> Similarity:
+    """`embeddings` [n, d] of n >= 2 images; `seed`: chooses the points for uniformity, if there are
+    too many."""
     unit = F.normalize(embeddings.double(), dim=1)
     all_pairs, same = moments(unit), same_class_moments(unit, labels)
     fine_intra, fine_inter = similarity_histogram(embeddings, labels, FINE)
@@ -317,7 +279,6 @@ def measure_similarity(
         inter,
         overlap(intra.counts, inter.counts),
         same.distances / same.pairs if same.pairs else math.nan,
-        _between_views(views),
         float(uniformity(spread.float(), T)),
         inter_class_uniformity(spread, labels[chosen]),
     )
@@ -371,13 +332,6 @@ def overlap(intra: NDArray[np.int64], inter: NDArray[np.int64]) -> float:
     if not (intra.sum() and inter.sum()):
         return math.nan
     return float(np.minimum(intra / intra.sum(), inter / inter.sum()).sum())
-
-
-def _between_views(views: tuple[Tensor, Tensor] | None) -> float:
-    if views is None:
-        return math.nan
-    first, second = (F.normalize(view.double(), dim=1) for view in views)
-    return float(alignment(first, second))
 
 
 def inter_class_uniformity(unit: Tensor, labels: Tensor) -> float:

@@ -105,7 +105,6 @@ def embed(
 class Format(StrEnum):
     onnx = "onnx"
     torchscript = "torchscript"
-    torch_export = "torch-export"
     safetensors = "safetensors"
 
 

@@ -225,13 +225,13 @@ def _print_plan(
 
 def _train(cells: Sequence[CellFolder[RecipeCell]], processes: int) -> int:
     """Train the cells that have not ended; returns how many failed."""
-    from dcfl.comparisons.crew import Runner, followed, in_turn
+    from dcfl.comparisons.crew import Runner, followed
     from dcfl.runs.progress import Progress
 
     todo = [cell for cell in cells if not cell.ended]
     if not todo:
         return 0
-    runner = Runner(in_turn(todo), min(processes, len(todo)))
+    runner = Runner(todo, min(processes, len(todo)))
     with stopped_by_signals(runner.stop):
         news = list(followed(runner, Progress(todo).after))
     return sum(one.state == "failed" for one in news)

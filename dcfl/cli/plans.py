@@ -15,7 +15,6 @@ from dcfl.comparisons.cells import CellFolder
 from dcfl.comparisons.comparison import ComparisonPlan
 from dcfl.comparisons.crew import processes_for
 from dcfl.comparisons.space import plain
-from dcfl.comparisons.sweep_page import two_lists
 from dcfl.comparisons.sweeping import SweepPlan
 from dcfl.errors import DatasetMissing
 from dcfl.paper.plans import RecipePlan
@@ -130,8 +129,8 @@ def _sweep_costs(planned: SweepPlan, parallel: int) -> PlannedCosts:
 def _trials_table(planned: SweepPlan, seconds: Seconds) -> Table:
     """A grid where it has two lists; else a row for each trial."""
     space = planned.space
-    if lists := two_lists(space.dimensions):
-        down, across = (one.key for one in lists)
+    if len(space.keys) == 2:
+        down, across = space.keys
         places = {
             (plain(trial.point[down]), f"{across} = {plain(trial.point[across])}"): trial.cells
             for trial in planned.planned

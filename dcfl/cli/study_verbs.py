@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from dcfl.comparisons.standing import Standing
     from dcfl.comparisons.sweep_result import SweepResult
     from dcfl.comparisons.sweeping import SweepPlan
-    from dcfl.comparisons.trials import By
     from dcfl.runs.progress import Progress
 
 STDOUT = Path("-")
@@ -296,29 +295,19 @@ def compare(
 Varied = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[CONFIG.toml] KEY=A,B,C|LOW:HIGH[:log][:int]...",
+        metavar="[CONFIG.toml] KEY=A,B,C...",
         show_default=False,
-        help="A config file, settings with several values or a range, which are varied, and "
-        "settings with one value, which are not.",
+        help="A config file, settings with several values, which are varied, and settings with one "
+        "value, which are not.",
     ),
 ]
-Random = Annotated[int, typer.Option(min=0, metavar="N", help="Try N points drawn at random.")]
-SearchSeed = Annotated[int, typer.Option(min=0, help="Of --random.")]
 PointSeeds = Annotated[str, typer.Option(metavar="0,1,2", help="Train each point with each seed.")]
-Score = Annotated[str, typer.Option(metavar="ema|max|final", help="What points are chosen by.")]
-BudgetText = Annotated[
-    str, typer.Option(metavar="2h", help="Begin no trial that would not end in time.")
-]
 SHOWN = 10  # trials on the terminal
 
 
 def sweep(
     settings: Varied = None,
-    random: Random = 0,
-    search_seed: SearchSeed = 0,
     seeds: PointSeeds = "",
-    by: Score = "ema",
-    budget: BudgetText = "",
     plan: PlanOnly = False,
     reuse: Reuse = None,
     parallel: Parallel = 0,
@@ -329,23 +318,18 @@ def sweep(
 ) -> None:
     """Search for settings on kept-back images; test the best once.
 
-    Without --random: every combination. The same command continues where it stopped.
+    Every combination is tried. The same command continues where it stopped.
     """
     from dcfl.cli.plans import print_sweep_plan
-    from dcfl.comparisons.searches import Search
     from dcfl.comparisons.space import split_settings
     from dcfl.comparisons.sweeping import plan_sweep
-    from dcfl.comparisons.trials import seconds_in
 
-    limit = seconds_in(budget) if budget else None
     files = [text for text in settings or () if "=" not in text]
     fixed, space = split_settings(text for text in settings or () if "=" in text)
     planned = plan_sweep(
         experiment_of([*files, *fixed], method_file, model_file, out),
         space,
-        Search("random", random, search_seed) if random else Search(),
         whole_numbers(seeds) if seeds else (),
-        _score(by),
         reuse or (),
     )
     if plan:
@@ -354,21 +338,10 @@ def sweep(
     planned.check()
     _announce_sweep(planned)
     progress = _progress(planned)
-    result = planned.carry_out(
-        parallel, limit, progress.after, lambda crew: stopped_by_signals(crew.stop)
-    )
+    result = planned.carry_out(parallel, progress.after, lambda crew: stopped_by_signals(crew.stop))
     _print_sweep(result, as_json)
     if result.test.spread is None:
         raise typer.Exit(TooFewClients.exit_code)
-
-
-def _score(text: str) -> By:
-    from dcfl.comparisons.trials import QUANTITIES
-
-    for by in QUANTITIES:
-        if text == by:
-            return by
-    raise ConfigError(f"--by {text}: must be one of {', '.join(QUANTITIES)}")
 
 
 def _announce_sweep(planned: SweepPlan) -> None:
@@ -399,18 +372,12 @@ def _print_sweep(result: SweepResult, as_json: bool) -> None:
         return
     table = new_table("trial", *result.space.keys, "kept back %", "rounds", "state")
     for trial in result.ranked[:SHOWN]:
-        score = f"{trial.spread(result.by)}" if trial.outcomes else ""
+        score = f"{trial.spread}" if trial.outcomes else ""
         values = [plain(value) for value in trial.point.values()]
         table.add_row(str(trial.number), *values, score, str(trial.rounds), trial.state)
     stdout.print(table)
     if len(result.ranked) > SHOWN:
         print(f"and {len(result.ranked) - SHOWN} more in trials.csv")
-    known = [one for one in result.importances if not math.isnan(one.share)]
-    if len(known) > 1:
-        shares = ", ".join(f"{one.key} {100 * one.share:.0f} %" for one in known)
-        print(printable(f"share of the variance between trials: {shares}"))
-    if result.out_of_time:
-        print("the budget ended the search; the same command with a larger one goes on")
     print(printable(headline(result)))
     print(printable(f"config  {result.config}"))
     print(printable(f"report  {result.report}"))

@@ -219,7 +219,6 @@ def _numbers(analysis: Analysis) -> Iterator[tuple[str, str]]:
     similarity = analysis.similarity
     yield "overlap", f"{number(100 * similarity.overlap, 1)} %"
     yield "alignment, same class", number(similarity.alignment, 3)
-    yield "  two views", number(similarity.view_alignment, 3)
     yield "uniformity", number(similarity.uniformity, 3)
     yield "  different classes", number(similarity.inter_uniformity, 3)
     dimensions = analysis.dimensions

@@ -23,38 +23,11 @@ class PlannedCosts:
     processes: int
 
 
-class CellMeter:
-    """Measures each kind of cell once, with as many clients at once as there are processes."""
-
-    def __init__(self, processes: int) -> None:
-        self._processes = processes
-        self._known: dict[tuple[object, ...], tuple[Prepared, Rates]] = {}
-
-    def seconds(self, cell: CellFolder[Cell]) -> float:
-        """How long the rounds that are left of it take, beside as many other cells."""
-        prepared, rates = self._rates(cell.experiment)
-        own = cell.cell.experiment
-        alike = replace(prepared.experiment, federation=own.federation, training=own.training)
-        done = own.federation.rounds - cell.rounds_left
-        return total_seconds(replace(prepared, experiment=alike), rates, done)
-
-    def peak_bytes(self, experiment: Experiment) -> int:
-        """The memory of all processes that train cells of this kind."""
-        # The trial's processes are copies of one that has torch loaded; a cell's load their own.
-        own = (self._processes - 1) * anonymous_bytes()
-        return peak_bytes(*self._rates(experiment)) + own
-
-    def _rates(self, experiment: Experiment) -> tuple[Prepared, Rates]:
-        kind = kind_of(experiment)
-        if kind not in self._known:
-            self._known[kind] = _measured(experiment, self._processes)
-        return self._known[kind]
-
-
 def planned_costs(
     cells: Sequence[CellFolder[Cell]], processes: int, show: Callable[[str], None]
 ) -> PlannedCosts:
-    """`show` is told what is measured."""
+    """Of each kind, measured once with as many clients at once as there are processes. `show` is
+    told what is measured."""
     kinds: dict[tuple[object, ...], list[CellFolder[Cell]]] = {}
     for cell in cells:
         kinds.setdefault(kind_of(cell.experiment), []).append(cell)
@@ -65,10 +38,20 @@ def planned_costs(
         experiment = alike[0].experiment
         named = f"{experiment.method.name}, {experiment.model.name}, {experiment.data.dataset}"
         show(f"measuring {number}/{len(kinds)}: {named}")
-        meter = CellMeter(processes)  # a new one: what it keeps of a kind is as big as the data
-        by_cell |= {cell.name: meter.seconds(cell) for cell in alike}
-        peak = max(peak, meter.peak_bytes(experiment))
+        prepared, rates = _measured(experiment, processes)
+        by_cell |= {cell.name: _seconds_left(cell, prepared, rates) for cell in alike}
+        # The trial's processes are copies of one that has torch loaded; a cell's load their own.
+        own = (processes - 1) * anonymous_bytes()
+        peak = max(peak, peak_bytes(prepared, rates) + own)
     return PlannedCosts(by_cell, sum(by_cell.values()) / processes, peak, processes)
+
+
+def _seconds_left(cell: CellFolder[Cell], prepared: Prepared, rates: Rates) -> float:
+    """What the rounds that are left of it take, beside as many other cells."""
+    own = cell.cell.experiment
+    alike = replace(prepared.experiment, federation=own.federation, training=own.training)
+    done = own.federation.rounds - cell.rounds_left
+    return total_seconds(replace(prepared, experiment=alike), rates, done)
 
 
 def kind_of(experiment: Experiment) -> tuple[object, ...]:

@@ -32,7 +32,7 @@ from dcfl.comparisons.groups import Group, baseline_of, group_runs, setting
 from dcfl.comparisons.space import Choices, Point, choices, split_commas, tables_of
 from dcfl.comparisons.standing import Standing
 from dcfl.comparisons.trainer import Show
-from dcfl.comparisons.trials import TRIALS, TrialCell
+from dcfl.comparisons.trials import TRIALS
 from dcfl.comparisons.tuning import (
     MethodSearch,
     TunedMethod,
@@ -155,7 +155,7 @@ class ComparisonPlan:
                 refuse_another_study("comparison", self.folder, experiment, run, ignored)
 
     @cached_property
-    def expected(self) -> tuple[list[CellFolder[TrialCell]], Sequence[CellFolder[Cell]]]:
+    def expected(self) -> tuple[list[CellFolder[PlainCell]], Sequence[CellFolder[Cell]]]:
         """All trials, and all runs of the comparison after them. What a search has not come to is
         not known: others stand for it that cost about the same."""
         tuned = [search.so_far(otherwise=0.0) for search in self.searches]

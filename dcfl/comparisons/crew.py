@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from queue import SimpleQueue
@@ -22,8 +22,7 @@ from dcfl.runs.rows import RoundRow
 from dcfl.system.processes import python
 
 PATIENCE = 5.0  # seconds for what a killed process has started to let go of its output
-# The cell to train next. None: none for now; asked again when one has ended.
-Take = Callable[[], CellFolder[Cell] | None]
+Cells = Iterable[CellFolder[Cell]]
 
 
 def useful_processes(threads: int) -> int:
@@ -31,16 +30,11 @@ def useful_processes(threads: int) -> int:
     return torch.cuda.device_count() or max(1, available_cores() // threads)
 
 
-def in_turn(cells: Sequence[CellFolder[Cell]]) -> Take:
-    waiting = iter(cells)
-    return lambda: next(waiting, None)
-
-
 class Runner:
     """Trains cells in processes of their own."""
 
-    def __init__(self, take: Take, processes: int) -> None:
-        self._take = take
+    def __init__(self, cells: Cells, processes: int) -> None:
+        self._cells = iter(cells)
         self._heard: SimpleQueue[tuple[int, News]] = SimpleQueue()
         self.stopping = False
         self._processes: set[subprocess.Popen[str]] = set()
@@ -68,7 +62,7 @@ class Runner:
         idle, busy = list(range(len(self._threads))), 0
         try:
             while True:
-                while idle and not self.stopping and (cell_folder := self._take()) is not None:
+                while idle and not self.stopping and (cell_folder := next(self._cells, None)):
                     self._orders[idle.pop(0)].put(cell_folder)
                     busy += 1
                 if not busy:
@@ -192,18 +186,16 @@ def _answer(line: str) -> dict[str, Any]:
 class ThisProcess(Trainer):
     """Trains cells one after the other, here."""
 
-    def __init__(self, take: Take) -> None:
+    def __init__(self, cells: Cells) -> None:
         super().__init__()
-        self._take = take
+        self._cells = cells
 
     def news(self) -> Iterator[News]:
         """Errors that are not dcfl's own are raised."""
-        while not self.stopping and (cell_folder := self._take()) is not None:
+        for cell_folder in self._cells:
+            if self.stopping:
+                return
             yield from self.train(cell_folder)
-
-
-def crew_for(take: Take, processes: int) -> Runner | ThisProcess:
-    return Runner(take, processes) if processes > 1 else ThisProcess(take)
 
 
 def processes_for(cells: Sequence[CellFolder[Cell]], parallel: int) -> int:
@@ -222,17 +214,23 @@ def leaves_this_process(cell: CellFolder[Cell]) -> bool:
 
 
 class MixedCrew:
-    """First what other processes can train, then the rest here."""
+    """First what other processes can train, then the rest here. `wanted`: asked of each cell when
+    its turn has come."""
 
-    def __init__(self, cells: Sequence[CellFolder[Cell]], parallel: int = 0) -> None:
+    def __init__(
+        self,
+        cells: Sequence[CellFolder[Cell]],
+        parallel: int = 0,
+        wanted: Callable[[CellFolder[Cell]], bool] = lambda cell: True,
+    ) -> None:
         able = [cell for cell in cells if leaves_this_process(cell)]
         processes = processes_for(able, parallel)
         here = [cell for cell in cells if processes == 1 or not leaves_this_process(cell)]
         self._crews: list[Runner | ThisProcess] = []
         if processes > 1:
-            self._crews.append(crew_for(in_turn(able), processes))
+            self._crews.append(Runner(filter(wanted, able), processes))
         if here:
-            self._crews.append(crew_for(in_turn(here), 1))
+            self._crews.append(ThisProcess(filter(wanted, here)))
 
     @property
     def stopping(self) -> bool:

@@ -1,78 +1,13 @@
-"""The points that are tried: a grid, drawn at random, or neighbours of the best, of which every
-method has as many."""
+"""Searches with equal budgets: neighbours of the best so far, of which every method has as many."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Literal, TypeVar
+from typing import TypeVar
 
-import numpy as np
-
-from dcfl.comparisons.space import Point, Space, plain
-from dcfl.errors import ConfigError
-
-Kind = Literal["grid", "random"]
-ATTEMPTS = 50  # to draw a point that is new
-
-
-@dataclass(frozen=True)
-class Search:
-    kind: Kind = "grid"
-    count: int = 0  # points, unless all of a grid
-    seed: int = 0  # of what is drawn
-
-    @classmethod
-    def named(cls, text: str) -> Search:
-        """The search that `grid` or `random 20` names."""
-        found = re.fullmatch(r"grid|random ([1-9]\d{0,5})", text)
-        if found is None:
-            raise ConfigError(f"search={text!r}: must be 'grid' or 'random 20'")
-        return cls("random", int(found[1])) if found[1] else cls()
-
-    def points(self, space: Space) -> list[Point]:
-        """All points."""
-        return grid(space) if self.kind == "grid" else list(drawn(space, self.count, self.seed))
-
-
-def key_of(point: Point) -> str:
-    """A text that equal points share."""
-    return repr(sorted(point.items()))
-
-
-def grid(space: Space) -> list[Point]:
-    """Every combination; the first key changes slowest."""
-    for one in space.ranges:
-        raise ConfigError(
-            f"{one} is a range, of which a grid cannot try every number: add --random 20, "
-            f"or list values, {one.key}={plain(one.low)},{plain(one.high)}"
-        )
-    points: list[Point] = [{}]
-    for dimension in space.dimensions:
-        points = [{**point, dimension.key: value} for point in points for value in dimension.ends]
-    return points
-
-
-def drawn(space: Space, count: int, seed: int) -> Iterator[Point]:
-    """`count` different points, or as many as there are. More points begin with the same ones."""
-    seen = set()
-    for number in range(count):
-        generator = np.random.default_rng([seed, number])
-        for _ in range(ATTEMPTS):
-            shares = generator.random(len(space.dimensions))
-            point = {
-                dimension.key: dimension.at(float(share))
-                for dimension, share in zip(space.dimensions, shares, strict=True)
-            }
-            if key_of(point) not in seen:
-                seen.add(key_of(point))
-                yield point
-                break
-
-
-# Equal budgets ------------------------------------------------------------------------------------
+from dcfl.comparisons.space import Point
 
 Exponents = tuple[float, ...]  # one for each axis
 Made = TypeVar("Made")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,29 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from dcfl.comparisons.cells import (
-    Cell,
     CellFolder,
+    PlainCell,
     Shelf,
     refuse_another_study,
     require_few,
     require_free,
     runs_inside,
 )
-from dcfl.comparisons.crew import Guard, MixedCrew, crew_for, processes_for, until_it_fails
+from dcfl.comparisons.crew import Guard, MixedCrew, until_it_fails
 from dcfl.comparisons.pairs import Spread
-from dcfl.comparisons.searches import Search
-from dcfl.comparisons.space import CHOOSERS, Space, fitted, split_values
+from dcfl.comparisons.space import CHOOSERS, Space, require_possible, split_values
 from dcfl.comparisons.sweep_result import FinalScore, SweepResult
-from dcfl.comparisons.trainer import News, Show
+from dcfl.comparisons.trainer import Show
 from dcfl.comparisons.trials import (
-    QUANTITIES,
-    Budget,
-    By,
     Trial,
-    TrialCell,
     Trials,
     needs_holdout,
-    seconds_in,
     with_images_kept_back,
 )
 from dcfl.config import experiment_from, load_experiment
@@ -48,51 +42,10 @@ from dcfl.system.locks import locked
 from dcfl.system.storage import storage
 
 
-class SearchLoop:
-    """Hands out the cells of all trials, as long as there is time."""
-
-    def __init__(self, trials: Sequence[Trial], budget: Budget) -> None:
-        self._planned, self._budget = iter(trials), budget
-        self.trials: list[Trial] = []  # those that have begun
-        self.out_of_time = False
-        self._waiting: Iterator[CellFolder[TrialCell]] = iter(())
-
-    def take(self) -> CellFolder[Cell] | None:
-        """The next cell; None if there is none."""
-        while not self.out_of_time:
-            for cell in self._waiting:
-                if self.trials[cell.cell.number].why:  # another seed has failed meanwhile
-                    continue
-                if self._budget.allows(cell):
-                    return cell
-                self.out_of_time = True
-                return None
-            trial = next(self._planned, None)
-            if trial is None:
-                return None
-            for cell in trial.cells:
-                cell.check()
-            self.trials.append(trial)
-            self._waiting = iter([] if trial.why else trial.todo)
-        return None
-
-    def heard(self, news: News) -> None:
-        if news.state in ("round", "stopped"):
-            return
-        if news.state == "finished":
-            self._budget.finished(news.cell_folder)
-        cell = news.cell_folder.cell
-        assert isinstance(cell, TrialCell)  # the loop has handed it out
-        lost = news.why if isinstance(news.error, TooFewClients) else ""
-        self.trials[cell.number] = self.trials[cell.number].read_again(lost)
-
-
 @dataclass(frozen=True)
 class SweepPlan:
     wanted: Experiment  # without what is varied, as the user has it
     space: Space
-    search: Search
-    by: By
     trials: Trials
 
     @property
@@ -106,19 +59,21 @@ class SweepPlan:
     @cached_property
     def planned(self) -> list[Trial]:
         """All trials, as their folders were when first read."""
-        points = self.search.points(self.space)
-        return [self.trials.trial(number, point) for number, point in enumerate(points)]
+        return self._all()
+
+    def _all(self) -> list[Trial]:
+        return [self.trials.trial(*numbered) for numbered in enumerate(self.space.points)]
 
     @property
-    def todo(self) -> list[CellFolder[TrialCell]]:
+    def todo(self) -> list[CellFolder[PlainCell]]:
         return [cell for trial in self.planned for cell in trial.todo]
 
     @property
-    def chosen_todo(self) -> list[CellFolder[TrialCell]]:
+    def chosen_todo(self) -> list[CellFolder[PlainCell]]:
         """Runs of the chosen setting that are left, as far as it is known: others cost about the
         same. None where trials are tested as they are."""
         finished = [trial for trial in self.planned if trial.state == "finished"]
-        best = max(finished, key=lambda trial: trial.score(self.by), default=self.planned[0])
+        best = max(finished, key=lambda trial: trial.score, default=self.planned[0])
         return [] if needs_holdout(best.experiment) else self.trials.chosen(best).todo
 
     def check(self) -> None:
@@ -139,61 +94,46 @@ class SweepPlan:
     def carry_out(
         self,
         parallel: int = 0,
-        limit: float | None = None,
         show: Show = lambda news: None,
         guard: Guard = lambda crew: nullcontext(),
     ) -> SweepResult:
-        """`limit`: seconds. `guard` surrounds each phase of training."""
+        """`guard` surrounds each phase of training."""
         self.check()
-        processes = processes_for(self.todo, parallel)
         with storage(self.folder):  # fails now rather than after the first hour
             (self.folder / "trials").mkdir(parents=True, exist_ok=True)
         with locked(self.folder):
             # Read now: another process may have trained some of them before it gave way.
-            trials = [self.trials.trial(one.number, one.point) for one in self.planned]
-            loop = SearchLoop(trials, Budget(limit, processes, len(self.trials.seeds)))
-            crew = crew_for(loop.take, processes)
-            with guard(crew):
-                for news in until_it_fails(crew, show, self._again):
-                    loop.heard(news)
-            chosen = self._best(loop)
-            test = self._tested(chosen, parallel, show, guard)
+            trials = self._trained(self._all(), parallel, show, guard)
+            finished = [trial for trial in trials if trial.state == "finished"]
+            if not finished:
+                raise TooFewClients(f"no trial finished: {trials[0].why}")
+            best = max(finished, key=lambda trial: trial.score)
+            if needs_holdout(best.experiment):
+                test = _tested_as_it_is(best)
+            else:
+                (on_all,) = self._trained([self.trials.chosen(best)], parallel, show, guard)
+                test = FinalScore(None if on_all.why else on_all.spread, on_all)
             return SweepResult(
-                self.folder, self.wanted, self.space, self.by, tuple(loop.trials), chosen, test,
-                loop.out_of_time,
-            ).written()  # fmt: skip
+                self.folder, self.wanted, self.space, tuple(trials), best, test
+            ).written()
 
-    @property
-    def _again(self) -> str:
-        return f"the same command with --out {self.folder}"
-
-    def _best(self, loop: SearchLoop) -> Trial:
-        finished = [trial for trial in loop.trials if trial.state == "finished"]
-        if finished:
-            return max(finished, key=lambda trial: trial.score(self.by))
-        reasons = [trial.why for trial in loop.trials if trial.why]
-        if reasons:
-            raise TooFewClients(f"no trial finished: {reasons[0]}")
-        raise ConfigError(
-            "--budget: not even one trial and then the chosen setting would end in time; `--plan` "
-            "says what they cost"
-        )
-
-    def _tested(self, trial: Trial, parallel: int, show: Show, guard: Guard) -> FinalScore:
-        """The one time that the test images are looked at."""
-        if needs_holdout(trial.experiment):
-            return _tested_as_it_is(trial)
-        chosen = self.trials.chosen(trial)
-        for cell in chosen.cells:
-            cell.check()
-        crew = MixedCrew(chosen.todo, parallel)
-        lost = ""
+    def _trained(
+        self, trials: Sequence[Trial], parallel: int, show: Show, guard: Guard
+    ) -> list[Trial]:
+        """The trials, once what is left of them is trained. One seed that loses its clients ends
+        its trial."""
+        for trial in trials:
+            for cell in trial.cells:
+                cell.check()
+        lost = {trial.number: trial.why for trial in trials if trial.why}
+        trial_of = {cell.name: trial.number for trial in trials for cell in trial.cells}
+        todo = [cell for trial in trials for cell in trial.todo]
+        crew = MixedCrew(todo, parallel, lambda cell: trial_of[cell.name] not in lost)
         with guard(crew):
-            for news in until_it_fails(crew, show, self._again):
-                lost = news.why if news.state == "failed" else lost
-        chosen = chosen.read_again(lost)
-        spread = chosen.spread(self.by) if chosen.state == "finished" else None
-        return FinalScore(spread, QUANTITIES[self.by], chosen, chosen.why)
+            for news in until_it_fails(crew, show, f"the same command with --out {self.folder}"):
+                if news.state == "failed":
+                    lost[trial_of[news.name]] = news.why
+        return [trial.read_again(lost.get(trial.number, "")) for trial in trials]
 
 
 def _tested_as_it_is(trial: Trial) -> FinalScore:
@@ -205,39 +145,32 @@ def _tested_as_it_is(trial: Trial) -> FinalScore:
     for cell in trial.cells:
         images = load_dataset(replace(cell.cell.experiment.seeded_data, holdout=0.0))
         accuracies.append(evaluate(cell.path, images, which=which).accuracy)
-    return FinalScore(Spread.of(accuracies), f"{which} model", trial)
+    return FinalScore(Spread.of(accuracies), trial)
 
 
 def plan_sweep(
-    experiment: Experiment,
-    space: Space,
-    search: Search,
-    seeds: Sequence[int] = (),
-    by: By = "ema",
-    reuse: Sequence[Path] = (),
+    experiment: Experiment, space: Space, seeds: Sequence[int] = (), reuse: Sequence[Path] = ()
 ) -> SweepPlan:
     """A sweep in the folder that the config names, or in a new one."""
-    grid = math.prod(len(dimension.ends) for dimension in space.dimensions)
-    require_few(len(seeds), search.count or grid)
+    require_few(len(seeds), math.prod(len(dimension.values) for dimension in space.dimensions))
     if len({*seeds}) < len(seeds):
         raise ConfigError("each seed may be named once")
     held_back = with_images_kept_back(experiment)
+    require_possible(space, held_back)
     given = experiment.output.dir
     folder = Path(given) if given else new_folder(f"{experiment.data.dataset}-sweep")
     trials = Trials(held_back, seeds or [experiment.federation.seed], folder, Shelf(reuse))
-    return SweepPlan(experiment, fitted(space, held_back), search, by, trials)
+    return SweepPlan(experiment, space, trials)
 
 
 def sweep(
     experiment_or_path: Experiment | str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     *,
-    search: str = "grid",
     seeds: Sequence[int] = (),
     dataset: Dataset | None = None,
     out: str | Path | None = None,
     parallel: int = 0,
-    budget: str = "",
 ) -> SweepResult:
     """Search for good settings, as `dcfl sweep` does, and test the chosen ones once.
 
@@ -247,16 +180,14 @@ def sweep(
 
     Args:
         experiment_or_path: An Experiment, a config file, or nothing: the built-in digits.
-        settings: By dotted key. A list, and a range as text (`"0.001:1:log"`, `"1:5:int"`), are
-            varied; anything else is fixed.
-        search: `"grid"`: every combination; `"random 20"`: so many points drawn at random.
+        settings: By dotted key. Lists are varied, and every combination is tried; anything else is
+            fixed.
         seeds: Each point is trained with each; by default the experiment's own.
         dataset: The images, instead of those the config names; saved in the folder, once.
         out: The folder of the trials, new or with trials of this sweep, which are not trained
             again; by default a new one in `runs/`.
         parallel: Trials at the same time, each in a process of its own; 0: as many as there are
             cores for; 1: one after the other, in this process.
-        budget: Begin no trial that would not end in time: `"30m"`, `"2h"`.
 
     Returns:
         The trials, the chosen one, its score on the test images, its config file and the page.
@@ -282,8 +213,7 @@ def sweep(
     if dataset is not None:
         folder = Path(experiment.output.dir or new_folder(f"{dataset.name}-sweep"))
         experiment, _ = with_own_data(experiment, dataset, folder)
-    plan = plan_sweep(experiment, space, Search.named(search), seeds)
+    plan = plan_sweep(experiment, space, seeds)
     if dataset is not None:
         dataset.save(plan.folder)
-    limit = seconds_in(budget) if budget else None
-    return plan.carry_out(parallel, limit, shown_in_notebooks(plan.todo))
+    return plan.carry_out(parallel, shown_in_notebooks(plan.todo))

@@ -14,12 +14,12 @@ from math import inf, isnan
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from dcfl.comparisons.cells import CellFolder, Shelf
+from dcfl.comparisons.cells import CellFolder, PlainCell, Shelf
 from dcfl.comparisons.crew import Guard, MixedCrew, until_it_fails
 from dcfl.comparisons.searches import Axis, Exponents, NeighbourSearch, edges
 from dcfl.comparisons.space import Point, plain, short_names, tables_of
 from dcfl.comparisons.trainer import Show
-from dcfl.comparisons.trials import Trial, TrialCell, Trials, with_images_kept_back
+from dcfl.comparisons.trials import Trial, Trials, with_images_kept_back
 from dcfl.config import apply
 from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
@@ -47,7 +47,7 @@ class TunedMethod:
     @cached_property
     def best(self) -> Exponents | None:
         """The highest EMA; None before a trial has finished."""
-        scores = {point: trial.score("ema") for point, trial in self.tried.items()}
+        scores = {point: trial.score for point, trial in self.tried.items()}
         known = {point: score for point, score in scores.items() if not isnan(score)}
         return max(known, key=known.__getitem__) if known else None
 
@@ -68,7 +68,7 @@ class TunedMethod:
         return reasons[0] if reasons and not self.best else ""
 
     @property
-    def cells(self) -> list[CellFolder[TrialCell]]:
+    def cells(self) -> list[CellFolder[PlainCell]]:
         return [cell for trial in self.tried.values() for cell in trial.cells]
 
     def to_json(self) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class TunedMethod:
             "trials": [
                 {
                     "settings": {key: trial.point[key] for key in self.keys},
-                    "ema": dict(zip(_seeds(trial), trial.scores("ema"), strict=False)),
+                    "ema": dict(zip(_seeds(trial), trial.scores, strict=False)),
                     "why": trial.why,
                 }
                 for trial in self.tried.values()
@@ -121,7 +121,7 @@ class MethodSearch:
 
         def score(trial: Trial) -> float | None:
             if trial.state == "finished":
-                return trial.score("ema")
+                return trial.score
             return -inf if trial.why else otherwise
 
         search = NeighbourSearch(self.axes, self._possible)
@@ -192,7 +192,7 @@ def tuning_section(tuned: Sequence[TunedMethod]) -> Section:
         (one.label, ", ".join(f"{key} = {plain(trial.point[key])}" for key in one.keys), *scores)
         for one in tuned
         for trial in one.tried.values()
-        for scores in [(number(trial.score("ema")), trial.why or trial.state)]
+        for scores in [(number(trial.score), trial.why or trial.state)]
     ]
     trials = Table(("method", "settings", "kept back, EMA %", "state"), rows, "All trials")
     return Section("How settings were chosen", [ABOUT], [tuning_table(tuned), trials])
@@ -209,7 +209,7 @@ def tuning_table(tuned: Sequence[TunedMethod]) -> Table:
                 one.label,
                 str(len(one.tried)),
                 ", ".join(map(" = ".join, zip(names, chosen, strict=False))) or "–",
-                f"{best.spread('ema')}" if best else "–",
+                f"{best.spread}" if best else "–",
                 ", ".join(short_names(one.at_edge)) or "–",
             )
         )

@@ -18,7 +18,6 @@ SPLITS = (IID, 0.5, 0.3)
 CIFAR = ("cifar10", "cifar100")
 HARD = Where("cifar10", 0.3, 0.05)  # the split at which questions are asked in detail
 HARD_EVERYWHERE = [Where(dataset, 0.3, 0.05) for dataset in (*CIFAR, "tiny-imagenet")]
-IN_QUESTION = ("FedAvg", "FedProc", "DCFL-SW", "DCFL-PW")
 READINGS: dict[str, Table] = {
     "sum over the class": {"positives": "same-class", "reduction": "sum"},
     "mean over the class": {"positives": "same-class", "reduction": "mean"},
@@ -45,10 +44,6 @@ def everywhere(datasets: Sequence[str], participation: float) -> list[Where]:
 
 def every_method(at: CellFactory) -> Cells:
     return map(at.cell, ROWS)
-
-
-def methods_in_question(at: CellFactory) -> Cells:
-    return map(at.cell, IN_QUESTION)
 
 
 def ablation(at: CellFactory) -> Cells:
@@ -273,15 +268,6 @@ RECIPES: dict[str, Recipe] = {
                 for dataset, alpha in (("cifar10", IID), ("cifar10", 0.3), ("cifar100", 0.3))
             ],
             coupling,
-        ),
-        Recipe(
-            "heterogeneity",
-            "The gap to FedAvg and the skew of the labels",
-            "From clients with one or two classes (alpha 0.05) to an even split.",
-            [Where("cifar10", alpha, 0.05) for alpha in (0.05, 0.1, 0.3, 1.0, IID)],
-            methods_in_question,
-            columns="alpha",
-            picture="lines",
         ),
     )
 }

@@ -39,7 +39,7 @@ def write_similarity(results: Results, folder: Path, figures: Path | None = None
 CSV_COLUMNS = (
     "recipe", "scale", "block", "column", "row", "metric", "seeds", "ours", "deviation", "paper",
     "difference", "rank", "paper_rank", "gain", "gain_deviation", "gain_low", "gain_high",
-    "bootstrap_low", "bootstrap_high", "p", "wins", "ties", "pairs", "fluctuation",
+    "p", "wins", "ties", "pairs", "fluctuation",
 )  # fmt: skip
 RUN_COLUMNS = (
     "cell", "block", "column", "row", "seed", "max", "ema", "final", "client_max", "client_ema",
@@ -95,12 +95,11 @@ def _csv_rows(results: Results) -> Iterator[list[str]]:
 def _gain_cells(pair: Pair | None) -> list[str]:
     """The cells from `gain` to `pairs` of CSV_COLUMNS."""
     if pair is None:
-        return [""] * 10
+        return [""] * 8
     paired, p_value = pair.paired, pair.p_value
     return [
         *_plain(paired.spread.mean, paired.spread.deviation),
         *_plain(*(paired.interval or (None, None))),
-        *_plain(*(paired.bootstrap_interval or (None, None))),
         "" if p_value is None else f"{p_value:.2g}",
         *(str(count) for count in (paired.wins, paired.ties, paired.seeds)),
     ]

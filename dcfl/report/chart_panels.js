@@ -134,7 +134,7 @@ const dcflPanels = (() => {
   const BARE = { values: () => [], ticks: { show: false } };
 
   // An axis of places 0, 1, 2 ...: their names below them, as far as there is room, or whole numbers.
-  function placesOf({ names, rules, whole, low, high }) {
+  function placesOf({ names, whole, low, high }) {
     if (whole) return { incrs: WHOLE };
     if (!names) return {};
     const lines = Math.max(...names.map((name) => name.split("\n").length));
@@ -148,7 +148,7 @@ const dcflPanels = (() => {
       splits: () => names.map((_, at) => at),
       values: (self, splits) => splits.map((at) => fitted(self)[at] ?? ""),
       size: 16 + 16 * lines,
-      ...(rules ? {} : { grid: { show: false } }),
+      grid: { show: false },
     };
   }
 

@@ -56,7 +56,7 @@ def histogram(label: str, edges: Numbers, heights: Numbers, colour: int) -> dict
 def plot(x: Mapping[str, Any], y: Mapping[str, Any], panels: Sequence[Chart], **more: Any) -> Chart:
     """Panels are {title, series}, and may have an `x` of their own. Axes have a `label`, and may
     have `low` and `high`, `log`, `percent`, `whole` (whole numbers alone), or `names` of the places
-    0, 1, 2 ..., with `rules` at them. A `bare` axis has no numbers. Also `height`, in pixels."""
+    0, 1, 2 ... A `bare` axis has no numbers. Also `height`, in pixels."""
     return {"kind": "plot", "x": x, "y": y, "panels": list(panels), **more}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dcfl.comparisons.pairs import FEWEST_RESAMPLED, MOST_SEEDS, Pair, Pairs
+from dcfl.comparisons.pairs import MOST_SEEDS, Pair, Pairs
 from dcfl.comparisons.standing import Ranking, Standing
 from dcfl.comparisons.verdict import MANY_METHODS, about_correction, pair_sentences
 from dcfl.report import charts
@@ -25,9 +25,8 @@ from dcfl.report.text import (
 )
 
 ABOUT_PAIRS = (
-    "Points, seed by seed, with 95 % intervals: by Student's t, which takes the differences for "
-    f"normally distributed, and from {counted(FEWEST_RESAMPLED, 'seed')} on by bootstrap (BCa, "
-    "widened for few seeds). p: how likely so large a difference is by chance, by the paired "
+    "Points, seed by seed, with 95 % intervals by Student's t, which takes the differences for "
+    "normally distributed. p: how likely so large a difference is by chance, by the paired "
     "t-test. Within: a larger difference is ruled out, by the interval. Seeds needed: to find such "
     "a difference four times out of five."
 )
@@ -73,12 +72,10 @@ def _noted_once(tables: Sequence[Table]) -> list[Table]:
 
 def pairs_table(pairs: Pairs, title: str = "") -> Table:
     """A row per pair."""
-    resampled = any(pair.paired.bootstrap_interval for pair in pairs.pairs)
-    intervals = ["95 % (t)", *(["95 % (bootstrap)"] if resampled else [])]
     corrected = pairs.tested > 1
     p_values = ["p", *(["p, corrected"] if corrected else [])]
-    columns = ["Methods", "EMA difference", *intervals, *p_values, "w/t/l", "within"]
-    rows = [_pair_row(pair, resampled, corrected) for pair in pairs.pairs]
+    columns = ["Methods", "EMA difference", "95 % (t)", *p_values, "w/t/l", "within"]
+    rows = [_pair_row(pair, corrected) for pair in pairs.pairs]
     correction = about_correction(pairs) if corrected else ""
     note = " ".join(filter(None, (ABOUT_PAIRS, correction)))
     return Table([*columns, "seeds needed"], rows, title, note)
@@ -117,13 +114,12 @@ def _minus(pair: Pair) -> str:
     return f"{pair.method} \N{MINUS SIGN} {pair.other}"
 
 
-def _pair_row(pair: Pair, resampled: bool, corrected: bool) -> list[str]:
+def _pair_row(pair: Pair, corrected: bool) -> list[str]:
     paired = pair.paired
-    intervals = [paired.interval, *([paired.bootstrap_interval] if resampled else [])]
     return [
         _minus(pair),
         signed(paired.spread.mean),
-        *("–" if ends is None else interval(ends) for ends in intervals),
+        "–" if paired.interval is None else interval(paired.interval),
         p_cell(paired.p_value),
         *([p_cell(pair.p_value)] if corrected else []),
         wins_ties_losses(paired),

@@ -241,7 +241,7 @@ def _set_axis(axes: Axes, which: Literal["x", "y"], spec: dict[str, Any]) -> Non
         axis.set_ticks([])
     elif "names" in spec:
         _name(axes, which, spec["names"])
-        axes.grid(visible=bool(spec.get("rules")), axis=which)
+        axes.grid(visible=False, axis=which)
     else:
         if spec.get("whole"):
             axis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))

@@ -173,18 +173,6 @@ def _described(graph: ExportedGraph) -> dict[str, str]:
     return {CLASS_NAMES: json.dumps(graph.model.class_names)}
 
 
-def _torch_export_bytes(graph: ExportedGraph, example: Tensor) -> bytes:
-    stream = io.BytesIO()
-    torch.export.save(_program(graph, example), stream, extra_files=_described(graph))
-    return stream.getvalue()
-
-
-def _torch_export_load(path: Path, _: ExportedGraph) -> Runtime:
-    with path.open("rb") as stream, _quiet_exporter():
-        module = torch.export.load(io.BytesIO(stream.read())).module()
-    return lambda inputs: tuple(module(inputs))
-
-
 class OfOneSize(nn.Module):
     """A trace runs on inputs of any size, and is wrong for all but one."""
 
@@ -258,7 +246,6 @@ FORMATS = {
         "onnx",
     ),
     "torchscript": ExportFormat(".pt", "TorchScript", _torchscript_bytes, _torchscript_load),
-    "torch-export": ExportFormat(".pt2", "torch.export", _torch_export_bytes, _torch_export_load),
     "safetensors": ExportFormat(
         ".safetensors", "safetensors", _safetensors_bytes, _safetensors_load, computes=False
     ),

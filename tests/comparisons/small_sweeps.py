@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dcfl.comparisons.searches import Search
 from dcfl.comparisons.space import split_settings
 from dcfl.comparisons.sweep_result import FinalScore, SweepResult
 from dcfl.comparisons.sweeping import SweepPlan, plan_sweep
@@ -22,13 +21,10 @@ TINY = {
     "engine": {"workers": 1},
 }
 
-GRID = Search()
-
 
 def tiny_sweep(
     out: Path,
     settings: Sequence[str] = ("training.lr=0.01,0.2", "method.mu=0.01,1"),
-    search: Search = GRID,
     reuse: Sequence[Path] = (),
     seeds: Sequence[int] = (),
     **changes: Any,
@@ -36,7 +32,7 @@ def tiny_sweep(
     fixed, space = split_settings(settings)
     assert not fixed
     experiment = experiment_from(None, {**TINY, "output": {"dir": str(out)}, **changes})
-    return plan_sweep(experiment, space, search, seeds, reuse=reuse)
+    return plan_sweep(experiment, space, seeds, reuse)
 
 
 def hand_made_sweep(
@@ -50,6 +46,6 @@ def hand_made_sweep(
         for cell, score in zip(trial.cells, of_trial, strict=True):
             pretend(cell, [score, score])
     trials = tuple(trial.read_again() for trial in plan.planned)
-    best = max(trials, key=lambda trial: trial.score("ema"))
-    test = FinalScore(best.spread("ema"), "ema_accuracy", best)
-    return SweepResult(folder, plan.wanted, plan.space, "ema", trials, best, test)
+    best = max(trials, key=lambda trial: trial.score)
+    test = FinalScore(best.spread, best)
+    return SweepResult(folder, plan.wanted, plan.space, trials, best, test)

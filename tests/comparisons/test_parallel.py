@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from dcfl.comparisons.cells import Cell, CellFolder
-from dcfl.comparisons.crew import Runner, in_turn
+from dcfl.comparisons.crew import Runner
 from dcfl.comparisons.trainer import News, Trainer
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.run import Run
@@ -69,7 +69,7 @@ def test_cells_in_parallel_are_the_same_runs(tmp_path: Path) -> None:
     words = ("federation.rounds=3",)
     cells = cell_folders_in(tmp_path, cells_of("server-side", (0,), words))[:5]
     assert len({cell_folder.cell.experiment.method.name for cell_folder in cells}) == 3
-    news = list(Runner(in_turn(cells), 2).news())
+    news = list(Runner(cells, 2).news())
     assert set(ended(news).values()) == {"finished"}
     rounds = {(one.cell_folder.name, one.round) for one in news if one.state == "round"}
     assert rounds == {(cell.name, number) for cell in cells for number in (1, 2, 3)}
@@ -91,7 +91,7 @@ def test_a_worker_that_is_killed_or_stopped_costs_one_cell_some_time(tmp_path: P
     killed, stopped, other = cells
     signals = {killed.cell.name: signal.SIGKILL, stopped.cell.name: signal.SIGTERM}
     news = []
-    for one in Runner(in_turn(cells), 1).news():
+    for one in Runner(cells, 1).news():
         news.append(one)
         if one.state == "round" and one.round == 6 and one.cell_folder is not other:
             os.kill(holder(one.cell_folder.path), signals[one.cell_folder.name])
@@ -104,7 +104,7 @@ def test_a_worker_that_is_killed_or_stopped_costs_one_cell_some_time(tmp_path: P
     assert "-9" in why
     assert all(6 <= rows_in(cell_folder.path) < ROUNDS for cell_folder in (killed, stopped))
     again = cell_folders_in(tmp_path, [killed.cell, stopped.cell])
-    assert set(ended(list(Runner(in_turn(again), 1).news())).values()) == {"finished"}
+    assert set(ended(list(Runner(again, 1).news())).values()) == {"finished"}
     alone = cell_folders_in(tmp_path / "alone", [killed.cell, stopped.cell])
     assert trained(again) == train(alone)
 

@@ -124,7 +124,7 @@ def test_winners_are_what_is_compared(compared: Comparison) -> None:
     assert [one.label for one in compared.tuned] == ["fedavg", "fedprox", "mine"]
     for one, group in zip(compared.tuned, compared.groups, strict=True):
         assert len(one.tried) == 3
-        scores = [trial.score("ema") for trial in one.tried.values()]
+        scores = [trial.score for trial in one.tried.values()]
         best = list(one.tried.values())[scores.index(max(scores))]
         (run,) = group.runs
         used = {key: run.config[key.split(".")[0]][key.split(".")[1]] for key in one.keys}

@@ -17,7 +17,7 @@ from dcfl.paper.results import Results
 from dcfl.paper.scales import SMOKE
 from tests.paper.hand_made import cell_folders_in, cells_of, pretend
 
-GRIDS = ["mu-search", "server-side", "heterogeneity"]  # one of each layout
+GRIDS = ["mu-search", "server-side", "levels"]  # one of each layout
 
 
 def some_results(

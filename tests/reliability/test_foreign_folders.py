@@ -79,7 +79,7 @@ def settings_of(words: tuple[str, ...]) -> dict[str, object]:
     return {f"{table}.{key}": value for table in tables for key, value in tables[table].items()}
 
 
-FOLDERS = ("memories", "personal", "tensorboard", "wandb", "analysis", "export-safetensors")
+FOLDERS = ("memories", "personal", "tensorboard", "analysis", "export-safetensors")
 WRITTEN = (
     "report.html", "rounds.csv", "model.safetensors", "summary.json", "rounds.jsonl",
     "clients.jsonl", "personal.jsonl", "environment.json", "partition.npz", ".lock", ".begun-by",

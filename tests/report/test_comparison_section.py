@@ -6,14 +6,12 @@ from pathlib import Path
 import pytest
 
 from dcfl.comparisons.groups import group_runs
-from dcfl.comparisons.pairs import Pairs
 from dcfl.comparisons.standing import Ranking, Standing
 from dcfl.comparisons.verdict import MANY_METHODS
 from dcfl.report.comparison_section import (
     comparison_sections,
     csv_text,
     latex_text,
-    pairs_table,
     ranking_section,
 )
 from dcfl.report.methods_table import methods_table
@@ -59,19 +57,11 @@ def test_all_pairs_and_costs(compared: Standing) -> None:
     assert (dots["y"], dots["low"][1], dots["high"][1]) == ([0, 3], -9.7062, 15.7062)
     every, _ = comparison_sections(Standing(compared.groups, all_pairs=True))
     assert every.tables[0].rows[-1][0] == "a_b & 100% − dcfl-pw"
-    assert "95 % (bootstrap)" not in pairs.columns  # two seeds are not resampled
     assert "corrected for two comparisons with fedavg" in pairs.note
     (table,) = costs.tables
     assert table.title == "To reach fedavg's EMA, 25.00 % on average"
     assert table.rows[0] == ["fedavg", "2", "6.0", "0.0", "2 of 2"]
     assert table.rows[1] == ["dcfl-pw", "1.5", "4.5", "0.0", "2 of 2"]  # at once in seed 1
-
-
-def test_enough_seeds_are_resampled() -> None:
-    scores = {"a": dict(enumerate(range(7))), "b": {seed: seed**1.5 for seed in range(7)}}
-    table = pairs_table(Pairs.of(scores))
-    (row,) = table.rows
-    assert " to " in row[table.columns.index("95 % (bootstrap)")]
 
 
 def test_pairs_of_very_many_are_counted(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def _over_one_key(dimension: Choices, trials: Sequence[Trial]) -> Chart:
         (place, score, f"trial {trial.number}, one seed: {number(score)} %")
         for place, trial in zip(places, trials, strict=True)
         if len(trial.cells) > 1
-        for score in trial.scores
+        for score in trial.scores.values()
     ]
     if seeds:
         x, y, notes = zip(*seeds, strict=True)
@@ -110,7 +110,7 @@ def _certainty(result: SweepResult) -> str:
     """How many of the other points are behind by more than chance explains."""
     chosen = "the chosen setting"
     scores = {
-        chosen if trial is result.chosen else str(trial.number): dict(enumerate(trial.scores))
+        chosen if trial is result.chosen else str(trial.number): trial.scores
         for trial in result.trials
         if trial.state == "finished"
     }

@@ -216,4 +216,4 @@ def sweep(
     plan = plan_sweep(experiment, space, seeds)
     if dataset is not None:
         dataset.save(plan.folder)
-    return plan.carry_out(parallel, shown_in_notebooks(plan.todo))
+    return plan.carry_out(parallel, shown_in_notebooks([*plan.todo, *plan.chosen_todo]))

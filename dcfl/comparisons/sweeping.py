@@ -52,10 +52,6 @@ class SweepPlan:
     def folder(self) -> Path:
         return self.trials.folder
 
-    @property
-    def rounds(self) -> int:
-        return self.wanted.federation.rounds
-
     @cached_property
     def planned(self) -> list[Trial]:
         """All trials, as their folders were when first read."""

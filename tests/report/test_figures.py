@@ -147,31 +147,22 @@ def test_each_chart_has_a_file_of_its_own_and_the_users_style_plays_no_part(tmp_
         assert one.read_bytes() == other.read_bytes()
 
 
-@pytest.mark.parametrize("kind", ["latex", "pipe"])
-def test_a_matplotlibrc_in_the_working_folder_is_not_even_read(kind: str, tmp_path: Path) -> None:
-    """It may be somebody else's folder, and a preamble of LaTeX runs programs."""
-    hostile, program = tmp_path / "matplotlibrc", tmp_path / "bin" / "latex"
-    if kind == "pipe":
-        os.mkfifo(hostile)
-    else:
-        hostile.write_text("text.usetex: True\ntext.latex.preamble: \\input{x}\nlegend.loc: x\n")
-    program.parent.mkdir()
-    program.write_text(f"#!/bin/sh\ntouch {tmp_path / 'was-run'}\nexit 1\n")
-    program.chmod(0o755)
+def test_a_matplotlibrc_in_the_working_folder_is_not_even_read(tmp_path: Path) -> None:
+    """It may be somebody else's folder, and a preamble of LaTeX runs programs. A pipe that is read
+    never ends."""
+    os.mkfifo(tmp_path / "matplotlibrc")
     code = (
         "from pathlib import Path; import numpy as np; from dcfl.report import figures as f\n"
         "from dcfl.report.charts import matrix\n"
         "chart = matrix(np.ones((1, 1)), ('r', ['a']), ('c', ['b']), 'v', 'count')\n"
         "for ending in ('svg', 'pdf'): f.save(f.figure(chart), Path(f'drawn.{ending}'))"
     )
-    path = os.pathsep.join([str(program.parent), os.environ["PATH"]])
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,
-        env={**os.environ, "PATH": path, "PYTHONPATH": str(Path(dcfl.__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": str(Path(dcfl.__file__).parents[1])},
         capture_output=True,
-        timeout=20,
+        timeout=60,
     )
     assert (done.returncode, done.stderr) == (0, b"")
     assert (tmp_path / "drawn.svg").is_file()
-    assert not (tmp_path / "was-run").exists()

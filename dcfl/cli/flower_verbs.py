@@ -278,11 +278,7 @@ def run_command(
     from dcfl.runs.trust import require_trust
 
     link = _link(home, superlink, root_certificate, insecure, kit)
-    if kit:
-        require(not sites, "--kit knows the sites: leave --sites out")
-        roster = _roster_of(kit)
-    else:
-        roster = _roster_text(sites, home, remote=bool(superlink))
+    roster = _roster_text(sites, home, kit, remote=bool(superlink))
     if resume:
         run_own_files(method_file, model_file)
         experiment = RecordedRun.open(resume).experiment
@@ -344,7 +340,7 @@ def stats_command(
     from dcfl.flower.deploy.statistics import pooled, statistics
 
     link = _link(home, superlink, root_certificate, insecure, kit)
-    roster = _roster_of(kit) if kit else _roster_text(sites, home, remote=bool(superlink))
+    roster = _roster_text(sites, home, kit, remote=bool(superlink))
     experiment = experiment_of(settings, engine="flower")
     answers = statistics(link, experiment, roster)
     mean, std = pooled(answers)
@@ -428,19 +424,15 @@ def _link(
     return connection(home)
 
 
-def _roster_of(kit: Path) -> str:
-    """The sites of a server's kit, with their keys."""
-    from dcfl.flower.deploy.kit_folder import open_server
-    from dcfl.flower.roster import Roster
-
-    return Roster.of_keys(open_server(kit).public_keys).to_text()
-
-
-def _roster_text(sites: str, home: Path, remote: bool) -> str:
-    """Who the sites are, as the user says or, at the local SuperLink, as it knows; else empty."""
+def _roster_text(sites: str, home: Path, kit: Path | None, remote: bool) -> str:
+    """Who the sites are, as the user, a server's kit or the local SuperLink says; else empty."""
     from dcfl.flower.deploy.deployment import roster_of
-    from dcfl.flower.roster import UNBOUND
+    from dcfl.flower.deploy.kit_folder import open_server
+    from dcfl.flower.roster import UNBOUND, Roster
 
+    if kit:
+        require(not sites, "--kit knows the sites: leave --sites out")
+        return Roster.of_keys(open_server(kit).public_keys).to_text()
     roster = _roster(sites) or (None if remote else roster_of(home))
     if remote and not (roster and roster.keys):
         warnings.warn(UNBOUND, stacklevel=1)

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from dcfl.comparisons.standing import Standing
     from dcfl.comparisons.sweep_result import SweepResult
     from dcfl.comparisons.sweeping import SweepPlan
-    from dcfl.runs.progress import Progress
 
 STDOUT = Path("-")
 
@@ -323,6 +322,7 @@ def sweep(
     from dcfl.cli.plans import print_sweep_plan
     from dcfl.comparisons.space import split_settings
     from dcfl.comparisons.sweeping import plan_sweep
+    from dcfl.runs.progress import Progress
 
     files = [text for text in settings or () if "=" not in text]
     fixed, space = split_settings(text for text in settings or () if "=" in text)
@@ -337,8 +337,8 @@ def sweep(
         return
     planned.check()
     _announce_sweep(planned)
-    progress = _progress(planned)
-    result = planned.carry_out(parallel, progress.after, lambda crew: stopped_by_signals(crew.stop))
+    show = Progress([*planned.todo, *planned.chosen_todo]).after
+    result = planned.carry_out(parallel, show, lambda crew: stopped_by_signals(crew.stop))
     _print_sweep(result, as_json)
     if result.test.spread is None:
         raise typer.Exit(TooFewClients.exit_code)
@@ -352,14 +352,6 @@ def _announce_sweep(planned: SweepPlan) -> None:
         f"(data.holdout = {share:g}{given}); the test images are for the chosen setting"
     )
     say(printable(f"in {planned.folder}"))
-
-
-def _progress(planned: SweepPlan) -> Progress:
-    """The progress of all trials, and of the chosen setting's runs, which come last."""
-    from dcfl.runs.progress import Progress
-
-    seeds, rounds = len(planned.trials.seeds), planned.rounds
-    return Progress(planned.todo, seeds, seeds * rounds)
 
 
 def _print_sweep(result: SweepResult, as_json: bool) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dcfl.comparisons.groups import Group
 from dcfl.comparisons.pairs import Pairs
@@ -30,17 +29,11 @@ def scores_chart(dimensions: Sequence[Choices], trials: Sequence[Trial]) -> Char
         return None
     down, across = dimensions
     rows, columns = ((one.key, list(map(plain, one.values))) for one in dimensions)
-    table = score_table(down, across, trials)
-    return charts.matrix(table, rows, columns, "accuracy, %", "range", digits=2)
-
-
-def score_table(down: Choices, across: Choices, trials: Sequence[Trial]) -> NDArray[np.float64]:
-    """NaN where no trial has finished."""
-    table = np.full((len(down.values), len(across.values)), np.nan)
+    table = np.full((len(down.values), len(across.values)), np.nan)  # where no trial has finished
     for trial in trials:
         row = down.values.index(trial.point[down.key])
         table[row, across.values.index(trial.point[across.key])] = trial.score
-    return table
+    return charts.matrix(table, rows, columns, "accuracy, %", "range", digits=2)
 
 
 def trial_groups(ranked: Sequence[Trial], labels: Sequence[str]) -> list[Group]:
@@ -66,7 +59,7 @@ def _over_one_key(dimension: Choices, trials: Sequence[Trial]) -> Chart:
         (place, score, f"trial {trial.number}, one seed: {number(score)} %")
         for place, trial in zip(places, trials, strict=True)
         if len(trial.cells) > 1
-        for score in trial.scores
+        for score in trial.scores.values()
     ]
     if seeds:
         x, y, notes = zip(*seeds, strict=True)
@@ -110,7 +103,7 @@ def _certainty(result: SweepResult) -> str:
     """How many of the other points are behind by more than chance explains."""
     chosen = "the chosen setting"
     scores = {
-        chosen if trial is result.chosen else str(trial.number): dict(enumerate(trial.scores))
+        chosen if trial is result.chosen else str(trial.number): trial.scores
         for trial in result.trials
         if trial.state == "finished"
     }

@@ -52,10 +52,6 @@ class SweepPlan:
     def folder(self) -> Path:
         return self.trials.folder
 
-    @property
-    def rounds(self) -> int:
-        return self.wanted.federation.rounds
-
     @cached_property
     def planned(self) -> list[Trial]:
         """All trials, as their folders were when first read."""
@@ -216,4 +212,4 @@ def sweep(
     plan = plan_sweep(experiment, space, seeds)
     if dataset is not None:
         dataset.save(plan.folder)
-    return plan.carry_out(parallel, shown_in_notebooks(plan.todo))
+    return plan.carry_out(parallel, shown_in_notebooks([*plan.todo, *plan.chosen_todo]))

@@ -47,18 +47,22 @@ class Trial:
         return next((cell.failed for cell in self.cells if cell.failed), self.lost)
 
     @cached_property
-    def outcomes(self) -> list[Outcome]:
-        """The outcomes of the seeds that have begun."""
-        return [Outcome.of(cell.run) for cell in self.cells if cell.run is not None]
+    def outcomes(self) -> dict[int, Outcome]:
+        """By seed, of those that have begun."""
+        return {
+            cell.cell.experiment.federation.seed: Outcome.of(cell.run)
+            for cell in self.cells
+            if cell.run is not None
+        }
 
     @property
-    def scores(self) -> list[float]:
-        """The EMA of the seeds that have begun."""
-        return [outcome.ema_accuracy for outcome in self.outcomes]
+    def scores(self) -> dict[int, float]:
+        """EMA by seed."""
+        return {seed: outcome.ema_accuracy for seed, outcome in self.outcomes.items()}
 
     @property
     def spread(self) -> Spread:
-        return Spread.of(self.scores)
+        return Spread.of([*self.scores.values()])
 
     @property
     def score(self) -> float:
@@ -67,11 +71,11 @@ class Trial:
 
     @property
     def rounds(self) -> int:
-        return max((outcome.rounds for outcome in self.outcomes), default=0)
+        return max((outcome.rounds for outcome in self.outcomes.values()), default=0)
 
     @property
     def seconds(self) -> float:
-        return sum(outcome.seconds for outcome in self.outcomes)
+        return sum(outcome.seconds for outcome in self.outcomes.values())
 
     @property
     def todo(self) -> list[CellFolder[PlainCell]]:

@@ -80,16 +80,12 @@ class TunedMethod:
             "trials": [
                 {
                     "settings": {key: trial.point[key] for key in self.keys},
-                    "ema": dict(zip(_seeds(trial), trial.scores, strict=False)),
+                    "ema": trial.scores,
                     "why": trial.why,
                 }
                 for trial in self.tried.values()
             ],
         }
-
-
-def _seeds(trial: Trial) -> list[int]:
-    return [cell.cell.experiment.federation.seed for cell in trial.cells]
 
 
 @dataclass(frozen=True)

@@ -137,17 +137,6 @@ def server_rules(at: CellFactory) -> Cells:
             yield at.cell(row, column, changes={"server": rule})
 
 
-def coupling(at: CellFactory) -> Cells:
-    # mu times 1/2 and 1/2 is mu/2 times 1 and 1.
-    alike: Table = {"mu": PAPERS_MU, "align": 0.5, "uniform": 0.5}
-    coupled: Table = {"mu": PAPERS_MU / 2}
-    yield at.cell(REFERENCE)
-    for row, partner in (("FedSCL", "DCFL-SW"), ("FedProc", "DCFL-PW")):
-        yield at.cell(row, fields=coupled, changes=HEADLESS)
-        yield at.cell(f"{partner}, weighed alike", None, ROWS[partner], alike, HEADLESS)
-        yield at.cell(partner, changes=HEADLESS)
-
-
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
     for recipe in (
@@ -256,18 +245,6 @@ RECIPES: dict[str, Recipe] = {
             [HARD],
             server_rules,
             columns="server",
-        ),
-        Recipe(
-            "coupling",
-            "What decoupling alone is worth",
-            "FedSCL and FedProc have the positives in the denominator and weigh pull and push "
-            "alike. DCFL takes them out and weighs 0.9 and 0.1: here also 0.5 and 0.5, against the "
-            "two at half its mu, where the denominator is the only difference.",
-            [
-                Where(dataset, alpha, 0.05)
-                for dataset, alpha in (("cifar10", IID), ("cifar10", 0.3), ("cifar100", 0.3))
-            ],
-            coupling,
         ),
     )
 }

@@ -35,7 +35,7 @@ const dcflMatrix = (() => {
       const known = cells.flat().filter(Number.isFinite);
       this.most = Math.max(1e-9, ...known.map(Math.abs));
       this.least = Math.min(this.most, ...known);
-      this.counts = !["signed", "range"].includes(spec.shade); // which have sums, and none is nothing
+      this.counts = spec.shade !== "range"; // which have sums, and none is nothing
       this.repaint();
     }
 
@@ -43,7 +43,6 @@ const dcflMatrix = (() => {
     depth(row, column) {
       const value = this.spec.cells[row][column];
       if (this.spec.shade === "row") return this.rowSums[row] ? value / this.rowSums[row] : 0;
-      if (this.spec.shade === "signed") return Math.abs(value) / Math.max(this.most, 0.5);
       if (this.spec.shade === "range") return (value - this.least) / (this.most - this.least || 1);
       return Math.sqrt(value / this.most); // a few samples stay visible beside hundreds
     }
@@ -88,16 +87,16 @@ const dcflMatrix = (() => {
     }
 
     paintCells(context) {
-      const { cells, shade, digits } = this.spec;
+      const { cells, digits } = this.spec;
       const gap = Math.min(this.cellWidth, this.cellHeight) > 7 ? 1 : 0;
-      const textOf = (value) => (value === null ? "" : (shade === "signed" && value > 0 ? "+" : "") + written(value, digits));
+      const textOf = (value) => (value === null ? "" : written(value, digits));
       const widest = this.spec.numbers ? Math.max(...cells.flat().map((value) => context.measureText(textOf(value)).width)) : Infinity;
       const numbers = widest < this.cellWidth - 3 && this.cellHeight >= 13;
       cells.forEach((row, down) => row.forEach((value, across) => {
         const x = this.left + across * this.cellWidth;
         const y = this.top + down * this.cellHeight;
         const depth = value === null ? 0 : this.depth(down, across);
-        context.fillStyle = value === null || (value === 0 && this.counts) ? colour("panel") : this.shadeOf(value, depth);
+        context.fillStyle = value === null || (value === 0 && this.counts) ? colour("panel") : this.shadeOf(depth);
         context.fillRect(x, y, this.cellWidth - gap, this.cellHeight - gap);
         if (numbers && (value || !this.counts)) {
           context.fillStyle = colour(depth > 0.55 ? "paper" : "ink");
@@ -108,9 +107,8 @@ const dcflMatrix = (() => {
       }));
     }
 
-    shadeOf(value, depth) {
-      const [from, to] = this.spec.shade === "signed" ? ["panel", value < 0 ? "heat-minus" : "heat-plus"] : ["heat-low", "heat-high"];
-      const [low, high] = [from, to].map((name) => colour(name).match(/[\d.]+/g).map(Number));
+    shadeOf(depth) {
+      const [low, high] = ["heat-low", "heat-high"].map((name) => colour(name).match(/[\d.]+/g).map(Number));
       const mixed = [0, 1, 2].map((at) => Math.round(low[at] + (high[at] - low[at]) * depth));
       return `rgb(${mixed.join(", ")})`;
     }
@@ -185,7 +183,7 @@ const dcflMatrix = (() => {
       const title = `${spec.column} ${spec.columns[column]}, ${spec.row} ${spec.rows[row]}`;
       const share = (whole, of) => (whole ? [{ label: `of the ${written(whole)} of this ${of}`, value: `${written((100 * value) / whole, 1)} %` }] : []);
       const rows = [
-        { label: spec.value, value: (spec.shade === "signed" && value > 0 ? "+" : "") + written(value, spec.digits) },
+        { label: spec.value, value: written(value, spec.digits) },
         ...(value === null || !this.counts ? [] : spec.shade === "row" ? share(this.rowSums[row], spec.row) : share(this.columnSums[column], spec.column)),
       ];
       return this.tip.show(title, rows, this.left + (column + 0.5) * this.cellWidth, this.top + row * this.cellHeight);

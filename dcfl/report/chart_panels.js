@@ -137,17 +137,16 @@ const dcflPanels = (() => {
   function placesOf({ names, whole, low, high }) {
     if (whole) return { incrs: WHOLE };
     if (!names) return {};
-    const lines = Math.max(...names.map((name) => name.split("\n").length));
     const context = element("canvas").getContext("2d");
     const fitted = (self) => {
       context.font = FONT;
       const room = (self.width - 60) / ((high ?? names.length - 1) - (low ?? 0) || 1) - 6;
-      return names.map((name) => name.split("\n").map((line) => shortened(context, line, room)).join("\n"));
+      return names.map((name) => shortened(context, name, room));
     };
     return {
       splits: () => names.map((_, at) => at),
       values: (self, splits) => splits.map((at) => fitted(self)[at] ?? ""),
-      size: 16 + 16 * lines,
+      size: 32,
       grid: { show: false },
     };
   }

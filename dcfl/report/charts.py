@@ -69,9 +69,8 @@ def matrix(
     **more: Any,
 ) -> Chart:
     """Numbers by row and column. `rows` and `columns` say what they are and their names. `shade`:
-    "row" for shares of the row, "signed" for gains and losses, "range" for scores, from the lowest
-    to the highest; else they are counts. Also `sizes`: bars with the columns' sums; `digits` of
-    each number."""
+    "row" for shares of the row, "range" for scores, from the lowest to the highest; else they are
+    counts. Also `sizes`: bars with the columns' sums; `digits` of each number."""
     return {
         "kind": "matrix",
         "cells": [_rounded(row) for row in cells],

@@ -252,11 +252,8 @@ def _name(axes: Axes, which: str, names: Sequence[str], most: int = MANY_NAMES) 
     """Every place, or every second, fifth, tenth ..."""
     steps = (digit * 10**power for power in range(9) for digit in (1, 2, 5))
     places = range(0, len(names), next(step for step in steps if len(names) <= most * step))
-    words = [
-        "\n".join(printable(line, LONGEST_NAME) for line in names[place].split("\n"))
-        for place in places
-    ]
-    crowded = which == "x" and sum(map(len, words)) > 40 and "\n" not in "".join(words)
+    words = [printable(names[place], LONGEST_NAME) for place in places]
+    crowded = which == "x" and sum(map(len, words)) > 40
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_ticks(list(places), words, rotation=90 if crowded else 0)
 
@@ -307,26 +304,21 @@ def _shades(
 ) -> tuple[NDArray[np.float64], Colormap, Normalize]:
     """What is shaded, by which colours, from where to where."""
     known = cells[np.isfinite(cells)]
-    most = float(np.abs(known).max(initial=0.5))
     blues = mpl.colormaps["Blues"].with_extremes(bad=PALE)
-    if shade == "signed":
-        return cells, mpl.colormaps["RdBu"].with_extremes(bad=PALE), Normalize(-most, most)
     if shade == "range":
         return cells, blues, Normalize(float(known.min()), float(known.max()))
     held = np.where(cells > 0, cells, np.nan)
     if shade == "row":
         return held / np.maximum(cells.sum(axis=1, keepdims=True), 1e-9), blues, Normalize(0, 1)
     # The square root keeps a client's few samples of a class visible beside its hundreds.
-    return held, blues, PowerNorm(0.5, vmin=0, vmax=max(most, 2))
+    return held, blues, PowerNorm(0.5, vmin=0, vmax=float(known.max(initial=2.0)))
 
 
 def _write_numbers(
     axes: Axes, cells: NDArray[np.float64], depth: NDArray[np.float64], chart: Chart
 ) -> None:
-    signed = chart["shade"] == "signed"
     for (row, column), value in np.ndenumerate(cells):
-        if np.isfinite(value) and (value or chart["shade"] in ("signed", "range")):
-            deep = abs(2 * depth[row, column] - 1) if signed else depth[row, column]
-            text = ("+" if signed and value > 0 else "") + number(value, chart.get("digits", 0))
-            colour = "white" if deep > 0.6 else INK
+        if np.isfinite(value) and (value or chart["shade"] == "range"):
+            text = number(value, chart.get("digits", 0))
+            colour = "white" if depth[row, column] > 0.6 else INK
             axes.text(column, row, text, color=colour, fontsize=5.5, ha="center", va="center")

@@ -145,13 +145,10 @@ class Progress:
     """Of many runs: a line for each that has ended, and what is being trained. That line is
     overwritten on a terminal."""
 
-    def __init__(
-        self, todo: Sequence[CellFolder[Cell]], more_cells: int = 0, more_rounds: int = 0
-    ) -> None:
-        """`more_cells`, `more_rounds`: that are not planned yet."""
+    def __init__(self, todo: Sequence[CellFolder[Cell]]) -> None:
         self.began = self._said = time.perf_counter()
-        self.cells, self.ended = len(todo) + more_cells, 0
-        self.rounds = sum(cell_folder.rounds_left for cell_folder in todo) + more_rounds
+        self.cells, self.ended = len(todo), 0
+        self.rounds = sum(cell_folder.rounds_left for cell_folder in todo)
         self.done = 0  # rounds, with those that nobody needs any more
         self._reached: dict[str, int] = {}  # the last round of each
         self._running: dict[str, str] = {}  # what is said of those that are being trained

@@ -44,19 +44,6 @@ def test_folders_named_as_patients_are_in_classes(tmp_path: Path, names: str) ->
     assert read(same) == (("benign", "malignant"), [])
 
 
-@pytest.mark.parametrize("names", ["{:04}", "P{:04}"])
-def test_many_numbers_with_few_pictures_are_patients_and_it_is_said(
-    tmp_path: Path, names: str
-) -> None:
-    numbered(tmp_path, names, benign=10, malignant=6)
-    classes, (remark,) = read(tmp_path)
-    assert classes == ("benign", "malignant")
-    first = ", ".join(names.format(number) for number in range(1, 5))
-    assert f"benign, malignant are read as classes, and {first}, ..." in remark
-    assert f"if they are sites, add data.dataset=sites:{tmp_path}" in remark
-    assert read(tmp_path, ("benign", "malignant")) == (classes, [])
-
-
 @pytest.mark.parametrize(
     "sites",
     [
@@ -65,9 +52,9 @@ def test_many_numbers_with_few_pictures_are_patients_and_it_is_said(
         {"north": {f"{n}": 2 for n in range(10)}, "south": {f"{n}": 2 for n in range(10)}},
         {"north": {f"pT{n}": 3 for n in range(5)}, "south": {f"pT{n}": 3 for n in range(4)}},
         {"north": {"p16 positive": 3, "p16 negative": 3}, "south": {"p16 positive": 3}},
-        {"north": {f"{n}": 30 for n in range(9)}, "south": {f"{n}": 30 for n in range(1, 10)}},
+        {"north": {f"{n}": 2 for n in range(9)}, "south": {f"{n}": 2 for n in range(1, 10)}},
     ],
-    ids=["words", "patients", "digits", "stages", "markers", "many pictures"],
+    ids=["words", "patients", "digits", "stages", "markers", "numbers"],
 )
 def test_what_may_be_sites_is_refused_with_both_readings(
     tmp_path: Path, sites: dict[str, dict[str, int]], monkeypatch: pytest.MonkeyPatch

@@ -133,18 +133,6 @@ def test_a_scale_may_give_a_method_a_head_of_its_own_and_the_user_another() -> N
 
 
 @BOTH
-def test_decoupling_alone_is_judged_on_one_network(scale: Scale) -> None:
-    for partner, coupled in (("DCFL-SW", "FedSCL"), ("DCFL-PW", "FedProc")):
-        rows = {
-            cell.row: cell.experiment for cell in cells("coupling", scale) if cell.column == "0.3"
-        }
-        alike = rows[f"{partner}, weighed alike"]
-        assert alike.model == rows[coupled].model
-        assert alike.method.mu * alike.method.align == rows[coupled].method.mu
-        assert alike.method.align == alike.method.uniform
-
-
-@BOTH
 def test_seeds_change_the_split_and_the_schedule_and_nothing_else(scale: Scale) -> None:
     for name in ("tiny-imagenet", "similarity", "server-side"):
         for a, b in zip(cells(name, scale), cells(name, scale, (4,)), strict=True):

@@ -108,13 +108,13 @@ def test_panels_have_their_series_names_and_intervals(tmp_path: Path) -> None:
     assert interval.tolist() == [[0, 4], [0, 7]]
 
 
-@pytest.mark.parametrize("shade", ["", "row", "signed", "range"])
+@pytest.mark.parametrize("shade", ["", "row", "range"])
 def test_a_matrix_has_its_numbers(shade: str, tmp_path: Path) -> None:
     cells = np.array([[3.0, 1.0], [0.0, np.nan]])
     drawn = figure(matrix(cells, ("r", ["a", "b"]), ("c", ["d", "e"]), "v", shade))
     shown = words(drawn, tmp_path)
     assert {"a", "b", "d", "e", "r", "c"} <= {*shown}
-    assert ("+3" if shade == "signed" else "3") in shown
+    assert "3" in shown
     assert not any("nan" in word for word in shown)
 
 
@@ -147,32 +147,22 @@ def test_each_chart_has_a_file_of_its_own_and_the_users_style_plays_no_part(tmp_
         assert one.read_bytes() == other.read_bytes()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["latex", "pipe"])
-def test_a_matplotlibrc_in_the_working_folder_is_not_even_read(kind: str, tmp_path: Path) -> None:
-    """It may be somebody else's folder, and a preamble of LaTeX runs programs."""
-    hostile, program = tmp_path / "matplotlibrc", tmp_path / "bin" / "latex"
-    if kind == "pipe":
-        os.mkfifo(hostile)
-    else:
-        hostile.write_text("text.usetex: True\ntext.latex.preamble: \\input{x}\nlegend.loc: x\n")
-    program.parent.mkdir()
-    program.write_text(f"#!/bin/sh\ntouch {tmp_path / 'was-run'}\nexit 1\n")
-    program.chmod(0o755)
+def test_a_matplotlibrc_in_the_working_folder_is_not_even_read(tmp_path: Path) -> None:
+    """It may be somebody else's folder, and a preamble of LaTeX runs programs. A pipe that is read
+    never ends."""
+    os.mkfifo(tmp_path / "matplotlibrc")
     code = (
         "from pathlib import Path; import numpy as np; from dcfl.report import figures as f\n"
         "from dcfl.report.charts import matrix\n"
         "chart = matrix(np.ones((1, 1)), ('r', ['a']), ('c', ['b']), 'v', 'count')\n"
         "for ending in ('svg', 'pdf'): f.save(f.figure(chart), Path(f'drawn.{ending}'))"
     )
-    path = os.pathsep.join([str(program.parent), os.environ["PATH"]])
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,
-        env={**os.environ, "PATH": path, "PYTHONPATH": str(Path(dcfl.__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": str(Path(dcfl.__file__).parents[1])},
         capture_output=True,
-        timeout=20,
+        timeout=60,
     )
     assert (done.returncode, done.stderr) == (0, b"")
     assert (tmp_path / "drawn.svg").is_file()
-    assert not (tmp_path / "was-run").exists()

@@ -120,7 +120,7 @@ def by_the_card(folder: Path, pixels: torch.Tensor, onnx: bool) -> dict[str, np.
     ("network", "format"),
     [
         pytest.param(network, format, marks=pytest.mark.slow)
-        if network in ("lenet", "group") and format == "onnx"
+        if network in ("lenet", "group", "adapted") and format == "onnx"
         else (network, format)
         for network in NETWORKS
         for format in FORMATS

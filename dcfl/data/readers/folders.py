@@ -45,15 +45,12 @@ from dcfl.system.wording import nearest, printable, typed
 OF_A_PATIENT = re.compile(
     r"(patient|pat|subject|subj|sub(?=-)|case|person|participant|proband)[^a-z]*\d", re.IGNORECASE
 )
-PATIENTS_PER_CLASS = 3  # and more, where numbers alone are taken for patients
-FEW_PICTURES = 20  # of a patient, on average
 MOST_NAMED = 20  # classes that are listed in a command
 
 
-def require_classes(names: Sequence[str], folder: Path, warn: Warn) -> None:
-    """Refuses north/ and south/ with the same class folders in both, unless those inside are
-    patients. Patients who have pictures of several classes are few among all of them, or numbered
-    anew in each class."""
+def require_classes(names: Sequence[str], folder: Path) -> None:
+    """Refuses north/ and south/ with the same class folders in both, unless those inside are named
+    as patients. Patients who have pictures of several classes are few among all of them."""
     inner = {name: subfolders(folder / name) for name in names}
     often = Counter(name for inside in inner.values() for name in inside)
     shared = sorted(name for name, times in often.items() if times > 1)
@@ -61,18 +58,10 @@ def require_classes(names: Sequence[str], folder: Path, warn: Warn) -> None:
         return
     if _named_as_patients(often):
         return
-    as_sites, as_classes = _read_as("sites", folder), _agreed(names)
-    if _numbered_as_patients(inner, folder):
-        warn(
-            f"{printable(folder)}: {_first(names)} are read as classes, and {_first(shared)} in "
-            f"them as patients. Add {as_classes} to say so for good; if they are sites, add "
-            f"{as_sites}"
-        )
-        return
     raise DatasetCorrupt(
         f"{printable(folder)}: {_first(names)} have the same folders inside ({_first(shared)}): "
-        f"sites with classes in them, or classes with patients? If they are sites, add {as_sites}; "
-        f"if they are classes, add {as_classes}"
+        f"sites with classes in them, or classes with patients? If they are sites, add "
+        f"{_read_as('sites', folder)}; if they are classes, add {_agreed(names)}"
     )
 
 
@@ -100,18 +89,6 @@ def warn_of_spellings(class_names: Sequence[str], folder: Path, warn: Warn) -> N
 
 def _named_as_patients(names: Collection[str]) -> bool:
     return 2 * sum(OF_A_PATIENT.match(name) is not None for name in names) > len(names)
-
-
-def _numbered_as_patients(inner: Mapping[str, Sequence[str]], folder: Path) -> bool:
-    """Many numbers, other ones in each class, with few pictures each. Classes may be numbered too,
-    but sites have the same ones, and not few pictures of so many."""
-    numbers = {name for inside in inner.values() for name in inside}
-    if len(numbers) < PATIENTS_PER_CLASS * len(inner) or len({*map(tuple, inner.values())}) == 1:
-        return False
-    if not all(re.search(r"\d", name) for name in numbers):
-        return False
-    pictures = sum(1 for name in inner for _ in images(folder / name))
-    return pictures <= FEW_PICTURES * sum(map(len, inner.values()))
 
 
 def _read_as(kind: str, folder: Path) -> str:
@@ -280,7 +257,7 @@ def _site_offsets(train: Sequence[PictureFile], sites: Sequence[Path]) -> NDArra
 def _class_folders(folder: Path, warn: Warn) -> list[str]:
     names = subfolders(folder)
     require_two(names, folder)
-    require_classes(names, folder, warn)
+    require_classes(names, folder)
     warn_of_spellings(names, folder, warn)
     return names
 

@@ -165,9 +165,10 @@ def our_rounds(
     training: LocalTraining = TRAINING,
     model: Callable[[], FeatureModel] = Tiny,
     memories: dict[int, Tensors] | None = None,
+    shared: list[Tensors] | None = None,
 ) -> list[Tensors]:
     """The server's weights after each round, with these clients in it; `memories`: what they have
-    kept in the end is put there."""
+    kept in the end is put there; `shared`: what the server shares after each round."""
     scratch = model()
     personalise(scratch, method.personal)
     own = copies(personal_tensors(scratch))
@@ -194,6 +195,8 @@ def our_rounds(
         state, reports = server.aggregate(state, sent, updates)
         assert all(report.outcome == "ok" for report in reports), reports
         weights.append(state.weights)
+        if shared is not None:
+            shared.append(state.shared)
     return weights
 
 

@@ -18,6 +18,7 @@ from dcfl.methods.zoo.apfl import APFL
 from dcfl.methods.zoo.ccvr import CCVR
 from dcfl.methods.zoo.ditto import Ditto
 from dcfl.methods.zoo.drift import FedDC, FedSpeed
+from dcfl.methods.zoo.fedala import FedALA
 from dcfl.methods.zoo.fedalign import FedAlign
 from dcfl.methods.zoo.fedbabu import FedBABU
 from dcfl.methods.zoo.fedcm import FedCM
@@ -27,8 +28,11 @@ from dcfl.methods.zoo.fedexp import FedDisco, FedExP
 from dcfl.methods.zoo.fedlc import FedLC, FedRS
 from dcfl.methods.zoo.fedma import FedMA
 from dcfl.methods.zoo.fedntd import FedNTD
+from dcfl.methods.zoo.fedproto import FedProto
 from dcfl.methods.zoo.fedrep import FedBN, FedPer, FedRep, LGFedAvg
+from dcfl.methods.zoo.fedrod import FedRoD
 from dcfl.methods.zoo.fedsam import FedASAM, FedSAM
+from dcfl.methods.zoo.ifca import IFCA
 from dcfl.methods.zoo.per_fedavg import PerFedAvg
 from dcfl.methods.zoo.pfedme import PFedMe
 from dcfl.methods.zoo.q_fedavg import QFedAvg
@@ -73,6 +77,10 @@ METHODS: dict[str, type[Method]] = {
         LGFedAvg,
         PFedMe,
         PerFedAvg,
+        FedRoD,
+        FedALA,
+        IFCA,
+        FedProto,
     )
 }
 

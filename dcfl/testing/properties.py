@@ -403,10 +403,14 @@ def merge_hears_every_client(method: type[Method], norm: Norm) -> None:
     swapped = [replace(update, upload=uploads[1 - i]) for i, update in enumerate(updates)]
     if method().weigh(updates, [1.0, 1.0]) != method().weigh(swapped, [1.0, 1.0]):
         return  # it is for this
-    for left_out in (0, 1):
-        if sha256(method().merge({}, uploads, 2)) == sha256(
-            method().merge({}, [uploads[left_out]], 2)
-        ):
+
+    def shared(chosen: list[ClientUpdate]) -> Tensors:
+        if method.keeps_replies:  # its `server_step` may read them
+            return averaged(method(), norm, chosen).shared
+        return method().merge({}, [update.upload for update in chosen], 2)
+
+    for update in updates:
+        if sha256(shared(updates)) == sha256(shared([update])):
             raise Broken("what is shared does not depend on every client's upload")
 
 

@@ -42,8 +42,12 @@ SERVERS = [
 ]
 
 
+# What is personal meets no server: those methods are for CI, too.
+NAMES = [pytest.param(n, marks=pytest.mark.slow if n in toys.PERSONAL else ()) for n in METHODS]
+
+
 @pytest.mark.parametrize("optimizer", SERVERS)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", NAMES)
 def test_every_method_trains_under_every_server(method: str, optimizer: str) -> None:
     for aggregation in AGGREGATIONS:
         settings = ServerSettings(aggregation, OPTIMIZERS[optimizer]())

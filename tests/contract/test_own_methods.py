@@ -20,12 +20,12 @@ from dcfl.testing.toys import MIXED, toy_client, toy_model, visit
 from tests.engines.runs import bits, federation, made_ready, trained
 from tests.flower.in_process import in_process
 from tests.parity.test_flower import without_bytes
+from tests.toys import PERSONAL
 
 FILES = sorted((Path(__file__).parent / "own_methods").glob("*.py"))
 OWN = {path.stem: next(iter(load_methods(path).values())) for path in FILES}
 # Ours with a model of every client's own, or a part, keep the same promises.
-PERSONAL = {name: m for name, m in METHODS.items() if m.personal or m().has_own_model}
-ALL = {**OWN, **{f"built-in {name}": method for name, method in PERSONAL.items()}}
+ALL = {**OWN, **{f"built-in {name}": METHODS[name] for name in PERSONAL}}
 TWO_EPOCHS = LocalTraining(epochs=2, batch_size=8, lr=0.05)
 SETTINGS = {
     "rounds": 4,

@@ -59,6 +59,11 @@ def federation(sizes: tuple[int, ...] = SIZES, test: int = 20) -> Dataset:
     return replace(dataset, partition=Partition.of_parts(list(parts)))
 
 
+def training_for(method: str) -> LocalTraining:
+    """The usual one; FedRep divides its epochs between classifier and body."""
+    return replace(TRAINING, epochs=2) if method == "fedrep" else TRAINING
+
+
 def made_ready(
     folder: Path,
     method: Method,
@@ -70,7 +75,7 @@ def made_ready(
     personal: tuple[str, ...] = (),
     dataset: Dataset | None = None,
     model: FeatureModel | None = None,
-    training: LocalTraining = TRAINING,
+    training: LocalTraining | None = None,
     server: ServerSettings | None = None,
     attack: AttackSettings | None = None,
     compression: CompressionSettings | None = None,
@@ -80,7 +85,7 @@ def made_ready(
 ) -> Run:
     experiment = Experiment(
         method=method,
-        training=training,
+        training=training or training_for(method.name),
         server=server or ServerSettings(),
         federation=FederationSettings(
             rounds, participation, evaluate_every=evaluate_every, personal=personal

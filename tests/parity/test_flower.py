@@ -14,6 +14,7 @@ from dcfl.server import ServerSettings
 from dcfl.server.optimizers import OPTIMIZERS
 from tests.engines.runs import COMPRESSIONS, Flat, bits, federation, trained
 from tests.flower.in_process import in_process
+from tests.toys import PERSONAL
 
 BYTES = {"bytes_up", "bytes_down"}  # on the wire tensors have names and shapes too
 
@@ -39,7 +40,7 @@ def same(tmp_path: Path) -> Callable[..., None]:
     return look
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", sorted(METHODS.keys() - PERSONAL))
 def test_every_method_has_the_bits_of_the_embedded_engine(
     method: str, same: Callable[..., None]
 ) -> None:

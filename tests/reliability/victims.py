@@ -44,7 +44,7 @@ from dcfl.runs.run import Run
 from dcfl.server import ServerSettings
 from dcfl.server.compression import CompressionSettings
 from dcfl.system.storage import PARTIAL
-from tests.engines.runs import TRAINING, Flat, federation, untimed, untimed_client
+from tests.engines.runs import Flat, federation, training_for, untimed, untimed_client
 from tests.toys import network_for
 
 SLOW = bool(os.environ.get("DCFL_SLOW"))  # the whole dose of what takes long
@@ -77,9 +77,10 @@ def experiment(
     **engine: Any,
 ) -> Experiment:
     """A micro run on the toys: milliseconds a round."""
+    method = METHODS[method]() if isinstance(method, str) else method
     return Experiment(
-        method=METHODS[method]() if isinstance(method, str) else method,
-        training=TRAINING,
+        method=method,
+        training=training_for(method.name),
         server=server or ServerSettings(),
         federation=FederationSettings(
             rounds,

@@ -46,13 +46,13 @@ class PerFedAvg(Method):
 
     def own_weights(self, client: Client) -> Tensors:
         own = snapshot(client.model, client.received)
-        names = {live: name for name, live in client.trainable()}
+        names = [name for name, _ in client.trainable()]
         with evaluating(client.model):
             for batch in client.data.clean_batches(client.model):
                 logits = client.model(batch.images).logits
                 share = F.cross_entropy(logits, batch.labels, reduction="sum") / len(client.data)
-                for live, slope in self._slopes(client, share):
-                    own[names[live]] -= self.alpha * slope
+                for name, (_, slope) in zip(names, self._slopes(client, share), strict=True):
+                    own[name] -= self.alpha * slope
         return own
 
     def _slopes(self, client: Client, loss: Tensor) -> list[tuple[Tensor, Tensor]]:

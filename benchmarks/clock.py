@@ -1,6 +1,6 @@
 """Does the memory of a federation by the clock stay what it is when there are a million clients?
 
-    python benchmarks/clock.py [FILE.json] [--steps 20] [--in-flight 1000]
+    python -m benchmarks.clock [FILE.json] [--steps 20] [--in-flight 1000]
 
 FedBuff with a buffer of a tenth of what is in flight, phones, day and night, and drop-outs: all of
 the clock, with a reply that costs nothing in place of the training. Each population has a process
@@ -33,7 +33,7 @@ from dcfl.methods import METHODS
 from dcfl.server import Server, ServerState
 from dcfl.system.processes import python
 
-POPULATIONS = (2_000, 20_000, 200_000, 1_000_000)
+POPULATIONS = (10_000, 50_000, 200_000, 1_000_000)
 PARAMETERS = 10_000
 
 

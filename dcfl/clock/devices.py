@@ -54,13 +54,9 @@ class Devices(NamedTuple):
         drawn, (pace, up, down) = rng.random(), np.exp(self.spread * rng.standard_normal(3))
         sums = [*accumulate(self.shares)]
         kind = self.kinds[sum(drawn >= one for one in sums[:-1])]
-        return _at_speeds(kind, float(pace), float(up), float(down))
-
-
-def _at_speeds(kind: Device, pace: float, up: float, down: float) -> Device:
-    return kind._replace(
-        seconds_per_sample=kind.seconds_per_sample * pace, up=kind.up * up, down=kind.down * down
-    )
+        seconds = kind.seconds_per_sample * float(pace)
+        bandwidths = {"up": kind.up * float(up), "down": kind.down * float(down)}
+        return kind._replace(seconds_per_sample=seconds, **bandwidths)
 
 
 # Orders of magnitude, for models as small as the built-in ones; docs/clock.md has them as a table.

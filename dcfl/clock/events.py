@@ -187,8 +187,9 @@ class Step:
             return []
 
         def free(client: int) -> bool:
-            there = clock.availability.until(client, self.now, clock.seed) is not None
-            return there and client not in self._taken
+            if client in self._taken:
+                return False
+            return clock.availability.until(client, self.now, clock.seed) is not None
 
         again = [self._times_asked + 2] if self._times_asked else []
         asking = Asking(

@@ -126,6 +126,9 @@ class ClockSettings(Settings):
         paths: dict[str, Any] = {name: f"file:{one.path}" for name, one in self.files.items()}
         whole = replace(self, **paths)
         vars(whole)["files"] = self.files
+        if self.active:  # refuses what the files must not say, before anything is written
+            whole.device_mix()
+            whole.availabilities()
         return whole
 
     def device_mix(self) -> Devices:

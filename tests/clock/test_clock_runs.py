@@ -20,6 +20,7 @@ from dcfl.messages import ClientUpdate, num_bytes
 from dcfl.methods import METHODS
 from dcfl.runs.connect import connect
 from dcfl.runs.folder import RecordedRun
+from dcfl.runs.identity import differences, identity, of_run
 from dcfl.runs.prepare import prepare
 from dcfl.runs.run import Run
 from dcfl.server import Server, ServerState
@@ -207,6 +208,26 @@ def test_what_does_not_go_together_is_refused_in_a_line(line: str) -> None:
     with pytest.raises(ConfigError, match=line) as caught:
         prepare(dcfl.load_experiment(**REFUSED[line]))
     assert "\n" not in str(caught.value)
+
+
+def test_a_bad_file_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_text("seconds_per_sample,up,down,latency,memory\n1,0,1,1,1\n")
+    with pytest.raises(ConfigError, match="line 2: up and down must be above 0"):
+        clocked(tmp_path / "run", devices=f"file:{tmp_path / 'd.csv'}")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_file_counts_by_its_content_and_not_by_its_path(tmp_path: Path) -> None:
+    first, other = tmp_path / "d.csv", tmp_path / "elsewhere.csv"
+    first.write_text("seconds_per_sample,up,down,latency,memory\n1,1,1,1,1000\n")
+    runs = []
+    for number, (file, pace) in enumerate([(first, 1), (other, 1), (other, 2)]):
+        file.write_text(f"seconds_per_sample,up,down,latency,memory\n{pace},1,1,1,1000\n")
+        run = clocked(tmp_path / str(number), devices=f"file:{file}")
+        finished(run)
+        runs.append(identity(of_run(RecordedRun.open(run.folder))))
+    assert differences(runs[0], runs[1]) == []
+    assert [one.key for one in differences(runs[0], runs[2])] == ["devices"]
 
 
 def test_without_a_clock_a_run_is_what_it_was(tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ VERBS: dict[str, tuple[Callable[..., None], ...]] = {
         model_verbs.embed,
         model_verbs.export,
         model_verbs.analyse,
+        model_verbs.attack,
     ),
     "Data": (inspection_verbs.partition,),
     "Research": (inspection_verbs.methods, check_verbs.check, reproduce, theory),

@@ -24,6 +24,7 @@ dcfl check moon
 dcfl report runs/mine
 dcfl predict runs/mine photo.jpg holiday/
 dcfl analyse runs/mine
+dcfl attack runs/mine
 dcfl reproduce participation-5 --plan
 dcfl theory
 dcfl doctor

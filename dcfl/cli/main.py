@@ -63,6 +63,7 @@ VERBS: dict[str, tuple[Callable[..., None], ...]] = {
         model_verbs.embed,
         model_verbs.export,
         model_verbs.analyse,
+        model_verbs.attack,
     ),
     "Data": (inspection_verbs.partition,),
     "Research": (

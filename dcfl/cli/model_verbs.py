@@ -1,4 +1,4 @@
-"""Verbs about a trained model: `dcfl predict`, `embed`, `export`, `evaluate` and `analyse`."""
+"""Verbs about a trained model: `predict`, `embed`, `export`, `evaluate`, `analyse`, `attack`."""
 
 from __future__ import annotations
 
@@ -466,3 +466,50 @@ def analyse(
     else:
         print_analyses(analyses)
         print(printable(f"page  {page}"))
+
+
+AttackFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="DIR",
+        help="Where to write the page and the numbers; if not given, attack/ in the run's folder.",
+    ),
+]
+
+
+def attack(
+    folder: Folder,
+    client: Annotated[
+        int, typer.Option(min=0, metavar="K", help="Whose images to rebuild, counted from 0.")
+    ] = 0,
+    images: Annotated[
+        int, typer.Option(min=1, max=16, metavar="N", help="How many of them share a gradient.")
+    ] = 1,
+    steps: Annotated[
+        int, typer.Option(min=1, max=10**5, metavar="N", help="How long to look for them.")
+    ] = 1000,
+    out: AttackFolder = None,
+    method_file: MethodFile = None,
+    model_file: ModelFile = None,
+    as_json: AsJSON = False,
+) -> None:
+    """Find out what a finished run gives away.
+
+    Images from a gradient, and who was in the training set from the final model.
+    """
+    from dcfl.analysis.leaks import attack_run
+    from dcfl.analysis.leaks_page import headline, write_leaks
+    from dcfl.runs.folder import RecordedRun
+
+    run_own_files(method_file, model_file)
+    leaks = attack_run(RecordedRun.open(folder), client, images, steps)
+    page = write_leaks(leaks, out or folder / "attack")
+    if as_json:
+        print_json({**leaks.as_json(), "page": str(page)})
+        return
+    print(headline(leaks))
+    for one in leaks.rebuilt:
+        mean = sum(one.psnr) / len(one.psnr)
+        print(f"noise {one.noise:<6g} {mean:5.1f} dB")
+    print(printable(f"page  {page}"))

@@ -1,0 +1,108 @@
+"""The page about what a run gives away: pictures, rates, and what to make of them."""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from dcfl.analysis.leaks import LOW_RATE, Leaks
+from dcfl.comparisons.groups import setting
+from dcfl.report.document import Page, Section, Table, write_page
+from dcfl.report.text import number, plural, without_folders
+from dcfl.system.storage import strict_json, write_whole
+
+SHOWN = 128  # pixels, about, of a picture on the page
+
+
+def write_leaks(leaks: Leaks, out: Path) -> Path:
+    """Write attack.html and attack.json into `out`; returns the page."""
+    page = write_page(page_about(leaks), out / "attack.html")
+    write_whole(out / "attack.json", strict_json(leaks.as_json(), indent=1) + "\n")
+    return page
+
+
+def page_about(leaks: Leaks) -> Page:
+    sections = [_pictures(leaks)] if leaks.rebuilt else []
+    facts = [
+        ("Method", str(setting(leaks.run, "method.name"))),
+        ("Data set", without_folders(str(setting(leaks.run, "data.dataset")))),
+        ("Model", str(setting(leaks.run, "model.name"))),
+        ("Privacy", privacy_of(leaks)),
+    ]
+    title = f"What {leaks.run.folder.resolve().name} gives away"
+    return Page(title, facts, headline(leaks), [*sections, _membership(leaks)])
+
+
+def privacy_of(leaks: Leaks) -> str:
+    clip, noise = (setting(leaks.run, f"privacy.{name}") for name in ("clip", "noise"))
+    return f"clip {clip:g}, noise {noise:g}" if clip else "off"
+
+
+def headline(leaks: Leaks) -> str:
+    said = f"Loss tells training images from others with an AUC of {number(leaks.membership.auc)}."
+    if not leaks.rebuilt:
+        return said
+    best = number(float(np.mean(leaks.rebuilt[0].psnr)), 1)
+    images = plural(len(leaks.originals), "image")
+    return f"{said} {images} came back from a bare gradient at {best} dB."
+
+
+def _pictures(leaks: Leaks) -> Section:
+    images = plural(len(leaks.originals), "image")
+    rows = {"As the client has them": leaks.originals}
+    for one in leaks.rebuilt:
+        seen = f"the gradient with noise {one.noise:g}" if one.noise else "the bare gradient"
+        rows[f"From {seen}"] = one.pictures
+    text = (
+        f"A server that sees the gradient of {images} of client {leaks.client} at the final model "
+        "looks for pictures with the same one. It knows the labels and the model. This is close to "
+        "the worst case: the update of a real visit has many steps on many images, and tells less "
+        "of each. Noise is the deviation of every number, as a multiple of the gradient's length: "
+        "[privacy] with that noise, and a clip that just fits."
+    )
+    image = Markup('{}<br><img alt="{}" src="{}">')
+    shown = [image.format(name, name, picture_url(pictures)) for name, pictures in rows.items()]
+    cells = [
+        {"noise": f"{one.noise:g}", "PSNR, dB": ", ".join(number(db, 1) for db in one.psnr)}
+        for one in leaks.rebuilt
+    ]
+    note = "Above 30 dB a picture is hard to tell from the original; below 10 dB it is another one."
+    return Section("Pictures from a gradient", [text, *shown], [Table.of(cells, note=note)])
+
+
+def _membership(leaks: Leaks) -> Section:
+    found = leaks.membership
+    text = (
+        "Whoever has the final model calls an image one of the training set if its loss is low. "
+        f"Of {found.members:,} training images and {found.others:,} others, the AUC is the share "
+        "of pairs in which the training image has the lower loss: 0.5 is guessing. This is the "
+        "attack by a threshold on the loss, which needs no other models. Attacks with shadow "
+        "models find more."
+    )
+    rate = f"found at {100 * LOW_RATE:g} % false alarms"
+    cells = [{"AUC": number(found.auc, 3), rate: f"{number(100 * found.found, 1)} %"}]
+    return Section("Who was in the training set", [text], [Table.of(cells)])
+
+
+def picture_url(pictures: NDArray[np.float64]) -> str:
+    """Pictures in 0 to 1 side by side, as a PNG in a data URL."""
+    times = max(1, SHOWN // pictures.shape[1])
+    colours = np.broadcast_to(pictures, (*pictures.shape[:3], 3))
+    framed = np.pad(colours, ((0, 0), (0, 0), (0, 1), (0, 0)), constant_values=1.0)
+    strip: NDArray[Any] = np.concatenate([*framed], axis=1).repeat(times, 0).repeat(times, 1)
+    pixels = (strip * 255).round().astype(np.uint8)
+    lines = b"".join(b"\0" + line.tobytes() for line in pixels)
+    head = struct.pack(">IIBBBBB", pixels.shape[1], pixels.shape[0], 8, 2, 0, 0, 0)
+    chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(lines)), (b"IEND", b""))
+    png = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
+    )
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"

@@ -1,0 +1,112 @@
+"""Attacks on models of which it is known what they give away."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor, nn
+
+from dcfl.analysis.leaks import gradient, invert, psnr, threshold_attack
+from dcfl.analysis.leaks_page import picture_url
+from dcfl.models import Output
+from dcfl.runs.folder import RecordedRun
+from tests.analysis.trained import train
+from tests.command_line import Call
+
+
+class MLP(nn.Module):
+    def __init__(self, pixels: int = 36) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(pixels, 32), nn.Linear(32, 4)
+
+    def forward(self, images: Tensor) -> Output:
+        hidden = torch.sigmoid(self.first(images.flatten(1)))
+        return Output(self.last(hidden), hidden, (hidden,))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RecordedRun:
+    return train(tmp_path_factory.mktemp("leaks") / "run", **{"method.name": "fedavg"})
+
+
+def test_a_gradient_gives_back_the_image_that_its_first_layer_has_in_closed_form() -> None:
+    """Of a layer with a bias, dL/dW = dL/db x': any row, divided, is the image."""
+    model, image, label = MLP(), torch.rand(1, 1, 6, 6), torch.tensor([2])
+    seen = gradient(model, image, label)
+    weight, bias = seen[0], seen[1]
+    row = int(bias.abs().argmax())
+    closed = (weight[row] / bias[row]).view_as(image)
+    assert torch.allclose(closed, image, atol=1e-4)
+    bounds = torch.zeros_like(image), torch.ones_like(image)
+    found = invert(model, seen, label, bounds, 150, torch.Generator().manual_seed(0))
+    assert psnr(found.numpy(), closed.numpy()) > 25
+    # What is found depends on the gradient: from that of another image it is another one.
+    other = gradient(model, torch.rand(1, 1, 6, 6), label)
+    wrong = invert(model, other, label, bounds, 150, torch.Generator().manual_seed(0))
+    assert psnr(wrong.numpy(), closed.numpy()) < 15
+
+
+def test_the_rates_are_those_of_all_pairs() -> None:
+    rng = np.random.default_rng(0)
+    members, others = rng.integers(0, 6, 50).astype(float), rng.integers(2, 9, 200).astype(float)
+    pairs = [(m < o) + 0.5 * (m == o) for m in members for o in others]
+    found = threshold_attack(members, others)
+    assert found.auc == pytest.approx(np.mean(pairs))
+    assert found.found == np.mean(members < np.sort(others)[2])  # two of 200 may be below
+
+
+def test_an_overfitted_model_knows_its_images_and_no_others() -> None:
+    """Labels are drawn, so that there is nothing to learn but the images."""
+    generator = torch.Generator().manual_seed(0)
+    images, labels = torch.rand(300, 1, 6, 6, generator=generator), torch.arange(300) % 4
+    model = MLP()
+    adam = torch.optim.Adam(model.parameters(), lr=0.02)
+    for _ in range(400):
+        adam.zero_grad()
+        F.cross_entropy(model(images[:100]).logits, labels[:100]).backward()
+        adam.step()
+    with torch.no_grad():
+        losses = F.cross_entropy(model(images).logits, labels, reduction="none").double().numpy()
+    learnt = threshold_attack(losses[:100], losses[100:])
+    assert learnt.auc > 0.85  # one in four of the others is right by chance, and surely so
+    assert abs(threshold_attack(losses[100:200], losses[200:]).auc - 0.5) < 0.1
+
+
+def test_the_verb_writes_a_page_with_pictures(run: RecordedRun, cli: Call, tmp_path: Path) -> None:
+    code, out, _ = cli("attack", run.folder, "--steps", 30, "--out", tmp_path / "page", "--json")
+    said = json.loads(out)
+    assert code == 0
+    page = Path(said["page"]).read_text()
+    assert page.count("data:image/png") == 5  # the original, and four amounts of noise
+    assert "Who was in the training set" in page
+    best, *_, worst = (one["psnr"][0] for one in said["inversion"])
+    assert best > worst + 5
+    assert said["membership"]["members"] == 1442
+    assert json.loads((tmp_path / "page" / "attack.json").read_text())["client"] == 0
+    code, out, _ = cli("attack", run.folder, "--steps", 1)
+    assert "AUC" in out
+    assert (run.folder / "attack" / "attack.html").is_file()
+
+
+def test_a_client_or_images_that_are_not_there_get_one_line(run: RecordedRun, cli: Call) -> None:
+    code, _, said = cli("attack", run.folder, "--client", 20)
+    assert (code, said.count("\n")) == (2, 1)
+    assert "no client 20 with 1 image: it has 20 clients, counted from 0" in said
+
+
+def test_a_picture_on_the_page_has_the_pixels() -> None:
+    pictures = np.random.default_rng(0).random((2, 64, 64, 3))
+    data = base64.b64decode(picture_url(pictures).partition(",")[2])
+    strip = np.asarray(Image.open(io.BytesIO(data)))
+    assert strip.shape == (128, 2 * 2 * 65, 3)
+    assert np.array_equal(strip[::2, 0:128:2], (pictures[0] * 255).round())
+    assert np.array_equal(strip[::2, 130:258:2], (pictures[1] * 255).round())

@@ -91,23 +91,19 @@ class ServerSettings(Settings):
 
     def _check_sums(self, method: Method) -> None:
         """Refuse what needs more of the replies than their sum."""
-        fitted = self.fitted(method)
-        if self.aggregation in ("samples", "fednova"):
-            why = (
-                f'server.aggregation = "{self.aggregation}" weighs replies by sizes of single sites'
-            )
-        elif self.aggregation != "uniform":
-            why = f'server.aggregation = "{self.aggregation}" compares single replies'
+        rule = f'server.aggregation = "{self.aggregation}"'
+        if self.aggregation != "uniform":
+            sizes = self.aggregation in ("samples", "fednova")
+            why = f"{rule} {'weighs replies by sizes' if sizes else 'compares single replies'}"
         elif method.keeps_all:
-            why = f"{method.name} looks at single replies on the server"
-        elif not fitted.adds_up:
+            why = f"{method.name} looks at single replies"
+        elif not self.fitted(method).adds_up:
             why = f"what {method.name} merges, as it is set, is not a sum of uploads"
         else:
             return
-        instead = "method" if self.aggregation == "uniform" else 'server.aggregation = "uniform"'
+        instead = "another method" if self.aggregation == "uniform" else 'aggregation = "uniform"'
         raise ConfigError(
-            f"server.secure shows the server sums alone, and {why}: choose "
-            f"{'another ' if instead == 'method' else ''}{instead}, or leave server.secure out"
+            f"with server.secure the server sees sums alone, and {why}: use {instead}"
         )
 
     def fitted(self, method: Method) -> Method:

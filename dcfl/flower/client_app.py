@@ -76,6 +76,7 @@ class Site:
 SiteOf = Callable[[Context, Task], Site]  # called for each message; it may cache its result
 RulesOf = Callable[[Context], SiteRules]
 Handler = Callable[[SiteOf, Task, Message, Context], Answer]
+STEPS = {"keys": Member.offer, "shares": Member.deal, "unmask": Member.reveal}
 
 
 @dataclass(frozen=True)
@@ -93,10 +94,10 @@ class Desk:
         app.query("whoami")(partial(self._answered, "query.whoami", _whoami))
         app.query("forget")(partial(self._answered, "query.forget", _forget))
         app.query("statistics")(partial(self._answered, ASKS_STATISTICS, _statistics))
-        app.query("keys")(partial(self._answered, "query.keys", _keys))
-        app.query("shares")(partial(self._answered, "query.shares", _shares))
+        for name, step in STEPS.items():
+            handle = partial(_step, step)
+            app.query(name)(partial(self._answered, f"query.{name}", handle))
         app.train()(partial(self._answered, "train", _train))
-        app.query("unmask")(partial(self._answered, "query.unmask", _unmask))
         app.evaluate()(partial(self._answered, "evaluate", _evaluate))
         app.evaluate("scores")(partial(self._answered, "evaluate.scores", _all_scores))
         app.evaluate("personal")(partial(self._answered, "evaluate.personal", personal))
@@ -198,16 +199,15 @@ def _statistics(site_of: SiteOf, task: Task, message: Message, context: Context)
     return Answer(codec.statistics_content(task, found), Release(int(told)))
 
 
-def _keys(site_of: SiteOf, task: Task, message: Message, context: Context) -> Answer:
-    return Answer(_member(site_of(context, task), task).keys())
-
-
-def _shares(site_of: SiteOf, task: Task, message: Message, context: Context) -> Answer:
-    return Answer(_member(site_of(context, task), task).deal(message.content))
-
-
-def _unmask(site_of: SiteOf, task: Task, message: Message, context: Context) -> Answer:
-    return Answer(_member(site_of(context, task), task).reveal(message.content))
+def _step(
+    step: Callable[[Member, RecordDict], RecordDict],
+    site_of: SiteOf,
+    task: Task,
+    message: Message,
+    context: Context,
+) -> Answer:
+    """Of secure aggregation."""
+    return Answer(step(_member(site_of(context, task), task), message.content))
 
 
 def _member(site: Site, task: Task) -> Member:

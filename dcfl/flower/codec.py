@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from secrets import token_hex
 from typing import NamedTuple
 
@@ -269,13 +269,15 @@ def read_table(content: RecordDict, name: str, length: int) -> dict[int, bytes]:
     return dict(zip(clients, rows, strict=True))  # type: ignore[arg-type]
 
 
-def read_own(content: RecordDict, task: Task, name: str, length: int) -> bytes:
-    """The bytes that a client says are its own."""
+def read_rows(
+    content: RecordDict, task: Task, name: str, length: int, clients: Collection[int]
+) -> dict[int, bytes]:
+    """The answer to a task: a table of these clients."""
     check_answer(content, task)
     rows = read_table(content, name, length)
-    if rows.keys() != {task.client}:
-        raise ProtocolError(f"{name} of another client")
-    return rows[task.client]
+    if rows.keys() != {*clients}:
+        raise ProtocolError(f"{name} of other clients than was asked")
+    return rows
 
 
 def has_memory(content: RecordDict) -> bool:

@@ -8,7 +8,6 @@ the SuperLink, so memory does not grow with the cohort.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
@@ -142,10 +141,8 @@ class GridEngine:
             yield from self._in_sum(self._runner.fixed_point, broadcast, cohort)
             return
         each = self._runner.method.overrides("shared_for")
-        for _, _, reply in self._answers(
-            "train", broadcast.round, cohort, self._records_of(broadcast), each
-        ):
-            yield reply
+        records_of = self._records_of(broadcast)
+        yield from self._answers("train", broadcast.round, cohort, records_of, each)
 
     def _in_sum(
         self, form: FixedPoint, broadcast: Broadcast, cohort: Sequence[int]
@@ -153,39 +150,27 @@ class GridEngine:
         """Replies of which nobody knows more than the sum: the first has it, and the others have
         nothing. Without a sum all have failed."""
         failures: dict[int, ClientFailure] = {}
-        up, down = Counter[int](), Counter[int]()
 
         def ask(kind: str, questions: Mapping[int, Records], read: Read) -> dict[int, Any]:
-            def counted(content: RecordDict, task: Task) -> Any:
-                up[task.client] += codec.all_bytes(content)
-                return read(content, task)
+            clients, records_of = [*questions], questions.__getitem__
+            replies = self._answers(kind, broadcast.round, clients, records_of, True, read)
+            answers = dict(zip(clients, replies, strict=True))
+            lost = {c: one for c, one in answers.items() if isinstance(one, ClientFailure)}
+            failures.update(lost)
+            return {client: answers[client] for client in answers if client not in lost}
 
-            found = {}
-            answers = self._answers(
-                kind, broadcast.round, [*questions], questions.__getitem__, True, counted
-            )
-            for client, sent, answer in answers:
-                down[client] += sent.bytes_down if sent else 0
-                if isinstance(answer, ClientFailure):
-                    failures.setdefault(client, answer)
-                else:
-                    found[client] = answer
-            return found
-
+        example, records_of = form.example(broadcast.weights), self._records_of(broadcast)
         try:
-            replies, total = Conductor(form, Task(self._run, broadcast.round, 0), ask).run(
-                cohort, self._records_of(broadcast), form.example(broadcast.weights)
-            )
+            conductor = Conductor(form, Task(self._run, broadcast.round, 0), ask)
+            replies, total = conductor.run(cohort, records_of, example)
         except ProtocolError as error:
             replies, total = {}, {}
             failures = {c: failures.get(c, ClientFailure(c, str(error))) for c in cohort}
         for client in cohort:
-            traffic = Traffic(up[client], down[client])
             if client in replies:
-                yield replace(replies[client], weights=total, traffic=traffic)
+                yield replace(replies[client], weights=total)
                 total = {}
             else:
-                failures[client].traffic = traffic
                 yield failures[client]
 
     def _answers(
@@ -196,7 +181,7 @@ class GridEngine:
         records_of: Callable[[int], Records],
         each: bool,
         read: Read | None = None,
-    ) -> Iterator[tuple[int, SentTask | None, Any]]:
+    ) -> Iterator[Any]:
         """Ask, and yield each client's answer, or a ClientFailure. `each` gets another message;
         `read` makes something of an answer that is no ClientUpdate."""
         end = time.monotonic() + (self._deadline or inf)
@@ -206,10 +191,10 @@ class GridEngine:
         for client in clients:
             if client in sent:
                 answer = self._messenger.wait_for(sent[client].message, end)
-                yield client, sent[client], self._reply(sent[client], answer, read)
+                yield self._reply(sent[client], answer, read)
             else:
                 reason = self._nodes.absence(client)
-                yield client, None, ClientFailure(client, reason, traffic=Traffic(0, 0))
+                yield ClientFailure(client, reason, traffic=Traffic(0, 0))
 
     def _drop_late(self) -> None:
         for message in list(self._late):

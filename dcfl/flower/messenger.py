@@ -81,11 +81,9 @@ class Messenger:
     ) -> list[SentTask]:
         """To each node its task, and the records to all; returns those that were taken."""
         contents = [(node, codec.message(task, **records)) for node, task in tasks]
-        tables = [one for one in records.values() if isinstance(one, ConfigRecord)]
-        more = sum(len(table.deflate()) for table in tables)
         ids = self.send(kind, contents, EXPIRY_FACTOR * deadline)
         return [
-            SentTask(message, task, codec.num_bytes(content) + more)
+            SentTask(message, task, codec.num_bytes(content))
             for message, (_, task), (_, content) in zip(ids, tasks, contents, strict=True)
             if message is not None
         ]

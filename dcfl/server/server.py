@@ -53,8 +53,8 @@ class ServerSettings(Settings):
     secure: bool = False
     # Bound of every single number of a client's change, where replies are summed in fixed point.
     secure_range: float = key(1.0, gt=0, le=10**6)
-    # The share of a round's clients without whose replies there is no sum. It is above one half, so
-    # that no two halves of the sites can be told different things about a third.
+    # The share of a round's clients without whose replies there is no sum. With one half, the server
+    # could tell two halves of the clients different things about one of them.
     secure_threshold: float = key(0.66, gt=0.5, le=1)
 
     def survivors(self, cohort: int) -> int:
@@ -100,23 +100,19 @@ class ServerSettings(Settings):
 
     def _check_sums(self, method: Method) -> None:
         """Refuse what needs more of the replies than their sum."""
-        fitted = self.fitted(method)
-        if self.aggregation in ("samples", "fednova"):
-            why = (
-                f'server.aggregation = "{self.aggregation}" weighs replies by sizes of single sites'
-            )
-        elif self.aggregation != "uniform":
-            why = f'server.aggregation = "{self.aggregation}" compares single replies'
+        rule = f'server.aggregation = "{self.aggregation}"'
+        if self.aggregation != "uniform":
+            sizes = self.aggregation in ("samples", "fednova")
+            why = f"{rule} {'weighs replies by sizes' if sizes else 'compares single replies'}"
         elif method.keeps_all:
-            why = f"{method.name} looks at single replies on the server"
-        elif not fitted.adds_up:
+            why = f"{method.name} looks at single replies"
+        elif not self.fitted(method).adds_up:
             why = f"what {method.name} merges, as it is set, is not a sum of uploads"
         else:
             return
-        instead = "method" if self.aggregation == "uniform" else 'server.aggregation = "uniform"'
+        instead = "another method" if self.aggregation == "uniform" else 'aggregation = "uniform"'
         raise ConfigError(
-            f"server.secure shows the server sums alone, and {why}: choose "
-            f"{'another ' if instead == 'method' else ''}{instead}, or leave server.secure out"
+            f"with server.secure the server sees sums alone, and {why}: use {instead}"
         )
 
     def fitted(self, method: Method) -> Method:

@@ -20,7 +20,7 @@ from dcfl.flower.codec import Task
 from dcfl.flower.node_memories import NodeMemories
 from dcfl.flower.secure.conductor import Conductor, Read, Records
 from dcfl.flower.secure.masking import joined
-from dcfl.flower.secure.member import KEYS_BYTES, SHARES_BYTES, Member
+from dcfl.flower.secure.member import KEYS_BYTES, SEALED_BYTES, Member
 from dcfl.messages import ClientUpdate, Tensors
 from dcfl.methods import METHODS
 from dcfl.runs.folder import RecordedRun
@@ -93,7 +93,7 @@ class Clients:
 
     def answer(self, kind: str, member: Member, question: RecordDict) -> RecordDict:
         if kind == "query.keys":
-            return member.keys()
+            return member.offer(question)
         if kind == "query.shares":
             return member.deal(question)
         if kind == "query.unmask":
@@ -247,7 +247,7 @@ def test_clients_that_were_told_different_keys_cannot_read_each_other(tmp_path: 
     for client, directory in lists.items():
         member = round.member(client)
         dealt = member.deal(codec.message(member.task, directory=codec.table(directory)))
-        sealed[client] = codec.read_table(dealt, "sealed", SHARES_BYTES + 16)
+        sealed[client] = codec.read_table(dealt, "sealed", SEALED_BYTES)
     member = round.member(0)
     relayed = codec.message(member.task, relayed=codec.table({1: sealed[1][0]}))
     with pytest.raises(ProtocolError, match="changed on their way"):

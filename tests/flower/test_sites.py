@@ -131,6 +131,21 @@ def test_supernodes_have_the_bits_of_the_embedded_engine(
     assert kept == {"audit.jsonl", "audit.jsonl.head", ".audit.jsonl.lock"}
 
 
+def test_supernodes_send_a_masked_sum_in_spite_of_three_lost_clients(
+    superlink: Path, dcfl: Dcfl, tmp_path: Path
+) -> None:
+    """In each round three of ten deal shares and then fail to train; the others' shares of their
+    keys take their masks off. One more would be too many."""
+    words = ["data.clients=10", "federation.participation=1.0", "federation.rounds=2"]
+    words += ["training.epochs=1", "federation.seed=1", "faults.crash=0.35", "server.secure=true"]
+    told = [*words, "--home", str(superlink), "--out", str(tmp_path / "there"), "--json"]
+    said = json.loads(dcfl("flower", "run", *told))
+    there = RecordedRun.open(tmp_path / "there")
+    assert [(row["used"], row["failed"]) for row in there.rounds] == [(7, 3), (7, 3)]
+    assert said["weights_sha256"] == embedded(tmp_path / "here", *words)
+    assert not any((superlink / "memories").rglob("secrets-*"))
+
+
 def test_supernodes_run_the_code_that_is_sent_to_them(
     superlink: Path, dcfl: Dcfl, folder: Path, tmp_path: Path
 ) -> None:

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from dcfl.errors import ClientFailure, ProtocolError
 from dcfl.flower import codec
 from dcfl.flower.codec import Task
-from dcfl.flower.secure.masking import SECRET_BYTES, SHARE_BYTES, Ring, digest, joined, public
-from dcfl.flower.secure.member import KEYS_BYTES, SEALED_BYTES, mask_seed, sign
+from dcfl.flower.secure.masking import SHARE_BYTES, Ring, joined, public
+from dcfl.flower.secure.member import (
+    KEYS_BYTES,
+    SEALED_BYTES,
+    Directory,
+    Keys,
+    own_mask,
+    pair_mask,
+    sign,
+)
 from dcfl.messages import ClientUpdate, Tensors
 from dcfl.server.fixed_point import FixedPoint
 from dcfl.server.validation import check_like
@@ -23,11 +31,6 @@ Read = Callable[[RecordDict, Task], Any]
 Ask = Callable[[str, Mapping[int, Records], Read], dict[int, Any]]
 
 
-class Dealt(NamedTuple):
-    sealed: Mapping[int, bytes]  # shares, by whom they are for
-    commitment: bytes  # to the seed
-
-
 @dataclass(frozen=True)
 class Conductor:
     form: FixedPoint
@@ -35,16 +38,10 @@ class Conductor:
     ask: Ask
 
     def run(
-        self,
-        cohort: Collection[int],
-        broadcast: Callable[[int], Records],
-        example: Tensors,
+        self, cohort: Collection[int], broadcast: Callable[[int], Records], example: Tensors
     ) -> tuple[dict[int, ClientUpdate], Tensors]:
-        """The masked replies that came, and the sum of what is behind the masks, in the form of
+        """The replies that came, without their numbers, and the sum of these, in the form of
         `example`."""
-        keys = self._step("keys", {one: {} for one in cohort}, self._read_keys)
-        told = {"directory": codec.table(keys)}
-        dealt = self._step("shares", dict.fromkeys(keys, told), self._dealt_to(keys))
         ring = Ring(example)
 
         def added(content: RecordDict, task: Task) -> ClientUpdate:
@@ -55,60 +52,60 @@ class Conductor:
             ring.add(reply.weights)
             return replace(reply, weights={})
 
-        questions = {one: {**broadcast(one), **self._relayed(dealt, one)} for one in dealt}
-        replies = self._step("train", questions, added)
-        survivors = {"survivors": codec.table(dict.fromkeys(replies, b""))}
-        revealed = self._step("unmask", dict.fromkeys(replies, survivors), self._revealed_of(dealt))
-        for one in dealt:
-            needed = list(revealed)[: self.form.survivors]
-            secret = joined({holder: revealed[holder][one] for holder in needed})
-            if one in replies:
-                _require_same(digest(secret), dealt[one].commitment)
-                ring.mask(secret, -1)
-                continue
-            _require_same(public(secret), keys[one][SECRET_BYTES:])
-            for other in replies:
-                ring.mask(mask_seed(self.task, secret, keys[other]), -sign(other, one))
+        told = self._step("keys", {one: {} for one in cohort}, "keys", KEYS_BYTES)
+        directory = {one: told[one][one] for one in told}
+        listed = {"directory": codec.table(directory)}
+        dealt = self._step("shares", dict.fromkeys(directory, listed), "sealed", SEALED_BYTES, told)
+        relayed = {to: {one: dealt[one][to] for one in dealt if one != to} for to in dealt}
+        questions = {to: {**broadcast(to), "relayed": codec.table(relayed[to])} for to in dealt}
+        replies = self._enough("train", questions, added)
+        came = {"survivors": codec.table(dict.fromkeys(replies, b""))}
+        shares = self._step("unmask", dict.fromkeys(replies, came), "revealed", SHARE_BYTES, dealt)
+        self._unmask(ring, directory, replies, shares)
         return replies, ring.tensors()
 
-    def _step(self, name: str, questions: Mapping[int, Records], read: Read) -> dict[int, Any]:
-        kind = name if name == "train" else f"query.{name}"
+    def _unmask(
+        self,
+        ring: Ring,
+        directory: Directory,
+        replies: Collection[int],
+        shares: Mapping[int, Mapping[int, bytes]],
+    ) -> None:
+        needed = list(shares)[: self.form.survivors]
+        for one in shares[needed[0]]:
+            secret = joined({holder: shares[holder][one] for holder in needed})
+            keys = Keys.of(directory[one])
+            if public(secret) != (keys.own if one in replies else keys.pairs):
+                raise ProtocolError("secure aggregation ended: a client revealed wrong shares")
+            if one in replies:
+                ring.mask(own_mask(secret), -1)
+                continue
+            for other in replies:
+                ring.mask(pair_mask(self.task, secret, directory[other]), -sign(other, one))
+
+    def _step(
+        self,
+        name: str,
+        questions: Mapping[int, Records],
+        table: str,
+        length: int,
+        clients: Collection[int] = (),
+    ) -> dict[int, dict[int, bytes]]:
+        """The tables that clients answer with: of these clients, or of the one that answers. The
+        shares that a client deals are for all others."""
+
+        def read(content: RecordDict, task: Task) -> dict[int, bytes]:
+            wanted = {*clients} - ({task.client} if name == "shares" else set())
+            return codec.read_rows(content, task, table, length, wanted or {task.client})
+
+        return self._enough(f"query.{name}", questions, read)
+
+    def _enough(self, kind: str, questions: Mapping[int, Records], read: Read) -> dict[int, Any]:
         found = self.ask(kind, questions, read)
         if len(found) < self.form.survivors:
             raise ProtocolError(
-                f"secure aggregation ended at its step {name!r}: {len(found)} of "
-                f"{len(questions)} clients took it, and a sum needs {self.form.survivors}"
+                f"secure aggregation ended at its step {kind.removeprefix('query.')!r}: "
+                f"{len(found)} of {len(questions)} clients took it, and a sum needs "
+                f"{self.form.survivors}"
             )
         return found
-
-    def _read_keys(self, content: RecordDict, task: Task) -> bytes:
-        return codec.read_own(content, task, "keys", KEYS_BYTES)
-
-    def _dealt_to(self, keys: Collection[int]) -> Read:
-        def read(content: RecordDict, task: Task) -> Dealt:
-            commitment = codec.read_own(content, task, "commitment", SECRET_BYTES)
-            sealed = codec.read_table(content, "sealed", SEALED_BYTES)
-            if sealed.keys() != {*keys} - {task.client}:
-                raise ProtocolError("shares that are not for all others")
-            return Dealt(sealed, commitment)
-
-        return read
-
-    def _relayed(self, dealt: Mapping[int, Dealt], to: int) -> Records:
-        sealed = {one: dealt[one].sealed[to] for one in dealt if one != to}
-        return {"relayed": codec.table(sealed)}
-
-    def _revealed_of(self, dealt: Collection[int]) -> Read:
-        def read(content: RecordDict, task: Task) -> dict[int, bytes]:
-            codec.check_answer(content, task)
-            revealed = codec.read_table(content, "revealed", SHARE_BYTES)
-            if revealed.keys() != {*dealt}:
-                raise ProtocolError("shares that are not of all clients")
-            return revealed
-
-        return read
-
-
-def _require_same(found: bytes, promised: bytes) -> None:
-    if found != promised:
-        raise ProtocolError("secure aggregation ended: a client dealt or revealed wrong shares")

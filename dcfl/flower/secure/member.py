@@ -1,17 +1,16 @@
 """A client's half of secure aggregation. A step that it does not expect, it does not take.
 
 What it has to keep from step to step is in a private file, which each step takes away before it
-does anything: no step can be taken twice, by however many processes. So nobody gets two replies
-under the same masks, or both kinds of share of one client.
+does anything: no step is taken twice, by however many processes. So nobody gets two replies under
+the same masks, or both kinds of share of one client.
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from flwr.app import RecordDict
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -19,26 +18,31 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from dcfl.flower import codec
 from dcfl.flower.codec import Task
 from dcfl.flower.node_memories import NodeMemories
-from dcfl.flower.secure.masking import (
-    SECRET_BYTES,
-    SHARE_BYTES,
-    Ring,
-    agreed,
-    digest,
-    new_key,
-    public,
-    seal,
-    split_secret,
-    unseal,
-)
+from dcfl.flower.secure import masking
+from dcfl.flower.secure.masking import SECRET_BYTES, SHARE_BYTES, Ring, agreed, split_secret
 from dcfl.flower.site_failures import Refusal
 from dcfl.messages import ClientUpdate
 from dcfl.server.fixed_point import FixedPoint
 
-KEYS_BYTES = 2 * SECRET_BYTES  # of a client's public keys: for sealing, then for masking
-SHARES_BYTES = 2 * SHARE_BYTES  # of its seed, then of its masking key
-SEALED_BYTES = SHARES_BYTES + 16
+KEYS_BYTES = 3 * SECRET_BYTES
+SEALED_BYTES = 2 * SHARE_BYTES + 16  # a share of the own mask's key, then of that for the pairs
 Directory = Mapping[int, bytes]  # the public keys of a round's clients
+
+
+class Keys(NamedTuple):
+    """A client's keys of one round; all private, or all public."""
+
+    sealing: bytes  # of shares
+    own: bytes  # its own mask is made of the private one alone
+    pairs: bytes  # a mask for each other client, of this one's private and the other's public key
+
+    @classmethod
+    def of(cls, row: bytes) -> Self:
+        return cls(*(row[at : at + SECRET_BYTES] for at in range(0, KEYS_BYTES, SECRET_BYTES)))
+
+    @property
+    def public(self) -> bytes:
+        return b"".join(map(masking.public, self))
 
 
 @dataclass(frozen=True)
@@ -49,9 +53,7 @@ class Secrets:
 
     awaits: str
     round: int
-    sealing: bytes  # private keys
-    masking: bytes
-    seed: bytes = b""
+    keys: Keys  # private
     directory: dict[int, bytes] = field(default_factory=dict)
     shares: dict[int, bytes] = field(default_factory=dict)  # that it holds, by whose they are
 
@@ -62,94 +64,88 @@ class Member:
     form: FixedPoint
     task: Task
 
-    def keys(self) -> RecordDict:
-        own = Secrets("shares", self.task.round, new_key(), new_key())
-        self._keep(own)
-        keys = public(own.sealing) + public(own.masking)
-        return codec.message(self.task, keys=codec.table({self.task.client: keys}))
+    def offer(self, content: RecordDict) -> RecordDict:
+        """New keys, and no round but this one any more."""
+        keys = Keys(*(masking.new_key() for _ in Keys._fields))
+        self._keep(Secrets("shares", self.task.round, keys))
+        return codec.message(self.task, keys=codec.table({self.task.client: keys.public}))
 
     def deal(self, content: RecordDict) -> RecordDict:
         """Shares for everybody who has keys."""
-        own, me = self._take("shares"), self.task.client
+        kept, me = self._take("shares"), self.task.client
         directory = codec.read_table(content, "directory", KEYS_BYTES)
         self._require_enough(len(directory))
-        mine = public(own.sealing) + public(own.masking)
-        if directory.get(me) != mine or len({*directory.values()}) < len(directory):
+        if directory.get(me) != kept.keys.public or len({*directory.values()}) < len(directory):
             raise Refusal.SUM_OF_STRANGERS.error()
-        seed = secrets.token_bytes(SECRET_BYTES)
-        needed = self.form.survivors
-        of_seed = split_secret(seed, directory, needed)
-        of_key = split_secret(own.masking, directory, needed)
-        shares = {to: of_seed[to] + of_key[to] for to in directory}
-        about = described(directory)
+        of_own = split_secret(kept.keys.own, directory, self.form.survivors)
+        of_pairs = split_secret(kept.keys.pairs, directory, self.form.survivors)
+        shares = {to: of_own[to] + of_pairs[to] for to in directory}
+        kept = replace(kept, awaits="train", directory=directory, shares={me: shares[me]})
         sealed = {
-            to: seal(self._sealing_key(own, directory, me, to), shares[to], about)
+            to: masking.seal(self._sealing_key(kept, me, to), shares[to], described(directory))
             for to in directory
             if to != me
         }
-        self._keep(
-            replace(own, awaits="train", seed=seed, directory=directory, shares={me: shares[me]})
-        )
-        commitment = codec.table({me: digest(seed)})
-        return codec.message(self.task, sealed=codec.table(sealed), commitment=commitment)
+        self._keep(kept)
+        return codec.message(self.task, sealed=codec.table(sealed))
 
     def opened(self, content: RecordDict) -> Secrets:
-        """Before it trains: the shares of all others that will be in the sum, or else lost."""
-        own, me = self._take("train"), self.task.client
+        """Before it trains: the shares of all others, whose replies will be in the sum or lost."""
+        kept, me = self._take("train"), self.task.client
         relayed = codec.read_table(content, "relayed", SEALED_BYTES)
         self._require_enough(len({*relayed, me}))
-        if me in relayed or not relayed.keys() <= own.directory.keys():
+        if me in relayed or not relayed.keys() <= kept.directory.keys():
             raise Refusal.SUM_OF_STRANGERS.error()
-        about, shares = described(own.directory), dict(own.shares)
-        for sender, sealed in relayed.items():
-            key = self._sealing_key(own, own.directory, sender, me)
-            shares[sender] = unseal(key, sealed, about)
-        own = replace(own, awaits="unmask", shares=shares)
-        self._keep(own)
-        return own
+        about = described(kept.directory)
+        opened = {
+            sender: masking.unseal(self._sealing_key(kept, sender, me), sealed, about)
+            for sender, sealed in relayed.items()
+        }
+        kept = replace(kept, awaits="unmask", shares={**kept.shares, **opened})
+        self._keep(kept)
+        return kept
 
-    def masked(self, own: Secrets, reply: ClientUpdate) -> ClientUpdate:
+    def masked(self, kept: Secrets, reply: ClientUpdate) -> ClientUpdate:
         ring, me = Ring(reply.weights), self.task.client
         ring.add(reply.weights)
-        ring.mask(own.seed, 1)
-        for other in sorted(own.shares.keys() - {me}):
-            seed = mask_seed(self.task, own.masking, own.directory[other])
-            ring.mask(seed, sign(me, other))
+        ring.mask(own_mask(kept.keys.own), 1)
+        for other in kept.shares.keys() - {me}:
+            ring.mask(pair_mask(self.task, kept.keys.pairs, kept.directory[other]), sign(me, other))
         return replace(reply, weights=ring.tensors(), metrics={})
 
     def reveal(self, content: RecordDict) -> RecordDict:
-        """One share of each client: of its seed if its reply is in the sum, of its key if not."""
-        own, me = self._take("unmask"), self.task.client
+        """One share of each client: for its own mask if its reply came, for its pairs' if not."""
+        kept, me = self._take("unmask"), self.task.client
         survivors = codec.read_table(content, "survivors", 0)
         self._require_enough(len(survivors))
-        if me not in survivors or not survivors.keys() <= own.shares.keys():
+        if me not in survivors or not survivors.keys() <= kept.shares.keys():
             raise Refusal.SUM_OF_STRANGERS.error()
         revealed = {
-            of: both[:SHARE_BYTES] if of in survivors else both[SHARE_BYTES:]
-            for of, both in own.shares.items()
+            one: both[:SHARE_BYTES] if one in survivors else both[SHARE_BYTES:]
+            for one, both in kept.shares.items()
         }
         return codec.message(self.task, revealed=codec.table(revealed))
 
-    def _sealing_key(self, own: Secrets, directory: Directory, sender: int, to: int) -> bytes:
-        other = directory[sender if to == self.task.client else to][:SECRET_BYTES]
+    def _sealing_key(self, kept: Secrets, sender: int, to: int) -> bytes:
+        other = kept.directory[sender if to == self.task.client else to]
         purpose = f"share {self.task.run} {self.task.round} {sender} {to}"
-        return agreed(own.sealing, other, purpose)
+        return agreed(kept.keys.sealing, Keys.of(other).sealing, purpose)
 
     def _require_enough(self, clients: int) -> None:
         if clients < self.form.survivors:
             raise Refusal.SUM_OF_FEW.error(found=clients, needed=self.form.survivors)
 
-    def _keep(self, own: Secrets) -> None:
-        self.memories.keep_secrets(self.task, _adapter().dump_json(own).decode())
+    def _keep(self, kept: Secrets) -> None:
+        self.memories.keep_secrets(self.task, _adapter().dump_json(kept).decode())
 
     def _take(self, step: str) -> Secrets:
         try:
-            own: Secrets = _adapter().validate_json(self.memories.take_secrets(self.task))
+            kept: Secrets = _adapter().validate_json(self.memories.take_secrets(self.task))
         except ValidationError:
             raise Refusal.SUM_STEP.error() from None
-        if (own.awaits, own.round) != (step, self.task.round):
+        if (kept.awaits, kept.round) != (step, self.task.round):
             raise Refusal.SUM_STEP.error()
-        return own
+        return kept
 
 
 @cache
@@ -159,12 +155,17 @@ def _adapter() -> TypeAdapter[Any]:
 
 def described(directory: Directory) -> bytes:
     """Sealed into every share: clients that were told different keys cannot read each other's."""
-    return digest(*(str(one).encode() + directory[one] for one in sorted(directory)))
+    return masking.digest(*(str(one).encode() + directory[one] for one in sorted(directory)))
 
 
-def mask_seed(task: Task, own: bytes, other: bytes) -> bytes:
-    """Of the mask that two clients share, from the private key of one."""
-    return agreed(own, other[SECRET_BYTES:], f"mask {task.run} {task.round}")
+def own_mask(key: bytes) -> bytes:
+    """The seed of the mask that one client alone can make."""
+    return masking.digest(b"own mask", key)
+
+
+def pair_mask(task: Task, own: bytes, other: bytes) -> bytes:
+    """The seed of the mask that two clients share: a private key of one, all keys of the other."""
+    return agreed(own, Keys.of(other).pairs, f"mask {task.run} {task.round}")
 
 
 def sign(own: int, other: int) -> int:

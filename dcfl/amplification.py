@@ -20,7 +20,7 @@ from dcfl.federation import Sampling, cohort_size
 from dcfl.system.wording import install_command
 
 INTERVAL = 1e-3  # between the privacy losses that are told apart; they are rounded up to it
-NOISIEST = 1e4  # where a search for noise gives up
+NOISIEST = 1e6  # where a search for noise gives up
 
 
 class Drawn(NamedTuple):

@@ -65,7 +65,13 @@ VERBS: dict[str, tuple[Callable[..., None], ...]] = {
         model_verbs.analyse,
     ),
     "Data": (inspection_verbs.partition,),
-    "Research": (inspection_verbs.methods, inspection_verbs.privacy, check_verbs.check, reproduce, theory),
+    "Research": (
+        inspection_verbs.methods,
+        inspection_verbs.privacy,
+        check_verbs.check,
+        reproduce,
+        theory,
+    ),
 }
 GROUPS = {
     "Data": ("data", inspection_verbs.data),

@@ -1,6 +1,6 @@
-"""Accuracy on digits by clip and noise, as in docs/privacy.md: a table on stdout.
+"""Accuracy on digits by clip, noise and epsilon, as in docs/privacy.md: tables on stdout.
 
-python benchmarks/privacy.py [network|linear]
+python benchmarks/privacy.py [network|linear|places]
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 
 from torch import Tensor, nn
 
 from dcfl.config import experiment_from, parse_settings
 from dcfl.models import FeatureModel, Output
-from dcfl.privacy import PrivacySettings, spent
-from dcfl.runs.prepare import schedule
+from dcfl.privacy import PrivacySettings, noise_needed
+from dcfl.runs.prepare import privacy_spent, schedule
 from dcfl.runs.run import Run
 
 COMMON = [
@@ -34,6 +34,12 @@ LINEAR = [
     *("data.clients=100", "data.partition=iid", "data.crop=0"),
 ]
 LINEAR_CASES = [(0.0, 0.0), (1.0, 0.0), (1.0, 0.3), (1.0, 1.0), (1.0, 2.0), (1.0, 4.0)]
+# The same model and clients, by epsilon and by where the noise is added.
+PLACES = [word for word in LINEAR if not word.startswith("federation.")]
+EVERYBODY = ["federation.rounds=5", "federation.participation=1"]
+COINS = ["federation.rounds=20", "federation.participation=0.25", "federation.sampling=poisson"]
+EPSILONS = (1.0, 2.0, 4.0, 8.0)
+PLACES_CLIP, LARGER = 1.0, 10  # how many times the clients, for the extrapolation
 
 
 class Linear(FeatureModel):
@@ -57,8 +63,7 @@ def measured(
         experiment = experiment_from(None, parse_settings([*words, f"output.dir={folder}/run"]))
         run = Run(replace(experiment, privacy=privacy), model=model)
         rows = list(run.rounds())
-    plan = schedule(run.experiment, len(rows))
-    return rows[-1]["accuracy"], spent(privacy, plan.most_visits())
+    return rows[-1]["accuracy"], privacy_spent(run.experiment, len(rows)).get("epsilon")
 
 
 def table(
@@ -78,9 +83,43 @@ def table(
         )
 
 
+def noise_of(words: list[str], epsilon: float, where: str) -> float:
+    """What the budget needs, as `dcfl privacy` says it."""
+    experiment = experiment_from(None, parse_settings([*COMMON, *words]))
+    plan = schedule(experiment, experiment.federation.rounds)
+    needed = noise_needed(epsilon, 1e-5, plan, 650)
+    return needed[{"coins": 0, "server": 1, "client": 2}[where]].noise
+
+
+def places(seeds: range) -> None:
+    """Accuracy by epsilon; a column for each place where noise can be."""
+    columns: dict[str, tuple[list[str], str, int]] = {
+        "each client": (EVERYBODY, "client", 1),
+        "server, everybody": (EVERYBODY, "server", 1),
+        "server, coins": (COINS, "coins", 1),
+        f"server, everybody, extrapolated to {LARGER} times the clients": (
+            EVERYBODY,
+            "server",
+            LARGER,
+        ),
+    }
+    print("| epsilon | " + " | ".join(columns) + " |\n|---|" + "---|" * len(columns), flush=True)
+    for epsilon in (*EPSILONS, 0.0):
+        cells = []
+        for words, where, larger in columns.values():
+            noise = noise_of([*PLACES, *words], epsilon, where) / larger if epsilon else 0.0
+            at = "client" if where == "client" else "server"
+            privacy = PrivacySettings(clip=PLACES_CLIP, noise=noise, where=at)
+            found = [measured([*PLACES, *words], privacy, seed, Linear())[0] for seed in seeds]
+            cells.append(f"{mean(found):.1f} ± {stdev(found):.1f} (z {noise:.3g})")
+        print(f"| {epsilon or 'none'} | " + " | ".join(cells) + " |", flush=True)
+
+
 if __name__ == "__main__":
     print(Path(__file__).name, *sys.argv[1:])
     if "network" in sys.argv[1:] or len(sys.argv) == 1:
         table(NETWORK, NETWORK_CASES, range(2), None)
     if "linear" in sys.argv[1:] or len(sys.argv) == 1:
         table(LINEAR, LINEAR_CASES, range(3), Linear())
+    if "places" in sys.argv[1:] or len(sys.argv) == 1:
+        places(range(5))

@@ -20,7 +20,9 @@ from dcfl.federation import Sampling, cohort_size
 from dcfl.system.wording import install_command
 
 INTERVAL = 1e-3  # between the privacy losses that are told apart; they are rounded up to it
-NOISIEST = 1e4  # where a search for noise gives up
+# Renyi orders, of which the best counts: a third of dp-accounting's own, in a quarter of the time.
+ORDERS = (*(1 + step / 4 for step in range(1, 12)), *range(4, 24), 28, 32, 48, 64, 128, 256)
+NOISIEST = 1e6  # where a search for noise gives up
 
 
 class Drawn(NamedTuple):
@@ -43,7 +45,7 @@ class Drawn(NamedTuple):
             return float(coins.compose(one, self.rounds).get_epsilon(delta))
         from dp_accounting.rdp import RdpAccountant
 
-        fixed = RdpAccountant(neighboring_relation=_accounting().NeighboringRelation.REPLACE_ONE)
+        fixed = RdpAccountant(ORDERS, _accounting().NeighboringRelation.REPLACE_ONE)
         clients = self.sampling.clients(self.clients)
         cohort = min(cohort_size(self.clients, self.participation), clients)
         event = _accounting().SampledWithoutReplacementDpEvent

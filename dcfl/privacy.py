@@ -20,7 +20,7 @@ from decimal import Decimal, localcontext
 from functools import cache
 from itertools import accumulate
 from math import ceil, floor, inf, log10, sqrt
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -543,6 +543,47 @@ def account(
         "most_visits": visits,
         "secret_noise": settings.secret,
     }
+
+
+HARMLESS = 0.1  # clips: the length of the noise in a round's mean
+
+
+class NoiseNeeded(NamedTuple):
+    """What a budget asks for, of noise that is added in one place."""
+
+    where: str
+    noise: float  # infinite: none would do
+    cohort: float  # clients in a round
+    on_mean: float  # the length of the noise in a round's mean, in clips
+    harmless_cohort: float  # extrapolated: where that is `HARMLESS`, at the same participation
+    harmless_clients: float
+
+    def to_json(self) -> dict[str, str | float | None]:
+        given = self._asdict().items()
+        return {key: None if value == inf else value for key, value in given}
+
+
+def noise_needed(
+    epsilon: float, delta: float, schedule: Schedule, parameters: int
+) -> list[NoiseNeeded]:
+    """For a method that sends its weights alone: at the server, with either way of sampling, and at
+    the clients, which pay for every visit."""
+    visits, share = schedule.most_visits(), schedule.participation
+    apart = _boundary(lambda scale: _deltas(scale)(epsilon) <= delta, 0.0, 1e3)
+    alone = max(_rounded_up(distance(1.0, visits) / apart), LEAST_ACCOUNTED)
+    coins = schedule.drawn._replace(sampling=replace(schedule.sampling, poisson=True))
+    found = []
+    for where, noise, drawn, averaged in (
+        ("the server, federation.sampling=poisson", noise_for(epsilon, delta, coins), coins, 1),
+        ("the server", noise_for(epsilon, delta, schedule.drawn), schedule.drawn, 1),
+        ("each client", alone, schedule.drawn, 2),  # noise of each, of which the mean is taken
+    ):
+        cohort = drawn.sampling.expected(schedule.clients, share)
+        length = noise * sqrt(parameters)
+        enough = max(1.0, (length / HARMLESS) ** averaged)
+        on_mean = length / cohort ** (1 / averaged)
+        found.append(NoiseNeeded(where, noise, cohort, on_mean, enough, enough / share))
+    return found
 
 
 def distance(noise: float, released: int) -> float:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import exp, sqrt
@@ -20,6 +23,7 @@ from torch import Tensor
 from dcfl.amplification import Drawn
 from dcfl.central_noise import CentralNoise, RoundSums
 from dcfl.client import Client
+from dcfl.config import from_toml
 from dcfl.engines.engine import Connect
 from dcfl.errors import ConfigError, Interrupted
 from dcfl.experiment import EngineSettings, Experiment, FederationSettings, OutputSettings
@@ -45,9 +49,11 @@ from dcfl.runs.connect import connect
 from dcfl.runs.run import Run
 from dcfl.server import ServerSettings
 from dcfl.server.optimizers import OPTIMIZERS
+from tests.command_line import Call, calls
 from tests.engines.runs import TRAINING, Flat, bits, federation
 from tests.flower.in_process import in_process
 
+call = pytest.fixture(calls)
 FEDAVG = METHODS["fedavg"]()
 COINS = Sampling(poisson=True)
 ON = PrivacySettings(clip=0.5, noise=0.6, where="server")
@@ -252,6 +258,43 @@ def test_rounds_that_were_done_again_with_other_noise_are_counted() -> None:
     longer = account(replace(privacy, secret=True), FEDAVG, replace(plan, rounds=7))
     assert again == longer
     assert again["epsilon"] > once["epsilon"]
+
+
+@pytest.mark.slow
+def test_the_page_shows_what_the_verb_prints(call: Call) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "privacy.md").read_text()
+    found = re.search(r"```sh\ndcfl (privacy .*)\n```\n\n```text\n([^`]*)```", page)
+    assert found is not None
+    code, shown, _ = call(*found[1].split())
+    assert code == 0
+    lines = [[line.rstrip() for line in text.strip().splitlines()] for text in (shown, found[2])]
+    assert lines[0] == lines[1]
+
+
+def test_what_a_budget_needs(call: Call) -> None:
+    """The extrapolation by hand: noise z sqrt(d) / m in clips, and a tenth of that."""
+    words = ["--rounds", 3, "--participation", 0.1, "--clients", 50, "--parameters", 400]
+    code, shown, _ = call("privacy", "--target-epsilon", 4, *words, "--json")
+    assert code == 0
+    coins, fixed, alone = json.loads(shown)
+    assert coins["noise"] < fixed["noise"] < alone["noise"]
+    assert Drawn(50, 0.1, 3, COINS).epsilon(coins["noise"], 1e-5) <= 4
+    assert coins["on_mean"] == pytest.approx(coins["noise"] * 20 / 5)
+    assert coins["harmless_clients"] == pytest.approx(coins["noise"] * 20 / 0.1 / 0.1)
+    assert alone["on_mean"] == pytest.approx(alone["noise"] * 20 / sqrt(5))
+    assert alone["harmless_cohort"] == pytest.approx((alone["noise"] * 20 / 0.1) ** 2)
+    assert call("privacy", "--target-epsilon", 0)[0] == 2
+
+
+def test_the_config_of_the_page_can_be_used() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "privacy.md").read_text()
+    block = re.search(
+        r"^    \[federation\]\n    participation = 0.05\n(?:(?:    .*)?\n)*", page, re.M
+    )
+    assert block is not None
+    used = from_toml(textwrap.dedent(block[0]))
+    assert used.privacy == PrivacySettings(1.0, 1.0, 8.0, where="server")
+    assert used.federation.draws == COINS
 
 
 # Who is drawn

@@ -62,7 +62,9 @@ def settings(
 
 
 def privacy(
-    target_epsilon: Annotated[float, typer.Option(min=0.01, help="What a client may spend.")] = 8.0,
+    target_epsilon: Annotated[
+        float, typer.Option(min=0.1, max=500, help="What a client may spend.")
+    ] = 8.0,
     delta: Annotated[float, typer.Option(min=1e-12, max=0.5, help="Far below 1/clients.")] = 1e-5,
     rounds: Annotated[int, typer.Option(min=1, help="How many, of the whole run.")] = 80,
     participation: Annotated[
@@ -76,14 +78,21 @@ def privacy(
 
     See docs/privacy.md. No run is needed: the answer depends on nothing but these numbers.
     """
-    from dcfl.cli.cards import privacy_card
-    from dcfl.privacy import budgets
+    from dcfl.cli.tables import NOISE_WORDS, noise_table
+    from dcfl.cli.terminal import stdout
+    from dcfl.privacy import Schedule, noise_needed
 
-    found = budgets(target_epsilon, delta, rounds, participation, clients, parameters)
+    schedule = Schedule(clients, participation, 0, rounds)
+    found = noise_needed(target_epsilon, delta, schedule, parameters)
     if as_json:
         print_json([one.to_json() for one in found])
-    else:
-        print(privacy_card(found, parameters))
+        return
+    print(
+        f"epsilon {target_epsilon:g} at delta {delta:g}, and {rounds:,} rounds with "
+        f"{100 * participation:.3g} % of {clients:,} clients\n"
+    )
+    stdout.print(noise_table(found))
+    print(NOISE_WORDS)
 
 
 def methods(

@@ -23,6 +23,7 @@ from dcfl.system.wording import printable
 
 if TYPE_CHECKING:
     from dcfl.analysis.findings import Analysis
+    from dcfl.privacy import NoiseNeeded
     from dcfl.report import document
     from dcfl.trained.evaluate import TwoModels
 
@@ -49,6 +50,20 @@ def comparison_table(standing: Standing) -> Table:
     table = new_table(*found.columns, *curve, title=", ".join(titles) or None)
     for row, group in zip(found.rows, groups, strict=True):
         table.add_row(*row, *(sparkline(group.curve, width) for _ in curve))
+    return table
+
+
+NOISE_WORDS = """
+on the mean: how long the noise in a round's mean is, in clips; the mean change is shorter than one.
+harmless from: extrapolated to as many clients as make that a tenth, with the same participation and
+so with the same epsilon. It says what a larger federation could do, not this one."""
+
+
+def noise_table(needed: Sequence[NoiseNeeded]) -> Table:
+    table = new_table("noise at", "privacy.noise", "on the mean", "harmless from")
+    for one in needed:
+        clients = f"{one.harmless_clients:,.0f} clients"
+        table.add_row(one.where, f"{one.noise:g}", f"{one.on_mean:.3g} clips", clients)
     return table
 
 

@@ -152,17 +152,18 @@ def forget(
     The result is bit-identical to that of a new run with `federation.without=[K]`. The old folder
     stays as it is.
     """
+    from dcfl.models.own_models import OWN_MODELS
     from dcfl.runs.folder import RecordedRun
     from dcfl.trained.forget import Forgetting
 
-    run_own_files(method_file, model_file)
+    _, own_model = run_own_files(method_file, model_file)
     forgetting = Forgetting(RecordedRun.open(folder), client, from_start)
     say(printable(forgetting.cost, 500))
     if dry_run or not forgetting.first:
         if as_json:
             print_json(forgetting.to_json())
         return
-    begun = forgetting.begin(out, trust)
+    begun = forgetting.begin(out, OWN_MODELS.get(own_model), trust)
     train(begun.experiment.method.name, begun)
     _print_result(begun, as_json)
 

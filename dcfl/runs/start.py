@@ -107,8 +107,8 @@ class Begun:
     from the model and nothing else."""
 
     run: RecordedRun
-    rounds: int
-    begun_with: Mapping[str, Any]  # its fingerprint
+    rounds: int  # 0: none, and the new run is one like the other
+    begun_with: Mapping[str, Any]  # its fingerprint, or what of it is in the folder
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def begin_or_resume(
     if begun is not None:
         _require_same(begun, prepared)
     recorder.start(prepared, start.run)
-    if begun is not None:
+    if begun is not None and begun.rounds:
         return _taken_over(begun, prepared, recorder), start
     return Position(ServerState(0, named.snapshot(prepared.model), {}, {})), start
 
@@ -144,11 +144,16 @@ def begin_or_resume(
 def _require_same(begun: Begun, prepared: Prepared) -> None:
     """Its rounds must be those that this run would have done here and now."""
     before, now = identity(begun.begun_with), identity(prepared.fingerprint)
-    different = [one.key for one in differences(before, now) if one.key != "federation.without"]
-    if different:
+    different = {one.key for one in differences(before, now)} - {"federation.without"}
+    if own := sorted(different & {"method", "model"}):
+        raise ConfigError(
+            f"{begun.run.folder} was trained with another {' and '.join(own)}: name its "
+            f"--method-file and --model-file"
+        )
+    if different and begun.rounds:
         raise ConfigError(
             f"{begun.run.folder}: its rounds cannot be gone on from, because they were trained "
-            f"with another {', '.join(different)}: --from-start trains all of them again"
+            f"with another {', '.join(sorted(different))}: --from-start trains all of them again"
         )
 
 

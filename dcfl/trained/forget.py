@@ -14,8 +14,11 @@ from pathlib import Path
 from dcfl.config import apply
 from dcfl.errors import CheckpointError, ConfigError, RunFolderError
 from dcfl.experiment import Experiment
+from dcfl.models import FeatureModel
+from dcfl.models.own_models import OwnModel
 from dcfl.runs.checkpoints import Checkpoint, Checkpoints
 from dcfl.runs.folder import RecordedRun, new_folder
+from dcfl.runs.identity import of_run
 from dcfl.runs.model_file import round_file
 from dcfl.runs.run import Run
 from dcfl.runs.start import Begun, Resumption
@@ -124,11 +127,13 @@ class Forgetting:
         without = tuple(sorted((*whole.federation.without, self.client)))
         return apply(whole, {"federation": {"without": without}, "output": {"dir": str(folder)}})
 
-    def begin(self, out: Path | None, trust: bool = False) -> Run:
-        """The run without the client, in a folder of its own."""
+    def begin(
+        self, out: Path | None, model: FeatureModel | OwnModel | None = None, trust: bool = False
+    ) -> Run:
+        """The run without the client, in a folder of its own. `model`: the run's module from
+        Python, or what builds that."""
         if not trust:
             require_trust(self.run.folder, self.run.experiment)
-        begun = None
-        if self.start and self._newest:
-            begun = Begun(self.run, self.start, self._newest.progress.begun_with)
-        return Run(self.experiment(out), resumption=Resumption(begun=begun))
+        known = self._newest.progress.begun_with if self.start and self._newest else {}
+        begun = Begun(self.run, self.start, known or of_run(self.run))
+        return Run(self.experiment(out), None, model, resumption=Resumption(begun=begun))

@@ -92,6 +92,7 @@ def test_importing_dcfl_is_cheap() -> None:
     assert not {"torch", "matplotlib", "numpy"} & modules_after("import dcfl, dcfl.cli.main")
 
 
+@pytest.mark.slow
 def test_only_figures_for_print_need_matplotlib(tmp_path: Path) -> None:
     folder = f"Path({str(tmp_path / 'run')!r})"
     assert "matplotlib" not in modules_after(

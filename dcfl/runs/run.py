@@ -31,7 +31,7 @@ from dcfl.models import FeatureModel
 from dcfl.models.own_models import OwnModel
 from dcfl.runs.checkpoints import Best, Checkpoints
 from dcfl.runs.connect import connect
-from dcfl.runs.evaluations import by_sites, write_evaluation
+from dcfl.runs.evaluations import by_sites, worst_words, write_evaluation
 from dcfl.runs.folder import MEMORIES, RecordedRun, folder_for
 from dcfl.runs.identity import flat, of_kind
 from dcfl.runs.model_file import Kept, keep_personal_models
@@ -124,6 +124,18 @@ class Result:
     def rounds(self) -> list[RoundRow]:
         """Read from rounds.jsonl when first asked for."""
         return RecordedRun.open(self.folder).rounds
+
+    def __str__(self) -> str:
+        """Four lines, for `print`."""
+        of = self.summary
+        scores = (of.final_accuracy, of.max_accuracy, of.ema_accuracy, of.worst_decile_accuracy)
+        last, best, ema, worst = ("?" if score is None else f"{score:.2f} %" for score in scores)
+        return (
+            f"{of.method} on {of.dataset}, {of.clients} clients, {of.rounds} rounds\n"
+            f"accuracy {last}, MAX {best}, EMA {ema}\n"
+            f"clients  {worst} for the {worst_words(of.clients)}\n"
+            f"folder   {self.folder}"
+        )
 
     def to_pandas(self) -> DataFrame:
         """The rounds as a DataFrame, indexed by their number; needs pandas."""

@@ -42,7 +42,9 @@ from dcfl.testing.toys import (
     TRAINING,
     Broken,
     NotOffered,
+    Rounds,
     averaged,
+    fresh_rounds,
     toy_client,
     toy_images,
     toy_model,
@@ -159,13 +161,13 @@ def overridden_hooks(method: type[Method]) -> list[str]:
     return [hook for hook in HOOKS if method.overrides(hook)]
 
 
-def _hashes(method: Method, norm: Norm) -> list[str]:
-    rounds = two_rounds(method, norm)
+def _hashes(rounds: Rounds) -> list[str]:
     return [sha256(reply.update.weights) for reply in rounds.second]
 
 
 def repeatable(method: type[Method], norm: Norm) -> None:
-    if _hashes(method(), norm) != _hashes(method(), norm):
+    again = fresh_rounds(method(), norm, toys.TWO_CLIENTS, toys.TRAINING)
+    if _hashes(again) != _hashes(two_rounds(method(), norm)):
         raise Broken("two equal rounds gave different weights: something random is not seeded")
 
 
@@ -180,7 +182,8 @@ def equals_fedavg_at_its_neutral_value(method: type[Method], norm: Norm) -> None
             "say at which values of its fields it is FedAvg, as in neutral = {'mu': 0.0}, or that "
             "it never is: neutral = None"
         )
-    if _hashes(replace(method(), **neutral), norm) != _hashes(METHODS["fedavg"](), norm):
+    at_neutral, fedavg = replace(method(), **neutral), METHODS["fedavg"]()
+    if _hashes(two_rounds(at_neutral, norm)) != _hashes(two_rounds(fedavg, norm)):
         values = ", ".join(f"{key} = {value}" for key, value in neutral.items())
         raise Broken(f"with {values} its weights are not FedAvg's")
 
@@ -191,7 +194,7 @@ def differs_from_fedavg_otherwise(method: type[Method], norm: Norm) -> None:
         return
     if not overridden_hooks(method):
         raise Broken(f"it is FedAvg: it overrides none of the hooks ({', '.join(HOOKS)})")
-    if _hashes(method(), norm) != _hashes(fedavg(), norm):
+    if _hashes(two_rounds(method(), norm)) != _hashes(two_rounds(fedavg(), norm)):
         return
     if method().has_own_model:
         for update, memory in two_rounds(method(), norm).second:
@@ -365,7 +368,7 @@ def works_in_the_first_round(method: type[Method], norm: Norm) -> None:
 
 
 def leaves_what_it_was_given_untouched(method: type[Method], norm: Norm) -> None:
-    rounds, data = two_rounds(method(), norm, MIXED), toy_client(MIXED)
+    rounds, data = fresh_rounds(method(), norm, (MIXED,), TRAINING), toy_client(MIXED)
     given: dict[str, Tensors] = {
         "received": dict(rounds.weights),
         "shared": dict(rounds.shared),

@@ -46,6 +46,7 @@ def test_a_trial_is_mostly_start_up() -> None:
         assert job.rounds > 1  # the first is not timed
 
 
+@pytest.mark.slow
 def test_methods_are_compared_with_fedavg(tmp_path: Path) -> None:
     out = tmp_path / "methods.json"
     table = methods_table(time_methods("lenet", "dcfl-pw", repeats=1, out=out))

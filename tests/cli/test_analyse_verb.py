@@ -114,6 +114,7 @@ def test_images_that_were_kept_back_are_not_called_test_images(
     assert "different images" not in " ".join(cautions(both))
 
 
+@pytest.mark.slow
 def test_many_runs_and_many_classes(both: list[Analysis], tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     points = rng.normal(size=(3000, 2)) / 3

@@ -26,6 +26,7 @@ def report(cli: Call, tmp_path: Path) -> Call:
     return partial(cli, "report", "both")
 
 
+@pytest.mark.slow
 def test_files_are_written_beside_the_page(report: Call, tmp_path: Path) -> None:
     code, out, _ = report("--csv", "new/a.csv", "--latex", "a.tex", "--figures", "print")
     assert (code, out) == (

@@ -158,6 +158,7 @@ def test_a_method_of_ones_own_from_new_to_run(cli, tmp_path: Path) -> None:  # t
         dcfl.METHODS.pop("my-idea", None)
 
 
+@pytest.mark.slow
 def test_check_fails_for_a_broken_method(cli, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     (tmp_path / "zero.py").write_text(ZERO)
     code, out, _ = cli("check", "zero.py")

@@ -79,6 +79,7 @@ def test_quiet_leaves_results_and_warnings(cli: Call, tmp_path: Path) -> None:
     assert (code, "dcfl --help" in out) == (0, True)
 
 
+@pytest.mark.slow
 def test_a_dry_run_shows_the_settings_that_the_run_would_record(
     cli: Call,
     tmp_path: Path,

@@ -114,6 +114,7 @@ def test_a_plan_says_what_is_done_and_what_has_failed(reproduce: Call, tmp_path:
     assert f"{fedsol[0].name}  failed: diverged" in out
 
 
+@pytest.mark.slow
 def test_all_has_every_cell_once(reproduce: Call) -> None:
     code, out, _ = reproduce("all", *SMOKE, "--plan", "--json")
     assert code == 0
@@ -125,6 +126,7 @@ def test_all_has_every_cell_once(reproduce: Call) -> None:
     assert set(json.loads(out)) == wanted
 
 
+@pytest.mark.slow
 def test_a_search_goes_on_from_what_it_found(
     reproduce: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +205,7 @@ def test_a_damaged_cell_is_named_before_anything_is_trained(
     assert f"{cell_folder.cell.name}/{name}" in said
 
 
+@pytest.mark.slow
 def test_a_cell_in_use_is_reported_and_the_rest_is_written(reproduce: Call, tmp_path: Path) -> None:
     cell_folder = cell_folders_in(tmp_path / "out", cells_of("server-side"))[0]
     cell_folder.path.mkdir(parents=True)
@@ -248,6 +251,7 @@ def test_mistakes_are_one_line(words: tuple[str, ...], said: str, reproduce: Cal
     assert not Path("out").exists()
 
 
+@pytest.mark.slow
 def test_the_figure(reproduce: Call, tmp_path: Path) -> None:
     code, out, _ = reproduce("similarity", *SMOKE, "federation.rounds=1")
     assert code == 0

@@ -93,6 +93,7 @@ def test_two_settings_are_places_and_panels(tmp_path: Path) -> None:
     assert titles == ["training.batch_size = 16", "training.batch_size = 32"]
 
 
+@pytest.mark.slow
 def test_on_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,7 +17,8 @@ from dcfl.testing.properties import (
 )
 
 
-@pytest.mark.parametrize("norm", ["batch", "group"])
+# Running statistics are what most mistakes are made with.
+@pytest.mark.parametrize("norm", ["batch", pytest.param("group", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
 def test_every_property_holds(method: type[Method], norm: Norm) -> None:
     if method.name == "fedma" and norm == "group":

@@ -548,6 +548,7 @@ def test_tiny_imagenet_damaged(tmp_path: Path, name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("DCFL_DATA" not in os.environ, reason="DCFL_DATA names no folder")
 def test_the_real_tiny_imagenet() -> None:
     data = Path(os.environ["DCFL_DATA"])

@@ -86,6 +86,7 @@ def test_without_groups_by_the_pixels_and_never_all(tmp_path: Path) -> None:
     assert {*held.train.labels.tolist()} == {0, 1}
 
 
+@pytest.mark.slow
 def test_the_best_round_patience_and_a_sweep_at_sites(tmp_path: Path, cli: Call) -> None:
     data = {"dataset": f"sites:{scanners(tmp_path / 'pictures')}", "image_size": 8, "holdout": 0.2}
     federation = {"rounds": 3, "patience": 1}

@@ -15,6 +15,7 @@ from dcfl.errors import ConfigError
 BFLOAT16 = ("engine.precision=bfloat16", "engine.workers=1", "federation.rounds=1")
 
 
+@pytest.mark.slow
 def test_a_run_in_bfloat16_survives_this_cpu(tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key != instructions.LIMIT}
     done = subprocess.run(

@@ -578,6 +578,7 @@ def test_workers_of_two_pools_end_in_the_middle_of_a_client_too(tmp_path: Path) 
                 os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_command_leaves_no_worker_and_what_resume_needs(
     number: signal.Signals, code: int, tmp_path: Path

@@ -30,6 +30,7 @@ print("imported", len(names))
 """
 
 
+@pytest.mark.slow
 def test_nothing_at_a_site_or_its_server_needs_ray() -> None:
     command = [sys.executable, "-c", EVERYTHING_BUT_THE_SIMULATION]
     done = subprocess.run(command, capture_output=True, text=True)

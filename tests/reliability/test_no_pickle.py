@@ -147,6 +147,7 @@ said.write_text(json.dumps(heard))
 """
 
 
+@pytest.mark.slow
 def test_an_audited_run_unpickles_nothing_and_reaches_nobody(tmp_path: Path) -> None:
     said, root = tmp_path / "said.json", PACKAGE.parent
     done = subprocess.run(

@@ -101,6 +101,7 @@ def write_pictures(folder: Path) -> None:
             Image.fromarray(pixels).save(folder / name / f"{number:04}.png", compress_level=0)
 
 
+@pytest.mark.slow
 def test_two_pictures_of_a_class_changed_places(tmp_path: Path) -> None:
     pictures = tmp_path / "pictures"
     write_pictures(pictures)
@@ -137,6 +138,7 @@ def test_another_processor_or_less_of_it(tmp_path: Path, variable: str) -> None:
     resumed(tmp_path / "run", "--allow", "cpu", **{name: value})
 
 
+@pytest.mark.slow
 def test_another_version_of_dcfl_is_refused_and_the_same_goes_on(tmp_path: Path) -> None:
     begun(tmp_path / "run")
     other = tmp_path / "other" / "dcfl-9.9.9.dist-info"

@@ -344,6 +344,7 @@ def test_on_paper_charts_are_on_white_and_as_wide_as_it(browser: Any, report: Pa
     opened.page.context.close()
 
 
+@pytest.mark.slow
 def test_the_page_of_a_watch_follows_and_keeps_what_the_reader_chose(
     browser: Any, tmp_path: Path
 ) -> None:

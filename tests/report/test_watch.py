@@ -165,6 +165,7 @@ def test_a_run_without_a_sign_of_life_is_called_silent(tmp_path: Path) -> None:
     assert ">silent<" in page.state().content
 
 
+@pytest.mark.slow
 def test_the_verb_says_where_and_stops_cleanly(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "dcfl", "watch", str(tmp_path / "later")]
     with subprocess.Popen(

@@ -127,6 +127,7 @@ def test_a_comparison_has_its_data_once(tmp_path: Path) -> None:
     assert dcfl.evaluate(tmp_path / "moved" / "fedavg-seed0").images == len(data.test)
 
 
+@pytest.mark.slow
 def test_a_sweep_has_its_data_too(tmp_path: Path) -> None:
     found = dcfl.sweep(
         settings={**QUICK, "model.name": "cnn1d", "training.lr": [0.001, 0.1]},

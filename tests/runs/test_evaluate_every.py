@@ -60,6 +60,7 @@ def stop_after(run: Run, last: int) -> None:
             run.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "last"), [(1, 2), (2, 3), (2, 4)])
 def test_a_resumed_run_is_that_of_a_run_that_was_never_stopped(
     workers: int, last: int, tmp_path: Path

@@ -117,6 +117,7 @@ def test_at_nodes_that_keep_memories(tmp_path: Path) -> None:
     same(tmp_path / "run", outcome(tmp_path / "planned"))
 
 
+@pytest.mark.slow
 def test_an_early_end_is_respected(tmp_path: Path) -> None:
     """A run that has ended early ends there however many rounds it may have."""
     settings: Settings = {"federation.target_accuracy": 30.0, "federation.choose_by": "test"}
@@ -188,6 +189,7 @@ def test_without_its_checkpoint_it_stays_as_it_is(
         resume(tmp_path / "run", rounds=5)
 
 
+@pytest.mark.slow
 def test_killed_at_any_step_it_goes_on(
     tmp_path: Path, from_the_start: Callable[..., dict[str, Any]]
 ) -> None:

@@ -74,6 +74,7 @@ def test_printed_it_is_short(result: Result) -> None:
     assert "Linear" not in repr(result)
 
 
+@pytest.mark.slow
 def test_a_comparison_and_its_groups_show_themselves(compared: Comparison) -> None:
     text = compared._repr_html_()
     assert Balanced(text).tags.count("tr") == 3

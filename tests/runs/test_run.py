@@ -74,6 +74,17 @@ def test_rows_have_what_was_promised(result: dcfl.runs.run.Result) -> None:
             "weights_sha256"} <= recorded.summary.to_json().keys()  # fmt: skip
 
 
+def test_it_prints_four_lines(result: dcfl.runs.run.Result) -> None:
+    summary = result.summary
+    first, scores, clients, folder = str(result).splitlines()
+    assert first == f"{summary.method} on digits, 20 clients, 2 rounds"
+    assert scores == f"accuracy {summary.final_accuracy:.2f} %, " + (
+        f"MAX {summary.max_accuracy:.2f} %, EMA {summary.ema_accuracy:.2f} %"
+    )
+    assert clients == f"clients  {summary.worst_decile_accuracy:.2f} % for the worst tenth"
+    assert folder.endswith(str(result.folder))
+
+
 def test_bytes_are_those_of_the_tensors(result: dcfl.runs.run.Result) -> None:
     """The weights go both ways; DCFL-PW adds 10 x 128 sums and counts up, prototypes and a mask
     down from the second round on."""

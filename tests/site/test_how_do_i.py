@@ -10,6 +10,7 @@ import dcfl
 from tests.site.blocks import ROOT, blocks
 
 
+@pytest.mark.slow
 def test_every_snippet_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DCFL_CACHE", str(tmp_path / "cache"))

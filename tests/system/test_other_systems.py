@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import dcfl
 
 ROOT = Path(dcfl.__file__).parents[1]
@@ -48,6 +50,7 @@ except ConfigError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_run_needs_neither_fork_nor_fcntl(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     command = [sys.executable, "-c", WITHOUT_UNIX + RUN, str(folder)]

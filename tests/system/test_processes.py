@@ -29,6 +29,7 @@ def hostile(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_our_python_does_not_look_into_the_working_folder(hostile: Path) -> None:
     for words in (("-c", "import queue"), ("-m", "dcfl.comparisons.cell_worker", "--nothing")):
         subprocess.run(python(*words), cwd=hostile, capture_output=True)

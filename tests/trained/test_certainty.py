@@ -41,6 +41,7 @@ def test_groups_that_agree_are_worth_one_picture_each() -> None:
     assert accuracy_interval(everything, groups) == pytest.approx(wilson(50, 50))
 
 
+@pytest.mark.slow
 def test_an_interval_by_groups_holds_the_truth_about_as_often_as_it_says() -> None:
     rng, held = np.random.default_rng(3), 0
     for _ in range(60):

@@ -453,6 +453,7 @@ def test_a_model_that_has_diverged_is_refused(
     assert [*tmp_path.iterdir()] == []
 
 
+@pytest.mark.slow
 def test_feature_vectors_and_what_normalises_by_the_batch(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     rows, labels = rng.normal(3, 2, (60, 7)).astype(np.float32), np.arange(60) % 3

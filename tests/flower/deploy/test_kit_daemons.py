@@ -196,6 +196,7 @@ def test_a_port_without_a_listener_is_free() -> None:
     assert not in_use(port)
 
 
+@pytest.mark.slow
 def test_a_server_looks_at_its_proxy_and_lists_its_sites(
     server: ServerKit, supernode: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,6 +271,7 @@ def test_in_the_foreground_it_ends_with_its_daemon(site: SiteKit, supernode: Any
     assert kit_status(site).daemons == ()
 
 
+@pytest.mark.slow
 def test_in_the_foreground_it_takes_its_daemon_with_it(site: SiteKit) -> None:
     command = [sys.executable, "-c", RUN, str(site.folder), CONNECTED]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:

@@ -147,6 +147,7 @@ def test_each_chart_has_a_file_of_its_own_and_the_users_style_plays_no_part(tmp_
         assert one.read_bytes() == other.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_matplotlibrc_in_the_working_folder_is_not_even_read(tmp_path: Path) -> None:
     """It may be somebody else's folder, and a preamble of LaTeX runs programs. A pipe that is read
     never ends."""

@@ -174,7 +174,9 @@ MethodNames = Annotated[
     str,
     typer.Option(metavar="A,B(mu=0.1),C", help="Which methods, with settings of their own."),
 ]
-Seeds = Annotated[str, typer.Option(metavar="0,1,2", help="One run of each method per seed.")]
+Seeds = Annotated[
+    str | None, typer.Option(metavar="0,1,2", help="One run of each method per seed.")
+]
 Baselines = Annotated[
     bool,
     typer.Option(
@@ -209,7 +211,7 @@ TuneRate = Annotated[
 def compare(
     settings: Settings = None,
     methods: MethodNames = "fedavg,dcfl-sw,dcfl-pw",
-    seeds: Seeds = "",
+    seeds: Seeds = None,
     tune: TuneMethods = 0,
     tune_lr: TuneRate = True,
     by_client: ByClient = False,
@@ -253,7 +255,7 @@ def compare(
     planned = plan_comparison(
         experiment_of(others, method_file, model_file, out),
         split_commas(methods),
-        whole_numbers(seeds) if seeds else (),
+        () if seeds is None else whole_numbers(seeds),
         parse_settings(of_methods).get("method", {}),
         tune=tune,
         tune_lr=tune_lr,
@@ -304,7 +306,9 @@ Varied = Annotated[
 ]
 Random = Annotated[int, typer.Option(min=0, metavar="N", help="Try N points drawn at random.")]
 SearchSeed = Annotated[int, typer.Option(min=0, help="Of --random.")]
-PointSeeds = Annotated[str, typer.Option(metavar="0,1,2", help="Train each point with each seed.")]
+PointSeeds = Annotated[
+    str | None, typer.Option(metavar="0,1,2", help="Train each point with each seed.")
+]
 Score = Annotated[str, typer.Option(metavar="ema|max|final", help="What points are chosen by.")]
 BudgetText = Annotated[
     str, typer.Option(metavar="2h", help="Begin no trial that would not end in time.")
@@ -316,7 +320,7 @@ def sweep(
     settings: Varied = None,
     random: Random = 0,
     search_seed: SearchSeed = 0,
-    seeds: PointSeeds = "",
+    seeds: PointSeeds = None,
     by: Score = "ema",
     budget: BudgetText = "",
     plan: PlanOnly = False,
@@ -344,7 +348,7 @@ def sweep(
         experiment_of([*files, *fixed], method_file, model_file, out),
         space,
         Search("random", random, search_seed) if random else Search(),
-        whole_numbers(seeds) if seeds else (),
+        () if seeds is None else whole_numbers(seeds),
         _score(by),
         reuse or (),
     )

@@ -10,7 +10,7 @@ import typer
 
 from dcfl.cli.options import AsJSON, print_json
 from dcfl.errors import ConfigError, require
-from dcfl.system.wording import printable
+from dcfl.system.wording import printable, whole_number
 
 new = typer.Typer(help="Start a config, method or network of your own.", no_args_is_help=True)
 
@@ -57,9 +57,9 @@ def check(
 
 def _channels_and_size(images: str) -> tuple[int, int]:
     parts = images.split("x")
-    if len(parts) != 3 or parts[1] != parts[2] or not all(part.isdecimal() for part in parts):
+    channels, size, _ = [whole_number(part) for part in parts] if len(parts) == 3 else [None] * 3
+    if channels is None or size is None or parts[1] != parts[2]:
         raise ConfigError(f"--images {images}: give channels and size of square images, 3x32x32")
-    channels, size = int(parts[0]), int(parts[1])
     require(1 <= channels <= 64, f"--images {images}: 1 to 64 channels")
     require(1 <= size <= 1024, f"--images {images}: 1 to 1024 pixels")
     return channels, size

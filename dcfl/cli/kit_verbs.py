@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dcfl.cli.options import AsJSON, comma_separated, print_json
-from dcfl.errors import NetworkError, RunMissing, StorageError, require
-from dcfl.system.wording import printable
+from dcfl.errors import ConfigError, NetworkError, RunMissing, StorageError, require
+from dcfl.system.wording import printable, whole_number
 
 if TYPE_CHECKING:
     from dcfl.flower.audit_log import AuditEntry, History
@@ -47,6 +47,9 @@ def audit_command(
     found = {path: AuditLog(path).read() for path in logs_in(place)}
     if not found:
         raise RunMissing(f"{place}: no audit.jsonl here; a site writes it with its first answer")
+    for path, history in found.items():
+        if history.torn and not (history.head.lines or history.breaks):
+            raise RunMissing(f"{path}: not one whole line of a site's record")
     if as_json:
         print_json({str(path): _as_json(history) for path, history in found.items()})
     else:
@@ -56,9 +59,11 @@ def audit_command(
     if broken:
         raise StorageError(f"{', '.join(broken)}: a line was changed or removed")
     if noted:
-        lines, _, last = noted.partition(":")
-        require(lines.isdecimal() and bool(last), f"--noted {noted}: give LINES:HASH")
-        known = [history.has(int(lines), last) for history in found.values()]
+        count, _, last = noted.partition(":")
+        lines = whole_number(count)
+        if lines is None or not last:
+            raise ConfigError(f"--noted {noted}: give LINES:HASH")
+        known = [history.has(lines, last) for history in found.values()]
         if not any(known):
             raise StorageError(f"{place}: line {lines} is not the one with the hash {last}")
         if not as_json:

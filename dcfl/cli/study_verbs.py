@@ -172,7 +172,9 @@ MethodNames = Annotated[
     str,
     typer.Option(metavar="A,B(mu=0.1),C", help="Which methods, with settings of their own."),
 ]
-Seeds = Annotated[str, typer.Option(metavar="0,1,2", help="One run of each method per seed.")]
+Seeds = Annotated[
+    str | None, typer.Option(metavar="0,1,2", help="One run of each method per seed.")
+]
 Baselines = Annotated[
     bool,
     typer.Option(
@@ -207,7 +209,7 @@ TuneRate = Annotated[
 def compare(
     settings: Settings = None,
     methods: MethodNames = "fedavg,dcfl-sw,dcfl-pw",
-    seeds: Seeds = "",
+    seeds: Seeds = None,
     tune: TuneMethods = 0,
     tune_lr: TuneRate = True,
     by_client: ByClient = False,
@@ -251,7 +253,7 @@ def compare(
     planned = plan_comparison(
         experiment_of(others, method_file, model_file, out),
         split_commas(methods),
-        whole_numbers(seeds) if seeds else (),
+        () if seeds is None else whole_numbers(seeds),
         parse_settings(of_methods).get("method", {}),
         tune=tune,
         tune_lr=tune_lr,
@@ -300,13 +302,15 @@ Varied = Annotated[
         "value, which are not.",
     ),
 ]
-PointSeeds = Annotated[str, typer.Option(metavar="0,1,2", help="Train each point with each seed.")]
+PointSeeds = Annotated[
+    str | None, typer.Option(metavar="0,1,2", help="Train each point with each seed.")
+]
 SHOWN = 10  # trials on the terminal
 
 
 def sweep(
     settings: Varied = None,
-    seeds: PointSeeds = "",
+    seeds: PointSeeds = None,
     plan: PlanOnly = False,
     reuse: Reuse = None,
     parallel: Parallel = 0,
@@ -329,7 +333,7 @@ def sweep(
     planned = plan_sweep(
         experiment_of([*files, *fixed], method_file, model_file, out),
         space,
-        whole_numbers(seeds) if seeds else (),
+        () if seeds is None else whole_numbers(seeds),
         reuse or (),
     )
     if plan:

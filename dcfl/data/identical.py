@@ -16,7 +16,7 @@ from dcfl.system.storage import read_whole, replacing
 from dcfl.system.wording import printable
 
 TRAINED_ON = "trained_on.digests"  # in a run folder: eight bytes of each picture's hash
-LARGEST = 8 * 10**9  # bytes of such a file
+LARGEST = 8 * 10**8  # bytes of such a file: a hundred million pictures
 
 Digests = NDArray[np.uint64]
 
@@ -71,10 +71,20 @@ def read_digests(folder: Path) -> Digests | None:
     content = read_whole(path, LARGEST)
     if len(content) % 8:
         raise RunFolderError(f"{printable(path)}: damaged (not a whole number of hashes)")
-    return np.frombuffer(content, "<u8")
+    seen = np.frombuffer(content, "<u8")
+    if (seen[1:] <= seen[:-1]).any():
+        raise RunFolderError(f"{printable(path)}: damaged (not in order)")
+    return seen
 
 
 def trained_on(folder: Path, images: Images) -> int | None:
     """How many of these the run in the folder was trained on; None if its folder does not say."""
     seen = read_digests(folder)
-    return None if seen is None else int(np.isin(images.digests, seen).sum())
+    return None if seen is None else int(are_among(images.digests, seen).sum())
+
+
+def are_among(digests: Digests, seen: Digests) -> NDArray[np.bool_]:
+    """Which of these are among those of a file, which are many and sorted."""
+    if not len(seen):
+        return np.zeros(len(digests), bool)
+    return np.equal(seen[np.searchsorted(seen[:-1], digests)], digests)

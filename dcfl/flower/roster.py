@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from dcfl.errors import ConfigError, require
 from dcfl.system.storage import read_data
+from dcfl.system.wording import whole_number
 
 if TYPE_CHECKING:
     from dcfl.data.settings import DataSettings  # it imports torch, which ./status needs not
@@ -52,6 +53,7 @@ UNBOUND = (
     "the sites are not bound to keys: whoever first claims a partition-id has its clients; "
     "`dcfl flower run --sites KEY.pub,...` binds them"
 )
+MOST_SITES = 10_000
 NO_KEY = "-"  # instead of a fingerprint, in a roster's text
 
 
@@ -65,14 +67,16 @@ class Roster:
 
     def __post_init__(self) -> None:
         require(self.count >= 1, f"{self.count} sites: at least one is needed")
+        require(self.count <= MOST_SITES, f"{self.count} sites: at most {MOST_SITES:,}")
         require(len({*self.keys}) == len(self.keys), "two sites have the same key")
         require(len(self.names) in (0, self.count), "some sites have a name, and some have none")
 
     @classmethod
     def from_option(cls, sites: str) -> Roster:
         """From `--sites`: a number, or the files of the sites' public keys with commas."""
-        if sites.strip().isdecimal():
-            return cls(int(sites))
+        count = whole_number(sites.strip())
+        if count is not None:
+            return cls(count)
         return cls.of_keys([Path(os.path.expanduser(file.strip())) for file in sites.split(",")])
 
     @classmethod
@@ -105,8 +109,9 @@ class Roster:
 
     @classmethod
     def _parsed(cls, text: str) -> Roster:
-        if text.isdecimal():
-            return cls(int(text))
+        count = whole_number(text)
+        if count is not None:
+            return cls(count)
         rows = [line.split() for line in text.splitlines()]
         keyless = all(row[:1] == [NO_KEY] for row in rows)
         bound = all(row[0].startswith("SHA256:") for row in rows if row)

@@ -292,7 +292,12 @@ class RecordedRun:
     @cached_property
     def personal(self) -> list[PersonalRow]:
         """The rows of the clients' own models; empty without such models or before the end."""
-        return list(self._rows(PERSONAL_ROWS, PersonalRow))
+        rows = list(self._rows(PERSONAL_ROWS, PersonalRow))
+        crossed = {len(row.on_sites) for row in rows}
+        in_order = [row.client for row in rows] == [*range(len(rows))]
+        if rows and not (in_order and crossed in ({0}, {len(rows)})):
+            raise damaged(self.folder / PERSONAL_ROWS, "rows that do not go together")
+        return rows
 
     @cached_property
     def environment(self) -> Environment:

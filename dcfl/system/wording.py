@@ -48,6 +48,12 @@ def printable_lines(text: str) -> str:
     return "\n".join(map(escaped, text.split("\n")))
 
 
+def whole_number(text: str) -> int | None:
+    """What these digits stand for; None for other text, and for more digits than any number here
+    has: Python converts no more than some thousands."""
+    return int(text) if re.fullmatch("[0-9]{1,18}", text) else None
+
+
 def escaped(text: str) -> str:
     if text.isprintable():
         return text

@@ -9,7 +9,6 @@ from itertools import count, islice
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,7 +16,7 @@ from dcfl.client import evaluating
 from dcfl.data import Images, Preparation
 from dcfl.data.catalogue import reading_of
 from dcfl.data.client_data import normalises_by_batch
-from dcfl.data.identical import Digests, read_digests
+from dcfl.data.identical import Digests, are_among, read_digests
 from dcfl.data.readers.pictures import Reading, decode_all, images, in_grey
 from dcfl.engines.placement import choose_devices
 from dcfl.errors import ConfigError, DatasetMissing, RunFolderError
@@ -121,7 +120,7 @@ class Classifier:
         if self.seen is None:
             return Seen(output, rows, [None] * len(pixels))
         digests = Images(pixels, torch.zeros(len(pixels), dtype=torch.int64)).digests
-        return Seen(output, rows, np.isin(digests, self.seen).tolist())
+        return Seen(output, rows, are_among(digests, self.seen).tolist())
 
 
 def open_classifier(folder: Path, which: Which = "last", network: Network = None) -> Classifier:

@@ -12,7 +12,7 @@ from PIL import Image
 
 import dcfl
 from dcfl.data import DataSettings, Images, load_dataset
-from dcfl.data.identical import TRAINED_ON, identical_pictures, read_digests
+from dcfl.data.identical import TRAINED_ON, are_among, identical_pictures, read_digests
 from dcfl.errors import DCFLError
 from tests.command_line import Call
 from tests.data.pictures import save
@@ -100,11 +100,22 @@ def test_a_warm_start_is_told_what_was_trained_on_and_remembers_both(tmp_path: P
     assert {*seen.tolist()} == {*old.digests.tolist(), *data.train.digests.tolist()}
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / TRAINED_ON).write_bytes(b"1234567")
-    with pytest.raises(DCFLError, match="not a whole number of hashes"):
+@pytest.mark.parametrize(
+    ("content", "wrong"), [(b"1234567", "not a whole number of hashes"), (bytes(16), "in order")]
+)
+def test_a_damaged_file_is_named(content: bytes, wrong: str, tmp_path: Path) -> None:
+    """A hostile one may be large and empty, in blocks that take no room on the disk."""
+    (tmp_path / TRAINED_ON).write_bytes(content)
+    with pytest.raises(DCFLError, match=wrong):
         read_digests(tmp_path)
     assert read_digests(tmp_path / "elsewhere") is None
+
+
+def test_what_is_among_the_pictures_of_a_file() -> None:
+    some = np.array([7, 0, 5, 2**64 - 1, 3], np.uint64)
+    for seen in ([], [5], [0, 5], [3, 2**64 - 1], [4]):
+        expected = [int(one) in seen for one in some]
+        assert are_among(some, np.array(seen, np.uint64)).tolist() == expected
 
 
 def test_equal_pixels_have_equal_digests() -> None:

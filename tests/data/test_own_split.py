@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from dcfl.data.splits import own_split as split_formats
 from dcfl.data.splits.own_split import OwnSplit, own_split_of, read_own_split, split_text
 from dcfl.data.splits.partition import Partition
 from dcfl.errors import ConfigError, DCFLError, PartitionError
+from tests.reliability.victims import SLOW, damaged
 
 DIGITS = load_dataset(DataSettings())
 IMAGES = len(DIGITS.train)
@@ -50,6 +52,26 @@ def splits(draw: st.DrawFn) -> list[list[int]]:
     sizes = draw(st.lists(st.integers(2, 9), min_size=1, max_size=6))
     ends = np.cumsum(sizes)
     return [list(order[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
+
+
+def test_mutated_splits_are_read_or_refused_in_one_line(tmp_path: Path) -> None:
+    rng, dose = random.Random(1), 4_000 if SLOW else 100
+    lines = []
+    split = OwnSplit((np.arange(5), np.arange(5, 9)), ("north", "=south"), path=tmp_path / "s.json")
+    originals = [
+        (suffix, split_text(replace(split, path=tmp_path / f"s{suffix}")).encode())
+        for suffix in (".json", ".csv")
+    ] + [(".json", json.dumps({"0": [1, 2], "10": [3, 4]}).encode())]
+    for _ in range(dose):
+        suffix, content = rng.choice(originals)
+        path = tmp_path / f"mutated{suffix}"
+        path.write_bytes(damaged(content, rng))
+        try:
+            read_own_split(str(path)).fitted(DIGITS)
+        except DCFLError as error:
+            lines.append(len(str(error).splitlines()))
+    assert {*lines} == {1}
+    assert dose / 3 < len(lines) < dose
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])

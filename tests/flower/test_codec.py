@@ -31,6 +31,7 @@ from dcfl.methods import METHODS
 from dcfl.server.validation import Schema, check_update
 from dcfl.tensors import canonical
 from tests.flower.in_process import over_the_wire
+from tests.reliability.victims import SLOW
 
 MEGABYTE = "x" * 10**6
 TASK = Task("0123456789abcdef" * 2, 3, 1)
@@ -499,6 +500,8 @@ def test_a_long_story_is_cut_before_it_is_sent() -> None:
 
 # Fuzz
 
+DOSE = 1_000 if SLOW else 100  # of each of eight seeds
+
 
 def mutated(data: bytes, rng: random.Random) -> bytes:
     """One to four accidents: bytes changed, lost, doubled or put in."""
@@ -532,7 +535,7 @@ def test_fuzzed_messages_are_read_or_turned_away(seed: int) -> None:
     rng = random.Random(seed)
     whole = message_to_proto(Message(honest(), dst_node_id=1, message_type="train"))
     data, verdicts = whole.SerializeToString(), set()
-    for _ in range(110):
+    for _ in range(DOSE):
         try:
             message = message_from_proto(Encoded.FromString(mutated(data, rng)))
             content = message.content
@@ -546,7 +549,7 @@ def test_fuzzed_messages_are_read_or_turned_away(seed: int) -> None:
 def test_fuzzed_tensors_are_read_or_turned_away(seed: int) -> None:
     rng = random.Random(seed)
     verdicts = set()
-    for _ in range(90):
+    for _ in range(DOSE):
         content = honest()
         raw(lambda data: mutated(data, rng))(content)
         verdicts.add(judge(content))

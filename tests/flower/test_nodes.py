@@ -356,7 +356,9 @@ def test_with_pictures_at_the_sites_each_client_is_one(keys: Path) -> None:
 BAD: dict[str, Callable[[Path], Roster]] = {
     "how many SuperNodes": lambda keys: Roster.from_text("", DataSettings()),
     "at least one": lambda keys: Roster.from_text("0", DataSettings()),
+    "at most 10,000": lambda keys: Roster.from_text("9" * 18, DataSettings()),
     "give a number": lambda keys: Roster.from_text("north south", DataSettings()),
+    "or a line with": lambda keys: Roster.from_text("9" * 5_000, DataSettings()),
     "not a public key": lambda keys: Roster.from_option(str(keys / "north")),
     "cannot be read": lambda keys: Roster.from_option(str(keys / "east.pub")),
     "the same key": lambda keys: Roster.from_option(",".join([str(keys / "north.pub")] * 2)),

@@ -31,6 +31,7 @@ from dcfl.cli.options import experiment_of
 from dcfl.cli.tables import comparison_table
 from dcfl.comparisons.groups import group_runs
 from dcfl.comparisons.standing import Standing
+from dcfl.data.identical import read_digests
 from dcfl.errors import DCFLError, RunFolderError
 from dcfl.report import write_report
 from dcfl.runs.folder import RecordedRun
@@ -193,6 +194,7 @@ MUTATE: dict[str, list[Callable[[Path, random.Random], None]]] = {
     "rounds.jsonl": [of_bytes, of_rows, of_rows, of_rows],
     "clients.jsonl": [of_bytes, of_rows, of_rows],
     "partition.npz": [of_bytes, of_npz, of_npz],
+    "trained_on.digests": [of_bytes],
     "model.safetensors": [of_bytes, of_safetensors, of_safetensors],
 }
 
@@ -214,6 +216,7 @@ def read_all(folder: Path) -> None:
     standing.to_json()
     comparison_table(standing)
     _ = run.clients, run.environment, run.class_names, run.partition_sha256
+    read_digests(folder)
     if run.partition_sha256:
         assert run.partition_counts.ndim == 2
 
@@ -391,6 +394,17 @@ def test_a_loss_that_is_not_a_number_is_null(tmp_path: Path) -> None:
     for path in run.folder.glob("*.json"):
         strictly(path.read_text())
     write_report(run.folder)
+
+
+@pytest.mark.parametrize("rows", [[(0, [1.0, 2.0]), (1, [1.0])], [(0, [1.0]), (1, [])], [(1, [])]])
+def test_rows_of_own_models_that_do_not_go_together_are_refused(
+    ended: Path, tmp_path: Path, rows: list[tuple[int, list[float]]]
+) -> None:
+    folder = shutil.copytree(ended, tmp_path / "run")
+    lines = [json.dumps({"client": client, "on_sites": found}) for client, found in rows]
+    (folder / "personal.jsonl").write_text("\n".join([*lines, ""]))
+    with pytest.raises(RunFolderError, match=r"personal\.jsonl .* do not go together"):
+        write_report(folder)
 
 
 def test_nan_is_no_json(ended: Path, tmp_path: Path) -> None:

@@ -16,10 +16,16 @@ ROOT = Path(__file__).parent.parent
 
 
 EXAMPLES = {path.stem: path for path in sorted((ROOT / "examples").glob("*.py"))}
-ON_RAY = pytest.param("flower_simulation", marks=pytest.mark.flower)
+MARKED = {
+    "flower_simulation": pytest.mark.flower,
+    "over_a_setting": pytest.mark.slow,
+    "personal_models": pytest.mark.slow,
+}
 
 
-@pytest.mark.parametrize("name", [*sorted(EXAMPLES.keys() - {"flower_simulation"}), ON_RAY])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=MARKED.get(name, ())) for name in EXAMPLES]
+)
 def test_examples_run(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,12 +22,14 @@ TITLES = {
     "fedsam": "FedSAM",
     "fedexp": "FedExP",
     "fednova": "FedNova",
+    "fedbabu": "FedBABU",
+    "ditto": "Ditto",
 }
 
 INTRODUCTION = """# The audit
 
 Do two frameworks that offer the same method compute the same thing? Here the client code of
-FL-bench, PFLlib, fluke and Flower's baselines is run on a small problem beside ours, for ten
+FL-bench, PFLlib, fluke and Flower's baselines is run on a small problem beside ours, for twelve
 methods that they share with us, and its gradients are compared, number by number. Most are the
 same to the last digits. Seven are not.
 
@@ -43,8 +45,8 @@ repository; [benchmarks/audit/](../benchmarks/audit/theirs.py) says how they are
 
 READING = """
 The losses are in [audit.json](../benchmarks/results/audit.json). They differ where a term enters by
-its gradient (FedProx in FL-bench and PFLlib, SCAFFOLD in all) or is written up to a constant
-(FedDyn), and the gradients do not.
+its gradient (FedProx in FL-bench and PFLlib, SCAFFOLD and Ditto in all) or is written up to a
+constant (FedDyn), and the gradients do not.
 """
 
 ON_DIGITS = """
@@ -130,7 +132,13 @@ REMARKS = """## What is the same, and still worth knowing
 - **FedDyn.** The servers of FL-bench and PFLlib move as the authors' does. fluke's adds the mean
   over the round's clients instead of all clients. These were read, not run.
 
-PFLlib's FedPCL was not compared: ours trains and averages a classifier too, and is meant to differ
+- **FedBABU.** FL-bench, PFLlib and fluke keep the classifier as it was, each in a way of its own:
+  a zero gradient, or a frozen one. With FL-bench's zero gradient a weight decay would move it.
+- **Ditto.** The clients' own models are compared; the shared one is FedAvg's.
+
+Not compared, though more than one of them has it: CCVR of FL-bench and fluke, and the server
+optimisers (FedAvgM, FedAdam and its kin) of FL-bench, fluke and Flower's baselines. PFLlib's FedPCL
+was not either: ours trains and averages a classifier too, and is meant to differ
 ([FedPCL](methods/fedpcl.md)).
 
 Your own version of a method can be held against ours: `dcfl check NAME --against FILE.py`.

@@ -25,6 +25,7 @@ from benchmarks.audit.visits import (
     IMAGES,
     TARGETS,
     Network,
+    OwnOfDitto,
     Theirs,
     Triple,
     Visit,
@@ -80,7 +81,7 @@ def everything(folder: Path) -> Iterator[Theirs]:
 
 
 def fl_bench(folder: Path) -> Iterator[Theirs]:
-    from src.client import fedavg, fedlc, fedprox, scaffold
+    from src.client import ditto, fedavg, fedbabu, fedlc, fedprox, scaffold
     from src.client import feddyn as dyn
     from src.client import moon as contrast
     from src.server import fedavg as base
@@ -92,6 +93,7 @@ def fl_bench(folder: Path) -> Iterator[Theirs]:
             common=SimpleNamespace(local_epoch=steps), optimizer=SimpleNamespace(lr=LR),
             fedprox=SimpleNamespace(mu=MU), moon=SimpleNamespace(mu=MU, tau=TAU),
             feddyn=SimpleNamespace(alpha=ALPHA, max_grad_norm=1e9), fedlc=SimpleNamespace(tau=1.0),
+            ditto=SimpleNamespace(lamda=MU, pers_epoch=steps),  # codespell:ignore lamda
         )  # fmt: skip
         return SimpleNamespace(
             model=model, dataset=SimpleNamespace(train=lambda: None), local_epoch=steps,
@@ -137,6 +139,13 @@ def fl_bench(folder: Path) -> Iterator[Theirs]:
         keeper.aggregate_client_updates(OrderedDict({0: {"model_params_diff": change}}))
         return snapshot(own.model), keeper.nabla
 
+    def owns(state: Any, received: Tensors, _: Tensors, steps: int) -> tuple[Tensors, Any]:
+        model = Network(state or received)
+        own = client(received, steps, pers_model=model, global_params=received)
+        own.optimizer.add_param_group({"params": model.parameters()})
+        ditto.DittoClient.fit(own)
+        return snapshot(model), snapshot(model)
+
     fedavg.FedAvgClient.__init__ = lambda self, **own: vars(self).update(own)
 
     def calibrated(own: SimpleNamespace) -> None:
@@ -158,10 +167,21 @@ def fl_bench(folder: Path) -> Iterator[Theirs]:
     yield theirs(name, "scaffold", scaffolds, f"{prefix}scaffold.py")
     yield theirs(name, "feddyn", dynamic, f"{prefix}feddyn.py", "src/server/feddyn.py", alpha=ALPHA)
     yield theirs(name, "fedlc", plain(without_pull), f"{prefix}fedlc.py")
+    yield theirs(name, "fedbabu", plain(fedbabu.FedBabuClient.fit), f"{prefix}fedbabu.py")
+    yield Theirs(name, "ditto", (f"{prefix}ditto.py",), owns, OwnOfDitto(MU))
 
 
 def pfllib(folder: Path) -> Iterator[Theirs]:
-    from flcore.clients import clientdyn, clientlc, clientmoon, clientntd, clientprox
+    from flcore.clients import (
+        clientbabu,
+        clientbase,
+        clientditto,
+        clientdyn,
+        clientlc,
+        clientmoon,
+        clientntd,
+        clientprox,
+    )
     from flcore.clients import clientscaffold as scaffold
     from flcore.optimizers import fedoptimizer
     from flcore.servers import serverbase, serverlc
@@ -232,6 +252,21 @@ def pfllib(folder: Path) -> Iterator[Theirs]:
         clientlc.clientLC.train(own)
         return snapshot(own.model), None
 
+    def frozen_head(state: Any, received: Tensors, _: Tensors, steps: int) -> tuple[Tensors, Any]:
+        own = client(received, steps)
+        parts = SimpleNamespace(head=own.model.classifier)
+        clientbase.Client.__init__ = lambda self, *given, **more: setattr(self, "model", parts)
+        clientbabu.clientBABU(SimpleNamespace(fine_tuning_epochs=0), 0, 0, 0)  # freezes the head
+        clientbabu.clientBABU.train(own)
+        return snapshot(own.model), None
+
+    def owns(state: Any, received: Tensors, _: Tensors, steps: int) -> tuple[Tensors, Any]:
+        model = Network(state or received)
+        own = client(received, steps, model_per=model, plocal_epochs=steps)
+        own.optimizer_per = fedoptimizer.PerturbedGradientDescent(model.parameters(), LR, MU)
+        clientditto.clientDitto.ptrain(own)  # which their server calls before `train`
+        return snapshot(model), snapshot(model)
+
     name, prefix = "PFLlib", "system/flcore/clients/client"
     optimizers = "system/flcore/optimizers/fedoptimizer.py"
     yield theirs(name, "fedprox", proximal, f"{prefix}prox.py", optimizers, mu=MU)
@@ -240,11 +275,13 @@ def pfllib(folder: Path) -> Iterator[Theirs]:
     yield theirs(name, "feddyn", dynamic, f"{prefix}dyn.py", alpha=ALPHA)
     yield theirs(name, "fedntd", distilled, f"{prefix}ntd.py", mu=MU, temperature=TAU)
     yield theirs(name, "fedlc", calibrated, f"{prefix}lc.py", "system/flcore/servers/serverlc.py")
+    yield theirs(name, "fedbabu", frozen_head, f"{prefix}babu.py")
+    yield Theirs(name, "ditto", (f"{prefix}ditto.py", optimizers), owns, OwnOfDitto(MU))
 
 
 def fluke(folder: Path) -> Iterator[Theirs]:
     from fluke import client as base
-    from fluke.algorithms import feddyn, fedlc, fedprox, fedrs, fedsam, scaffold
+    from fluke.algorithms import ditto, fedbabu, feddyn, fedlc, fedprox, fedrs, fedsam, scaffold
     from fluke.algorithms import moon as contrast
 
     idle = SimpleNamespace(step=lambda: None, get_last_lr=lambda: [LR])
@@ -308,6 +345,22 @@ def fluke(folder: Path) -> Iterator[Theirs]:
 
         return visit
 
+    def frozen_head(state: Any, received: Tensors, _: Tensors, steps: int) -> tuple[Tensors, Any]:
+        own, sent = client(received, steps), SimpleNamespace(payload=Network(received).body)
+        channel = SimpleNamespace(receive=lambda *given, **more: sent)
+        parts = SimpleNamespace(encoder=own.model.body, head=own.model.classifier)
+        fedbabu.FedBABUClient.receive_model(SimpleNamespace(model=parts, channel=channel, index=0))
+        base.Client.fit(own)
+        return snapshot(own.model), None
+
+    def owns(state: Any, received: Tensors, _: Tensors, steps: int) -> tuple[Tensors, Any]:
+        model = Network(state or received)
+        own = client(received, steps, fields={"tau": steps}, personalized_model=model)
+        own.pers_optimizer = ditto.PerturbedGradientDescent(model.parameters(), LR, MU)
+        own.pers_scheduler = idle
+        ditto.DittoClient.fit(own)
+        return snapshot(model), snapshot(model)
+
     name, prefix = "fluke", "fluke/algorithms/"
     yield theirs(name, "fedprox", proximal, f"{prefix}fedprox.py", mu=MU)
     yield theirs(name, "moon", moons, f"{prefix}moon.py", mu=MU, temperature=TAU)
@@ -323,6 +376,8 @@ def fluke(folder: Path) -> Iterator[Theirs]:
         scale="missing",
     )
     yield theirs(name, "fedsam", flat, f"{prefix}fedsam.py", rho=MU)
+    yield theirs(name, "fedbabu", frozen_head, f"{prefix}fedbabu.py")
+    yield Theirs(name, "ditto", (f"{prefix}ditto.py",), owns, OwnOfDitto(MU))
 
 
 def flower(folder: Path) -> Iterator[Theirs]:

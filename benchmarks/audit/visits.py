@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from benchmarks.oracles.problem import LR, TRAINING, Tiny, client_data, tensors_of
 from dcfl.client import Batch, Client
 from dcfl.messages import Tensors
-from dcfl.methods import Method
+from dcfl.methods import Method, Objective
+from dcfl.methods.zoo.ditto import Ditto
 from dcfl.tensors import snapshot
 
 CLIENT, STEPS = 0, 2
@@ -74,6 +75,21 @@ class Theirs:
     ours: Method
     momentum: float = 0.0  # of its SGD, where the code fixes it; taken out of what is compared
     decay: float = 0.0  # its weight decay, likewise
+
+
+@dataclass(frozen=True)
+class OwnOfDitto(Ditto):
+    """Its clients' own model in the place of the shared one, which is FedAvg's."""
+
+    def start(self, client: Client) -> Tensors:
+        return client.memory
+
+    def objective(self, client: Client) -> Objective:
+        client.own_model = client.model
+        return self.own_objective(client)
+
+    def remember(self, client: Client) -> Tensors:
+        return snapshot(client.model)
 
 
 @dataclass(frozen=True)
@@ -135,6 +151,7 @@ def _our_visit(
 ) -> tuple[Tensors, Tensors]:  # fmt: skip
     """Our weights and memory after a visit."""
     client = our_client(received, received, server, memory)
+    client.model.load_state_dict(method.start(client), strict=False)
     objective = method.objective(client)
     sgd = torch.optim.SGD(client.model.parameters(), LR, momentum, weight_decay=decay)
     for _ in range(STEPS):

@@ -28,6 +28,7 @@ READING = (
     "end. [The paper, reproduced](../reproduction.md) has the settings and the conclusions."
 )
 PASS = "a pass over its images, without gradients"
+OWN = "its own part of the model, which is not sent"
 TUNED = "a pass over its images, with gradients"
 DIGITS_COHORT = 5  # clients in a round of the digits
 DATA_SETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
@@ -59,10 +60,10 @@ def costs(name: str) -> str:
     hooks = ", ".join(f"`{hook}`" for hook in overridden_hooks(method)) or "none"
     rows = [
         ["a step", f"{_passes(cost, 'forward')}, {_passes(cost, 'backward')}"],
-        ["after a client's training", after_training(cost)],
+        ["beside a client's training", after_training(cost)],
         ["copies of the model, beyond FedAvg's", str(cost["copies"])],
         ["sends, beyond the weights", sent(cost)],
-        ["a client keeps between rounds", _plain(cost["kept"])],
+        ["a client keeps between rounds", OWN if method.personal else _plain(cost["kept"])],
         *([["measured traffic", _traffic(name)]] if name in _digits() else []),
         *([["measured time of a round", _times(name)]] if times(name) else []),
         *([["compared with", _oracle(name)]] if (ORACLES / f"{name}.json").exists() else []),

@@ -185,7 +185,20 @@ class GridEngine:
         """Ask, and yield each client's answer, or a ClientFailure. `each` gets another message;
         `read` makes something of an answer that is no ClientUpdate."""
         end = time.monotonic() + (self._deadline or inf)
-        sent = self._send(kind, round, clients, records_of, each)
+        tasks = [
+            (node, Task(self._run, round, client, *self.memories.wanted(client)).ticketed())
+            for client in clients
+            if (node := self._nodes.node_of(client)) is not None
+        ]
+        # All at once, unless each client gets something else.
+        groups = [[task] for task in tasks] if each else [tasks] if tasks else []
+        sent = {
+            message.task.client: message
+            for group in groups
+            for message in self._messenger.send_tasks(
+                kind, group, self._deadline, **records_of(group[0][1].client)
+            )
+        }
         if kind == "train":
             self._evaluate_here()
         for client in clients:
@@ -210,30 +223,6 @@ class GridEngine:
             "weights": weights,
             "shared": codec.encode(addressed(broadcast, method, client).shared),
         }
-
-    def _send(
-        self,
-        kind: str,
-        round: int,
-        clients: Sequence[int],
-        records_of: Callable[[int], Records],
-        each: bool,
-    ) -> dict[int, SentTask]:
-        wanted = self.memories.wanted
-        tasks = [
-            (node, Task(self._run, round, client, *wanted(client)).ticketed())
-            for client in clients
-            if (node := self._nodes.node_of(client)) is not None
-        ]
-        # All at once, unless each client gets something else.
-        sent = [
-            message
-            for group in ([[task] for task in tasks] if each else [tasks] if tasks else [])
-            for message in self._messenger.send_tasks(
-                kind, group, self._deadline, **records_of(group[0][1].client)
-            )
-        ]
-        return {message.task.client: message for message in sent}
 
     def _reply(
         self, sent: SentTask, answer: RecordDict | LostReply | None, read: Read | None = None

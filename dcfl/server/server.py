@@ -53,7 +53,7 @@ class ServerSettings(Settings):
     secure: bool = False
     # Bound of every single number of a client's change, where replies are summed in fixed point.
     secure_range: float = key(1.0, gt=0, le=10**6)
-    # The share of a round's clients without whose replies there is no sum. With one half, the server
+    # The share of a round's clients without whose replies there is no sum. With one half, a server
     # could tell two halves of the clients different things about one of them.
     secure_threshold: float = key(0.66, gt=0.5, le=1)
 

@@ -271,6 +271,7 @@ def test_the_page_shows_what_the_verb_prints(call: Call) -> None:
     assert lines[0] == lines[1]
 
 
+@pytest.mark.slow
 def test_what_a_budget_needs(call: Call) -> None:
     """The extrapolation by hand: noise z sqrt(d) / m in clips, and a tenth of that."""
     words = ["--rounds", 3, "--participation", 0.1, "--clients", 50, "--parameters", 400]
@@ -452,6 +453,7 @@ def test_the_same_bits_on_every_engine_and_after_a_resume(
     assert bool(empty) == (about["sampling"] == "poisson" and about.get("participation") == 0.1)
 
 
+@pytest.mark.slow
 def test_secret_noise_makes_every_run_another(tmp_path: Path) -> None:
     secret = replace(ON, secret=True)
     weights = {bits(finished(made(tmp_path / str(i), privacy=secret)))["weights"] for i in range(2)}

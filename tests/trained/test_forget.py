@@ -101,6 +101,7 @@ def test_not_a_pixel_of_a_client_that_is_left_out_is_used(tmp_path: Path) -> Non
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_several_are_forgotten_one_after_the_other(tmp_path: Path) -> None:
     once = finished(latecomer(trained(tmp_path / "all")).begin(tmp_path / "five", MODEL))
     twice = latecomer(RecordedRun.open(once.folder))
@@ -137,6 +138,7 @@ def test_what_cannot_be_forgotten_is_refused(tmp_path: Path) -> None:
 def test_the_verb_tells_the_cost_and_forgets(tmp_path: Path, call: Call) -> None:
     folder = tmp_path / "run"
     small = ["federation.rounds=3", "data.clients=8", "output.keep_every=1", "engine.workers=1"]
+    small += ["training.epochs=1", "output.report=false"]
     call("run", *small, "method.name=fedavg", "--out", folder)
     run = RecordedRun.open(folder)
     forgetting = max((Forgetting(run, client) for client in range(8)), key=lambda one: one.first)

@@ -38,7 +38,7 @@ LINEAR_CASES = [(0.0, 0.0), (1.0, 0.0), (1.0, 0.3), (1.0, 1.0), (1.0, 2.0), (1.0
 PLACES = [word for word in LINEAR if not word.startswith("federation.")]
 EVERYBODY = ["federation.rounds=5", "federation.participation=1"]
 COINS = ["federation.rounds=20", "federation.participation=0.25", "federation.sampling=poisson"]
-EPSILONS = (1.0, 2.0, 4.0, 8.0)
+EPSILONS = (2.0, 8.0)
 PLACES_CLIP, LARGER = 1.0, 10  # how many times the clients, for the extrapolation
 
 

@@ -185,8 +185,8 @@ def model_for(
     if experiment.model.weights:
         warm_start(model, experiment.model.weights, experiment.model.weights_skip)
     freeze(model, experiment.model.freeze)
-    by_name = f"method.name = {experiment.method.name}" if experiment.method.personal else ""
-    personalise(model, experiment.personal, by_name or "federation.personal")
+    by_name = f"method {experiment.method.name}: " if experiment.method.personal else ""
+    personalise(model, experiment.personal, f"{by_name}federation.personal")
     if experiment.engine.precision != "float32":
         _use_half_precision(model, experiment.engine)
     return model

@@ -35,7 +35,14 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(params=ALL, name="method")
+# A model beside the shared one, a part, and a start of its own; the others of ours are for CI.
+OFTEN = {*OWN, "built-in ditto", "built-in fedrep", "built-in fedala"}
+
+
+@pytest.fixture(
+    params=[pytest.param(n, marks=() if n in OFTEN else pytest.mark.slow) for n in ALL],
+    name="method",
+)
 def own_method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Method:
     """Known by name, as `--method-file` makes it."""
     monkeypatch.setitem(METHODS, ALL[request.param].name, ALL[request.param])

@@ -239,6 +239,8 @@ class GridEngine:
                 reply = read(answer, sent.task)
             else:
                 reply = codec.read_reply(answer, sent.task, self._reveal, down)
+            if isinstance(reply, ClientUpdate):
+                reply = replace(reply, traffic=Traffic(codec.num_bytes(answer), down))
             if isinstance(reply, ClientUpdate) and codec.has_memory(answer):
                 self.memories.staged[client] = sent.task.round
         except ProtocolError as error:

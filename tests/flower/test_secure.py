@@ -339,6 +339,7 @@ def test_sites_send_masked_numbers_record_every_step_and_count_one_round(tmp_pat
     sites = Watched(folders, ({"rounds": 2, "secure-sum": 2}, {}))
     run = sites.train(remote_experiment(tmp_path / "out", server__secure=True))
     assert [row["used"] for row in run.rounds] == [2, 2]
+    assert all(0.9 < row["bytes_up"] / row["bytes_down"] < 1.1 for row in run.rounds)
     asked = [entry.asked for entry in sites.history(0).entries]
     assert [kind for kind in asked if not kind.startswith("evaluate")] == [
         "query.whoami",

@@ -230,6 +230,10 @@ def _print_totals(tally: Tally, csv_file: Path | None) -> None:
     if tally.trained_on:
         seen = f"{tally.trained_on:,} of these {tally.pictures:,} pictures"
         print(f"It was trained on {seen}, so this is no test: `dcfl evaluate` makes one.")
+    elif tally.unknown and tally.accuracy is not None:
+        print(
+            "Whether it was trained on some of them is not known here. If it was, this is no test."
+        )
 
 
 def _print_row(prediction: Prediction) -> None:

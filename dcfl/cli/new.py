@@ -168,7 +168,7 @@ def write_new(folder: Path, module: str, text: str, test: str, **blanks: str) ->
         if path.exists():
             raise ConfigError(f"{path} is there already")
     for path, content in texts.items():
-        path.write_text(content.format(module=module, **blanks), encoding="utf-8")
+        write_whole(path, content.format(module=module, **blanks))
     written, tested = texts
     return written, tested
 

@@ -144,6 +144,11 @@ class EvaluationRecord:
                 f"the model was trained on {self.trained_on:,} of these {self.images:,.0f} images: "
                 f"this is no test of it"
             )
+        elif self.trained_on is None and not self.own_data:
+            notes.append(
+                "whether the model was trained on some of these images is not known here: "
+                "if it was, this is no test of it"
+            )
         return [*notes, *([WEIGHTING] if self.weighted else [])]
 
     @property

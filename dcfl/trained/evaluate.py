@@ -130,9 +130,10 @@ def _by_the_sites(run: RecordedRun, which: Which) -> EvaluationRecord:
     for found in recorded:
         if found.which == which:
             return found
+    model = f"client {which}'s own model" if isinstance(which, int) else f"the {which} model"
     raise ConfigError(
-        f"{run.folder}: its images never left the sites they lie at, and the sites have not scored "
-        f"the model {which}: name a folder of pictures"
+        f"{run.folder}: its images never left the sites they lie at, and they have counted nothing "
+        f"for {model}: name a folder of pictures"
     )
 
 

@@ -114,6 +114,7 @@ class Tally:
     labelled: int = 0  # classified, and the truth is known
     right: int = 0
     trained_on: int = 0
+    unknown: int = 0  # whether the model has seen them
 
     def add(self, prediction: Prediction) -> None:
         self.pictures += 1
@@ -121,6 +122,7 @@ class Tally:
         self.labelled += prediction.right is not None
         self.right += bool(prediction.right)
         self.trained_on += bool(prediction.trained_on)
+        self.unknown += not prediction.skipped and prediction.trained_on is None
 
     @property
     def accuracy(self) -> float | None:

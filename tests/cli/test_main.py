@@ -158,6 +158,14 @@ def test_a_method_of_ones_own_from_new_to_run(cli, tmp_path: Path) -> None:  # t
         dcfl.METHODS.pop("my-idea", None)
 
 
+def test_new_writes_nothing_through_a_link_to_nowhere(cli, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    outside = tmp_path / "outside"
+    (tmp_path / "idea.py").symlink_to(outside)
+    assert cli("new", "method", "idea")[0] == 0
+    assert not outside.exists()
+    assert (tmp_path / "idea.py").is_file()
+
+
 @pytest.mark.slow
 def test_check_fails_for_a_broken_method(cli, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     (tmp_path / "zero.py").write_text(ZERO)

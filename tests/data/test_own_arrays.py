@@ -320,6 +320,11 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         DatasetCorrupt,
         "numbers are needed in the columns age, city",
     ),
+    "a number of 400 digits": (
+        {"inputs": Table(age=[1, 10**400], label=[0, 1]), "labels": None},
+        DatasetCorrupt,
+        "numbers are needed in the columns age",
+    ),
     "all parts": (
         {"inputs": SimpleNamespace(column_names={"train": ["image"]}), "labels": None},
         ConfigError,

@@ -11,6 +11,7 @@ from torch import nn
 
 import dcfl
 from dcfl.data import load_dataset
+from dcfl.data.identical import TRAINED_ON
 from dcfl.errors import ConfigError, RunFolderError, RunMissing
 from dcfl.experiment import Experiment
 from dcfl.flower.codec import Task
@@ -73,6 +74,10 @@ def test_a_site_joins_its_part_with_the_servers_model(
     own = pictures / "north"
     scores = [cli("evaluate", run, own, "--client", 1, "--json")[1] for run in (whole, served)]
     assert json.loads(scores[0])["accuracy"] == json.loads(scores[1])["accuracy"]
+    (served / TRAINED_ON).unlink()  # which pictures the sites have, a server does not know
+    unknown = "some of these images is not known here"
+    assert unknown in cli("evaluate", served, own, "--client", 1)[1]
+    assert "is not known here" in cli("predict", served, own, "--client", 1)[1]
     ranked = [[p.ranking for p in dcfl.predict(run, own, which=1)] for run in (whole, served)]
     assert ranked[0] == ranked[1]
     assert ranked[0] != [p.ranking for p in dcfl.predict(served, own)]

@@ -148,7 +148,7 @@ def _of_columns(
         raise ConfigError(f"{what}: no columns beside {', '.join(named)}")
     try:
         rows = np.stack([np.asarray(table[name], np.float64) for name in others], axis=1)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise DatasetCorrupt(
             f"{what}: numbers are needed in the columns {', '.join(others)} ({error}): name the "
             f"one of the labels, the sites or the groups, or leave it out"

@@ -231,9 +231,7 @@ def _print_totals(tally: Tally, csv_file: Path | None) -> None:
         seen = f"{tally.trained_on:,} of these {tally.pictures:,} pictures"
         print(f"It was trained on {seen}, so this is no test: `dcfl evaluate` makes one.")
     elif tally.unknown and tally.accuracy is not None:
-        print(
-            "Whether it was trained on some of them is not known here. If it was, this is no test."
-        )
+        print("Whether it was trained on them is not known here. If it was, this is no test.")
 
 
 def _print_row(prediction: Prediction) -> None:

@@ -71,7 +71,7 @@ def test_every_message_of_a_run_has_its_line(folders: list[Path], tmp_path: Path
         assert max(one[0] for one in noted if one) == len(found.entries) == len(noted)
         assert {entry.about for entry in found.entries} == {
             "method.name = dcfl-pw, model.name = cnn, data.image_size = 8, training.epochs = 1, "
-            "privacy.noise = 0.0"
+            "privacy.noise = 0.0, privacy.where = client"
         }
         assert len({entry.salt for entry in found.entries}) == len(noted)
     assert sum(row["bytes_up"] for row in recorded.rounds) > 0

@@ -19,8 +19,15 @@ ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs" / "images" / "ideas"
 PALETTE = ROOT / "dcfl" / "report" / "page.css"
 ROLES = {  # by name in the palette
-    **{"ink": "ink", "soft": "soft", "pale": "bar", "edge": "line", "card": "panel"},
-    **{"one": "series-0", "two": "series-1", "new": "series-2", "own": "series-3"},
+    "ink": "ink",
+    "soft": "soft",
+    "pale": "bar",
+    "edge": "line",
+    "card": "panel",
+    "one": "series-0",
+    "two": "series-1",
+    "new": "series-2",
+    "own": "series-3",
 }
 WIDTH, HEIGHT = 360, 150
 STYLE = """\

@@ -69,7 +69,7 @@ def fedscl() -> str:
 @idea
 def dcfl_sw() -> str:
     """Images of the same class are pulled to an image and those of other classes pushed away; pull
-    and push have each a weight of their own.
+    and push each have a weight of their own.
     """
     return images(two_weights())
 
@@ -88,7 +88,7 @@ def prototypes(dial: str) -> str:
     parts = [to_prototype(ANCHOR, own), *(off_prototype(ANCHOR, one) for one in others)]
     parts += [star(own, "one"), star(others[0], "two"), star(others[1], "two", hollow=True)]
     parts += [circle(ANCHOR), text((110, 98), "image"), text((12, 56), "own prototype", "start")]
-    parts += [text((172, 26), "another’s"), text((130, 138), "of a class the client lacks")]
+    parts += [text((172, 26), "another class"), text((130, 138), "of a class the client lacks")]
     return "".join([*parts, dial])
 
 
@@ -103,7 +103,7 @@ def fedproc() -> str:
 @idea
 def dcfl_pw() -> str:
     """An image is pulled to the prototype of its class and away from those of the others, also of
-    classes that the client lacks; pull and push have each a weight of their own.
+    classes that the client lacks; pull and push each have a weight of their own.
     """
     return prototypes(two_weights())
 
@@ -180,10 +180,10 @@ def moon() -> str:
 
 @idea
 def feddecorr() -> str:
-    """Features on a line, whose dimensions are copies of each other, are spread to a cloud."""
+    """Features on a line, whose dimensions are copies of each other, spread into a cloud."""
     steps = [((37 * i) % 101) / 101 for i in range(26)]
     parts = []
-    for x, words in ((26, "dimensions are copies"), (220, "each says something")):
+    for x, words in ((26, "dimensions are copies"), (220, "dimensions differ")):
         parts += [arrow((x, 118), (x, 24), "soft", 1), arrow((x, 118), (x + 110, 118), "soft", 1)]
         parts += [text((x + 55, 138), words)]
     for i, u in enumerate(steps):
@@ -243,7 +243,7 @@ def logits(many: float, few: float, none: float) -> str:
             parts += [arrow((x + 20, floor - before), (x + 20, floor - after), "new", 2.5)]
         parts += [text((x + 20, 130), word)]
     parts += [line((20, floor), (234, floor), "soft")]
-    return "".join([*parts, text((130, 145), "images that the client has", soft=True)])
+    return "".join([*parts, text((130, 144), "images that the client has", soft=True)])
 
 
 @idea

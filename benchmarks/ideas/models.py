@@ -56,7 +56,7 @@ def layers(parts: Sequence[tuple[str, str]], note: str, order: Sequence[str] = (
             above = y - 14 if state == "sent" else y  # of the arrow
             told += [circle((117, above), "new", 8, hollow=True)]
             told += [text((117, above + 4), str(order.index(word) + 1))]
-    return "".join([*told, text((180, 144), note)])
+    return "".join([*told, text((180, 142), note)])
 
 
 @idea
@@ -90,8 +90,8 @@ def fedbn() -> str:
 
 @idea
 def fedbabu() -> str:
-    """Features are trained, sent and averaged; the classifier is never trained and the same for
-    all.
+    """Features are trained, sent and averaged; the classifier is never trained and stays the
+    same for all.
     """
     return layers(FIXED_CLASSIFIER, "the classifier is not trained")
 
@@ -140,7 +140,7 @@ def ditto() -> str:
     """
     own, goal = (150, 48), (262, 26)
     parts = [arrow((84, 56), own, "own", 2.5, gap=(0, 9)), line(own, goal, "own", 1, "2 3")]
-    parts += [ring(goal, "own"), text((274, 30), "best for it", "start")]
+    parts += [ring(goal, "own"), text((274, 30), "best for client", "start")]
     parts += [spring((50, 112), own, gap=(12, 10)), text((118, 92), "spring", "start")]
     parts += [diamond(own), text((150, 32), "own model, kept")]
     return shared_step("sent: FedAvg’s") + "".join(parts)
@@ -177,13 +177,13 @@ def fedala() -> str:
 
 @idea
 def pfedme() -> str:
-    """A client's own model learns from its images, held by a spring; the shared model moves to the
-    own one and is sent.
+    """A client's own model learns from its images, held by a spring; the shared model moves towards
+    it and is sent.
     """
     shared, own, goal = (56, 108), (182, 62), (290, 30)
     end = between(shared, own, 0.4)
     parts = [spring(shared, own, "soft", gap=(10, 10)), arrow(own, goal, "own", 2.5, gap=(9, 8))]
-    parts += [ring(goal, "own"), text((290, 56), "best for it"), diamond(own)]
+    parts += [ring(goal, "own"), text((290, 56), "best for client"), diamond(own)]
     parts += [text((178, 44), "own model: learns")]
     parts += [arrow(shared, (end[0] + 4, end[1] + 12), "new", 3, gap=(9, 0)), square(shared)]
     parts += [text((56, 132), "shared"), text((118, 112), "moves to the own model,", "start")]
@@ -193,7 +193,7 @@ def pfedme() -> str:
 @idea
 def ifca() -> str:
     """There are several shared models; each client trains the one that fits its images best."""
-    models, people = ((270, 40), (270, 110)), ((74, 28), (74, 74), (74, 122))
+    models, people = ((270, 40), (270, 104)), ((74, 28), (74, 72), (74, 116))
     chosen = (0, 0, 1)
     parts = []
     for one, which in zip(people, chosen, strict=True):
@@ -201,6 +201,6 @@ def ifca() -> str:
         parts += [arrow(one, models[which], role, 2.5, "5 3" if which else "", gap=(9, 14))]
         parts += [line(one, models[1 - which], "pale", 1, "2 3"), (circle, triangle)[which](one)]
     parts += [square(models[0], "one", 9), square(models[1], "two", 9)]
-    parts += [text((286, 44), "model 1", "start"), text((286, 114), "model 2", "start")]
+    parts += [text((286, 44), "model 1", "start"), text((286, 108), "model 2", "start")]
     parts += [text((12, y + 4), f"client {i + 1}", "start") for i, (_, y) in enumerate(people)]
-    return "".join([*parts, text((164, 146), "each trains the one that fits its images best")])
+    return "".join([*parts, text((164, 143), "each trains the one that fits its images best")])

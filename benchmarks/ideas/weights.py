@@ -59,9 +59,7 @@ def fedavg() -> str:
 
 @idea
 def fedprox() -> str:
-    """As in FedAvg, but springs tie both clients to the received weights, so they end nearer to
-    them.
-    """
+    """As in FedAvg, but springs tie both clients to the received weights, and they end nearer."""
     ends = ((160, 48), (160, 102))
     springs = "".join(spring(MIDDLE, end, gap=(12, 4)) for end in ends)
     word = text((24, 22), "springs hold both back", "start")
@@ -87,8 +85,8 @@ def corrected(first: Sequence[Point], words: tuple[str, str]) -> str:
 
 @idea
 def scaffold() -> str:
-    """To its own direction each client adds the common one less its habit; the sums point the same
-    way.
+    """Each client adds to its own direction the common one minus its usual one; the sums point the
+    same way.
     """
     start, own, end = (82, 64), (156, 22), (228, 60)
     parts = corrected((start, own, end), ("own direction g", "+ common c − own c₁"))
@@ -134,7 +132,7 @@ def aimed(now: Point) -> str:
     parts = [
         arrow(start, drift, "one", dash="2 3", gap=(9, 0)),
         text((208, 44), "drift so far", "start"),
-        ring(aim, "new", 8) + text((12, 138), "aim: as much less", "start"),
+        ring(aim, "new", 8) + text((12, 138), "aim: as far the other way", "start"),
         square(start) + text((146, 90), "received", "start"),
         spring(now, aim, gap=(8, 11)) + circle(now),
     ]

@@ -1,4 +1,7 @@
-"""Puts what is made from the code in the place of marks such as <!-- made: verbs -->."""
+"""Puts what is made from the code in the place of marks such as <!-- made: verbs -->.
+
+A page of a method needs no mark for the picture of its idea.
+"""
 
 import re
 from collections.abc import Callable
@@ -26,6 +29,8 @@ def _make(app: Sphinx, name: str, source: list[str]) -> None:
         return MAKERS[mark["what"]](*arguments)
 
     source[0] = MARK.sub(made, source[0])
+    if name.startswith("methods/"):
+        source[0] = method_facts.with_idea(name.removeprefix("methods/"), source[0])
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 import csv
 import json
+import re
 from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
+from xml.sax.saxutils import unescape
 
 from config_keys import row
 from markdown_tables import key_table, table
@@ -18,6 +20,7 @@ from dcfl.testing.properties import overridden_hooks
 
 REPOSITORY = Path(__file__).parents[2]
 RESULTS = REPOSITORY / "benchmarks" / "results"
+IDEAS = REPOSITORY / "docs" / "images" / "ideas"
 ORACLES = REPOSITORY / "tests" / "methods" / "oracles"
 SPLITS = {"iid": "an even split", "0.3": "Dirichlet 0.3"}
 READING = (
@@ -31,8 +34,20 @@ PASS = "a pass over its images, without gradients"
 OWN = "its own part of the model, which is not sent"
 TUNED = "a pass over its images, with gradients"
 DIGITS_COHORT = 5  # clients in a round of the digits
+DESCRIPTION = re.compile("<desc[^>]*>(.*)</desc>")
 DATA_SETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 TRAINED = {"reproduction": "late", "early-training": "early"}  # folders with results
+
+
+def with_idea(name: str, page: str) -> str:
+    """A page of docs/methods/ with the picture of its idea below the heading."""
+    told = DESCRIPTION.search((IDEAS / f"{name}.svg").read_text(encoding="utf-8"))
+    assert told, name
+    picture = (
+        f":::{{image}} ../images/ideas/{name}.svg\n:alt: {unescape(told[1])}\n:class: idea\n:::"
+    )
+    heading, _, rest = page.partition("\n")
+    return f"{heading}\n\n{picture}\n{rest}"
 
 
 def overview() -> str:

@@ -6,12 +6,18 @@ from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
+from matplotlib import get_data_path
+from PIL import ImageFont
 
+from benchmarks.ideas import __main__ as pictures
+from benchmarks.ideas.marks import IDEAS
 from dcfl.methods import METHODS
 
 DOCS = Path(__file__).parents[2] / "docs"
+SVG = "{http://www.w3.org/2000/svg}"
 PARTS = ["What it sends, keeps and costs", "Knobs", "Our results", "The paper, and where we differ"]
 
 
@@ -52,6 +58,32 @@ def test_the_idea_takes_three_sentences() -> None:
         text = (DOCS / "methods" / f"{name}.md").read_text()
         idea = text.split("\n\n")[1].replace("\n", " ")
         assert len(re.findall(r"[.!?](?= |$)", idea)) == 3, name
+
+
+def test_every_page_has_a_picture_of_its_idea_as_drawn() -> None:
+    """If not: describe it in benchmarks/ideas/, then `python -m benchmarks.ideas`."""
+    pages = {page.stem for page in (DOCS / "methods").glob("*.md")}
+    assert pages >= {*METHODS}
+    assert IDEAS.keys() == pages == {one.stem for one in pictures.PICTURES.iterdir()}
+    for name in pages:
+        assert (pictures.PICTURES / f"{name}.svg").read_text("utf-8") == pictures.picture(name)
+    assert len({draw() for draw in IDEAS.values()}) == len(pages)
+
+
+def test_a_page_shows_it_below_the_heading_with_its_description() -> None:
+    page = facts().with_idea("fedper", "# FedPer\n\nClients ...\n")
+    assert page.startswith("# FedPer\n\n:::{image} ../images/ideas/fedper.svg\n:alt: Features are")
+    assert page.endswith("classifier of its own.\n:class: idea\n:::\n\nClients ...\n")
+
+
+def test_no_word_leaves_its_picture_in_a_wide_font() -> None:
+    font = ImageFont.truetype(get_data_path() + "/fonts/ttf/DejaVuSans.ttf", 11)
+    for name in IDEAS:
+        for word in ElementTree.fromstring(pictures.picture(name)).iter(f"{SVG}text"):
+            long = font.getlength(str(word.text))
+            before = {"start": 0, "middle": long / 2, "end": long}[word.attrib["text-anchor"]]
+            left = float(word.attrib["x"]) - before
+            assert 2 < left < left + long < pictures.WIDTH - 2, (name, word.text)
 
 
 @pytest.mark.parametrize("name", METHODS)

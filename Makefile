@@ -11,8 +11,8 @@ run: $(VENV)/core
 	$(BIN)/dcfl compare data.alpha=0.1 federation.participation=0.1 \
 		--methods fedavg,dcfl-sw,dcfl-pw,scaffold --seeds 0,1,2,3,4
 	@echo
-	@echo "These digits are easy and training is short: DCFL has little to add here. Its gain shows late in"
-	@echo "training, on harder pictures such as CIFAR-10 (docs/reproduction.md). To see it, in some hours:"
+	@echo "These digits are easy and training is short, so DCFL has little to add here. Its gain shows late in"
+	@echo "training, on harder pictures such as CIFAR-10 (docs/reproduction.md). To see it, in a few hours:"
 	@echo "  .venv/bin/dcfl data get cifar10"
 	@echo "  .venv/bin/dcfl reproduce participation-5 --only cifar10-0.3-p5 data.path=data"
 
@@ -20,7 +20,7 @@ run: $(VENV)/core
 test: $(VENV)/dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not flower and not slow"
 
-# Half a minute, for the inner loop: what a change of the mathematics or of a value would break.
+# Half a minute, for the inner loop: the tests that a change of the mathematics or of a value would break.
 quick: $(VENV)/dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not flower and not slow" $(QUICK)
 
@@ -38,7 +38,7 @@ QUICK := tests/losses tests/methods \
 coverage: $(VENV)/dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not flower and not slow" --cov --cov-report=term
 
-# What takes tens of seconds each: compilers, attacks on sampled clients, kills of whole commands.
+# Tests that take tens of seconds each: compilers, attacks on sampled clients, kills of whole commands.
 test-slow: $(VENV)/dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m slow
 
@@ -77,7 +77,7 @@ clean:
 	rm -rf $(VENV)
 
 $(VENV)/core: pyproject.toml constraints.txt
-	@echo "Installing PyTorch and what else dcfl needs into $(VENV): some minutes, the first time only"
+	@echo "Installing PyTorch and the other packages into $(VENV): a few minutes, the first time only"
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) -e .
 	touch $@

@@ -27,7 +27,7 @@ ABOUT = {  # of each table, and where to read on
     "federation": "Rounds, and who takes part.",
     "engine": "Where clients train: [Speed](../speed.md), [Flower](../flower.md).",
     "privacy": "Clipping and noise: [Privacy](../privacy.md). Off unless `clip` is set.",
-    "compression": "Fewer bytes a message: [Compression](../compression.md).",
+    "compression": "Fewer bytes per message: [Compression](../compression.md).",
     "output": "What a run leaves behind.",
     "faults": "Shares of a round's clients that fail on purpose, "
     "to test [reliability](../reliability.md).",

@@ -2,8 +2,8 @@
 
 Gradient inversion (Geiping et al., "Inverting Gradients: How Easy Is It to Break Privacy in
 Federated Learning?", NeurIPS 2020): whoever sees a gradient changes pictures until theirs points
-the same way. Membership by a threshold on the loss (Yeom et al., "Privacy Risk in Machine Learning:
-Analyzing the Connection to Overfitting", CSF 2018): the model is surer of what it has learnt.
+the same way. Who was in the training set: `membership.py`. What prototypes tell:
+`prototype_leaks.py`.
 """
 
 from __future__ import annotations
@@ -19,29 +19,19 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from dcfl.analysis.membership import Membership, infer_membership
+from dcfl.analysis.prototype_leaks import PrototypeLeak, prototype_leaks
 from dcfl.client import evaluating
 from dcfl.data import Images
 from dcfl.data.client_data import normalises_by_batch
 from dcfl.errors import ConfigError
 from dcfl.report.text import plural
 from dcfl.runs.folder import RecordedRun
-from dcfl.trained.subject import Subject, embed, open_subject, sees_pictures
+from dcfl.trained.subject import Subject, open_subject, sees_pictures
 
-MOST_JUDGED = 5000  # images of either kind whose losses are compared
-LOW_RATE = 0.01  # of false alarms
 NOISES = (0.0, 0.01, 0.1, 1.0)  # deviation, as a multiple of the gradient's length
 SMOOTHNESS = 1e-3  # weight of the total variation: real pictures have little
 STEP = 0.1  # of Adam, in deviations of a pixel
-
-
-@dataclass(frozen=True)
-class Membership:
-    """How well a threshold on the loss tells training images from others."""
-
-    members: int
-    others: int
-    auc: float  # 0.5: not at all
-    found: float  # share of the members above the threshold that LOW_RATE of the others pass
 
 
 @dataclass(frozen=True)
@@ -60,12 +50,14 @@ class Leaks:
     client: int
     originals: NDArray[np.float64]
     rebuilt: tuple[Rebuilt, ...]  # none, where the model sees no pictures
+    prototypes: tuple[PrototypeLeak, ...]  # none, where the method sends none
 
     def as_json(self) -> dict[str, Any]:
         return {
             "membership": asdict(self.membership),
             "client": self.client,
             "inversion": [{"noise": one.noise, "psnr": list(one.psnr)} for one in self.rebuilt],
+            "prototypes": [asdict(one) for one in self.prototypes],
         }
 
 
@@ -84,42 +76,12 @@ def attack_run(run: RecordedRun, client: int = 0, images: int = 1, steps: int = 
             f"{run.folder}: its model normalises by the batch, so that what it says of an image "
             f'depends on others: attack one with model.norm = "batch" or "group"'
         )
-    membership = _membership(subject)
+    membership, prototypes = infer_membership(subject), prototype_leaks(subject, partition)
     if not sees_pictures(subject.model):
-        return Leaks(run, membership, client, np.empty(0), ())
+        return Leaks(run, membership, client, np.empty(0), (), prototypes)
     own = torch.from_numpy(partition.of(client)[:images]).long()
     chosen = subject.dataset.train[own.to(subject.dataset.train.labels.device)]
-    return Leaks(run, membership, client, *_rebuilt(subject, chosen, steps))
-
-
-# Membership
-
-
-def _membership(subject: Subject) -> Membership:
-    """Of the training images of all clients, against the images that the run was judged by."""
-    generator = torch.Generator().manual_seed(subject.experiment.federation.seed)
-    train, test = subject.dataset.train, subject.dataset.test
-    chosen = torch.randperm(len(train), generator=generator)[:MOST_JUDGED]
-    losses = [_losses(subject, one) for one in (train[chosen.to(train.labels.device)], test)]
-    return threshold_attack(*losses)
-
-
-def _losses(subject: Subject, images: Images) -> NDArray[np.float64]:
-    _, logits = embed(subject.model, images, subject.dataset.preparation)
-    losses = F.cross_entropy(logits.double(), images.labels.cpu(), reduction="none")
-    found: NDArray[np.float64] = losses.numpy()
-    return found
-
-
-def threshold_attack(members: NDArray[np.float64], others: NDArray[np.float64]) -> Membership:
-    """Call those a member whose loss is low. AUC: the share of pairs of a member and another in
-    which the member's is lower, ties counting half."""
-    ranked = np.sort(others)
-    above = len(others) - np.searchsorted(ranked, members, side="right")
-    ties = len(others) - np.searchsorted(ranked, members, side="left") - above
-    auc = float((above + ties / 2).mean() / len(others))
-    threshold = ranked[int(LOW_RATE * len(others))]  # so many of the others are below it
-    return Membership(len(members), len(others), auc, float((members < threshold).mean()))
+    return Leaks(run, membership, client, *_rebuilt(subject, chosen, steps), prototypes)
 
 
 # Inversion

@@ -12,7 +12,8 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from dcfl.analysis.leaks import LOW_RATE, Leaks
+from dcfl.analysis.leaks import Leaks
+from dcfl.analysis.membership import LOW_RATE
 from dcfl.comparisons.groups import setting
 from dcfl.report.document import Page, Section, Table, write_page
 from dcfl.report.text import number, plural, without_folders
@@ -29,7 +30,11 @@ def write_leaks(leaks: Leaks, out: Path) -> Path:
 
 
 def page_about(leaks: Leaks) -> Page:
-    sections = [_pictures(leaks)] if leaks.rebuilt else []
+    sections = [
+        *([_pictures(leaks)] if leaks.rebuilt else []),
+        *([_prototypes(leaks)] if leaks.prototypes else []),
+        _membership(leaks),
+    ]
     facts = [
         ("Method", str(setting(leaks.run, "method.name"))),
         ("Data set", without_folders(str(setting(leaks.run, "data.dataset")))),
@@ -37,7 +42,7 @@ def page_about(leaks: Leaks) -> Page:
         ("Privacy", privacy_of(leaks)),
     ]
     title = f"What {leaks.run.folder.resolve().name} gives away"
-    return Page(title, facts, headline(leaks), [*sections, _membership(leaks)])
+    return Page(title, facts, headline(leaks), sections)
 
 
 def privacy_of(leaks: Leaks) -> str:
@@ -47,6 +52,9 @@ def privacy_of(leaks: Leaks) -> str:
 
 def headline(leaks: Leaks) -> str:
     said = f"Loss tells training images from others with an AUC of {number(leaks.membership.auc)}."
+    if leaks.prototypes and (found := leaks.prototypes[0].found) is not None:
+        said += f" Prototypes give away {number(100 * found, 0)} % of the images that are alone in "
+        said += "their class."
     if not leaks.rebuilt:
         return said
     best = number(float(np.mean(leaks.rebuilt[0].psnr)), 1)
@@ -75,6 +83,32 @@ def _pictures(leaks: Leaks) -> Section:
     ]
     note = "Above 30 dB a picture is hard to tell from the original; below 10 dB it is another one."
     return Section("Pictures from a gradient", [text, *shown], [Table.of(cells, note=note)])
+
+
+def _prototypes(leaks: Leaks) -> Section:
+    bare = leaks.prototypes[0]
+    text = (
+        "Every client's sums and counts at the final model, as the server gets them. Counts say "
+        "which classes a client has: of pairs of a class that is there and one that is not, the "
+        "AUC is the share in which the first has the higher count; 1 is certainty, 0.5 guessing. "
+        "The sum of a class with a single image is that image's embedding. There are "
+        f"{bare.singles:,} such sums. Whoever has the picture finds it among all training images "
+        "as the one with the nearest embedding. Noise is the deviation of every number, as a "
+        "multiple of the length of what is sent. [privacy] refuses prototypes; this is what its "
+        "noise would do."
+    )
+    cells = [
+        {
+            "min_class_count": f"{one.min_class_count}",
+            "noise": f"{one.noise:g}",
+            "classes told, AUC": number(one.presence, 3),
+            "single images sent": f"{one.singles:,}",
+            "cosine with the image": "-" if one.cosine is None else number(one.cosine, 3),
+            "found among all images": "-" if one.found is None else f"{number(100 * one.found)} %",
+        }
+        for one in leaks.prototypes
+    ]
+    return Section("What prototypes tell", [text], [Table.of(cells)])
 
 
 def _membership(leaks: Leaks) -> Section:

@@ -496,7 +496,7 @@ def attack(
 ) -> None:
     """Find out what a finished run gives away.
 
-    Images from a gradient, and who was in the training set from the final model.
+    Images from a gradient, what prototypes tell, and who was in the training set.
     """
     from dcfl.analysis.leaks import attack_run
     from dcfl.analysis.leaks_page import headline, write_leaks

@@ -14,10 +14,14 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-from dcfl.analysis.leaks import gradient, invert, psnr, threshold_attack
+from dcfl.analysis.leaks import gradient, invert, psnr
 from dcfl.analysis.leaks_page import picture_url
+from dcfl.analysis.membership import threshold_attack
+from dcfl.analysis.prototype_leaks import PrototypeLeak, told_by
+from dcfl.methods import METHODS
 from dcfl.models import Output
 from dcfl.runs.folder import RecordedRun
+from dcfl.testing.toys import toy_client, toy_model, visit
 from tests.analysis.trained import train
 from tests.command_line import Call
 
@@ -79,6 +83,50 @@ def test_an_overfitted_model_knows_its_images_and_no_others() -> None:
     learnt = threshold_attack(losses[:100], losses[100:])
     assert learnt.auc > 0.85  # one in four of the others is right by chance, and surely so
     assert abs(threshold_attack(losses[100:200], losses[200:]).auc - 0.5) < 0.1
+
+
+@pytest.mark.parametrize("name", ["fedavg", "dcfl-pw", "fedproc", "fedproto", "fedpcl"])
+def test_what_a_method_sums_is_what_it_uploads(name: str) -> None:
+    changes = {} if name == "fedavg" else {"prototype_model": "trained"}
+    method, data, model = METHODS[name](**changes), toy_client((0, 0, 0, 2)), toy_model("group")
+    upload = visit(method, data, model=model).update.upload
+    with torch.no_grad():  # the visit has trained it
+        summed = method.summed(model.eval()(data.preparation.clean(data.images.pixels)))
+    if name == "fedavg":
+        assert summed is None
+        return
+    assert summed is not None
+    for label in range(data.classes):
+        own = summed[data.images.labels == label].sum(dim=0)
+        assert torch.allclose(upload["sums"][label], own, atol=1e-5)
+
+
+def test_prototypes_tell_classes_exactly_and_single_images_by_themselves() -> None:
+    vectors = torch.randn(7, 64, generator=torch.Generator().manual_seed(0))
+    labels, owned = torch.tensor([0, 0, 1, 0, 2, 2, 2]), [torch.arange(3), torch.arange(3, 7)]
+
+    def told(least: int, noise: float) -> PrototypeLeak:
+        return told_by(vectors, labels, 3, owned, least, noise, seed=0)
+
+    bare = told(1, 0.0)  # image 2 is the only one of class 1, image 3 of class 0 at its client
+    assert (bare.presence, bare.singles, bare.found) == (1.0, 2, 1.0)
+    assert bare.cosine == pytest.approx(1)
+    # Of 4 classes that are there, 2 are withheld: they tie with the 2 that are not.
+    assert told(2, 0.0) == PrototypeLeak(2, 0.0, 0.75, 0, None, None)
+    assert told(4, 0.0).presence == 0.5
+    noisy = told(1, 1.0)
+    assert noisy.cosine is not None
+    assert abs(noisy.cosine) < 0.5
+
+
+def test_the_verb_says_what_prototypes_tell(cli: Call, tmp_path: Path) -> None:
+    run = train(tmp_path / "run", **{"method.name": "dcfl-pw", "federation.rounds": 1})
+    code, out, _ = cli("attack", run.folder, "--steps", 1, "--json")
+    first, second, *_ = json.loads(out)["prototypes"]
+    assert (code, first["presence"], first["found"]) == (0, 1.0, 1.0)
+    assert first["singles"] > 5
+    assert second["singles"] == 0
+    assert "What prototypes tell" in (run.folder / "attack" / "attack.html").read_text()
 
 
 def test_the_verb_writes_a_page_with_pictures(run: RecordedRun, cli: Call, tmp_path: Path) -> None:

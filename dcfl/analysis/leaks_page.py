@@ -65,20 +65,25 @@ def headline(leaks: Leaks) -> str:
 def _pictures(leaks: Leaks) -> Section:
     images = plural(len(leaks.originals), "image")
     rows = {"As the client has them": leaks.originals}
-    for one in leaks.rebuilt:
-        seen = f"the gradient with noise {one.noise:g}" if one.noise else "the bare gradient"
-        rows[f"From {seen}"] = one.pictures
+    rows |= {f"From {one.seen}": one.pictures for one in leaks.rebuilt}
     text = (
-        f"A server that sees the gradient of {images} of client {leaks.client} at the final model "
-        "looks for pictures with the same one. It knows the labels and the model. This is close to "
+        f"Whoever sees the gradient of {images} of client {leaks.client} at the final model looks "
+        "for pictures with the same one, and knows the labels and the model. This is close to "
         "the worst case: the update of a real visit has many steps on many images, and tells less "
-        "of each. Noise is the deviation of every number, as a multiple of the gradient's length: "
-        "[privacy] with that noise, and a clip that just fits."
+        "of each. Noise at clients is the deviation of every number, as a multiple of the "
+        "gradient's length: [privacy] with that noise, and a clip that just fits. Noise at the "
+        "server is a multiple of the clip, once for the sum: the server itself sees what it would "
+        "see without. Under secure aggregation it sees the sum alone, and a sum of few clients "
+        "may still give pictures back."
     )
     image = Markup('{}<br><img alt="{}" src="{}">')
     shown = [image.format(name, name, picture_url(pictures)) for name, pictures in rows.items()]
     cells = [
-        {"noise": f"{one.noise:g}", "PSNR, dB": ", ".join(number(db, 1) for db in one.psnr)}
+        {
+            "protection": f"{one.protection}\n{one.seen}",
+            "seen by": one.reader,
+            "PSNR, dB": ", ".join(number(db, 1) for db in one.psnr),
+        }
         for one in leaks.rebuilt
     ]
     note = "Above 30 dB a picture is hard to tell from the original; below 10 dB it is another one."

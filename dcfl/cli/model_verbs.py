@@ -511,5 +511,5 @@ def attack(
     print(headline(leaks))
     for one in leaks.rebuilt:
         mean = sum(one.psnr) / len(one.psnr)
-        print(f"noise {one.noise:<6g} {mean:5.1f} dB")
+        print(f"{mean:5.1f} dB  {one.protection}: {one.seen}, seen by {one.reader}")
     print(printable(f"page  {page}"))

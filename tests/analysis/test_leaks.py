@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-from dcfl.analysis.leaks import gradient, invert, psnr
+from dcfl.analysis.leaks import gradient, invert, nearest, psnr
 from dcfl.analysis.leaks_page import picture_url
 from dcfl.analysis.membership import threshold_attack
 from dcfl.analysis.prototype_leaks import PrototypeLeak, told_by
@@ -85,6 +85,17 @@ def test_an_overfitted_model_knows_its_images_and_no_others() -> None:
     assert abs(threshold_attack(losses[100:200], losses[200:]).auc - 0.5) < 0.1
 
 
+def test_a_picture_is_looked_for_among_all_of_its_class() -> None:
+    originals = np.random.default_rng(0).random((3, 2, 2, 1))
+    shuffled = originals[[2, 1, 0]]
+    found = nearest(shuffled, np.array([4, 4, 4]), originals)
+    assert np.array_equal(found, originals)
+    found = nearest(shuffled, np.array([4, 5, 4]), originals[:1])
+    assert np.array_equal(found, originals[:1])
+    found = nearest(shuffled, np.array([4, 5, 5]), originals[:1])  # the others are another class
+    assert np.array_equal(found, originals[2:])
+
+
 @pytest.mark.parametrize("name", ["fedavg", "dcfl-pw", "fedproc", "fedproto", "fedpcl"])
 def test_what_a_method_sums_is_what_it_uploads(name: str) -> None:
     changes = {} if name == "fedavg" else {"prototype_model": "trained"}
@@ -134,10 +145,20 @@ def test_the_verb_writes_a_page_with_pictures(run: RecordedRun, cli: Call, tmp_p
     said = json.loads(out)
     assert code == 0
     page = Path(said["page"]).read_text()
-    assert page.count("data:image/png") == 5  # the original, and four amounts of noise
+    assert page.count("data:image/png") == 8  # the original, and seven views
     assert "Who was in the training set" in page
-    best, *_, worst = (one["psnr"][0] for one in said["inversion"])
-    assert best > worst + 5
+    views = {
+        (one["protection"], one["reader"], one["noise"]): one["psnr"][0]
+        for one in said["inversion"]
+    }
+    bare, clipped = views["no protection", "the server", 0.0], views["clipping", "the server", 0.0]
+    assert bare > views["noise at each client", "the server", 1.0] + 5
+    assert clipped > bare - 5  # the direction stays
+    assert (
+        views["noise at the server", "the server", 0.0] == clipped
+    )  # which it sees before its noise
+    assert bare > views["noise at the server", "whoever gets the models", 1.0] + 5
+    assert bare > views["secure aggregation", "the server", 0.0]
     assert said["membership"]["members"] == 1442
     assert json.loads((tmp_path / "page" / "attack.json").read_text())["client"] == 0
     code, out, _ = cli("attack", run.folder, "--steps", 1)

@@ -8,7 +8,7 @@ the same way. Who was in the training set: `membership.py`. What prototypes tell
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from math import log10
 from typing import Any, NamedTuple
@@ -54,7 +54,7 @@ class Rebuilt:
 @dataclass(frozen=True)
 class Leaks:
     run: RecordedRun
-    membership: Membership
+    membership: tuple[Membership, ...]  # by the loss; by LiRA, if asked for
     client: int
     originals: NDArray[np.float64]
     rebuilt: tuple[Rebuilt, ...]  # none, where the model sees no pictures
@@ -62,7 +62,7 @@ class Leaks:
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "membership": asdict(self.membership),
+            "membership": [asdict(one) for one in self.membership],
             "client": self.client,
             "inversion": [
                 {name: told for name, told in vars(one).items() if name != "pictures"}
@@ -72,7 +72,14 @@ class Leaks:
         }
 
 
-def attack_run(run: RecordedRun, client: int = 0, images: int = 1, steps: int = 1000) -> Leaks:
+def attack_run(
+    run: RecordedRun,
+    client: int = 0,
+    images: int = 1,
+    steps: int = 1000,
+    shadows: int = 0,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Leaks:
     """Attack a run's final model, and a gradient of so many images of a client at that model."""
     subject = open_subject(run)
     partition = subject.experiment.data.split(subject.dataset.to(torch.device("cpu")))
@@ -87,7 +94,8 @@ def attack_run(run: RecordedRun, client: int = 0, images: int = 1, steps: int = 
             f"{run.folder}: its model normalises by the batch, so that what it says of an image "
             f'depends on others: attack one with model.norm = "batch" or "group"'
         )
-    membership, prototypes = infer_membership(subject), prototype_leaks(subject, partition)
+    membership = infer_membership(subject, shadows, tell)
+    prototypes = prototype_leaks(subject, partition)
     if not sees_pictures(subject.model):
         return Leaks(run, membership, client, np.empty(0), (), prototypes)
     device = subject.dataset.train.labels.device

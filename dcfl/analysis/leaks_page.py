@@ -51,15 +51,17 @@ def privacy_of(leaks: Leaks) -> str:
 
 
 def headline(leaks: Leaks) -> str:
-    said = f"Loss tells training images from others with an AUC of {number(leaks.membership.auc)}."
+    best = leaks.membership[-1]
+    said = f"{'LiRA' if best.shadows else 'Loss'} tells training images from others with an AUC of "
+    said += f"{number(best.auc)}."
     if leaks.prototypes and (found := leaks.prototypes[0].found) is not None:
         said += f" Prototypes give away {number(100 * found, 0)} % of the images that are alone in "
         said += "their class."
     if not leaks.rebuilt:
         return said
-    best = number(float(np.mean(leaks.rebuilt[0].psnr)), 1)
+    psnr = number(float(np.mean(leaks.rebuilt[0].psnr)), 1)
     images = plural(len(leaks.originals), "image")
-    return f"{said} {images} came back from a bare gradient at {best} dB."
+    return f"{said} {images} came back from a bare gradient at {psnr} dB."
 
 
 def _pictures(leaks: Leaks) -> Section:
@@ -117,17 +119,31 @@ def _prototypes(leaks: Leaks) -> Section:
 
 
 def _membership(leaks: Leaks) -> Section:
-    found = leaks.membership
+    first, last = leaks.membership[0], leaks.membership[-1]
     text = (
         "Whoever has the final model calls an image one of the training set if its loss is low. "
-        f"Of {found.members:,} training images and {found.others:,} others, the AUC is the share "
-        "of pairs in which the training image has the lower loss: 0.5 is guessing. This is the "
-        "attack by a threshold on the loss, which needs no other models. Attacks with shadow "
-        "models find more."
+        f"Of {first.members:,} training images and {first.others:,} others, the AUC is the share "
+        "of pairs in which the training image has the lower loss: 0.5 is guessing."
+    )
+    lira = (
+        f"LiRA compares with {last.shadows} shadow models, each trained on a random half of the "
+        "training images: a training image is one that the final model is surer of than the "
+        "shadows without it. It needs images like those of the clients. This is its cheap form; "
+        "with hundreds of shadows it finds more."
+        if last.shadows
+        else "This attack needs no other models. --shadows 4 adds LiRA, which trains some and "
+        "finds more."
     )
     rate = f"found at {100 * LOW_RATE:g} % false alarms"
-    cells = [{"AUC": number(found.auc, 3), rate: f"{number(100 * found.found, 1)} %"}]
-    return Section("Who was in the training set", [text], [Table.of(cells)])
+    cells = [
+        {
+            "attack": one.attack,
+            "AUC": number(one.auc, 3),
+            rate: f"{number(100 * one.found, 1)} %",
+        }
+        for one in leaks.membership
+    ]
+    return Section("Who was in the training set", [text, lira], [Table.of(cells)])
 
 
 def picture_url(pictures: NDArray[np.float64]) -> str:

@@ -47,7 +47,8 @@ def page_about(leaks: Leaks) -> Page:
 
 def privacy_of(leaks: Leaks) -> str:
     clip, noise = (setting(leaks.run, f"privacy.{name}") for name in ("clip", "noise"))
-    return f"clip {clip:g}, noise {noise:g}" if clip else "off"
+    where = setting(leaks.run, "privacy.where")
+    return f"clip {clip:g}, noise {noise:g} at the {where}" if clip else "off"
 
 
 def headline(leaks: Leaks) -> str:
@@ -136,11 +137,7 @@ def _membership(leaks: Leaks) -> Section:
     )
     rate = f"found at {100 * LOW_RATE:g} % false alarms"
     cells = [
-        {
-            "attack": one.attack,
-            "AUC": number(one.auc, 3),
-            rate: f"{number(100 * one.found, 1)} %",
-        }
+        {"attack": one.attack, "AUC": number(one.auc, 3), rate: f"{number(100 * one.found, 1)} %"}
         for one in leaks.membership
     ]
     return Section("Who was in the training set", [text, lira], [Table.of(cells)])

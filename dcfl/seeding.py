@@ -31,6 +31,7 @@ Purpose = Literal[
     "drop-out",
     "compression",
     "broadcast",
+    "shadow",
 ]
 
 

@@ -60,6 +60,12 @@ NO_STREAMS_OF_THEIR_OWN = {
     ("testing/model_properties.py", "torch.manual_seed(0)"),
     ("methods/zoo/ccvr.py", "torch.Generator().manual_seed(seed)"),  # the server's, by round
     ("methods/zoo/fedetf.py", "torch.Generator().manual_seed(0)"),  # a frame, the same in all runs
+    # Attacks on a finished run.
+    ("analysis/leaks.py", "torch.Generator().manual_seed(subject.experiment.federation.seed)"),
+    ("analysis/membership.py", "torch.Generator().manual_seed(seed)"),
+    ("analysis/membership.py", "generator_for(seed, 0, 0, 'shadow')"),
+    ("analysis/membership.py", "derived_seed(experiment.federation.seed, 0, number + 1, 'shadow')"),
+    ("analysis/prototype_leaks.py", "torch.Generator().manual_seed(seed)"),
     ("trained/certainty.py", "np.random.default_rng(0)"),  # resampling of answers
     ("trained/export.py", "torch.Generator().manual_seed(0)"),
 }

@@ -2,16 +2,16 @@
 
 Gradient inversion (Geiping et al., "Inverting Gradients: How Easy Is It to Break Privacy in
 Federated Learning?", NeurIPS 2020): whoever sees a gradient changes pictures until theirs points
-the same way. Membership by a threshold on the loss (Yeom et al., "Privacy Risk in Machine Learning:
-Analyzing the Connection to Overfitting", CSF 2018): the model is surer of what it has learnt.
+the same way. Who was in the training set: `membership.py`. What prototypes tell:
+`prototype_leaks.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from math import log10
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,35 +19,33 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from dcfl.analysis.membership import Membership, infer_membership
+from dcfl.analysis.prototype_leaks import PrototypeLeak, prototype_leaks
 from dcfl.client import evaluating
-from dcfl.data import Images
+from dcfl.data import Images, Preparation
 from dcfl.data.client_data import normalises_by_batch
 from dcfl.errors import ConfigError
 from dcfl.report.text import plural
 from dcfl.runs.folder import RecordedRun
-from dcfl.trained.subject import Subject, embed, open_subject, sees_pictures
+from dcfl.tensors import clip_share
+from dcfl.trained.subject import Subject, open_subject, sees_pictures
 
-MOST_JUDGED = 5000  # images of either kind whose losses are compared
-LOW_RATE = 0.01  # of false alarms
-NOISES = (0.0, 0.01, 0.1, 1.0)  # deviation, as a multiple of the gradient's length
+NOISES = (0.01, 0.1, 1.0)  # at each client: deviation, as a multiple of the gradient's length
+SERVER_NOISE = 1.0  # at the server: as a multiple of the clip
+CLIP = 0.5  # as a multiple of the gradient's length
+MOST_SUMMED = 10  # clients; sums of more hide each better
+SERVER, RECEIVERS = "the server", "whoever gets the models"
 SMOOTHNESS = 1e-3  # weight of the total variation: real pictures have little
 STEP = 0.1  # of Adam, in deviations of a pixel
 
 
 @dataclass(frozen=True)
-class Membership:
-    """How well a threshold on the loss tells training images from others."""
-
-    members: int
-    others: int
-    auc: float  # 0.5: not at all
-    found: float  # share of the members above the threshold that LOW_RATE of the others pass
-
-
-@dataclass(frozen=True)
 class Rebuilt:
-    """What became of some images under one amount of noise. Pictures are [n, H, W, C] in 0 to 1."""
+    """What somebody finds of some images. Pictures are [n, H, W, C] in 0 to 1."""
 
+    protection: str
+    reader: str
+    seen: str
     noise: float
     pictures: NDArray[np.float64]
     psnr: tuple[float, ...]  # dB, of each picture
@@ -56,20 +54,32 @@ class Rebuilt:
 @dataclass(frozen=True)
 class Leaks:
     run: RecordedRun
-    membership: Membership
+    membership: tuple[Membership, ...]  # by the loss; by LiRA, if asked for
     client: int
     originals: NDArray[np.float64]
     rebuilt: tuple[Rebuilt, ...]  # none, where the model sees no pictures
+    prototypes: tuple[PrototypeLeak, ...]  # none, where the method sends none
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "membership": asdict(self.membership),
+            "membership": [asdict(one) for one in self.membership],
             "client": self.client,
-            "inversion": [{"noise": one.noise, "psnr": list(one.psnr)} for one in self.rebuilt],
+            "inversion": [
+                {name: told for name, told in vars(one).items() if name != "pictures"}
+                for one in self.rebuilt
+            ],
+            "prototypes": [asdict(one) for one in self.prototypes],
         }
 
 
-def attack_run(run: RecordedRun, client: int = 0, images: int = 1, steps: int = 1000) -> Leaks:
+def attack_run(
+    run: RecordedRun,
+    client: int = 0,
+    images: int = 1,
+    steps: int = 1000,
+    shadows: int = 0,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Leaks:
     """Attack a run's final model, and a gradient of so many images of a client at that model."""
     subject = open_subject(run)
     partition = subject.experiment.data.split(subject.dataset.to(torch.device("cpu")))
@@ -84,70 +94,118 @@ def attack_run(run: RecordedRun, client: int = 0, images: int = 1, steps: int = 
             f"{run.folder}: its model normalises by the batch, so that what it says of an image "
             f'depends on others: attack one with model.norm = "batch" or "group"'
         )
-    membership = _membership(subject)
+    membership = infer_membership(subject, shadows, tell)
+    prototypes = prototype_leaks(subject, partition)
     if not sees_pictures(subject.model):
-        return Leaks(run, membership, client, np.empty(0), ())
-    own = torch.from_numpy(partition.of(client)[:images]).long()
-    chosen = subject.dataset.train[own.to(subject.dataset.train.labels.device)]
-    return Leaks(run, membership, client, *_rebuilt(subject, chosen, steps))
-
-
-# Membership
-
-
-def _membership(subject: Subject) -> Membership:
-    """Of the training images of all clients, against the images that the run was judged by."""
-    generator = torch.Generator().manual_seed(subject.experiment.federation.seed)
-    train, test = subject.dataset.train, subject.dataset.test
-    chosen = torch.randperm(len(train), generator=generator)[:MOST_JUDGED]
-    losses = [_losses(subject, one) for one in (train[chosen.to(train.labels.device)], test)]
-    return threshold_attack(*losses)
-
-
-def _losses(subject: Subject, images: Images) -> NDArray[np.float64]:
-    _, logits = embed(subject.model, images, subject.dataset.preparation)
-    losses = F.cross_entropy(logits.double(), images.labels.cpu(), reduction="none")
-    found: NDArray[np.float64] = losses.numpy()
-    return found
-
-
-def threshold_attack(members: NDArray[np.float64], others: NDArray[np.float64]) -> Membership:
-    """Call those a member whose loss is low. AUC: the share of pairs of a member and another in
-    which the member's is lower, ties counting half."""
-    ranked = np.sort(others)
-    above = len(others) - np.searchsorted(ranked, members, side="right")
-    ties = len(others) - np.searchsorted(ranked, members, side="left") - above
-    auc = float((above + ties / 2).mean() / len(others))
-    threshold = ranked[int(LOW_RATE * len(others))]  # so many of the others are below it
-    return Membership(len(members), len(others), auc, float((members < threshold).mean()))
+        return Leaks(run, membership, client, np.empty(0), (), prototypes)
+    device = subject.dataset.train.labels.device
+    cohort = [
+        subject.dataset.train[torch.from_numpy(partition.of(one)[:images]).long().to(device)]
+        for one in _cohort(subject, sizes, client, images)
+    ]
+    return Leaks(run, membership, client, *_rebuilt(subject, cohort, steps), prototypes)
 
 
 # Inversion
 
 
+def _cohort(subject: Subject, sizes: NDArray[np.int64], client: int, images: int) -> list[int]:
+    """The client, and the next ones that have as many images: as many as in a round."""
+    asked = subject.experiment.federation.cohort_of(len(sizes))
+    others = [*range(client + 1, len(sizes)), *range(client)]
+    fitting = [one for one in others if sizes[one] >= images]
+    return [client, *fitting[: max(1, min(asked, MOST_SUMMED) - 1)]]
+
+
+class _View(NamedTuple):
+    """What somebody sees of a round."""
+
+    protection: str
+    reader: str
+    seen: str
+    noise: float
+    clients: int  # whose pictures are in it
+    exact: Sequence[Tensor]  # before the noise
+    deviation: float = 0.0  # of the noise
+
+
+def _views(bare: Sequence[Sequence[Tensor]]) -> Iterator[_View]:
+    """Of the gradients of a cohort's clients; the first one is attacked."""
+    clients, length = len(bare), float(_norm(bare[0]))
+    clip = CLIP * length
+    clipped = [[one * clip_share(each, clip) for one in each] for each in bare]
+    short = f"the gradient, clipped to {CLIP:g} of its length"
+    yield _View("no protection", SERVER, "the bare gradient", 0.0, 1, bare[0])
+    yield _View("clipping", SERVER, short, 0.0, 1, clipped[0])
+    for noise in NOISES:
+        seen = f"the gradient with noise {noise:g}"
+        yield _View("noise at each client", SERVER, seen, noise, 1, bare[0], noise * length)
+    yield _View("noise at the server", SERVER, short, 0.0, 1, clipped[0])
+    seen = f"the sum of {clients} clipped gradients with noise {SERVER_NOISE:g}"
+    noisy = (SERVER_NOISE, clients, _sum(clipped), SERVER_NOISE * clip)
+    yield _View("noise at the server", RECEIVERS, seen, *noisy)
+    seen = f"the sum of {clients} gradients"
+    yield _View("secure aggregation", SERVER, seen, 0.0, clients, _sum(bare))
+
+
+def _sum(clients: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+    return [torch.stack(each).sum(dim=0) for each in zip(*clients, strict=True)]
+
+
 def _rebuilt(
-    subject: Subject, chosen: Images, steps: int
+    subject: Subject, cohort: Sequence[Images], steps: int
 ) -> tuple[NDArray[np.float64], tuple[Rebuilt, ...]]:
-    """The images, and what their gradient gives away."""
-    model, preparation = subject.model, subject.dataset.preparation
-    clean = preparation.clean(chosen.pixels)
-    low, high = (preparation.clean(torch.full_like(chosen.pixels, end)) for end in (0, 255))
-
-    def shown(pictures: Tensor) -> NDArray[np.float64]:
-        flat = ((pictures - low) / (high - low)).clamp(0, 1).permute(0, 2, 3, 1)
-        found: NDArray[np.float64] = flat.double().cpu().numpy()
-        return found
-
-    originals, rebuilt = shown(clean), []
+    """The first client's images, and what each view of the round gives away of them."""
+    model, preparation, own = subject.model, subject.dataset.preparation, len(cohort[0])
+    everybody = Images(
+        torch.cat([one.pixels for one in cohort]), torch.cat([one.labels for one in cohort])
+    )
+    originals = _shown(preparation.clean(cohort[0].pixels), _ends(cohort[0], preparation))
+    found: dict[str, NDArray[np.float64]] = {}
     with evaluating(model):
-        seen = gradient(model, clean, chosen.labels)
-        for noise in NOISES:
-            generator = torch.Generator().manual_seed(subject.experiment.federation.seed)
-            blurred = [*_noised(seen, noise, generator)]
-            found = invert(model, blurred, chosen.labels, (low, high), steps, generator)
-            pictures = shown(found)
-            rebuilt.append(Rebuilt(noise, pictures, tuple(map(psnr, pictures, originals))))
-    return originals, tuple(rebuilt)
+        bare = [gradient(model, preparation.clean(one.pixels), one.labels) for one in cohort]
+        views = [*_views(bare)]
+        for view in {view.seen: view for view in views}.values():
+            sought = everybody[: view.clients * own]
+            pictures, labels = _found(subject, view, sought, steps), sought.labels.cpu().numpy()
+            found[view.seen] = nearest(pictures, labels, originals)
+    return originals, tuple(
+        Rebuilt(*view[:4], found[view.seen], tuple(map(psnr, found[view.seen], originals)))
+        for view in views
+    )
+
+
+def _found(subject: Subject, view: _View, sought: Images, steps: int) -> NDArray[np.float64]:
+    """What an attacker makes of a view; of `sought` it knows the labels."""
+    generator = torch.Generator().manual_seed(subject.experiment.federation.seed)
+    seen = [*_noised(view.exact, view.deviation, generator)]
+    ends = _ends(sought, subject.dataset.preparation)
+    return _shown(invert(subject.model, seen, sought.labels, ends, steps, generator), ends)
+
+
+def _ends(images: Images, preparation: Preparation) -> tuple[Tensor, Tensor]:
+    """Black and white, as the model sees them."""
+    low, high = (preparation.clean(torch.full_like(images.pixels, end)) for end in (0, 255))
+    return low, high
+
+
+def _shown(pictures: Tensor, ends: tuple[Tensor, Tensor]) -> NDArray[np.float64]:
+    low, high = ends
+    flat = ((pictures - low) / (high - low)).clamp(0, 1).permute(0, 2, 3, 1)
+    found: NDArray[np.float64] = flat.double().cpu().numpy()
+    return found
+
+
+def nearest(
+    pictures: NDArray[np.float64], labels: NDArray[np.int64], originals: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """For each original the picture of its class that is most like it: a gradient does not tell in
+    which order its images are. The originals' labels come first."""
+    chosen = []
+    for original, label in zip(originals, labels, strict=False):
+        alike = pictures[labels == label]
+        chosen.append(alike[((alike - original) ** 2).mean(axis=(1, 2, 3)).argmin()])
+    return np.stack(chosen)
 
 
 def gradient(
@@ -159,12 +217,12 @@ def gradient(
     return torch.autograd.grad(loss, moving, create_graph=graph)
 
 
-def _noised(seen: Sequence[Tensor], noise: float, generator: torch.Generator) -> Iterator[Tensor]:
-    """With Gaussian noise, as [privacy] adds it if `clip` is the gradient's length."""
-    length = _norm(seen)
+def _noised(
+    seen: Sequence[Tensor], deviation: float, generator: torch.Generator
+) -> Iterator[Tensor]:
     for tensor in seen:
         drawn = torch.randn(tensor.shape, generator=generator).to(tensor.device)
-        yield tensor + noise * length * drawn
+        yield tensor + deviation * drawn
 
 
 def _norm(tensors: Sequence[Tensor]) -> Tensor:

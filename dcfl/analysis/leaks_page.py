@@ -12,7 +12,8 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from dcfl.analysis.leaks import LOW_RATE, Leaks
+from dcfl.analysis.leaks import Leaks
+from dcfl.analysis.membership import LOW_RATE
 from dcfl.comparisons.groups import setting
 from dcfl.report.document import Page, Section, Table, write_page
 from dcfl.report.text import number, plural, without_folders
@@ -29,7 +30,11 @@ def write_leaks(leaks: Leaks, out: Path) -> Path:
 
 
 def page_about(leaks: Leaks) -> Page:
-    sections = [_pictures(leaks)] if leaks.rebuilt else []
+    sections = [
+        *([_pictures(leaks)] if leaks.rebuilt else []),
+        *([_prototypes(leaks)] if leaks.prototypes else []),
+        _membership(leaks),
+    ]
     facts = [
         ("Method", str(setting(leaks.run, "method.name"))),
         ("Data set", without_folders(str(setting(leaks.run, "data.dataset")))),
@@ -37,58 +42,105 @@ def page_about(leaks: Leaks) -> Page:
         ("Privacy", privacy_of(leaks)),
     ]
     title = f"What {leaks.run.folder.resolve().name} gives away"
-    return Page(title, facts, headline(leaks), [*sections, _membership(leaks)])
+    return Page(title, facts, headline(leaks), sections)
 
 
 def privacy_of(leaks: Leaks) -> str:
     clip, noise = (setting(leaks.run, f"privacy.{name}") for name in ("clip", "noise"))
-    return f"clip {clip:g}, noise {noise:g}" if clip else "off"
+    where = setting(leaks.run, "privacy.where")
+    return f"clip {clip:g}, noise {noise:g} at the {where}" if clip else "off"
 
 
 def headline(leaks: Leaks) -> str:
-    said = f"Loss tells training images from others with an AUC of {number(leaks.membership.auc)}."
+    best = leaks.membership[-1]
+    said = f"{'LiRA' if best.shadows else 'Loss'} tells training images from others with an AUC of "
+    said += f"{number(best.auc)}."
+    if leaks.prototypes and (found := leaks.prototypes[0].found) is not None:
+        said += f" Prototypes give away {number(100 * found, 0)} % of the images that are alone in "
+        said += "their class."
     if not leaks.rebuilt:
         return said
-    best = number(float(np.mean(leaks.rebuilt[0].psnr)), 1)
+    psnr = number(float(np.mean(leaks.rebuilt[0].psnr)), 1)
     images = plural(len(leaks.originals), "image")
-    return f"{said} {images} came back from a bare gradient at {best} dB."
+    return f"{said} {images} came back from a bare gradient at {psnr} dB."
 
 
 def _pictures(leaks: Leaks) -> Section:
     images = plural(len(leaks.originals), "image")
     rows = {"As the client has them": leaks.originals}
-    for one in leaks.rebuilt:
-        seen = f"the gradient with noise {one.noise:g}" if one.noise else "the bare gradient"
-        rows[f"From {seen}"] = one.pictures
+    rows |= {f"From {one.seen}": one.pictures for one in leaks.rebuilt}
     text = (
-        f"A server that sees the gradient of {images} of client {leaks.client} at the final model "
-        "looks for pictures with the same one. It knows the labels and the model. This is close to "
+        f"Whoever sees the gradient of {images} of client {leaks.client} at the final model looks "
+        "for pictures with the same one, and knows the labels and the model. This is close to "
         "the worst case: the update of a real visit has many steps on many images, and tells less "
-        "of each. Noise is the deviation of every number, as a multiple of the gradient's length: "
-        "[privacy] with that noise, and a clip that just fits."
+        "of each. Noise at clients is the deviation of every number, as a multiple of the "
+        "gradient's length: [privacy] with that noise, and a clip that just fits. Noise at the "
+        "server is a multiple of the clip, once for the sum: the server itself sees what it would "
+        "see without. Under secure aggregation it sees the sum alone, and a sum of few clients "
+        "may still give pictures back."
     )
     image = Markup('{}<br><img alt="{}" src="{}">')
     shown = [image.format(name, name, picture_url(pictures)) for name, pictures in rows.items()]
     cells = [
-        {"noise": f"{one.noise:g}", "PSNR, dB": ", ".join(number(db, 1) for db in one.psnr)}
+        {
+            "protection": f"{one.protection}\n{one.seen}",
+            "seen by": one.reader,
+            "PSNR, dB": ", ".join(number(db, 1) for db in one.psnr),
+        }
         for one in leaks.rebuilt
     ]
     note = "Above 30 dB a picture is hard to tell from the original; below 10 dB it is another one."
     return Section("Pictures from a gradient", [text, *shown], [Table.of(cells, note=note)])
 
 
+def _prototypes(leaks: Leaks) -> Section:
+    bare = leaks.prototypes[0]
+    text = (
+        "Every client's sums and counts at the final model, as the server gets them. Counts say "
+        "which classes a client has: of pairs of a class that is there and one that is not, the "
+        "AUC is the share in which the first has the higher count; 1 is certainty, 0.5 guessing. "
+        "The sum of a class with a single image is that image's embedding. There are "
+        f"{bare.singles:,} such sums. Whoever has the picture finds it among all training images "
+        "as the one with the nearest embedding. Noise is the deviation of every number, as a "
+        "multiple of the length of what is sent. [privacy] refuses prototypes; this is what its "
+        "noise would do."
+    )
+    cells = [
+        {
+            "min_class_count": f"{one.min_class_count}",
+            "noise": f"{one.noise:g}",
+            "classes told, AUC": number(one.presence, 3),
+            "single images sent": f"{one.singles:,}",
+            "cosine with the image": "-" if one.cosine is None else number(one.cosine, 3),
+            "found among all images": "-" if one.found is None else f"{number(100 * one.found)} %",
+        }
+        for one in leaks.prototypes
+    ]
+    return Section("What prototypes tell", [text], [Table.of(cells)])
+
+
 def _membership(leaks: Leaks) -> Section:
-    found = leaks.membership
+    first, last = leaks.membership[0], leaks.membership[-1]
     text = (
         "Whoever has the final model calls an image one of the training set if its loss is low. "
-        f"Of {found.members:,} training images and {found.others:,} others, the AUC is the share "
-        "of pairs in which the training image has the lower loss: 0.5 is guessing. This is the "
-        "attack by a threshold on the loss, which needs no other models. Attacks with shadow "
-        "models find more."
+        f"Of {first.members:,} training images and {first.others:,} others, the AUC is the share "
+        "of pairs in which the training image has the lower loss: 0.5 is guessing."
+    )
+    lira = (
+        f"LiRA compares with {last.shadows} shadow models, each trained on a random half of the "
+        "training images: a training image is one that the final model is surer of than the "
+        "shadows without it. It needs images like those of the clients. This is its cheap form; "
+        "with hundreds of shadows it finds more."
+        if last.shadows
+        else "This attack needs no other models. --shadows 4 adds LiRA, which trains some and "
+        "finds more."
     )
     rate = f"found at {100 * LOW_RATE:g} % false alarms"
-    cells = [{"AUC": number(found.auc, 3), rate: f"{number(100 * found.found, 1)} %"}]
-    return Section("Who was in the training set", [text], [Table.of(cells)])
+    cells = [
+        {"attack": one.attack, "AUC": number(one.auc, 3), rate: f"{number(100 * one.found, 1)} %"}
+        for one in leaks.membership
+    ]
+    return Section("Who was in the training set", [text, lira], [Table.of(cells)])
 
 
 def picture_url(pictures: NDArray[np.float64]) -> str:

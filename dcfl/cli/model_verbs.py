@@ -491,6 +491,17 @@ def attack(
     steps: Annotated[
         int, typer.Option(min=1, max=10**5, metavar="N", help="How long to look for them.")
     ] = 1000,
+    shadows: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=256,
+            metavar="N",
+            help="Models to train on halves of the images, to tell who was in the training set by "
+            "LiRA: 4 to 8. Each takes about half of the run's passes over all images. 0: by a "
+            "threshold on the loss alone.",
+        ),
+    ] = 0,
     out: AttackFolder = None,
     method_file: MethodFile = None,
     model_file: ModelFile = None,
@@ -498,20 +509,26 @@ def attack(
 ) -> None:
     """Find out what a finished run gives away.
 
-    Images from a gradient, and who was in the training set from the final model.
+    Images from a gradient, what prototypes tell, and who was in the training set.
     """
     from dcfl.analysis.leaks import attack_run
     from dcfl.analysis.leaks_page import headline, write_leaks
     from dcfl.runs.folder import RecordedRun
 
+    def tell(text: str) -> None:
+        say(printable(f"attack  {text}"))
+
     run_own_files(method_file, model_file)
-    leaks = attack_run(RecordedRun.open(folder), client, images, steps)
+    leaks = attack_run(RecordedRun.open(folder), client, images, steps, shadows, tell)
     page = write_leaks(leaks, out or folder / "attack")
     if as_json:
         print_json({**leaks.as_json(), "page": str(page)})
         return
     print(headline(leaks))
+    for attack in leaks.membership:
+        found = 100 * attack.found
+        print(f"{attack.attack}: AUC {attack.auc:.3f}, {found:.1f} % found at 1 % false alarms")
     for one in leaks.rebuilt:
         mean = sum(one.psnr) / len(one.psnr)
-        print(f"noise {one.noise:<6g} {mean:5.1f} dB")
+        print(f"{mean:5.1f} dB  {one.protection}: {one.seen}, seen by {one.reader}")
     print(printable(f"page  {page}"))

@@ -251,6 +251,11 @@ class Method(Settings):
         """The embeddings that the term sees, one for each level of the network that it is on."""
         return [self.embedding_of(output)]
 
+    def summed(self, output: Output) -> Tensor | None:
+        """What `upload` sums up by class, beside the classes' counts: a vector for each image.
+        None: no such sums are sent. `dcfl attack` asks what they tell."""
+        return None
+
     def upload(self, client: Client) -> Tensors:
         """What to send in addition to the weights, after training."""
         return {}

@@ -29,7 +29,7 @@ from dcfl.local_training import LocalTraining
 from dcfl.losses import cosine_similarity
 from dcfl.messages import ClientUpdate, Tensors
 from dcfl.methods.method import Cost, Objective, OnEmbeddings
-from dcfl.models.output import FeatureModel
+from dcfl.models.output import FeatureModel, Output
 from dcfl.settings import key
 
 ENOUGH_VOTES = 3  # a majority against one liar
@@ -128,15 +128,21 @@ class PrototypeMethod(OnEmbeddings):
                 self._count(client, self.levels_of(model(batch.images)), batch.labels)
 
     def _count(self, client: Client, levels: Sequence[Tensor], labels: Tensor) -> None:
-        parts = [level.detach().float() for level in levels]
-        if self.prototype_normalize:  # all levels together are of unit length
-            parts = [F.normalize(part, dim=1) / len(parts) ** 0.5 for part in parts]
-        features = torch.cat(parts, dim=1)
+        features = self._side_by_side(levels)
         # A product with one-hot labels is deterministic, unlike a scatter on a GPU.
         member = F.one_hot(labels, client.data.classes)
         sums, counts = member.to(features.dtype).T @ features, member.sum(dim=0)
         client.tally["sums"] = client.tally.get("sums", 0) + sums
         client.tally["counts"] = client.tally.get("counts", 0) + counts
+
+    def summed(self, output: Output) -> Tensor:
+        return self._side_by_side(self.levels_of(output))
+
+    def _side_by_side(self, levels: Sequence[Tensor]) -> Tensor:
+        parts = [level.detach().float() for level in levels]
+        if self.prototype_normalize:  # all levels together are of unit length
+            parts = [F.normalize(part, dim=1) / len(parts) ** 0.5 for part in parts]
+        return torch.cat(parts, dim=1)
 
     def upload_like(self, parameters: Tensors, classes: int, width: int) -> Tensors:
         return {

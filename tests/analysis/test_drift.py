@@ -104,8 +104,9 @@ def test_what_a_run_has_not_kept_is_made_again(method: str, tmp_path: Path) -> N
 
 def test_which_methods_need_a_rehearsal() -> None:
     needed = {name for name, method in METHODS.items() if keeps_state(method())}
-    own = {"feddyn", "fedspeed", "feddc", "feddisco", "q-fedavg", "ccvr"}
-    assert needed == {"fedproc", "fedpcl", "dcfl-pw", "moon", "scaffold"} | own
+    zoo = {"feddyn", "fedspeed", "feddc", "feddisco", "q-fedavg", "ccvr"}
+    personal = {"apfl", "fedala", "fedproto", "fedrod", "ifca"}
+    assert needed == {"fedproc", "fedpcl", "dcfl-pw", "moon", "scaffold"} | zoo | personal
 
 
 def test_a_client_that_does_not_move_does_not_drift(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from dcfl.testing.properties import (
     equals_fedavg_at_its_neutral_value,
     repeatable,
 )
+from tests.toys import ZOO
 
 
 # Running statistics are what most mistakes are made with.
@@ -32,7 +33,13 @@ def test_every_property_holds(method: type[Method], norm: Norm) -> None:
     assert at_home == [method.name != "fedbabu"]
 
 
-@pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(method, id=name, marks=pytest.mark.slow if name in ZOO else ())
+        for name, method in METHODS.items()
+    ],
+)
 def test_bits_are_repeated_and_fedavgs_with_the_other_kinds_of_decay(
     method: type[Method], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,8 +56,12 @@ WAITS = {
 }
 # Prototypes of a model without running statistics: its images come in an order that depends on all.
 MIXED = "Images._keys"
-# What a method asks for once, in a client's first round.
-FIRST_ROUND = {"fedma": ["require_matchable"]}  # whether it can train this network
+# What a method asks for in one of a client's rounds.
+ONCE = {
+    "fedma": (1, ["require_matchable"]),  # whether it can train this network
+    "fedala": (2, ["FedALA.start"] * 11),  # the loss of each pass, until it settles
+}
+EPOCHS = {"fedrep": 2}  # its classifier and the rest take turns
 
 
 def variant(name: str, **fields: Any) -> Method:
@@ -82,6 +86,7 @@ METHODS_AND_VARIANTS: dict[str, Method] = {
 EVERY_METHOD = pytest.mark.parametrize(
     "method", METHODS_AND_VARIANTS.values(), ids=METHODS_AND_VARIANTS
 )
+FOR_CI = toys.ZOO - {"fedala"}  # where a test of the paper's methods and one more will do
 AUGMENTATIONS = {
     "none": Augmentation(),
     "crop": Augmentation(crop=1),
@@ -116,7 +121,8 @@ def runner_of(
     model = build_model(settings, dataset.channels, dataset.size, dataset.classes, seed=0)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     data = FederatedData(dataset, toys.federated().partition)
-    return ClientRunner(method, model, data, replace(TRAINING, epochs=epochs), seed=0)
+    training = replace(TRAINING, epochs=max(epochs, EPOCHS.get(method.name, 1)))
+    return ClientRunner(method, model, data, training, seed=0)
 
 
 @dataclass
@@ -179,9 +185,13 @@ def require_same(runner: ClientRunner, *also: str) -> None:
                 assert torch.allclose(tensor, other.weights[name], rtol=1e-3, atol=1e-5), name
     else:
         assert found.hashes == expected.hashes, "other bits than on the CPU"
-    first = FIRST_ROUND.get(runner.method.name, [])
-    for waits, once in zip(found.waits, (first, first, [], []), strict=True):  # of two clients
-        assert sorted(waits) == sorted([*WAITS, *also, *once]), waits
+    for waits, round in zip(found.waits, (1, 1, 2, 2), strict=True):  # of two clients
+        assert sorted(waits) == sorted([*WAITS, *also, *asked(runner.method, round)]), waits
+
+
+def asked(method: Method, round: int) -> list[str]:
+    when, asks = ONCE.get(method.name, (0, []))
+    return asks if round == when else []
 
 
 @pytest.fixture(scope="module")
@@ -406,10 +416,17 @@ def ask_for_no_number(runner: ClientRunner) -> None:
         shared = dict(runner.method.merge(shared, [upload], 3))
 
 
-@EVERY_METHOD
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(method, id=name, marks=pytest.mark.slow if name in FOR_CI else ())
+        for name, method in METHODS_AND_VARIANTS.items()
+    ],
+)
 def test_a_client_asks_for_no_number(method: Method, numberless: list[str]) -> None:
     ask_for_no_number(runner_of(method, augmentation=AUGMENTATIONS["all"]))
-    assert numberless == [*FIRST_ROUND.get(method.name, []), *["train_client"] * 3]
+    rounds = [[*asked(method, round), "train_client"] for round in (1, 2, 3)]
+    assert numberless == [name for names in rounds for name in names]
 
 
 @EVERY_MODEL
@@ -418,6 +435,7 @@ def test_no_model_asks_for_a_number(model: ModelSettings, numberless: list[str])
     assert [reader for reader in numberless if reader != MIXED] == ["train_client"] * 3
 
 
+@pytest.mark.slow
 @EVERY_MODEL
 def test_an_evaluation_reads_once_per_part(model: ModelSettings, numberless: list[str]) -> None:
     runner = runner_of(METHODS["fedavg"](), model).on(torch.device("meta"))

@@ -42,7 +42,8 @@ class APFL(Method):
         own, shared = client.own_model, dict(client.model.named_parameters())
         if v:  # client.own is the mixture
             named.load(own, v, optional=own.state_dict())
-        alpha = kept.get("alpha", torch.tensor(self.alpha, device=next(own.parameters()).device))
+        device = next(own.parameters()).device
+        alpha = kept.get("alpha", torch.full((), self.alpha, device=device))
         alpha = alpha.clone().requires_grad_(self.adaptive)
         unit = client.scaler.scale(torch.ones_like(alpha.detach()))
 

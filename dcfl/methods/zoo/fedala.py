@@ -26,6 +26,7 @@ from dcfl.messages import Tensors
 from dcfl.methods.method import Cost, Method
 from dcfl.models.parts import within
 from dcfl.settings import key
+from dcfl.system.transfers import on_device, read_numbers
 from dcfl.tensors import copies, snapshot
 
 LOOKS_BACK, SETTLED, AT_MOST = 10, 0.1, 100  # passes, deviation of their losses, passes
@@ -57,15 +58,16 @@ class FedALA(Method):
         ones = [torch.ones_like(way) for way in ways]
         shares = [client.memory[name] for name in chosen] if client.memory else ones
 
+        @torch.no_grad()
         def mix() -> None:
             for live, own, way, share in zip(lives, owns, ways, shares, strict=True):
-                live.data = own + way * share
+                live.copy_(own + way * share)
 
         mix()
         losses: list[float] = []
-        batches = list(self._batches(client))
+        batches, passes = list(self._batches(client)), 1 if client.memory else AT_MOST
         unit = client.scaler.scale(torch.ones((), device=lives[0].device))
-        while batches and not self._enough(losses, bool(client.memory)):
+        for _ in range(passes if batches else 0):
             for batch in batches:
                 with without_statistics(twin):
                     loss = F.cross_entropy(twin(batch.images).logits, batch.labels)
@@ -75,20 +77,18 @@ class FedALA(Method):
                     for share, slope, way in zip(shares, slopes, ways, strict=True)
                 ]
                 mix()
-            losses.append(float(loss.detach()))
+            if passes > 1:  # to look at a loss is to wait for the device
+                losses += read_numbers([loss.detach()])
+                if len(losses) > LOOKS_BACK and pstdev(losses[-LOOKS_BACK:]) < SETTLED:
+                    break
         client.tally.update(zip(chosen, shares, strict=True))
         return {name: live.detach() for name, live in zip(chosen, lives, strict=True)}
-
-    def _enough(self, losses: list[float], settled: bool) -> bool:
-        if settled or len(losses) >= AT_MOST:
-            return bool(losses)
-        return len(losses) > LOOKS_BACK and pstdev(losses[-LOOKS_BACK:]) < SETTLED
 
     def _batches(self, client: Client) -> Iterator[Batch]:
         """Of a random part of the images, without augmentation; none of a single image."""
         images, size = client.data.images, client.training.batch_size
         drawn = torch.randperm(len(images))[: int(self.sample * len(images))]
-        for part in torch.split(drawn.to(images.labels.device), size):
+        for part in torch.split(on_device(drawn, images.labels.device), size):
             if len(part) > 1:
                 pixels = client.data.preparation.clean(images.pixels.index_select(0, part))
                 yield Batch(pixels, images.labels[part])

@@ -22,6 +22,7 @@ from dcfl.client import Batch, Client, without_statistics
 from dcfl.errors import ConfigError
 from dcfl.messages import Tensors
 from dcfl.methods.method import Cost, Method, Objective
+from dcfl.methods.zoo.fedlc import class_counts
 from dcfl.tensors import load, snapshot
 
 PART = "classifier"
@@ -36,7 +37,7 @@ class FedRoD(Method):
     neutral: ClassVar = None
 
     def objective(self, client: Client) -> Objective:
-        counts = client.data.images.labels.bincount(minlength=client.data.classes)
+        counts = class_counts(client)
 
         def loss(batch: Batch) -> Tensor:
             logits = client.model(batch.images).logits

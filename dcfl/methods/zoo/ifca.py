@@ -25,6 +25,7 @@ from dcfl.local_training import LocalTraining
 from dcfl.messages import ClientUpdate, Tensors
 from dcfl.methods.method import Cost, Method, ServerStep, mean_of
 from dcfl.settings import key
+from dcfl.system.transfers import on_device
 from dcfl.tensors import apart, cast_like, snapshot, together
 
 
@@ -46,8 +47,12 @@ class IFCA(Method):
         if not models:  # all clients make the same ones
             models = [begun(sent, cluster) for cluster in range(self.clusters)]
         losses = torch.stack([self._loss(client, model) for model in models])
-        client.tally["cluster"] = losses.argmin().cpu()
-        return models[int(client.tally["cluster"])]
+        client.tally["cluster"] = best = losses.argmin()
+        # Picked where it is: whoever reads its number waits for the device.
+        return {
+            name: torch.stack([model[name] for model in models]).index_select(0, best)[0]
+            for name in models[0]
+        }
 
     @torch.no_grad()
     def _loss(self, client: Client, weights: Tensors) -> Tensor:
@@ -96,7 +101,7 @@ def begun(weights: Tensors, cluster: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(cluster)
 
     def shuffled(tensor: Tensor) -> Tensor:
-        order = torch.randperm(tensor.numel(), generator=generator).to(tensor.device)
+        order = on_device(torch.randperm(tensor.numel(), generator=generator), tensor.device)
         return tensor.flatten()[order].view(tensor.shape)
 
     return {n: shuffled(one) if cluster else one for n, one in weights.items()}

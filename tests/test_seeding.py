@@ -17,7 +17,10 @@ SOURCES = {"default_rng", "derived_seed", "generator_for", "manual_seed", "Draws
 # Where random numbers come from in a run and in its analysis: the call as it stands in the file,
 # and the entropy behind it, for numpy as it is given and for (seed, round, client, purpose) as the
 # seed that is derived from them. Rounds are counted from 1.
-SCHEDULE = ("federation.py", "np.random.default_rng([seed, round])")
+SCHEDULE = (
+    "federation.py",
+    "np.random.default_rng(secrets.randbits(256) if sampling.secret else [seed, round])",
+)
 SPLIT = ("data/splits/partition.py", "np.random.default_rng(seed)")
 DERIVED = {
     ("models/__init__.py", "derived_seed(seed, 0, 0, 'initialisation')"): "initialisation",
@@ -35,6 +38,17 @@ PER_VISIT = {
     ("local_training.py", "derived_seed(seed, broadcast.round, client_id, 'model')"): "model",
     ("engines/attacks.py", "derived_seed(seed, round, client, 'faults')"): "faults",
     ("engines/attacks.py", "generator_for(self.seed, round, client, 'attack')"): "attack",
+    ("clock/events.py", "derived_seed(self.seed, number, client, 'drop-out')"): "drop-out",
+    ("server/compression.py", "generator_for(*draw)"): "compression",  # and once a round: broadcast
+}
+PER_CLIENT = {
+    ("clock/devices.py", "derived_seed(seed, 0, client, 'device')"): "device",
+    ("clock/devices.py", "derived_seed(seed, 0, client, 'time zone')"): "time zone",
+}
+# Of the schedule, when a clock asks again or in two steps: the third number tells which.
+SELECTION = {
+    ("clock/selection.py", "np.random.default_rng([*asking.key, 1])"),
+    ("clock/selection.py", "np.random.default_rng([*self.key, *([stream] if stream else [])])"),
 }
 # Of a derived seed that is listed above, of keys that name their purpose, of programs that train
 # nothing, and of toys.
@@ -49,6 +63,15 @@ NO_STREAMS_OF_THEIR_OWN = {
         "np.random.default_rng(derived_seed(seed, round, client, 'faults'))",
     ),
     ("privacy.py", "Draws(key)"),
+    ("central_noise.py", "Draws(key)"),
+    ("clock/devices.py", "np.random.default_rng(derived_seed(seed, 0, client, 'device'))"),
+    (
+        "clock/events.py",
+        "np.random.default_rng(derived_seed(self.seed, number, client, 'drop-out'))",
+    ),
+    ("server/compression.py", "derived_seed(*draw)"),
+    ("server/compression.py", "np.random.default_rng(derived_seed(*draw))"),
+    ("methods/zoo/ifca.py", "torch.Generator().manual_seed(cluster)"),  # the same in all runs
     ("paper/sphere.py", "np.random.default_rng([seed, sphere.dimension, negatives])"),
     ("testing/toys.py", "torch.Generator().manual_seed(seed)"),
     ("runs/fingerprint.py", "torch.Generator().manual_seed(0)"),
@@ -86,14 +109,17 @@ def calls() -> set[tuple[str, str]]:
 
 
 def test_every_stream_is_listed() -> None:
-    listed = {SCHEDULE, SPLIT} | DERIVED.keys() | PER_VISIT.keys() | NO_STREAMS_OF_THEIR_OWN
+    derived = DERIVED.keys() | PER_VISIT.keys() | PER_CLIENT.keys()
+    listed = {SCHEDULE, SPLIT} | SELECTION | derived | NO_STREAMS_OF_THEIR_OWN
     assert calls() == listed
 
 
 @pytest.mark.parametrize("seed", [0, 1, 7, 2**32, 2**40 + 3])
 def test_no_two_of_them_are_the_same(seed: int) -> None:
     rounds, clients = range(1, 8), range(5)
-    entropies: list[int | list[int]] = [seed, *([seed, round] for round in rounds)]
+    again = [[], [1], [2], [3], [3, 1], [3, 2]]
+    asked = [[seed, round, *more] for round in rounds for more in again]
+    entropies: list[int | list[int]] = [seed, *asked]
     for purposes in DERIVED.values():
         entropies += [derived_seed(seed, 0, 0, each) for each in purposes.split(", ")]  # type: ignore[arg-type]
     entropies += [
@@ -102,11 +128,17 @@ def test_no_two_of_them_are_the_same(seed: int) -> None:
         for round in rounds
         for client in clients
     ]
+    entropies += [
+        derived_seed(seed, 0, client, purpose)  # type: ignore[arg-type]
+        for purpose in PER_CLIENT.values()
+        for client in clients
+    ]
+    entropies += [derived_seed(seed, round, 0, "broadcast") for round in rounds]
     # What numpy makes of the entropy: an int and a list that begins with it may be the same.
     states = Counter(
         tuple(np.random.SeedSequence(entropy).generate_state(4)) for entropy in entropies
     )
-    assert len(states) == len(entropies) == 8 + 6 + 6 * 35
+    assert len(states) == len(entropies) == 1 + 6 * 7 + 6 + 8 * 35 + 2 * 5 + 7
 
 
 @pytest.mark.parametrize("seed", [0, 3])

@@ -207,12 +207,21 @@ class Training:
         pending: Trained | None = None  # its evaluation is still running
         overlaps = engine.overlaps and not federation.may_end_early
         backend = Stoppable(engine, self._stopping, self._keep_update)
-        start, last, again = self._at.state, federation.rounds, self._asks_again
+        last, again = federation.rounds, self._asks_again
+        # The first state is in no variable here, which would keep a model for the whole run.
         if self._clock is not None:
-            rounds = federate_by_clock(self._clock, backend, start, last, again)
+            rounds = federate_by_clock(self._clock, backend, self._at.state, last, again)
         else:
-            share, seed, draws = federation.share, federation.seed, prepared.draws
-            rounds = federate(self._server, backend, start, last, share, seed, again, draws)
+            rounds = federate(
+                self._server,
+                backend,
+                self._at.state,
+                last,
+                federation.share,
+                federation.seed,
+                again,
+                prepared.draws,
+            )
         try:
             for round, seconds in until_stopped(rounds, engine, self._stopping):
                 before, pending = pending, None

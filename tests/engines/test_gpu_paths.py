@@ -429,6 +429,7 @@ def test_a_client_asks_for_no_number(method: Method, numberless: list[str]) -> N
     assert numberless == [name for names in rounds for name in names]
 
 
+@pytest.mark.slow
 @EVERY_MODEL
 def test_no_model_asks_for_a_number(model: ModelSettings, numberless: list[str]) -> None:
     ask_for_no_number(runner_of(METHODS["dcfl-pw"](), model))

@@ -397,8 +397,8 @@ def test_a_site_that_reboots_costs_neither_a_round_nor_the_score(
         down(home)
     there = RecordedRun.open(out)
     assert [row.used for row in there.rounds] == [2, 2]
-    assert "not online: site south" in err
-    assert "all sites are online again" in err
+    # It has seen that the site was away, or has tried the round in vain.
+    assert "min for enough sites" in err
     together = [f"data.dataset=sites:{tmp_path / 'scans'}", *words[:4], *words[5:]]
     usual = ["data.mean=[0.5,0.5,0.5]", "data.std=[0.25,0.25,0.25]"]
     whole = embedded(tmp_path / "here", *together, *usual)

@@ -130,7 +130,7 @@ def test_a_comparison_has_its_data_once(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_sweep_has_its_data_too(tmp_path: Path) -> None:
     found = dcfl.sweep(
-        settings={**QUICK, "model.name": "cnn1d", "training.lr": [0.001, 0.1]},
+        settings={**QUICK, "model.name": "cnn1d", "training.lr": [1e-6, 0.1]},
         dataset=waves(),
         out=tmp_path / "sweep",
         parallel=1,

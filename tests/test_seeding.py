@@ -71,7 +71,7 @@ NO_STREAMS_OF_THEIR_OWN = {
     ),
     ("server/compression.py", "derived_seed(*draw)"),
     ("server/compression.py", "np.random.default_rng(derived_seed(*draw))"),
-    ("methods/zoo/ifca.py", "torch.Generator().manual_seed(cluster)"),  # the same in all runs
+    ("methods/personal/ifca.py", "torch.Generator().manual_seed(cluster)"),  # the same in all runs
     ("paper/sphere.py", "np.random.default_rng([seed, sphere.dimension, negatives])"),
     ("testing/toys.py", "torch.Generator().manual_seed(seed)"),
     ("runs/fingerprint.py", "torch.Generator().manual_seed(0)"),

@@ -19,7 +19,7 @@ from dcfl.testing.toys import CLASSES, TRAINING, toy_images, toy_model
 # With a model of every client's own, or a part: tests/contract/test_own_methods.py has them on
 # every engine and after a resume, with these models.
 PERSONAL = {name: m for name, m in METHODS.items() if m.personal or m().has_own_model}.keys()
-ZOO = {name for name, m in METHODS.items() if m.__module__.startswith("dcfl.methods.zoo.")}
+ZOO = {name for name, m in METHODS.items() if m.__module__.split(".")[2] in ("zoo", "personal")}
 CONVOLUTIONAL = {"fedalign"}  # methods that refuse a network without a block of convolutions
 
 

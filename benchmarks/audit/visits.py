@@ -19,7 +19,7 @@ from benchmarks.oracles.problem import LR, TRAINING, Tiny, client_data, tensors_
 from dcfl.client import Batch, Client
 from dcfl.messages import Tensors
 from dcfl.methods import Method, Objective
-from dcfl.methods.zoo.ditto import Ditto
+from dcfl.methods.personal.ditto import Ditto
 from dcfl.tensors import snapshot
 
 CLIENT, STEPS = 0, 2

@@ -16,7 +16,7 @@ from benchmarks.oracles.problem import (
     tensors_of,
     write,
 )
-from dcfl.methods.zoo.ifca import begun
+from dcfl.methods.personal.ifca import begun
 from dcfl.tensors import snapshot
 
 CLUSTERS, ROUNDS = 3, 4

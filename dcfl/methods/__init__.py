@@ -13,14 +13,20 @@ from dcfl.methods.fedscl import FedSCL
 from dcfl.methods.fedsol import FedSOL
 from dcfl.methods.method import Cost, Method, Objective, ServerStep
 from dcfl.methods.moon import MOON
+from dcfl.methods.personal.apfl import APFL
+from dcfl.methods.personal.ditto import Ditto
+from dcfl.methods.personal.fedala import FedALA
+from dcfl.methods.personal.fedbabu import FedBABU
+from dcfl.methods.personal.fedproto import FedProto
+from dcfl.methods.personal.fedrep import FedBN, FedPer, FedRep, LGFedAvg
+from dcfl.methods.personal.fedrod import FedRoD
+from dcfl.methods.personal.ifca import IFCA
+from dcfl.methods.personal.per_fedavg import PerFedAvg
+from dcfl.methods.personal.pfedme import PFedMe
 from dcfl.methods.scaffold import Scaffold
-from dcfl.methods.zoo.apfl import APFL
 from dcfl.methods.zoo.ccvr import CCVR
-from dcfl.methods.zoo.ditto import Ditto
 from dcfl.methods.zoo.drift import FedDC, FedSpeed
-from dcfl.methods.zoo.fedala import FedALA
 from dcfl.methods.zoo.fedalign import FedAlign
-from dcfl.methods.zoo.fedbabu import FedBABU
 from dcfl.methods.zoo.fedcm import FedCM
 from dcfl.methods.zoo.feddyn import FedDyn
 from dcfl.methods.zoo.fedetf import FedETF
@@ -28,13 +34,7 @@ from dcfl.methods.zoo.fedexp import FedDisco, FedExP
 from dcfl.methods.zoo.fedlc import FedLC, FedRS
 from dcfl.methods.zoo.fedma import FedMA
 from dcfl.methods.zoo.fedntd import FedNTD
-from dcfl.methods.zoo.fedproto import FedProto
-from dcfl.methods.zoo.fedrep import FedBN, FedPer, FedRep, LGFedAvg
-from dcfl.methods.zoo.fedrod import FedRoD
 from dcfl.methods.zoo.fedsam import FedASAM, FedSAM
-from dcfl.methods.zoo.ifca import IFCA
-from dcfl.methods.zoo.per_fedavg import PerFedAvg
-from dcfl.methods.zoo.pfedme import PFedMe
 from dcfl.methods.zoo.q_fedavg import QFedAvg
 
 METHODS: dict[str, type[Method]] = {

@@ -9,7 +9,8 @@ import torch
 from dcfl.client import Client
 from dcfl.messages import num_bytes
 from dcfl.methods import METHODS, fedsol
-from dcfl.methods.zoo import fedsam, per_fedavg
+from dcfl.methods.personal import per_fedavg
+from dcfl.methods.zoo import fedsam
 from dcfl.models import CNN
 from dcfl.testing.toys import CLASSES, MIXED, TRAINING, toy_client, toy_model, two_rounds, visit
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from benchmarks.oracles.problem import TRAINING, Straight, batch_of, numbers, our_rounds
 from dcfl.messages import Tensors
-from dcfl.methods.zoo.apfl import APFL
+from dcfl.methods.personal.apfl import APFL
 from dcfl.models.parts import personal_and_rest
 from dcfl.tensors import apart
 from tests.methods.zoo.oracle import DOUBLE, error, oracle

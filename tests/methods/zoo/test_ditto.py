@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.oracles.problem import Tiny, numbers, our_rounds
 from dcfl.messages import Tensors
-from dcfl.methods.zoo.ditto import Ditto
+from dcfl.methods.personal.ditto import Ditto
 from dcfl.models.parts import personal_and_rest
 from tests.methods.zoo.oracle import DOUBLE, error, oracle, require_rounds
 

@@ -5,7 +5,7 @@ import pytest
 from benchmarks.oracles.problem import numbers, our_rounds
 from dcfl.errors import ConfigError
 from dcfl.messages import Tensors
-from dcfl.methods.zoo.fedala import FedALA
+from dcfl.methods.personal.fedala import FedALA
 from dcfl.models.parts import personal_and_rest
 from dcfl.server.server import ServerSettings
 from tests.methods.zoo.oracle import DOUBLE, error, oracle, require_rounds

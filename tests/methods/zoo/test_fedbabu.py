@@ -7,7 +7,7 @@ from torch import nn
 
 from benchmarks.oracles.problem import TRAINING, Tiny, numbers, our_rounds
 from dcfl.errors import ConfigError
-from dcfl.methods.zoo.fedbabu import FedBABU
+from dcfl.methods.personal.fedbabu import FedBABU
 from dcfl.testing.toys import MIXED, toy_client, toy_model, visit
 from tests.methods.zoo.oracle import DOUBLE, error, oracle
 

@@ -15,7 +15,7 @@ from benchmarks.oracles.problem import (
     our_rounds,
 )
 from dcfl.messages import Tensors
-from dcfl.methods.zoo.fedproto import FedProto
+from dcfl.methods.personal.fedproto import FedProto
 from dcfl.models.parts import personal_and_rest
 from tests.methods.zoo.oracle import SINGLE, error, oracle
 

@@ -12,7 +12,7 @@ from dcfl.local_training import LocalTraining
 from dcfl.messages import Tensors
 from dcfl.methods import METHODS
 from dcfl.methods.fedavg import FedAvg
-from dcfl.methods.zoo.fedrep import FedBN, FedPer, FedRep, LGFedAvg
+from dcfl.methods.personal.fedrep import FedBN, FedPer, FedRep, LGFedAvg
 from dcfl.models.parts import personal_and_rest, personal_tensors, personalise
 from dcfl.runs.folder import RecordedRun
 from dcfl.server.server import ServerSettings

@@ -15,7 +15,7 @@ from benchmarks.oracles.problem import (
     our_rounds,
 )
 from dcfl.messages import Tensors
-from dcfl.methods.zoo.fedrod import FedRoD
+from dcfl.methods.personal.fedrod import FedRoD
 from dcfl.models.parts import personal_and_rest
 from tests.methods.cases import require_same
 from tests.methods.zoo.oracle import DOUBLE, error

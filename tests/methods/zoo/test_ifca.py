@@ -9,7 +9,7 @@ import torch
 from benchmarks.oracles.problem import LABELS, Tiny, numbers, our_rounds
 from dcfl.errors import ProtocolError
 from dcfl.messages import ClientUpdate, Tensors
-from dcfl.methods.zoo.ifca import IFCA, begun
+from dcfl.methods.personal.ifca import IFCA, begun
 from dcfl.models.parts import personal_and_rest
 from dcfl.server.server import ServerSettings
 from dcfl.tensors import apart, snapshot

@@ -15,7 +15,7 @@ from benchmarks.oracles.problem import (
     our_rounds,
 )
 from dcfl.messages import Tensors
-from dcfl.methods.zoo.per_fedavg import PerFedAvg
+from dcfl.methods.personal.per_fedavg import PerFedAvg
 from dcfl.models.parts import personal_and_rest
 from tests.methods.zoo.oracle import DOUBLE, error, oracle
 

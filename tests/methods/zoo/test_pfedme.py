@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.oracles.problem import TRAINING, numbers, our_rounds
 from dcfl.messages import Tensors
-from dcfl.methods.zoo.pfedme import PFedMe
+from dcfl.methods.personal.pfedme import PFedMe
 from dcfl.models.parts import personal_and_rest
 from dcfl.server.server import ServerSettings
 from tests.methods.zoo.oracle import DOUBLE, error, oracle, require_rounds

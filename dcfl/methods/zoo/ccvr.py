@@ -34,7 +34,7 @@ NAMES = ("classifier.weight", "classifier.bias")
 class CCVR(Method):
     """The classifier, trained once more on the server with features that never existed."""
 
-    samples: int = key(100, ge=1, le=1_000_000)  # features drawn for each class
+    samples: int = key(100, ge=1, le=10_000)  # features drawn for each class
     steps: int = key(100, ge=0, le=10_000)  # of gradient descent on all of them; 0 is FedAvg
     lr: float = key(0.01, gt=0)  # of these steps
 

@@ -129,6 +129,8 @@ def results(name: str) -> str:
                     f"{float(ema['paper']):.2f}",
                 ]
             )
+    if not rows:
+        return "It was not trained in the comparisons of the other methods."
     head = ["", "MAX %", "EMA %", "EMA − FedAvg", "EMA in the DCFL paper"]
     return f"{table(head, rows)}\n\n{READING}"
 

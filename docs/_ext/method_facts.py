@@ -129,9 +129,9 @@ def results(name: str) -> str:
                     f"{float(ema['paper']):.2f}",
                 ]
             )
+    head = ["", "MAX %", "EMA %", "EMA − FedAvg", "EMA in the DCFL paper"]
     if not rows:
         return "It was not trained in the comparisons of the other methods."
-    head = ["", "MAX %", "EMA %", "EMA − FedAvg", "EMA in the DCFL paper"]
     return f"{table(head, rows)}\n\n{READING}"
 
 

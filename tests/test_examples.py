@@ -64,6 +64,18 @@ def test_the_readmes_python_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert isinstance(names["model"], dcfl.models.FeatureModel)
 
 
+def test_the_readmes_verdict_is_that_of_the_stored_comparison() -> None:
+    """All of its sentences: `dcfl demo` opens a page with the numbers of `make run`."""
+    shown = " ".join((ROOT / "README.md").read_text().split())
+    page = (ROOT / "dcfl" / "report" / "demo.html").read_text()
+    text = " ".join(re.sub(r"<[^>]*>", " ", page).split())
+    told = re.findall(
+        r"(?:dcfl-sw|dcfl-pw|scaffold) is [^(]{,40} \([^)]*95 % interval[^)]*\)\.", text
+    )
+    assert len(told) == 3
+    assert all(sentence in shown for sentence in told)
+
+
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "tiny-imagenet"])
 def test_the_papers_configs_are_the_papers(name: str) -> None:
     experiment = experiment_from(ROOT / "configs" / f"{name}.toml")

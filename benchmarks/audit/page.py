@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-RESULTS = Path(__file__).parents[1] / "results" / "audit.json"
-DIGITS = Path(__file__).parents[1] / "results" / "audit-digits.json"
-PAGE = Path(__file__).parents[2] / "docs" / "audit.md"
+from dcfl.methods import METHODS
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "audit.json"
+DIGITS = ROOT / "benchmarks" / "results" / "audit-digits.json"
+AUTHORS = ROOT / "benchmarks" / "results" / "oracle-errors.json"
+ZOO = ROOT / "benchmarks" / "results" / "zoo"
+ORACLES = ROOT / "tests" / "methods" / "oracles"
+PAGE = ROOT / "docs" / "audit.md"
 SAME = 1e-6  # relative; an equal formula leaves 1e-15 in float64, 1e-7 in float32
 MATTERS = 1.0  # points of accuracy, and all seeds must agree in which way
 TITLES = {
@@ -29,32 +36,34 @@ TITLES = {
 INTRODUCTION = """# The audit
 
 Do two frameworks that offer the same method compute the same thing? Here the client code of
-FL-bench, PFLlib, fluke and Flower's baselines is run on a small problem beside ours, for twelve
-methods that they share with us, and its gradients are compared, number by number. Most are the
-same to the last digits. Seven are not.
+FL-bench, PFLlib, fluke and Flower's baselines runs on a small problem beside ours, for twelve of
+the methods that they share with us ([those not compared](#not-compared)). The gradients are
+compared number by number. Most are the same to the last digits. Seven are not.
 
 All get the same pictures, network (109 parameters, float64) and plain SGD. A client makes a
-first visit from weights $A$; then it receives other weights $B$, so that what it remembers
-counts. The gradient is read in the second step of a visit, where the client has moved away from
-what it received, and held against ours at the same weights. *Error* is the length of the
-difference relative to ours. *Moved* is the same for how far the second visit takes the weights:
-what the server would notice. For FedExP and FedNova, which are the server's, it is how far four
-replies of unequal size and steps take the server. Their files are run as they are, outside this
-repository; [benchmarks/audit/](../benchmarks/audit/theirs.py) says how they are called.
+first visit, starting from weights $A$. Then it receives other weights $B$, so that what it
+remembers matters. The gradient is read in the second step of each visit, when the client has left
+the weights it received, and compared with ours at the same weights. *Error* is the length of the
+difference relative to ours. *Moved* is the same for the change of the weights in the second visit,
+which is what the server would notice. FedExP and FedNova act on the server; for them it is the
+change of the server's weights by four replies of unequal size and steps. The files run unchanged,
+outside this repository; [benchmarks/audit/](../benchmarks/audit/theirs.py) says how they are
+called.
 """
 
 READING = """
-The losses are in [audit.json](../benchmarks/results/audit.json). They differ where a term enters by
-its gradient (FedProx in FL-bench and PFLlib, SCAFFOLD and Ditto in all) or is written up to a
-constant (FedDyn), and the gradients do not.
+The values of the losses are in [audit.json](../benchmarks/results/audit.json). Some differ although
+the gradients agree: where a framework adds a term to the gradient only (FedProx in FL-bench and
+PFLlib, SCAFFOLD and Ditto in all), or leaves out a constant (FedDyn).
 """
 
 ON_DIGITS = """
 What each does to a run was measured on the built-in digits, in the setting of `make run` with five
-seeds. Theirs is there as mathematics: our method with the one formula below changed, and nothing
-else ([digits.py](../benchmarks/audit/digits.py)). *Apart* is how far the server's weights are from
-ours after the first round, relative to how far ours moved. It *matters* if all five seeds change in
-the same direction, by a point of EMA or more on average. Elsewhere it may matter more, or less.
+seeds. *Theirs* is our method with only the one formula below changed
+([digits.py](../benchmarks/audit/digits.py)). *Apart* is how far the server's weights are from
+ours after the first round, relative to how far ours moved. A difference *matters* if all five seeds
+change in the same direction, by a point of EMA or more on average. On other data it may matter
+more, or less.
 """
 
 # For each difference: theirs against the paper's as mathematics, and whether it matters.
@@ -87,9 +96,9 @@ DIFFERENCES = {
     ("PFLlib", "fedlc"): (
         r"\tau \big( \textstyle\sum_j n_{jc} \big)^{-1/4}",
         r"\tau \, n_{ic}^{-1/4}",
-        "The margins are made of the images of all clients together, not of this client's. "
-        "They do not know what the client lacks, and where the classes are balanced over all "
-        "clients they are equal, which is FedAvg.",
+        "The margins come from the class counts of all clients together, not of this client. "
+        "So they do not depend on what the client lacks, and where the classes are balanced over "
+        "all clients they are equal, which is FedAvg.",
     ),
     ("fluke", "fedsam"): (
         r"e_t = \rho \, \frac{g_t + g^{\mathrm{step}}_{t-1}}"
@@ -109,10 +118,9 @@ DIFFERENCES = {
     ("Flower baselines", "scaffold"): (
         r"c_i = w_{\mathrm{received}} \;\text{ before the first visit}",
         r"c_i = 0",
-        "The first visit subtracts the weights themselves from every gradient, an error of "
-        "several times the gradient. The variate that the client keeps afterwards is right "
-        "again; but it sends the change of it, so the server's variate lacks the weights from "
-        "then on.",
+        "In its first visit a client subtracts the weights themselves from every gradient, an "
+        "error several times the gradient. The variate that it keeps afterwards is right; but it "
+        "sends the change of its variate, so the server's is wrong by the weights from then on.",
     ),
 }
 
@@ -131,24 +139,47 @@ REMARKS = """## What is the same, and still worth knowing
   decay of 0.001.
 - **FedDyn.** The servers of FL-bench and PFLlib move as the authors' does. fluke's adds the mean
   over the round's clients instead of all clients. These were read, not run.
-
-- **FedBABU.** FL-bench, PFLlib and fluke keep the classifier as it was, each in a way of its own:
-  a zero gradient, or a frozen one. With FL-bench's zero gradient a weight decay would move it.
+- **FedBABU.** FL-bench, PFLlib and fluke all keep the classifier as it was, by a zero gradient or
+  by freezing it. With FL-bench's zero gradient a weight decay would move it.
 - **Ditto.** The clients' own models are compared; the shared one is FedAvg's.
 
-Not compared, though more than one of them has it: CCVR of FL-bench and fluke, and the server
-optimisers (FedAvgM, FedAdam and its kin) of FL-bench, fluke and Flower's baselines. PFLlib's FedPCL
-was not either: ours trains and averages a classifier too, and is meant to differ
-([FedPCL](methods/fedpcl.md)).
+## Not compared
 
-Your own version of a method can be held against ours: `dcfl check NAME --against FILE.py`.
+These are in other frameworks too, but their versions were not run:
 
-## Ours and the authors'
+- APFL, FedALA, FedBN, FedPer, FedProto, FedRep, FedRoD, LG-FedAvg, Per-FedAvg and pFedMe, which
+  FL-bench, PFLlib and fluke have; Flower's baselines have FedPer, FedRep and FedBN;
+- CCVR, in FL-bench and fluke;
+- the server optimisers (FedAvgM, FedAdam and its kin), in FL-bench, fluke and Flower's baselines;
+- FedPCL, in PFLlib: ours also trains and averages a classifier, and is meant to differ
+  ([FedPCL](methods/fedpcl.md)).
 
-What the authors' released code gave, on the same problem and over several rounds, is stored
-with its commit in `tests/methods/oracles/`, and a test of each method is held against it. MOON
-and FedDyn are in the table above as well. Where we differ on purpose, the page of the method
-says so under *The paper, and where we differ*. In short:
+Nothing is known about these, good or bad. Most of ours are compared with their authors' code below.
+To compare your own version of a method with ours, use `dcfl check NAME --against FILE.py`.
+
+"""
+
+OURS = """## Ours and the authors'
+
+What the authors' released code computes on the same problem is stored with its commit in
+`tests/methods/oracles/`, and the tests compare each method with it. The errors are the largest of
+all these comparisons, relative to the authors' numbers. About 1e-16 is the rounding of float64.
+Where they are 1e-9 to 1e-7, the authors' code or a message of ours is in float32, or their code
+adds a small constant (FedSpeed). [oracle_errors.py](../benchmarks/oracle_errors.py) collects them.
+"""
+
+WHERE_WE_DIFFER = """
+*Lines* are those of a method's file. FedSAM and FedASAM share one, and so do FedRS and FedLC, FedDC
+and FedSpeed, FedExP and FedDisco, and FedRep, FedPer and LG-FedAvg. FedRep's row is for all three.
+*Check* is how many properties of `dcfl check` hold. *Digits* is EMA minus FedAvg's in the setting
+of `make run`, with three seeds; methods with a model per client are not judged by it.
+
+FedCM's, CCVR's and Per-FedAvg's authors released no code, so theirs is the code that others
+published. FedLC, FedRoD, FedBN and the first twelve methods of [the list](methods.md) have no row:
+tests compare their losses with transcribed equations, and three of them are in the first table.
+
+Where we differ from the authors on purpose, the page of the method says so under *The paper, and
+where we differ*. In short:
 
 - [FedDyn](methods/feddyn.md): one alpha for all clients; the code divides it by a client's
   share of the images.
@@ -182,7 +213,42 @@ def page(rows: list[dict[str, Any]], effects: list[dict[str, Any]]) -> str:
         _difference(row, effect[row["framework"], row["method"]]) for row in rows if not same(row)
     ]
     parts = [INTRODUCTION, table, READING, "## The differences", ON_DIGITS, *told, REMARKS]
+    parts += [OURS, authors(json.loads(AUTHORS.read_text())), WHERE_WE_DIFFER]
     return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def authors(found: dict[str, Any]) -> str:
+    """A row for each method with stored numbers of its authors' code."""
+    head = ["method", "lines", "released code", "error of the loss"]
+    head += ["of gradients, weights, messages", "check", "digits"]
+    rows = [head, ["---"] * len(head)]
+    for name in (name for name in METHODS if name in found):
+        errors, origin = found[name], json.loads((ORACLES / f"{name}.json").read_text())
+        title = (ROOT / "docs" / "methods" / f"{name}.md").read_text().partition("\n")[0]
+        files = ", ".join(_link(file, origin) for file in origin["files"])
+        vectors, held = _rounding(errors["vectors"]), "{} of {}".format(*errors["checks"])
+        rows.append(
+            [
+                f"[{title.removeprefix('# ')}](methods/{name}.md)",
+                str(errors["lines"]),
+                f"{origin['repository']}: {files}",
+                _rounding(errors["value"]) if "value" in errors else "",
+                *(vectors, held, _gain(name)),
+            ]
+        )
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+
+
+def _rounding(error: float) -> str:
+    return f"{error:.0e}".replace("e-0", "e-") if error else "0"
+
+
+def _gain(name: str) -> str:
+    path = ZOO / f"{name}.json"
+    if not path.exists():
+        return ""
+    gain = json.loads(path.read_text())["methods"][-1]["gain"]
+    return f"{gain['mean']:+.2f} ± {gain['deviation']:.2f}"
 
 
 def same(row: dict[str, Any]) -> bool:

@@ -130,6 +130,8 @@ def results(name: str) -> str:
                 ]
             )
     head = ["", "MAX %", "EMA %", "EMA − FedAvg", "EMA in the DCFL paper"]
+    if not rows:
+        return "It was not trained in the comparisons of the other methods."
     return f"{table(head, rows)}\n\n{READING}"
 
 

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from benchmarks.audit.page import DIFFERENCES, DIGITS, PAGE, RESULTS, page, same
+from benchmarks.audit.page import AUTHORS, DIFFERENCES, DIGITS, ORACLES, PAGE, RESULTS, page, same
+from tests.methods.zoo.oracle import SINGLE
 
 ROWS = json.loads(RESULTS.read_text())
 EFFECTS = json.loads(DIGITS.read_text())
@@ -27,3 +28,13 @@ def test_ours_is_the_authors_where_their_code_was_run() -> None:
     authors = [row for row in ROWS if row["framework"] == "the authors"]
     assert {row["method"] for row in authors} == {"moon", "feddyn"}
     assert all(same(row) for row in authors)
+
+
+def test_every_method_with_stored_numbers_has_its_errors() -> None:
+    """If not: `python -m benchmarks.oracle_errors`, then `python -m benchmarks.audit`."""
+    found = json.loads(AUTHORS.read_text())
+    assert found.keys() == {path.stem for path in ORACLES.glob("*.json")}
+    for name, row in found.items():
+        assert f"](methods/{name}.md) | {row['lines']} |" in PAGE.read_text()
+        assert row["vectors"] <= SINGLE
+        assert row["checks"][0] == row["checks"][1] > 20

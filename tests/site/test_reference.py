@@ -1,13 +1,15 @@
 """The reference has all keys, verbs and names, because it is made from them."""
 
+import re
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import dcfl
-from dcfl.config import as_tables
+from dcfl.config import as_tables, to_toml
 from dcfl.experiment import Experiment
 from dcfl.methods import METHODS
 from dcfl.runs.identity import KINDS, flat
@@ -46,6 +48,14 @@ def test_the_cheat_sheet_has_every_verb_under_its_heading() -> None:
         assert f"| `dcfl {verb}` |" in page
     assert all(f"**{heading}**" in page for heading in ("Train", "Compare", "Sites", "Research"))
     assert "**Other**" not in page
+
+
+def test_the_cheat_sheet_has_keys_with_their_defaults() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cheat-sheet.md").read_text()
+    shown = dict(re.findall(r"^\| `([\w.]+\.[\w]+)` \| `(.+?)` \|", page, re.MULTILINE))
+    defaults = flat(as_tables(Experiment()))
+    assert len(shown) == 12
+    assert shown == {key: to_toml(defaults[key]) for key in shown}
 
 
 def test_every_public_name_has_a_place() -> None:

@@ -202,9 +202,11 @@ def test_the_second_command_in_a_folder_is_told_so_and_the_first_goes_on(
     commands.append(first)
     cells = cell_folders(out)
     first.in_the_middle_of([cell_folder.path for cell_folder in cells], more=1)
+    first.process.send_signal(signal.SIGSTOP)  # it must not end before the second looks
     second = subprocess.run(
         [*COMMAND, RECIPE, *CHOSEN, "--out", str(out)], capture_output=True, text=True, timeout=120
     )
+    first.process.send_signal(signal.SIGCONT)
     assert second.returncode == 5, second.stderr
     assert second.stderr == (
         f"dcfl: {out} is in use by process {first.process.pid} on {os.uname().nodename}\n"

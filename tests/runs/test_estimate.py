@@ -228,7 +228,7 @@ def test_a_method_that_cannot_train_is_said() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "workers"), [("moon", 1), ("dcfl-pw", 2)])
-def test_an_estimate_is_of_the_right_size(method: str, workers: int, tmp_path: Path) -> None:
+def test_an_estimate_is_of_the_right_order(method: str, workers: int, tmp_path: Path) -> None:
     experiment = Experiment(
         method=METHODS[method](),
         federation=FederationSettings(rounds=20),
@@ -241,4 +241,5 @@ def test_an_estimate_is_of_the_right_size(method: str, workers: int, tmp_path: P
     for _ in run.rounds():
         pass
     took = time.perf_counter() - began
-    assert took / 2 < expected < took * 2
+    # How close it is says benchmarks/estimate.py, on a quiet machine.
+    assert took / 4 < expected < took * 4

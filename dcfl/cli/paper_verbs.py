@@ -243,10 +243,6 @@ def _write_results(
     from dcfl.paper.reproduction_files import plain_results, write_results, write_similarity
 
     written = [path for results in all_results for path in write_results(results, folder, figures)]
-    order = ""
-    if len(all_results) > 1:
-        order = _write_order(all_results, folder)
-        written.append(folder / "order.md")
     for results in all_results:  # last, because it needs the data again
         if results.recipe.picture == "similarity":
             written += write_similarity(results, folder, figures)
@@ -254,30 +250,16 @@ def _write_results(
         recipes = {results.recipe.name: plain_results(results) for results in all_results}
         print_json({"recipes": recipes, "files": [str(path) for path in written]})
     else:
-        _print_results(all_results, order, written)
+        _print_results(all_results, written)
 
 
-def _write_order(all_results: Sequence[Results], folder: Path) -> str:
-    """Write order.md, over the cells of all recipes; returns its text."""
-    from dcfl.paper.reproduction_page import order_table
-    from dcfl.paper.results import combined_contests
-    from dcfl.system.storage import write_whole
-
-    published = [results for results in all_results if results.recipe.published]
-    text = order_table(combined_contests(published)).markdown()
-    write_whole(folder / "order.md", text + "\n")
-    return text
-
-
-def _print_results(all_results: Sequence[Results], order: str, written: Sequence[Path]) -> None:
+def _print_results(all_results: Sequence[Results], written: Sequence[Path]) -> None:
     from dcfl.comparisons.cells import FAILED
 
     for results in all_results:
-        print(f"{results.recipe.name}: {results.finished} of {len(results.cells)} cells")
+        print(f"{results.recipe.name}: {len(results.finished)} of {len(results.cells)} cells")
         for name, reason in results.failures.items():
             print(printable(f"  {name} failed: {reason} (without its {FAILED} it is tried again)"))
-    if order:
-        print(order)
     for path in written:
         if path.suffix in (".md", ".html"):
             print(printable(path))

@@ -65,7 +65,8 @@ def order_table(contests: Sequence[Contest]) -> Table:
     ]
     note = (
         "Each data set and split counts twice: once for MAX and once for EMA. A tie: the 95 % "
-        "interval of the difference, seed by seed, contains 0, or there is one seed."
+        "interval of the difference, seed by seed, contains 0, or there is one seed. Terms on "
+        "different heads are not compared."
     )
     return Table(["Claim", "holds", "fails", "ties", "holds in the paper"], rows, note=note)
 

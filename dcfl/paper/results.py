@@ -16,6 +16,7 @@ from dcfl.comparisons.cells import CellFolder
 from dcfl.comparisons.groups import Group, Outcome, setting
 from dcfl.comparisons.pairs import LEVEL, Pair, Paired, Pairs, Spread
 from dcfl.comparisons.standing import Ranking, comparable_means
+from dcfl.config import Tables
 from dcfl.paper.recipe import REFERENCE, Recipe, RecipeCell
 from dcfl.paper.scales import Scale
 from dcfl.runs.folder import RecordedRun
@@ -62,6 +63,17 @@ class MethodScore:
 
     ours: Mapping[int, float]  # by seed
     paper: float
+    head: str = ""  # on which its term acts; empty without one
+
+    def like(self, other: MethodScore) -> bool:
+        """Do the two differ in the method, and not in the head that their terms act on?"""
+        return not (self.head and other.head) or self.head == other.head
+
+
+def head_of(tables: Tables) -> str:
+    """The head that a method's term acts on, from the tables of a config."""
+    on_head = tables["method"].get("embedding") == "projection"
+    return str(tables["model"]["head"]) if on_head else ""
 
 
 Contest = Mapping[str, MethodScore]  # in one place and by one measure, by method
@@ -69,8 +81,8 @@ Contest = Mapping[str, MethodScore]  # in one place and by one measure, by metho
 
 @dataclass(frozen=True)
 class ClaimCheck:
-    """`low` < `high`: in how many of our cells it holds or is the other way round, and in how many
-    of the same cells of the paper it holds."""
+    """`low` < `high`: in how many of our cells that compare like with like it holds or is the other
+    way round, and in how many of the same cells of the paper it holds."""
 
     low: str
     high: str
@@ -85,7 +97,11 @@ class ClaimCheck:
 
     @classmethod
     def over(cls, low: str, high: str, contests: Iterable[Contest]) -> ClaimCheck:
-        both = [(one[low], one[high]) for one in contests if low in one and high in one]
+        both = [
+            (one[low], one[high])
+            for one in contests
+            if low in one and high in one and one[low].like(one[high])
+        ]
         found = [_winner(a.ours, b.ours) for a, b in both]
         papers = sum(a.paper < b.paper for a, b in both)
         return cls(low, high, found.count(1), found.count(-1), found.count(0), papers)
@@ -137,6 +153,10 @@ class ResultRow:
 
     def published(self, metric: Metric) -> float | None:
         return getattr(self.paper, metric) if self.paper else None
+
+    @property
+    def head(self) -> str:
+        return head_of(next(iter(self.runs.values())).config)
 
     def fluctuation(self) -> Spread:
         """How far accuracies move between scored rounds, in the second half of training."""
@@ -249,7 +269,7 @@ class Results:
         """The places in which rows that the paper has too can be put in order."""
         return [
             {
-                row: MethodScore(entry.values(metric), figure)
+                row: MethodScore(entry.values(metric), figure, entry.head)
                 for row, entry in rows.items()
                 if (figure := entry.published(metric)) is not None
             }

@@ -11,10 +11,10 @@ from scipy.stats import ttest_1samp  # type: ignore[import-untyped]
 
 from dcfl.comparisons.cells import FAILED, CellFolder
 from dcfl.comparisons.trainer import Trainer
-from dcfl.config import apply
+from dcfl.config import apply, as_tables
 from dcfl.errors import RunFolderError
-from dcfl.paper.recipe import RecipeCell
-from dcfl.paper.recipe_book import RECIPES
+from dcfl.paper.recipe import ROWS, RecipeCell
+from dcfl.paper.recipe_book import HARD, RECIPES
 from dcfl.paper.reproduction_files import write_results
 from dcfl.paper.results import (
     CLAIMS,
@@ -23,10 +23,11 @@ from dcfl.paper.results import (
     MethodScore,
     Results,
     claim_checks,
+    head_of,
     published,
     ranks,
 )
-from dcfl.paper.scales import SMOKE
+from dcfl.paper.scales import MINI, SMOKE
 from tests.paper.hand_made import cell_folders_in, cells_of, pretend
 
 SEEDS = (0, 1, 2)
@@ -169,6 +170,29 @@ def test_what_seeds_do_not_tell_apart_is_a_tie(gaps: tuple[float, ...], found: s
     check = ClaimCheck.over("FedAvg", "FedProc", [{"FedAvg": low, "FedProc": high}, {"MOON": low}])
     assert (check.papers, check.of) == (1, 1)
     assert getattr(check, found) == 1
+
+
+def test_terms_on_different_heads_are_not_compared() -> None:
+    """As at `mini`, where FedProc has a head and DCFL none."""
+
+    def check(low: str, high: str) -> ClaimCheck:
+        ours = {0: 1.0, 1: 1.1}
+        scores = {
+            "FedAvg": MethodScore(ours, 1.0, ""),
+            "FedProc": MethodScore(ours, 1.0, "side256"),
+            "DCFL-PW": MethodScore(ours, 2.0, "none"),
+        }
+        return ClaimCheck.over(low, high, [scores])
+
+    assert check("FedProc", "DCFL-PW").of == 0
+    assert check("FedAvg", "DCFL-PW").of == check("FedAvg", "FedProc").of == 1
+    heads = {
+        row: head_of(as_tables(MINI.experiment(HARD, method, 0, {}, {})))
+        for row, method in ROWS.items()
+    }
+    assert (heads["FedAvg"], heads["FedDecorr"], heads["FedProx"]) == ("", "", "")
+    assert heads["DCFL-PW"] == heads["DCFL-SW"] == "none"
+    assert heads["FedProc"] == heads["FedSCL"] == heads["MOON"] == "side256"
 
 
 def test_the_papers_own_figures_hold_as_often_as_section_6_says(tmp_path: Path) -> None:

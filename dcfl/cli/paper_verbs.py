@@ -35,7 +35,6 @@ Dimensions = Annotated[
     typer.Option(metavar="D,...", help="Dimensions of the space whose unit sphere holds features."),
 ]
 Negatives = Annotated[str, typer.Option(metavar="M,...", help="Numbers of negatives.")]
-TheoryFolder = Annotated[Path, typer.Option(metavar="DIR", help="For theory.html and theory.json.")]
 
 
 def theory(
@@ -44,33 +43,25 @@ def theory(
     samples: Negatives = "4,8,16,32,64,128,256,512,1024,2048",
     repetitions: Annotated[int, typer.Option(help="Draws of the loss for each M.")] = 10_000,
     seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
-    out: TheoryFolder = Path("theory"),
-    figures: FiguresFolder = None,
     as_json: AsJSON = False,
 ) -> None:
     """Measure the paper's theorem: the loss with M negatives, its limit."""
     from dcfl.cli.tables import plain_table
     from dcfl.cli.terminal import stdout
-    from dcfl.paper.theory import finding, measure_theory, page_about, tables_of
-    from dcfl.report.document import write_page
-    from dcfl.system.storage import strict_json, write_whole
+    from dcfl.paper.theory import finding, measure_theory, tables_of
 
     dimensions = whole_numbers(dimension, "--dimension")
     negatives = whole_numbers(samples, "--samples")
     studies = measure_theory(temperature, dimensions, negatives, repetitions, seed)
-    numbers = [study.as_json() for study in studies]
-    values = {"repetitions": repetitions, "seed": seed, "studies": numbers}
-    write_page(page_about(studies), out / "theory.html", figures)
-    write_whole(out / "theory.json", strict_json(values, indent=2) + "\n")
     if as_json:
-        print_json({**values, "folder": str(out)})
+        numbers = [study.as_json() for study in studies]
+        print_json({"repetitions": repetitions, "seed": seed, "studies": numbers})
         return
     for study in studies:
         for table in tables_of(study):
             stdout.print(plain_table(table))
             stdout.print(f"{table.note}\n")
         stdout.print(f"{finding(study)}\n")
-    print(printable(f"page  {out / 'theory.html'}"))
 
 
 RecipeName = Annotated[

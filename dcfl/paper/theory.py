@@ -1,4 +1,4 @@
-"""What `dcfl theory` measures: curves over M, their slopes, a client's batches; and its page."""
+"""What `dcfl theory` measures: curves over M, their slopes, and a client's batches."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 
 from dcfl.paper.sphere import Point, Sphere, measure, require_counts
-from dcfl.report import charts
-from dcfl.report.charts import Chart, series
-from dcfl.report.document import Page, Picture, Section, Table
-from dcfl.report.text import listed, plural
+from dcfl.report.document import Table
+from dcfl.report.text import plural
 
 SIGNAL = 4.0  # standard errors; a value closer to zero has no usable logarithm
 FEWEST_FITTED = 3  # points: a line through two says nothing about its fit
@@ -21,6 +19,7 @@ FEWEST_FITTED = 3  # points: a line through two says nothing about its fit
 # as many negatives as Dirichlet 0.3 on CIFAR-10 leaves; and all 21 positives of that split.
 BATCHES = ((1, 63), (1, 42), (21, 42))
 MINUS = "\N{MINUS SIGN}"
+EXPECTED = {"mean deviation": f"{MINUS}1", "spread of one draw": f"{MINUS}1/2"}  # slopes
 
 
 @dataclass(frozen=True)
@@ -44,20 +43,14 @@ def fit_slope(
     error: Callable[[Point], float] = lambda point: 0.0,
     from_negatives: float = 0.0,
 ) -> Slope:
-    clear = [
-        point
-        for point in points
-        if point.negatives >= from_negatives and abs(value(point)) > SIGNAL * error(point)
-    ]
+    late = [point for point in points if point.negatives >= from_negatives]
+    clear = [point for point in late if abs(value(point)) > SIGNAL * error(point)]
     used = tuple(point.negatives for point in clear)
     if len(clear) < FEWEST_FITTED:
         return Slope(None, None, used)
-    x = np.log([point.negatives for point in clear])
-    y = np.log([abs(value(point)) for point in clear])
-    x, y = x - x.mean(), y - y.mean()
-    slope = float(x @ y / (x @ x))
-    scatter = float(((y - slope * x) ** 2).sum()) / (len(clear) - 2)
-    return Slope(slope, math.sqrt(scatter / float(x @ x)), used)
+    heights = np.log([abs(value(point)) for point in clear])
+    (slope, _), covariance = np.polyfit(np.log(used), heights, 1, cov=True)
+    return Slope(float(slope), math.sqrt(float(covariance[0, 0])), used)
 
 
 @dataclass(frozen=True)
@@ -69,24 +62,20 @@ class Study:
     batches: tuple[Point, ...]
 
     @property
-    def slopes(self) -> dict[str, tuple[str, Slope, Slope]]:
-        """Of each quantity: the slope that theory expects, that over all M, and that where the
-        curve is straight."""
+    def slopes(self) -> dict[str, tuple[Slope, Slope]]:
+        """Of the mean and of a single draw: over all M, and where the curve is straight."""
 
-        def fits(
-            expected: str,
-            value: Callable[[Point], float],
-            error: Callable[[Point], float] = lambda point: 0.0,
-        ) -> tuple[str, Slope, Slope]:
-            start = self.sphere.straight_from
-            straight = fit_slope(self.points, value, error, start)
-            return expected, fit_slope(self.points, value, error), straight
+        def mean(start: float) -> Slope:
+            errors = (lambda point: point.deviation, lambda point: point.deviation_error)
+            return fit_slope(self.points, *errors, start)
 
+        def spread(start: float) -> Slope:
+            return fit_slope(self.points, lambda point: point.spread, from_negatives=start)
+
+        start = self.sphere.straight_from
         return {
-            "mean deviation": fits(f"{MINUS}1", lambda p: p.deviation, lambda p: p.deviation_error),
-            "spread of one draw": fits(f"{MINUS}1/2", lambda p: p.spread, lambda p: p.spread_error),
-            "RMS of one draw": fits(f"{MINUS}1, later {MINUS}1/2", lambda p: p.rms),
-            "bound": fits(f"{MINUS}1/2", lambda p: p.bound),
+            "mean deviation": (mean(0), mean(start)),
+            "spread of one draw": (spread(0), spread(start)),
         }
 
     def as_json(self) -> dict[str, Any]:
@@ -97,11 +86,10 @@ class Study:
             "mean_coefficient": sphere.mean_coefficient,
             "spread_coefficient": sphere.spread_coefficient,
             "straight_from": sphere.straight_from,
-            "noise_leads_from": sphere.noise_leads_from,
             "points": [point.as_json() for point in self.points],
             "slopes": {
                 name: {"all": asdict(everywhere), "straight": asdict(straight)}
-                for name, (_, everywhere, straight) in self.slopes.items()
+                for name, (everywhere, straight) in self.slopes.items()
             },
             "batches": [point.as_json() for point in self.batches],
         }
@@ -129,15 +117,7 @@ def measure_theory(
 
 def short(value: float, digits: int = 3) -> str:
     """Significant digits, without powers of ten as long as it can be read."""
-    rounded = float(f"{value:.{digits}g}")
-    if rounded == 0:
-        return "0"
-    if 1e-5 <= abs(rounded) < 1e6:
-        before = 1 + math.floor(math.log10(abs(rounded)))
-        text = f"{rounded:,.{max(digits - before, 0)}f}"
-    else:
-        text = f"{rounded:.{digits - 1}e}"
-    return text.replace("-", MINUS)
+    return f"{float(f'{value:.{digits}g}'):,.12g}".replace("-", MINUS)
 
 
 def tables_of(study: Study) -> list[Table]:
@@ -152,8 +132,7 @@ def tables_of(study: Study) -> list[Table]:
     slopes = Table(
         columns=["slope over M", "for large M", "all M", f"M ≥ {start}"],
         rows=[
-            [name, expected, str(everywhere), str(straight)]
-            for name, (expected, everywhere, straight) in study.slopes.items()
+            [name, expected, *map(str, study.slopes[name])] for name, expected in EXPECTED.items()
         ],
         title="Slopes on logarithmic axes",
         note=f"From M = {start} curves are straight. Means within {SIGNAL:g} standard errors of "
@@ -190,47 +169,6 @@ def _measured(point: Point) -> dict[str, str]:
     }
 
 
-def deviation_chart(study: Study) -> Chart:
-    """Both axes are logarithmic, so that what is not above 0 is left out."""
-    points, sphere = study.points, study.sphere
-    across = [point.negatives for point in points]
-    m = np.array(across, dtype=float)
-    possible = list(map(sphere.certain_range, across))
-    lines = [
-        series("bound", across, [p.bound for p in points], 6),
-        series("most that is possible", across, possible, 6, dash=2),
-        series("RMS of a draw", across, [p.rms for p in points], 2),
-        series("spread of a draw", across, [p.spread for p in points], 1),
-        series("mean deviation", across, [abs(p.deviation) for p in points], 0),
-        series("spread, predicted", across, sphere.spread_coefficient / m**0.5, 1, dash=1),
-        series("mean, predicted", across, sphere.mean_coefficient / m, 0, dash=1),
-    ]
-    shown = [{**one, "y": [y if y and y > 0 else None for y in one["y"]]} for one in lines]
-    up = {"label": "deviation from the limit", "log": True}
-    return charts.plot({"label": "negatives M", "log": True}, up, [{"series": shown}])
-
-
-def page_about(studies: Sequence[Study]) -> Page:
-    first = studies[0]
-    return Page(
-        title="Theorem 1 and Proposition 1, measured",
-        facts=[
-            ("temperature", f"{first.sphere.temperature:g}"),
-            ("dimension", listed([str(study.sphere.dimension) for study in studies])),
-            ("negatives", f"{first.points[0].negatives} to {first.points[-1].negatives}"),
-            ("draws for each point", f"{first.points[0].repetitions:,}"),
-        ],
-        # The highest dimension is the closest to a network's features.
-        headline=finding(max(studies, key=lambda study: study.sphere.dimension)),
-        sections=[_section(study) for study in studies],
-        cautions=[
-            "Features here are uniform on the sphere, the positive lies on the anchor, and this is "
-            "about the value of the loss, not about accuracy: docs/theory.md says what that leaves "
-            "open."
-        ],
-    )
-
-
 def finding(study: Study) -> str:
     """What it means for the standard loss, in the numbers of a client's batch."""
     _, single, supervised = study.batches
@@ -244,15 +182,3 @@ def finding(study: Study) -> str:
         "its pull. Decoupling takes the positives out of the denominator: that part goes, the "
         "chance in the negatives stays."
     )
-
-
-def _section(study: Study) -> Section:
-    dimension = study.sphere.dimension
-    picture = Picture(
-        "Deviation from the limit",
-        f"Mean deviation, spread, RMS and bound against M in dimension {dimension}",
-        "Solid is measured, dashed what the second order predicts; a client's batch of 64 has 42 "
-        "to 63 negatives. Above the dotted line a bound says nothing.",
-        deviation_chart(study),
-    )
-    return Section(f"Dimension {dimension}", tables=tables_of(study), pictures=[picture])

@@ -127,7 +127,8 @@ def test_a_point_is_what_a_loop_finds(
     # No draw leaves what is possible, and the first term bounds its part draw by draw.
     assert max(positive_parts) <= sphere.positive_bound(negatives, positives) * (1 + 1e-9)
     if positives == 1:
-        assert max(map(abs, deviations)) <= sphere.certain_range(negatives) + 1e-9
+        possible = 2 / temperature + math.log1p(sphere.positive_bound(negatives))
+        assert max(map(abs, deviations)) <= possible + 1e-9
 
 
 @pytest.mark.parametrize("temperature", [0.2, 0.5, 1.0])
@@ -174,7 +175,7 @@ def test_cosines_are_those_of_uniform_vectors(dimension: int) -> None:
 @pytest.mark.parametrize("dimension", [3, 128])
 def test_slopes_are_those_of_the_theory(dimension: int) -> None:
     found = study(Sphere(0.5, dimension), MANY, 1500)
-    mean, spread = (found.slopes[name][2] for name in ("mean deviation", "spread of one draw"))
+    mean, spread = (found.slopes[name][1] for name in ("mean deviation", "spread of one draw"))
     assert mean.slope == pytest.approx(-1, abs=0.03)
     assert spread.slope == pytest.approx(-0.5, abs=0.07)
     assert mean.error is not None
@@ -203,7 +204,6 @@ def test_extreme_temperatures_stay_finite(temperature: float, dimension: int) ->
         found = study(Sphere(temperature, dimension), [1, 64, 512], 200)
     numbers = [value for p in (*found.points, *found.batches) for value in p.as_json().values()]
     assert all(math.isfinite(value) for value in numbers)
-    assert math.isfinite(found.sphere.noise_leads_from)
     assert all(point.spread > 0 for point in found.points)
 
 

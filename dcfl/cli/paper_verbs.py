@@ -25,7 +25,6 @@ from dcfl.system.wording import printable, say
 if TYPE_CHECKING:
     from dcfl.comparisons.cell_costs import PlannedCosts
     from dcfl.comparisons.cells import CellFolder
-    from dcfl.paper.plans import RecipePlan
     from dcfl.paper.recipe import RecipeCell
     from dcfl.paper.results import Results
 
@@ -129,7 +128,7 @@ def reproduce(
             plans, before = _plans(name, scale, seeds, settings or (), folder), len(cells)
             cells = chosen_cells(plans, only or ())
             train = len(cells) > before  # a search goes on from what it found
-        _write_results([recipe_plan.results() for recipe_plan in plans], folder, figures, as_json)
+        _write_results(plans, folder, figures, as_json)
     if failures:
         raise typer.Exit(TooFewClients.exit_code)
 
@@ -148,7 +147,7 @@ def _list_recipes(as_json: bool) -> None:
 
 def _plans(
     name: str, scale_name: str, seeds: str, settings: Sequence[str], folder: Path
-) -> list[RecipePlan]:
+) -> list[Results]:
     from dcfl.paper.plans import plan_recipe
     from dcfl.paper.recipe_book import RECIPES
     from dcfl.paper.scales import SCALES
@@ -186,7 +185,7 @@ def _announce_cost(cells: Sequence[CellFolder[RecipeCell]], parallel: int) -> Pl
 
 
 def _print_plan(
-    plans: Sequence[RecipePlan],
+    plans: Sequence[Results],
     cells: Sequence[CellFolder[RecipeCell]],
     parallel: int,
     as_json: bool,
@@ -196,13 +195,11 @@ def _print_plan(
 
     costs = cost_if_known(lambda: _announce_cost(cells, parallel), f"{len(cells)} cells")
     if as_json:
-        seconds = {cell.name: costs and costs.by_cell.get(cell.name, 0.0) for cell in cells}
-        print_json(
-            {
-                cell.name: {"rounds_left": cell.rounds_left, "seconds": seconds[cell.name]}
-                for cell in cells
-            }
-        )
+        plan = {}
+        for cell in cells:
+            seconds = costs and costs.by_cell.get(cell.name, 0.0)
+            plan[cell.name] = {"rounds_left": cell.rounds_left, "seconds": seconds}
+        print_json(plan)
         return
     names = {cell.name for cell in cells}
     for title, table in plan_tables(plans, names, costs.by_cell if costs else None):
@@ -231,6 +228,7 @@ def _train(cells: Sequence[CellFolder[RecipeCell]], processes: int) -> int:
 def _write_results(
     all_results: Sequence[Results], folder: Path, figures: Path | None, as_json: bool
 ) -> None:
+    from dcfl.comparisons.cells import FAILED
     from dcfl.paper.reproduction_files import plain_results, write_results, write_similarity
 
     written = [path for results in all_results for path in write_results(results, folder, figures)]
@@ -240,13 +238,7 @@ def _write_results(
     if as_json:
         recipes = {results.recipe.name: plain_results(results) for results in all_results}
         print_json({"recipes": recipes, "files": [str(path) for path in written]})
-    else:
-        _print_results(all_results, written)
-
-
-def _print_results(all_results: Sequence[Results], written: Sequence[Path]) -> None:
-    from dcfl.comparisons.cells import FAILED
-
+        return
     for results in all_results:
         print(f"{results.recipe.name}: {len(results.finished)} of {len(results.cells)} cells")
         for name, reason in results.failures.items():

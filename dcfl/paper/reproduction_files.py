@@ -43,14 +43,14 @@ RUN_COLUMNS = (
 def write_results(results: Results, folder: Path, figures: Path | None = None) -> list[Path]:
     """NAME.md, .tex and .html, and NAME-runs.csv with a row for every run. The charts go into NAME/
     in the folder `figures`."""
-    sections = list(sections_of(results))
+    sections, rows = list(sections_of(results)), [list(map(_text, run)) for run in _runs(results)]
     name, title = results.recipe.name, f"{results.recipe.title} ({results.scale.name} scale)"
     page = page_about(title, results, sections)
     html = write_page(page, folder / f"{name}.html", figures and figures / name)
     texts = {
         folder / f"{name}.md": markdown_page(title, results, sections),
         folder / f"{name}.tex": latex_tables(sections),
-        folder / f"{name}-runs.csv": Table(RUN_COLUMNS, list(_run_rows(results))).csv(),
+        folder / f"{name}-runs.csv": Table(RUN_COLUMNS, rows).csv(),
     }
     for path, text in texts.items():
         write_whole(path, text)
@@ -58,57 +58,53 @@ def write_results(results: Results, folder: Path, figures: Path | None = None) -
 
 
 def plain_results(results: Results) -> dict[str, Any]:
-    """What came out, and the order of the methods, for programs."""
+    """The runs, the methods compared with FedAvg, and their order, for programs."""
     return {
         "finished": len(results.finished),
         "cells": len(results.cells),
-        "rows": list(_plain_rows(results)),
+        "runs": [dict(zip(RUN_COLUMNS, map(_known, run), strict=True)) for run in _runs(results)],
+        "compared": [
+            {"block": place[0], "column": place[1], "metric": metric, **pair.to_json()}
+            for place in results.entries
+            for metric in METRICS
+            for pair in results.against_reference(place, metric).values()
+        ],
         "order": [asdict(check) for check in claim_checks(results.contests)],
     }
 
 
-def _plain_rows(results: Results) -> Iterator[dict[str, Any]]:
-    for place, entries in results.entries.items():
-        for metric in METRICS:
-            ranks, papers = results.ranks(place, metric), results.papers_ranks(place, metric)
-            gains = results.against_reference(place, metric)
-            for row, entry in entries.items():
-                fluctuation, spread = entry.fluctuation().mean, entry.spread(metric)
-                yield {
-                    "block": place[0],
-                    "column": place[1],
-                    "row": row,
-                    "metric": metric,
-                    "seeds": spread.count,
-                    "ours": spread.mean,
-                    "deviation": spread.deviation,
-                    "paper": entry.published(metric),
-                    "rank": ranks.get(row),
-                    "paper_rank": papers.get(row),
-                    "gain": gains[row].to_json() if row in gains else None,
-                    "fluctuation": None if math.isnan(fluctuation) else fluctuation,
-                }
+def _known(value: Any) -> Any:
+    return None if value is None or (isinstance(value, float) and math.isnan(value)) else value
 
 
-def _plain(*values: float | None) -> list[str]:
-    return ["" if value is None or math.isnan(value) else f"{value:.3f}" for value in values]
+def _text(value: Any) -> str:
+    if _known(value) is None:
+        return ""
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def _run_rows(results: Results) -> Iterator[list[str]]:
+def _runs(results: Results) -> Iterator[list[Any]]:
+    """A row of RUN_COLUMNS for each run."""
     for cell, run in results.finished:
-        outcome, client_seconds = Outcome.of(run), sum(row.seconds for row in run.clients)
-        sent = (outcome.bytes_up / 1e6, outcome.bytes_down / 1e6)
+        outcome = Outcome.of(run)
         yield [
             cell.name,
             cell.block,
             cell.column,
             cell.row,
-            str(cell.seed),
-            *_plain(outcome.max_accuracy, outcome.ema_accuracy, outcome.final_accuracy),
-            *_plain(outcome.max_client_accuracy, outcome.ema_client_accuracy),
-            *_plain(*(ema_at(run, share) for share in (0.25, 0.5, 0.75))),
-            *_plain(fluctuation(run), run.rounds[-1].train_loss),
-            str(outcome.rounds),
-            *_plain(*sent, client_seconds, outcome.seconds),
+            cell.seed,
+            outcome.max_accuracy,
+            outcome.ema_accuracy,
+            outcome.final_accuracy,
+            outcome.max_client_accuracy,
+            outcome.ema_client_accuracy,
+            *(ema_at(run, share) for share in (0.25, 0.5, 0.75)),
+            fluctuation(run),
+            run.rounds[-1].train_loss,
+            outcome.rounds,
+            outcome.bytes_up / 1e6,
+            outcome.bytes_down / 1e6,
+            sum(row.seconds for row in run.clients),
+            outcome.seconds,
             run.summary.weights_sha256 if run.summary else "",
         ]

@@ -15,7 +15,6 @@ from dcfl.errors import ConfigError, require
 Array = NDArray[np.float64]
 LEAST_TEMPERATURE, GREATEST_TEMPERATURE = 0.01, 1000.0
 GREATEST_DIMENSION = 1_000_000
-STRAIGHT_FROM = 8.0  # see Sphere.straight_from
 
 
 @dataclass(frozen=True)
@@ -66,12 +65,6 @@ class Sphere:
     def spread_coefficient(self) -> float:
         """The spread of one draw is this over the root of M for large M."""
         return math.sqrt(self.variance)
-
-    @property
-    def straight_from(self) -> float:
-        """The M from which w/M and v/M are at most an eighth: from there the second order suffices,
-        and curves are nearly straight on logarithmic axes."""
-        return STRAIGHT_FROM * max(self.positive_weight, self.variance)
 
     def positive_bound(self, negatives: float, positives: int = 1) -> float:
         """First term of the bound: for the positives in the denominator."""

@@ -28,9 +28,11 @@ def with_settings(
 
 
 def _with_changes(cell: RecipeCell, changes: Tables) -> RecipeCell:
-    known = _fields(cell)
-    own = {key: value for key, value in changes.get("method", {}).items() if key in known}
-    return replace(cell, experiment=apply(cell.experiment, {**changes, "method": own}))
+    own, known = dict(changes), _fields(cell)
+    method = {key: value for key, value in own.pop("method", {}).items() if key in known}
+    return replace(
+        cell, experiment=apply(cell.experiment, own | ({"method": method} if method else {}))
+    )
 
 
 def _fields(cell: RecipeCell) -> set[str]:

@@ -157,9 +157,10 @@ def test_one_cell_then_nothing_is_done_again(reproduce: Call, tmp_path: Path) ->
     answer = json.loads(out)  # and nothing else
     ablation = answer["recipes"]["ablation"]
     assert (ablation["finished"], ablation["cells"]) == (1, 30)
-    assert [(row["block"], row["column"], row["row"]) for row in ablation["rows"]] == [
+    assert [(run["block"], run["column"], run["row"]) for run in ablation["runs"]] == [
         ("cifar100", "iid", "FedAvg")
-    ] * 2  # MAX and EMA
+    ]
+    assert ablation["compared"] == []
     assert err.splitlines()[1].startswith("1 cells, 0 finished; 1 to do take about")
     assert "[1/1] cifar100-iid-p2-fedavg-rounds1-seed0  finished  MAX" in err
     for path in answer["files"]:

@@ -57,35 +57,22 @@ def test_programs_get_the_same_numbers(ablation: tuple[Results, dict[str, str]])
     results, _ = ablation
     plain = json.loads(json.dumps(plain_results(results), allow_nan=False))
     assert (plain["finished"], plain["cells"]) == (59, 60)
-    assert len(plain["rows"]) == 2 * 2 * 3 * 5  # metrics, data sets, splits, rows
-    for row in plain["rows"]:
-        entry = results.entries[row["block"], row["column"]][row["row"]]
-        spread = entry.spread(row["metric"])
-        assert (row["seeds"], row["ours"], row["deviation"]) == (
-            spread.count,
-            spread.mean,
-            spread.deviation,
-        )
-        assert (row["paper"] is None) == (row["row"] == "FedAvg") == (row["gain"] is None)
-    last = plain["rows"][-1]
-    assert (last["row"], last["seeds"], last["gain"]["count"]) == (
-        "DCFL-PW align=0.9 uniform=0.1",
-        1,
-        1,
-    )
+    assert len(plain["runs"]) == 59
+    assert len(plain["compared"]) == 2 * 2 * 3 * 4  # metrics, data sets, splits, rows but FedAvg
+    for one in plain["compared"]:
+        pairs = results.against_reference((one["block"], one["column"]), one["metric"])
+        assert one["mean"] == pairs[one["method"]].paired.spread.mean
+        assert one["other"] == "FedAvg"
+    assert plain["compared"][-1]["count"] == 1  # where a seed is missing
 
 
 def test_the_paper_is_quoted(ablation: tuple[Results, dict[str, str]]) -> None:
-    row = next(
-        row
-        for row in plain_results(ablation[0])["rows"]
-        if row["row"] == "DCFL-SW align=0.3 uniform=0.7"
-        and (row["block"], row["column"], row["metric"]) == ("cifar10", "0.3", "ema")
-    )
-    assert row["paper"] == 10.26
-    assert "| 10.26 |" in ablation[1][".md"]
-    assert "& 10.26 &" in ablation[1][".tex"]
-    assert ">10.26<" in ablation[1][".html"]
+    results, texts = ablation
+    row = results.entries["cifar10", "0.3"]["DCFL-SW align=0.3 uniform=0.7"]
+    assert row.published("ema") == 10.26
+    assert "| 10.26 |" in texts[".md"]
+    assert "& 10.26 &" in texts[".tex"]
+    assert ">10.26<" in texts[".html"]
 
 
 def test_every_run_is_in_the_other_csv(ablation: tuple[Results, dict[str, str]]) -> None:
@@ -171,11 +158,10 @@ def test_grids_are_whole_with_missing_cells_too(recipe: str, tmp_path: Path) -> 
     check_all(texts, tmp_path)
     assert f"{len(some.finished)} of {count} finished" in texts[".html"]
     assert "not finished." in texts[".md"]
-    rows = plain_results(some)["rows"]
-    assert len(rows) == 2 * len(some.finished)
     # Every mean is in the table that a person reads.
-    for row in rows:
-        assert f"{row['ours']:.1f}" in texts[".md"]
+    for rows in some.entries.values():
+        for row in rows.values():
+            assert f"{row.spread('ema').mean:.1f}" in texts[".md"]
 
 
 @pytest.mark.parametrize("recipe", ["participation-2", "ablation", "lr-search"])

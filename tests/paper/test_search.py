@@ -87,7 +87,7 @@ def test_a_plan_follows_from_what_is_finished(tmp_path: Path) -> None:
         ("100, 0.5", 100),
         ("100, 0.5", 101),
     ]
-    (section,) = sections_of(plan().results())
+    (section,) = sections_of(plan())
     (chosen,) = section.tables[0].rows
     assert list(chosen) == ["FedSCL, every level", "3", "2", "10, 0.5", "mu, tau", "–"]
 

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcfl.comparisons.pairs import Pair
-from dcfl.paper.recipe import REFERENCE, Choice, Recipe, RecipeCell, values_of
+from dcfl.methods import METHODS
+from dcfl.paper.recipe import REFERENCE, ROWS, Choice, Recipe, RecipeCell, values_of
 from dcfl.paper.results import (
     METRICS,
     Contest,
@@ -17,12 +18,10 @@ from dcfl.paper.results import (
     ResultRow,
     Results,
     claim_checks,
-    papers_mu,
 )
 from dcfl.paper.scales import Scale, searched_key
 from dcfl.report import charts
 from dcfl.report.charts import accuracy_chart, chart_note
-from dcfl.report.comparison_section import ranking_section
 from dcfl.report.document import Page, Picture, Section, Table
 from dcfl.report.text import interval, number, p_cell, plural, signed, with_deviation
 from dcfl.system.wording import printable
@@ -42,9 +41,6 @@ def sections_of(results: Results) -> Iterator[Section]:
                 yield _beside_the_paper(results, (block, column))
         else:
             yield _grid_section(results, block)
-    ranking = results.ranking("ema") if results.recipe.published else None
-    if ranking is not None:
-        yield ranking_section(ranking)
     if claim_checks(results.contests):
         yield Section("The order of the methods", tables=[order_table(results.contests)])
 
@@ -116,14 +112,12 @@ def _headline(results: Results) -> str:
     claims = claim_checks(results.contests)
     if not claims:
         return results.recipe.question
-    holds, fails, ties, papers, of = (
-        sum(getattr(check, name) for check in claims)
-        for name in ("holds", "fails", "ties", "papers", "of")
-    )
+    holds, fails = (sum(getattr(one, name) for one in claims) for name in ("holds", "fails"))
+    of, papers = sum(one.of for one in claims), sum(one.papers for one in claims)
     return (
         f"Of the {of} inequalities that the paper's order of the methods claims in these cells "
-        f"{holds} hold here, {fails} are the other way round, and {ties} are ties; in the paper's "
-        f"own figures {papers} hold."
+        f"{holds} hold here, and {fails} are the other way round; in the paper's own figures "
+        f"{papers} hold."
     )
 
 
@@ -234,7 +228,9 @@ def _best(results: Results, block: str) -> Table:
             if row in results.entries[block, column]
         }
         if choice := Choice.of(tried):
-            rows.append([row, *found_cells(choice, results.recipe), papers_mu(row, block) or "–"])
+            papers = METHODS[ROWS[row.partition(",")[0]]].published.get(block, {})
+            mu = f"{papers['mu']:g}" if "mu" in papers else "–"
+            rows.append([row, *found_cells(choice, results.recipe), mu])
     columns = [results.recipe.columns, "trials", "seeds", "best", "at the edge", "paper's mu"]
     note = "At the edge: nothing was tried on one side of the best value."
     return Table(columns, rows, "Chosen by EMA", note=note)

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from dcfl.comparisons.cells import CellFolder
 from dcfl.comparisons.groups import Group, Outcome, setting
 from dcfl.comparisons.pairs import LEVEL, Pair, Paired, Pairs, Spread
-from dcfl.comparisons.standing import Ranking, comparable_means
+from dcfl.comparisons.standing import comparable_means
 from dcfl.config import Tables
 from dcfl.paper.recipe import REFERENCE, Recipe, RecipeCell
 from dcfl.paper.scales import Scale
@@ -48,13 +48,6 @@ def figures(table: str, row: str, dataset: str, split: str) -> Figures | None:
     tables = published()["tables"]
     cell = tables.get(table, {}).get(row, {}).get(dataset, {}).get(split)
     return Figures(**cell) if cell else None
-
-
-def papers_mu(row: str, dataset: str) -> str:
-    """The paper's mu as text; empty where it gives none."""
-    method = "dcfl" if row.startswith("DCFL") else row.lower()
-    mu = published()["mu"].get(method, {}).get(dataset)
-    return "" if mu is None else f"{mu:g}"
 
 
 @dataclass(frozen=True)
@@ -243,15 +236,6 @@ class Results:
         scores = {row: entry.values(metric) for row, entry in self.entries[place].items()}
         pairs = Pairs.of({REFERENCE: reference.values(metric), **scores}, REFERENCE)
         return {pair.method: pair for pair in pairs.pairs}
-
-    def ranking(self, metric: Metric) -> Ranking | None:
-        """The mean ranks over all places."""
-        return Ranking.of(
-            {
-                ", ".join(place): comparable_means({r: e.values(metric) for r, e in rows.items()})
-                for place, rows in self.entries.items()
-            }
-        )
 
     def ranks(self, place: Place, metric: Metric) -> dict[str, int]:
         """Ranks among the rows that the paper has too, if any: its own are among those."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -120,21 +120,10 @@ class Point:
     spread: float  # standard deviation of a single draw
     rms: float  # of a single draw about the limit
     alignment_kept: float  # mean share of the pull towards a positive that the denominator leaves
+    systematic: float  # share of the mean square that every draw has: it does not average out
     positive_bound: float
     sampling_bound: float
-    above_bound: int  # single draws further off than the bound
-
-    @property
-    def bound(self) -> float:
-        return self.positive_bound + self.sampling_bound
-
-    @property
-    def systematic(self) -> float:
-        """Share of the mean square that every draw has and that does not average out."""
-        return min(1.0, (self.deviation / self.rms) ** 2) if self.rms else 0.0
-
-    def as_json(self) -> dict[str, float]:
-        return {**asdict(self), "bound": self.bound, "systematic": self.systematic}
+    above_bound: int  # single draws further off than the bound, which is the sum of the two
 
 
 def measure(
@@ -160,8 +149,8 @@ def summarise(sphere: Sphere, negatives: int, ratios: Array, positives: int = 1)
     fluctuation = np.log1p((ratios - 1.0) / (1.0 + weight))
     deviations = common + fluctuation
     mean, error = _mean(sphere, negatives, ratios, fluctuation)
-    positive_bound = sphere.positive_bound(negatives, positives)
-    sampling_bound = sphere.sampling_bound(negatives)
+    rms = float(np.sqrt(np.mean(deviations**2)))
+    bounds = sphere.positive_bound(negatives, positives), sphere.sampling_bound(negatives)
     return Point(
         negatives=negatives,
         positives=positives,
@@ -169,11 +158,12 @@ def summarise(sphere: Sphere, negatives: int, ratios: Array, positives: int = 1)
         deviation=common + mean,
         deviation_error=error,
         spread=float(fluctuation.std()),
-        rms=float(np.sqrt(np.mean(deviations**2))),
+        rms=rms,
         alignment_kept=float((ratios / (ratios + weight)).mean()),
-        positive_bound=positive_bound,
-        sampling_bound=sampling_bound,
-        above_bound=int(np.count_nonzero(np.abs(deviations) > positive_bound + sampling_bound)),
+        systematic=min(1.0, ((common + mean) / rms) ** 2) if rms else 0.0,
+        positive_bound=bounds[0],
+        sampling_bound=bounds[1],
+        above_bound=int(np.count_nonzero(np.abs(deviations) > sum(bounds))),
     )
 
 

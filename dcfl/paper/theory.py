@@ -31,8 +31,8 @@ class Study:
             "limit": sphere.limit,
             "mean_coefficient": sphere.mean_coefficient,
             "spread_coefficient": sphere.spread_coefficient,
-            "points": [point.as_json() for point in self.points],
-            "batches": [point.as_json() for point in self.batches],
+            "points": list(map(asdict, self.points)),
+            "batches": list(map(asdict, self.batches)),
         }
 
 
@@ -108,7 +108,7 @@ def _measured(point: Point) -> dict[str, str]:
         "RMS": short(point.rms),
         "first term": short(point.positive_bound),
         "second term": short(point.sampling_bound),
-        "bound / RMS": short(point.bound / point.rms, 2),
+        "bound / RMS": short((point.positive_bound + point.sampling_bound) / point.rms, 2),
     }
 
 

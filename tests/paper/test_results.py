@@ -226,7 +226,7 @@ def test_a_row_that_the_paper_lacks_does_not_shift_the_ranks(tmp_path: Path) -> 
     assert results.ranks(place, "ema").keys() == results.papers_ranks(place, "ema").keys()
 
 
-@pytest.mark.parametrize("recipe", ["lr-search", "mu-search"])
+@pytest.mark.parametrize("recipe", ["levels-search", "mu-search"])
 def test_one_fedavg_may_be_the_reference_of_a_whole_block(recipe: str, tmp_path: Path) -> None:
     folders = cell_folders_in(tmp_path, cells_of(recipe))
     for number, one in enumerate(folders):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dcfl.paper.recipe import ROWS, Choice
+from dcfl.paper.scales import searched_key
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -36,16 +37,19 @@ def choices(file: Path) -> dict[tuple[str, str], Choice]:
 
 
 def chosen(folder: Path) -> dict[str, dict[str, Any]]:
-    settings: dict[str, dict[str, Any]] = {}
-    for search in ("lr-search", "mu-search"):
+    found: dict[str, dict[str, Any]] = {}
+    for search in ("lr-search", "mu-search", "levels-search"):
         for (dataset, row), choice in choices(folder / f"{search}-runs.csv").items():
-            settings.setdefault(dataset, {})[ROWS[row]] = {
-                "value": choice.values[0],
+            method, _, level = row.partition(", ")
+            keys = ["method.mu", "method.temperature"] if level else [searched_key(ROWS[method])]
+            name = ", ".join(filter(None, [ROWS[method], level]))
+            found.setdefault(dataset, {})[name] = {
+                "settings": dict(zip(keys, choice.values, strict=True)),
                 "trials": choice.trials,
                 "seeds": choice.seeds,
                 "at_edge": bool(choice.edges),
             }
-    return settings
+    return found
 
 
 if __name__ == "__main__":

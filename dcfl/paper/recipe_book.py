@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from dcfl.comparisons.searches import Axis
+from dcfl.comparisons.space import tables_of
 from dcfl.comparisons.trials import HOLDOUT
 from dcfl.config import Table, Tables
 from dcfl.methods import METHODS
@@ -85,7 +86,8 @@ def levels(at: CellFactory) -> Cells:
     yield replace(at.cell(REFERENCE, ""), block=block)
     for label, chosen in LEVELS.items():
         for row in LEVELLED:
-            fields = {"levels": chosen, **at.scale.levels.get((ROWS[row], chosen), {})}
+            found = at.scale.searched(at.where.dataset, f"{ROWS[row]}, {label}")
+            fields = {"levels": chosen, **tables_of(found.settings).get("method", {})}
             yield replace(at.cell(row, label, "", fields, HEADLESS), block=block)
 
 

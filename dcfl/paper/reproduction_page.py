@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcfl.comparisons.pairs import Pair
+from dcfl.config import as_tables
 from dcfl.methods import METHODS
 from dcfl.paper.recipe import REFERENCE, ROWS, Choice, Recipe, RecipeCell, values_of
 from dcfl.paper.results import (
@@ -24,6 +25,7 @@ from dcfl.report import charts
 from dcfl.report.charts import accuracy_chart, chart_note
 from dcfl.report.document import Page, Picture, Section, Table
 from dcfl.report.text import interval, number, p_cell, plural, signed, with_deviation
+from dcfl.runs.identity import flat
 from dcfl.system.wording import printable
 
 ABOUT_PAIRS = (
@@ -71,12 +73,16 @@ def settings_table(scale: Scale, cells: Iterable[RecipeCell]) -> Table:
     """The searched setting of each row, and where it comes from."""
     rows: dict[tuple[str, ...], None] = {}
     for cell in cells:
-        method = cell.experiment.method.name
-        section, _, name = searched_key(method).partition(".")
-        value = getattr(getattr(cell.experiment, section), name)
-        origin = scale.origin(cell.where.dataset, method, value)
+        method, dataset = cell.experiment.method.name, cell.where.dataset
+        found = f"{method}, {cell.column}"  # on this level of the network
+        name = found if scale.searched(dataset, found).trials else method
+        keys = scale.searched(dataset, name).settings or [searched_key(method)]
+        tables = flat(as_tables(cell.experiment))
+        settings = {key: tables[key] for key in keys}
+        origin = scale.origin(dataset, name, settings)
         if origin:
-            rows[cell.row, f"{name} {value:g}", origin] = None
+            shown = ", ".join(f"{key.split('.')[1]} {value:g}" for key, value in settings.items())
+            rows[cell.row, shown, origin] = None
     note = (
         "Searches were made on kept-back images with Dirichlet 0.3 at 5 %. At their edge: nothing "
         "was tried on one side of the best value."
@@ -205,7 +211,9 @@ def _grid_section(results: Results, block: str) -> Section:
 
     alone = [""] if (block, "") in results.entries else []  # such as FedAvg in a search
     head = [results.recipe.columns, *("–" for _ in alone), *columns]
-    tables = [_best(results, block)] if results.recipe.searched else []
+    here = [cell for cell, _ in results.finished if cell.block == block]
+    best = _best(results, block) if results.recipe.searched else settings_table(results.scale, here)
+    tables = [best] if best.rows else []
     for metric in METRICS[::-1]:
         known = [[row, *(cell(row, c, metric) for c in (*alone, *columns))] for row in rows]
         tables.append(Table(head, known, f"{metric.upper()}, %"))

@@ -47,9 +47,10 @@ def searched_key(method: str) -> str:
 
 @dataclass(frozen=True)
 class Searched:
-    """What a stored search found for a method on a data set."""
+    """What a stored search found for a method on a data set; where it was searched for levels of
+    the network, for "METHOD, LEVEL"."""
 
-    value: float  # of `searched_key`
+    settings: dict[str, float]  # by key of the config
     trials: int
     seeds: int  # of each trial
     at_edge: bool  # nothing was tried on one side of it
@@ -63,8 +64,6 @@ class Scale:
     tables: Tables  # of the config, for all methods
     methods: Mapping[str, Table] = field(default_factory=dict)  # fields, whatever was found
     heads: Mapping[str, str] = field(default_factory=dict)  # of methods, if not that of `tables`
-    # Fields of a method on this level of the network ("last", "all"), without a head.
-    levels: Mapping[tuple[str, str], Table] = field(default_factory=dict)
     search_seeds: tuple[int, ...] = (100, 101)  # others, so that no result is of a seed that chose
     trials: int = 6  # of each row in a search
     datasets: Mapping[str, Tables] = field(default_factory=dict)  # on top of `tables`
@@ -78,12 +77,10 @@ class Scale:
         """Split, client schedule and initial weights depend on the seed alone, so all methods have
         the same."""
         dataset = self.stand_in.replace("*", where.dataset) or where.dataset
-        settings = {
-            searched_key(one): known.value
-            for one in ("fedavg", method)
-            if (known := self.searched(where.dataset, one))
-        }
-        found = tables_of(settings)
+        found = tables_of(
+            self.searched(where.dataset, "fedavg").settings
+            | self.searched(where.dataset, method).settings
+        )
         own = {**found.pop("method", {}), **self.methods.get(method, {}), **fields}
         chosen = merge(
             {**where.tables, **found},
@@ -99,25 +96,27 @@ class Scale:
             tables = merge(self.tables, self.datasets.get(where.dataset, {}))
             return experiment_from(None, merge(merge(tables, chosen), changes))
 
-    def searched(self, dataset: str, method: str) -> Searched | None:
+    def searched(self, dataset: str, name: str) -> Searched:
         found = CHOSEN.get(self.name, {})
-        return found.get(dataset, found.get(self.borrows, {})).get(method)
+        return found.get(dataset, found.get(self.borrows, {})).get(name, NOT_SEARCHED)
 
-    def origin(self, dataset: str, method: str, value: float) -> str:
-        """Where the value of a method's `searched_key` on a data set comes from, with the budget of
-        the search; empty for a scale that was not searched."""
-        found = self.searched(dataset, method)
-        if found is None:
+    def origin(self, dataset: str, name: str, settings: Mapping[str, float]) -> str:
+        """Where these come from on a data set, with the budget of the search; empty for a scale
+        that was not searched."""
+        found = self.searched(dataset, name)
+        if not found.trials:
             return "not searched" if self.name in CHOSEN else ""
         edge = ", at their edge" if found.at_edge else ""
         budget = f"best of {found.trials}{edge}, seeds: {found.seeds}"
         here = "searched" if dataset in CHOSEN[self.name] else f"from {self.borrows}"
-        if found.value != value:
-            return f"{here}, but {found.value:g} was the {budget}"
+        if found.settings != settings:
+            values = ", ".join(f"{value:g}" for value in found.settings.values())
+            return f"{here}, but {values} was the {budget}"
         return f"{here}, {budget}"
 
 
-# What benchmarks/chosen_settings.py found in the stored searches, by scale, data set and method.
+NOT_SEARCHED = Searched({}, 0, 0, False)
+# What benchmarks/chosen_settings.py found in the stored searches, by scale, data set and name.
 CHOSEN: dict[str, dict[str, dict[str, Searched]]] = {
     scale: {
         dataset: {method: Searched(**found) for method, found in methods.items()}

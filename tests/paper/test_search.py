@@ -15,8 +15,8 @@ from dcfl.methods import METHODS
 from dcfl.paper.plans import plan_recipe
 from dcfl.paper.recipe import ROWS, RecipeCell, values_of
 from dcfl.paper.recipe_book import LEVELLED, RECIPES
-from dcfl.paper.reproduction_page import sections_of
-from dcfl.paper.scales import CHOSEN, MINI, SCALES, SMOKE, Where, searched_key
+from dcfl.paper.reproduction_page import sections_of, settings_table
+from dcfl.paper.scales import CHOSEN, MINI, SCALES, SMOKE, Searched, Where, searched_key
 from tests.paper.hand_made import pretend
 
 SEARCHES = [recipe for recipe in RECIPES.values() if recipe.searched]
@@ -111,8 +111,9 @@ def test_the_scales_have_what_the_stored_searches_found() -> None:
         assert searched == made["chosen"](folder)
         for dataset, methods in CHOSEN[scale].items():
             for method, found in methods.items():
-                if method not in SCALES[scale].methods:
-                    assert value_of(scale, dataset, method) == found.value
+                if method not in SCALES[scale].methods and ", " not in method:
+                    wanted = found.settings[searched_key(method)]
+                    assert value_of(scale, dataset, method) == wanted
     assert MINI.methods == {"dcfl-pw": {"mu": 1.0}}
     assert value_of("mini", "cifar10", "dcfl-pw") == 1
 
@@ -128,19 +129,9 @@ def test_a_data_set_that_was_not_searched_borrows_or_has_the_defaults() -> None:
     assert value_of("pretrained", "cifar100", "fedrcl") == METHODS["fedrcl"]().mu  # type: ignore[attr-defined]
 
 
-def levels_found(folder: Path) -> dict[tuple[str, str], dict[str, float]]:
-    """Nothing where no search is stored."""
-    if not (folder / "levels-search-runs.csv").exists():
-        return {}
-    found = {}
-    for (_, row), choice in script()["choices"](folder / "levels-search-runs.csv").items():
-        (mu, temperature), (name, where) = choice.values, row.split(", ")
-        levels = "all" if where == "every level" else "last"
-        found[ROWS[name], levels] = {"mu": mu, "temperature": temperature}
-    return found
-
-
-def test_levels_have_what_their_search_found(tmp_path: Path) -> None:
+def test_levels_have_what_their_search_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runs = [
         '"FedSCL, every level","1, 0.5",60',
         '"FedSCL, every level","10, 0.5",62',
@@ -148,11 +139,22 @@ def test_levels_have_what_their_search_found(tmp_path: Path) -> None:
     ]
     text = "\n".join(["block,row,column,ema", *(f"cifar10,{run}" for run in runs)])
     (tmp_path / "levels-search-runs.csv").write_text(text)
-    assert levels_found(tmp_path) == {
-        ("fedscl", "all"): {"mu": 10.0, "temperature": 0.5},
-        ("fedscl", "last"): {"mu": 1.0, "temperature": 0.2},
+    found = script()["chosen"](tmp_path)["cifar10"]
+    assert found.keys() == {"fedscl, every level", "fedscl, last level"}
+    monkeypatch.setitem(
+        CHOSEN, "mini", {"cifar10": {name: Searched(**one) for name, one in found.items()}}
+    )
+    cells = [cell for cell in RECIPES["levels"].cells(MINI, (0,)) if cell.row == "FedSCL"]
+    methods: list[Any] = [cell.experiment.method for cell in cells]
+    assert {(m.levels, m.mu, m.temperature) for m in methods} == {
+        ("all", 10.0, 0.5),
+        ("last", 1.0, 0.2),
     }
-    assert MINI.levels == levels_found(STORED)
+    rows = settings_table(MINI, cells[:2]).rows
+    assert rows == [
+        ("FedSCL", "mu 1, temperature 0.2", "searched, best of 1, at their edge, seeds: 1"),
+        ("FedSCL", "mu 10, temperature 0.5", "searched, best of 2, at their edge, seeds: 1"),
+    ]
 
 
 @pytest.mark.parametrize("name", LEVELLED)
@@ -178,7 +180,7 @@ def test_what_has_diverged_with_one_seed_is_not_chosen(tmp_path: Path) -> None:
     (tmp_path / "mu-search-runs.csv").write_text("\n".join(lines))
     assert script()["chosen"](tmp_path) == {
         "cifar10": {
-            "fedavg": {"value": 0.1, "trials": 1, "seeds": 2, "at_edge": True},
-            "fedsol": {"value": 1.0, "trials": 3, "seeds": 1, "at_edge": False},
+            "fedavg": {"settings": {"training.lr": 0.1}, "trials": 1, "seeds": 2, "at_edge": True},
+            "fedsol": {"settings": {"method.rho": 1.0}, "trials": 3, "seeds": 1, "at_edge": False},
         }
     }

@@ -158,7 +158,6 @@ def _beside_the_paper(results: Results, place: Place) -> Section:
 
 
 def _table_beside_the_paper(results: Results, place: Place) -> Table:
-    ours, papers = results.ranks(place, "ema"), results.papers_ranks(place, "ema")
     gains = results.against_reference(place, "ema")
     rows = [
         [
@@ -166,15 +165,14 @@ def _table_beside_the_paper(results: Results, place: Place) -> Table:
             *_compared(entry, "max"),
             *_compared(entry, "ema"),
             *_gain(gains.get(row)),
-            f"{ours[row]} ({papers[row]})" if row in papers else "–",
-            number(entry.fluctuation().mean),
+            number(entry.fluctuation),
         ]
         for row, entry in results.entries[place].items()
     ]
     columns = ["Method"]
     for name in ("MAX", "EMA"):
         columns += [name, "paper's", "difference"]
-    columns += ["EMA against FedAvg", "within", "wins", "p", "rank (paper's)", "fluctuation"]
+    columns += ["EMA against FedAvg", "within", "wins", "p", "fluctuation"]
     return Table(columns, rows, note=ABOUT_PAIRS)
 
 

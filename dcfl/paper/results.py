@@ -15,7 +15,6 @@ from typing import Any, Literal, NamedTuple
 from dcfl.comparisons.cells import CellFolder
 from dcfl.comparisons.groups import Group, Outcome, setting
 from dcfl.comparisons.pairs import LEVEL, Pair, Paired, Pairs, Spread
-from dcfl.comparisons.standing import comparable_means
 from dcfl.config import Tables
 from dcfl.paper.recipe import REFERENCE, Recipe, RecipeCell
 from dcfl.paper.scales import Scale
@@ -114,13 +113,6 @@ def claim_checks(contests: Sequence[Contest]) -> list[ClaimCheck]:
     return [check for check in found if check.of]
 
 
-def ranks(values: Mapping[str, float]) -> dict[str, int]:
-    """1 is the best; equal values share a rank."""
-    return {
-        name: 1 + sum(other > value for other in values.values()) for name, value in values.items()
-    }
-
-
 Metric = Literal["max", "ema"]
 METRICS: tuple[Metric, ...] = ("max", "ema")
 Place = tuple[str, str]  # block and column: where methods are compared
@@ -151,9 +143,10 @@ class ResultRow:
     def head(self) -> str:
         return head_of(next(iter(self.runs.values())).config)
 
-    def fluctuation(self) -> Spread:
+    @property
+    def fluctuation(self) -> float:
         """How far accuracies move between scored rounds, in the second half of training."""
-        return Spread.of([fluctuation(run) for run in self.runs.values()])
+        return fmean(fluctuation(run) for run in self.runs.values())
 
     @property
     def group(self) -> Group:
@@ -236,17 +229,6 @@ class Results:
         scores = {row: entry.values(metric) for row, entry in self.entries[place].items()}
         pairs = Pairs.of({REFERENCE: reference.values(metric), **scores}, REFERENCE)
         return {pair.method: pair for pair in pairs.pairs}
-
-    def ranks(self, place: Place, metric: Metric) -> dict[str, int]:
-        """Ranks among the rows that the paper has too, if any: its own are among those."""
-        entries = self.entries[place]
-        shared = {row: entry for row, entry in entries.items() if entry.paper} or entries
-        return ranks(comparable_means({row: e.values(metric) for row, e in shared.items()}))
-
-    def papers_ranks(self, place: Place, metric: Metric) -> dict[str, int]:
-        entries = self.entries[place].items()
-        known = {row: value for row, e in entries if (value := e.published(metric)) is not None}
-        return ranks(known)
 
     @cached_property
     def contests(self) -> list[Contest]:

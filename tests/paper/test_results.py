@@ -18,14 +18,12 @@ from dcfl.paper.recipe_book import HARD, RECIPES
 from dcfl.paper.reproduction_files import write_results
 from dcfl.paper.results import (
     CLAIMS,
-    METRICS,
     ClaimCheck,
     MethodScore,
     Results,
     claim_checks,
     head_of,
     published,
-    ranks,
 )
 from dcfl.paper.scales import MINI, SMOKE
 from tests.paper.hand_made import cell_folders_in, cells_of, pretend
@@ -113,20 +111,6 @@ def test_pairs_are_of_the_same_seed(table: tuple[Results, Values]) -> None:
     assert lonely  # FedAvg's seed was missing somewhere
 
 
-def test_ranks_begin_with_the_best_and_equals_share_one(table: tuple[Results, Values]) -> None:
-    assert ranks({"a": 2.0, "b": 3.0, "c": 2.0, "d": 1.0}) == {"b": 1, "a": 2, "c": 2, "d": 4}
-    results, values = table
-    for place, rows in results.entries.items():
-        found = {row: array(values, *place, row, "max") for row in rows}
-        everybody = ~np.isnan(np.stack([*found.values()])).any(axis=0)  # seeds that all rows have
-        means = {
-            row: own[everybody].mean() if everybody.any() else np.nanmean(own)
-            for row, own in found.items()
-        }
-        wanted = {row: 1 + int((np.array([*means.values()]) > means[row]).sum()) for row in rows}
-        assert results.ranks(place, "max") == wanted
-
-
 def test_the_order_check_counts_what_the_paper_claims(table: tuple[Results, Values]) -> None:
     """By a paired t-test of SciPy's."""
     results, values = table
@@ -205,25 +189,10 @@ def test_the_papers_own_figures_hold_as_often_as_section_6_says(tmp_path: Path) 
             # The two rounds whose MAX and EMA these are: the better one is the last.
             first = (figures["ema"] - 0.1 * figures["max"]) / 0.9
             pretend(one, [first, figures["max"]])
-        results = Results(RECIPES[name], SMOKE, folders)
-        contests += results.contests
-        for place in results.entries:
-            for metric in METRICS:
-                assert results.ranks(place, metric) == results.papers_ranks(place, metric)
+        contests += Results(RECIPES[name], SMOKE, folders).contests
     found = claim_checks(contests)
     assert [check.papers for check in found] == [42, 42, 37, 36, 38, 36]
     assert {check.of for check in found} == {42}
-
-
-def test_a_row_that_the_paper_lacks_does_not_shift_the_ranks(tmp_path: Path) -> None:
-    folders = cell_folders_in(tmp_path, cells_of("ablation"))[:5]
-    for number, one in enumerate(folders):  # FedAvg comes first, and is the best
-        pretend(one, [90.0 - number, 90.0 - number])
-    results = Results(RECIPES["ablation"], SMOKE, folders)
-    place = ("cifar10", "iid")
-    assert "FedAvg" in results.entries[place]
-    assert sorted(results.ranks(place, "ema").values()) == [1, 2, 3, 4]
-    assert results.ranks(place, "ema").keys() == results.papers_ranks(place, "ema").keys()
 
 
 @pytest.mark.parametrize("recipe", ["levels-search", "mu-search"])

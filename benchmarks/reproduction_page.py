@@ -13,7 +13,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -24,7 +24,7 @@ from dcfl.config import as_tables
 from dcfl.paper.recipe import REFERENCE, ROWS, Choice
 from dcfl.paper.recipe_book import HARD, RECIPES
 from dcfl.paper.reproduction_page import found_cells, order_table, split_name
-from dcfl.paper.results import METRICS, Contest, Figures, MethodScore, figures, head_of
+from dcfl.paper.results import METRICS, Contest, MethodScore, figures, head_of
 from dcfl.paper.scales import MINI
 from dcfl.report.document import Table
 
@@ -47,7 +47,7 @@ class Row:
     row: str
     values: dict[str, dict[int, float]]  # by measure (max, ema, fluctuation) and seed
     gain: Pair | None  # of EMA, against FedAvg
-    paper: Figures | None
+    paper: Mapping[str, float]
 
     def spread(self, measure: str = "ema") -> Spread:
         return Spread.of(list(self.values[measure].values()))
@@ -98,9 +98,9 @@ def beside_the_paper(recipe: str, block: str, column: str) -> str:
             one.row,
             str(one.spread().count),
             f"{one.spread('max')}",
-            f"{one.paper.max:.2f}" if one.paper else "–",
+            f"{one.paper['max']:.2f}" if one.paper else "–",
             f"{one.spread()}",
-            f"{one.paper.ema:.2f}" if one.paper else "–",
+            f"{one.paper['ema']:.2f}" if one.paper else "–",
             _interval(one.gain),
             f"{one.gain.paired.wins} of {one.gain.paired.seeds}" if one.gain else "–",
             _p(one.gain),
@@ -150,8 +150,9 @@ def order(recipe: str) -> str:
         for one in rows_of(recipe):
             if one.paper:
                 plain = MINI.experiment(HARD, ROWS[one.row], 0, {}, {})
-                paper = getattr(one.paper, metric)
-                score = MethodScore(one.values[metric], paper, head_of(as_tables(plain)))
+                score = MethodScore(
+                    one.values[metric], one.paper[metric], head_of(as_tables(plain))
+                )
                 place = (one.block, one.column, metric)
                 contests[place] = {**contests.get(place, {}), one.row: score}
     return order_table([*contests.values()]).markdown()

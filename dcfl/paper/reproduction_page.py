@@ -178,7 +178,7 @@ def _table_beside_the_paper(results: Results, place: Place) -> Table:
 
 def _compared(entry: ResultRow, metric: Metric) -> list[str]:
     spread = entry.spread(metric)
-    paper = entry.published(metric)
+    paper = entry.paper.get(metric)
     if paper is None:
         return [with_deviation(spread), "–", "–"]
     return [with_deviation(spread), number(paper), signed(spread.mean - paper)]

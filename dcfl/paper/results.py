@@ -10,7 +10,7 @@ from functools import cache, cached_property
 from importlib import resources
 from itertools import pairwise
 from statistics import fmean
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from dcfl.comparisons.cells import CellFolder
 from dcfl.comparisons.groups import Group, Outcome, setting
@@ -31,22 +31,17 @@ CLAIMS = (
 )
 
 
-class Figures(NamedTuple):
-    max: float
-    ema: float
-
-
 @cache
 def published() -> dict[str, Any]:
     file = resources.files("dcfl.paper") / "published.json"
     return dict(json.loads(file.read_text(encoding="utf-8")))
 
 
-def figures(table: str, row: str, dataset: str, split: str) -> Figures | None:
-    """The paper's figures; None where it has no such cell."""
-    tables = published()["tables"]
-    cell = tables.get(table, {}).get(row, {}).get(dataset, {}).get(split)
-    return Figures(**cell) if cell else None
+def figures(table: str, row: str, dataset: str, split: str) -> Mapping[str, float]:
+    """The paper's MAX and EMA; empty where it has no such cell."""
+    rows: dict[str, Any] = published()["tables"].get(table, {})
+    found: dict[str, float] = rows.get(row, {}).get(dataset, {}).get(split, {})
+    return found
 
 
 @dataclass(frozen=True)
@@ -124,7 +119,7 @@ class ResultRow:
 
     row: str
     runs: dict[int, RecordedRun]  # by seed
-    paper: Figures | None
+    paper: Mapping[str, float]  # empty if it has no such row
 
     @cached_property
     def outcomes(self) -> dict[int, Outcome]:
@@ -135,9 +130,6 @@ class ResultRow:
 
     def spread(self, metric: Metric) -> Spread:
         return Spread.of(list(self.values(metric).values()))
-
-    def published(self, metric: Metric) -> float | None:
-        return getattr(self.paper, metric) if self.paper else None
 
     @property
     def head(self) -> str:
@@ -235,9 +227,9 @@ class Results:
         """The places in which rows that the paper has too can be put in order."""
         return [
             {
-                row: MethodScore(entry.values(metric), figure, entry.head)
+                row: MethodScore(entry.values(metric), entry.paper[metric], entry.head)
                 for row, entry in rows.items()
-                if (figure := entry.published(metric)) is not None
+                if entry.paper
             }
             for rows in self.entries.values()
             for metric in METRICS

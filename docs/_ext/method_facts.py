@@ -124,7 +124,7 @@ def results(name: str) -> str:
                         f"{one.spread('max')}",
                         f"{one.spread()}",
                         f"{one.gain.paired.spread:+}" if one.gain else "",
-                        f"{one.paper.ema:.2f}",
+                        f"{one.paper['ema']:.2f}",
                     ]
                 )
     head = ["", "MAX %", "EMA %", "EMA − FedAvg", "EMA in the DCFL paper"]

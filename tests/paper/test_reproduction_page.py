@@ -69,7 +69,7 @@ def test_programs_get_the_same_numbers(ablation: tuple[Results, dict[str, str]])
 def test_the_paper_is_quoted(ablation: tuple[Results, dict[str, str]]) -> None:
     results, texts = ablation
     row = results.entries["cifar10", "0.3"]["DCFL-SW align=0.3 uniform=0.7"]
-    assert row.published("ema") == 10.26
+    assert row.paper["ema"] == 10.26
     assert "| 10.26 |" in texts[".md"]
     assert "& 10.26 &" in texts[".tex"]
     assert ">10.26<" in texts[".html"]
